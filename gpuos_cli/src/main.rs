@@ -1,0 +1,2 @@
+//! The gpuos command.
+fn main() {}

@@ -1,0 +1,9 @@
+//! The thinking of gpuos, shared by the plugins, the command and the tests.
+//!
+//! Everything here is pure: no I/O, no clock, no threads, no logging and no
+//! unsafe code. Callers read files and daemons, and hand text and state in.
+#![forbid(unsafe_code)]
+
+pub mod gpuset;
+pub mod model;
+pub mod plan;

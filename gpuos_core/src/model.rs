@@ -1,0 +1,125 @@
+//! The typed model of a cluster: node types, nodes and the fabric between them.
+
+use std::sync::Arc;
+
+/// How two GPUs of one node reach each other, in the terms of `nvidia-smi topo -m`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// The GPU itself (`X`).
+    Same,
+    /// A bonded set of that many NVLinks (`NV#`), direct or through NVSwitch.
+    Nv(u8),
+    /// At most one PCIe bridge (`PIX`).
+    Pix,
+    /// Several PCIe bridges, not the host bridge (`PXB`).
+    Pxb,
+    /// The PCIe host bridge of one NUMA node (`PHB`).
+    Phb,
+    /// PCIe and the interconnect between host bridges of a NUMA node (`NODE`).
+    Node,
+    /// PCIe and the interconnect between NUMA nodes (`SYS`).
+    Sys,
+}
+
+/// A network adapter of a node, and the GPUs nearest to it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Nic {
+    /// Device name, for example `mlx5_0`.
+    pub name: String,
+    /// NUMA node that it hangs on.
+    pub numa: u16,
+    /// Rail, that is the index of its leaf switch on rail-optimised fabrics.
+    pub rail: u16,
+    /// Bandwidth per direction in GB/s.
+    pub gbps: f32,
+    /// Link to each GPU, by GPU index.
+    pub links: Vec<Link>,
+}
+
+/// What all nodes of one kind have in common.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeType {
+    /// Name in gpuos.toml, for example `dgx-h100`.
+    pub name: String,
+    /// GPU model as a person writes it, for example `NVIDIA H100 SXM5 80GB`.
+    pub gpu: String,
+    /// GRES type in slurm.conf, for example `h100`; empty when it has none.
+    pub gres_type: String,
+    /// Number of GPUs; at most [`crate::gpuset::MAX_GPUS`].
+    pub gpus: usize,
+    /// Link between GPUs `i` and `j`: `links[i * gpus + j]`, symmetric, diagonal [`Link::Same`].
+    pub links: Vec<Link>,
+    /// NUMA node of each GPU.
+    pub numa: Vec<u16>,
+    /// Network adapters.
+    pub nics: Vec<Nic>,
+    /// Bandwidth of one NVLink per direction in GB/s as NCCL models it (0 without NVLink).
+    pub nvlink_gbps: f32,
+    /// Bandwidth of a PCIe x16 link per direction in GB/s as NCCL models it.
+    pub pcie_gbps: f32,
+    /// Bandwidth between sockets per direction in GB/s.
+    pub socket_gbps: f32,
+    /// Whether the NVLinks go through NVSwitch (all pairs at full rate at once).
+    pub nvswitch: bool,
+    /// CPU sockets, and cores on each.
+    pub sockets: u16,
+    /// CPU cores per socket.
+    pub cores_per_socket: u16,
+    /// Host memory in MiB.
+    pub memory_mib: u64,
+    /// Memory of one GPU in MiB.
+    pub gpu_memory_mib: u64,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+impl NodeType {
+    /// Link between two GPUs. Panics on indices past [`NodeType::gpus`].
+    pub fn link(&self, a: usize, b: usize) -> Link {
+        self.links[a * self.gpus + b]
+    }
+}
+
+/// One node of the cluster.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Node {
+    /// Node name as Slurm knows it.
+    pub name: String,
+    /// Its type. Nodes without GPUs, or of no known type, have `None`: plans avoid them.
+    pub node_type: Option<Arc<NodeType>>,
+}
+
+/// A domain id that says: this node is in no domain of that level.
+pub const NO_DOMAIN: u32 = u32::MAX;
+
+/// One level of the fabric above the node, for example all leaf switches.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct FabricLevel {
+    /// Name of the level, lower case: `nvlink`, `leaf`, `spine`, `core`, `block`, …
+    pub name: String,
+    /// Names of its domains (switches), by domain id.
+    pub domains: Vec<String>,
+    /// Domain of each node, by node index, or [`NO_DOMAIN`].
+    pub domain_of: Vec<u32>,
+    /// Bandwidth per direction in GB/s that one GPU can expect between nodes of one domain
+    /// of this level; 0 = unknown (the NIC's rate counts).
+    pub gbps: f32,
+}
+
+/// The fabric between the nodes: levels from the narrowest to the widest. Domains of a level
+/// lie inside domains of the next one. Nodes in no common domain reach each other at the
+/// level `any`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Fabric {
+    /// From the narrowest (an NVLink domain across nodes, then leaf switches) to the widest.
+    pub levels: Vec<FabricLevel>,
+}
+
+/// A cluster as the planner sees it. Index of a node = its index in Slurm's node table.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Cluster {
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// The fabric between them; may have no level at all.
+    pub fabric: Fabric,
+}

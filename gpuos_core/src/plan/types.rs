@@ -1,0 +1,160 @@
+//! What goes into a plan and what comes out of it.
+
+use crate::gpuset::GpuSet;
+
+/// How close together the GPUs of a job have to be, by name of the level: `node`, `nvlink`,
+/// a level of the fabric (`leaf`, …) or `any`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopologyWish {
+    /// Level name, lower case.
+    pub level: String,
+    /// Whether the job rather waits than starts farther apart.
+    pub required: bool,
+}
+
+/// Which of several equally close places is taken (`--gpuos-placement`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// By what stays usable for the next job (the default).
+    #[default]
+    BestFit,
+    /// Fewest nodes, on the fullest nodes.
+    Pack,
+    /// Emptiest nodes first.
+    Spread,
+    /// Near nodes that run these jobs or users (names as given on the command line).
+    Affinity(Vec<String>),
+    /// Away from nodes that run these jobs or users.
+    AntiAffinity(Vec<String>),
+}
+
+/// How many GPUs a job wants, in the form in which it asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuShape {
+    /// `--gres=gpu:N`, `--gpus-per-node=N`: exactly N on each node.
+    PerNode(u32),
+    /// `--gpus=N`: N over all nodes, at least one on each.
+    Total(u32),
+    /// `--gpus-per-task=K` with a number of tasks: K for each task, tasks never split over nodes.
+    PerTask {
+        /// GPUs of one task.
+        per_task: u32,
+        /// Tasks of the job.
+        tasks: u32,
+    },
+    /// `--gpus-per-socket=N`: N on each socket the job gets; nodes are chosen, GPUs are left
+    /// to Slurm. The planner treats it as at least N free GPUs on each node.
+    PerSocket(u32),
+}
+
+/// A job's request as the planner sees it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// Fewest nodes.
+    pub min_nodes: u32,
+    /// Most nodes; at least `min_nodes`.
+    pub max_nodes: u32,
+    /// GPUs.
+    pub gpus: GpuShape,
+    /// CPUs needed on each node at least (0 = unknown).
+    pub cpus_per_node: u32,
+    /// CPUs that each GPU brings along (`--cpus-per-gpu`; 0 = none).
+    pub cpus_per_gpu: u32,
+    /// Host memory in MiB needed on each node (0 = unknown).
+    pub memory_mib_per_node: u64,
+    /// Whether the job takes whole nodes (`--exclusive`).
+    pub whole_nodes: bool,
+    /// Nodes that must be part of the choice (`--nodelist`), by node index, ascending.
+    pub required_nodes: Vec<u32>,
+    /// Wished or required closeness.
+    pub topology: Option<TopologyWish>,
+    /// Rule among equally close places.
+    pub placement: Placement,
+}
+
+/// What is free on a node for this request. One entry per node, by node index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeState {
+    /// Whether the scheduler offers this node to the job at all.
+    pub candidate: bool,
+    /// GPUs that exist on the node and are healthy.
+    pub present: GpuSet,
+    /// GPUs that are free and of the type that the job asked for.
+    pub free: GpuSet,
+    /// CPUs not allocated (`u32::MAX` = unknown).
+    pub free_cpus: u32,
+    /// Host memory not allocated, in MiB (`u64::MAX` = unknown).
+    pub free_memory_mib: u64,
+    /// How many of the jobs or users named in the affinity rule run here.
+    pub affinity: u16,
+}
+
+/// One node of a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeChoice {
+    /// Node index.
+    pub node: u32,
+    /// GPUs that the job gets there. Empty: the planner leaves the GPUs to Slurm
+    /// (whole nodes, per-socket requests).
+    pub gpus: GpuSet,
+}
+
+/// Nodes and GPUs for one job, and the figures behind the choice.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Choice {
+    /// The nodes, ascending by index.
+    pub nodes: Vec<NodeChoice>,
+    /// Level reached: 0 = one node with all GPUs linked by NVLink or NVSwitch (`nvlink`),
+    /// 1 = `node`, 2.. = fabric level `reached - 2`, past the last level = `any`.
+    pub reached: u32,
+    /// Domain of the fabric level reached, if any.
+    pub domain: Option<u32>,
+    /// Modelled bandwidth per GPU of a ring over the job in GB/s (its narrowest link).
+    pub bus_gbps: f32,
+    /// Usability lost: how much less the free GPUs of the touched nodes are worth for the
+    /// next job, in GPUs. Lower is better.
+    pub usability_lost: f32,
+    /// Candidate nodes that could take a part of the job.
+    pub feasible_nodes: u32,
+    /// Domains at the level reached that had room for the whole job.
+    pub feasible_domains: u32,
+}
+
+/// Why nothing fits now.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Wait {
+    /// Fewer nodes with enough free GPUs than needed.
+    Capacity {
+        /// Nodes with enough free GPUs (and CPUs and memory, where known).
+        feasible_nodes: u32,
+        /// Nodes needed.
+        needed_nodes: u32,
+        /// Free GPUs on the candidates.
+        free_gpus: u32,
+        /// GPUs needed in all.
+        needed_gpus: u32,
+    },
+    /// There is room, but not within one domain of the required level.
+    Level {
+        /// Name of the required level.
+        level: String,
+        /// Name of the domain that comes nearest; empty when the level has no domain.
+        best_domain: String,
+        /// Nodes (or GPUs, when the level lies inside the node) free there.
+        have: u32,
+        /// Nodes (or GPUs) needed there.
+        need: u32,
+    },
+    /// The required level is not one of this cluster.
+    UnknownLevel {
+        /// As the user wrote it.
+        level: String,
+        /// Levels that this cluster has, narrowest first.
+        known: Vec<String>,
+    },
+    /// Could never fit on this cluster, even if it were empty.
+    Never {
+        /// A sentence that says why.
+        why: String,
+    },
+}

@@ -1,0 +1,1 @@
+//! Adapters to the machine: Slurm commands, processes and files, for the command and the lab.

@@ -1,0 +1,1 @@
+//! A private Slurm cluster on one machine, with device files as GPUs.

@@ -1,0 +1,1 @@
+//! SPANK plugin: the --gpuos-* options, and the GPUOS_* variables of a job.
