@@ -5,5 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod gpuset;
+pub mod hostlist;
 pub mod model;
+pub mod options;
 pub mod plan;

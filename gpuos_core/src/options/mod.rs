@@ -1,0 +1,325 @@
+//! The options that users give (`--gpuos-…`), and the GRES strings that Slurm gives.
+//!
+//! One table, [`OPTIONS`], says what there is: `sbatch --help`, the man page and the checks
+//! come from it. All of it is user input, also where slurmctld hands it over: lengths are
+//! bounded, names are ASCII, and every refusal is a sentence.
+
+use std::fmt;
+
+use crate::hostlist::shorten;
+use crate::plan::{Placement, TopologyWish};
+
+pub mod gres;
+
+pub use gres::{GresRequest, parse_gpus, parse_gres};
+
+/// How the names of gpuos options start in a job's `spank_job_env`: Slurm's prefix and the
+/// name of the SPANK plugin.
+pub const PREFIX: &str = "_SLURM_SPANK_OPTION_gpuos_";
+
+/// The longest value of an option, in bytes.
+pub const MAX_VALUE: usize = 1024;
+
+/// The longest name of a level, job or user in an option, in bytes.
+pub const MAX_WORD: usize = 64;
+
+/// The most names in an affinity rule.
+pub const MAX_NAMES: usize = 16;
+
+const TOPOLOGY_FORM: &str = "LEVEL, LEVEL:required or LEVEL:preferred";
+const PLACEMENT_FORM: &str =
+    "pack, spread, best-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
+const SWITCH_FORM: &str = "on or off";
+
+/// An option of sbatch, salloc and srun that gpuos adds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptionHelp {
+    /// Name without the leading dashes.
+    pub name: &'static str,
+    /// Form of the argument, for `--help`.
+    pub argument: &'static str,
+    /// Environment variable that gives the default; the option wins.
+    pub environment: &'static str,
+    /// One line for `--help`.
+    pub summary: &'static str,
+    /// A paragraph for the man page.
+    pub details: &'static str,
+}
+
+/// All options, in the order in which help shows them.
+pub const OPTIONS: &[OptionHelp] = &[
+    OptionHelp {
+        name: "gpuos-topology",
+        argument: "LEVEL[:required]",
+        environment: "GPUOS_TOPOLOGY",
+        summary: "keep the job's GPUs within one domain of LEVEL (node, nvlink, leaf, ...)",
+        details: "LEVEL is node, nvlink, a level of the cluster's fabric (gpuos topo lists them: \
+                  leaf, spine, block, ...) or any. Preferred is the default: the job starts \
+                  farther apart when no domain has room. With :required it stays pending \
+                  until one has, and squeue shows the reason.",
+    },
+    OptionHelp {
+        name: "gpuos-placement",
+        argument: "RULE",
+        environment: "GPUOS_PLACEMENT",
+        summary: "pack, spread, best-fit, affinity:A[,B..] or anti-affinity:A[,B..]",
+        details: "Which of several equally close places is taken. best-fit, the default, takes \
+                  the one that leaves the most useful GPUs for the next jobs; pack takes the \
+                  fewest and fullest nodes, spread the emptiest. affinity:A,B goes near the \
+                  nodes that run the named jobs or users, anti-affinity:A,B away from them; \
+                  up to 16 names.",
+    },
+    OptionHelp {
+        name: "gpuos",
+        argument: "on|off",
+        environment: "GPUOS",
+        summary: "off: let Slurm place this job as it would without gpuos",
+        details: "With off, Slurm alone chooses nodes and GPUs of this job. on is the default.",
+    },
+];
+
+/// Why the value of an option is refused. Displays as one sentence that names the option,
+/// what was given and what is accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OptionError {
+    /// The option as the user writes it, for example `--gpuos-topology`.
+    pub option: String,
+    /// The value given, shortened.
+    pub given: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// The accepted form.
+    pub accepted: String,
+}
+
+impl OptionError {
+    /// An error about `given`, which is shortened to what fits into one line.
+    pub fn new(option: &str, given: &str, reason: &str, accepted: &str) -> OptionError {
+        OptionError {
+            option: option.into(),
+            given: shorten(given),
+            reason: reason.into(),
+            accepted: accepted.into(),
+        }
+    }
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OptionError {
+            option,
+            given,
+            reason,
+            accepted,
+        } = self;
+        write!(f, "{option}={given}: {reason}; write {accepted}")
+    }
+}
+
+impl std::error::Error for OptionError {}
+
+/// Reads the value of `--gpuos-topology`. Level names become lower case.
+pub fn parse_topology(value: &str) -> Result<TopologyWish, OptionError> {
+    topology_of("--gpuos-topology", value)
+}
+
+/// [`parse_topology`] for a value that was given in another place, which the error names.
+pub(crate) fn topology_of(option: &str, value: &str) -> Result<TopologyWish, OptionError> {
+    let error = |reason: &str| OptionError::new(option, value, reason, TOPOLOGY_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (level, strength) = value.split_once(':').unwrap_or((value, "preferred"));
+    check_word(level, "level name").map_err(|reason| error(&reason))?;
+    let required = match strength.to_ascii_lowercase().as_str() {
+        "required" => true,
+        "preferred" => false,
+        _ => return Err(error(&not_understood(strength))),
+    };
+    Ok(TopologyWish {
+        level: level.to_ascii_lowercase(),
+        required,
+    })
+}
+
+/// Reads the value of `--gpuos-placement`.
+pub fn parse_placement(value: &str) -> Result<Placement, OptionError> {
+    placement_of("--gpuos-placement", value)
+}
+
+/// [`parse_placement`] for a value that was given in another place, which the error names.
+pub(crate) fn placement_of(option: &str, value: &str) -> Result<Placement, OptionError> {
+    let error = |reason: &str| OptionError::new(option, value, reason, PLACEMENT_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (rule, names) = match value.split_once(':') {
+        Some((rule, names)) => (rule, Some(names)),
+        None => (value, None),
+    };
+    let rule = rule.to_ascii_lowercase();
+    let near = match (rule.as_str(), names) {
+        ("pack", None) => return Ok(Placement::Pack),
+        ("spread", None) => return Ok(Placement::Spread),
+        ("best-fit", None) => return Ok(Placement::BestFit),
+        ("affinity", _) => true,
+        ("anti-affinity", _) => false,
+        ("pack" | "spread" | "best-fit", Some(_)) => {
+            return Err(error(&format!("'{rule}' takes no names")));
+        }
+        _ => return Err(error(&not_understood(&rule))),
+    };
+    let names: Vec<&str> = names.unwrap_or_default().split(',').collect();
+    if names.len() > MAX_NAMES {
+        return Err(error(&format!("more than {MAX_NAMES} names")));
+    }
+    for name in &names {
+        check_word(name, "job or user name").map_err(|reason| error(&reason))?;
+    }
+    let names = names.into_iter().map(String::from).collect();
+    Ok(match near {
+        true => Placement::Affinity(names),
+        false => Placement::AntiAffinity(names),
+    })
+}
+
+/// Reads the value of `--gpuos`: whether gpuos places the job (`on`) or Slurm alone (`off`).
+pub fn parse_switch(value: &str) -> Result<bool, OptionError> {
+    match value.to_ascii_lowercase().as_str() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(OptionError::new(
+            "--gpuos",
+            value,
+            &not_understood(value),
+            SWITCH_FORM,
+        )),
+    }
+}
+
+/// The wish as [`parse_topology`] reads it.
+pub fn topology_text(wish: &TopologyWish) -> String {
+    match wish.required {
+        true => format!("{}:required", wish.level),
+        false => wish.level.clone(),
+    }
+}
+
+/// The rule as [`parse_placement`] reads it.
+pub fn placement_text(placement: &Placement) -> String {
+    match placement {
+        Placement::BestFit => "best-fit".into(),
+        Placement::Pack => "pack".into(),
+        Placement::Spread => "spread".into(),
+        Placement::Affinity(names) => format!("affinity:{}", names.join(",")),
+        Placement::AntiAffinity(names) => format!("anti-affinity:{}", names.join(",")),
+    }
+}
+
+fn not_understood(word: &str) -> String {
+    match word {
+        "" => "a value is missing".into(),
+        word => format!("'{}' is not understood", shorten(word)),
+    }
+}
+
+fn check_value(value: &str) -> Result<(), String> {
+    match value.len() <= MAX_VALUE {
+        true => Ok(()),
+        false => Err(format!("the value is longer than {MAX_VALUE} characters")),
+    }
+}
+
+fn check_word(word: &str, what: &str) -> Result<(), String> {
+    let clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'@' | b'+');
+    if word.is_empty() {
+        Err(format!("the {what} is missing"))
+    } else if word.len() > MAX_WORD {
+        Err(format!("the {what} is longer than {MAX_WORD} characters"))
+    } else if !word.bytes().all(clean) {
+        Err(format!(
+            "'{}' is no {what} (letters, digits and . _ - @ +)",
+            shorten(word)
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// What a job says to gpuos.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JobOptions {
+    /// Slurm alone places the job.
+    pub off: bool,
+    /// Wished or required closeness.
+    pub topology: Option<TopologyWish>,
+    /// Rule among equally close places.
+    pub placement: Option<Placement>,
+}
+
+impl JobOptions {
+    /// Sets one option by its name in [`OPTIONS`] (`-` and `_` count as the same).
+    ///
+    /// # Errors
+    /// The value is not accepted, or there is no such option.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        match name.replace('_', "-").as_str() {
+            "gpuos-topology" => self.topology = Some(parse_topology(value)?),
+            "gpuos-placement" => self.placement = Some(parse_placement(value)?),
+            "gpuos" => self.off = !parse_switch(value)?,
+            other => {
+                let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();
+                return Err(OptionError::new(
+                    &format!("--{}", shorten(other)),
+                    value,
+                    "gpuos on this cluster has no such option",
+                    &known.join(", "),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a job's `spank_job_env`: entries `NAME=VALUE`; those of others are skipped.
+    ///
+    /// # Errors
+    /// As [`JobOptions::set`]; the first error ends the reading.
+    pub fn from_spank_env<'a>(
+        entries: impl Iterator<Item = &'a str>,
+    ) -> Result<JobOptions, OptionError> {
+        let mut options = JobOptions::default();
+        for entry in entries {
+            if let Some(option) = entry.strip_prefix(PREFIX) {
+                let (name, value) = option.split_once('=').unwrap_or((option, ""));
+                options.set(name, value)?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// Reads the defaults from the environment, where `get` returns a variable's value.
+    /// Empty variables count as not set.
+    ///
+    /// # Errors
+    /// As [`JobOptions::set`], with the variable's name in place of the option's.
+    pub fn from_environment(
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<JobOptions, OptionError> {
+        let mut options = JobOptions::default();
+        for option in OPTIONS {
+            if let Some(value) = get(option.environment).filter(|value| !value.is_empty()) {
+                options
+                    .set(option.name, &value)
+                    .map_err(|error| OptionError {
+                        option: option.environment.into(),
+                        ..error
+                    })?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether the job says nothing at all.
+    pub fn is_default(&self) -> bool {
+        *self == JobOptions::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

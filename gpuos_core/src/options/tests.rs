@@ -1,0 +1,180 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn topology_forms() {
+    let wish = parse_topology("Leaf:required").unwrap();
+    assert_eq!((wish.level.as_str(), wish.required), ("leaf", true));
+    assert!(!parse_topology("leaf").unwrap().required);
+    assert!(!parse_topology("leaf:preferred").unwrap().required);
+    assert_eq!(
+        parse_topology("leef:need").unwrap_err().to_string(),
+        "--gpuos-topology=leef:need: 'need' is not understood; \
+         write LEVEL, LEVEL:required or LEVEL:preferred"
+    );
+    for bad in ["", ":required", "a b", "leaf:", "leaf:required:x", "lêaf"] {
+        assert!(parse_topology(bad).is_err(), "{bad}");
+    }
+    assert!(parse_topology(&"x".repeat(65)).is_err());
+}
+
+#[test]
+fn placement_forms() {
+    assert_eq!(parse_placement("pack"), Ok(Placement::Pack));
+    assert_eq!(parse_placement("Spread"), Ok(Placement::Spread));
+    assert_eq!(parse_placement("best-fit"), Ok(Placement::BestFit));
+    assert_eq!(
+        parse_placement("affinity:alice,123"),
+        Ok(Placement::Affinity(vec!["alice".into(), "123".into()]))
+    );
+    assert_eq!(
+        parse_placement("anti-affinity:bob"),
+        Ok(Placement::AntiAffinity(vec!["bob".into()]))
+    );
+    for (bad, what) in [
+        ("", "missing"),
+        ("tight", "'tight' is not understood"),
+        ("pack:x", "takes no names"),
+        ("affinity", "name is missing"),
+        ("affinity:a,,b", "name is missing"),
+        ("affinity:a;b", "'a;b' is no job or user name"),
+    ] {
+        let error = parse_placement(bad).unwrap_err().to_string();
+        assert!(error.contains(what), "{bad}: {error}");
+        assert!(error.contains("--gpuos-placement") && error.contains("anti-affinity:NAME"));
+    }
+    let many = format!("affinity:{}", ["a"; 17].join(","));
+    assert!(
+        parse_placement(&many)
+            .unwrap_err()
+            .to_string()
+            .contains("16")
+    );
+}
+
+#[test]
+fn reads_what_slurmctld_holds() {
+    let entries = [
+        "OTHER=x",
+        "_SLURM_SPANK_OPTION_other_gpuos=rubbish",
+        "_SLURM_SPANK_OPTION_gpuos_gpuos-topology=leaf:required",
+        "_SLURM_SPANK_OPTION_gpuos_gpuos_placement=spread",
+        "_SLURM_SPANK_OPTION_gpuos_gpuos=off",
+    ];
+    let options = JobOptions::from_spank_env(entries.into_iter()).unwrap();
+    assert!(options.off);
+    assert_eq!(options.placement, Some(Placement::Spread));
+    assert!(options.topology.unwrap().required);
+    assert!(
+        JobOptions::from_spank_env([].into_iter())
+            .unwrap()
+            .is_default()
+    );
+
+    let unknown = ["_SLURM_SPANK_OPTION_gpuos_gpuos-mig=3g"];
+    let error = JobOptions::from_spank_env(unknown.into_iter()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("--gpuos-mig=3g: gpuos on this cluster has no such option")
+    );
+}
+
+#[test]
+fn environment_gives_defaults_and_names_its_variable() {
+    let get = |name: &str| (name == "GPUOS_TOPOLOGY").then(|| "leaf".to_string());
+    let options = JobOptions::from_environment(get).unwrap();
+    assert_eq!(options.topology.unwrap().level, "leaf");
+    let bad = |name: &str| (name == "GPUOS").then(|| "maybe".to_string());
+    assert_eq!(
+        JobOptions::from_environment(bad).unwrap_err().to_string(),
+        "GPUOS=maybe: 'maybe' is not understood; write on or off"
+    );
+}
+
+#[test]
+fn table_names_every_option_that_is_read() {
+    for option in OPTIONS {
+        let mut options = JobOptions::default();
+        let error = options.set(option.name, "").unwrap_err();
+        assert_eq!(error.option, format!("--{}", option.name));
+        assert!(option.summary.len() <= 80, "{}", option.summary);
+    }
+}
+
+fn gres(text: &str) -> String {
+    let show = |r: &GresRequest| {
+        let kind = r.gres_type.as_deref().unwrap_or("-");
+        format!("{}/{kind}/{}", r.name, r.count)
+    };
+    match parse_gres("--gres", text) {
+        Ok(list) => list.iter().map(show).collect::<Vec<_>>().join(" "),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn gres_forms_of_all_releases() {
+    assert_eq!(gres("gres:gpu:h100:4"), "gpu/h100/4");
+    assert_eq!(gres("gres/gpu:2"), "gpu/-/2");
+    assert_eq!(gres("gres/gpu=2"), "gpu/-/2");
+    assert_eq!(gres("gpu:h100=2"), "gpu/h100/2");
+    assert_eq!(gres("gpu"), "gpu/-/1");
+    assert_eq!(gres("gpu:h100"), "gpu/h100/1");
+    assert_eq!(gres("gpu:2,gres:shard:1K,"), "gpu/-/2 shard/-/1024");
+    assert_eq!(gres("license/x:1,gres/gpu:a:1"), "gpu/a/1");
+    assert_eq!(gres("gpu:0,none"), "");
+    assert_eq!(
+        gres("gpu:h100:8(S:0-1),gpu:a:2(IDX:0,3)"),
+        "gpu/h100/8 gpu/a/2"
+    );
+    assert_eq!(gres(""), "");
+    for bad in [
+        "gpu:",
+        "gpu:h100:x",
+        "gpu=x",
+        ":2",
+        "gpu:a b:2",
+        "gpu:-1",
+        "gpu(",
+        "gpu)",
+        "gpu:99999999999999999999",
+        "gpu:9999999P",
+    ] {
+        assert!(gres(bad).contains("write"), "{bad}: {}", gres(bad));
+    }
+}
+
+#[test]
+fn gpu_counts_of_the_gpus_options() {
+    let show = |text: &str| {
+        let list = parse_gpus("--gpus", text).unwrap();
+        list.iter()
+            .map(|r| format!("{:?}:{}", r.gres_type, r.count))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(show("4"), "None:4");
+    assert_eq!(show("h100:4,a100"), "Some(\"h100\"):4 Some(\"a100\"):1");
+    assert!(
+        parse_gpus("--gpus", "h100:")
+            .unwrap_err()
+            .to_string()
+            .starts_with("--gpus=h100:")
+    );
+}
+
+proptest! {
+    #[test]
+    fn accepted_values_read_back(value in "\\PC{0,40}|[a-z-]{1,12}:[a-z,]{0,20}") {
+        if let Ok(wish) = parse_topology(&value) {
+            prop_assert_eq!(parse_topology(&topology_text(&wish)), Ok(wish));
+        }
+        if let Ok(rule) = parse_placement(&value) {
+            prop_assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
+        }
+        if let Err(error) = parse_switch(&value) {
+            prop_assert!(error.to_string().len() < 700);
+        }
+    }
+}
