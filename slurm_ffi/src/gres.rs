@@ -1,0 +1,184 @@
+//! GRES state of nodes: what is there, what is allocated, and the temporary mask that steers
+//! cons_tres to chosen GPUs.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use crate::bits::Bitmap;
+use crate::handles::{field, place, text};
+use crate::layout::GresNode;
+
+/// Slurm's `gres_node_state_t` of one GRES on one node, borrowed for the length of one call.
+#[derive(Clone, Copy)]
+pub struct NodeGres<'a> {
+    pointer: *mut c_void,
+    layout: &'a GresNode,
+    life: PhantomData<&'a mut c_void>,
+}
+
+impl<'a> NodeGres<'a> {
+    /// Takes a `gres_node_state_t *`; `None` for null.
+    ///
+    /// # Safety
+    /// `pointer` is null or a live `gres_node_state_t` of the release that `layout` describes, and
+    /// the caller holds slurmctld's node write lock for `'a`.
+    pub unsafe fn new(pointer: *mut c_void, layout: &'a GresNode) -> Option<NodeGres<'a>> {
+        (!pointer.is_null()).then_some(NodeGres {
+            pointer,
+            layout,
+            life: PhantomData,
+        })
+    }
+
+    fn get<T: crate::mem::Plain>(self, offset: usize) -> T {
+        // SAFETY: `new`'s caller vouches for the structure and its layout.
+        unsafe { field(self.pointer, offset) }
+    }
+
+    /// Units that exist (`gres_cnt_avail`).
+    pub fn available(self) -> u64 {
+        self.get(self.layout.gres_cnt_avail)
+    }
+
+    /// Units allocated.
+    pub fn allocated(self) -> u64 {
+        self.get(self.layout.gres_cnt_alloc)
+    }
+
+    /// One bit per device, when the GRES has device files.
+    pub fn bits(self) -> Option<Bitmap<'a>> {
+        // SAFETY: the field holds null or a live bitstr_t as long as the structure lives.
+        unsafe { Bitmap::new(self.get::<usize>(self.layout.gres_bit_alloc) as *mut c_void) }
+    }
+
+    /// Number of topology entries: lines of gres.conf that name cores or a type.
+    pub fn topologies(self) -> usize {
+        self.get::<u16>(self.layout.topo_cnt) as usize
+    }
+
+    fn element<T: crate::mem::Plain>(self, array: usize, index: usize) -> Option<T> {
+        let base: usize = self.get(array);
+        // SAFETY: Slurm's arrays of this structure have topo_cnt (or type_cnt, link_len) elements, and the
+        // callers below stay under it.
+        (base != 0).then(|| unsafe { field(base as *mut c_void, index * size_of::<T>()) })
+    }
+
+    /// Devices of topology entry `index`.
+    pub fn topology_bits(self, index: usize) -> Option<Bitmap<'a>> {
+        let pointer: usize = self.element(self.layout.topo_gres_bitmap, index)?;
+        // SAFETY: an element of topo_gres_bitmap is null or a live bitstr_t.
+        unsafe { Bitmap::new(pointer as *mut c_void) }
+    }
+
+    /// Cores near the devices of topology entry `index`.
+    pub fn topology_cores(self, index: usize) -> Option<Bitmap<'a>> {
+        let pointer: usize = self.element(self.layout.topo_core_bitmap, index)?;
+        // SAFETY: an element of topo_core_bitmap is null or a live bitstr_t.
+        unsafe { Bitmap::new(pointer as *mut c_void) }
+    }
+
+    /// Type name of topology entry `index`.
+    pub fn topology_type(self, index: usize) -> Option<&'a str> {
+        let pointer: usize = self.element(self.layout.topo_type_name, index)?;
+        // SAFETY: an element of topo_type_name is null or a NUL-terminated string of Slurm's.
+        unsafe { text(pointer) }
+    }
+
+    /// Type name from slurm.conf, when the node has exactly one type.
+    pub fn only_type(self) -> Option<&'a str> {
+        if self.get::<u16>(self.layout.type_cnt) != 1 {
+            return None;
+        }
+        let pointer: usize = self.element(self.layout.type_name, 0)?;
+        // SAFETY: an element of type_name is null or a NUL-terminated string of Slurm's.
+        unsafe { text(pointer) }
+    }
+
+    /// Row and column count of the link matrix from `Links=`; 0 without one.
+    pub fn link_len(self) -> usize {
+        let len: i32 = self.get(self.layout.link_len);
+        usize::try_from(len).unwrap_or(0)
+    }
+
+    /// Links between devices `a` and `b`, both under [`NodeGres::link_len`].
+    pub fn links(self, a: usize, b: usize) -> Option<i32> {
+        let row: usize = self.element(self.layout.links_cnt, a)?;
+        // SAFETY: a row of links_cnt has link_len ints.
+        (row != 0).then(|| unsafe { field(row as *mut c_void, b * size_of::<i32>()) })
+    }
+
+    /// Adds `sign` times one unit of `bit` to every counter that Slurm keeps of allocated devices.
+    fn count(self, bit: usize, add: bool) {
+        let step = |place: *mut u64| {
+            // SAFETY: `place` is a live counter of this structure; the node write lock makes this the only writer.
+            unsafe {
+                *place = if add {
+                    (*place).wrapping_add(1)
+                } else {
+                    (*place).saturating_sub(1)
+                }
+            }
+        };
+        // SAFETY: offset of a u64 counter in a live structure.
+        step(unsafe { place(self.pointer, self.layout.gres_cnt_alloc) });
+        for index in 0..self.topologies() {
+            if !self.topology_bits(index).is_some_and(|bits| bits.test(bit)) {
+                continue;
+            }
+            let counters: usize = self.get(self.layout.topo_gres_cnt_alloc);
+            if counters != 0 {
+                // SAFETY: topo_gres_cnt_alloc has topo_cnt counters.
+                step(unsafe { place(counters as *mut c_void, index * 8) });
+            }
+            let wanted: Option<u32> = self.element(self.layout.topo_type_id, index);
+            let types = self.get::<u16>(self.layout.type_cnt) as usize;
+            let type_counters: usize = self.get(self.layout.type_cnt_alloc);
+            for kind in 0..types {
+                let id: Option<u32> = self.element(self.layout.type_id, kind);
+                if type_counters != 0 && id.is_some() && id == wanted {
+                    // SAFETY: type_cnt_alloc has type_cnt counters.
+                    step(unsafe { place(type_counters as *mut c_void, kind * 8) });
+                }
+            }
+            // A device belongs to one entry; a second one would be counted by Slurm only once, too.
+            break;
+        }
+    }
+
+    /// Marks the free devices of `unwanted` as allocated, so that cons_tres leaves them alone.
+    /// Returns what was marked: to be handed to [`NodeGres::unmask`] right after the call.
+    pub fn mask(self, unwanted: u64) -> u64 {
+        let Some(bits) = self.bits() else { return 0 };
+        let marked = unwanted & !bits.chunk(0) & low(bits.len());
+        for bit in each(marked) {
+            bits.put(bit, true);
+            self.count(bit, true);
+        }
+        marked
+    }
+
+    /// Takes back exactly what [`NodeGres::mask`] marked.
+    pub fn unmask(self, marked: u64) {
+        let Some(bits) = self.bits() else { return };
+        for bit in each(marked) {
+            if bits.test(bit) {
+                bits.put(bit, false);
+                self.count(bit, false);
+            }
+        }
+    }
+}
+
+fn low(len: usize) -> u64 {
+    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
+}
+
+fn each(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros() as usize;
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            bit
+        })
+    })
+}

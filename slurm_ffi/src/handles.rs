@@ -1,0 +1,408 @@
+//! Handles to Slurm's records, each borrowed for the length of one call into the plugin.
+//!
+//! A handle is made from a pointer that Slurm handed over and the [`Layout`] that the self-check
+//! accepted ([`crate::check`]). Lifetimes keep it from outliving the call, under whose locks alone
+//! the record is valid.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::marker::PhantomData;
+
+use crate::api::Api;
+use crate::bits::Bitmap;
+use crate::layout::Layout;
+use crate::mem::Plain;
+
+/// Slurm's "not set" for 32-bit values.
+pub const NO_VAL: u32 = 0xffff_fffe;
+/// Slurm's "infinite" for 32-bit values.
+pub const INFINITE: u32 = 0xffff_ffff;
+/// Slurm's "not set" for 16-bit values.
+pub const NO_VAL16: u16 = 0xfffe;
+
+/// Reads a field.
+///
+/// # Safety
+/// `base + offset` is a readable place of a live record that holds a `T`.
+pub(crate) unsafe fn field<T: Plain>(base: *mut c_void, offset: usize) -> T {
+    // SAFETY: by the caller.
+    unsafe { base.cast::<u8>().add(offset).cast::<T>().read_unaligned() }
+}
+
+/// Pointer to a field.
+///
+/// # Safety
+/// `base + offset` lies in a live record.
+pub(crate) unsafe fn place<T>(base: *mut c_void, offset: usize) -> *mut T {
+    // SAFETY: by the caller.
+    unsafe { base.cast::<u8>().add(offset).cast() }
+}
+
+/// A string of Slurm's, if it is UTF-8.
+///
+/// # Safety
+/// `pointer` is 0 or a NUL-terminated string that lives for `'a`.
+pub(crate) unsafe fn text<'a>(pointer: usize) -> Option<&'a str> {
+    if pointer == 0 {
+        return None;
+    }
+    // SAFETY: by the caller.
+    unsafe { CStr::from_ptr(pointer as *const c_char) }
+        .to_str()
+        .ok()
+}
+
+/// Slurm's `job_record_t`.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    pointer: *mut c_void,
+    details: *mut c_void,
+    layout: &'a Layout,
+    life: PhantomData<&'a mut c_void>,
+}
+
+impl<'a> Job<'a> {
+    /// Takes a `job_record_t *` with details; `None` without either.
+    ///
+    /// # Safety
+    /// `pointer` is null or a live job record of the release that `layout` describes, locked by
+    /// slurmctld for `'a`.
+    pub unsafe fn new(pointer: *mut c_void, layout: &'a Layout) -> Option<Job<'a>> {
+        if pointer.is_null() {
+            return None;
+        }
+        // SAFETY: by the caller.
+        let details = unsafe { field::<usize>(pointer, layout.job.details) } as *mut c_void;
+        (!details.is_null()).then_some(Job {
+            pointer,
+            details,
+            layout,
+            life: PhantomData,
+        })
+    }
+
+    fn get<T: Plain>(self, offset: usize) -> T {
+        // SAFETY: `new`'s caller vouches for record and layout.
+        unsafe { field(self.pointer, offset) }
+    }
+
+    fn detail<T: Plain>(self, offset: usize) -> T {
+        // SAFETY: as `get`; details is part of the record.
+        unsafe { field(self.details, offset) }
+    }
+
+    /// Job id; 0 for the synthetic records of reservations.
+    pub fn id(self) -> u32 {
+        self.get(self.layout.job.job_id)
+    }
+
+    /// Predicted or real start, in seconds since the epoch.
+    pub fn start_time(self) -> i64 {
+        self.get(self.layout.job.start_time)
+    }
+
+    /// Tasks (0 = not said).
+    pub fn tasks(self) -> u32 {
+        known(self.detail(self.layout.details.num_tasks))
+    }
+
+    /// Tasks per node (0 = not said).
+    pub fn tasks_per_node(self) -> u32 {
+        known16(self.detail(self.layout.details.ntasks_per_node))
+    }
+
+    /// CPUs of one task (at least 1).
+    pub fn cpus_per_task(self) -> u32 {
+        known16(self.detail(self.layout.details.cpus_per_task)).max(1)
+    }
+
+    /// CPUs of the whole job.
+    pub fn min_cpus(self) -> u32 {
+        known(self.detail(self.layout.details.min_cpus))
+    }
+
+    /// CPUs on each node at least.
+    pub fn min_cpus_per_node(self) -> u32 {
+        known(self.detail(self.layout.details.pn_min_cpus))
+    }
+
+    /// Memory in MiB on each node, or `None` when it is per CPU or not said.
+    pub fn memory_per_node(self) -> Option<u64> {
+        let value: u64 = self.detail(self.layout.details.pn_min_memory);
+        // The top bit says "per CPU" (MEM_PER_CPU).
+        (value >> 63 == 0 && value != 0).then_some(value)
+    }
+
+    /// Nodes of `--nodelist`.
+    pub fn required_nodes(self) -> Option<Bitmap<'a>> {
+        let pointer: usize = self.detail(self.layout.details.req_node_bitmap);
+        // SAFETY: null or a live bitmap of the record.
+        unsafe { Bitmap::new(pointer as *mut c_void) }
+    }
+
+    /// Whether the job takes whole nodes, by its own wish or its partition's rule.
+    pub fn whole_nodes(self) -> bool {
+        let part: usize = self.get(self.layout.job.part_ptr);
+        // SAFETY: part_ptr is null or a live partition record.
+        let exclusive_partition = part != 0
+            && unsafe { field::<u16>(part as *mut c_void, self.layout.part.max_share) } == 0;
+        self.detail::<u8>(self.layout.details.whole_node) & 1 == 1
+            || self.detail::<u8>(self.layout.details.share_res) == 0
+            || exclusive_partition
+    }
+
+    /// The list of requested GRES (`gres_list_req`), or null.
+    pub fn gres_list(self) -> *mut c_void {
+        self.get::<usize>(self.layout.job.gres_list_req) as *mut c_void
+    }
+
+    /// Entries of `spank_job_env` that are UTF-8, at most 256.
+    pub fn spank_env(self) -> impl Iterator<Item = &'a str> {
+        let array: usize = self.get(self.layout.job.spank_job_env);
+        let count: u32 = self.get(self.layout.job.spank_job_env_size);
+        let count = if array == 0 {
+            0
+        } else {
+            (count as usize).min(256)
+        };
+        (0..count).filter_map(move |index| {
+            // SAFETY: spank_job_env has spank_job_env_size pointers to NUL-terminated strings.
+            unsafe { text(field::<usize>(array as *mut c_void, index * 8)) }
+        })
+    }
+
+    /// What the job holds on each node, `(node index, CPUs, memory in MiB)`, handed to `each`.
+    pub fn for_each_held(self, mut each: impl FnMut(usize, u32, u64)) {
+        let resources = self.get::<usize>(self.layout.job.job_resrcs) as *mut c_void;
+        if resources.is_null() {
+            return;
+        }
+        let layout = &self.layout.resources;
+        // SAFETY: job_resrcs is a live job_resources_t; its arrays have nhosts elements, one per set bit
+        // of node_bitmap, or are null.
+        unsafe {
+            let Some(nodes) =
+                Bitmap::new(field::<usize>(resources, layout.node_bitmap) as *mut c_void)
+            else {
+                return;
+            };
+            let hosts = field::<u32>(resources, layout.nhosts) as usize;
+            let cpus = field::<usize>(resources, layout.cpus) as *mut c_void;
+            let memory = field::<usize>(resources, layout.memory_allocated) as *mut c_void;
+            for (rank, node) in nodes.iter().take(hosts).enumerate() {
+                let cpus = if cpus.is_null() {
+                    0
+                } else {
+                    u32::from(field::<u16>(cpus, rank * 2))
+                };
+                let memory = if memory.is_null() {
+                    0
+                } else {
+                    field::<u64>(memory, rank * 8)
+                };
+                each(node, cpus, memory);
+            }
+        }
+    }
+
+    /// The sentence that squeue shows as the reason a job waits, and the code behind it.
+    pub fn set_reason(self, api: &Api, code: u32, sentence: &str) {
+        self.set_text(api, self.layout.job.state_desc, sentence);
+        // SAFETY: state_reason is a u32 of the record, which slurmctld has write-locked.
+        unsafe { place::<u32>(self.pointer, self.layout.job.state_reason).write_unaligned(code) }
+    }
+
+    /// The job's `SystemComment`, shown by `scontrol show job` and kept in accounting.
+    pub fn set_system_comment(self, api: &Api, line: &str) {
+        self.set_text(api, self.layout.job.system_comment, line);
+    }
+
+    /// The job's `SystemComment` as it stands.
+    pub fn system_comment(self) -> Option<&'a str> {
+        // SAFETY: null or a NUL-terminated string of the record.
+        unsafe { text(self.get(self.layout.job.system_comment)) }
+    }
+
+    fn set_text(self, api: &Api, offset: usize, value: &str) {
+        // SAFETY: the field holds null or a string on Slurm's heap (the self-check saw that), xfree
+        // takes both and leaves null, and the new string comes from the same heap.
+        unsafe {
+            let slot = place::<*mut c_void>(self.pointer, offset);
+            (api.xfree)(slot);
+            *slot = api.xstrdup(value).cast();
+        }
+    }
+}
+
+fn known(value: u32) -> u32 {
+    if value >= NO_VAL { 0 } else { value }
+}
+
+fn known16(value: u16) -> u32 {
+    if value >= NO_VAL16 {
+        0
+    } else {
+        u32::from(value)
+    }
+}
+
+/// Slurm's `node_record_t`.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    pointer: *mut c_void,
+    layout: &'a Layout,
+    life: PhantomData<&'a mut c_void>,
+}
+
+impl<'a> Node<'a> {
+    /// Takes a `node_record_t *`; `None` for null.
+    ///
+    /// # Safety
+    /// As [`Job::new`], for a node record.
+    pub unsafe fn new(pointer: *mut c_void, layout: &'a Layout) -> Option<Node<'a>> {
+        (!pointer.is_null()).then_some(Node {
+            pointer,
+            layout,
+            life: PhantomData,
+        })
+    }
+
+    fn get<T: Plain>(self, offset: usize) -> T {
+        // SAFETY: `new`'s caller vouches for record and layout.
+        unsafe { field(self.pointer, offset) }
+    }
+
+    /// Node name.
+    pub fn name(self) -> &'a str {
+        // SAFETY: the name of a live record is a NUL-terminated string.
+        unsafe { text(self.get(self.layout.node.name)) }.unwrap_or("?")
+    }
+
+    /// CPUs that jobs may use.
+    pub fn cpus(self) -> u32 {
+        let effective: u16 = self.get(self.layout.node.cpus_efctv);
+        u32::from(if effective == 0 {
+            self.get(self.layout.node.cpus)
+        } else {
+            effective
+        })
+    }
+
+    /// Memory in MiB; 1 or less means that the site did not say.
+    pub fn memory(self) -> u64 {
+        self.get(self.layout.node.real_memory)
+    }
+
+    /// Sockets.
+    pub fn sockets(self) -> u16 {
+        self.get(self.layout.node.tot_sockets)
+    }
+
+    /// Cores per socket.
+    pub fn cores_per_socket(self) -> u16 {
+        self.get(self.layout.node.cores)
+    }
+
+    /// The node's list of GRES, or null.
+    pub fn gres_list(self) -> *mut c_void {
+        self.get::<usize>(self.layout.node.gres_list) as *mut c_void
+    }
+}
+
+/// Slurm's table of nodes.
+#[derive(Clone, Copy)]
+pub struct NodeTable {
+    table: *mut *mut *mut c_void,
+    count: *mut i32,
+}
+
+impl NodeTable {
+    /// Finds the table in this daemon.
+    pub fn find() -> Option<NodeTable> {
+        let table = crate::api::symbol(c"node_record_table_ptr")?.cast();
+        let count = crate::api::symbol(c"node_record_count")?.cast();
+        Some(NodeTable { table, count })
+    }
+
+    /// Number of slots.
+    pub fn len(self) -> usize {
+        // SAFETY: Slurm's global int.
+        usize::try_from(unsafe { self.count.read() }).unwrap_or(0)
+    }
+
+    /// Whether there is no slot.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The record in slot `index`; null for an empty slot or past the end.
+    ///
+    /// # Safety
+    /// The caller holds at least slurmctld's node read lock.
+    pub unsafe fn raw(self, index: usize) -> *mut c_void {
+        if index >= self.len() {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the table has node_record_count slots and does not move under the node lock.
+        unsafe {
+            let table = self.table.read();
+            if table.is_null() {
+                std::ptr::null_mut()
+            } else {
+                table.add(index).read()
+            }
+        }
+    }
+}
+
+/// Collects the `gres_data` of all entries of a GRES list that have `plugin_id`, at most 8.
+///
+/// # Safety
+/// `list` is null or a live `List` of `gres_state_t` of the release that `layout` describes.
+pub unsafe fn gres_data(api: &Api, layout: &Layout, list: *mut c_void, plugin_id: u32) -> GresData {
+    struct Walk<'w> {
+        layout: &'w Layout,
+        plugin_id: u32,
+        found: GresData,
+    }
+    unsafe extern "C" fn each(item: *mut c_void, argument: *mut c_void) -> i32 {
+        // SAFETY: `argument` is the Walk below; `item` a live gres_state_t. Nothing here can panic.
+        unsafe {
+            let walk = &mut *argument.cast::<Walk<'_>>();
+            if field::<u32>(item, walk.layout.gres.plugin_id) == walk.plugin_id
+                && walk.found.count < 8
+            {
+                let data = field::<usize>(item, walk.layout.gres.gres_data) as *mut c_void;
+                walk.found.items[walk.found.count] = data;
+                walk.found.count += 1;
+            }
+        }
+        0
+    }
+    let mut walk = Walk {
+        layout,
+        plugin_id,
+        found: GresData {
+            items: [std::ptr::null_mut(); 8],
+            count: 0,
+        },
+    };
+    if !list.is_null() {
+        // SAFETY: by the caller; `each` matches ForEach and gets the Walk it expects.
+        unsafe { (api.list_for_each)(list, each, (&raw mut walk).cast()) };
+    }
+    walk.found
+}
+
+/// What [`gres_data`] found.
+#[derive(Clone, Copy)]
+pub struct GresData {
+    items: [*mut c_void; 8],
+    count: usize,
+}
+
+impl GresData {
+    /// The entries, in Slurm's order.
+    pub fn items(&self) -> &[*mut c_void] {
+        &self.items[..self.count]
+    }
+}

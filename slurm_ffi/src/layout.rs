@@ -1,0 +1,256 @@
+//! Where the fields of Slurm's structures stand, for the exact release.
+//!
+//! The facts are the text tables in `data/`, built into the plugin, and a file of the same
+//! format that a site may add for a release newer than the table.
+
+use std::collections::HashMap;
+
+use crate::release::Release;
+
+const LAYOUTS: &str = include_str!("../data/layouts.tsv");
+const DERIVED: &str = include_str!("../data/derived.tsv");
+const VERSIONS: &str = include_str!("../data/versions.txt");
+
+/// Name of the site's own table, beside slurm.conf.
+pub const SITE_FILE: &str = "gpuos-layouts.tsv";
+
+type Offsets = HashMap<(String, String), u32>;
+
+/// The fields of one release: (struct, field) to offset in bytes.
+pub struct Fields {
+    release: Release,
+    offsets: Offsets,
+}
+
+impl Fields {
+    /// The fields of exactly `release`: from the site's table if that has rows for it, else from
+    /// the built-in one. The error is a sentence that says what is missing or damaged.
+    pub fn of(release: Release, site: Option<&str>) -> Result<Fields, String> {
+        if let Some(text) = site {
+            let offsets = rows(text, release).map_err(|e| format!("{SITE_FILE}: {e}"))?;
+            if !offsets.is_empty() {
+                return Ok(Fields { release, offsets });
+            }
+        }
+        if VERSIONS
+            .lines()
+            .any(|line| Release::parse(line) == Some(release))
+        {
+            return Ok(Fields {
+                release,
+                offsets: rows(LAYOUTS, release)?,
+            });
+        }
+        if let Some(offsets) = derived(release)? {
+            return Ok(Fields { release, offsets });
+        }
+        Err(format!(
+            "Slurm {release} is not in the layout table of this gpuos; run `gpuos layout SLURM-SOURCE-DIR -o \
+             {SITE_FILE}` on the source of Slurm {release} and put the file beside slurm.conf, or install a newer gpuos"
+        ))
+    }
+
+    /// Offset of a field in bytes.
+    pub fn offset(&self, structure: &str, field: &str) -> Result<usize, String> {
+        self.offsets
+            .get(&(structure.to_owned(), field.to_owned()))
+            .map(|o| *o as usize)
+            .ok_or_else(|| {
+                format!(
+                    "the layout table has no offset of {structure}.{field} for Slurm {}",
+                    self.release
+                )
+            })
+    }
+}
+
+fn rows(text: &str, release: Release) -> Result<Offsets, String> {
+    let mut offsets = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') || line.starts_with("struct\t") {
+            continue;
+        }
+        let columns: Vec<&str> = line.split('\t').collect();
+        let bad = || format!("line {} is damaged: {line:.80}", number + 1);
+        let [structure, field, offset, _size, _ctype, first, last] = columns[..] else {
+            return Err(bad());
+        };
+        let first = Release::parse(first).ok_or_else(bad)?;
+        let last = Release::parse(last).ok_or_else(bad)?;
+        let offset: u32 = offset.parse().map_err(|_| bad())?;
+        // No structure of Slurm comes near this size; a larger offset is a damaged row.
+        if offset > 65_536 {
+            return Err(bad());
+        }
+        if (first..=last).contains(&release) {
+            offsets.insert((structure.to_owned(), field.to_owned()), offset);
+        }
+    }
+    Ok(offsets)
+}
+
+fn derived(release: Release) -> Result<Option<Offsets>, String> {
+    let mut found: Option<Offsets> = None;
+    for line in DERIVED
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.starts_with("release\t"))
+    {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let bad = || format!("derived.tsv is damaged: {line:.80}");
+        let [name, base, structure, from, shift] = columns[..] else {
+            return Err(bad());
+        };
+        if Release::parse(name) != Some(release) {
+            continue;
+        }
+        let base = Release::parse(base).ok_or_else(bad)?;
+        let (from, shift) = (
+            from.parse::<u32>().map_err(|_| bad())?,
+            shift.parse::<u32>().map_err(|_| bad())?,
+        );
+        let offsets = match &mut found {
+            Some(offsets) => offsets,
+            none => none.insert(rows(LAYOUTS, base)?),
+        };
+        for ((owner, _), offset) in offsets.iter_mut() {
+            if owner == structure && *offset >= from {
+                *offset += shift;
+            }
+        }
+    }
+    Ok(found)
+}
+
+macro_rules! layout {
+    ($($(#[$doc:meta])* $name:ident = $structure:literal { $($field:ident),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            #[allow(missing_docs, reason = "the fields are Slurm's own names; their values are byte offsets")]
+            pub struct $name { $(pub $field: usize,)* }
+            impl $name {
+                /// Offsets of one release; the error names the field that the table lacks.
+                pub fn of(fields: &Fields) -> Result<$name, String> {
+                    Ok($name { $($field: fields.offset($structure, stringify!($field))?,)* })
+                }
+            }
+        )*
+    };
+}
+
+layout! {
+    /// Slurm's `job_record_t`.
+    JobRecord = "job_record" {
+        magic, details, gres_list_req, job_id, job_resrcs, name, part_ptr, spank_job_env, spank_job_env_size,
+        start_time, state_desc, state_reason, system_comment, user_id,
+    }
+    /// Slurm's `job_details_t`.
+    JobDetails = "job_details" {
+        magic, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, num_tasks, pn_min_cpus,
+        pn_min_memory, req_node_bitmap, share_res, whole_node,
+    }
+    /// Slurm's `job_resources_t`.
+    JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
+    /// Slurm's `part_record_t`.
+    PartRecord = "part_record" { magic, max_share }
+    /// Slurm's `node_record_t`.
+    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, real_memory, tot_sockets }
+    /// Slurm's `gres_state_t`.
+    GresState = "gres_state" { plugin_id, gres_data }
+    /// Slurm's `gres_job_state_t`.
+    GresJob = "gres_job_state" {
+        type_name, cpus_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
+        gres_bit_select, gres_cnt_node_select,
+    }
+    /// Slurm's `gres_node_state_t`.
+    GresNode = "gres_node_state" {
+        gres_cnt_avail, gres_cnt_alloc, gres_bit_alloc, topo_cnt, link_len, links_cnt, topo_core_bitmap,
+        topo_gres_bitmap, topo_gres_cnt_alloc, topo_gres_cnt_avail, topo_type_id, topo_type_name, type_cnt,
+        type_cnt_alloc, type_id, type_name,
+    }
+    /// Slurm's `slurm_conf_t`.
+    SlurmConf = "slurm_conf" { select_type, select_type_param }
+}
+
+/// All offsets that the select plugin uses.
+#[derive(Clone, Copy, Debug)]
+#[allow(
+    missing_docs,
+    reason = "one field per structure, each documented at its type"
+)]
+pub struct Layout {
+    pub job: JobRecord,
+    pub details: JobDetails,
+    pub resources: JobResources,
+    pub part: PartRecord,
+    pub node: NodeRecord,
+    pub gres: GresState,
+    pub gres_job: GresJob,
+    pub gres_node: GresNode,
+    pub conf: SlurmConf,
+}
+
+impl Layout {
+    /// The offsets of one release.
+    pub fn of(fields: &Fields) -> Result<Layout, String> {
+        Ok(Layout {
+            job: JobRecord::of(fields)?,
+            details: JobDetails::of(fields)?,
+            resources: JobResources::of(fields)?,
+            part: PartRecord::of(fields)?,
+            node: NodeRecord::of(fields)?,
+            gres: GresState::of(fields)?,
+            gres_job: GresJob::of(fields)?,
+            gres_node: GresNode::of(fields)?,
+            conf: SlurmConf::of(fields)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_listed_release_has_every_field() {
+        let mut count = 0;
+        for line in VERSIONS.lines().filter(|l| !l.is_empty()) {
+            let release = Release::parse(line).expect("a release");
+            let fields = Fields::of(release, None).expect("rows");
+            Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+            count += 1;
+        }
+        assert_eq!(count, 71);
+    }
+
+    #[test]
+    fn the_observed_release_is_shifted_where_it_was_seen_shifted() {
+        let layout = Layout::of(&Fields::of(Release::new(26, 5, 5), None).expect("known"))
+            .expect("complete");
+        assert_eq!(layout.job.magic, 24);
+        assert_eq!(layout.job.details, 264);
+        assert_eq!(layout.job.gres_list_req, 352);
+        assert_eq!(layout.job.spank_job_env, 1008);
+        assert_eq!(layout.job.start_time, 1040);
+        assert_eq!(layout.gres_job.gres_per_job, 24);
+        assert_eq!(layout.gres_job.gres_per_node, 40);
+        assert_eq!(layout.gres_job.gres_bit_select, 96);
+    }
+
+    #[test]
+    fn unknown_releases_and_damaged_tables_are_errors_with_a_way_out() {
+        let unknown = Fields::of(Release::new(26, 5, 4), None)
+            .err()
+            .expect("unknown");
+        assert!(unknown.contains("gpuos layout"), "{unknown}");
+        let site = "job_record\tmagic\tnonsense\t4\tuint32_t\t26.05.4\t26.05.4\n";
+        let damaged = Fields::of(Release::new(26, 5, 4), Some(site))
+            .err()
+            .expect("damaged");
+        assert!(damaged.contains("line 1"), "{damaged}");
+        let site = "job_record\tmagic\t24\t4\tuint32_t\t26.05.4\t26.05.4\n";
+        let fields = Fields::of(Release::new(26, 5, 4), Some(site)).expect("rows of the site");
+        assert_eq!(fields.offset("job_record", "magic"), Ok(24));
+        assert!(Layout::of(&fields).is_err());
+    }
+}
