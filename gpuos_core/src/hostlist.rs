@@ -243,10 +243,9 @@ impl<'a> Run<'a> {
             out.push(',');
         }
         out.push_str(self.stem);
-        if let [(low, high)] = self.ranges[..] {
-            if low == high {
-                return out.push_str(low);
-            }
+        match self.ranges[..] {
+            [(low, high)] if low == high => return out.push_str(low),
+            _ => {}
         }
         out.push('[');
         for (nth, (low, high)) in self.ranges.iter().enumerate() {

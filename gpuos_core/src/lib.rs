@@ -4,8 +4,10 @@
 //! unsafe code. Callers read files and daemons, and hand text and state in.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod gpuset;
 pub mod hostlist;
 pub mod model;
+pub mod node_types;
 pub mod options;
 pub mod plan;

@@ -1,5 +1,7 @@
 //! The typed model of a cluster: node types, nodes and the fabric between them.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// How two GPUs of one node reach each other, in the terms of `nvidia-smi topo -m`.
@@ -19,6 +21,50 @@ pub enum Link {
     Node,
     /// PCIe and the interconnect between NUMA nodes (`SYS`).
     Sys,
+}
+
+/// Writes the link as `nvidia-smi topo -m` does: `X`, `NV18`, `PIX`, …
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            Link::Nv(count) => return f.pad(&format!("NV{count}")),
+            Link::Same => "X",
+            Link::Pix => "PIX",
+            Link::Pxb => "PXB",
+            Link::Phb => "PHB",
+            Link::Node => "NODE",
+            Link::Sys => "SYS",
+        };
+        f.pad(word)
+    }
+}
+
+/// Reads what [`Link`] displays as, in any case; 1 to 64 NVLinks. The error says nothing:
+/// callers know where the word stood.
+impl FromStr for Link {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Link, ()> {
+        let word = word.to_ascii_uppercase();
+        let fixed = [
+            Link::Same,
+            Link::Pix,
+            Link::Pxb,
+            Link::Phb,
+            Link::Node,
+            Link::Sys,
+        ];
+        if let Some(link) = fixed.into_iter().find(|link| link.to_string() == word) {
+            return Ok(link);
+        }
+        let digits = word
+            .strip_prefix("NV")
+            .filter(|d| d.bytes().all(|b| b.is_ascii_digit()));
+        let count = digits
+            .and_then(|d| d.parse().ok())
+            .filter(|n| (1..=64).contains(n));
+        count.map(Link::Nv).ok_or(())
+    }
 }
 
 /// A network adapter of a node, and the GPUs nearest to it.

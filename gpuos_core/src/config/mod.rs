@@ -1,0 +1,373 @@
+//! gpuos.toml: what it may say, with every key optional, and the cluster that comes of it.
+//!
+//! `packaging/gpuos.toml.sample` documents every key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use toml::Spanned;
+
+use crate::hostlist::expand;
+use crate::model::{Cluster, Fabric, Node, NodeType};
+use crate::options::{OptionError, placement_of, topology_of};
+use crate::plan::{Placement, TopologyWish};
+
+mod check;
+mod error;
+mod fabric;
+mod node_type;
+mod raw;
+
+pub use error::ConfigError;
+pub(crate) use error::Place;
+pub use node_type::NodeFacts;
+
+use check::{Check, quoted};
+use error::Source;
+use fabric::FabricConfig;
+use raw::{RawFile, RawType};
+
+/// The largest file that is read, in bytes.
+pub const MAX_FILE: usize = 4 << 20;
+
+/// Where a decision is noted in Slurm's job record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum NoteField {
+    /// In `SystemComment`, which `gpuos why` reads.
+    #[default]
+    SystemComment,
+    /// Nowhere.
+    Off,
+}
+
+/// What goes into slurmctld's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogLevel {
+    /// One line for each job that gpuos places.
+    #[default]
+    Decisions,
+    /// Errors and the line at start only.
+    Quiet,
+}
+
+/// `[slurm]`: how the plugin in slurmctld behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlurmConfig {
+    /// Whether gpuos places jobs at all; without it slurmctld schedules as with cons_tres.
+    pub steer: bool,
+    /// Where decisions are noted.
+    pub note: NoteField,
+    /// What is logged.
+    pub log: LogLevel,
+    /// How many choices are offered to Slurm before it gets the unrestricted set, 1 to 16.
+    pub attempts: u8,
+}
+
+impl Default for SlurmConfig {
+    fn default() -> SlurmConfig {
+        SlurmConfig {
+            steer: true,
+            note: NoteField::default(),
+            log: LogLevel::default(),
+            attempts: 4,
+        }
+    }
+}
+
+/// `[policy]`: what holds for jobs that say nothing themselves.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Policy {
+    /// Rule among equally close places.
+    pub placement: Placement,
+    /// Preferred closeness; never required, so that no job waits for what it did not ask for.
+    pub topology: Option<TopologyWish>,
+}
+
+/// The whole configuration. The default is that of an empty file.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Config {
+    /// `[slurm]`.
+    pub slurm: SlurmConfig,
+    /// `[policy]`.
+    pub policy: Policy,
+    /// `[[node-type]]`, in the order of the file.
+    pub node_types: Vec<Arc<NodeType>>,
+    rules: Vec<Rule>,
+    fabric: FabricConfig,
+    file: String,
+}
+
+/// One `[[nodes]]` table.
+#[derive(Clone, PartialEq, Debug)]
+struct Rule {
+    nodes: Vec<String>,
+    node_type: Arc<NodeType>,
+    place: Place,
+}
+
+impl Config {
+    /// Reads the text of a gpuos.toml; `file_name` is what errors call the file.
+    ///
+    /// # Errors
+    /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
+    pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
+        let (raw, check) = read(text, file_name)?;
+        let known = crate::node_types::raw();
+        let (node_types, _) = build_types(check, raw.node_type, known)?;
+        let mut config = Config {
+            slurm: read_slurm(check, &raw.slurm)?,
+            policy: read_policy(check, &raw.policy)?,
+            node_types: node_types.into_iter().map(Arc::new).collect(),
+            rules: Vec::new(),
+            fabric: FabricConfig::read(check, &raw.fabric)?,
+            file: file_name.into(),
+        };
+        let mut owners = HashMap::new();
+        for (nth, table) in raw.nodes.iter().enumerate() {
+            let rule = config.read_rule(check, table)?;
+            for node in &rule.nodes {
+                if owners
+                    .insert(node.clone(), nth)
+                    .is_some_and(|owner| owner != nth)
+                {
+                    let message = format!("node {node} is in two [[nodes]]; keep it in one");
+                    return Err(check.error(table, message));
+                }
+            }
+            config.rules.push(rule);
+        }
+        Ok(config)
+    }
+
+    fn read_rule(&self, check: Check, table: &Spanned<raw::RawRule>) -> Result<Rule, ConfigError> {
+        let raw = table.get_ref();
+        let list = check.need(table, "[[nodes]]", "match", &raw.nodes)?;
+        let name = check.need(table, "[[nodes]]", "type", &raw.node_type)?;
+        let nodes = expand(list.get_ref()).map_err(|e| check.error(list, format!("match: {e}")))?;
+        let node_type = self.node_type(name.get_ref()).ok_or_else(|| {
+            let known: Vec<&str> = self.all_types().map(|t| t.name.as_str()).collect();
+            let form = format!("one of {}", known.join(", "));
+            check.refuse("type", name, quoted(name.get_ref()), form)
+        })?;
+        Ok(Rule {
+            nodes,
+            node_type,
+            place: check.place(list),
+        })
+    }
+
+    /// The types of this file, then the shipped ones.
+    fn all_types(&self) -> impl Iterator<Item = &Arc<NodeType>> {
+        let shipped: &[Arc<NodeType>] = crate::node_types::all();
+        self.node_types.iter().chain(shipped)
+    }
+
+    /// A node type by name: one of this file, else a shipped one.
+    pub fn node_type(&self, name: &str) -> Option<Arc<NodeType>> {
+        self.all_types().find(|t| t.name == name).cloned()
+    }
+
+    /// Joins the configuration with what Slurm knows into the cluster that plans are made
+    /// for. Nodes keep their order. A node's type comes from its `[[nodes]]` table, else from
+    /// its GRES type, else from gres.conf; nodes without GPUs have none.
+    ///
+    /// # Errors
+    /// The file contradicts Slurm: a node type with another number of GPUs than the node
+    /// has, a level that nobody describes, domains that do not lie inside each other.
+    pub fn cluster(
+        &self,
+        nodes: &[NodeFacts],
+        fabric_from_slurm: Option<&Fabric>,
+    ) -> Result<Cluster, ConfigError> {
+        let mut rules: HashMap<&str, &Rule> = HashMap::new();
+        for rule in &self.rules {
+            rules.extend(rule.nodes.iter().map(|node| (node.as_str(), rule)));
+        }
+        // Nodes of one kind share one type, and thereby the planner's tables for it.
+        let mut made: Vec<(NodeFacts, Option<Arc<NodeType>>)> = Vec::new();
+        let mut out = Vec::with_capacity(nodes.len());
+        for facts in nodes {
+            let node_type = match rules.get(facts.name.as_str()) {
+                Some(rule) => Some(self.checked(rule, facts)?),
+                None => {
+                    let kind = NodeFacts {
+                        name: String::new(),
+                        ..facts.clone()
+                    };
+                    match made.iter().find(|(other, _)| *other == kind) {
+                        Some((_, node_type)) => node_type.clone(),
+                        None => {
+                            let node_type = self.type_of(&kind);
+                            made.push((kind, node_type.clone()));
+                            node_type
+                        }
+                    }
+                }
+            };
+            out.push(Node {
+                name: facts.name.clone(),
+                node_type,
+            });
+        }
+        let names: Vec<&str> = nodes.iter().map(|facts| facts.name.as_str()).collect();
+        Ok(Cluster {
+            nodes: out,
+            fabric: self.fabric.build(&self.file, &names, fabric_from_slurm)?,
+        })
+    }
+
+    fn checked(&self, rule: &Rule, facts: &NodeFacts) -> Result<Arc<NodeType>, ConfigError> {
+        let node_type = &rule.node_type;
+        if node_type.gpus == facts.gpus {
+            return Ok(node_type.clone());
+        }
+        let message = format!(
+            "node {} has {} GPUs in Slurm, and node type {} has {}; name a type with {} GPUs or \
+             leave the node out of match",
+            facts.name, facts.gpus, node_type.name, node_type.gpus, facts.gpus
+        );
+        Err(rule.place.error(&self.file, message))
+    }
+
+    fn type_of(&self, facts: &NodeFacts) -> Option<Arc<NodeType>> {
+        if facts.gpus == 0 || facts.gpus > crate::gpuset::MAX_GPUS {
+            return None;
+        }
+        if let Some(node_type) = self.all_types().find(|node_type| facts.fits(node_type)) {
+            return Some(node_type.clone());
+        }
+        let like = self.all_types().find(|t| {
+            !t.gres_type.is_empty() && t.gres_type.eq_ignore_ascii_case(&facts.gres_type)
+        });
+        Some(Arc::new(facts.node_type(like.map(|t| &**t))))
+    }
+
+    /// Nodes that the file names and Slurm does not have: often a typing error, so `gpuos
+    /// doctor` shows them; they do no harm.
+    pub fn unknown_nodes(&self, node_names: &[&str]) -> Vec<ConfigError> {
+        let known: std::collections::HashSet<&str> = node_names.iter().copied().collect();
+        let rules = self.rules.iter();
+        let ruled = rules.flat_map(|rule| rule.nodes.iter().map(|n| (n.as_str(), rule.place)));
+        ruled
+            .chain(self.fabric.node_names())
+            .filter(|(name, _)| !known.contains(name))
+            .map(|(name, place)| {
+                place.error(&self.file, format!("node {name} is not in slurm.conf"))
+            })
+            .collect()
+    }
+}
+
+/// Reads TOML into the raw form.
+fn read<'a>(text: &'a str, file: &'a str) -> Result<(RawFile, Check<'a>), ConfigError> {
+    let source = Source { text, file };
+    if text.len() > MAX_FILE {
+        let message = format!("the file is larger than {MAX_FILE} bytes");
+        return Err(Place::default().error(file, message));
+    }
+    let raw = toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let message = error.message().trim().replace('\n', " ");
+        let message = match source.key_before(start) {
+            Some(key) if message.starts_with("invalid") => format!("{key}: {message}"),
+            _ => message,
+        };
+        source.place(start).error(file, message)
+    })?;
+    Ok((raw, Check { source }))
+}
+
+/// Node types in their raw form, by name: bases for others.
+pub(crate) type RawTypes = HashMap<String, RawType>;
+
+/// Builds node types in order, and gives their raw forms with the bases merged in. Each may
+/// build on `known` types and on those before it.
+fn build_types(
+    check: Check,
+    tables: Vec<Spanned<RawType>>,
+    known: &RawTypes,
+) -> Result<(Vec<NodeType>, RawTypes), ConfigError> {
+    let mut own = RawTypes::new();
+    let mut built: Vec<NodeType> = Vec::new();
+    for table in tables {
+        let span = table.span();
+        let mut raw = table.into_inner();
+        if let Some(name) = &raw.base {
+            let base = own.get(name.get_ref()).or(known.get(name.get_ref()));
+            let base = base.ok_or_else(|| {
+                let names = known.keys().chain(own.keys()).map(String::as_str);
+                let mut names: Vec<&str> = names.collect();
+                names.sort_unstable();
+                let form = format!("a node type described before: {}", names.join(", "));
+                check.refuse("base", name, quoted(name.get_ref()), form)
+            })?;
+            raw = raw.over(base, span.clone());
+        }
+        let raw = Spanned::new(span, raw);
+        let node_type = node_type::build(check, &raw)?;
+        if own.contains_key(&node_type.name) {
+            let message = format!(
+                "node type {} is described twice; remove one",
+                node_type.name
+            );
+            return Err(check.error(&raw, message));
+        }
+        own.insert(node_type.name.clone(), raw.into_inner());
+        built.push(node_type);
+    }
+    Ok((built, own))
+}
+
+/// Reads a file that has node types only.
+pub(crate) fn parse_types(
+    text: &str,
+    file: &str,
+) -> Result<(Vec<NodeType>, RawTypes), ConfigError> {
+    let (raw, check) = read(text, file)?;
+    build_types(check, raw.node_type, &RawTypes::new())
+}
+
+fn read_slurm(check: Check, raw: &raw::RawSlurm) -> Result<SlurmConfig, ConfigError> {
+    let default = SlurmConfig::default();
+    let notes = [
+        ("system_comment", NoteField::SystemComment),
+        ("off", NoteField::Off),
+    ];
+    let logs = [
+        ("decisions", LogLevel::Decisions),
+        ("quiet", LogLevel::Quiet),
+    ];
+    Ok(SlurmConfig {
+        steer: raw.steer.unwrap_or(default.steer),
+        note: check.word("note", &raw.note, &notes, default.note)?,
+        log: check.word("log", &raw.log, &logs, default.log)?,
+        attempts: check.int("attempts", &raw.attempts, 1..=16, default.attempts.into())? as u8,
+    })
+}
+
+fn read_policy(check: Check, raw: &raw::RawPolicy) -> Result<Policy, ConfigError> {
+    let at = |value: &Spanned<String>| {
+        let place = check.place(value);
+        move |error: OptionError| place.error(check.source.file, error.to_string())
+    };
+    let mut policy = Policy::default();
+    if let Some(value) = &raw.placement {
+        policy.placement = placement_of("placement", value.get_ref()).map_err(at(value))?;
+        if let Placement::Affinity(_) | Placement::AntiAffinity(_) = policy.placement {
+            let form = "\"best-fit\", \"pack\" or \"spread\"; affinity is for single jobs";
+            return Err(check.refuse("placement", value, quoted(value.get_ref()), form));
+        }
+    }
+    if let Some(value) = &raw.topology {
+        let wish = topology_of("topology", value.get_ref()).map_err(at(value))?;
+        if wish.required {
+            let form = format!(
+                "{}; only a job itself can require a level",
+                quoted(&wish.level)
+            );
+            return Err(check.refuse("topology", value, quoted(value.get_ref()), form));
+        }
+        policy.topology = Some(wish);
+    }
+    Ok(policy)
+}

@@ -1,0 +1,175 @@
+//! gpuos.toml as it is written: every key optional, every value with its place.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// The whole file.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct RawFile {
+    pub slurm: RawSlurm,
+    pub policy: RawPolicy,
+    pub node_type: Vec<Spanned<RawType>>,
+    pub nodes: Vec<Spanned<RawRule>>,
+    pub fabric: RawFabric,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [slurm]")]
+pub(crate) struct RawSlurm {
+    pub steer: Option<bool>,
+    pub note: Option<Spanned<String>>,
+    pub log: Option<Spanned<String>>,
+    pub attempts: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [policy]")]
+pub(crate) struct RawPolicy {
+    pub placement: Option<Spanned<String>>,
+    pub topology: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[node-type]]")]
+pub(crate) struct RawType {
+    pub name: Option<Spanned<String>>,
+    pub base: Option<Spanned<String>>,
+    pub gpu: Option<Spanned<String>>,
+    pub gres_type: Option<Spanned<String>>,
+    pub gpus: Option<Spanned<i64>>,
+    pub gpu_memory_mib: Option<Spanned<i64>>,
+    pub nvswitch: Option<bool>,
+    pub nvlinks: Option<Spanned<i64>>,
+    pub nvlink_pairs: Option<Spanned<Vec<Vec<i64>>>>,
+    pub pcie_switches: Option<Spanned<Vec<Vec<i64>>>>,
+    pub links: Option<Spanned<Vec<String>>>,
+    pub numa: Option<Spanned<Vec<i64>>>,
+    pub nvlink_gbps: Option<Spanned<f64>>,
+    pub pcie_gbps: Option<Spanned<f64>>,
+    pub socket_gbps: Option<Spanned<f64>>,
+    pub sockets: Option<Spanned<i64>>,
+    pub cores_per_socket: Option<Spanned<i64>>,
+    pub memory_gib: Option<Spanned<i64>>,
+    pub nic: Option<Vec<Spanned<RawNic>>>,
+    pub source: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[node-type.nic]]")]
+pub(crate) struct RawNic {
+    pub name: Option<Spanned<String>>,
+    pub numa: Option<Spanned<i64>>,
+    pub rail: Option<Spanned<i64>>,
+    pub gbps: Option<Spanned<f64>>,
+    pub near: Option<Spanned<Vec<i64>>>,
+    pub link: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[nodes]]")]
+pub(crate) struct RawRule {
+    #[serde(rename = "match")]
+    pub nodes: Option<Spanned<String>>,
+    #[serde(rename = "type")]
+    pub node_type: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.level]] or [[fabric.switch]]")]
+pub(crate) struct RawFabric {
+    pub level: Vec<Spanned<RawLevel>>,
+    pub switch: Vec<Spanned<RawSwitch>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.level]]")]
+pub(crate) struct RawLevel {
+    pub name: Option<Spanned<String>>,
+    pub gbps: Option<Spanned<f64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.switch]]")]
+pub(crate) struct RawSwitch {
+    pub name: Option<Spanned<String>>,
+    pub level: Option<Spanned<String>>,
+    pub nodes: Option<Spanned<String>>,
+    pub switches: Option<Spanned<Vec<String>>>,
+}
+
+/// A value taken from a base: it counts as standing where the derived type stands, because
+/// the base may be in another file.
+fn moved<T: Clone>(value: &Option<Spanned<T>>, to: &Range<usize>) -> Option<Spanned<T>> {
+    let value = value.as_ref()?.get_ref().clone();
+    Some(Spanned::new(to.clone(), value))
+}
+
+impl RawNic {
+    fn moved(&self, to: &Range<usize>) -> RawNic {
+        RawNic {
+            name: moved(&self.name, to),
+            numa: moved(&self.numa, to),
+            rail: moved(&self.rail, to),
+            gbps: moved(&self.gbps, to),
+            near: moved(&self.near, to),
+            link: moved(&self.link, to),
+        }
+    }
+}
+
+impl RawType {
+    /// This type, which stands at `at`, with what it does not say taken from `base`. Links
+    /// are one statement: a type that says how its GPUs are linked takes nothing of the
+    /// base's links. With another number of GPUs, nothing that counts GPUs is taken.
+    pub fn over(self, base: &RawType, at: Range<usize>) -> RawType {
+        let at = &at;
+        let count = |raw: &RawType| raw.gpus.as_ref().map(|gpus| *gpus.get_ref());
+        let same = self.gpus.is_none() || count(&self) == count(base);
+        let links = self.links.is_none()
+            && self.nvswitch.is_none()
+            && self.nvlink_pairs.is_none()
+            && self.pcie_switches.is_none();
+        let nics = |nics: &Vec<Spanned<RawNic>>| -> Vec<Spanned<RawNic>> {
+            let each = nics.iter().map(|nic| nic.get_ref().moved(at));
+            each.map(|nic| Spanned::new(at.clone(), nic)).collect()
+        };
+        macro_rules! take {
+            ($field:ident, $when:expr) => {
+                self.$field.or(moved(&base.$field, at).filter(|_| $when))
+            };
+        }
+        RawType {
+            base: None,
+            nvlinks: take!(nvlinks, self.links.is_none()),
+            nvlink_pairs: take!(nvlink_pairs, links && same),
+            pcie_switches: take!(pcie_switches, links && same),
+            links: take!(links, links && same),
+            nvswitch: self.nvswitch.or(base.nvswitch.filter(|_| links)),
+            numa: take!(numa, same),
+            nic: self.nic.or(base.nic.as_ref().filter(|_| same).map(nics)),
+            name: self.name,
+            gpu: take!(gpu, true),
+            gres_type: take!(gres_type, true),
+            gpus: take!(gpus, true),
+            gpu_memory_mib: take!(gpu_memory_mib, true),
+            nvlink_gbps: take!(nvlink_gbps, true),
+            pcie_gbps: take!(pcie_gbps, true),
+            socket_gbps: take!(socket_gbps, true),
+            sockets: take!(sockets, true),
+            cores_per_socket: take!(cores_per_socket, true),
+            memory_gib: take!(memory_gib, true),
+            source: take!(source, true),
+        }
+    }
+}
