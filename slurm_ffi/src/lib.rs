@@ -19,4 +19,6 @@ pub mod handles;
 pub mod layout;
 pub mod log;
 pub mod mem;
+pub mod plugin;
 pub mod release;
+pub mod spank;

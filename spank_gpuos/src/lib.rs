@@ -1,1 +1,72 @@
-//! SPANK plugin: the --gpuos-* options, and the GPUOS_* variables of a job.
+//! SPANK plugin: the `--gpuos-*` options of sbatch, salloc and srun, and the
+//! `GPUOS_*` variables that a job finds on its nodes.
+//!
+//! On the user's side the options are checked as they are given, and a value
+//! that is no value ends the command before anything is sent. On the node every
+//! hook returns 0 whatever happens: Slurm drains a node whose plugins fail.
+
+mod client;
+mod options;
+
+use std::ffi::{c_char, c_int};
+
+use slurm_ffi::guard::guard;
+use slurm_ffi::spank::{Context, RawHandle, Spank};
+
+slurm_ffi::plugin!(b"gpuos\0", b"spank\0", "spank/gpuos");
+
+/// Version of this plugin, which Slurm neither reads nor shows.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "SPANK's name")]
+pub static spank_plugin_version: u32 = 1;
+
+/// Called when the plugin stack is loaded: registers the options.
+///
+/// # Safety
+/// Called by Slurm with the handle of this hook.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init(
+    handle: RawHandle,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "slurm_spank_init",
+        || 0,
+        || {
+            // SAFETY: Slurm's handle, used in this call only.
+            let spank = unsafe { Spank::new(handle) };
+            match spank.context() {
+                Context::Local | Context::Allocator => client::init(spank),
+                Context::Remote => client::register(spank),
+                Context::Other => {}
+            }
+            0
+        },
+    )
+}
+
+/// Called when all options are known: settles what is sent along with the job, or, on the node, what
+/// the job finds in its environment.
+///
+/// # Safety
+/// Called by Slurm with the handle of this hook.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init_post_opt(
+    handle: RawHandle,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "slurm_spank_init_post_opt",
+        || 0,
+        || {
+            // SAFETY: Slurm's handle, used in this call only.
+            let spank = unsafe { Spank::new(handle) };
+            match spank.context() {
+                Context::Local | Context::Allocator => client::settle(spank),
+                Context::Remote | Context::Other => 0,
+            }
+        },
+    )
+}

@@ -1,0 +1,144 @@
+//! In sbatch, salloc and srun: registers, checks and settles the options.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use gpuos_core::options::OPTIONS;
+use slurm_ffi::guard::guard;
+use slurm_ffi::log;
+use slurm_ffi::spank::{Spank, SpankOption, say_error};
+
+use crate::options::{Asked, Opt};
+
+static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
+
+fn with_asked<T>(use_it: impl FnOnce(&mut Asked) -> T) -> T {
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    use_it(asked.get_or_insert_default())
+}
+
+/// Registers the options, so that they are known to the command or, on the node, to slurmstepd,
+/// which warns about options that no plugin claims.
+pub fn register(spank: Spank<'_>) {
+    static TEXTS: OnceLock<Vec<[CString; 3]>> = OnceLock::new();
+    let texts = TEXTS.get_or_init(|| {
+        let text = |text: &str| CString::new(text).unwrap_or_default();
+        let row = |opt: Opt| {
+            let help = &OPTIONS[opt as usize];
+            [
+                text(help.name),
+                text(help.argument),
+                text(&format!("[gpuos] {}", help.summary)),
+            ]
+        };
+        Opt::ALL.map(row).into()
+    });
+    for (opt, [name, argument, usage]) in Opt::ALL.into_iter().zip(texts) {
+        let option = SpankOption::with_value(name, argument, usage, opt as c_int, on_option);
+        if !spank.register(&option) {
+            log::error(&format!(
+                "Slurm did not take the option --{}",
+                OPTIONS[opt as usize].name
+            ));
+        }
+    }
+}
+
+/// Start of a command.
+pub fn init(spank: Spank<'_>) {
+    // A job that submits another one does not hand its own options on: they were about its own place.
+    // `GPUOS_*` is the way to say something about all jobs.
+    for opt in Opt::ALL {
+        remove_variable(opt.inherited_as());
+        spank.job_control_unsetenv(opt.carried_name());
+    }
+    register(spank);
+}
+
+/// Called by Slurm for each option that it meets. Non-zero refuses the value.
+unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) -> c_int {
+    guard(
+        "option callback",
+        || 0,
+        || {
+            // On the node the value is checked already, and an error there would only harm.
+            if remote != 0 || value.is_null() {
+                return 0;
+            }
+            let Some(opt) = Opt::from_val(val) else {
+                return 0;
+            };
+            // SAFETY: Slurm passes a NUL-terminated string that lives over the call.
+            let value = unsafe { CStr::from_ptr(value) }.to_string_lossy();
+            if let Err(error) = opt.check(&value) {
+                return refuse(&error.to_string());
+            }
+            let inherited = std::env::var(opt.inherited_as()).ok();
+            with_asked(|asked| asked.note(opt, &value, inherited.as_deref()));
+            0
+        },
+    )
+}
+
+/// All options of a component of the job are known: what counts is sent, and nothing else.
+pub fn settle(spank: Spank<'_>) -> c_int {
+    let values = with_asked(|asked| asked.finish(|opt| std::env::var(opt.default_variable()).ok()));
+    let values = match values {
+        Ok(values) => values,
+        Err(error) => return refuse(&error.to_string()),
+    };
+    for (opt, value) in Opt::ALL.into_iter().zip(values) {
+        let name = opt.carried_name();
+        match value {
+            Some(value) => {
+                set_variable(opt.carried_as(), &value);
+                spank.job_control_setenv(name, &value);
+            }
+            None => {
+                remove_variable(opt.carried_as());
+                spank.job_control_unsetenv(name);
+            }
+        }
+    }
+    0
+}
+
+/// Says why and ends the command with the exit code 1 (or `$SLURM_EXIT_ERROR`).
+///
+/// A plugin listed as `optional` has no other way: Slurm ignores what its hooks return, and for a
+/// refused option it exits with 255.
+fn refuse(sentence: &str) -> c_int {
+    say_error(sentence);
+    let code = std::env::var("SLURM_EXIT_ERROR")
+        .ok()
+        .and_then(|code| code.parse().ok());
+    if is_command() {
+        std::process::exit(code.filter(|code| *code != 0).unwrap_or(1));
+    }
+    -1
+}
+
+/// Whether this is one of the commands that people type. Other programs with options (scrun,
+/// scrontab) end in their own way.
+fn is_command() -> bool {
+    let program = std::env::args_os().next();
+    let name = program
+        .as_deref()
+        .and_then(|p| std::path::Path::new(p).file_name());
+    name.is_some_and(|name| {
+        ["sbatch", "salloc", "srun"]
+            .iter()
+            .any(|command| name == *command)
+    })
+}
+
+fn set_variable(name: &str, value: &str) {
+    // SAFETY: sbatch, salloc and srun call their plugins before they start threads, and change their
+    // environment at this point themselves.
+    unsafe { std::env::set_var(name, value) };
+}
+
+fn remove_variable(name: &str) {
+    // SAFETY: as in set_variable.
+    unsafe { std::env::remove_var(name) };
+}

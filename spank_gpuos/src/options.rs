@@ -1,0 +1,251 @@
+//! The options in sbatch, salloc and srun: which value counts in the end.
+//!
+//! Slurm tells a plugin each option as it meets it: first the `#SBATCH` lines,
+//! then its own `SLURM_SPANK_…` variables, then the command line, and all of it
+//! again for each component of a heterogeneous job. [`Asked`] keeps what the
+//! user really gave for the component at hand, and adds the `GPUOS_*` defaults.
+
+use std::ffi::CStr;
+
+use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
+
+/// Number of options.
+pub const COUNT: usize = 3;
+
+/// One of the plugin's options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opt {
+    /// `--gpuos-topology`
+    Topology = 0,
+    /// `--gpuos-placement`
+    Placement = 1,
+    /// `--gpuos`
+    Switch = 2,
+}
+
+impl Opt {
+    /// All options, in the order in which `--help` shows them.
+    pub const ALL: [Opt; COUNT] = [Opt::Topology, Opt::Placement, Opt::Switch];
+
+    /// The option whose `val` is this number.
+    pub fn from_val(val: i32) -> Option<Opt> {
+        Opt::ALL.into_iter().find(|opt| *opt as i32 == val)
+    }
+
+    /// Variable that holds the user's default.
+    pub fn default_variable(self) -> &'static str {
+        OPTIONS[self as usize].environment
+    }
+
+    /// Name under which Slurm carries the option to the controller and to the node.
+    pub fn carried_name(self) -> &'static CStr {
+        match self {
+            Opt::Topology => c"_SLURM_SPANK_OPTION_gpuos_gpuos_topology",
+            Opt::Placement => c"_SLURM_SPANK_OPTION_gpuos_gpuos_placement",
+            Opt::Switch => c"_SLURM_SPANK_OPTION_gpuos_gpuos",
+        }
+    }
+
+    /// [`Opt::carried_name`], as a variable of the command.
+    pub fn carried_as(self) -> &'static str {
+        &self.inherited_as()["SLURM_SPANK_".len()..]
+    }
+
+    /// Variable by which Slurm hands the option from one command to the next.
+    pub fn inherited_as(self) -> &'static str {
+        match self {
+            Opt::Topology => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_topology",
+            Opt::Placement => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_placement",
+            Opt::Switch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos",
+        }
+    }
+
+    /// Checks a value.
+    pub fn check(self, value: &str) -> Result<(), OptionError> {
+        JobOptions::default().set(OPTIONS[self as usize].name, value)
+    }
+
+    fn turns_off(self, value: &str) -> bool {
+        self == Opt::Switch && parse_switch(value) == Ok(false)
+    }
+}
+
+/// What the user asked for, for one component of a job.
+#[derive(Clone, Default, Debug)]
+pub struct Asked {
+    flags: [Option<String>; COUNT],
+    inherited_seen: [bool; COUNT],
+}
+
+impl Asked {
+    /// Notes a call of Slurm for `opt`. `inherited` is the present value of [`Opt::inherited_as`]:
+    /// Slurm repeats it once for each component, which is not the user's doing.
+    pub fn note(&mut self, opt: Opt, value: &str, inherited: Option<&str>) {
+        let seen = &mut self.inherited_seen[opt as usize];
+        if inherited == Some(value) && !*seen {
+            *seen = true;
+            return;
+        }
+        self.flags[opt as usize] = Some(value.to_owned());
+    }
+
+    /// The values that count, by [`Opt`], flags over defaults; then forgets the component.
+    ///
+    /// A default never contradicts a flag: `--gpuos=off` silences the other defaults, and any other
+    /// flag silences `GPUOS=off`. The error is about a default that is not a value.
+    pub fn finish(
+        &mut self,
+        default: impl Fn(Opt) -> Option<String>,
+    ) -> Result<[Option<String>; COUNT], OptionError> {
+        let flags = std::mem::take(self).flags;
+        let is_off = |values: &[Option<String>; COUNT]| {
+            values[Opt::Switch as usize]
+                .as_deref()
+                .is_some_and(|v| Opt::Switch.turns_off(v))
+        };
+        let any_rule =
+            flags[Opt::Topology as usize].is_some() || flags[Opt::Placement as usize].is_some();
+        let mut values = flags;
+        // The switch first: it decides whether the other defaults count.
+        for opt in [Opt::Switch, Opt::Topology, Opt::Placement] {
+            if values[opt as usize].is_some() || (opt != Opt::Switch && is_off(&values)) {
+                continue;
+            }
+            let Some(value) = default(opt).filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            opt.check(&value).map_err(|error| OptionError {
+                option: opt.default_variable().to_owned(),
+                ..error
+            })?;
+            if !(any_rule && opt.turns_off(&value)) {
+                values[opt as usize] = Some(value);
+            }
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::options::PREFIX;
+
+    use super::*;
+
+    fn none(_: Opt) -> Option<String> {
+        None
+    }
+
+    fn leaf_default(opt: Opt) -> Option<String> {
+        (opt == Opt::Topology).then(|| "leaf".to_owned())
+    }
+
+    fn strings(values: [Option<&str>; COUNT]) -> Result<[Option<String>; COUNT], OptionError> {
+        Ok(values.map(|v| v.map(str::to_owned)))
+    }
+
+    #[test]
+    fn names_agree_with_what_the_controller_reads() {
+        for opt in Opt::ALL {
+            assert_eq!(opt.carried_name().to_str(), Ok(opt.carried_as()));
+            let name = opt
+                .carried_as()
+                .strip_prefix(PREFIX)
+                .expect("the common prefix");
+            assert_eq!(name.replace('_', "-"), OPTIONS[opt as usize].name);
+            assert_eq!(Opt::from_val(opt as i32), Some(opt));
+        }
+        assert_eq!(Opt::from_val(COUNT as i32), None);
+        assert_eq!(OPTIONS.len(), COUNT);
+    }
+
+    #[test]
+    fn flags_win_over_defaults_and_defaults_fill_in() {
+        let mut asked = Asked::default();
+        asked.note(Opt::Topology, "node", None);
+        assert_eq!(
+            asked.finish(leaf_default),
+            strings([Some("node"), None, None])
+        );
+        assert_eq!(
+            asked.finish(leaf_default),
+            strings([Some("leaf"), None, None])
+        );
+        assert_eq!(asked.finish(none), strings([None, None, None]));
+        assert_eq!(
+            asked.finish(|_| Some(String::new())),
+            strings([None, None, None])
+        );
+    }
+
+    #[test]
+    fn the_last_flag_counts() {
+        let mut asked = Asked::default();
+        asked.note(Opt::Topology, "node", None);
+        asked.note(Opt::Topology, "leaf:required", None);
+        assert_eq!(
+            asked.finish(none),
+            strings([Some("leaf:required"), None, None])
+        );
+    }
+
+    #[test]
+    fn a_later_component_inherits_nothing() {
+        let mut asked = Asked::default();
+        asked.note(Opt::Topology, "leaf", None);
+        assert_eq!(asked.finish(none), strings([Some("leaf"), None, None]));
+        // Slurm repeats the first component's value to the second one ...
+        asked.note(Opt::Topology, "leaf", Some("leaf"));
+        assert_eq!(asked.finish(none), strings([None, None, None]));
+        // ... after the script's line and before the command line, which both count.
+        asked.note(Opt::Topology, "leaf", Some("leaf"));
+        asked.note(Opt::Topology, "leaf", Some("leaf"));
+        assert_eq!(asked.finish(none), strings([Some("leaf"), None, None]));
+        asked.note(Opt::Topology, "node", Some("leaf"));
+        asked.note(Opt::Topology, "leaf", Some("leaf"));
+        assert_eq!(asked.finish(none), strings([Some("node"), None, None]));
+    }
+
+    #[test]
+    fn defaults_never_contradict_flags() {
+        let off = |opt| (opt == Opt::Switch).then(|| "off".to_owned());
+        let mut asked = Asked::default();
+        asked.note(Opt::Switch, "off", None);
+        assert_eq!(
+            asked.finish(leaf_default),
+            strings([None, None, Some("off")])
+        );
+        asked.note(Opt::Placement, "pack", None);
+        assert_eq!(asked.finish(off), strings([None, Some("pack"), None]));
+        assert_eq!(asked.finish(off), strings([None, None, Some("off")]));
+        let both = |opt| match opt {
+            Opt::Switch => Some("off".to_owned()),
+            _ => leaf_default(opt),
+        };
+        assert_eq!(asked.finish(both), strings([None, None, Some("off")]));
+        // Flags that contradict each other go on: the controller says so.
+        asked.note(Opt::Switch, "off", None);
+        asked.note(Opt::Topology, "leaf", None);
+        assert_eq!(
+            asked.finish(none),
+            strings([Some("leaf"), None, Some("off")])
+        );
+    }
+
+    #[test]
+    fn a_bad_default_is_named() {
+        let mut asked = Asked::default();
+        let sentence = asked
+            .finish(|opt| (opt == Opt::Placement).then(|| "sideways".to_owned()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            sentence.contains("sideways") && sentence.contains("GPUOS_PLACEMENT"),
+            "{sentence}"
+        );
+        // A flag makes it irrelevant.
+        asked.note(Opt::Placement, "pack", None);
+        let bad = |opt| (opt == Opt::Placement).then(|| "sideways".to_owned());
+        assert_eq!(asked.finish(bad), strings([None, Some("pack"), None]));
+    }
+}
