@@ -52,7 +52,9 @@ pub enum GpuShape {
 pub struct Request {
     /// Fewest nodes.
     pub min_nodes: u32,
-    /// Most nodes; at least `min_nodes`.
+    /// Most nodes; less than `min_nodes` counts as `min_nodes`. With [`GpuShape::PerNode`] the
+    /// job gets as many nodes up to this as the chosen domain has room for, so give the number
+    /// that the user asked for here, not the limit of the partition.
     pub max_nodes: u32,
     /// GPUs.
     pub gpus: GpuShape,
@@ -106,18 +108,30 @@ pub struct Choice {
     pub nodes: Vec<NodeChoice>,
     /// Level reached: 0 = one node with all GPUs linked by NVLink or NVSwitch (`nvlink`),
     /// 1 = `node`, 2.. = fabric level `reached - 2`, past the last level = `any`.
+    /// A single GPU counts as `node`, and as `nvlink` when the job wished for that.
     pub reached: u32,
     /// Domain of the fabric level reached, if any.
     pub domain: Option<u32>,
-    /// Modelled bandwidth per GPU of a ring over the job in GB/s (its narrowest link).
+    /// Modelled bandwidth per GPU of a ring over the job in GB/s (its narrowest link);
+    /// 0 = a single GPU, or nothing is known about the links.
     pub bus_gbps: f32,
     /// Usability lost: how much less the free GPUs of the touched nodes are worth for the
     /// next job, in GPUs. Lower is better.
     pub usability_lost: f32,
     /// Candidate nodes that could take a part of the job.
     pub feasible_nodes: u32,
-    /// Domains at the level reached that had room for the whole job.
+    /// Domains at the level reached that had room for the whole job (nodes, when the job is on
+    /// one node).
     pub feasible_domains: u32,
+}
+
+/// What the numbers of [`Wait::Level`] count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Nodes with enough free GPUs for one node's share of the job.
+    Nodes,
+    /// GPUs: the level lies inside the node, or the job asked for a number of GPUs in all.
+    Gpus,
 }
 
 /// Why nothing fits now.
@@ -140,9 +154,11 @@ pub enum Wait {
         level: String,
         /// Name of the domain that comes nearest; empty when the level has no domain.
         best_domain: String,
-        /// Nodes (or GPUs, when the level lies inside the node) free there.
+        /// What is counted.
+        unit: Unit,
+        /// How many are free there.
         have: u32,
-        /// Nodes (or GPUs) needed there.
+        /// How many are needed there.
         need: u32,
     },
     /// The required level is not one of this cluster.

@@ -1,0 +1,190 @@
+//! Where a job could start once the running jobs are gone: for the scheduler's forecast.
+
+use super::fabric::Span;
+use super::job::{Assume, Job, View};
+use super::types::{Choice, NodeChoice, NodeState, Request};
+use super::{Planner, Reach};
+use crate::gpuset::GpuSet;
+
+/// A place that would hold the job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// Free GPUs there now, counted down from the highest number: most come first.
+    busy: u32,
+    /// Whether it is a domain of the fabric: nodes come before it.
+    fabric: bool,
+    /// First position of the domain in its level's order, or the node.
+    at: u32,
+    /// GPUs that may be used there; empty = all.
+    gpus: GpuSet,
+}
+
+impl Planner {
+    /// The `n`-th place in which the job could start if nothing ran, those with most free GPUs
+    /// first. A place is a domain of the *required* level that could hold the job on the nodes
+    /// that the scheduler offers; without a required level it is all nodes. `nodes` lists every
+    /// node of the place that could take a part; `gpus` says which GPUs may be used there,
+    /// empty = all: at the level `nvlink` inside the node, one set with NVLink between all pairs.
+    /// `None` when there is no such place, or the request is one that never fits.
+    pub fn future(&mut self, state: &[NodeState], request: &Request, n: u32) -> Option<&Choice> {
+        let job = Job::new(request, self.cluster.nodes.len()).ok()?;
+        let reach = match self.wish(request).ok()? {
+            Some((reach, true)) => reach,
+            _ => Reach::Any,
+        };
+        let now = View {
+            state,
+            assume: Assume::Now,
+        };
+        let idle = View {
+            state,
+            assume: Assume::Idle,
+        };
+        let mut places = std::mem::take(&mut self.future);
+        places.clear();
+        // One node is within any domain of the fabric.
+        let on_one = job.max == 1 && matches!(reach, Reach::Fabric(_));
+        let level = match reach {
+            Reach::Fabric(level) if !on_one => Some(level),
+            Reach::NvLink(level) if job.max > 1 => level,
+            Reach::Any | Reach::Fabric(_) => Some(self.fabric.levels),
+            Reach::Node | Reach::NvLink(_) => None,
+        };
+        if matches!(reach, Reach::Node | Reach::NvLink(_)) && job.min == 1 {
+            self.future_nodes(now, idle, &job, reach, &mut places);
+        }
+        if let Some(level) = level {
+            self.future_domains(now, idle, &job, level, &mut places);
+        }
+        let found = places.len() as u32;
+        let place = (n < found).then(|| *places.select_nth_unstable(n as usize).1);
+        self.future = places;
+        let place = place?;
+        self.choice.nodes.clear();
+        let (mut reached, mut domain) = (1, None);
+        if let Some(level) = level.filter(|_| place.fabric) {
+            let span = self.span_at(level, place.at);
+            reached = level as u32 + 2;
+            domain = (level < self.fabric.levels).then_some(span.domain);
+            for at in 0..self.fabric.nodes(level, span).len() {
+                let node = self.fabric.nodes(level, span)[at];
+                if job.room(&idle.node(node, self.node_type(node))) > 0 {
+                    self.choice.nodes.push(NodeChoice {
+                        node,
+                        gpus: GpuSet::EMPTY,
+                    });
+                }
+            }
+            self.choice.nodes.sort_unstable_by_key(|choice| choice.node);
+        } else {
+            if matches!(reach, Reach::NvLink(_)) {
+                reached = 0;
+            }
+            self.choice.nodes.push(NodeChoice {
+                node: place.at,
+                gpus: place.gpus,
+            });
+        }
+        self.choice.reached = reached;
+        self.choice.domain = domain;
+        self.choice.bus_gbps = 0.0;
+        self.choice.usability_lost = 0.0;
+        self.choice.feasible_nodes = self.choice.nodes.len() as u32;
+        self.choice.feasible_domains = found;
+        Some(&self.choice)
+    }
+
+    fn future_nodes(
+        &mut self,
+        now: View,
+        idle: View,
+        job: &Job,
+        reach: Reach,
+        places: &mut Vec<Place>,
+    ) {
+        let count = job.gpus_on_one();
+        for at in 0..self.fabric.all().len() {
+            let node = self.fabric.all()[at];
+            let state = idle.node(node, self.node_type(node));
+            if job.room(&state) < job.units.unwrap_or(1)
+                || job.required.iter().any(|&required| required != node)
+            {
+                continue;
+            }
+            let free = now.node(node, self.node_type(node)).free;
+            let mut add = |allowed: GpuSet| {
+                places.push(Place {
+                    busy: u32::MAX - free.and(allowed).len() as u32,
+                    fabric: false,
+                    at: node,
+                    gpus: if allowed == state.present {
+                        GpuSet::EMPTY
+                    } else {
+                        allowed
+                    },
+                });
+            };
+            let Reach::NvLink(_) = reach else {
+                add(state.present);
+                continue;
+            };
+            let table = &self.tables[self.type_of[node as usize] as usize];
+            if job.leave || table.linked(state.present) || count == 1 {
+                if count == 1 || table.linked(state.present) {
+                    add(state.present);
+                }
+                continue;
+            }
+            for at in 0..table.islands.len() {
+                let allowed = table.islands[at].and(state.present);
+                // GPUs out of service can leave one island inside another, or two the same.
+                let covered = table.islands.iter().enumerate().any(|(index, other)| {
+                    let other = other.and(state.present);
+                    let larger = other.len() > allowed.len() || index < at;
+                    index != at && larger && allowed.minus(other).is_empty()
+                });
+                if allowed.len() as u64 >= count && !covered {
+                    add(allowed);
+                }
+            }
+        }
+    }
+
+    fn future_domains(
+        &mut self,
+        now: View,
+        idle: View,
+        job: &Job,
+        level: usize,
+        places: &mut Vec<Place>,
+    ) {
+        let within = (level < self.fabric.levels).then_some(level);
+        self.offers(idle, job, within);
+        self.gang.covered.fill(false);
+        for at in 0..self.fabric.spans(level).len() {
+            let span = self.fabric.spans(level)[at];
+            if !self.gather(job, level, span) || self.select(job, level).is_none() {
+                continue;
+            }
+            let mut free = 0;
+            for &node in self.fabric.nodes(level, span) {
+                let state = now.node(node, self.node_type(node));
+                if state.candidate {
+                    free += state.free.len() as u32;
+                }
+            }
+            places.push(Place {
+                busy: u32::MAX - free,
+                fabric: true,
+                at: span.start,
+                gpus: GpuSet::EMPTY,
+            });
+        }
+    }
+
+    fn span_at(&self, level: usize, start: u32) -> Span {
+        let spans = self.fabric.spans(level);
+        let at = spans.partition_point(|span| span.start < start);
+        spans[at]
+    }
+}

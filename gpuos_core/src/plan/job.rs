@@ -1,0 +1,195 @@
+//! The request in the planner's own terms, and what a node can offer to it.
+
+use super::types::{GpuShape, NodeState, Placement, Request, Wait};
+use crate::gpuset::GpuSet;
+use crate::model::NodeType;
+
+/// How equally close places are told apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    BestFit,
+    Pack,
+    Spread,
+    Affinity,
+    AntiAffinity,
+}
+
+/// A request, normalised: every GPU shape is a number of *units* of some GPUs each.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// GPUs of one unit: of a node's share, of a task, or 1.
+    pub unit: u32,
+    /// Units over all nodes; `None` = exactly one on each node.
+    pub units: Option<u32>,
+    /// Fewest nodes, at least 1.
+    pub min: u32,
+    /// Most nodes, at least `min`.
+    pub max: u32,
+    /// Whether it takes whole nodes.
+    pub whole: bool,
+    /// Whether the scheduler chooses the GPUs on the nodes.
+    pub leave: bool,
+    /// Rule among equally close places.
+    pub rule: Rule,
+    /// Nodes that must be part of it, ascending.
+    pub required: &'a [u32],
+    cpus_per_node: u32,
+    cpus_per_gpu: u32,
+    memory_mib: u64,
+}
+
+impl<'a> Job<'a> {
+    /// Normalises a request; a contradiction in it can never run.
+    pub fn new(request: &'a Request, nodes: usize) -> Result<Job<'a>, Wait> {
+        let never = |why: String| Err(Wait::Never { why });
+        let (unit, units) = match request.gpus {
+            GpuShape::PerNode(k) | GpuShape::PerSocket(k) => (k, None),
+            GpuShape::Total(n) => (1, Some(n)),
+            GpuShape::PerTask { per_task, tasks } => (per_task, Some(tasks)),
+        };
+        if unit == 0 || units == Some(0) {
+            return never("the job asks for no GPU".into());
+        }
+        let required = request.required_nodes.as_slice();
+        let min = request.min_nodes.max(1).max(required.len() as u32);
+        let most = request.max_nodes.max(request.min_nodes).max(1);
+        if required.len() as u32 > most {
+            return never(format!(
+                "the job names {} nodes that it needs but may have at most {most}",
+                required.len()
+            ));
+        }
+        if let Some(&bad) = required.iter().find(|&&n| n as usize >= nodes) {
+            return never(format!(
+                "the job needs node number {bad}, which the cluster does not have"
+            ));
+        }
+        if let Some(units) = units.filter(|&units| units < min) {
+            return never(match request.gpus {
+                GpuShape::PerTask { .. } => {
+                    format!("{units} tasks with GPUs cannot use {min} nodes")
+                }
+                _ => format!("{units} GPUs in all cannot use {min} nodes: each needs one"),
+            });
+        }
+        Ok(Job {
+            unit,
+            units,
+            min,
+            max: most.max(min),
+            whole: request.whole_nodes,
+            leave: request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket(_)),
+            rule: match request.placement {
+                Placement::BestFit => Rule::BestFit,
+                Placement::Pack => Rule::Pack,
+                Placement::Spread => Rule::Spread,
+                Placement::Affinity(_) => Rule::Affinity,
+                Placement::AntiAffinity(_) => Rule::AntiAffinity,
+            },
+            required,
+            cpus_per_node: request.cpus_per_node,
+            cpus_per_gpu: request.cpus_per_gpu,
+            memory_mib: request.memory_mib_per_node,
+        })
+    }
+
+    /// GPUs of the whole job when it runs on one node.
+    pub fn gpus_on_one(&self) -> u64 {
+        u64::from(self.unit) * u64::from(self.units.unwrap_or(1))
+    }
+
+    /// Number of nodes as a person writes it.
+    pub fn range(&self) -> String {
+        match self.min == self.max {
+            true => self.min.to_string(),
+            false => format!("{} to {}", self.min, self.max),
+        }
+    }
+
+    /// How many units a node has room for; with one unit per node, 0 or 1.
+    pub fn room(&self, state: &NodeState) -> u32 {
+        let cpus = state.free_cpus;
+        if !state.candidate
+            || cpus < self.cpus_per_node
+            || state.free_memory_mib < self.memory_mib
+            || self.whole && state.free != state.present
+        {
+            return 0;
+        }
+        let mut gpus = state.free.len() as u32;
+        if self.cpus_per_gpu > 0 && cpus != u32::MAX {
+            gpus = gpus.min(cpus / self.cpus_per_gpu);
+        }
+        let units = gpus / self.unit;
+        self.units.map_or(units.min(1), |_| units)
+    }
+
+    /// Rank by the affinity rule, lower first.
+    pub fn distance(&self, state: &NodeState) -> u32 {
+        match self.rule {
+            Rule::Affinity => u32::from(u16::MAX - state.affinity),
+            Rule::AntiAffinity => u32::from(state.affinity),
+            _ => 0,
+        }
+    }
+
+    /// The order of two figures by the rule: usability lost, and free GPUs of the node.
+    pub fn order(&self, lost: u32, free: u32) -> [u32; 2] {
+        match self.rule {
+            Rule::Pack => [free, lost],
+            Rule::Spread => [u32::MAX - free, lost],
+            _ => [lost, free],
+        }
+    }
+}
+
+/// Which GPUs count as free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Assume {
+    /// Those that are free now.
+    Now,
+    /// All GPUs in service, on the nodes that the scheduler offers.
+    Idle,
+    /// All GPUs in service, on all nodes: what could ever be free.
+    Empty,
+}
+
+/// The state of the nodes, as it is or as it would be without the running jobs.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// As the scheduler gave it.
+    pub state: &'a [NodeState],
+    /// What is assumed to be free.
+    pub assume: Assume,
+}
+
+impl View<'_> {
+    /// State of a node; GPUs that are not there or past the type's count are never free.
+    pub fn node(&self, node: u32, node_type: &NodeType) -> NodeState {
+        let state = self.state.get(node as usize).copied().unwrap_or_default();
+        let all = GpuSet::first(node_type.gpus);
+        let present = state.present.and(all);
+        match self.assume {
+            Assume::Now => NodeState {
+                present,
+                free: state.free.and(present),
+                ..state
+            },
+            Assume::Idle => idle(present, state.candidate),
+            // A node that the scheduler did not describe counts with what its type has.
+            Assume::Empty if present.is_empty() => idle(all, true),
+            Assume::Empty => idle(present, true),
+        }
+    }
+}
+
+fn idle(present: GpuSet, candidate: bool) -> NodeState {
+    NodeState {
+        candidate,
+        present,
+        free: present,
+        free_cpus: u32::MAX,
+        free_memory_mib: u64::MAX,
+        affinity: 0,
+    }
+}

@@ -1,0 +1,80 @@
+//! The bandwidth model: what one link, and one GPU towards the network, can carry.
+//!
+//! All comparisons are made in whole hundredths of GB/s, so that equal places compare equal on
+//! every machine.
+
+use crate::gpuset::GpuSet;
+use crate::model::{Link, NodeType};
+
+/// Units per GB/s.
+pub const UNITS_PER_GBPS: f32 = 100.0;
+
+/// Rate of one NVLink when the node type does not say: NCCL's figure for A100.
+const NVLINK_GBPS: f32 = 20.0;
+/// Rate of PCIe x16 when the node type does not say: NCCL's figure for Gen3.
+const PCIE_GBPS: f32 = 12.0;
+/// Rate between sockets when the node type does not say: NCCL's lowest figure.
+const SOCKET_GBPS: f32 = 6.0;
+
+/// Bandwidth between two GPUs of a node, per direction, in hundredths of GB/s.
+///
+/// `NV#` carries that many NVLinks; PIX the PCIe rate, PXB 95 %, PHB 90 % and NODE 85 % of it;
+/// SYS the socket link's rate, at most 80 % of PCIe. The steps below PIX are not measured: they
+/// only keep the order that `nvidia-smi topo -m` means. A rate of 0 in the node type takes the
+/// lowest figure of NCCL for that kind of link.
+pub fn pair_units(node_type: &NodeType, a: usize, b: usize) -> u32 {
+    let known = |rate: f32, fallback: f32| if rate > 0.0 { rate } else { fallback };
+    let pcie = known(node_type.pcie_gbps, PCIE_GBPS);
+    let socket = known(node_type.socket_gbps, SOCKET_GBPS).min(0.8 * pcie);
+    let gbps = match node_type.link(a, b) {
+        Link::Same => return 0,
+        Link::Nv(0) => socket,
+        Link::Nv(links) => f32::from(links) * known(node_type.nvlink_gbps, NVLINK_GBPS),
+        Link::Pix => pcie,
+        Link::Pxb => 0.95 * pcie,
+        Link::Phb => 0.90 * pcie,
+        Link::Node => 0.85 * pcie,
+        Link::Sys => socket,
+    };
+    // A link of 10 TB/s is past every machine; the bound keeps sums of all pairs in 32 bits.
+    (gbps * UNITS_PER_GBPS).round().clamp(1.0, 1_000_000.0) as u32
+}
+
+/// Whether two GPUs of a node are joined by NVLink, direct or through NVSwitch.
+pub fn nvlinked(node_type: &NodeType, a: usize, b: usize) -> bool {
+    matches!(node_type.link(a, b), Link::Nv(n) if n > 0)
+}
+
+/// Bandwidth towards the network per GPU of `set`, in hundredths of GB/s: the adapters that are
+/// nearest to any of its GPUs, shared by all of them. 0 when the node type names no adapter.
+pub fn nic_units(node_type: &NodeType, set: GpuSet) -> u32 {
+    if set.is_empty() {
+        return 0;
+    }
+    let mut sum = 0.0;
+    for nic in &node_type.nics {
+        let nearest = set.iter().any(|gpu| {
+            let mine = distance(nic.links.get(gpu));
+            node_type
+                .nics
+                .iter()
+                .all(|other| mine <= distance(other.links.get(gpu)))
+        });
+        if nearest {
+            sum += nic.gbps.max(0.0);
+        }
+    }
+    (sum * UNITS_PER_GBPS / set.len() as f32).clamp(0.0, 1_000_000.0) as u32
+}
+
+fn distance(link: Option<&Link>) -> u8 {
+    match link {
+        Some(Link::Same | Link::Nv(_)) => 0,
+        Some(Link::Pix) => 1,
+        Some(Link::Pxb) => 2,
+        Some(Link::Phb) => 3,
+        Some(Link::Node) => 4,
+        Some(Link::Sys) => 5,
+        None => 6,
+    }
+}
