@@ -11,3 +11,4 @@ pub mod model;
 pub mod node_types;
 pub mod options;
 pub mod plan;
+pub mod slurm_conf;
