@@ -12,3 +12,4 @@ pub mod node_types;
 pub mod options;
 pub mod plan;
 pub mod slurm_conf;
+pub mod slurm_topology;
