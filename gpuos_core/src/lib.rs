@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod explain;
 pub mod gpuset;
 pub mod hostlist;
 pub mod model;

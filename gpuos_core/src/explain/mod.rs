@@ -1,0 +1,10 @@
+//! Decisions in words: the note that a job carries, and the sentences that people read.
+
+mod note;
+mod sentence;
+
+pub use note::{MAX_NOTE, NodeGpus, Note, parse_gpus};
+pub use sentence::{level_reached, sentence, why_wait};
+
+#[cfg(test)]
+mod tests;

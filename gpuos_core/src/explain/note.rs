@@ -1,0 +1,266 @@
+//! The note on a decision that a job carries in Slurm's `SystemComment`.
+//!
+//! One line, at most [`MAX_NOTE`] bytes, for people and for `gpuos why`:
+//! `gpuos: level=leaf domain=l3 bus=50 gpus=n[1-7]:0-7,n8:0-3`.
+
+use crate::gpuset::{GpuSet, MAX_GPUS};
+use crate::hostlist::{compress, expand};
+use crate::model::Cluster;
+use crate::options::{parse_topology, topology_text};
+use crate::plan::{Choice, Request, TopologyWish};
+
+use super::level_reached;
+
+/// The longest note, in bytes.
+pub const MAX_NOTE: usize = 512;
+
+/// The longest level or domain name that a note keeps, in bytes.
+const MAX_WORD: usize = 64;
+
+const MARK: &str = "gpuos: ";
+
+/// What stands between a note and another text in the same field.
+const BESIDE: &str = " | ";
+
+/// The GPUs of one node in a note.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct NodeGpus {
+    /// Node name.
+    pub node: String,
+    /// GPUs chosen there; empty where Slurm chose them.
+    pub gpus: GpuSet,
+}
+
+/// A decision, as a job carries it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Note {
+    /// Level reached: `nvlink`, `node`, a level of the fabric or `any`.
+    pub level: String,
+    /// Domain of that level; empty when it has none.
+    pub domain: String,
+    /// What the job wished.
+    pub wish: Option<TopologyWish>,
+    /// Modelled ring bandwidth per GPU in GB/s.
+    pub bus_gbps: f32,
+    /// Usability lost, in GPUs.
+    pub usability_lost: f32,
+    /// Nodes that had room for a part of the job.
+    pub feasible_nodes: u32,
+    /// Domains of the level reached that had room for the whole job.
+    pub feasible_domains: u32,
+    /// Which choice Slurm took: 0 is the best one.
+    pub attempt: u32,
+    /// Nodes and GPUs.
+    pub gpus: Vec<NodeGpus>,
+    /// Nodes that did not fit into the note.
+    pub more_nodes: u32,
+}
+
+impl Note {
+    /// The note on a choice; `attempt` counts from 0.
+    pub fn new(choice: &Choice, request: &Request, cluster: &Cluster, attempt: u32) -> Note {
+        let (level, domain) = level_reached(choice, cluster);
+        let gpus = choice.nodes.iter().filter_map(|chosen| {
+            Some(NodeGpus {
+                node: cluster.nodes.get(chosen.node as usize)?.name.clone(),
+                gpus: chosen.gpus,
+            })
+        });
+        Note {
+            level: level.into(),
+            domain: domain.unwrap_or_default().into(),
+            wish: request.topology.clone(),
+            bus_gbps: choice.bus_gbps,
+            usability_lost: choice.usability_lost,
+            feasible_nodes: choice.feasible_nodes,
+            feasible_domains: choice.feasible_domains,
+            attempt,
+            gpus: gpus.collect(),
+            more_nodes: 0,
+        }
+    }
+
+    /// The note as one line of at most [`MAX_NOTE`] bytes. Nodes with the same GPUs are
+    /// written together, so their order can change; nodes that do not fit are counted.
+    pub fn encode(&self) -> String {
+        let mut out = format!("{MARK}level={}", word(&self.level));
+        let mut field = |name: &str, value: String, shown: bool| {
+            if shown {
+                out.push_str(&format!(" {name}={value}"));
+            }
+        };
+        field("domain", word(&self.domain), !self.domain.is_empty());
+        let wish = self.wish.as_ref().map(topology_text).unwrap_or_default();
+        field("wish", word(&wish), self.wish.is_some());
+        field("bus", number(self.bus_gbps), true);
+        field("lost", number(self.usability_lost), true);
+        field("nodes", self.feasible_nodes.to_string(), true);
+        field("domains", self.feasible_domains.to_string(), true);
+        field("try", self.attempt.to_string(), self.attempt > 0);
+        out.push_str(" gpus=");
+        let room = MAX_NOTE - out.len();
+        out.push_str(&self.gpu_list(room));
+        out
+    }
+
+    /// The nodes and GPUs in at most `room` bytes.
+    fn gpu_list(&self, room: usize) -> String {
+        let groups = self.groups();
+        let total: usize = groups.iter().map(|(_, nodes)| nodes.len()).sum();
+        // The first `kept` nodes: fewer of them never need more room, so halving finds the most.
+        let list = |kept: usize| {
+            let mut left = kept;
+            let mut parts = Vec::new();
+            for (gpus, nodes) in &groups {
+                let nodes = &nodes[..left.min(nodes.len())];
+                left -= nodes.len();
+                let hosts = compress(nodes.iter().copied());
+                for hosts in split(&hosts).filter(|hosts| !hosts.is_empty()) {
+                    parts.push(format!("{hosts}:{gpus}"));
+                }
+            }
+            let more = (total - kept).saturating_add(self.more_nodes as usize);
+            if more > 0 {
+                parts.push(format!("+{more}"));
+            }
+            parts.join(",")
+        };
+        let whole = list(total);
+        if whole.len() <= room {
+            return whole;
+        }
+        let (mut fits, mut too_many) = (0, total);
+        while too_many - fits > 1 {
+            let middle = (fits + too_many) / 2;
+            match list(middle).len() <= room {
+                true => fits = middle,
+                false => too_many = middle,
+            }
+        }
+        list(fits)
+    }
+
+    /// Nodes by equal GPU sets, in the order of their first node.
+    fn groups(&self) -> Vec<(GpuSet, Vec<&str>)> {
+        let mut groups: Vec<(GpuSet, Vec<&str>)> = Vec::new();
+        for NodeGpus { node, gpus } in &self.gpus {
+            match groups.iter_mut().find(|(other, _)| other == gpus) {
+                Some((_, nodes)) => nodes.push(node),
+                None => groups.push((*gpus, vec![node])),
+            }
+        }
+        groups
+    }
+
+    /// The note in a job's comment, which may hold other texts beside it. `None` when there
+    /// is no note, or one that is damaged.
+    pub fn parse(comment: &str) -> Option<Note> {
+        let line = comment
+            .split(BESIDE)
+            .find_map(|part| part.trim().strip_prefix(MARK))?;
+        let mut note = Note::default();
+        for field in line.split_whitespace() {
+            let (name, value) = field.split_once('=')?;
+            match name {
+                "level" => note.level = value.into(),
+                "domain" => note.domain = value.into(),
+                "wish" => note.wish = Some(parse_topology(value).ok()?),
+                "bus" => note.bus_gbps = value.parse().ok()?,
+                "lost" => note.usability_lost = value.parse().ok()?,
+                "nodes" => note.feasible_nodes = value.parse().ok()?,
+                "domains" => note.feasible_domains = value.parse().ok()?,
+                "try" => note.attempt = value.parse().ok()?,
+                "gpus" => note.read_gpus(value)?,
+                // A field of a later release.
+                _ => {}
+            }
+        }
+        (!note.level.is_empty()).then_some(note)
+    }
+
+    fn read_gpus(&mut self, text: &str) -> Option<()> {
+        // Commas stand between nodes and within index lists: `n1:0,2,n2:1`.
+        let mut parts: Vec<(&str, String)> = Vec::new();
+        for part in split(text).filter(|part| !part.is_empty()) {
+            if let Some(more) = part.strip_prefix('+') {
+                self.more_nodes = more.parse().ok()?;
+            } else if let Some((hosts, gpus)) = part.split_once(':') {
+                parts.push((hosts, gpus.into()));
+            } else {
+                let (_, gpus) = parts.last_mut()?;
+                *gpus = format!("{gpus},{part}");
+            }
+        }
+        for (hosts, gpus) in parts {
+            let gpus = parse_gpus(&gpus)?;
+            let nodes = expand(hosts).ok()?;
+            self.gpus
+                .extend(nodes.into_iter().map(|node| NodeGpus { node, gpus }));
+        }
+        Some(())
+    }
+
+    /// The comment with this note in place of an older one; other texts in it are kept.
+    pub fn write_into(&self, comment: &str) -> String {
+        let others = without(comment);
+        match others.is_empty() {
+            true => self.encode(),
+            false => format!("{others}{BESIDE}{}", self.encode()),
+        }
+    }
+}
+
+/// The comment without gpuos's note.
+pub fn without(comment: &str) -> String {
+    let parts = comment.split(BESIDE).map(str::trim);
+    let others: Vec<&str> = parts
+        .filter(|p| !p.is_empty() && !p.starts_with(MARK))
+        .collect();
+    others.join(BESIDE)
+}
+
+/// Reads what [`GpuSet`] displays as: `0-3,6`, `-` for none.
+pub fn parse_gpus(text: &str) -> Option<GpuSet> {
+    if text == "-" {
+        return Some(GpuSet::EMPTY);
+    }
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let value = digits.then(|| text.parse::<usize>().ok())?;
+        value.filter(|&index| index < MAX_GPUS)
+    };
+    let mut set = GpuSet::EMPTY;
+    for range in text.split(',') {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let (low, high) = (number(low)?, number(high)?);
+        if low > high {
+            return None;
+        }
+        set = (low..=high).fold(set, GpuSet::with);
+    }
+    Some(set)
+}
+
+/// Cuts a list at the commas outside brackets.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut open = false;
+    list.split(move |c| {
+        open = (open || c == '[') && c != ']';
+        c == ',' && !open
+    })
+}
+
+/// A value without what would break the line apart, and not too long.
+fn word(text: &str) -> String {
+    let clean = |c: char| match c.is_ascii_graphic() && c != '|' {
+        true => c,
+        false => '_',
+    };
+    text.chars().map(clean).take(MAX_WORD).collect()
+}
+
+/// A figure with as many digits as people read.
+pub(super) fn number(value: f32) -> String {
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map(String::from).unwrap_or(text)
+}

@@ -1,0 +1,267 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::note::without;
+use super::*;
+use crate::gpuset::GpuSet;
+use crate::model::{Cluster, Fabric, FabricLevel, Node};
+use crate::plan::{Choice, GpuShape, NodeChoice, Placement, Request, TopologyWish, Unit, Wait};
+
+/// Eight DGX H100 under two leaf switches and a spine.
+fn cluster() -> Cluster {
+    let node_type = Arc::new(crate::node_types::by_name("dgx-h100").unwrap());
+    let node = |at| Node {
+        name: format!("n{at}"),
+        node_type: Some(node_type.clone()),
+    };
+    let level = |name: &str, domains: &[&str], of: Vec<u32>| FabricLevel {
+        name: name.into(),
+        domains: domains.iter().map(|d| d.to_string()).collect(),
+        domain_of: of,
+        gbps: 50.0,
+    };
+    Cluster {
+        nodes: (1..=8).map(node).collect(),
+        fabric: Fabric {
+            levels: vec![
+                level("leaf", &["l1", "l2"], vec![0, 0, 0, 0, 1, 1, 1, 1]),
+                level("spine", &["s1"], vec![0; 8]),
+            ],
+        },
+    }
+}
+
+fn request(wish: Option<&str>) -> Request {
+    Request {
+        min_nodes: 2,
+        max_nodes: 2,
+        gpus: GpuShape::PerNode(8),
+        cpus_per_node: 0,
+        cpus_per_gpu: 0,
+        memory_mib_per_node: 0,
+        whole_nodes: false,
+        required_nodes: vec![],
+        topology: wish.map(|level| TopologyWish {
+            level: level.into(),
+            required: false,
+        }),
+        placement: Placement::BestFit,
+    }
+}
+
+fn choice(nodes: &[u32], reached: u32, domain: Option<u32>) -> Choice {
+    let chosen = |&node| NodeChoice {
+        node,
+        gpus: GpuSet::first(8),
+    };
+    Choice {
+        nodes: nodes.iter().map(chosen).collect(),
+        reached,
+        domain,
+        bus_gbps: 50.0,
+        usability_lost: 0.0,
+        feasible_nodes: 6,
+        feasible_domains: 1,
+    }
+}
+
+#[test]
+fn sentence_on_a_gang_in_one_leaf() {
+    assert_eq!(
+        sentence(
+            &choice(&[4, 5], 2, Some(1)),
+            &request(Some("leaf")),
+            &cluster()
+        ),
+        "16 GPUs on 2 nodes (n[5-6]), inside leaf l2; ring bandwidth 50 GB/s per GPU; the only \
+         one of 2 leaf domains with room for it; no idle GPU group was broken."
+    );
+}
+
+#[test]
+fn sentence_says_when_the_wish_was_not_met() {
+    let text = sentence(
+        &choice(&[3, 4], 3, Some(0)),
+        &request(Some("leaf")),
+        &cluster(),
+    );
+    assert!(text.contains("inside spine s1"), "{text}");
+    assert!(
+        text.ends_with(
+            "No leaf domain had room: --gpuos-topology=leaf:required would have waited."
+        ),
+        "{text}"
+    );
+    let met = sentence(
+        &choice(&[3, 4], 3, Some(0)),
+        &request(Some("spine")),
+        &cluster(),
+    );
+    assert!(!met.contains("would have waited"), "{met}");
+}
+
+#[test]
+fn sentence_on_one_node() {
+    let mut one = choice(&[2], 0, None);
+    one.usability_lost = 1.5;
+    one.feasible_domains = 3;
+    let text = sentence(&one, &request(None), &cluster());
+    assert_eq!(
+        text,
+        "8 GPUs on 1 node (n3), all linked by NVLink; ring bandwidth 50 GB/s per GPU; 3 nodes had \
+         room for it; costs later jobs the use of 1.5 idle GPUs."
+    );
+}
+
+#[test]
+fn waiting_names_the_smallest_change() {
+    let capacity = why_wait(&Wait::Capacity {
+        feasible_nodes: 5,
+        needed_nodes: 8,
+        free_gpus: 43,
+        needed_gpus: 64,
+    });
+    assert_eq!(
+        capacity,
+        "Not enough room now: 8 nodes needed with enough free GPUs, CPUs and memory, 5 found; 64 \
+         GPUs needed, 43 free. It starts when 3 more nodes have room, or now with a request that \
+         fits the 5 nodes found."
+    );
+    let level = why_wait(&Wait::Level {
+        level: "leaf".into(),
+        best_domain: "l2".into(),
+        unit: Unit::Nodes,
+        have: 6,
+        need: 8,
+    });
+    assert_eq!(
+        level,
+        "The job requires one leaf domain, and none has room now: l2 comes nearest, with 6 of 8 \
+         nodes free. It starts when 2 more are free there, or now with \
+         --gpuos-topology=leaf:preferred."
+    );
+    let unknown = why_wait(&Wait::UnknownLevel {
+        level: "leef".into(),
+        known: vec!["node".into(), "leaf".into()],
+    });
+    assert!(
+        unknown.contains("'leef'") && unknown.contains("node, leaf"),
+        "{unknown}"
+    );
+    let never = why_wait(&Wait::Never {
+        why: "no node has 9 GPUs.".into(),
+    });
+    assert!(never.contains("no node has 9 GPUs. Submit"), "{never}");
+}
+
+#[test]
+fn note_reads_as_one_line() {
+    let note = Note::new(
+        &choice(&[4, 5], 2, Some(1)),
+        &request(Some("leaf")),
+        &cluster(),
+        0,
+    );
+    let text = note.encode();
+    assert_eq!(
+        text,
+        "gpuos: level=leaf domain=l2 wish=leaf bus=50 lost=0 nodes=6 domains=1 gpus=n[5-6]:0-7"
+    );
+    assert_eq!(Note::parse(&text), Some(note));
+}
+
+#[test]
+fn note_keeps_what_others_wrote() {
+    let note = Note::parse("gpuos: level=node bus=48 gpus=n1:0,2-3,n2:-,+4").unwrap();
+    assert_eq!(note.gpus.len(), 2);
+    assert_eq!(note.gpus[0].gpus, GpuSet(0b1101));
+    assert_eq!((note.gpus[1].gpus, note.more_nodes), (GpuSet::EMPTY, 4));
+    let first = note.write_into("burst buffer ready");
+    assert!(
+        first.starts_with("burst buffer ready | gpuos: level=node"),
+        "{first}"
+    );
+    let again = Note::parse(&first).unwrap().write_into(&first);
+    assert_eq!(again, first);
+    assert_eq!(without(&first), "burst buffer ready");
+}
+
+#[test]
+fn damaged_notes_are_no_notes() {
+    for text in [
+        "",
+        "hello",
+        "gpuos:",
+        "gpuos: level",
+        "gpuos: bus=1",
+        "gpuos: level=x bus=y",
+        "gpuos: level=x gpus=0-3",
+        "gpuos: level=x gpus=n[:0",
+        "gpuos: level=x gpus=n1:3-1",
+        "gpuos: level=x gpus=n1:64",
+        "gpuos: level=x wish=a:b",
+    ] {
+        assert_eq!(Note::parse(text), None, "{text}");
+    }
+    assert!(Note::parse("gpuos: level=x later=field").is_some());
+}
+
+prop_compose! {
+    fn notes()(
+        level in "[a-z]{1,70}",
+        domain in "[ -~]{0,80}",
+        wish in proptest::option::of(("[a-z0-9]{1,64}", any::<bool>())),
+        figures in (0u32..4000, 0u32..100, any::<u32>(), any::<u32>(), 0u32..16),
+        nodes in proptest::collection::vec(("(n|gpu-)", 0u32..5000, 0usize..5, any::<u64>()), 0..200),
+        same in any::<bool>(),
+    ) -> Note {
+        let gpus = nodes.into_iter().map(|(stem, number, width, gpus)| NodeGpus {
+            node: format!("{stem}{number:0width$}"),
+            gpus: GpuSet(if same { 0xff } else { gpus }),
+        });
+        Note {
+            level,
+            domain,
+            wish: wish.map(|(level, required)| TopologyWish { level, required }),
+            bus_gbps: figures.0 as f32 / 4.0,
+            usability_lost: figures.1 as f32 / 2.0,
+            feasible_nodes: figures.2,
+            feasible_domains: figures.3,
+            attempt: figures.4,
+            gpus: gpus.collect(),
+            more_nodes: 0,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn notes_fit_and_read_back(note in notes()) {
+        let text = note.encode();
+        prop_assert!(text.len() <= MAX_NOTE && text.is_ascii() && !text.contains('\n'), "{}", text);
+        let read = Note::parse(&text).unwrap();
+        prop_assert_eq!(read.gpus.len() + read.more_nodes as usize, note.gpus.len());
+        let mut all = note.gpus.clone();
+        all.sort();
+        prop_assert!(read.gpus.iter().all(|entry| all.binary_search(entry).is_ok()));
+        prop_assert_eq!(&read.wish, &note.wish);
+        prop_assert_eq!(read.feasible_nodes, note.feasible_nodes);
+        prop_assert!((read.bus_gbps - note.bus_gbps).abs() <= 0.051);
+        // What was read is a note again, as it stands.
+        prop_assert_eq!(Note::parse(&read.encode()), Some(read));
+    }
+
+    #[test]
+    fn any_comment_is_read_or_refused(text in "\\PC{0,60}|gpuos: level=x [ -~]{0,60}") {
+        if let Some(note) = Note::parse(&text) {
+            prop_assert!(note.encode().len() <= MAX_NOTE);
+        }
+    }
+
+    #[test]
+    fn gpu_sets_read_back(bits in any::<u64>()) {
+        let set = GpuSet(bits);
+        prop_assert_eq!(parse_gpus(&set.to_string()), Some(set));
+    }
+}
