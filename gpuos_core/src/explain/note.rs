@@ -90,8 +90,8 @@ impl Note {
             }
         };
         field("domain", word(&self.domain), !self.domain.is_empty());
-        let wish = self.wish.as_ref().map(topology_text).unwrap_or_default();
-        field("wish", word(&wish), self.wish.is_some());
+        let wish = self.wish.as_ref().map(wish_text).unwrap_or_default();
+        field("wish", wish, self.wish.is_some());
         field("bus", number(self.bus_gbps), true);
         field("lost", number(self.usability_lost), true);
         field("nodes", self.feasible_nodes.to_string(), true);
@@ -257,6 +257,14 @@ fn word(text: &str) -> String {
         false => '_',
     };
     text.chars().map(clean).take(MAX_WORD).collect()
+}
+
+/// The wish with a level name that fits.
+fn wish_text(wish: &TopologyWish) -> String {
+    topology_text(&TopologyWish {
+        level: word(&wish.level),
+        required: wish.required,
+    })
 }
 
 /// A figure with as many digits as people read.
