@@ -1,1 +1,41 @@
 //! A private Slurm cluster on one machine, with device files as GPUs.
+//!
+//! Real munged, slurmctld and one slurmd per node, in a folder of their own, on free ports of
+//! the loopback interface. Any number of labs run side by side, and nothing is left of a lab
+//! when it ends.
+//!
+//! ```no_run
+//! use gpuos_lab::{Lab, LabSpec};
+//!
+//! let spec = LabSpec {
+//!     nodes: 4.into(),
+//!     node_type: "pairs-8".into(),
+//!     ..LabSpec::unique("doc")
+//! };
+//! let lab = Lab::up(&spec, &mut |step| eprintln!("{step}"))?;
+//! print!("{}", lab.run("sinfo", &["-N", "-l"])?);
+//! # Ok::<(), gpuos_lab::LabError>(())
+//! ```
+
+mod cgroup;
+mod chroot;
+mod conf;
+mod daemons;
+mod error;
+mod guard;
+mod install;
+mod lab;
+mod node_type;
+mod plugins;
+mod process;
+mod spec;
+mod store;
+mod suite;
+mod sys;
+
+pub use conf::set_key;
+pub use error::LabError;
+pub use lab::{Lab, field};
+pub use plugins::find_plugin_dir;
+pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
+pub use store::{Owner, Record, records, state_root, sweep};

@@ -1,0 +1,286 @@
+//! The configuration files of a lab.
+
+use gpuos_core::model::{Link, NodeType};
+
+use crate::error::LabError;
+use crate::install::Install;
+use crate::node_type;
+use crate::spec::Select;
+use crate::store::Record;
+use crate::sys::short_hostname;
+
+/// Keys that may stand in slurm.conf more than once.
+const MANY: [&str; 5] = [
+    "nodename",
+    "partitionname",
+    "nodeset",
+    "downnodes",
+    "switchname",
+];
+
+/// slurm.conf with the line of each key of `extra` replaced or added.
+pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, LabError> {
+    let spec = &record.spec;
+    let dir = record.dir.display();
+    let mut lines = vec![
+        format!("ClusterName={}", spec.name),
+        format!("SlurmctldHost={}(127.0.0.1)", short_hostname()),
+        format!("SlurmctldPort={}", record.port),
+        // Loopback only: a lab is nobody else's business.
+        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny".to_string(),
+        "AuthType=auth/munge".to_string(),
+        format!("AuthInfo=socket={dir}/munge/socket"),
+        "SlurmUser=root".to_string(),
+        "SlurmdUser=root".to_string(),
+        format!("StateSaveLocation={dir}/state"),
+        format!("SlurmdSpoolDir={dir}/spool/%n"),
+        format!("SlurmctldPidFile={dir}/run/slurmctld.pid"),
+        format!("SlurmdPidFile={dir}/run/slurmd.%n.pid"),
+        format!("SlurmctldLogFile={dir}/log/slurmctld.log"),
+        format!("SlurmdLogFile={dir}/log/slurmd.%n.log"),
+        "SlurmctldDebug=verbose".to_string(),
+        "SlurmdDebug=verbose".to_string(),
+        "MpiDefault=none".to_string(),
+        "SchedulerType=sched/backfill".to_string(),
+        // Jobs start within a second of their submission (within 3 s of slurmctld's start).
+        "SchedulerParameters=batch_sched_delay=0,bf_interval=5,sched_interval=5".to_string(),
+        "SelectTypeParameters=CR_Core_Memory".to_string(),
+        "AccountingStorageType=accounting_storage/none".to_string(),
+        "JobAcctGatherType=jobacct_gather/none".to_string(),
+        "JobCompType=jobcomp/filetxt".to_string(),
+        format!("JobCompLoc={dir}/log/jobcomp.log"),
+        "GresTypes=gpu".to_string(),
+        // slurmds report the node type's sockets, cores and memory, not this machine's.
+        "SlurmdParameters=config_overrides".to_string(),
+        "DefMemPerCPU=16".to_string(),
+        "ReturnToService=2".to_string(),
+        "SlurmctldTimeout=60".to_string(),
+        "SlurmdTimeout=60".to_string(),
+        "KillWait=2".to_string(),
+        "UnkillableStepTimeout=60".to_string(),
+        "MinJobAge=600".to_string(),
+        "InactiveLimit=0".to_string(),
+        "TreeWidth=1000".to_string(),
+        "MaxArraySize=10001".to_string(),
+        "MaxJobCount=100000".to_string(),
+        format!("PlugStackConfig={dir}/etc/plugstack.conf"),
+    ];
+    if record.cgroup {
+        lines.push("ProctrackType=proctrack/cgroup".to_string());
+        lines.push("TaskPlugin=task/cgroup".to_string());
+    } else {
+        lines.push("ProctrackType=proctrack/linuxproc".to_string());
+        lines.push("TaskPlugin=task/none".to_string());
+    }
+    if spec.topology_conf.is_some() || spec.topology_yaml.is_some() {
+        lines.push("TopologyPlugin=topology/tree".to_string());
+    }
+    let mut text = lines.join("\n") + "\n";
+    text = set_key(&text, "SelectType", Some(spec.select.select_type()));
+    text = set_key(
+        &text,
+        "PluginDir",
+        Some(&plugin_path(record, install, &spec.select)),
+    );
+    if spec.job_submit {
+        text = set_key(&text, "JobSubmitPlugins", Some("gpuos"));
+    }
+    text += &node_lines(record)?;
+    text += "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n";
+    for line in &spec.slurm_conf_extra {
+        text = add_line(&text, line);
+    }
+    Ok(text)
+}
+
+/// The value of `PluginDir`.
+pub(crate) fn plugin_path(record: &Record, install: &Install, select: &Select) -> String {
+    let stock = install.plugin_dir.display();
+    match select.plugins() {
+        None => stock.to_string(),
+        Some((_, true)) => format!("{}:{stock}", record.path("lib/gpuos").display()),
+        Some((_, false)) => record.path("lib/slurm").display().to_string(),
+    }
+}
+
+fn node_lines(record: &Record) -> Result<String, LabError> {
+    let spec = &record.spec;
+    let mut text = String::new();
+    let mut port = record.port;
+    for (name, node_type) in typed_nodes(record) {
+        port += 1;
+        text += &format!(
+            "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {} State=UNKNOWN {}\n",
+            hardware(&node_type::find(spec, node_type)?),
+            spec.node_extra
+        );
+    }
+    if let Some(count) = spec.cloud_nodes.filter(|count| *count > 0) {
+        text = set_key(&text, "SuspendProgram", Some("/bin/true"));
+        text = set_key(&text, "ResumeProgram", Some("/bin/true"));
+        text = set_key(&text, "SuspendTime", Some("86400"));
+        text = set_key(&text, "ResumeTimeout", Some("65000"));
+        text += &format!(
+            "NodeName=c[1-{count}] NodeAddr=127.0.0.1 {} State=CLOUD {}\n",
+            hardware(&node_type::find(spec, &spec.node_type)?),
+            spec.node_extra
+        );
+    }
+    Ok(text)
+}
+
+/// Nodes with a slurmd, each with the name of its type.
+fn typed_nodes(record: &Record) -> Vec<(String, &str)> {
+    let spec = &record.spec;
+    let first = spec.nodes.names().into_iter();
+    let mut all: Vec<_> = first.map(|n| (n, spec.node_type.as_str())).collect();
+    for group in &spec.more_nodes {
+        all.extend(
+            group
+                .names
+                .iter()
+                .map(|n| (n.clone(), group.node_type.as_str())),
+        );
+    }
+    all
+}
+
+fn hardware(node_type: &NodeType) -> String {
+    let mut text = format!(
+        "Sockets={} CoresPerSocket={} ThreadsPerCore=1 RealMemory={}",
+        node_type.sockets, node_type.cores_per_socket, node_type.memory_mib
+    );
+    if node_type.gpus > 0 {
+        text += " Gres=gpu:";
+        if !node_type.gres_type.is_empty() {
+            text += &format!("{}:", node_type.gres_type);
+        }
+        text += &node_type.gpus.to_string();
+    }
+    text
+}
+
+/// gres.conf.
+pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
+    let spec = &record.spec;
+    let mut text = "AutoDetect=off\n".to_string();
+    let mut groups: Vec<(String, &str)> = typed_nodes(record);
+    if let Some(count) = spec.cloud_nodes.filter(|count| *count > 0) {
+        groups.push((format!("c[1-{count}]"), &spec.node_type));
+    }
+    for (nodes, name) in groups {
+        let node_type = node_type::find(spec, name)?;
+        for gpu in 0..node_type.gpus {
+            text += &format!("NodeName={nodes} Name=gpu");
+            if !node_type.gres_type.is_empty() {
+                text += &format!(" Type={}", node_type.gres_type);
+            }
+            text += &format!(
+                " File={}",
+                record.device_dir().join(format!("nvidia{gpu}")).display()
+            );
+            if spec.gres_cores {
+                let per_socket = u32::from(node_type.cores_per_socket);
+                let first = u32::from(socket_of(&node_type, gpu)) * per_socket;
+                text += &format!(" Cores={}-{}", first, first + per_socket - 1);
+            }
+            if let Some(links) = links(&node_type, gpu) {
+                text += &format!(" Links={links}");
+            }
+            text += "\n";
+        }
+    }
+    Ok(text)
+}
+
+/// Socket of a GPU: its NUMA node, where sockets may have several NUMA nodes each.
+fn socket_of(node_type: &NodeType, gpu: usize) -> u16 {
+    let sockets = node_type.sockets.max(1);
+    let adapters = node_type.nics.iter().map(|nic| nic.numa);
+    let top = node_type.numa.iter().copied().chain(adapters).max();
+    let per_socket = (top.unwrap_or(0) + 1).div_ceil(sockets);
+    let numa = node_type.numa.get(gpu).copied().unwrap_or(0);
+    (numa / per_socket).min(sockets - 1)
+}
+
+/// `Links=` of a GPU: NVLinks to each other one, as NVML reports them. Through NVSwitch it
+/// reports none, and then there is no such key.
+fn links(node_type: &NodeType, gpu: usize) -> Option<String> {
+    if node_type.nvswitch {
+        return None;
+    }
+    let count = |other: usize| match node_type.link(gpu, other) {
+        Link::Same => -1,
+        Link::Nv(n) => i32::from(n),
+        _ => 0,
+    };
+    let row: Vec<i32> = (0..node_type.gpus).map(count).collect();
+    let any = (0..node_type.gpus)
+        .any(|a| (0..node_type.gpus).any(|b| matches!(node_type.link(a, b), Link::Nv(_))));
+    any.then(|| row.iter().map(i32::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// cgroup.conf.
+pub(crate) fn cgroup_conf(record: &Record, install: &Install) -> String {
+    if record.cgroup {
+        format!(
+            "CgroupPlugin=cgroup/v1\nCgroupMountpoint={}\nConstrainDevices=yes\n",
+            record.path("cgroup").display()
+        )
+    } else if install.version.as_str() < "23.11" {
+        // "disabled" came with 23.11; before, v1 is only loaded and never used.
+        "CgroupPlugin=cgroup/v1\n".to_string()
+    } else {
+        "CgroupPlugin=disabled\n".to_string()
+    }
+}
+
+/// Sets, replaces or (with `None`) removes the line of a key. Keys ignore case.
+pub fn set_key(text: &str, key: &str, value: Option<&str>) -> String {
+    let is_key = |line: &str| {
+        line.split_once('=')
+            .is_some_and(|(k, _)| k.trim().eq_ignore_ascii_case(key))
+    };
+    let mut out: Vec<String> = Vec::new();
+    let mut done = false;
+    for line in text.lines() {
+        match value {
+            _ if !is_key(line) => out.push(line.to_string()),
+            Some(value) if !done => {
+                out.push(format!("{key}={value}"));
+                done = true;
+            }
+            _ => {}
+        }
+    }
+    if let (Some(value), false) = (value, done) {
+        // In front: lines of a key must not come after NodeName lines that depend on it.
+        out.insert(0, format!("{key}={value}"));
+    }
+    out.join("\n") + "\n"
+}
+
+/// Adds a `Key=Value` line; replaces that of the same key, or for NodeName and the like that
+/// of the same key and name.
+fn add_line(text: &str, line: &str) -> String {
+    let Some((key, value)) = line.split_once('=') else {
+        return text.to_string();
+    };
+    let key = key.trim();
+    if !MANY.contains(&key.to_ascii_lowercase().as_str()) {
+        return set_key(text, key, Some(value));
+    }
+    let name = value.split_ascii_whitespace().next().unwrap_or_default();
+    let same = |old: &&str| {
+        old.split_once('=').is_some_and(|(k, v)| {
+            k.trim().eq_ignore_ascii_case(key) && v.split_ascii_whitespace().next() == Some(name)
+        })
+    };
+    let mut out: String = text
+        .lines()
+        .filter(|old| !same(old))
+        .map(|old| format!("{old}\n"))
+        .collect();
+    out += line;
+    out + "\n"
+}

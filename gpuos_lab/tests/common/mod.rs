@@ -1,0 +1,72 @@
+//! What the tests of labs share.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::Path;
+
+use gpuos_lab::{Lab, LabSpec, field};
+
+/// A lab, or `None` with the reason printed where this machine cannot have one.
+pub fn up(spec: &LabSpec) -> Option<Lab> {
+    match Lab::up(spec, &mut |step| eprintln!("{step}")) {
+        Ok(lab) => Some(lab),
+        Err(e) if e.is_environment() => {
+            eprintln!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// `NODE:INDICES` of a running or ended job, as scontrol shows them.
+pub fn job_gpus(lab: &Lab, job: u32) -> String {
+    let text = lab
+        .run("scontrol", &["-d", "-o", "show", "job", &job.to_string()])
+        .expect("scontrol");
+    let node = field(&text, "Nodes").unwrap_or_default();
+    let index = text.split("IDX:").nth(1).unwrap_or_default();
+    let index = index.split(')').next().unwrap_or_default();
+    format!("{node}:{index}")
+}
+
+/// Processes, files, cgroups and mounts that a lab left behind.
+pub fn leftovers(id: &str, dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("proc").flatten() {
+        let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+        let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+        let ours = text("environ").contains(id) || text("cgroup").contains(id);
+        let cmdline = text("cmdline").replace('\0', " ");
+        let in_dir = cmdline.contains(&*dir.to_string_lossy());
+        // One that has ended and that init has not waited for yet is nothing.
+        let ended = text("stat").contains(") Z 1 ");
+        if ended {
+            continue;
+        }
+        if entry.file_name().as_encoded_bytes()[0].is_ascii_digit() && (ours || in_dir) {
+            found.push(format!("process {}: {cmdline}", entry.path().display()));
+        }
+    }
+    if text("/proc/mounts").contains(id) {
+        found.push("a mount".to_string());
+    }
+    if dir.exists() {
+        found.push(dir.display().to_string());
+    }
+    let tree = ["/sys/fs/cgroup", "/dev"].map(Path::new);
+    let below = fs::read_dir(tree[0]).into_iter().flatten().flatten();
+    let places = below
+        .map(|entry| entry.path())
+        .chain(tree.map(Path::to_path_buf));
+    found.extend(
+        places
+            .map(|place| place.join(format!("gpuos-lab-{id}")))
+            .filter(|path| path.exists())
+            .map(|path| path.display().to_string()),
+    );
+    found
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
