@@ -160,7 +160,6 @@ impl Planner {
     ) {
         let within = (level < self.fabric.levels).then_some(level);
         self.offers(idle, job, within);
-        self.gang.covered.fill(false);
         for at in 0..self.fabric.spans(level).len() {
             let span = self.fabric.spans(level)[at];
             if !self.gather(job, level, span) || self.select(job, level).is_none() {

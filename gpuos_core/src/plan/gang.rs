@@ -37,6 +37,9 @@ pub struct Entry {
     pub distance: u32,
 }
 
+/// Added to the rank of nodes to avoid; more than any rank by affinity.
+const AVOID: u32 = 1 << 16;
+
 /// Rank of a domain, lower first.
 type Key = [u32; 8];
 
@@ -46,10 +49,11 @@ pub struct Scratch {
     /// By node: what it offers; `units` = 0 for none.
     pub offers: Vec<Entry>,
     /// Whether a node is in a domain that was offered already.
-    pub covered: Vec<bool>,
+    covered: Vec<bool>,
     /// By level and domain: units of room.
     room: Vec<Vec<u32>>,
-    options: Vec<(Key, Span)>,
+    /// Domains with room, and the room that stays over in each.
+    options: Vec<(Key, Span, u32)>,
     /// Nodes of the domain at hand that must be part, and the others.
     pub must: Vec<Entry>,
     pub others: Vec<Entry>,
@@ -95,7 +99,8 @@ impl Scratch {
 
 impl Planner {
     /// Puts choice number `skip` on domains of the levels `from..=to` into `self.choice`; else
-    /// takes the number of choices off `skip`. With `within`, all nodes lie in one domain of
+    /// takes the number of choices off `skip`. After the domains of a level come those with room
+    /// left over once more, with other nodes. With `within`, all nodes lie in one domain of
     /// that level. Domains that contain one with room at a level asked before give nothing new
     /// and are left out, also across calls with ascending `from`.
     pub(super) fn gang(
@@ -115,32 +120,50 @@ impl Planner {
             self.gang.options.clear();
             for at in 0..self.fabric.spans(level).len() {
                 let span = self.fabric.spans(level)[at];
-                if self.gather(job, level, span)
-                    && let Some(key) = self
-                        .select(job, level)
-                        .map(|left| self.key(job, level, span, left))
-                {
-                    self.gang.options.push((key, span));
+                if self.covered(level, span) || !self.gather(job, level, span) {
+                    continue;
+                }
+                if let Some(left) = self.select(job, level) {
+                    let key = self.key(job, level, span, left);
+                    self.gang.options.push((key, span, left));
                 }
             }
-            let found = self.gang.options.len();
-            let nth = *skip as usize;
-            if nth < found {
-                let (_, &mut (_, span), _) = self.gang.options.select_nth_unstable(nth);
-                self.gather(job, level, span);
-                self.select(job, level);
-                self.settle(job, offered, found as u32);
-                return true;
-            }
-            *skip -= found as u32;
-            for at in 0..found {
-                let span = self.gang.options[at].1;
+            let found = self.gang.options.len() as u32;
+            for &(_, span, _) in &self.gang.options {
                 for &node in self.fabric.nodes(level, span) {
                     self.gang.covered[node as usize] = true;
                 }
             }
+            for again in [false, true] {
+                if again {
+                    self.gang.options.retain(|&(_, _, left)| left > 0);
+                }
+                let count = self.gang.options.len() as u32;
+                if *skip >= count {
+                    *skip -= count;
+                } else {
+                    let nth = self.gang.options.select_nth_unstable(*skip as usize);
+                    let span = nth.1.1;
+                    self.gather(job, level, span);
+                    self.select(job, level);
+                    if again {
+                        self.avoid_picked(job, level, span);
+                    }
+                    self.settle(job, offered, found);
+                    return true;
+                }
+            }
         }
         false
+    }
+
+    /// Chooses again in the domain, with as few of the nodes in `picked` as possible.
+    fn avoid_picked(&mut self, job: &Job, level: usize, span: Span) {
+        for entry in &self.gang.picked {
+            self.gang.offers[entry.node as usize].distance += AVOID;
+        }
+        self.gather(job, level, span);
+        self.select(job, level);
     }
 
     /// Finds out what each node offers; returns how many offer something.
@@ -188,7 +211,15 @@ impl Planner {
         pick.set
     }
 
-    /// Collects the offers of a domain; false when it can give nothing new.
+    /// Whether part of the domain was offered at a narrower level.
+    fn covered(&self, level: usize, span: Span) -> bool {
+        let mut nodes = self.fabric.nodes(level, span).iter();
+        nodes.any(|&node| {
+            self.gang.covered[node as usize] && self.gang.offers[node as usize].units > 0
+        })
+    }
+
+    /// Collects the offers of a domain; false when a node that must be part offers nothing there.
     pub(super) fn gather(&mut self, job: &Job, level: usize, span: Span) -> bool {
         let scratch = &mut self.gang;
         scratch.must.clear();
@@ -197,9 +228,6 @@ impl Planner {
             let entry = scratch.offers[node as usize];
             if entry.units == 0 {
                 continue;
-            }
-            if scratch.covered[node as usize] {
-                return false;
             }
             if job.required.binary_search(&node).is_ok() {
                 scratch.must.push(entry);

@@ -98,14 +98,6 @@ impl<'a> Job<'a> {
         u64::from(self.unit) * u64::from(self.units.unwrap_or(1))
     }
 
-    /// Number of nodes as a person writes it.
-    pub fn range(&self) -> String {
-        match self.min == self.max {
-            true => self.min.to_string(),
-            false => format!("{} to {}", self.min, self.max),
-        }
-    }
-
     /// How many units a node has room for; with one unit per node, 0 or 1.
     pub fn room(&self, state: &NodeState) -> u32 {
         let cpus = state.free_cpus;

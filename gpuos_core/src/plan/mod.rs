@@ -183,37 +183,30 @@ impl Planner {
             gang.min = gang.min.max(2);
         }
         let spread = gang.max >= gang.min && gang.units.is_none_or(|units| units >= gang.min);
-        let mut one = |p: &mut Planner, linked| on_one && p.one(view, job, linked, &mut skip);
+        let one = |planner: &mut Planner, linked, skip: &mut u32| {
+            on_one && planner.one(view, job, linked, skip)
+        };
+        let several = |planner: &mut Planner, from, to, within, skip: &mut u32| {
+            spread && planner.gang(view, &gang, from, to, within, skip)
+        };
+        let skip = &mut skip;
         match wish {
             Some((Reach::NvLink(at), required)) => {
-                if one(self, Linked::Must(at)) {
-                    return true;
-                }
-                if let Some(at) = at
-                    && spread
-                    && self.gang(view, &gang, 0, at, required.then_some(at), &mut skip)
-                {
-                    return true;
-                }
-                if required {
-                    return false;
-                }
-                let mut one =
-                    |p: &mut Planner, linked| on_one && p.one(view, job, linked, &mut skip);
-                if one(self, Linked::MustNot(at)) {
-                    return true;
-                }
-                spread && self.gang(view, &gang, at.map_or(0, |at| at + 1), any, None, &mut skip)
+                let across = |planner: &mut Planner, skip: &mut u32| {
+                    let within = if required { at } else { None };
+                    at.is_some_and(|level| several(planner, 0, level, within, skip))
+                };
+                one(self, Linked::Must(at), skip)
+                    || across(self, skip)
+                    || !required
+                        && (one(self, Linked::MustNot(at), skip)
+                            || several(self, at.map_or(0, |level| level + 1), any, None, skip))
             }
-            Some((Reach::Node, true)) => one(self, Linked::Ignore),
+            Some((Reach::Node, true)) => one(self, Linked::Ignore, skip),
             Some((Reach::Fabric(level), true)) => {
-                one(self, Linked::Ignore)
-                    || spread && self.gang(view, &gang, 0, level, Some(level), &mut skip)
+                one(self, Linked::Ignore, skip) || several(self, 0, level, Some(level), skip)
             }
-            _ => {
-                one(self, Linked::Ignore)
-                    || spread && self.gang(view, &gang, 0, any, None, &mut skip)
-            }
+            _ => one(self, Linked::Ignore, skip) || several(self, 0, any, None, skip),
         }
     }
 }

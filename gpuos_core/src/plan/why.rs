@@ -3,6 +3,7 @@
 use super::job::{Assume, Job, View};
 use super::types::{Unit, Wait};
 use super::{Planner, Reach};
+use crate::model::NO_DOMAIN;
 
 /// The domain that comes nearest to having room.
 struct Nearest {
@@ -57,28 +58,7 @@ impl Planner {
 
     fn never(&mut self, empty: View, job: &Job, required: Option<(Reach, bool)>) -> String {
         let Some((reach, _)) = required.filter(|_| self.search(empty, job, None, 0)) else {
-            return match self.capacity(empty, job) {
-                Wait::Capacity {
-                    feasible_nodes,
-                    needed_nodes,
-                    free_gpus,
-                    needed_gpus,
-                } if job.units.is_some() && job.max > 1 => format!(
-                    "the job needs {needed_gpus} GPUs on {} nodes; the cluster has {free_gpus} \
-                     GPUs in service, and {feasible_nodes} of {needed_nodes} nodes that could take a share",
-                    job.range()
-                ),
-                Wait::Capacity {
-                    feasible_nodes,
-                    needed_nodes,
-                    ..
-                } => format!(
-                    "the job needs {needed_nodes} nodes with {} GPUs each; the cluster has \
-                     {feasible_nodes} such nodes in service",
-                    job.gpus_on_one()
-                ),
-                _ => String::new(),
-            };
+            return self.never_anywhere(empty, job);
         };
         let level = self.level_name(reach);
         if job.min > 1 && matches!(reach, Reach::Node | Reach::NvLink(None)) {
@@ -86,6 +66,16 @@ impl Planner {
                 "{} nodes cannot lie within one domain of the level {level}",
                 job.min
             );
+        }
+        if let Reach::NvLink(Some(at)) | Reach::Fabric(at) = reach {
+            let domain = |&node: &u32| self.fabric.domain(at, node);
+            let first = job.required.first().map(domain);
+            let one = |node| first == Some(domain(node)) && first != Some(NO_DOMAIN);
+            if !job.required.iter().all(one) {
+                return format!(
+                    "the nodes that the job names do not lie within one domain of the level {level}"
+                );
+            }
         }
         let nearest = self.nearest(empty, job, reach);
         let what = match nearest.unit {
@@ -96,6 +86,33 @@ impl Planner {
             "the job needs {} {what} within one domain of the level {level}; the largest ({}) has {}",
             nearest.need, nearest.domain, nearest.have
         )
+    }
+
+    fn never_anywhere(&mut self, empty: View, job: &Job) -> String {
+        let Nearest {
+            unit, have, need, ..
+        } = self.nearest_domain(empty, job, self.fabric.levels);
+        let mut named = job.required.iter();
+        if let Some(&node) = named.find(|&&n| self.gang.offers[n as usize].units == 0) {
+            return format!(
+                "the job names node {}, which has no room for its GPUs even when it is idle",
+                self.cluster.nodes[node as usize].name
+            );
+        }
+        let on = match (job.min, job.max) {
+            (1, 1) => "1 node".to_string(),
+            (min, max) if min == max => format!("{min} nodes"),
+            (min, max) => format!("{min} to {max} nodes"),
+        };
+        match unit {
+            Unit::Gpus => format!(
+                "the job needs {need} GPUs on {on}; the cluster has room for {have} on so many nodes"
+            ),
+            Unit::Nodes => format!(
+                "the job needs {on} with {} GPUs each; {have} nodes of the cluster have so many in service",
+                job.unit
+            ),
+        }
     }
 
     fn nearest(&mut self, view: View, job: &Job, reach: Reach) -> Nearest {
@@ -134,11 +151,14 @@ impl Planner {
     }
 
     fn nearest_domain(&mut self, view: View, job: &Job, level: usize) -> Nearest {
-        self.offers(view, job, Some(level));
-        self.gang.covered.fill(false);
+        self.offers(view, job, (level < self.fabric.levels).then_some(level));
         let mut best: Option<Nearest> = None;
         for at in 0..self.fabric.spans(level).len() {
             let span = self.fabric.spans(level)[at];
+            let holds = |&node: &u32| self.fabric.domain(level, node) == span.domain;
+            if !job.required.iter().all(holds) {
+                continue;
+            }
             let nodes = self.fabric.nodes(level, span);
             let rooms = nodes.iter().map(|&n| self.gang.offers[n as usize].units);
             let mut rooms: Vec<u32> = rooms.filter(|&units| units > 0).collect();
@@ -151,12 +171,10 @@ impl Planner {
             };
             // Nearest by the part of what is needed that it has.
             let ratio = |n: &Nearest| u64::from(n.have) * 1000 / u64::from(n.need.max(1));
-            let domains = &self.cluster.fabric.levels[level].domains;
+            let names = self.cluster.fabric.levels.get(level).map(|l| &l.domains);
+            let name = names.and_then(|names| names.get(span.domain as usize));
             let here = Nearest {
-                domain: domains
-                    .get(span.domain as usize)
-                    .cloned()
-                    .unwrap_or_default(),
+                domain: name.cloned().unwrap_or_default(),
                 unit,
                 have,
                 need,

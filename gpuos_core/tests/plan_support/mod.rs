@@ -176,7 +176,8 @@ pub fn cluster(types: &[Arc<NodeType>], levels: &[(&str, Vec<u32>)]) -> Cluster 
 
 /// `nodes` nodes of one type in leaves of `leaf` nodes and spines of `spine` leaves.
 pub fn tree(node_type: NodeType, nodes: u32, leaf: u32, spine: u32) -> Cluster {
-    let types = vec![Arc::new(node_type); nodes as usize];
+    let one = Arc::new(node_type);
+    let types = vec![one; nodes as usize];
     let leaves = (0..nodes).map(|n| n / leaf).collect();
     let spines = (0..nodes).map(|n| n / leaf / spine).collect();
     cluster(&types, &[("leaf", leaves), ("spine", spines)])
