@@ -1,1 +1,20 @@
-//! Slurm select plugin: cons_tres, steered to the nodes and GPUs that gpuos plans.
+//! `select/gpuos`: Slurm's cons_tres, steered to the nodes and GPUs that gpuos plans.
+//!
+//! The plugin opens the `select_cons_tres.so` that Slurm ships and forwards every call to it
+//! ([`forward`]). The few calls that it does more in are written out in [`exports`]; whatever goes
+//! wrong there ends in the plain forwarded call.
+
+mod call;
+mod cluster;
+mod decide;
+mod engine;
+mod exports;
+mod forward;
+mod ledger;
+mod note;
+mod reasons;
+mod request;
+mod settings;
+mod snapshot;
+mod start;
+mod steer;

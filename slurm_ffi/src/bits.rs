@@ -98,6 +98,20 @@ impl<'a> Bitmap<'a> {
         }
     }
 
+    /// Copies the words into `to`, to be put back by [`Bitmap::restore`].
+    pub fn save(self, to: &mut Vec<u64>) {
+        to.clear();
+        to.extend((0..self.len().div_ceil(64)).map(|index| self.chunk(index)));
+    }
+
+    /// Puts back what [`Bitmap::save`] copied from a bitmap of the same length.
+    pub fn restore(self, from: &[u64]) {
+        for (index, word) in from.iter().enumerate().take(self.len().div_ceil(64)) {
+            // SAFETY: index is within the words that `len` bits take.
+            unsafe { self.word(index).write(*word) }
+        }
+    }
+
     /// Number of set bits.
     pub fn count(self) -> usize {
         (0..self.len().div_ceil(64))

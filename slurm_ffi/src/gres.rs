@@ -4,9 +4,10 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
+use crate::api::Api;
 use crate::bits::Bitmap;
 use crate::handles::{field, place, text};
-use crate::layout::GresNode;
+use crate::layout::{GresJob, GresNode};
 
 /// Slurm's `gres_node_state_t` of one GRES on one node, borrowed for the length of one call.
 #[derive(Clone, Copy)]
@@ -33,6 +34,11 @@ impl<'a> NodeGres<'a> {
     fn get<T: crate::mem::Plain>(self, offset: usize) -> T {
         // SAFETY: `new`'s caller vouches for the structure and its layout.
         unsafe { field(self.pointer, offset) }
+    }
+
+    /// Slurm's pointer, to come back with within the same call.
+    pub fn raw(self) -> *mut c_void {
+        self.pointer
     }
 
     /// Units that exist (`gres_cnt_avail`).
@@ -164,6 +170,144 @@ impl<'a> NodeGres<'a> {
             if bits.test(bit) {
                 bits.put(bit, false);
                 self.count(bit, false);
+            }
+        }
+    }
+}
+
+/// Slurm's `gres_job_state_t`: a job's request for one GRES, and what cons_tres selected for it.
+#[derive(Clone, Copy)]
+pub struct JobGres<'a> {
+    pointer: *mut c_void,
+    layout: &'a GresJob,
+    life: PhantomData<&'a mut c_void>,
+}
+
+impl<'a> JobGres<'a> {
+    /// Takes a `gres_job_state_t *`; `None` for null.
+    ///
+    /// # Safety
+    /// As [`NodeGres::new`], for a job's request, with the job write lock.
+    pub unsafe fn new(pointer: *mut c_void, layout: &'a GresJob) -> Option<JobGres<'a>> {
+        (!pointer.is_null()).then_some(JobGres {
+            pointer,
+            layout,
+            life: PhantomData,
+        })
+    }
+
+    fn get<T: crate::mem::Plain>(self, offset: usize) -> T {
+        // SAFETY: `new`'s caller vouches for the structure and its layout.
+        unsafe { field(self.pointer, offset) }
+    }
+
+    /// `--gpus`
+    pub fn per_job(self) -> u64 {
+        self.get(self.layout.gres_per_job)
+    }
+
+    /// `--gpus-per-node`, `--gres`
+    pub fn per_node(self) -> u64 {
+        self.get(self.layout.gres_per_node)
+    }
+
+    /// `--gpus-per-socket`
+    pub fn per_socket(self) -> u64 {
+        self.get(self.layout.gres_per_socket)
+    }
+
+    /// `--gpus-per-task`
+    pub fn per_task(self) -> u64 {
+        self.get(self.layout.gres_per_task)
+    }
+
+    /// `--cpus-per-gpu`, 0 when not said.
+    pub fn cpus_per_gpu(self) -> u32 {
+        u32::from(self.get::<u16>(self.layout.cpus_per_gres))
+    }
+
+    /// The type asked for.
+    pub fn type_name(self) -> Option<&'a str> {
+        // SAFETY: null or a NUL-terminated string of Slurm's.
+        unsafe { text(self.get(self.layout.type_name)) }
+    }
+
+    fn nodes(self) -> usize {
+        self.get::<u32>(self.layout.total_node_cnt) as usize
+    }
+
+    fn slot(self, node: usize) -> Option<*mut *mut c_void> {
+        let array: usize = self.get(self.layout.gres_bit_select);
+        // SAFETY: gres_bit_select has total_node_cnt elements.
+        (array != 0 && node < self.nodes())
+            .then(|| unsafe { place(array as *mut c_void, node * 8) })
+    }
+
+    /// The devices that cons_tres selected on a node, if it selected any by name.
+    pub fn selected(self, node: usize) -> Option<Bitmap<'a>> {
+        // SAFETY: an element of gres_bit_select is null or a live bitstr_t.
+        unsafe { Bitmap::new(self.slot(node)?.read()) }
+    }
+
+    /// How many devices cons_tres selected on a node.
+    pub fn selected_count(self, node: usize) -> u64 {
+        let array: usize = self.get(self.layout.gres_cnt_node_select);
+        if array == 0 || node >= self.nodes() {
+            return 0;
+        }
+        // SAFETY: gres_cnt_node_select has total_node_cnt elements.
+        unsafe { field(array as *mut c_void, node * 8) }
+    }
+
+    /// Says which devices a node gives where cons_tres only counted them (no topology entry). Does nothing
+    /// where it chose by itself, or where the count differs. Returns whether the selection now is `devices`.
+    pub fn supply(self, api: &Api, node: usize, devices: u64, node_devices: usize) -> bool {
+        if let Some(chosen) = self.selected(node) {
+            return chosen.chunk(0) == devices;
+        }
+        if u64::from(devices.count_ones()) != self.selected_count(node) || node >= self.nodes() {
+            return false;
+        }
+        let array: usize = self.get(self.layout.gres_bit_select);
+        // SAFETY: the array and the bitmap come from Slurm's allocator, which frees them with the job; the
+        // array gets the length that Slurm expects (total_node_cnt).
+        unsafe {
+            if array == 0 {
+                let new = (api.xcalloc)(
+                    self.nodes(),
+                    8,
+                    true,
+                    true,
+                    c"gpuos".as_ptr(),
+                    0,
+                    c"supply".as_ptr(),
+                );
+                if new.is_null() {
+                    return false;
+                }
+                *place::<*mut c_void>(self.pointer, self.layout.gres_bit_select) = new;
+            }
+            let map = (api.bit_alloc)(node_devices as i64);
+            let Some(bits) = Bitmap::new(map) else {
+                return false;
+            };
+            each(devices).for_each(|bit| bits.put(bit, true));
+            match self.slot(node) {
+                Some(slot) => *slot = map,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes back what an earlier [`JobGres::supply`] left on a node: Slurm would use it again.
+    pub fn withdraw(self, api: &Api, node: usize) {
+        if let Some(slot) = self.slot(node) {
+            // SAFETY: the element is null or a bitmap of this request's own; bit_free leaves null.
+            unsafe {
+                if !slot.read().is_null() {
+                    (api.bit_free)(slot);
+                }
             }
         }
     }

@@ -100,6 +100,33 @@ impl<'a> Job<'a> {
         self.get(self.layout.job.start_time)
     }
 
+    /// Slurm's pointer, for the self-check.
+    pub fn raw(self) -> *mut c_void {
+        self.pointer
+    }
+
+    /// Numeric user id.
+    pub fn user_id(self) -> u32 {
+        self.get(self.layout.job.user_id)
+    }
+
+    /// Job name.
+    pub fn name(self) -> Option<&'a str> {
+        // SAFETY: null or a NUL-terminated string of the record.
+        unsafe { text(self.get(self.layout.job.name)) }
+    }
+
+    /// User name, where slurmctld knows it.
+    pub fn user_name(self) -> Option<&'a str> {
+        // SAFETY: null or a NUL-terminated string of the record.
+        unsafe { text(self.get(self.layout.job.user_name)) }
+    }
+
+    /// Code of the reason why the job waits.
+    pub fn reason(self) -> u32 {
+        self.get(self.layout.job.state_reason)
+    }
+
     /// Tasks (0 = not said).
     pub fn tasks(self) -> u32 {
         known(self.detail(self.layout.details.num_tasks))
@@ -228,7 +255,9 @@ impl<'a> Job<'a> {
         unsafe {
             let slot = place::<*mut c_void>(self.pointer, offset);
             (api.xfree)(slot);
-            *slot = api.xstrdup(value).cast();
+            if !value.is_empty() {
+                *slot = api.xstrdup(value).cast();
+            }
         }
     }
 }
@@ -311,22 +340,23 @@ impl<'a> Node<'a> {
 /// Slurm's table of nodes.
 #[derive(Clone, Copy)]
 pub struct NodeTable {
-    table: *mut *mut *mut c_void,
-    count: *mut i32,
+    // Addresses of Slurm's two globals, as numbers so that the handle can be kept in a static.
+    table: usize,
+    count: usize,
 }
 
 impl NodeTable {
     /// Finds the table in this daemon.
     pub fn find() -> Option<NodeTable> {
-        let table = crate::api::symbol(c"node_record_table_ptr")?.cast();
-        let count = crate::api::symbol(c"node_record_count")?.cast();
+        let table = crate::api::symbol(c"node_record_table_ptr")? as usize;
+        let count = crate::api::symbol(c"node_record_count")? as usize;
         Some(NodeTable { table, count })
     }
 
     /// Number of slots.
     pub fn len(self) -> usize {
         // SAFETY: Slurm's global int.
-        usize::try_from(unsafe { self.count.read() }).unwrap_or(0)
+        usize::try_from(unsafe { (self.count as *const i32).read() }).unwrap_or(0)
     }
 
     /// Whether there is no slot.
@@ -344,7 +374,7 @@ impl NodeTable {
         }
         // SAFETY: the table has node_record_count slots and does not move under the node lock.
         unsafe {
-            let table = self.table.read();
+            let table = (self.table as *const *mut *mut c_void).read();
             if table.is_null() {
                 std::ptr::null_mut()
             } else {

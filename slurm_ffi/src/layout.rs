@@ -142,7 +142,7 @@ layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
         magic, details, gres_list_req, job_id, job_resrcs, name, part_ptr, spank_job_env, spank_job_env_size,
-        start_time, state_desc, state_reason, system_comment, user_id,
+        start_time, state_desc, state_reason, system_comment, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {

@@ -1,0 +1,203 @@
+//! Calls into the cons_tres that stands behind this plugin.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::forward;
+
+/// The functions of cons_tres that gpuos calls itself.
+#[derive(Clone, Copy)]
+pub enum Entry {
+    /// `init`
+    Init,
+    /// `fini`
+    Fini,
+    /// `select_p_job_test`
+    JobTest,
+    /// `select_p_select_nodeinfo_set`
+    NodeinfoSet,
+    /// `select_p_job_fini`
+    JobFini,
+    /// `select_p_job_resized`
+    JobResized,
+    /// `select_p_job_expand`
+    JobExpand,
+    /// `select_p_node_init`
+    NodeInit,
+    /// `select_p_reconfigure`
+    Reconfigure,
+}
+
+const NAMES: [&CStr; 9] = [
+    c"init",
+    c"fini",
+    c"select_p_job_test",
+    c"select_p_select_nodeinfo_set",
+    c"select_p_job_fini",
+    c"select_p_job_resized",
+    c"select_p_job_expand",
+    c"select_p_node_init",
+    c"select_p_reconfigure",
+];
+
+static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Looks up every [`Entry`] in the cons_tres that [`forward::open`] loaded.
+pub fn bind() {
+    for (slot, name) in ADDRESSES.iter().zip(NAMES) {
+        slot.store(
+            forward::symbol(name).map_or(0, |address| address as usize),
+            Ordering::Release,
+        );
+    }
+}
+
+fn address(entry: Entry) -> Option<usize> {
+    let address = ADDRESSES[entry as usize].load(Ordering::Acquire);
+    (address != 0).then_some(address)
+}
+
+/// Calls an entry with up to two pointer arguments. SLURM_ERROR where cons_tres is not loaded.
+pub fn forward_plain(entry: Entry, a: *mut c_void, b: *mut c_void) -> c_int {
+    let Some(address) = address(entry) else {
+        return -1;
+    };
+    // SAFETY: the entries of this kind take no, one or two pointers and return int; surplus arguments
+    // stay unread in registers. The pointers are those that Slurm passed to the entry of the same name.
+    unsafe {
+        transmute::<usize, unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>(address)(a, b)
+    }
+}
+
+type JobTest = unsafe extern "C" fn(
+    *mut c_void,
+    *mut c_void,
+    u32,
+    u32,
+    u32,
+    u16,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// What a call of `job_test` asks for (low byte of its mode).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Start the job now.
+    RunNow,
+    /// When could it start.
+    WillRun,
+    /// Anything else: never steered.
+    Other,
+}
+
+/// The arguments of one `select_p_job_test`.
+pub struct Call {
+    /// `job_record_t *`
+    pub job: *mut c_void,
+    /// `bitstr_t *`: candidates in, choice out.
+    pub nodes: *mut c_void,
+    /// Fewest nodes.
+    pub min_nodes: u32,
+    /// Most nodes.
+    pub max_nodes: u32,
+    /// Nodes wanted.
+    pub req_nodes: u32,
+    mode: u16,
+    /// Jobs that may be preempted, or null.
+    pub preemptable: *mut c_void,
+    preempted: *mut *mut c_void,
+    excluded: *mut c_void,
+    will_run: *mut c_void,
+    answered: Cell<Option<c_int>>,
+}
+
+impl Call {
+    #[allow(clippy::too_many_arguments, reason = "the signature is Slurm's")]
+    pub fn new(
+        job: *mut c_void,
+        nodes: *mut c_void,
+        min_nodes: u32,
+        max_nodes: u32,
+        req_nodes: u32,
+        mode: u16,
+        preemptable: *mut c_void,
+        preempted: *mut *mut c_void,
+        excluded: *mut c_void,
+        will_run: *mut c_void,
+    ) -> Call {
+        Call {
+            job,
+            nodes,
+            min_nodes,
+            max_nodes,
+            req_nodes,
+            mode,
+            preemptable,
+            preempted,
+            excluded,
+            will_run,
+            answered: Cell::new(None),
+        }
+    }
+
+    /// What the call asks for.
+    pub fn mode(&self) -> Mode {
+        match self.mode & 0xff {
+            0 => Mode::RunNow,
+            2 => Mode::WillRun,
+            _ => Mode::Other,
+        }
+    }
+
+    /// Whether it is of a kind that is steered at all. TEST_ONLY asks "could it ever run": that is
+    /// for Slurm alone to say.
+    pub fn may_be_steered(&self) -> bool {
+        self.mode() != Mode::Other && !self.job.is_null() && !self.nodes.is_null()
+    }
+
+    /// Asks cons_tres, with the node bitmap as it stands now.
+    pub fn forward(&self) -> c_int {
+        let code = self.ask(self.preemptable, self.preempted);
+        if code == 0 {
+            self.answered.set(Some(code));
+        }
+        code
+    }
+
+    /// Asks cons_tres without leave to preempt: a question whose answer is thrown away.
+    pub fn forward_without_preemption(&self) -> c_int {
+        self.ask(std::ptr::null_mut(), std::ptr::null_mut())
+    }
+
+    fn ask(&self, preemptable: *mut c_void, preempted: *mut *mut c_void) -> c_int {
+        let Some(address) = address(Entry::JobTest) else {
+            return -1;
+        };
+        // SAFETY: the arguments are Slurm's own, in its order; see exports for the tenth.
+        unsafe {
+            transmute::<usize, JobTest>(address)(
+                self.job,
+                self.nodes,
+                self.min_nodes,
+                self.max_nodes,
+                self.req_nodes,
+                self.mode,
+                preemptable,
+                preempted,
+                self.excluded,
+                self.will_run,
+            )
+        }
+    }
+
+    /// For the way out after a panic: asks cons_tres unless it has already said yes, in which case
+    /// asking again would choose twice.
+    pub fn forward_once(&self) -> c_int {
+        self.answered.get().unwrap_or_else(|| self.forward())
+    }
+}

@@ -1,0 +1,270 @@
+//! One `job_test`, from the job's record to the answer for Slurm.
+
+use std::ffi::c_int;
+
+use gpuos_core::explain;
+use gpuos_core::options::JobOptions;
+use gpuos_core::plan::{GpuShape, Placement, Wait};
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::JobGres;
+use slurm_ffi::handles::{Job, gres_data};
+use slurm_ffi::log;
+
+use crate::call::{Call, Mode};
+use crate::engine::Engine;
+use crate::reasons;
+use crate::request::{self, Wanted};
+use crate::steer::Purpose;
+
+/// Slurm's "no" to a job that cannot start now.
+const NOT_NOW: c_int = -1;
+
+/// How many domains are asked for the start of a job that waits for a required level.
+const FUTURES: u32 = 16;
+
+impl Engine {
+    /// Decides one call; `None` hands it on as it came.
+    pub(crate) fn decide(&mut self, call: &Call) -> Option<c_int> {
+        if !self.settings.config.slurm.steer {
+            return None;
+        }
+        let layout = self.layout;
+        // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
+        // release whose layout the self-check accepted.
+        let (job, nodes) = unsafe { (Job::new(call.job, layout)?, Bitmap::new(call.nodes)?) };
+        if job.id() == 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        let requested = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
+        // SAFETY: as above. Several GPU types in one request are left to Slurm.
+        let gpus = match requested.items() {
+            [one] => unsafe { JobGres::new(*one, &layout.gres_job)? },
+            _ => return None,
+        };
+        // SAFETY: as above.
+        unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
+        let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
+            log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
+            JobOptions::default()
+        });
+        if options.off {
+            return None;
+        }
+        // SAFETY: as above.
+        unsafe {
+            self.snapshot
+                .take(&self.source(), nodes, gpus.type_name(), &self.ledger)
+        };
+        if self.snapshot.unlisted || !self.model() {
+            return None;
+        }
+        let policy = &self.settings.config.policy;
+        let mut wanted = request::build(
+            call,
+            job,
+            gpus,
+            &options,
+            policy.topology.as_ref(),
+            &policy.placement,
+        )?;
+        if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
+            &wanted.request.placement
+        {
+            let states = &mut self.snapshot.states;
+            self.ledger.for_each_named(names, |node| {
+                if let Some(state) = states.get_mut(node as usize) {
+                    state.affinity = state.affinity.saturating_add(1);
+                }
+            });
+        }
+        self.steering.begin(nodes);
+        if call.mode() == Mode::RunNow {
+            self.withdraw(gpus, nodes);
+        }
+        let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
+            self.drop_note(call);
+            return None;
+        };
+        if code == 0 && call.mode() == Mode::RunNow {
+            self.settle_selection(call, nodes, &wanted.request);
+        }
+        Some(code)
+    }
+
+    /// Takes back selections that an earlier RUN_NOW of this job was given and never used.
+    fn withdraw(&mut self, gpus: JobGres<'_>, nodes: Bitmap<'_>) {
+        for node in nodes.iter() {
+            if self
+                .snapshot
+                .places
+                .get(node)
+                .is_some_and(|place| place.flat && place.gres != 0)
+            {
+                gpus.withdraw(self.api, node);
+            }
+        }
+    }
+
+    /// Offers choices to cons_tres, best first. `None`: let it choose by itself.
+    fn offer(
+        &mut self,
+        call: &Call,
+        job: Job<'_>,
+        nodes: Bitmap<'_>,
+        wanted: &mut Wanted,
+    ) -> Option<c_int> {
+        let attempts = u32::from(self.settings.config.slurm.attempts);
+        let required = wanted
+            .request
+            .topology
+            .as_ref()
+            .is_some_and(|wish| wish.required);
+        let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
+        let mut wait = None;
+        // Once with the CPUs and memory that the ledger knows, once more without that advice.
+        for cpus_known in [true, false] {
+            if !cpus_known {
+                self.snapshot.forget_cpus();
+            }
+            if !matches!(
+                wanted.request.gpus,
+                GpuShape::Total(_) | GpuShape::PerTask { .. }
+            ) {
+                (wanted.request.min_nodes, wanted.request.max_nodes) = (wanted.nodes, wanted.nodes);
+            }
+            let mut skip = 0;
+            let mut refused = false;
+            while skip < attempts {
+                let planner = self.planner.as_mut()?;
+                match planner.plan(&self.snapshot.states, &wanted.request, skip) {
+                    Ok(choice) => {
+                        let code = self.steering.attempt(
+                            call,
+                            nodes,
+                            &self.layout.gres_node,
+                            &self.snapshot,
+                            choice,
+                            Purpose::Answer,
+                        );
+                        if code == 0 {
+                            self.chosen.clone_from(choice);
+                            self.attempt = skip;
+                            return Some(code);
+                        }
+                        skip += 1;
+                        refused = true;
+                    }
+                    Err(why)
+                        if skip == 0
+                            && fewer(&why)
+                                .is_some_and(|n| n >= min && n < wanted.request.max_nodes) =>
+                    {
+                        // `-N 2-4` with room for three.
+                        let fit = fewer(&why).unwrap_or(min);
+                        (wanted.request.min_nodes, wanted.request.max_nodes) = (fit, fit);
+                        wait = Some(why);
+                    }
+                    Err(why) => {
+                        wait = (skip == 0).then_some(why).or(wait);
+                        break;
+                    }
+                }
+            }
+            // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
+            if refused {
+                wait = None;
+                break;
+            }
+        }
+        (wanted.request.min_nodes, wanted.request.max_nodes) = (min, max);
+        if required {
+            return Some(self.later(call, job, nodes, wanted, wait));
+        }
+        // Too few GPUs are free: cons_tres could only find the same, after a longer search.
+        let hopeless = matches!(&wait, Some(Wait::Capacity { feasible_nodes, needed_nodes, .. })
+            if feasible_nodes < needed_nodes && *needed_nodes <= min.max(1));
+        if hopeless
+            && call.mode() == Mode::RunNow
+            && call.preemptable.is_null()
+            && matches!(wanted.request.gpus, GpuShape::PerNode(_))
+            && !wanted.request.whole_nodes
+        {
+            return Some(NOT_NOW);
+        }
+        None
+    }
+
+    /// A required level that has no room now: preempt inside one domain if Slurm may, else say when the
+    /// first domain will have room, and why the job waits.
+    fn later(
+        &mut self,
+        call: &Call,
+        job: Job<'_>,
+        nodes: Bitmap<'_>,
+        wanted: &Wanted,
+        wait: Option<Wait>,
+    ) -> c_int {
+        let may_preempt = !call.preemptable.is_null();
+        let mut best: Option<(i64, u32)> = None;
+        if call.mode() == Mode::WillRun || may_preempt {
+            for n in 0..FUTURES {
+                let Some(planner) = self.planner.as_mut() else {
+                    break;
+                };
+                let Some(domain) = planner.future(&self.snapshot.states, &wanted.request, n) else {
+                    break;
+                };
+                let purpose = if call.mode() == Mode::RunNow {
+                    Purpose::Answer
+                } else {
+                    Purpose::Question
+                };
+                let layout = &self.layout.gres_node;
+                let code =
+                    self.steering
+                        .attempt(call, nodes, layout, &self.snapshot, domain, purpose);
+                if code != 0 {
+                    continue;
+                }
+                if purpose == Purpose::Answer {
+                    self.chosen.clone_from(domain);
+                    return code;
+                }
+                if best.is_none_or(|(start, _)| job.start_time() < start) {
+                    best = Some((job.start_time(), n));
+                }
+            }
+        }
+        let mut code = NOT_NOW;
+        if let (Some((_, n)), Some(planner)) = (best, self.planner.as_mut())
+            && let Some(domain) = planner.future(&self.snapshot.states, &wanted.request, n)
+        {
+            let layout = &self.layout.gres_node;
+            code =
+                self.steering
+                    .attempt(call, nodes, layout, &self.snapshot, domain, Purpose::Answer);
+        }
+        if let Some(wait) = wait {
+            let sentence = format!("gpuos: {}", explain::why_wait(&wait));
+            match call.mode() {
+                Mode::WillRun => reasons::show(self.api, job, &sentence),
+                _ => self.reasons.later(job.id(), sentence),
+            }
+        }
+        code
+    }
+}
+
+/// How many nodes would fit, where that is the reason to wait.
+fn fewer(wait: &Wait) -> Option<u32> {
+    match wait {
+        Wait::Capacity {
+            feasible_nodes,
+            needed_nodes,
+            ..
+        } if feasible_nodes < needed_nodes => Some(*feasible_nodes),
+        Wait::Level { have, need, .. } if have < need => Some(*have),
+        _ => None,
+    }
+}

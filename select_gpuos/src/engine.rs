@@ -1,0 +1,290 @@
+//! The state of the plugin in slurmctld, and the way of one `job_test` through it.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, TryLockError};
+
+use gpuos_core::plan::{Choice, Planner};
+use slurm_ffi::api::Api;
+use slurm_ffi::handles::{Job, NodeTable};
+use slurm_ffi::layout::{Fields, Layout};
+use slurm_ffi::release::Release;
+use slurm_ffi::{check, conf, log, mem};
+
+use crate::call::Call;
+use crate::cluster;
+use crate::ledger::{Held, Ledger};
+use crate::reasons::Reasons;
+use crate::settings::{self, Settings};
+use crate::snapshot::{Snapshot, Source};
+use crate::steer::Steering;
+
+/// slurmctld calls under its node write lock, one call at a time; the lock here is only ever found
+/// taken by a call of another kind, which then passes through rather than wait.
+static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
+
+/// How far the layout table has been held against this process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// Not yet: nothing is read but by reads that cannot fault.
+    None,
+    /// A job and all nodes fit.
+    Records,
+    /// So did the selection after a first successful RUN_NOW.
+    Selection,
+    /// Something did not fit: every call passes through until slurmctld restarts.
+    Refused,
+}
+
+/// Everything that steering needs.
+pub struct Engine {
+    pub(crate) api: &'static Api,
+    pub(crate) layout: &'static Layout,
+    strings: check::Strings,
+    fields: Fields,
+    table: NodeTable,
+    pub(crate) gpu_id: u32,
+    pub(crate) trust: Trust,
+    pub(crate) settings: Settings,
+    pub(crate) planner: Option<Planner>,
+    /// The choice that the last successful attempt followed.
+    pub(crate) chosen: Choice,
+    /// Which attempt that was, counted from 0.
+    pub(crate) attempt: u32,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) steering: Steering,
+    pub(crate) ledger: Ledger,
+    pub(crate) reasons: Reasons,
+    memory_counts: bool,
+}
+
+/// Prepares steering in slurmctld; in any other program, and for a release whose layout is not known,
+/// the plugin stays a plain forwarder.
+pub fn start(release: Release) {
+    // Only slurmctld has jobs to place.
+    if slurm_ffi::api::symbol(c"find_job_record").is_none() {
+        return;
+    }
+    match prepare(release) {
+        Ok(engine) if !engine.settings.config.slurm.steer => {
+            log::info(&format!(
+                "Slurm {release}: passing through to cons_tres, as gpuos.toml says (steer = false)"
+            ));
+        }
+        Ok(engine) => {
+            log::info(&format!("Slurm {release}: steering cons_tres"));
+            if let Ok(mut slot) = ENGINE.lock() {
+                *slot = Some(engine);
+            }
+        }
+        Err(why) => pass_through(&why),
+    }
+}
+
+fn pass_through(why: &str) {
+    log::error(&format!(
+        "passing through to cons_tres, jobs are scheduled as by stock Slurm: {why}"
+    ));
+}
+
+fn prepare(release: Release) -> Result<Engine, String> {
+    let fields = conf::fields(release)?;
+    // One per process: slurmctld initialises its select plugin once.
+    let layout: &'static Layout = Box::leak(Box::new(Layout::of(&fields)?));
+    let strings = check::Strings::of(&fields)?;
+    let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
+    let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
+    let settings = settings::load(&fields);
+    Ok(Engine {
+        api,
+        layout,
+        strings,
+        table,
+        gpu_id: check::gpu_id(api),
+        trust: Trust::None,
+        settings,
+        planner: None,
+        chosen: Choice::default(),
+        attempt: 0,
+        snapshot: Snapshot::default(),
+        steering: Steering::default(),
+        ledger: Ledger::default(),
+        reasons: Reasons::default(),
+        memory_counts: memory_counts(layout),
+        fields,
+    })
+}
+
+/// Whether memory is a consumable resource here (CR_MEMORY in SelectTypeParameters).
+fn memory_counts(layout: &Layout) -> bool {
+    const CR_MEMORY: u16 = 0x0010;
+    slurm_ffi::api::symbol(c"slurm_conf")
+        .and_then(|conf| mem::read::<u16>(conf as usize + layout.conf.select_type_param))
+        .is_some_and(|parameters| parameters & CR_MEMORY != 0)
+}
+
+fn with(work: impl FnOnce(&mut Engine)) {
+    match ENGINE.try_lock() {
+        Ok(mut slot) => {
+            if let Some(engine) = slot.as_mut() {
+                work(engine);
+            }
+        }
+        Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => {}
+    }
+}
+
+/// Steers one call, or hands it on as it came.
+pub fn job_test(call: &Call) -> c_int {
+    let mut answer = None;
+    with(|engine| {
+        if engine.trusts(call.job) {
+            answer = engine.decide(call);
+        }
+    });
+    answer.unwrap_or_else(|| call.forward())
+}
+
+/// A job has, or no longer has, what its record says.
+pub fn job_holds(job: *mut c_void) {
+    with(|engine| engine.note_holdings(job));
+}
+
+/// A job ends.
+pub fn job_ends(job: *mut c_void) {
+    with(|engine| {
+        if let Some(id) = mem::read::<u32>(job as usize + engine.layout.job.job_id) {
+            engine.ledger.remove(id);
+        }
+    });
+}
+
+/// The node table is being rebuilt; Slurm reports every running job again afterwards.
+pub fn forget_nodes() {
+    with(|engine| {
+        engine.planner = None;
+        engine.snapshot.signatures.clear();
+        engine.ledger.clear();
+    });
+}
+
+/// Reads the configuration files again.
+pub fn reload() {
+    with(|engine| {
+        engine.settings = settings::load(&engine.fields);
+        engine.planner = None;
+    });
+}
+
+impl Engine {
+    /// Where snapshots read from.
+    pub(crate) fn source(&self) -> Source<'static> {
+        Source {
+            api: self.api,
+            layout: self.layout,
+            table: self.table,
+            gpu_id: self.gpu_id,
+            memory_counts: self.memory_counts,
+        }
+    }
+
+    /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
+    fn trusts(&mut self, job: *mut c_void) -> bool {
+        match self.trust {
+            Trust::Refused => return false,
+            Trust::Records | Trust::Selection => return true,
+            Trust::None => {}
+        }
+        // A job without any GRES proves nothing and is not steered either.
+        let list = mem::read::<usize>(job as usize + self.layout.job.gres_list_req);
+        let id = mem::read::<u32>(job as usize + self.layout.job.job_id);
+        if list == Some(0) || id == Some(0) {
+            return false;
+        }
+        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
+            // SAFETY: job_test is called under slurmctld's node write lock.
+            .and_then(|()| unsafe {
+                check::nodes(
+                    self.api,
+                    self.layout,
+                    &self.strings,
+                    self.table,
+                    self.gpu_id,
+                )
+            });
+        self.settle(checked, Trust::Records);
+        self.trust == Trust::Records
+    }
+
+    /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
+    pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
+        if self.trust == Trust::Records {
+            let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
+                .and_then(|()| check::held(self.layout, job));
+            self.settle(checked, Trust::Selection);
+        }
+        self.trust == Trust::Selection
+    }
+
+    fn settle(&mut self, checked: Result<(), String>, next: Trust) {
+        match checked {
+            Ok(()) => self.trust = next,
+            Err(why) => {
+                self.trust = Trust::Refused;
+                pass_through(&format!(
+                    "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this \
+                     line with the exact Slurm package"
+                ));
+            }
+        }
+    }
+
+    /// Makes the cluster model, when there is none or a node has changed.
+    pub(crate) fn model(&mut self) -> bool {
+        if self.planner.is_some() && !self.snapshot.changed {
+            return true;
+        }
+        // SAFETY: called from job_test, under slurmctld's node write lock.
+        match unsafe { cluster::build(&self.source(), &self.settings) } {
+            Ok(cluster) => {
+                self.planner = Some(Planner::new(cluster));
+                self.snapshot.changed = false;
+                true
+            }
+            Err(why) => {
+                log::debug(&format!(
+                    "no model of the cluster, this job is placed by cons_tres: {why}"
+                ));
+                false
+            }
+        }
+    }
+
+    fn note_holdings(&mut self, record: *mut c_void) {
+        if self.trust == Trust::Refused || check::held(self.layout, record).is_err() {
+            return;
+        }
+        // SAFETY: Slurm's record of a job that was just given its nodes, under the job write lock; what is
+        // read here was just checked by reads that cannot fault.
+        let Some(job) = (unsafe { Job::new(record, &self.layout) }) else {
+            return;
+        };
+        let mut held = Vec::new();
+        job.for_each_held(|node, cpus, memory_mib| {
+            held.push(Held {
+                node: node as u32,
+                cpus,
+                memory_mib,
+            })
+        });
+        let mut names = vec![job.id().to_string(), job.user_id().to_string()];
+        if self.trust != Trust::None {
+            names.extend(
+                [job.name(), job.user_name()]
+                    .into_iter()
+                    .flatten()
+                    .map(str::to_owned),
+            );
+        }
+        self.ledger.set(job.id(), held, names);
+    }
+}

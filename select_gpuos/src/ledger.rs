@@ -1,0 +1,113 @@
+//! Which CPUs and how much memory running jobs hold on each node.
+//!
+//! Slurm keeps this in cons_tres's private state. The planner needs it only as advice (cons_tres
+//! has the last word), so it is followed from the start and end of jobs.
+
+use std::collections::HashMap;
+
+/// What one job holds on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Node index.
+    pub node: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// Host memory in MiB.
+    pub memory_mib: u64,
+}
+
+/// A running job.
+#[derive(Clone, Debug, Default)]
+pub struct Running {
+    held: Vec<Held>,
+    /// Names under which an affinity rule may mean this job: its id, its name, its user.
+    pub names: Vec<String>,
+}
+
+/// All running jobs, and their sums by node.
+#[derive(Default)]
+pub struct Ledger {
+    jobs: HashMap<u32, Running>,
+    sums: Vec<(u32, u64)>,
+}
+
+impl Ledger {
+    /// Replaces what is known of a job.
+    pub fn set(&mut self, job: u32, held: Vec<Held>, names: Vec<String>) {
+        self.remove(job);
+        for one in &held {
+            let index = one.node as usize;
+            if self.sums.len() <= index {
+                self.sums.resize(index + 1, (0, 0));
+            }
+            self.sums[index].0 += one.cpus;
+            self.sums[index].1 += one.memory_mib;
+        }
+        if !held.is_empty() {
+            self.jobs.insert(job, Running { held, names });
+        }
+    }
+
+    /// Forgets a job.
+    pub fn remove(&mut self, job: u32) {
+        for one in self.jobs.remove(&job).map(|r| r.held).unwrap_or_default() {
+            let sum = &mut self.sums[one.node as usize];
+            sum.0 = sum.0.saturating_sub(one.cpus);
+            sum.1 = sum.1.saturating_sub(one.memory_mib);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.jobs.clear();
+        self.sums.clear();
+    }
+
+    /// CPUs and MiB held on a node.
+    pub fn on(&self, node: usize) -> (u32, u64) {
+        self.sums.get(node).copied().unwrap_or((0, 0))
+    }
+
+    /// Calls `each` with the node of every job that one of `wanted` names.
+    pub fn for_each_named(&self, wanted: &[String], mut each: impl FnMut(u32)) {
+        for running in self.jobs.values() {
+            if running.names.iter().any(|name| wanted.contains(name)) {
+                running.held.iter().for_each(|one| each(one.node));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_follow_starts_resizes_and_ends() {
+        let mut ledger = Ledger::default();
+        let one = |node, cpus| Held {
+            node,
+            cpus,
+            memory_mib: 10,
+        };
+        ledger.set(
+            1,
+            vec![one(0, 4), one(2, 4)],
+            vec!["1".into(), "train".into()],
+        );
+        ledger.set(2, vec![one(2, 8)], vec!["2".into()]);
+        assert_eq!(
+            (ledger.on(0), ledger.on(2), ledger.on(9)),
+            ((4, 10), (12, 20), (0, 0))
+        );
+        ledger.set(1, vec![one(2, 2)], vec!["train".into()]);
+        assert_eq!((ledger.on(0), ledger.on(2)), ((0, 0), (10, 20)));
+        let mut nodes = Vec::new();
+        ledger.for_each_named(&["train".into()], |node| nodes.push(node));
+        assert_eq!(nodes, [2]);
+        ledger.remove(1);
+        ledger.remove(2);
+        ledger.remove(3);
+        assert_eq!(ledger.on(2), (0, 0));
+    }
+}

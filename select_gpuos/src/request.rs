@@ -1,0 +1,104 @@
+//! From Slurm's job record to the planner's request.
+
+use gpuos_core::options::JobOptions;
+use gpuos_core::plan::{GpuShape, Placement, Request, TopologyWish};
+use slurm_ffi::gres::JobGres;
+use slurm_ffi::handles::Job;
+
+use crate::call::Call;
+
+/// A job may name this many nodes; more cannot be a plan.
+const MOST_NODES: u32 = 1 << 20;
+
+/// The request of a job that asks for GPUs, and how many nodes it would like best.
+pub struct Wanted {
+    /// For the planner; `min_nodes` and `max_nodes` as Slurm asks in this call.
+    pub request: Request,
+    /// Nodes that Slurm would like to give (`-N 2-4`: 4), within min and max.
+    pub nodes: u32,
+}
+
+/// Builds the request; `None` for a form that is left to Slurm.
+pub fn build(
+    call: &Call,
+    job: Job<'_>,
+    gpus: JobGres<'_>,
+    options: &JobOptions,
+    default_topology: Option<&TopologyWish>,
+    default_placement: &Placement,
+) -> Option<Wanted> {
+    let mut min_nodes = call.min_nodes.max(1);
+    let mut max_nodes = call.max_nodes.clamp(min_nodes, MOST_NODES);
+    let mut nodes = call.req_nodes.clamp(min_nodes, max_nodes);
+    let per_node = small(gpus.per_node())?;
+    let per_job = small(gpus.per_job())?;
+    let per_task = small(gpus.per_task())?;
+    let per_socket = small(gpus.per_socket())?;
+    let tasks = job.tasks();
+
+    let shape = if per_node > 0 {
+        if per_job > 0 && per_job % per_node == 0 {
+            let exact = (per_job / per_node).clamp(min_nodes, max_nodes);
+            (min_nodes, max_nodes, nodes) = (exact, exact, exact);
+        }
+        GpuShape::PerNode(per_node)
+    } else if per_task > 0 {
+        let tasks = if tasks > 0 { tasks } else { per_job / per_task };
+        if tasks == 0 {
+            return None;
+        }
+        GpuShape::PerTask { per_task, tasks }
+    } else if per_socket > 0 {
+        GpuShape::PerSocket(per_socket)
+    } else if per_job > 0 {
+        GpuShape::Total(per_job)
+    } else {
+        return None;
+    };
+
+    // `-n 16 --ntasks-per-node=4` without -N needs four nodes although Slurm asks for at least one.
+    if tasks > 0 && job.tasks_per_node() > 0 {
+        let needed = tasks.div_ceil(job.tasks_per_node());
+        if needed > min_nodes && needed <= max_nodes {
+            min_nodes = needed;
+            nodes = nodes.max(needed);
+        }
+    }
+    let per_node_share = if nodes > 0 { job.min_cpus() / nodes } else { 0 };
+    let cpus_per_node = match shape {
+        // The split of CPUs over nodes is open; one task's CPUs are needed anywhere.
+        GpuShape::Total(_) | GpuShape::PerTask { .. } => {
+            job.min_cpus_per_node().max(job.cpus_per_task())
+        }
+        _ => job.min_cpus_per_node().max(per_node_share),
+    };
+    let required_nodes = job
+        .required_nodes()
+        .map(|map| map.iter().map(|node| node as u32).collect())
+        .unwrap_or_default();
+    Some(Wanted {
+        request: Request {
+            min_nodes,
+            max_nodes,
+            gpus: shape,
+            cpus_per_node,
+            cpus_per_gpu: gpus.cpus_per_gpu(),
+            memory_mib_per_node: job.memory_per_node().unwrap_or(0),
+            whole_nodes: job.whole_nodes(),
+            required_nodes,
+            topology: options
+                .topology
+                .clone()
+                .or_else(|| default_topology.cloned()),
+            placement: options
+                .placement
+                .clone()
+                .unwrap_or_else(|| default_placement.clone()),
+        },
+        nodes,
+    })
+}
+
+fn small(count: u64) -> Option<u32> {
+    u32::try_from(count).ok().filter(|count| *count < 1 << 20)
+}

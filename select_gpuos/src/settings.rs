@@ -1,0 +1,68 @@
+//! gpuos.toml and Slurm's topology file, read when slurmctld starts and when it reconfigures; the
+//! only files this plugin opens.
+
+use std::io::ErrorKind;
+
+use gpuos_core::config::Config;
+use gpuos_core::slurm_topology::{self, TopologyFile};
+use slurm_ffi::layout::Fields;
+use slurm_ffi::{conf, log};
+
+/// What the configuration files say.
+pub struct Settings {
+    /// gpuos.toml, or all defaults.
+    pub config: Config,
+    /// topology.conf or topology.yaml.
+    pub topology: Option<TopologyFile>,
+}
+
+/// Reads the files. A broken one is reported and counts as absent; a broken gpuos.toml also stops the
+/// steering, because the administrator's wishes are then unknown.
+pub fn load(fields: &Fields) -> Settings {
+    let path = conf::gpuos_toml(Some(fields));
+    let mut config = match std::fs::read_to_string(&path) {
+        Ok(text) => Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
+            log::error(&format!("{why}"));
+            log::error("passing through to cons_tres until gpuos.toml is mended and slurmctld reconfigured");
+            stopped()
+        }),
+        Err(why) if why.kind() == ErrorKind::NotFound => Config::default(),
+        Err(why) => {
+            log::error(&format!("cannot read {}: {why}; passing through to cons_tres", path.display()));
+            stopped()
+        }
+    };
+    let folder = conf::folder(Some(fields));
+    let mut topology = None;
+    type Parse = fn(&str, &str) -> Result<TopologyFile, gpuos_core::config::ConfigError>;
+    let kinds: [(&str, Parse); 2] = [
+        ("topology.yaml", slurm_topology::parse_topology_yaml),
+        ("topology.conf", slurm_topology::parse_topology_conf),
+    ];
+    for (name, parse) in kinds {
+        let path = folder.join(name);
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        match parse(&text, &path.to_string_lossy()) {
+            Ok(file) => {
+                topology = Some(file);
+                break;
+            }
+            Err(why) => log::error(&format!("{why}; placing without the fabric of {name}")),
+        }
+    }
+    if topology.is_none() && config.slurm.steer {
+        log::debug(
+            "no topology.yaml or topology.conf beside slurm.conf; the fabric is that of gpuos.toml",
+        );
+    }
+    config.slurm.attempts = config.slurm.attempts.max(1);
+    Settings { config, topology }
+}
+
+fn stopped() -> Config {
+    let mut config = Config::default();
+    config.slurm.steer = false;
+    config
+}

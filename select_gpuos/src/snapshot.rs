@@ -1,0 +1,188 @@
+//! The state of every candidate node, read from Slurm's records at the start of a call.
+
+use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_core::plan::NodeState;
+use slurm_ffi::api::Api;
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::NodeGres;
+use slurm_ffi::handles::{Node, NodeTable, gres_data};
+use slurm_ffi::layout::Layout;
+
+use crate::ledger::Ledger;
+
+/// What is remembered of one candidate beside its [`NodeState`].
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// Slurm's GRES state of the node's GPUs as an address; 0 when it has none. Valid for this call only.
+    pub gres: usize,
+    /// Whether the GPUs have no topology entry (neither `Cores=` nor a type): then a mask restricts how
+    /// many GPUs are given, not which.
+    pub flat: bool,
+    /// How many devices the node has.
+    pub devices: usize,
+}
+
+impl Place {
+    const NONE: Place = Place {
+        gres: 0,
+        flat: false,
+        devices: 0,
+    };
+}
+
+/// Buffers for the snapshot, kept from call to call.
+#[derive(Default)]
+pub struct Snapshot {
+    /// By node index.
+    pub states: Vec<NodeState>,
+    /// By node index.
+    pub places: Vec<Place>,
+    /// Facts of each node that the cluster model is built from, condensed; by node index.
+    pub signatures: Vec<u64>,
+    /// Whether a signature changed since the model was built.
+    pub changed: bool,
+    /// Whether some candidate has GPUs that are only counted, not listed by device.
+    pub unlisted: bool,
+}
+
+/// Where to read from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// Slurm's functions.
+    pub api: &'a Api,
+    /// Offsets.
+    pub layout: &'a Layout,
+    /// Slurm's node table.
+    pub table: NodeTable,
+    /// Id of the GRES `gpu`.
+    pub gpu_id: u32,
+    /// Whether memory is a consumable resource.
+    pub memory_counts: bool,
+}
+
+impl Source<'_> {
+    /// The GPUs of a node, if it has any.
+    ///
+    /// # Safety
+    /// The caller holds slurmctld's node write lock for as long as the handle lives.
+    pub unsafe fn gpus(&self, node: Node<'_>) -> Option<NodeGres<'_>> {
+        // SAFETY: the node's own list, under the lock the caller holds; layout accepted by the self-check.
+        unsafe {
+            let found = gres_data(self.api, self.layout, node.gres_list(), self.gpu_id);
+            found
+                .items()
+                .first()
+                .and_then(|data| NodeGres::new(*data, &self.layout.gres_node))
+        }
+    }
+}
+
+impl Snapshot {
+    /// Reads the candidates of this call.
+    ///
+    /// `wanted_type` restricts the free GPUs to a GRES type.
+    ///
+    /// # Safety
+    /// The caller holds slurmctld's node write lock until it is done with the snapshot's places.
+    pub unsafe fn take(
+        &mut self,
+        source: &Source<'_>,
+        candidates: Bitmap<'_>,
+        wanted_type: Option<&str>,
+        ledger: &Ledger,
+    ) {
+        let count = source.table.len();
+        self.states.clear();
+        self.states.resize(count, NodeState::default());
+        self.places.clear();
+        self.places.resize(count, Place::NONE);
+        self.signatures.resize(count, 0);
+        self.unlisted = false;
+        for index in candidates.iter().take_while(|index| *index < count) {
+            // SAFETY: by the caller; the table's slot holds null or a live record.
+            let Some(node) = (unsafe { Node::new(source.table.raw(index), source.layout) }) else {
+                continue;
+            };
+            // SAFETY: by the caller.
+            let Some(gpus) = (unsafe { source.gpus(node) }) else {
+                continue;
+            };
+            let signature = signature(node, gpus);
+            if self.signatures[index] != signature {
+                self.signatures[index] = signature;
+                self.changed = true;
+            }
+            let Some(bits) = gpus.bits() else {
+                self.unlisted |= gpus.available() > 0;
+                continue;
+            };
+            if bits.len() > MAX_GPUS {
+                self.unlisted = true;
+                continue;
+            }
+            let present = GpuSet::first(bits.len());
+            let topologies = gpus.topologies();
+            let fitting = match wanted_type {
+                None => present,
+                Some(kind) if topologies == 0 => {
+                    if gpus.only_type() == Some(kind) {
+                        present
+                    } else {
+                        GpuSet::EMPTY
+                    }
+                }
+                Some(kind) => (0..topologies)
+                    .filter(|t| gpus.topology_type(*t) == Some(kind))
+                    .filter_map(|t| gpus.topology_bits(t))
+                    .fold(GpuSet::EMPTY, |set, bits| GpuSet(set.0 | bits.chunk(0))),
+            };
+            let (cpus, memory) = ledger.on(index);
+            let known_memory = source.memory_counts && node.memory() > 1;
+            self.places[index] = Place {
+                gres: gpus.raw() as usize,
+                flat: topologies == 0,
+                devices: bits.len(),
+            };
+            self.states[index] = NodeState {
+                candidate: true,
+                present: present.and(fitting),
+                free: present.and(fitting).minus(GpuSet(bits.chunk(0))),
+                free_cpus: node.cpus().saturating_sub(cpus),
+                free_memory_mib: if known_memory {
+                    node.memory().saturating_sub(memory)
+                } else {
+                    u64::MAX
+                },
+                affinity: 0,
+            };
+        }
+    }
+
+    /// Sets CPUs and memory to "unknown": the ledger is advice, and may be wrong where CPUs are shared.
+    pub fn forget_cpus(&mut self) {
+        for state in &mut self.states {
+            state.free_cpus = u32::MAX;
+            state.free_memory_mib = u64::MAX;
+        }
+    }
+}
+
+/// Condenses what the cluster model takes from Slurm, so that a change (nodes register one by one
+/// after a start) is noticed without comparing matrices.
+fn signature(node: Node<'_>, gpus: NodeGres<'_>) -> u64 {
+    let bits = gpus.bits().map_or(0, |b| b.len() as u64 + 1);
+    let fields = [
+        bits,
+        gpus.topologies() as u64,
+        gpus.link_len() as u64,
+        u64::from(node.sockets()),
+        u64::from(node.cores_per_socket()),
+    ];
+    // FNV-1a over the fields; 0 stays the mark of "never seen".
+    fields
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, field| {
+            (hash ^ field).wrapping_mul(0x0100_0000_01b3)
+        })
+        | 1
+}

@@ -1,0 +1,106 @@
+//! Loading: before Slurm looks at the plugin, and when it initialises it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use slurm_ffi::release::{self, Release};
+use slurm_ffi::{check, log};
+
+use crate::{call, engine, exports, forward};
+
+/// cons_tres's plugin id, which gpuos carries in its place.
+pub const CONS_TRES_ID: u32 = 109;
+/// The id of the one of the two that is not in use.
+pub const OTHER_ID: u32 = 110;
+
+/// From this release on plugin ids need not be unique and stand in no state.
+const IDS_FREE_FROM: Release = Release::new(25, 5, 0);
+
+static SELECTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process runs with `SelectType=select/gpuos`.
+pub fn selected() -> bool {
+    SELECTED.load(Ordering::Relaxed)
+}
+
+/// Runs when the dynamic loader maps the plugin: opens cons_tres and takes over its release.
+pub fn constructor() {
+    log::set_prefix("select/gpuos");
+    let Some(path) = release::sibling(constructor as *const () as usize, "select_cons_tres.so")
+    else {
+        // plugin_version stays 0, so Slurm itself refuses the plugin and names it.
+        log::error(
+            "select_cons_tres.so is neither beside this plugin nor in Slurm's plugin folder; \
+             put Slurm's own folder into PluginDir as well",
+        );
+        return;
+    };
+    if let Err(why) = forward::open(&path) {
+        log::error(&format!(
+            "cannot load {}: {why}; is it of the same Slurm as this program?",
+            path.display()
+        ));
+        return;
+    }
+    call::bind();
+    if let Some(version) = forward::symbol(c"plugin_version") {
+        // SAFETY: every Slurm plugin exports `const uint32_t plugin_version`.
+        let version = unsafe { version.cast::<u32>().read() };
+        exports::plugin_version.store(version, Ordering::Release);
+    }
+    let selected = check::select_type().as_deref() == Some("select/gpuos");
+    SELECTED.store(selected, Ordering::Release);
+    let version = Release(exports::plugin_version.load(Ordering::Acquire));
+    if selected || version >= IDS_FREE_FROM {
+        exports::plugin_id.store(CONS_TRES_ID, Ordering::Release);
+    }
+}
+
+/// Runs after cons_tres's own `init`.
+pub fn init() {
+    // The configuration may have been read only after the constructor ran.
+    if !selected() && check::select_type().as_deref() == Some("select/gpuos") {
+        SELECTED.store(true, Ordering::Release);
+        exports::plugin_id.store(CONS_TRES_ID, Ordering::Release);
+    }
+    if !selected() {
+        return;
+    }
+    let release = Release(exports::plugin_version.load(Ordering::Acquire));
+    if release < IDS_FREE_FROM {
+        swap_ids();
+    }
+    engine::start(release);
+}
+
+/// Gives cons_tres the spare id in this process' memory. Job state and messages then carry 109 from
+/// gpuos, which stock Slurm reads as its own; see docs/decisions for the rules that lose state.
+fn swap_ids() {
+    let Some(id) = forward::symbol(c"plugin_id") else {
+        return;
+    };
+    let id = id.cast::<u32>();
+    // SAFETY: every select plugin exports `const uint32_t plugin_id`. It lies in a private mapping of
+    // the file, so making its page writable and storing to it changes this process only.
+    unsafe {
+        if id.read() != CONS_TRES_ID {
+            return;
+        }
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let start = id as usize & !(page - 1);
+        if libc::mprotect(
+            start as *mut libc::c_void,
+            page,
+            libc::PROT_READ | libc::PROT_WRITE,
+        ) != 0
+        {
+            exports::plugin_id.store(OTHER_ID, Ordering::Release);
+            log::error(
+                "the id of cons_tres cannot be changed in memory; gpuos runs under its own id 110. Before going \
+                 back to select/cons_tres let all jobs end",
+            );
+            return;
+        }
+        id.write_volatile(OTHER_ID);
+        libc::mprotect(start as *mut libc::c_void, page, libc::PROT_READ);
+    }
+}
