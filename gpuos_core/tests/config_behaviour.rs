@@ -310,6 +310,28 @@ fn links_of_gres_conf_decide_about_bridges() {
 }
 
 #[test]
+fn long_gres_types_of_autodetect_are_understood() {
+    let of = |gres_type: &str, gpus| {
+        let cluster = Config::default()
+            .cluster(&[facts("n1", gpus, gres_type)], None)
+            .unwrap();
+        type_name(&cluster, 0).to_string()
+    };
+    assert_eq!(of("nvidia_h100_80gb_hbm3", 8), "dgx-h100");
+    assert_eq!(of("NVIDIA_A100-SXM4-80GB", 8), "dgx-a100");
+    assert_eq!(of("nvidia_l40s", 8), "l40s-8");
+    for other in [
+        "nvidia_h100_pcie",
+        "nvidia_h200_nvl",
+        "a100_3g.20gb",
+        "h1000",
+        "gpu",
+    ] {
+        assert_eq!(of(other, 8), format!("{other}-x8"));
+    }
+}
+
+#[test]
 fn nvswitch_machines_show_no_links() {
     let mut node = facts("n1", 8, "H100");
     node.links = Some(vec![0; 64]);

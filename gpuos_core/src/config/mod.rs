@@ -236,9 +236,7 @@ impl Config {
         if let Some(node_type) = self.all_types().find(|node_type| facts.fits(node_type)) {
             return Some(node_type.clone());
         }
-        let like = self.all_types().find(|t| {
-            !t.gres_type.is_empty() && t.gres_type.eq_ignore_ascii_case(&facts.gres_type)
-        });
+        let like = self.all_types().find(|node_type| facts.same_gpu(node_type));
         Some(Arc::new(facts.node_type(like.map(|t| &**t))))
     }
 

@@ -271,10 +271,7 @@ impl NodeFacts {
     /// only when `Links=` shows the bridges: not every server with these GPUs has them. An
     /// NVSwitch machine shows no links there, so that zeros say nothing.
     pub(crate) fn fits(&self, node_type: &NodeType) -> bool {
-        if node_type.gpus != self.gpus || node_type.gres_type.is_empty() {
-            return false;
-        }
-        if !node_type.gres_type.eq_ignore_ascii_case(&self.gres_type) {
+        if node_type.gpus != self.gpus || !self.same_gpu(node_type) {
             return false;
         }
         let pairs = || (0..self.gpus).flat_map(|a| (0..a).map(move |b| (a, b)));
@@ -287,6 +284,25 @@ impl NodeFacts {
             }),
             false => node_type.nvswitch || !has_nvlink,
         }
+    }
+
+    /// Whether the GRES type names the GPU of a node type: as it is, or as a word of the long
+    /// names that AutoDetect gives (`nvidia_h100_80gb_hbm3`). MIG slices (`a100_3g.20gb`) are
+    /// other things, and cards with a PCIe plug have no NVSwitch.
+    pub(crate) fn same_gpu(&self, node_type: &NodeType) -> bool {
+        let wanted = &node_type.gres_type;
+        if wanted.is_empty() || self.gres_type.eq_ignore_ascii_case(wanted) {
+            return !wanted.is_empty();
+        }
+        let given = self.gres_type.to_ascii_lowercase();
+        let words = || given.split(|c: char| !c.is_ascii_alphanumeric());
+        let slice = |word: &str| {
+            word.strip_suffix('g')
+                .is_some_and(|n| n.parse::<u8>().is_ok())
+        };
+        let plug = |word: &str| node_type.nvswitch && (word == "pcie" || word == "nvl");
+        words().any(|word| word.eq_ignore_ascii_case(wanted))
+            && !words().any(|word| slice(word) || plug(word))
     }
 
     /// A node type made of the facts alone; `like` gives the rates of a known type with the

@@ -1,0 +1,253 @@
+//! The fuzz targets of `tests/fuzz` over seeded mutations of good and bad texts: a bounded run
+//! for the stable compiler, the same on every machine.
+
+#[path = "../../tests/fuzz/src/targets.rs"]
+mod targets;
+
+/// Texts tried for each target.
+const ROUNDS: u32 = 4000;
+
+/// A small generator (xorshift64*): the same numbers everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let value = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
+        (value % limit.max(1) as u64) as usize
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.below(from.len())]
+    }
+}
+
+/// Pieces that parsers of many kinds stumble over.
+const PIECES: &[&str] = &[
+    "",
+    "[",
+    "]",
+    "[[",
+    "]]",
+    "{",
+    "}",
+    ",",
+    ":",
+    "=",
+    "-",
+    "\"",
+    "'",
+    "#",
+    "\\",
+    "\n",
+    "\t",
+    " ",
+    "0",
+    "1",
+    "-1",
+    "64",
+    "65535",
+    "99999999999999999999",
+    "1e400",
+    "nan",
+    "inf",
+    "true",
+    "null",
+    "~",
+    "&a",
+    "*a",
+    "!!x",
+    "|",
+    ">",
+    "---",
+    "...",
+    "%",
+    "ä",
+    "\u{0}",
+    "\u{feff}",
+    "\u{2028}",
+    "n[1-3]",
+    "n[1-",
+    "gpu:",
+    "K",
+    "P",
+    "none",
+    "leaf",
+    "required",
+    "any",
+];
+
+fn mutate(random: &mut Random, seeds: &[&str]) -> String {
+    let mut text: Vec<char> = random.pick(seeds).chars().collect();
+    for _ in 0..=random.below(6) {
+        let at = random.below(text.len() + 1);
+        let end = (at + 1 + random.below(12)).min(text.len());
+        match random.below(6) {
+            0 if at < end => drop(text.drain(at..end)),
+            1 => {
+                let piece: Vec<char> = random.pick(PIECES).chars().collect();
+                text.splice(at..at, piece);
+            }
+            2 if at < end => {
+                let copy: Vec<char> = text[at..end].to_vec();
+                text.splice(at..at, copy);
+            }
+            3 if at < text.len() => text[at] = (32 + random.below(96) as u8) as char,
+            4 => {
+                let other: Vec<char> = random.pick(seeds).chars().collect();
+                let from = random.below(other.len() + 1);
+                text.truncate(at);
+                text.extend(&other[from..]);
+            }
+            5 => {
+                let piece = random.pick(PIECES).repeat(1 + random.below(40));
+                text.splice(at..at, piece.chars());
+            }
+            _ => {}
+        }
+    }
+    text.into_iter().collect()
+}
+
+fn run(target: fn(&str), seeds: &[&str]) {
+    seeds.iter().for_each(|seed| target(seed));
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    for _ in 0..ROUNDS {
+        let text = mutate(&mut random, seeds);
+        if let Err(panic) = std::panic::catch_unwind(|| target(&text)) {
+            eprintln!("the input was {text:?}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn hostlists() {
+    run(
+        targets::hostlist,
+        &[
+            "n[001-004,7],gpu-[1-2]-a",
+            "a,b c",
+            "r[1-2]n[1-9]",
+            "n[08-12]x",
+            "",
+            "n9,n10,n011",
+        ],
+    );
+}
+
+#[test]
+fn options() {
+    run(
+        targets::options,
+        &[
+            "leaf:required",
+            "node",
+            "pack",
+            "affinity:alice,12_3",
+            "anti-affinity:bob",
+            "off",
+            "gpuos-topology=leaf",
+            "gpuos_placement=spread",
+            "best-fit",
+        ],
+    );
+}
+
+#[test]
+fn gres_strings() {
+    run(
+        targets::gres,
+        &[
+            "gres:gpu:h100:4",
+            "gres/gpu:2,license/x:1",
+            "gpu=2",
+            "gpu:h100:8(S:0-1),shard:1K",
+            "h100:2,a100:1",
+            "4",
+            "none",
+        ],
+    );
+}
+
+#[test]
+fn configs() {
+    let sample = include_str!("../../packaging/gpuos.toml.sample");
+    let keys: String = sample
+        .lines()
+        .filter_map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let parts: Vec<&str> = keys.split_inclusive("\n[[").collect();
+    let mut seeds = vec![
+        "[slurm]\nsteer = true\nattempts = 3\n[policy]\nplacement = \"pack\"\n",
+        "[[node-type]]\nname = \"a\"\nbase = \"dgx-h100\"\ngpus = 4\n[[nodes]]\nmatch = \"n[1-3]\"\ntype = \"a\"\n",
+        "[[node-type]]\nname = \"p\"\ngpus = 4\nnvlinks = 4\nnvlink-pairs = [[0, 1], [2, 3]]\n\
+         pcie-switches = [[0, 1, 2]]\n[[node-type.nic]]\nname = \"m\"\ngbps = 25\nnear = [0]\n",
+        "[[node-type]]\nname = \"m\"\ngpus = 2\nlinks = [\"X NV4\", \"NV4 X\"]\nnuma = [0, 1]\n",
+        "[[fabric.level]]\nname = \"nvlink\"\n[[fabric.level]]\nname = \"leaf\"\ngbps = 50\n\
+         [[fabric.switch]]\nname = \"r\"\nlevel = \"nvlink\"\nnodes = \"n[0-3]\"\n\
+         [[fabric.switch]]\nname = \"l\"\nlevel = \"leaf\"\nswitches = [\"r\"]\n",
+    ];
+    seeds.push(
+        "[[fabric.level]]\nname = \"nvlink\"\n\
+         [[fabric.switch]]\nname = \"r1\"\nlevel = \"nvlink\"\nnodes = \"n[6-7]\"\n\
+         [[fabric.switch]]\nname = \"r2\"\nlevel = \"nvlink\"\nnodes = \"n[8-9]\"\n",
+    );
+    seeds.extend(parts);
+    seeds.push(&keys);
+    run(targets::config, &seeds);
+}
+
+#[test]
+fn topology_confs() {
+    run(
+        targets::topology_conf,
+        &[
+            "SwitchName=s0 Nodes=n[0-5]\nSwitchName=s1 Nodes=n[6-11] # x\nSwitchName=s2 Switches=s[0-1]\n",
+            "BlockName=b1 Nodes=n[0-7]\nBlockName=b2 \\\n Nodes=\"n[8-15]\"\nBlockSizes=8,16\n",
+            "SwitchName=a Switches=b\nSwitchName=b Nodes=n1\nSwitchName=c Switches=a LinkSpeed=1\n",
+            "RingName=r Nodes=n[0-3]\n",
+        ],
+    );
+}
+
+#[test]
+fn topology_yamls() {
+    run(
+        targets::topology_yaml,
+        &[
+            "---\n- topology: t\n  cluster_default: true\n  tree:\n    switches:\n\
+             \x20     - switch: r\n        children: s[1-2]\n      - switch: s1\n        nodes: n[0-7]\n\
+             \x20     - switch: s2\n        nodes: [n8, n9]\n",
+            "- topology: b\n  block:\n    block_sizes: [4]\n    blocks:\n    - block: b1\n      nodes: n[0-3]\n",
+            "- {topology: f, flat: true}\n- {topology: \"g\", tree: {switches: [{switch: a, nodes: n1}]}}\n",
+            "- topology: |\n    long\n  ring:\n    rings: &x\n    - ring: *x\n",
+        ],
+    );
+}
+
+#[test]
+fn notes() {
+    run(
+        targets::note,
+        &[
+            "gpuos: level=leaf domain=l3 wish=leaf:required bus=50 lost=0.5 nodes=9 domains=2 try=1 gpus=n[1-7]:0-7,n8:0,2-3,x:-,+4",
+            "other text | gpuos: level=node gpus=n1:0-63",
+            "gpuos: level=any",
+        ],
+    );
+}
+
+#[test]
+fn slurm_confs() {
+    run(
+        targets::slurm_conf,
+        &[
+            "NodeName=DEFAULT Sockets=2 CoresPerSocket=8\nNodeName=n[1-4] Gres=gpu:h100:8,shard:8 \\\n CPUs=16\n",
+            "NodeName=n1 Gres=gpu:a100:4(S:0-1) Boards=1 SocketsPerBoard=2\nInclude x.conf\nMaxNodeCount=4\n",
+        ],
+    );
+}

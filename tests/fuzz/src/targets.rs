@@ -1,0 +1,180 @@
+// One function for each kind of text: it must not panic, and what it accepts must hold. The
+// stable test `input_fuzz` of gpuos_core includes this file too.
+
+use gpuos_core::config::{Config, NodeFacts};
+use gpuos_core::explain::{MAX_NOTE, Note};
+use gpuos_core::hostlist::{MAX_HOSTS, compress, expand};
+use gpuos_core::model::{Cluster, Fabric, NO_DOMAIN};
+use gpuos_core::options::{
+    JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_topology,
+    placement_text, topology_text,
+};
+use gpuos_core::slurm_conf::NodeLines;
+use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
+
+/// The longest sentence about bad input.
+const MAX_SENTENCE: usize = 4000;
+
+pub fn hostlist(text: &str) {
+    match expand(text) {
+        Ok(names) => {
+            assert!(names.len() <= MAX_HOSTS);
+            let list = compress(names.iter().map(String::as_str));
+            assert_eq!(expand(&list).as_ref(), Ok(&names));
+        }
+        Err(error) => sentence(&error.to_string()),
+    }
+}
+
+pub fn options(text: &str) {
+    if let Ok(wish) = parse_topology(text) {
+        assert_eq!(parse_topology(&topology_text(&wish)), Ok(wish));
+    }
+    if let Ok(rule) = parse_placement(text) {
+        assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
+    }
+    for option in OPTIONS {
+        let entry = format!("{PREFIX}{}={text}", option.name);
+        if let Err(error) = JobOptions::from_spank_env([entry.as_str()].into_iter()) {
+            sentence(&error.to_string());
+        }
+    }
+    let entry = format!("{PREFIX}{text}");
+    if let Err(error) = JobOptions::from_spank_env([entry.as_str()].into_iter()) {
+        sentence(&error.to_string());
+    }
+}
+
+pub fn gres(text: &str) {
+    for parse in [parse_gres, parse_gpus] {
+        match parse("--gres", text) {
+            Ok(list) => assert!(
+                list.iter()
+                    .all(|gres| gres.count > 0 && !gres.name.is_empty())
+            ),
+            Err(error) => sentence(&error.to_string()),
+        }
+    }
+}
+
+pub fn config(text: &str) {
+    match Config::parse(text, "gpuos.toml") {
+        Ok(config) => {
+            let (nodes, slurm) = (nodes(), slurm_fabric());
+            for fabric in [None, Some(&slurm)] {
+                match config.cluster(&nodes, fabric) {
+                    Ok(cluster) => sound(&cluster, nodes.len()),
+                    Err(error) => sentence(&error.to_string()),
+                }
+            }
+        }
+        Err(error) => sentence(&error.to_string()),
+    }
+}
+
+pub fn topology_conf(text: &str) {
+    topology(parse_topology_conf(text, "topology.conf").map_err(|error| error.to_string()));
+}
+
+pub fn topology_yaml(text: &str) {
+    topology(parse_topology_yaml(text, "topology.yaml").map_err(|error| error.to_string()));
+}
+
+pub fn note(text: &str) {
+    if let Some(note) = Note::parse(text) {
+        assert!(note.encode().len() <= MAX_NOTE);
+        let written = note.write_into(text);
+        assert!(Note::parse(&written).is_some(), "{written}");
+    }
+}
+
+pub fn slurm_conf(text: &str) {
+    let read = |name: &str| Ok((name == "slurm.conf").then(|| text.to_string()));
+    if let Ok(lines) = NodeLines::read(&read) {
+        let facts = lines.all();
+        if let Ok(cluster) = Config::default().cluster(&facts, None) {
+            sound(&cluster, facts.len());
+        }
+    }
+}
+
+fn topology(file: Result<TopologyFile, String>) {
+    match file {
+        Ok(file) => {
+            let names: Vec<String> = nodes().into_iter().map(|node| node.name).collect();
+            let cluster = Cluster {
+                nodes: Vec::new(),
+                fabric: file.fabric(&names),
+            };
+            sound_fabric(&cluster.fabric, names.len());
+        }
+        Err(error) => sentence(&error),
+    }
+}
+
+/// One line of bounded length.
+fn sentence(text: &str) {
+    assert!(text.len() <= MAX_SENTENCE, "{} bytes: {text}", text.len());
+    assert!(!text.contains('\n'), "{text}");
+}
+
+fn nodes() -> Vec<NodeFacts> {
+    let node = |at: usize| NodeFacts {
+        name: format!("n{at}"),
+        gpus: [8, 4, 0][at % 3],
+        gres_type: ["h100", "a100", ""][at % 3].into(),
+        sockets: 2,
+        cores_per_socket: 8,
+        ..NodeFacts::default()
+    };
+    (0..16).map(node).collect()
+}
+
+fn slurm_fabric() -> Fabric {
+    let text =
+        "SwitchName=l1 Nodes=n[0-7]\nSwitchName=l2 Nodes=n[8-15]\nSwitchName=s Switches=l[1-2]";
+    let names: Vec<String> = nodes().into_iter().map(|node| node.name).collect();
+    let file = parse_topology_conf(text, "topology.conf").expect("the text above is right");
+    file.fabric(&names)
+}
+
+/// What the planner takes for granted.
+fn sound(cluster: &Cluster, nodes: usize) {
+    assert_eq!(cluster.nodes.len(), nodes);
+    for node_type in cluster
+        .nodes
+        .iter()
+        .filter_map(|node| node.node_type.as_ref())
+    {
+        let gpus = node_type.gpus;
+        assert!((1..=64).contains(&gpus));
+        assert_eq!(node_type.links.len(), gpus * gpus);
+        assert_eq!(node_type.numa.len(), gpus);
+        assert!(node_type.nics.iter().all(|nic| nic.links.len() == gpus));
+        for a in 0..gpus {
+            for b in 0..gpus {
+                assert_eq!(node_type.link(a, b), node_type.link(b, a));
+            }
+        }
+        assert!(node_type.nvlink_gbps.is_finite() && node_type.pcie_gbps.is_finite());
+    }
+    sound_fabric(&cluster.fabric, nodes);
+}
+
+fn sound_fabric(fabric: &Fabric, nodes: usize) {
+    for level in &fabric.levels {
+        assert_eq!(level.domain_of.len(), nodes);
+        let known = |&of: &u32| of == NO_DOMAIN || (of as usize) < level.domains.len();
+        assert!(level.domain_of.iter().all(known));
+    }
+    for pair in fabric.levels.windows(2) {
+        for a in 0..nodes {
+            for b in 0..a {
+                let inner = pair[0].domain_of[a];
+                if inner != NO_DOMAIN && inner == pair[0].domain_of[b] {
+                    assert_eq!(pair[1].domain_of[a], pair[1].domain_of[b]);
+                }
+            }
+        }
+    }
+}
