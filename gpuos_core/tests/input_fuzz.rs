@@ -186,7 +186,8 @@ fn configs() {
     let comment = |rest: &str| rest.starts_with(' ') && !rest.starts_with("  \"");
     let keys: String = sample
         .lines()
-        .filter_map(|line| line.strip_prefix('#').filter(|rest| !comment(rest)))
+        .map(|line| line.strip_prefix('#').unwrap_or(line))
+        .filter(|line| !comment(line))
         .map(|line| format!("{line}\n"))
         .collect();
     assert!(gpuos_core::config::Config::parse(&keys, "sample").is_ok());
