@@ -2,7 +2,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::note::without;
 use super::*;
 use crate::gpuset::GpuSet;
 use crate::model::{Cluster, Fabric, FabricLevel, Node};
