@@ -37,11 +37,12 @@ impl Engine {
         }
         // SAFETY: as above.
         let requested = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
-        // SAFETY: as above. Several GPU types in one request are left to Slurm.
-        let gpus = match requested.items() {
-            [one] => unsafe { JobGres::new(*one, &layout.gres_job)? },
-            _ => return None,
+        // Several GPU types in one request are left to Slurm.
+        let [one] = requested.items() else {
+            return None;
         };
+        // SAFETY: as above.
+        let gpus = unsafe { JobGres::new(*one, &layout.gres_job)? };
         // SAFETY: as above.
         unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
         let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {

@@ -265,7 +265,7 @@ impl Engine {
         }
         // SAFETY: Slurm's record of a job that was just given its nodes, under the job write lock; what is
         // read here was just checked by reads that cannot fault.
-        let Some(job) = (unsafe { Job::new(record, &self.layout) }) else {
+        let Some(job) = (unsafe { Job::new(record, self.layout) }) else {
             return;
         };
         let mut held = Vec::new();

@@ -42,8 +42,12 @@ pub fn build(
             (min_nodes, max_nodes, nodes) = (exact, exact, exact);
         }
         GpuShape::PerNode(per_node)
-    } else if per_task > 0 {
-        let tasks = if tasks > 0 { tasks } else { per_job / per_task };
+    } else if per_task != 0 {
+        let tasks = if tasks == 0 {
+            per_job.checked_div(per_task).unwrap_or(0)
+        } else {
+            tasks
+        };
         if tasks == 0 {
             return None;
         }
@@ -64,7 +68,7 @@ pub fn build(
             nodes = nodes.max(needed);
         }
     }
-    let per_node_share = if nodes > 0 { job.min_cpus() / nodes } else { 0 };
+    let per_node_share = job.min_cpus().checked_div(nodes).unwrap_or(0);
     let cpus_per_node = match shape {
         // The split of CPUs over nodes is open; one task's CPUs are needed anywhere.
         GpuShape::Total(_) | GpuShape::PerTask { .. } => {
