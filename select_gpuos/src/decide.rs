@@ -115,7 +115,6 @@ impl Engine {
         nodes: Bitmap<'_>,
         wanted: &mut Wanted,
     ) -> Option<c_int> {
-        let attempts = u32::from(self.settings.config.slurm.attempts);
         let required = wanted
             .request
             .topology
@@ -123,59 +122,27 @@ impl Engine {
             .is_some_and(|wish| wish.required);
         let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
         let mut wait = None;
+        // Slurm uses nodes of lower weight first; within what they can take, gpuos chooses.
+        let weights = self.snapshot.weights();
         // Once with the CPUs and memory that the ledger knows, once more without that advice.
-        for cpus_known in [true, false] {
+        'advice: for cpus_known in [true, false] {
             if !cpus_known {
                 self.snapshot.forget_cpus();
             }
-            if !matches!(
-                wanted.request.gpus,
-                GpuShape::Total(_) | GpuShape::PerTask { .. }
-            ) {
-                (wanted.request.min_nodes, wanted.request.max_nodes) = (wanted.nodes, wanted.nodes);
-            }
-            let mut skip = 0;
-            let mut refused = false;
-            while skip < attempts {
-                let planner = self.planner.as_mut()?;
-                match planner.plan(&self.snapshot.states, &wanted.request, skip) {
-                    Ok(choice) => {
-                        let code = self.steering.attempt(
-                            call,
-                            nodes,
-                            &self.layout.gres_node,
-                            &self.snapshot,
-                            choice,
-                            Purpose::Answer,
-                        );
-                        if code == 0 {
-                            self.chosen.clone_from(choice);
-                            self.attempt = skip;
-                            return Some(code);
-                        }
-                        skip += 1;
-                        refused = true;
-                    }
-                    Err(why)
-                        if skip == 0
-                            && fewer(&why)
-                                .is_some_and(|n| n >= min && n < wanted.request.max_nodes) =>
-                    {
-                        // `-N 2-4` with room for three.
-                        let fit = fewer(&why).unwrap_or(min);
-                        (wanted.request.min_nodes, wanted.request.max_nodes) = (fit, fit);
-                        wait = Some(why);
-                    }
-                    Err(why) => {
-                        wait = (skip == 0).then_some(why).or(wait);
-                        break;
-                    }
+            for weight in 0..weights {
+                if weights > 1 {
+                    self.snapshot.up_to_weight(weight);
                 }
-            }
-            // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
-            if refused {
-                wait = None;
-                break;
+                match self.offer_best(call, nodes, wanted, (min, max)) {
+                    Offer::Taken => return Some(0),
+                    // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
+                    Offer::Refused if weight + 1 == weights => {
+                        wait = None;
+                        break 'advice;
+                    }
+                    Offer::Refused => {}
+                    Offer::NoRoom(why) => wait = Some(why),
+                }
             }
         }
         (wanted.request.min_nodes, wanted.request.max_nodes) = (min, max);
@@ -183,17 +150,62 @@ impl Engine {
             return Some(self.later(call, job, nodes, wanted, wait));
         }
         // Too few GPUs are free: cons_tres could only find the same, after a longer search.
-        let hopeless = matches!(&wait, Some(Wait::Capacity { feasible_nodes, needed_nodes, .. })
-            if feasible_nodes < needed_nodes && *needed_nodes <= min.max(1));
-        if hopeless
-            && call.mode() == Mode::RunNow
-            && call.preemptable.is_null()
-            && matches!(wanted.request.gpus, GpuShape::PerNode(_))
-            && !wanted.request.whole_nodes
-        {
-            return Some(NOT_NOW);
+        let hopeless = match wanted.request.gpus {
+            GpuShape::PerNode(gpus) => self.snapshot.with_free(gpus) < min,
+            _ => false,
+        };
+        let now = call.mode() == Mode::RunNow && call.preemptable.is_null();
+        (hopeless && now).then_some(NOT_NOW)
+    }
+
+    /// Offers the best choices of one weight to cons_tres.
+    fn offer_best(
+        &mut self,
+        call: &Call,
+        nodes: Bitmap<'_>,
+        wanted: &mut Wanted,
+        range: (u32, u32),
+    ) -> Offer {
+        let attempts = u32::from(self.settings.config.slurm.attempts);
+        let request = &mut wanted.request;
+        (request.min_nodes, request.max_nodes) = match request.gpus {
+            GpuShape::Total(_) | GpuShape::PerTask { .. } => range,
+            _ => (wanted.nodes, wanted.nodes),
+        };
+        let mut skip = 0;
+        while skip < attempts {
+            let Some(planner) = self.planner.as_mut() else {
+                break;
+            };
+            match planner.plan(&self.snapshot.states, request, skip) {
+                Ok(choice) => {
+                    let layout = &self.layout.gres_node;
+                    if self.steering.attempt(
+                        call,
+                        nodes,
+                        layout,
+                        &self.snapshot,
+                        choice,
+                        Purpose::Answer,
+                    ) == 0
+                    {
+                        self.chosen.clone_from(choice);
+                        self.attempt = skip;
+                        return Offer::Taken;
+                    }
+                    skip += 1;
+                }
+                Err(why) if skip == 0 => match fewer(&why) {
+                    // `-N 2-4` with room for three.
+                    Some(fit) if fit >= range.0 && fit < request.max_nodes => {
+                        (request.min_nodes, request.max_nodes) = (fit, fit);
+                    }
+                    _ => return Offer::NoRoom(why),
+                },
+                Err(_) => break,
+            }
         }
-        None
+        Offer::Refused
     }
 
     /// A required level that has no room now: preempt inside one domain if Slurm may, else say when the
@@ -255,6 +267,16 @@ impl Engine {
         }
         code
     }
+}
+
+/// What came of offering choices.
+enum Offer {
+    /// cons_tres took one.
+    Taken,
+    /// cons_tres took none of them.
+    Refused,
+    /// There was none to offer.
+    NoRoom(Wait),
 }
 
 /// How many nodes would fit, where that is the reason to wait.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, TryLockError};
 
 use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
-use slurm_ffi::handles::{Job, NodeTable};
+use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, log, mem};
@@ -41,6 +41,7 @@ pub struct Engine {
     pub(crate) layout: &'static Layout,
     strings: check::Strings,
     fields: Fields,
+    release: Release,
     table: NodeTable,
     pub(crate) gpu_id: u32,
     pub(crate) trust: Trust,
@@ -65,13 +66,8 @@ pub fn start(release: Release) {
         return;
     }
     match prepare(release) {
-        Ok(engine) if !engine.settings.config.slurm.steer => {
-            log::info(&format!(
-                "Slurm {release}: passing through to cons_tres, as gpuos.toml says (steer = false)"
-            ));
-        }
         Ok(engine) => {
-            log::info(&format!("Slurm {release}: steering cons_tres"));
+            engine.settings.announce(release);
             if let Ok(mut slot) = ENGINE.lock() {
                 *slot = Some(engine);
             }
@@ -111,6 +107,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         reasons: Reasons::default(),
         memory_counts: memory_counts(layout),
         fields,
+        release,
     })
 }
 
@@ -170,7 +167,11 @@ pub fn forget_nodes() {
 /// Reads the configuration files again.
 pub fn reload() {
     with(|engine| {
+        let steered = engine.settings.config.slurm.steer;
         engine.settings = settings::load(&engine.fields);
+        if engine.settings.config.slurm.steer != steered {
+            engine.settings.announce(engine.release);
+        }
         engine.planner = None;
     });
 }
@@ -212,6 +213,9 @@ impl Engine {
                 )
             });
         self.settle(checked, Trust::Records);
+        if self.trust == Trust::Records {
+            self.count_running();
+        }
         self.trust == Trust::Records
     }
 
@@ -259,12 +263,28 @@ impl Engine {
         }
     }
 
+    /// Counts what all running jobs hold: those that started before the layout was trusted.
+    fn count_running(&mut self) {
+        let mut records = Vec::new();
+        // SAFETY: called from job_test, under slurmctld's job lock; pushing an address does not unwind.
+        unsafe { for_each_job(self.api, &mut |record| records.push(record as usize)) };
+        for record in records {
+            let record = record as *mut c_void;
+            // SAFETY: a record of Slurm's own list, under the lock.
+            if unsafe { Job::new(record, self.layout) }.is_some_and(Job::holds_resources) {
+                self.note_holdings(record);
+            }
+        }
+    }
+
     fn note_holdings(&mut self, record: *mut c_void) {
-        if self.trust == Trust::Refused || check::held(self.layout, record).is_err() {
+        if !matches!(self.trust, Trust::Records | Trust::Selection)
+            || check::held(self.layout, record).is_err()
+        {
             return;
         }
-        // SAFETY: Slurm's record of a job that was just given its nodes, under the job write lock; what is
-        // read here was just checked by reads that cannot fault.
+        // SAFETY: Slurm's record of a job that has its nodes, under the job lock; what it holds was just
+        // checked by reads that cannot fault.
         let Some(job) = (unsafe { Job::new(record, self.layout) }) else {
             return;
         };
@@ -277,14 +297,12 @@ impl Engine {
             })
         });
         let mut names = vec![job.id().to_string(), job.user_id().to_string()];
-        if self.trust != Trust::None {
-            names.extend(
-                [job.name(), job.user_name()]
-                    .into_iter()
-                    .flatten()
-                    .map(str::to_owned),
-            );
-        }
+        names.extend(
+            [job.name(), job.user_name()]
+                .into_iter()
+                .flatten()
+                .map(str::to_owned),
+        );
         self.ledger.set(job.id(), held, names);
     }
 }

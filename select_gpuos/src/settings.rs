@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use gpuos_core::config::Config;
 use gpuos_core::slurm_topology::{self, TopologyFile};
 use slurm_ffi::layout::Fields;
+use slurm_ffi::release::Release;
 use slurm_ffi::{conf, log};
 
 /// What the configuration files say.
@@ -14,6 +15,19 @@ pub struct Settings {
     pub config: Config,
     /// topology.conf or topology.yaml.
     pub topology: Option<TopologyFile>,
+}
+
+impl Settings {
+    /// The line that says whether jobs are steered; `gpuos doctor` looks for it.
+    pub fn announce(&self, release: Release) {
+        if self.config.slurm.steer {
+            log::info(&format!("Slurm {release}: steering cons_tres"));
+        } else {
+            log::info(&format!(
+                "Slurm {release}: passing through to cons_tres, see gpuos.toml"
+            ));
+        }
+    }
 }
 
 /// Reads the files. A broken one is reported and counts as absent; a broken gpuos.toml also stops the

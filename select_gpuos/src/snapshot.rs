@@ -10,6 +10,9 @@ use slurm_ffi::layout::Layout;
 
 use crate::ledger::Ledger;
 
+/// With more node weights than this, weights are not planned one by one.
+pub const MOST_WEIGHTS: usize = 8;
+
 /// What is remembered of one candidate beside its [`NodeState`].
 #[derive(Clone, Copy)]
 pub struct Place {
@@ -20,6 +23,8 @@ pub struct Place {
     pub flat: bool,
     /// How many devices the node has.
     pub devices: usize,
+    /// Slurm's weight of the node.
+    pub weight: u64,
 }
 
 impl Place {
@@ -27,6 +32,7 @@ impl Place {
         gres: 0,
         flat: false,
         devices: 0,
+        weight: 0,
     };
 }
 
@@ -39,6 +45,7 @@ pub struct Snapshot {
     pub places: Vec<Place>,
     /// Facts of each node that the cluster model is built from, condensed; by node index.
     pub signatures: Vec<u64>,
+    weights: Vec<u64>,
     /// Whether a signature changed since the model was built.
     pub changed: bool,
     /// Whether some candidate has GPUs that are only counted, not listed by device.
@@ -142,6 +149,7 @@ impl Snapshot {
                 gres: gpus.raw() as usize,
                 flat: topologies == 0,
                 devices: bits.len(),
+                weight: node.weight(),
             };
             self.states[index] = NodeState {
                 candidate: true,
@@ -156,6 +164,39 @@ impl Snapshot {
                 affinity: 0,
             };
         }
+    }
+
+    /// The different node weights among the candidates, lowest first, at most [`MOST_WEIGHTS`]; the last
+    /// one always covers all.
+    pub fn weights(&mut self) -> usize {
+        self.weights.clear();
+        for (state, place) in self.states.iter().zip(&self.places) {
+            if state.candidate && !self.weights.contains(&place.weight) {
+                if self.weights.len() == MOST_WEIGHTS {
+                    // So many that a plan for each would take too long: all in one.
+                    self.weights.clear();
+                    self.weights.push(u64::MAX);
+                    return 1;
+                }
+                self.weights.push(place.weight);
+            }
+        }
+        self.weights.sort_unstable();
+        self.weights.len()
+    }
+
+    /// Leaves only the candidates up to the weight with that rank in [`Snapshot::weights`].
+    pub fn up_to_weight(&mut self, rank: usize) {
+        let most = self.weights.get(rank).copied().unwrap_or(u64::MAX);
+        for (state, place) in self.states.iter_mut().zip(&self.places) {
+            state.candidate = place.gres != 0 && place.weight <= most;
+        }
+    }
+
+    /// How many candidates have at least `count` free GPUs, whatever their CPUs.
+    pub fn with_free(&self, count: u32) -> u32 {
+        let fits = |state: &&NodeState| state.candidate && state.free.len() as u32 >= count;
+        self.states.iter().filter(fits).count() as u32
     }
 
     /// Sets CPUs and memory to "unknown": the ledger is advice, and may be wrong where CPUs are shared.

@@ -127,6 +127,11 @@ impl<'a> Job<'a> {
         self.get(self.layout.job.state_reason)
     }
 
+    /// Whether the job runs or is suspended, that is, holds what its record says.
+    pub fn holds_resources(self) -> bool {
+        matches!(self.get::<u32>(self.layout.job.job_state) & 0xff, 1 | 2)
+    }
+
     /// Tasks (0 = not said).
     pub fn tasks(self) -> u32 {
         known(self.detail(self.layout.details.num_tasks))
@@ -321,6 +326,11 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.real_memory)
     }
 
+    /// Slurm's weight: nodes of lower weight are to be used first.
+    pub fn weight(self) -> u64 {
+        self.get(self.layout.node.sched_weight)
+    }
+
     /// Sockets.
     pub fn sockets(self) -> u16 {
         self.get(self.layout.node.tot_sockets)
@@ -380,6 +390,30 @@ impl NodeTable {
             } else {
                 table.add(index).read()
             }
+        }
+    }
+}
+
+/// Calls `each` with every record in slurmctld's list of jobs.
+///
+/// # Safety
+/// The caller holds at least slurmctld's job read lock; `each` does not unwind.
+pub unsafe fn for_each_job(api: &Api, each: &mut dyn FnMut(*mut c_void)) {
+    unsafe extern "C" fn one(item: *mut c_void, argument: *mut c_void) -> i32 {
+        // SAFETY: `argument` is the closure reference below.
+        let each = unsafe { &mut *argument.cast::<&mut dyn FnMut(*mut c_void)>() };
+        each(item);
+        0
+    }
+    let Some(list) = crate::api::symbol(c"job_list") else {
+        return;
+    };
+    let mut each = each;
+    // SAFETY: job_list is slurmctld's global List, null before it is made; `one` gets what it expects.
+    unsafe {
+        let list = list.cast::<*mut c_void>().read();
+        if !list.is_null() {
+            (api.list_for_each)(list, one, (&raw mut each).cast());
         }
     }
 }

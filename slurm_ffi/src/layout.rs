@@ -141,7 +141,8 @@ macro_rules! layout {
 layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
-        magic, details, gres_list_req, job_id, job_resrcs, name, part_ptr, spank_job_env, spank_job_env_size,
+        magic, details, gres_list_req, job_id, job_resrcs,
+        job_state, name, part_ptr, spank_job_env, spank_job_env_size,
         start_time, state_desc, state_reason, system_comment, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
@@ -154,7 +155,8 @@ layout! {
     /// Slurm's `part_record_t`.
     PartRecord = "part_record" { magic, max_share }
     /// Slurm's `node_record_t`.
-    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, real_memory, tot_sockets }
+    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, real_memory,
+        sched_weight, tot_sockets }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
