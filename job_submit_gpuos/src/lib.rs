@@ -1,1 +1,119 @@
-//! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted.
+//! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
+//! a sentence what could never run.
+//!
+//! Jobs without gpuos options pass untouched, and so does everything when the release is not known
+//! or the site's files have a mistake: then one line in slurmctld's log says so.
+
+mod check;
+mod request;
+mod state;
+
+use std::ffi::{c_char, c_int, c_void};
+
+use slurm_ffi::api::Api;
+use slurm_ffi::guard::guard;
+use slurm_ffi::log;
+use slurm_ffi::release::Release;
+
+use check::{Kind, Refusal};
+
+slurm_ffi::plugin!(
+    b"Checks of the gpuos options\0",
+    b"job_submit/gpuos\0",
+    "job_submit/gpuos"
+);
+
+const SUCCESS: c_int = 0;
+
+/// `ESLURM_REQUESTED_NODE_CONFIG_UNAVAILABLE`, the same in every release.
+const NODE_CONFIG_UNAVAILABLE: c_int = 2014;
+
+/// `job_modify` has an `err_msg` from this release on.
+const MODIFY_HAS_MESSAGE: Release = Release::new(23, 2, 0);
+
+/// Called once, when slurmctld loads the plugin.
+#[unsafe(no_mangle)]
+pub extern "C" fn init() -> c_int {
+    guard(
+        "init",
+        || SUCCESS,
+        || {
+            state::start(release());
+            SUCCESS
+        },
+    )
+}
+
+/// Called for each new job, and each component of a heterogeneous one, with read locks held.
+///
+/// # Safety
+/// Called by slurmctld: `description` is a live `job_desc_msg_t`, `message` null or a place for a
+/// string on Slurm's heap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_submit(
+    description: *mut c_void,
+    _submit_uid: u32,
+    message: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "job_submit",
+        || SUCCESS,
+        || match state::submit(description) {
+            Ok(()) => SUCCESS,
+            // SAFETY: as the caller promises.
+            Err(refusal) => unsafe { refuse(&refusal, message) },
+        },
+    )
+}
+
+/// Called for each change of a job, with read locks held.
+///
+/// # Safety
+/// As [`job_submit`]; `record` is the live record of the job. `message` is garbage before 23.02.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_modify(
+    description: *mut c_void,
+    record: *mut c_void,
+    _submit_uid: u32,
+    message: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "job_modify",
+        || SUCCESS,
+        || match state::modify(description, record) {
+            Ok(()) => SUCCESS,
+            Err(refusal) => {
+                let message = if release() >= MODIFY_HAS_MESSAGE {
+                    message
+                } else {
+                    std::ptr::null_mut()
+                };
+                // SAFETY: as the caller promises, and null where there is no such argument.
+                unsafe { refuse(&refusal, message) }
+            }
+        },
+    )
+}
+
+fn release() -> Release {
+    Release(plugin_version.load(std::sync::atomic::Ordering::Relaxed))
+}
+
+/// Hands the sentence to the user and says no.
+///
+/// # Safety
+/// `message` is null, or a place with null or a string on Slurm's heap.
+unsafe fn refuse(refusal: &Refusal, message: *mut *mut c_char) -> c_int {
+    log::debug(&format!("refused: {}", refusal.sentence));
+    if let (Ok(api), false) = (Api::get(), message.is_null()) {
+        // SAFETY: by the caller; xfree takes null and leaves null, and the new string is Slurm's too.
+        unsafe {
+            (api.xfree)(message.cast());
+            *message = api.xstrdup(&refusal.sentence);
+        }
+    }
+    match refusal.kind {
+        Kind::Invalid => libc::EINVAL,
+        Kind::Impossible => NODE_CONFIG_UNAVAILABLE,
+    }
+}

@@ -1,15 +1,18 @@
 //! Where this daemon's configuration lives.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use gpuos_core::site::Site;
 
 use crate::api;
 use crate::layout::{Fields, SITE_FILE};
 use crate::mem::{read, read_str};
 use crate::release::Release;
 
-/// The folder of slurm.conf: from slurmctld's own configuration where the release is known, else
-/// from `$SLURM_CONF`, else `/etc/slurm`.
-pub fn folder(fields: Option<&Fields>) -> PathBuf {
+/// slurm.conf itself: from slurmctld's own configuration where the release is known, else from
+/// `$SLURM_CONF`, else `/etc/slurm/slurm.conf`.
+pub fn slurm_conf(fields: Option<&Fields>) -> PathBuf {
     let own = fields.and_then(|fields| {
         let conf = api::symbol(c"slurm_conf")? as usize;
         let offset = fields.offset("slurm_conf", "slurm_conf").ok()?;
@@ -17,9 +20,15 @@ pub fn folder(fields: Option<&Fields>) -> PathBuf {
         path.starts_with('/').then(|| PathBuf::from(path))
     });
     own.or_else(|| std::env::var_os("SLURM_CONF").map(PathBuf::from))
-        .and_then(|path| path.parent().map(PathBuf::from))
-        .filter(|folder| folder.is_absolute())
-        .unwrap_or_else(|| PathBuf::from("/etc/slurm"))
+        .filter(|path| path.is_absolute() && path.file_name().is_some())
+        .unwrap_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"))
+}
+
+/// The folder of slurm.conf.
+pub fn folder(fields: Option<&Fields>) -> PathBuf {
+    let mut path = slurm_conf(fields);
+    path.pop();
+    path
 }
 
 /// Path of gpuos.toml: `$GPUOS_CONF`, else beside slurm.conf.
@@ -31,4 +40,38 @@ pub fn gpuos_toml(fields: Option<&Fields>) -> PathBuf {
 pub fn fields(release: Release) -> Result<Fields, String> {
     let site = std::fs::read_to_string(folder(None).join(SITE_FILE)).ok();
     Fields::of(release, site.as_deref())
+}
+
+/// Reads the site's files: gpuos.toml, slurm.conf, what they belong to and what they include.
+///
+/// # Errors
+/// A mistake in one of them, or one that cannot be read, with its name.
+pub fn site(fields: Option<&Fields>) -> Result<Site, String> {
+    let slurm_conf = slurm_conf(fields);
+    let gpuos_toml = gpuos_toml(fields);
+    let folder = folder(fields);
+    Site::read(&|name| {
+        let path = match name {
+            "slurm.conf" => slurm_conf.clone(),
+            "gpuos.toml" => gpuos_toml.clone(),
+            other => folder.join(other),
+        };
+        match text(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    })
+}
+
+/// The largest file that is read, in bytes.
+const MAX_FILE: u64 = 32 << 20;
+
+fn text(path: &Path) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?
+        .take(MAX_FILE)
+        .read_to_end(&mut bytes)?;
+    // Comments in another encoding are no reason to refuse a slurm.conf that Slurm takes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

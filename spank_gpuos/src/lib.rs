@@ -6,6 +6,8 @@
 //! hook returns 0 whatever happens: Slurm drains a node whose plugins fail.
 
 mod client;
+mod job_env;
+mod node;
 mod options;
 
 use std::ffi::{c_char, c_int};
@@ -65,7 +67,11 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             let spank = unsafe { Spank::new(handle) };
             match spank.context() {
                 Context::Local | Context::Allocator => client::settle(spank),
-                Context::Remote | Context::Other => 0,
+                Context::Remote => {
+                    node::set_variables(spank);
+                    0
+                }
+                Context::Other => 0,
             }
         },
     )

@@ -1,0 +1,471 @@
+//! Whether a request with gpuos options can ever be met on this cluster.
+//!
+//! Pure: a [`Shape`] and the options go in, a [`Refusal`] may come out. What is not certain is
+//! accepted, and a job without gpuos options is never looked at.
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::model::Cluster;
+use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
+use gpuos_core::plan::{GpuShape, NodeState, Placement, Planner, Request, Unit, Wait};
+
+/// What a job asks of Slurm, as far as it matters here. 0 = not said.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Shape {
+    /// Fewest nodes.
+    pub min_nodes: u32,
+    /// Most nodes.
+    pub max_nodes: u32,
+    /// Tasks.
+    pub tasks: u32,
+    /// Whether the job takes whole nodes.
+    pub exclusive: bool,
+    /// `--gpus`, as Slurm writes it.
+    pub per_job: Option<String>,
+    /// `--gres`, `--gpus-per-node`.
+    pub per_node: Option<String>,
+    /// `--gpus-per-socket`.
+    pub per_socket: Option<String>,
+    /// `--gpus-per-task`.
+    pub per_task: Option<String>,
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The options are no options, or contradict each other.
+    Invalid,
+    /// No node or domain of the cluster could ever hold it.
+    Impossible,
+}
+
+/// Why a request is refused, as a sentence for the person who made it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// What is wrong.
+    pub kind: Kind,
+    /// The sentence.
+    pub sentence: String,
+}
+
+impl From<OptionError> for Refusal {
+    fn from(error: OptionError) -> Refusal {
+        Refusal {
+            kind: Kind::Invalid,
+            sentence: error.to_string(),
+        }
+    }
+}
+
+/// The cluster as requests are checked against it, all of it free.
+pub struct Catalogue {
+    planner: Planner,
+    levels: Vec<String>,
+    bounded: bool,
+}
+
+impl Catalogue {
+    /// From the cluster; `bounded` says whether there are no nodes but these.
+    pub fn new(cluster: Cluster, bounded: bool) -> Catalogue {
+        let planner = Planner::new(cluster);
+        let levels = planner.level_names();
+        Catalogue {
+            planner,
+            levels,
+            bounded,
+        }
+    }
+
+    /// Checks one request.
+    ///
+    /// # Errors
+    /// The request contradicts itself, names a level that the cluster does not have, or could
+    /// not even be met by the empty cluster.
+    pub fn check(&mut self, options: &JobOptions, shape: &Shape) -> Result<(), Refusal> {
+        if options.off {
+            return contradiction(options);
+        }
+        if let Some(wish) = &options.topology
+            && !self.levels.contains(&wish.level)
+        {
+            let reason = format!("this cluster has no level '{}'", wish.level);
+            let accepted = format!("one of {}", self.levels.join(", "));
+            return Err(OptionError::new(
+                "--gpuos-topology",
+                &topology_text(wish),
+                &reason,
+                &accepted,
+            )
+            .into());
+        }
+        let Some((kind, gpus)) = gpus(shape).filter(|_| self.bounded) else {
+            return Ok(());
+        };
+        let request = self.request(options, shape, gpus);
+        let state = self.state(kind.as_deref());
+        match self.planner.plan(&state, &request, 0) {
+            Err(wait) => {
+                Err(self.impossible(options, request, &state, &why(wait, kind.as_deref())))
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn request(&self, options: &JobOptions, shape: &Shape, gpus: GpuShape) -> Request {
+        let min_nodes = shape.min_nodes.max(1);
+        let max_nodes = match (shape.max_nodes, gpus) {
+            (0, GpuShape::Total(n)) => n.max(min_nodes),
+            (0, GpuShape::PerTask { tasks, .. }) => tasks.max(min_nodes),
+            (most, _) => most.max(min_nodes),
+        };
+        Request {
+            min_nodes,
+            max_nodes,
+            gpus,
+            cpus_per_node: 0,
+            cpus_per_gpu: 0,
+            memory_mib_per_node: 0,
+            whole_nodes: shape.exclusive,
+            required_nodes: Vec::new(),
+            topology: options.topology.clone().filter(|wish| wish.required),
+            placement: Placement::BestFit,
+        }
+    }
+
+    /// All GPUs of the asked type free; a node whose type is not known may have them.
+    fn state(&self, kind: Option<&str>) -> Vec<NodeState> {
+        let free = |node: &gpuos_core::model::Node| {
+            let Some(node_type) = &node.node_type else {
+                return GpuSet::EMPTY;
+            };
+            let fits = kind.is_none_or(|kind| {
+                node_type.gres_type.is_empty() || node_type.gres_type.eq_ignore_ascii_case(kind)
+            });
+            if fits {
+                GpuSet::first(node_type.gpus)
+            } else {
+                GpuSet::EMPTY
+            }
+        };
+        let nodes = &self.planner.cluster().nodes;
+        nodes
+            .iter()
+            .map(|node| NodeState {
+                candidate: !free(node).is_empty(),
+                present: free(node),
+                free: free(node),
+                free_cpus: u32::MAX,
+                free_memory_mib: u64::MAX,
+                affinity: 0,
+            })
+            .collect()
+    }
+
+    fn impossible(
+        &mut self,
+        options: &JobOptions,
+        request: Request,
+        state: &[NodeState],
+        why: &str,
+    ) -> Refusal {
+        let anywhere = Request {
+            topology: None,
+            ..request.clone()
+        };
+        let fits_elsewhere =
+            request.topology.is_some() && self.planner.plan(state, &anywhere, 0).is_ok();
+        let sentence = match &options.topology {
+            Some(wish) if fits_elsewhere => format!(
+                "--gpuos-topology={}: {why}; ask for less, or write --gpuos-topology={} to prefer it only",
+                topology_text(wish),
+                wish.level
+            ),
+            _ => format!("this job can never run: {why}; ask for less"),
+        };
+        Refusal {
+            kind: Kind::Impossible,
+            sentence,
+        }
+    }
+}
+
+/// Why the empty cluster does not fit.
+fn why(wait: Wait, kind: Option<&str>) -> String {
+    let gpus = kind.map_or_else(|| "GPUs".to_owned(), |kind| format!("{kind} GPUs"));
+    match wait {
+        Wait::Never { why } => why,
+        Wait::Capacity {
+            feasible_nodes,
+            needed_nodes,
+            free_gpus,
+            needed_gpus,
+        } => format!(
+            "it needs {needed_gpus} {gpus} on {needed_nodes} nodes; the cluster has {free_gpus}, and \
+             {feasible_nodes} nodes that could take a share"
+        ),
+        Wait::Level {
+            level,
+            best_domain,
+            unit,
+            have,
+            need,
+        } => {
+            let what = match unit {
+                Unit::Nodes => "nodes",
+                Unit::Gpus => "GPUs",
+            };
+            format!(
+                "it needs {need} {what} within one domain of the level {level}; the largest ({best_domain}) \
+                 has {have} with such {gpus}"
+            )
+        }
+        Wait::UnknownLevel { level, known } => {
+            format!(
+                "this cluster has no level '{level}'; write one of {}",
+                known.join(", ")
+            )
+        }
+    }
+}
+
+/// Refuses `--gpuos=off` beside options that only gpuos could honour.
+pub fn contradiction(options: &JobOptions) -> Result<(), Refusal> {
+    let other = match (&options.topology, &options.placement) {
+        (Some(wish), _) => format!("--gpuos-topology={}", topology_text(wish)),
+        (None, Some(rule)) => format!("--gpuos-placement={}", placement_text(rule)),
+        (None, None) => return Ok(()),
+    };
+    if !options.off {
+        return Ok(());
+    }
+    let reason = format!("it contradicts {other}");
+    Err(OptionError::new("--gpuos", "off", &reason, "one of the two").into())
+}
+
+/// The GPUs of a request and their type. `None` when there are none, when several forms or types
+/// are mixed, or when a text is not understood: then it is Slurm who judges.
+fn gpus(shape: &Shape) -> Option<(Option<String>, GpuShape)> {
+    let forms = [
+        &shape.per_job,
+        &shape.per_node,
+        &shape.per_socket,
+        &shape.per_task,
+    ];
+    let mut found = None;
+    for (form, text) in forms.iter().enumerate() {
+        let Some(text) = text else { continue };
+        for gres in parse_gres("gres", text)
+            .ok()?
+            .into_iter()
+            .filter(|gres| gres.name == "gpu")
+        {
+            if found.is_some() {
+                return None;
+            }
+            found = Some((form, gres.gres_type, u32::try_from(gres.count).ok()?));
+        }
+    }
+    let (form, kind, count) = found?;
+    let gpus = match form {
+        0 => GpuShape::Total(count),
+        1 => GpuShape::PerNode(count),
+        2 => GpuShape::PerSocket(count),
+        _ => GpuShape::PerTask {
+            per_task: count,
+            tasks: shape.tasks.max(shape.min_nodes).max(1),
+        },
+    };
+    Some((kind, gpus))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::config::{Config, NodeFacts};
+    use gpuos_core::model::{Fabric, FabricLevel};
+
+    use super::*;
+
+    /// Four nodes in two leaves, four GPUs each in two NVLink pairs; a fifth with two GPUs outside.
+    fn catalogue() -> Catalogue {
+        let links = vec![-1, 4, 0, 0, 4, -1, 0, 0, 0, 0, -1, 4, 0, 0, 4, -1];
+        let node = |at: usize| NodeFacts {
+            name: format!("n{at}"),
+            gpus: if at < 4 { 4 } else { 2 },
+            gres_type: if at < 4 { "a100" } else { "h100" }.into(),
+            sockets: 2,
+            cores_per_socket: 8,
+            links: (at < 4).then(|| links.clone()),
+            gpu_sockets: None,
+        };
+        let nodes: Vec<NodeFacts> = (0..5).map(node).collect();
+        let fabric = Fabric {
+            levels: vec![FabricLevel {
+                name: "leaf".into(),
+                domains: vec!["l0".into(), "l1".into()],
+                domain_of: vec![0, 0, 1, 1, gpuos_core::model::NO_DOMAIN],
+                gbps: 0.0,
+            }],
+        };
+        Catalogue::new(
+            Config::default().cluster(&nodes, Some(&fabric)).unwrap(),
+            true,
+        )
+    }
+
+    fn options(text: &[&str]) -> JobOptions {
+        let prefix = gpuos_core::options::PREFIX;
+        let entries: Vec<String> = text
+            .iter()
+            .map(|option| format!("{prefix}{option}"))
+            .collect();
+        JobOptions::from_spank_env(entries.iter().map(String::as_str)).unwrap()
+    }
+
+    fn per_node(nodes: u32, gpus: &str) -> Shape {
+        Shape {
+            min_nodes: nodes,
+            max_nodes: nodes,
+            per_node: Some(gpus.into()),
+            ..Shape::default()
+        }
+    }
+
+    fn refused(text: &[&str], shape: &Shape) -> String {
+        catalogue()
+            .check(&options(text), shape)
+            .expect_err("a refusal")
+            .sentence
+    }
+
+    fn accepted(text: &[&str], shape: &Shape) {
+        assert_eq!(
+            catalogue().check(&options(text), shape),
+            Ok(()),
+            "{text:?} {shape:?}"
+        );
+    }
+
+    #[test]
+    fn what_fits_is_accepted() {
+        accepted(
+            &["gpuos_topology=leaf:required"],
+            &per_node(2, "gres:gpu:4"),
+        );
+        accepted(
+            &["gpuos_topology=leaf:required"],
+            &per_node(2, "gres/gpu:a100:4"),
+        );
+        accepted(&["gpuos_topology=leaf"], &per_node(4, "gres/gpu:4"));
+        accepted(
+            &["gpuos_topology=nvlink:required"],
+            &per_node(1, "gres/gpu:2"),
+        );
+        accepted(&["gpuos_topology=any:required"], &per_node(5, "gres/gpu:2"));
+        accepted(&["gpuos_placement=pack"], &per_node(1, "gres/gpu"));
+        accepted(&["gpuos=off"], &per_node(99, "gres/gpu:99"));
+        let total = |gpus: &str| Shape {
+            min_nodes: 1,
+            per_job: Some(gpus.into()),
+            ..Shape::default()
+        };
+        accepted(&["gpuos_topology=leaf:required"], &total("gres:gpu:8"));
+        accepted(&["gpuos_topology=leaf"], &total("gres:gpu:18"));
+        let tasks = |tasks, gpus: &str| Shape {
+            tasks,
+            per_task: Some(gpus.into()),
+            ..Shape::default()
+        };
+        accepted(&["gpuos_topology=leaf:required"], &tasks(4, "gres/gpu:2"));
+    }
+
+    #[test]
+    fn jobs_without_gpus_and_mixed_forms_are_left_to_slurm() {
+        accepted(
+            &["gpuos_topology=leaf:required"],
+            &Shape {
+                min_nodes: 4,
+                ..Shape::default()
+            },
+        );
+        let mixed = Shape {
+            per_job: Some("gres/gpu:64".into()),
+            ..per_node(9, "gres/gpu:9")
+        };
+        accepted(&["gpuos_topology=leaf:required"], &mixed);
+        accepted(
+            &["gpuos_topology=leaf:required"],
+            &per_node(9, "gres/gpu:a100:3,gres/gpu:h100:1"),
+        );
+        accepted(&["gpuos_topology=leaf:required"], &per_node(9, "gres/???"));
+        accepted(
+            &["gpuos_topology=leaf:required"],
+            &per_node(9, "license/x:3"),
+        );
+    }
+
+    #[test]
+    fn unknown_levels_are_refused_with_the_known_ones() {
+        let sentence = refused(&["gpuos_topology=rack"], &Shape::default());
+        assert!(
+            sentence.contains("'rack'") && sentence.contains("nvlink, node, leaf, any"),
+            "{sentence}"
+        );
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let sentence = refused(&["gpuos=off", "gpuos_topology=leaf"], &Shape::default());
+        assert!(
+            sentence.contains("--gpuos=off") && sentence.contains("--gpuos-topology=leaf"),
+            "{sentence}"
+        );
+        let sentence = refused(&["gpuos=off", "gpuos_placement=pack"], &Shape::default());
+        assert!(sentence.contains("--gpuos-placement=pack"), "{sentence}");
+        let sentence = refused(
+            &["gpuos_topology=node:required"],
+            &per_node(2, "gres/gpu:1"),
+        );
+        assert!(sentence.contains("node:required"), "{sentence}");
+        let sentence = refused(
+            &["gpuos_topology=nvlink:required"],
+            &per_node(2, "gres/gpu:1"),
+        );
+        assert!(sentence.contains("nvlink:required"), "{sentence}");
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        let sentence = refused(&["gpuos_topology=leaf"], &per_node(1, "gres/gpu:5"));
+        assert!(sentence.contains("never run"), "{sentence}");
+        refused(&["gpuos_placement=pack"], &per_node(2, "gres/gpu:h100:2"));
+        refused(&["gpuos_placement=pack"], &per_node(6, "gres/gpu:1"));
+        let sentence = refused(
+            &["gpuos_topology=leaf:required"],
+            &per_node(3, "gres/gpu:4"),
+        );
+        assert!(
+            sentence.contains("leaf:required") && sentence.contains("--gpuos-topology=leaf "),
+            "{sentence}"
+        );
+        refused(
+            &["gpuos_topology=nvlink:required"],
+            &per_node(1, "gres/gpu:3"),
+        );
+        let total = Shape {
+            min_nodes: 1,
+            per_job: Some("gres/gpu:9".into()),
+            ..Shape::default()
+        };
+        refused(&["gpuos_topology=leaf:required"], &total);
+    }
+
+    #[test]
+    fn nodes_that_no_file_names_may_have_room() {
+        let mut open = catalogue();
+        open.bounded = false;
+        let check = open.check(
+            &options(&["gpuos_topology=leaf:required"]),
+            &per_node(9, "gres/gpu:9"),
+        );
+        assert_eq!(check, Ok(()));
+    }
+}

@@ -1,0 +1,313 @@
+//! Reads what a job asks for out of Slurm's structures.
+//!
+//! Every read goes through [`slurm_ffi::mem`], which cannot fault, at the offsets of the exact
+//! release. What looks wrong ends the reading: the job is then accepted unchecked.
+
+use std::ffi::c_void;
+
+use slurm_ffi::handles::NO_VAL;
+use slurm_ffi::layout::Fields;
+use slurm_ffi::mem::{read, read_str};
+
+use crate::check::Shape;
+
+/// The most entries of `spank_job_env`, and the longest of them, that are read.
+const MAX_ENTRIES: u32 = 4096;
+const MAX_ENTRY: usize = 64 * 1024;
+
+/// Offsets of what is read of one structure.
+#[derive(Clone, Copy, Debug)]
+struct Strings {
+    env: usize,
+    env_size: usize,
+    per_job: usize,
+    per_node: usize,
+    per_socket: usize,
+    per_task: usize,
+}
+
+/// Offsets of the counts, which stand in the description of a job and in a record's details.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    min_nodes: usize,
+    max_nodes: usize,
+    tasks: usize,
+}
+
+/// Where everything stands in this release.
+#[derive(Clone, Copy, Debug)]
+pub struct Offsets {
+    asked: Strings,
+    asked_counts: Counts,
+    shared: usize,
+    record: Strings,
+    record_details: usize,
+    record_counts: Counts,
+}
+
+impl Strings {
+    fn of(fields: &Fields, structure: &str) -> Result<Strings, String> {
+        Ok(Strings {
+            env: fields.offset(structure, "spank_job_env")?,
+            env_size: fields.offset(structure, "spank_job_env_size")?,
+            per_job: fields.offset(structure, "tres_per_job")?,
+            per_node: fields.offset(structure, "tres_per_node")?,
+            per_socket: fields.offset(structure, "tres_per_socket")?,
+            per_task: fields.offset(structure, "tres_per_task")?,
+        })
+    }
+}
+
+impl Counts {
+    fn of(fields: &Fields, structure: &str) -> Result<Counts, String> {
+        Ok(Counts {
+            min_nodes: fields.offset(structure, "min_nodes")?,
+            max_nodes: fields.offset(structure, "max_nodes")?,
+            tasks: fields.offset(structure, "num_tasks")?,
+        })
+    }
+}
+
+impl Offsets {
+    /// The offsets of one release; the error says what the table lacks.
+    pub fn of(fields: &Fields) -> Result<Offsets, String> {
+        Ok(Offsets {
+            asked: Strings::of(fields, "job_descriptor")?,
+            asked_counts: Counts::of(fields, "job_descriptor")?,
+            shared: fields.offset("job_descriptor", "shared")?,
+            record: Strings::of(fields, "job_record")?,
+            record_details: fields.offset("job_record", "details")?,
+            record_counts: Counts::of(fields, "job_details")?,
+        })
+    }
+
+    /// Entries of `spank_job_env` in a `job_desc_msg_t`. `None` when the memory does not look like one.
+    pub fn asked_env(&self, description: *mut c_void) -> Option<Vec<String>> {
+        env(description as usize, &self.asked)
+    }
+
+    /// The same of a `job_record_t`.
+    pub fn record_env(&self, record: *mut c_void) -> Option<Vec<String>> {
+        env(record as usize, &self.record)
+    }
+
+    /// What a `job_desc_msg_t` asks for.
+    pub fn asked_shape(&self, description: *mut c_void) -> Option<Shape> {
+        let at = description as usize;
+        let mut shape = shape(at, &self.asked, at, &self.asked_counts)?;
+        // JOB_SHARED_NONE: --exclusive.
+        shape.exclusive = read::<u16>(at + self.shared)? == 0;
+        Some(shape)
+    }
+
+    /// What a `job_record_t` asks for.
+    pub fn record_shape(&self, record: *mut c_void) -> Option<Shape> {
+        let at = record as usize;
+        let details = read::<usize>(at + self.record_details)?;
+        shape(at, &self.record, details, &self.record_counts)
+    }
+}
+
+fn env(at: usize, strings: &Strings) -> Option<Vec<String>> {
+    let array: usize = read(at.checked_add(strings.env)?)?;
+    let count: u32 = read(at + strings.env_size)?;
+    if count > MAX_ENTRIES || (array == 0 && count > 0) {
+        return None;
+    }
+    let entry = |index: usize| {
+        // An entry that is not UTF-8 or too long is none of ours: those come from checked options.
+        let at: usize = read(array + index * size_of::<usize>())?;
+        Some(read_str(at, MAX_ENTRY).unwrap_or_default())
+    };
+    (0..count as usize).map(entry).collect()
+}
+
+fn shape(strings_at: usize, strings: &Strings, counts_at: usize, counts: &Counts) -> Option<Shape> {
+    let text = |offset: usize| match read::<usize>(strings_at + offset)? {
+        0 => Some(None),
+        at => read_str(at, MAX_ENTRY).map(|text| Some(text).filter(|text| !text.is_empty())),
+    };
+    let min_nodes = count(counts_at + counts.min_nodes)?;
+    let max_nodes = count(counts_at + counts.max_nodes)?;
+    if max_nodes != 0 && min_nodes > max_nodes {
+        return None;
+    }
+    Some(Shape {
+        min_nodes,
+        max_nodes,
+        tasks: count(counts_at + counts.tasks)?,
+        exclusive: false,
+        per_job: text(strings.per_job)?,
+        per_node: text(strings.per_node)?,
+        per_socket: text(strings.per_socket)?,
+        per_task: text(strings.per_task)?,
+    })
+}
+
+/// A count; "not set" and "infinite" are 0.
+fn count(at: usize) -> Option<u32> {
+    read::<u32>(at).map(|value| if value >= NO_VAL { 0 } else { value })
+}
+
+/// What the job asks for once `update` is applied to `now`.
+pub fn merged(now: Shape, update: &Shape) -> Shape {
+    let text = |new: &Option<String>, old: Option<String>| new.clone().or(old);
+    let number = |new: u32, old: u32| if new == 0 { old } else { new };
+    Shape {
+        min_nodes: number(update.min_nodes, now.min_nodes),
+        max_nodes: number(update.max_nodes, now.max_nodes),
+        tasks: number(update.tasks, now.tasks),
+        exclusive: now.exclusive,
+        per_job: text(&update.per_job, now.per_job),
+        per_node: text(&update.per_node, now.per_node),
+        per_socket: text(&update.per_socket, now.per_socket),
+        per_task: text(&update.per_task, now.per_task),
+    }
+}
+
+/// Whether an update touches anything that [`crate::check`] looks at.
+pub fn touches(update: &Shape) -> bool {
+    *update
+        != Shape {
+            exclusive: update.exclusive,
+            ..Shape::default()
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_ffi::release::Release;
+
+    use super::*;
+
+    #[test]
+    fn every_release_of_the_table_has_the_fields() {
+        for release in [
+            Release::new(22, 5, 0),
+            Release::new(23, 2, 3),
+            Release::new(24, 11, 5),
+            Release::new(26, 5, 5),
+        ] {
+            let fields = Fields::of(release, None).unwrap();
+            Offsets::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+        }
+    }
+
+    /// A `job_desc_msg_t` of 24.11.5, made by hand.
+    struct Fake {
+        memory: Vec<u8>,
+        kept: Vec<Vec<u8>>,
+        array: Vec<usize>,
+        offsets: Offsets,
+    }
+
+    impl Fake {
+        fn new() -> Fake {
+            let offsets = Offsets::of(&Fields::of(Release::new(24, 11, 5), None).unwrap()).unwrap();
+            let mut fake = Fake {
+                memory: vec![0; 2048],
+                kept: Vec::new(),
+                array: Vec::new(),
+                offsets,
+            };
+            for at in [
+                fake.offsets.asked_counts.min_nodes,
+                fake.offsets.asked_counts.max_nodes,
+                fake.offsets.asked_counts.tasks,
+            ] {
+                fake.put(at, &NO_VAL.to_ne_bytes());
+            }
+            fake
+        }
+
+        fn put(&mut self, at: usize, bytes: &[u8]) {
+            self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn keep(&mut self, text: &[u8]) -> usize {
+            let mut text = text.to_vec();
+            text.push(0);
+            self.kept.push(text);
+            self.kept[self.kept.len() - 1].as_ptr() as usize
+        }
+
+        fn env(&mut self, entries: &[&[u8]]) {
+            self.array = entries.iter().map(|entry| self.keep(entry)).collect();
+            let (array, count) = (self.array.as_ptr() as usize, entries.len() as u32);
+            self.put(self.offsets.asked.env, &array.to_ne_bytes());
+            self.put(self.offsets.asked.env_size, &count.to_ne_bytes());
+        }
+
+        fn pointer(&mut self) -> *mut c_void {
+            self.memory.as_mut_ptr().cast()
+        }
+
+        fn asked_env(&mut self) -> Option<Vec<String>> {
+            let pointer = self.pointer();
+            self.offsets.asked_env(pointer)
+        }
+
+        fn asked_shape(&mut self) -> Option<Shape> {
+            let pointer = self.pointer();
+            self.offsets.asked_shape(pointer)
+        }
+    }
+
+    #[test]
+    fn a_description_is_read() {
+        let mut fake = Fake::new();
+        fake.env(&[b"A=b", b"\xff\xfe", b"C=d"]);
+        let text = fake.keep(b"gres/gpu:4");
+        fake.put(fake.offsets.asked.per_node, &text.to_ne_bytes());
+        fake.put(fake.offsets.asked_counts.min_nodes, &2u32.to_ne_bytes());
+        assert_eq!(fake.asked_env().unwrap(), ["A=b", "", "C=d"]);
+        let shape = fake.asked_shape().unwrap();
+        assert_eq!((shape.min_nodes, shape.max_nodes, shape.tasks), (2, 0, 0));
+        assert_eq!(shape.per_node.as_deref(), Some("gres/gpu:4"));
+        assert!(shape.exclusive);
+    }
+
+    #[test]
+    fn what_does_not_look_right_is_not_read() {
+        let mut fake = Fake::new();
+        assert_eq!(fake.asked_env(), Some(Vec::new()));
+        fake.put(fake.offsets.asked.env_size, &3u32.to_ne_bytes());
+        assert_eq!(fake.asked_env(), None);
+        fake.put(fake.offsets.asked.env, &0x1000usize.to_ne_bytes());
+        assert_eq!(fake.asked_env(), None);
+        fake.put(fake.offsets.asked.env_size, &u32::MAX.to_ne_bytes());
+        assert_eq!(fake.asked_env(), None);
+        fake.put(fake.offsets.asked.per_job, &0x1000usize.to_ne_bytes());
+        assert_eq!(fake.asked_shape(), None);
+        assert_eq!(fake.offsets.asked_env(std::ptr::null_mut()), None);
+    }
+
+    #[test]
+    fn an_update_changes_what_it_names() {
+        let now = Shape {
+            min_nodes: 2,
+            per_node: Some("gres/gpu:4".into()),
+            ..Shape::default()
+        };
+        let update = Shape {
+            min_nodes: 3,
+            exclusive: true,
+            ..Shape::default()
+        };
+        assert!(
+            touches(&update)
+                && !touches(&Shape {
+                    exclusive: true,
+                    ..Shape::default()
+                })
+        );
+        let both = merged(now.clone(), &update);
+        assert_eq!(
+            both,
+            Shape {
+                min_nodes: 3,
+                ..now
+            }
+        );
+    }
+}
