@@ -187,7 +187,7 @@ fn a_total_takes_the_fewest_nodes_and_leaves_the_rest_whole() {
     let mut shares = sizes(&choice);
     shares.sort_unstable();
     assert_eq!((choice.nodes.len(), shares), (2, vec![2, 3]));
-    // Not on more nodes than allowed.
+    // Not on more nodes than allowed: the best two have 8 and 7.
     total.gpus = GpuShape::Total(24);
     (total.min_nodes, total.max_nodes) = (1, 2);
     assert!(matches!(
@@ -201,9 +201,9 @@ fn a_total_takes_the_fewest_nodes_and_leaves_the_rest_whole() {
     assert_eq!(
         planner.plan(&state, &total, 0).err(),
         Some(Wait::Capacity {
-            feasible_nodes: 1,
+            feasible_nodes: 6,
             needed_nodes: 2,
-            free_gpus: 40,
+            free_gpus: 15,
             needed_gpus: 16
         })
     );

@@ -129,10 +129,10 @@ impl Planner {
                 continue;
             };
             let table = &self.tables[self.type_of[node as usize] as usize];
-            if job.leave || table.linked(state.present) || count == 1 {
-                if count == 1 || table.linked(state.present) {
-                    add(state.present);
-                }
+            if table.linked(state.present) || count == 1 && !job.leave {
+                add(state.present);
+            }
+            if table.linked(state.present) || count == 1 || job.leave {
                 continue;
             }
             for at in 0..table.islands.len() {

@@ -204,10 +204,13 @@ impl Planner {
     /// Ring and usability lost when the node is given so many units; returns the GPUs.
     pub(super) fn price(&mut self, job: &Job, entry: &mut Entry, units: u32) -> GpuSet {
         let count = (units * job.unit) as usize;
-        let pick = self.pick(entry.node, entry.free, count, job, super::Linked::Ignore);
-        let pick = pick.unwrap_or_default();
+        let table = &mut self.tables[self.type_of[entry.node as usize] as usize];
+        let pick = table.best(entry.free, count, false).unwrap_or_default();
         entry.ring = pick.ring;
-        entry.lost = pick.lost;
+        entry.lost = match job.whole {
+            true => table.usable(entry.free),
+            false => pick.lost,
+        };
         pick.set
     }
 

@@ -98,8 +98,8 @@ impl<'a> Job<'a> {
         u64::from(self.unit) * u64::from(self.units.unwrap_or(1))
     }
 
-    /// How many units a node has room for; with one unit per node, 0 or 1.
-    pub fn room(&self, state: &NodeState) -> u32 {
+    /// How many GPUs of a node the job could use, given its CPUs and memory.
+    pub fn usable(&self, state: &NodeState) -> u32 {
         let cpus = state.free_cpus;
         if !state.candidate
             || cpus < self.cpus_per_node
@@ -108,11 +108,16 @@ impl<'a> Job<'a> {
         {
             return 0;
         }
-        let mut gpus = state.free.len() as u32;
-        if self.cpus_per_gpu > 0 && cpus != u32::MAX {
-            gpus = gpus.min(cpus / self.cpus_per_gpu);
+        let gpus = state.free.len() as u32;
+        match cpus.checked_div(self.cpus_per_gpu) {
+            Some(most) if cpus != u32::MAX => gpus.min(most),
+            _ => gpus,
         }
-        let units = gpus / self.unit;
+    }
+
+    /// How many units a node has room for; with one unit per node, 0 or 1.
+    pub fn room(&self, state: &NodeState) -> u32 {
+        let units = self.usable(state) / self.unit;
         self.units.map_or(units.min(1), |_| units)
     }
 

@@ -12,7 +12,7 @@ use super::fabric::FabricIndex;
 use super::gpus::Pick;
 use super::job::{Job, Rule, View};
 use super::links::{UNITS_PER_GBPS, nic_units};
-use super::types::{Choice, NodeChoice};
+use super::types::{Choice, NodeChoice, NodeState};
 use super::{Linked, Planner};
 use crate::gpuset::GpuSet;
 use crate::model::{NO_DOMAIN, NodeType};
@@ -72,7 +72,7 @@ impl Planner {
             if room < job.units.unwrap_or(1) || job.required.iter().any(|&r| r != node) {
                 continue;
             }
-            let Some(pick) = self.pick(node, state.free, count, job, linked) else {
+            let Some(pick) = self.pick(node, &state, count, job, linked) else {
                 continue;
             };
             let [first, second] = job.order(pick.lost, state.free.len() as u32);
@@ -130,7 +130,7 @@ impl Planner {
             (best.pick.set, best.pick.ring)
         };
         let joined = match (job.whole, job.leave) {
-            (false, true) => table.linked(state.free),
+            (false, true) => table.linked(state.present),
             _ => table.linked(set),
         };
         let close = joined && (set.len() > 1 || matches!(linked, Linked::Must(_)));
@@ -155,18 +155,20 @@ impl Planner {
     pub(super) fn pick(
         &mut self,
         node: u32,
-        free: GpuSet,
+        state: &NodeState,
         count: usize,
         job: &Job,
         linked: Linked,
     ) -> Option<Pick> {
+        let free = state.free;
         let table = &mut self.tables[self.type_of[node as usize] as usize];
         let fabric = &self.fabric;
         let domain =
             |at: Option<usize>| at.is_some_and(|level| fabric.domain(level, node) != NO_DOMAIN);
         // Where the scheduler chooses the GPUs, all that it could choose must be joined.
         let mut joined = || match job.leave {
-            true => table.linked(free).then(|| table.best(free, count, false))?,
+            true if !table.linked(state.present) => None,
+            true => table.best(free, count, false),
             false => table.best(free, count, true),
         };
         let pick = match linked {

@@ -139,11 +139,13 @@ pub enum Unit {
 pub enum Wait {
     /// Fewer nodes with enough free GPUs than needed.
     Capacity {
-        /// Nodes with enough free GPUs (and CPUs and memory, where known).
+        /// Nodes with enough free GPUs (and CPUs and memory, where known) for a part of the job;
+        /// when some of the nodes that the job names have not, those of them that have.
         feasible_nodes: u32,
         /// Nodes needed.
         needed_nodes: u32,
-        /// Free GPUs on the candidates.
+        /// Free GPUs on the candidates. When the job asked for GPUs or tasks in all: what it
+        /// could use of them on as many nodes as it may have.
         free_gpus: u32,
         /// GPUs needed in all.
         needed_gpus: u32,

@@ -136,12 +136,17 @@ impl Planner {
         for at in 0..self.fabric.all().len() {
             let node = self.fabric.all()[at];
             let state = view.node(node, self.node_type(node));
-            if !state.candidate {
+            if job.required.iter().any(|&required| required != node) {
                 continue;
             }
             let table = &mut self.tables[self.type_of[node as usize] as usize];
-            let fits = |count: &usize| !linked || table.best(state.free, *count, true).is_some();
-            let have = (1..=state.free.len()).rev().find(fits).unwrap_or(0) as u32;
+            let fits = |&count: &u32| match (linked, job.leave) {
+                (false, _) => true,
+                // The scheduler chooses: whatever it takes must be linked.
+                (true, true) => table.linked(state.present),
+                (true, false) => table.best(state.free, count as usize, true).is_some(),
+            };
+            let have = (1..=job.usable(&state)).rev().find(fits).unwrap_or(0);
             if have > best.have {
                 best.have = have;
                 best.domain = self.cluster.nodes[node as usize].name.clone();
@@ -160,11 +165,9 @@ impl Planner {
                 continue;
             }
             let nodes = self.fabric.nodes(level, span);
-            let rooms = nodes.iter().map(|&n| self.gang.offers[n as usize].units);
-            let mut rooms: Vec<u32> = rooms.filter(|&units| units > 0).collect();
-            rooms.sort_unstable_by(|a, b| b.cmp(a));
-            let count = rooms.len() as u32;
-            let most: u32 = rooms.iter().take(job.max as usize).sum();
+            let offers = |n: &&u32| self.gang.offers[**n as usize].units > 0;
+            let count = nodes.iter().filter(offers).count() as u32;
+            let most = self.most_units(job, nodes);
             let (unit, have, need) = match job.units {
                 Some(units) if count >= job.min => (Unit::Gpus, most * job.unit, units * job.unit),
                 _ => (Unit::Nodes, count, job.min),
@@ -193,32 +196,24 @@ impl Planner {
 
     fn capacity(&mut self, view: View, job: &Job) -> Wait {
         self.offers(view, job, None);
-        let mut free_gpus = 0;
-        let mut room = 0;
-        for &node in self.fabric.all() {
-            let state = view.node(node, self.node_type(node));
-            if state.candidate {
-                free_gpus += state.free.len() as u32;
-            }
-            room += self.gang.offers[node as usize].units;
-        }
-        let offers = |least: u32| {
-            let all = self.fabric.all().iter();
-            all.filter(|&&n| self.gang.offers[n as usize].units >= least.max(1))
-                .count() as u32
-        };
-        let named = job.required.iter();
-        let named = named.filter(|&&n| self.gang.offers[n as usize].units > 0);
-        let named = named.count() as u32;
-        // The first of these that is short: the named nodes, room in all, room on few nodes.
+        let offered = |node: &u32| self.gang.offers[*node as usize].units;
+        let named = job.required.iter().filter(|n| offered(n) > 0).count() as u32;
+        let feasible = self.fabric.all().iter().filter(|n| offered(n) > 0).count() as u32;
         let (feasible_nodes, needed_nodes) = match job.units {
             _ if named < job.required.len() as u32 => (named, job.required.len() as u32),
-            None => (offers(1), job.min),
-            Some(units) if room < units => (offers(1), job.min.max(self.fewest(job, units))),
-            Some(units) => match offers(1) {
-                few if few < job.min => (few, job.min),
-                _ => (offers(units.div_ceil(job.max)), job.max),
-            },
+            None => (feasible, job.min),
+            Some(units) => (feasible, job.min.max(self.fewest(job, units))),
+        };
+        let free_gpus = match job.units {
+            Some(_) => self.most_units(job, self.fabric.all()) * job.unit,
+            None => {
+                let all = self.fabric.all().iter();
+                let states = all.map(|&n| view.node(n, self.node_type(n)));
+                states
+                    .filter(|state| state.candidate)
+                    .map(|state| state.free.len() as u32)
+                    .sum()
+            }
         };
         Wait::Capacity {
             feasible_nodes,
@@ -226,6 +221,17 @@ impl Planner {
             free_gpus,
             needed_gpus: job.unit.saturating_mul(job.units.unwrap_or(job.min)),
         }
+    }
+
+    /// Units that the nodes offer on as many of them as the job may have, the named ones included.
+    fn most_units(&self, job: &Job, nodes: &[u32]) -> u32 {
+        let offered = |node: &u32| self.gang.offers[*node as usize].units;
+        let others = nodes.iter().filter(|node| !job.required.contains(node));
+        let mut others: Vec<u32> = others.map(offered).collect();
+        others.sort_unstable_by(|a, b| b.cmp(a));
+        let more = job.max as usize - job.required.len();
+        let named: u32 = job.required.iter().map(offered).sum();
+        named + others.iter().take(more).sum::<u32>()
     }
 
     /// Nodes needed for so many units if the largest ones were free.

@@ -1,6 +1,8 @@
 //! Node types, clusters and requests for the planner's tests.
 #![allow(dead_code)]
 
+pub mod brute;
+
 use std::sync::Arc;
 
 use gpuos_core::gpuset::GpuSet;

@@ -1,0 +1,111 @@
+//! Planning allocates nothing once every form of request was seen: it runs inside slurmctld's
+//! locks. This test has a binary of its own, because it counts allocations.
+
+mod plan_support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
+use plan_support::*;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`; the memory is the system's.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn planning_allocates_nothing() {
+    let cluster = tree(pairs(), 120, 10, 3);
+    let mut state = idle(&cluster);
+    let mut planner = Planner::new(cluster);
+    let mut requests: Vec<Request> = Vec::new();
+    for rule in [Placement::BestFit, Placement::Pack, Placement::Spread] {
+        for (nodes, gpus) in [
+            (1, GpuShape::PerNode(3)),
+            (1, GpuShape::Total(5)),
+            (16, GpuShape::PerNode(2)),
+            (64, GpuShape::PerNode(8)),
+            (70, GpuShape::PerSocket(1)),
+            (3, GpuShape::Total(60)),
+            (8, GpuShape::Total(500)),
+            (
+                2,
+                GpuShape::PerTask {
+                    per_task: 3,
+                    tasks: 40,
+                },
+            ),
+        ] {
+            let mut request = request(nodes, gpus);
+            request.max_nodes = nodes.max(100);
+            request.placement = rule.clone();
+            for level in ["leaf", "nvlink"] {
+                requests.push(wish(request.clone(), level, false));
+            }
+            request.max_nodes = nodes;
+            request.required_nodes = vec![17];
+            requests.push(request);
+        }
+    }
+    // States that change, so that other nodes and GPU sets are chosen each time.
+    let mut random = 1u64;
+    let mut choices = 0;
+    for round in 0..4 {
+        for state in &mut state {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let busy = if random >> 33 & 3 == 0 {
+                random >> 40 & 0xff
+            } else {
+                0
+            };
+            state.free = GpuSet(0xff & !busy);
+        }
+        for request in &requests {
+            let before = ALLOCATIONS.get();
+            // A refusal carries names: only choices must be free of allocations.
+            let planned = planner.plan(&state, request, round % 3).is_ok();
+            if planned && round > 0 {
+                assert_eq!(ALLOCATIONS.get(), before, "round {round}: {request:?}");
+                choices += 1;
+            }
+            let before = ALLOCATIONS.get();
+            planner.future(&state, request, 0);
+            assert!(
+                round == 0 || ALLOCATIONS.get() == before,
+                "future: {request:?}"
+            );
+        }
+    }
+    assert!(choices > 100, "{choices} choices");
+}
