@@ -19,19 +19,26 @@ const FROM_SUITE: [&str; 10] = [
 /// Folders of the host that have no place in the root.
 const LEFT_OUT: [&str; 3] = ["var", "boot", "lost+found"];
 
-/// Files of the host's `/etc` that must agree with the host: users, and the host's own name.
-const FROM_HOST_ETC: [&str; 6] = [
-    "passwd",
-    "group",
-    "hosts",
-    "hostname",
-    "resolv.conf",
-    "localtime",
-];
+/// Files of the host's `/etc` that must agree with the host's.
+const FROM_HOST_ETC: [&str; 5] = ["passwd", "group", "hostname", "resolv.conf", "localtime"];
+
+/// The hosts file, which is the lab's own.
+const HOSTS: &str = "hosts";
 
 /// Where the root is mounted.
 pub(crate) fn root_of(lab_dir: &Path) -> PathBuf {
     lab_dir.join("root")
+}
+
+/// Makes the files of a suite's `/etc` that others are mounted on.
+pub(crate) fn prepare(suite: &Path) -> Result<(), LabError> {
+    for name in FROM_HOST_ETC.into_iter().chain([HOSTS]) {
+        let file = suite.join("etc").join(name);
+        // resolv.conf and localtime may be links into folders of the host.
+        let _ = fs::remove_file(&file);
+        fs::write(&file, "").context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// The steps that build the root of a lab from the folder of a suite.
@@ -49,6 +56,8 @@ pub(crate) fn steps(suite: &Path, lab_dir: &Path) -> Result<Vec<RootStep>, LabEr
             steps.push(RootStep::Bind(c_path(&host), at(&format!("etc/{name}"))));
         }
     }
+    let hosts = lab_dir.join("etc").join(HOSTS);
+    steps.push(RootStep::Bind(c_path(&hosts), at("etc/hosts")));
     for dir in [
         "var",
         "var/lib",

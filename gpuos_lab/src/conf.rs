@@ -1,5 +1,7 @@
 //! The configuration files of a lab.
 
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+
 use gpuos_core::model::{Link, NodeType};
 
 use crate::error::LabError;
@@ -22,12 +24,12 @@ const MANY: [&str; 5] = [
 pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, LabError> {
     let spec = &record.spec;
     let dir = record.dir.display();
+    let own = loopback(install);
+    let address = own.unwrap_or(Ipv4Addr::LOCALHOST);
     let mut lines = vec![
         format!("ClusterName={}", spec.name),
-        format!("SlurmctldHost={}(127.0.0.1)", short_hostname()),
+        format!("SlurmctldHost={}({address})", short_hostname()),
         format!("SlurmctldPort={}", record.port),
-        // Loopback only: a lab is nobody else's business.
-        "CommunicationParameters=NoCtldInAddrAny,NoInAddrAny".to_string(),
         "AuthType=auth/munge".to_string(),
         format!("AuthInfo=socket={dir}/munge/socket"),
         "SlurmUser=root".to_string(),
@@ -65,6 +67,10 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
         "MaxJobCount=100000".to_string(),
         format!("PlugStackConfig={dir}/etc/plugstack.conf"),
     ];
+    if own.is_some() {
+        // A lab is nobody else's business.
+        lines.push("CommunicationParameters=NoCtldInAddrAny,NoInAddrAny".to_string());
+    }
     if record.cgroup {
         lines.push("ProctrackType=proctrack/cgroup".to_string());
         lines.push("TaskPlugin=task/cgroup".to_string());
@@ -85,7 +91,7 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
     if spec.job_submit {
         text = set_key(&text, "JobSubmitPlugins", Some("gpuos"));
     }
-    text += &node_lines(record)?;
+    text += &node_lines(record, address)?;
     text += "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n";
     for line in &spec.slurm_conf_extra {
         text = add_line(&text, line);
@@ -103,14 +109,32 @@ pub(crate) fn plugin_path(record: &Record, install: &Install, select: &Select) -
     }
 }
 
-fn node_lines(record: &Record) -> Result<String, LabError> {
+/// The loopback address that this host's own name stands for; `None` when it stands for
+/// another address or none. Slurm listens on that address only, or else on all interfaces.
+fn loopback(install: &Install) -> Option<Ipv4Addr> {
+    if install.root.is_some() {
+        // The root has a hosts file of the lab's own.
+        return Some(Ipv4Addr::LOCALHOST);
+    }
+    let found = (short_hostname().as_str(), 0).to_socket_addrs().ok()?;
+    let all: Vec<Ipv4Addr> = found
+        .filter_map(|address| match address.ip() {
+            IpAddr::V4(v4) => Some(v4),
+            IpAddr::V6(_) => None,
+        })
+        .collect();
+    let first = *all.first()?;
+    all.iter().all(Ipv4Addr::is_loopback).then_some(first)
+}
+
+fn node_lines(record: &Record, address: Ipv4Addr) -> Result<String, LabError> {
     let spec = &record.spec;
     let mut text = String::new();
     let mut port = record.port;
     for (name, node_type) in typed_nodes(record) {
         port += 1;
         text += &format!(
-            "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} {} State=UNKNOWN {}\n",
+            "NodeName={name} NodeHostname=localhost NodeAddr={address} Port={port} {} State=UNKNOWN {}\n",
             hardware(&node_type::find(spec, node_type)?),
             spec.node_extra
         );
@@ -121,7 +145,7 @@ fn node_lines(record: &Record) -> Result<String, LabError> {
         text = set_key(&text, "SuspendTime", Some("86400"));
         text = set_key(&text, "ResumeTimeout", Some("65000"));
         text += &format!(
-            "NodeName=c[1-{count}] NodeAddr=127.0.0.1 {} State=CLOUD {}\n",
+            "NodeName=c[1-{count}] NodeAddr={address} {} State=CLOUD {}\n",
             hardware(&node_type::find(spec, &spec.node_type)?),
             spec.node_extra
         );
@@ -283,4 +307,9 @@ fn add_line(text: &str, line: &str) -> String {
         .collect();
     out += line;
     out + "\n"
+}
+
+/// The hosts file of a lab with its own root: its own name and nothing of the network's.
+pub(crate) fn hosts() -> String {
+    format!("127.0.0.1 localhost {}\n::1 localhost\n", short_hostname())
 }

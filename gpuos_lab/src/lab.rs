@@ -158,6 +158,7 @@ impl Lab {
                 .context(|| format!("cannot write {}", etc.join(name).display()))
         };
         write("slurm.conf", &conf::slurm_conf(record, &self.install)?)?;
+        write("hosts", &conf::hosts())?;
         write("gres.conf", &conf::gres_conf(record)?)?;
         write("cgroup.conf", &conf::cgroup_conf(record, &self.install))?;
         let plugstack = if record.spec.spank {

@@ -17,6 +17,7 @@
 //! # Ok::<(), gpuos_lab::LabError>(())
 //! ```
 
+mod apt;
 mod cgroup;
 mod chroot;
 mod conf;
@@ -39,3 +40,4 @@ pub use lab::{Lab, field};
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
 pub use store::{Owner, Record, records, state_root, sweep};
+pub use suite::cache_dir;

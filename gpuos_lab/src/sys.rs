@@ -180,6 +180,8 @@ impl RootStep {
 pub(crate) enum View {
     /// Those of this process.
     Host,
+    /// Those of this process in a mount namespace of its own: mounts made in it go with it.
+    Private,
     /// A new mount namespace whose root is built by these steps; then chroot to the path.
     Build(Vec<RootStep>, CString),
     /// The mount namespace behind this file, and the root in it; the working directory is
@@ -218,6 +220,7 @@ impl ChildSetup {
         }
         match &self.view {
             View::Host => Ok(()),
+            View::Private => own_mounts(),
             View::Build(steps, root) => {
                 own_mounts()?;
                 for step in steps {
