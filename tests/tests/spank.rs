@@ -1,0 +1,542 @@
+//! `--gpuos-*` from the command line to slurmctld and to the job: spank_gpuos and job_submit_gpuos in
+//! real Slurm clusters of every release at hand.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use gpuos_lab::{Lab, LabSpec, Select, Suite};
+use object::{Object, ObjectSymbol};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The folder of the built plugins, built now unless `$GPUOS_PLUGIN_DIR` names one.
+fn plugins() -> &'static Path {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        if let Some(dir) = std::env::var_os("GPUOS_PLUGIN_DIR") {
+            return dir.into();
+        }
+        // target/PROFILE/deps/this-test
+        let own = std::env::current_exe().expect("a path");
+        let profile = own.ancestors().nth(2).expect("a profile folder");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "--offline",
+            "-p",
+            "spank_gpuos",
+            "-p",
+            "job_submit_gpuos",
+        ]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.env(
+            "CARGO_TARGET_DIR",
+            profile.parent().expect("a target folder"),
+        );
+        assert!(
+            cargo.status().expect("cargo runs").success(),
+            "the plugins do not build"
+        );
+        profile.to_path_buf()
+    })
+}
+
+fn plugin(name: &str) -> PathBuf {
+    let dir = plugins();
+    let found = [
+        dir.join(format!("{name}.so")),
+        dir.join(format!("lib{name}.so")),
+    ];
+    found
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("the built plugin")
+}
+
+fn exports(name: &str) -> Vec<String> {
+    let bytes = std::fs::read(plugin(name)).expect("readable");
+    let file = object::File::parse(bytes.as_slice()).expect("an ELF file");
+    let mut names: Vec<String> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition())
+        .map(|symbol| symbol.name().expect("UTF-8").to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn plugins_export_what_they_use_and_nothing_else() {
+    assert_eq!(
+        exports("spank_gpuos"),
+        [
+            "plugin_name",
+            "plugin_type",
+            "plugin_version",
+            "slurm_spank_init",
+            "slurm_spank_init_post_opt",
+            "spank_plugin_version",
+        ]
+    );
+    assert_eq!(
+        exports("job_submit_gpuos"),
+        [
+            "init",
+            "job_modify",
+            "job_submit",
+            "plugin_name",
+            "plugin_type",
+            "plugin_version"
+        ]
+    );
+}
+
+/// Four nodes with GPUs in pairs, two under each leaf switch; stock selection.
+fn up(suite: Suite, job_submit: bool) -> Option<Lab> {
+    let spec = LabSpec {
+        nodes: 4.into(),
+        node_type: "pairs-8".into(),
+        suite,
+        select: Select::Installed {
+            plugin_dir: plugins().to_path_buf(),
+            own_dir: true,
+        },
+        topology_conf: Some(LabSpec::tree_topology(
+            &["n1", "n2", "n3", "n4"].map(String::from),
+            2,
+        )),
+        slurm_conf_extra: vec!["SlurmdDebug=debug".into(), "PrologFlags=Alloc".into()],
+        spank: true,
+        job_submit,
+        ..LabSpec::unique("spank")
+    };
+    match Lab::up(&spec, &mut |_| ()) {
+        Ok(lab) => Some(lab),
+        Err(e) if e.is_environment() => {
+            eprintln!("skipped: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Output of a command with variables set; the exit code with both streams.
+fn with(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) -> (i32, String) {
+    let mut command = lab.command(program).expect("the lab is up");
+    for name in [
+        "GPUOS",
+        "GPUOS_TOPOLOGY",
+        "GPUOS_PLACEMENT",
+        "SLURM_EXIT_ERROR",
+    ] {
+        command.env_remove(name);
+    }
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command
+        .envs(variables.iter().copied())
+        .args(args)
+        .current_dir("/tmp")
+        .output()
+        .expect("runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code().unwrap_or(-1), text(stdout) + &text(stderr))
+}
+
+fn queue(lab: &Lab) -> String {
+    lab.run("squeue", &["-h", "-o", "%i %T"]).expect("squeue")
+}
+
+/// The options that reached slurmctld, as a job's prolog is told of them.
+fn carried(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) -> Vec<String> {
+    let seen = lab.dir().join("work/prolog");
+    let _ = std::fs::remove_file(&seen);
+    let (code, text) = with(lab, variables, program, args);
+    assert_eq!(code, 0, "{text}");
+    let text = std::fs::read_to_string(&seen).unwrap_or_default();
+    let prefix = "SPANK__SLURM_SPANK_OPTION_gpuos_";
+    let mut options: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(prefix))
+        .map(String::from)
+        .collect();
+    options.sort();
+    options
+}
+
+fn options_of(suite: Suite) {
+    let Some(lab) = up(suite, false) else { return };
+
+    for program in ["sbatch", "srun", "salloc"] {
+        let (code, help) = with(&lab, &[], program, &["--help"]);
+        assert_eq!(code, 0);
+        for option in [
+            "--gpuos-topology=LEVEL[:required]",
+            "--gpuos-placement=RULE",
+            "--gpuos=on|off",
+            "[gpuos]",
+        ] {
+            assert!(
+                help.contains(option),
+                "{program} --help lacks {option}: {help}"
+            );
+        }
+    }
+
+    // What is no value ends the command with a sentence, the code 1 and no job.
+    for program in ["sbatch", "srun", "salloc"] {
+        for (option, accepted) in [
+            ("--gpuos-topology=leaf:maybe", "LEVEL:required"),
+            ("--gpuos-topology=", "LEVEL:required"),
+            ("--gpuos-placement=sideways", "best-fit"),
+            ("--gpuos=perhaps", "on or off"),
+        ] {
+            let job = if program == "sbatch" {
+                "--wrap=true"
+            } else {
+                "true"
+            };
+            let (code, text) = with(&lab, &[], program, &[option, job]);
+            assert_eq!(code, 1, "{program} {option}: {text}");
+            assert!(
+                text.contains(option) && text.contains(accepted),
+                "{program}: {text}"
+            );
+        }
+    }
+    let (code, text) = with(
+        &lab,
+        &[("GPUOS_PLACEMENT", "bad")],
+        "sbatch",
+        &["--wrap=true"],
+    );
+    assert!(
+        code == 1 && text.contains("GPUOS_PLACEMENT=bad"),
+        "{code} {text}"
+    );
+    let (code, _) = with(
+        &lab,
+        &[("SLURM_EXIT_ERROR", "9")],
+        "sbatch",
+        &["--gpuos=x", "--wrap=true"],
+    );
+    assert_eq!(code, 9);
+    assert_eq!(queue(&lab), "");
+
+    // What is a value reaches slurmctld, flags before defaults, and nothing else does.
+    let work = lab.dir().join("work");
+    let prolog = format!(
+        "#!/bin/sh\nenv | grep ^SPANK_ > {}/prolog\nexit 0\n",
+        work.display()
+    );
+    lab.write_conf("prolog.sh", &prolog).expect("writes");
+    let path = lab.dir().join("etc/prolog.sh");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("chmod");
+    lab.set_slurm_conf("Prolog", Some(&path.to_string_lossy()))
+        .expect("writes");
+    lab.restart().expect("restarts");
+    let script = work.join("with-option.sh");
+    std::fs::write(&script, "#!/bin/sh\n#SBATCH --gpuos-topology=leaf\ntrue\n").expect("writes");
+    let script = script.to_string_lossy();
+    let out = "--output=/dev/null";
+    let leaf = [("GPUOS_TOPOLOGY", "leaf")];
+    let sbatch: &[&str] = &["-W", out, "--wrap=true"];
+    for (variables, args, expected) in [
+        (
+            &[][..],
+            &["--gpuos-topology=leaf:required", "--gpuos-placement=pack"][..],
+            &["gpuos_placement=pack", "gpuos_topology=leaf:required"][..],
+        ),
+        (&leaf, &[], &["gpuos_topology=leaf"]),
+        (&leaf, &["--gpuos-topology=node"], &["gpuos_topology=node"]),
+        (&leaf, &["--gpuos=off"], &["gpuos=off"]),
+        (&[], &[], &[]),
+    ] {
+        let all = [args, sbatch].concat();
+        assert_eq!(
+            carried(&lab, variables, "sbatch", &all),
+            expected,
+            "sbatch {args:?} {variables:?}"
+        );
+        let all = [args, &["true"]].concat();
+        assert_eq!(
+            carried(&lab, variables, "srun", &all),
+            expected,
+            "srun {args:?} {variables:?}"
+        );
+        let all = [args, &["-Q", "true"]].concat();
+        assert_eq!(
+            carried(&lab, variables, "salloc", &all),
+            expected,
+            "salloc {args:?} {variables:?}"
+        );
+    }
+    let node = [("GPUOS_TOPOLOGY", "node")];
+    assert_eq!(
+        carried(&lab, &node, "sbatch", &["-W", out, &script]),
+        ["gpuos_topology=leaf"]
+    );
+    // A job submitted from within a job has options of its own only.
+    let inner = format!("--wrap=sbatch -W {out} --wrap=true");
+    let outer: &[&str] = &["-W", out, "--gpuos-topology=leaf", &inner];
+    assert_eq!(carried(&lab, &[], "sbatch", outer), [""; 0]);
+    no_node_is_drained(&lab);
+    lab.down().expect("goes down");
+}
+
+fn no_node_is_drained(lab: &Lab) {
+    assert_eq!(lab.run("sinfo", &["-h", "-R"]).expect("sinfo"), "");
+    lab.wait_ready(LIMIT).expect("all nodes take jobs");
+}
+
+const SHOW: &str =
+    r#"echo $1 $SLURMD_NODENAME gpus=$GPUOS_GPUS links=$GPUOS_LINKS level=$GPUOS_LEVEL"#;
+
+/// Runs a job that shows its variables in the batch script and in steps; the lines, sorted.
+fn shown(lab: &Lab, options: &[&str]) -> Vec<String> {
+    let show = lab.dir().join("work/show.sh");
+    std::fs::write(&show, format!("#!/bin/sh\n{SHOW}\n")).expect("writes");
+    std::fs::set_permissions(&show, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("chmod");
+    let show = show.display();
+    let script = format!(
+        "{show} batch; srun {show} step; srun -N1 -n1 --gres=none --gpus-per-node=0 {show} none; echo end"
+    );
+    let job = lab.sbatch(options, &script).expect("submits");
+    let text = lab.wait_output(job, "end", LIMIT).expect("runs");
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|line| line.contains("gpus="))
+        .map(String::from)
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn variables_of(suite: Suite) {
+    let Some(lab) = up(suite, false) else { return };
+    let pair = "gpus=0,1 links=0-1:NV4 level=nvlink";
+    assert_eq!(
+        shown(&lab, &["-N1", "-wn1", "--gres=gpu:2"])
+            .iter()
+            .filter(|l| !l.starts_with("none"))
+            .collect::<Vec<_>>(),
+        [&format!("batch n1 {pair}"), &format!("step n1 {pair}")]
+    );
+    let on = |node: &str, level: &str| format!("step {node} gpus=0 links= level={level}");
+    let lines = shown(&lab, &["-N2", "-wn3,n4", "--gres=gpu:1"]);
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|l| l.starts_with("step"))
+            .collect::<Vec<_>>(),
+        [&on("n3", "leaf"), &on("n4", "leaf")]
+    );
+    assert_eq!(lines[0], "batch n3 gpus=0 links= level=leaf");
+    let lines = shown(&lab, &["-N2", "-wn2,n3", "--gres=gpu:1"]);
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|l| l.starts_with("step"))
+            .collect::<Vec<_>>(),
+        [&on("n2", "spine"), &on("n3", "spine")]
+    );
+    // No GPU, no variable.
+    for line in shown(&lab, &["-N1"]) {
+        assert!(line.ends_with("gpus= links= level="), "{line}");
+    }
+    // A mistake in a file costs the variables that need it, and nothing else.
+    lab.write_conf("gpuos.toml", "nonsense [").expect("writes");
+    let lines = shown(&lab, &["-N1", "-wn1", "--gres=gpu:2"]);
+    assert_eq!(lines[0], "batch n1 gpus=0,1 links= level=");
+    assert!(
+        lab.slurmd_log("n1").contains("gpuos.toml:1:"),
+        "{}",
+        lab.slurmd_log("n1")
+    );
+    no_node_is_drained(&lab);
+    lab.down().expect("goes down");
+}
+
+fn checks_of(suite: Suite) {
+    let Some(lab) = up(suite, true) else { return };
+    let submit = |options: &[&str]| {
+        let all = [&["-H", "--output=/dev/null", "--wrap=true"], options].concat();
+        with(&lab, &[], "sbatch", &all)
+    };
+    if lab.slurmctld_log().contains("is not in the layout table") {
+        // Debian's sid moves on. A release that is not known is passed through, with a line in the log.
+        let (code, text) = submit(&["--gpuos-topology=rack", "--gres=gpu:1"]);
+        assert_eq!(code, 0, "{text}");
+        eprintln!(
+            "skipped: Slurm {} is not in the layout table, so that jobs are not checked",
+            lab.version()
+        );
+        return lab.down().expect("goes down");
+    }
+    for (options, part) in [
+        (
+            &["--gpuos-topology=rack", "--gres=gpu:1"][..],
+            "one of nvlink, node, leaf, spine, any",
+        ),
+        (
+            &["--gpuos=off", "--gpuos-topology=leaf"],
+            "--gpuos-topology=leaf",
+        ),
+        (
+            &["--gpuos=off", "--gpuos-placement=pack"],
+            "--gpuos-placement=pack",
+        ),
+        (
+            &["--gpuos-topology=leaf:required", "-N3", "--gres=gpu:8"],
+            "--gpuos-topology=leaf:required",
+        ),
+        (
+            &["--gpuos-topology=node:required", "-N2", "--gres=gpu:1"],
+            "--gpuos-topology=node:required",
+        ),
+        (
+            &["--gpuos-topology=nvlink:required", "-N1", "--gres=gpu:3"],
+            "--gpuos-topology=nvlink:required",
+        ),
+        (
+            &["--gpuos-topology=leaf:required", "--gpus=17"],
+            "--gpuos-topology=leaf:required",
+        ),
+        (
+            &["--gpuos-placement=pack", "--gpus-per-node=9"],
+            "never run",
+        ),
+    ] {
+        let (code, text) = submit(options);
+        assert!(
+            code == 1 && text.contains(part),
+            "{options:?}: {code} {text}"
+        );
+    }
+    let (code, text) = with(
+        &lab,
+        &[],
+        "srun",
+        &["--gpuos-topology=rack", "--gres=gpu:1", "true"],
+    );
+    assert!(code == 1 && text.contains("'rack'"), "{code} {text}");
+    assert_eq!(queue(&lab), "");
+    for options in [
+        &["--gpuos-topology=leaf:required", "-N2", "--gres=gpu:8"][..],
+        &["--gpuos-topology=leaf:required", "--gpus=16"],
+        &["--gpuos-topology=leaf", "-N4", "--gpus-per-node=8"],
+        &["--gpuos-topology=nvlink:required", "--gres=gpu:2"],
+        &["--gpuos-topology=leaf:required", "-n4", "--gpus-per-task=4"],
+        &["--gpuos-topology=spine:required", "-N4", "--exclusive"],
+        &["--gpuos-topology=any:required", "-N4", "--gres=gpu:1"],
+        &["--gpuos=off", "--gres=gpu:1"],
+        &["--gres=gpu:1"],
+    ] {
+        let (code, text) = submit(options);
+        assert_eq!(code, 0, "{options:?}: {text}");
+    }
+
+    // A change is checked when it is about what the options are about.
+    let parsable = [
+        "--parsable",
+        "--gpuos-topology=leaf:required",
+        "-N2",
+        "--gres=gpu:8",
+    ];
+    let (_, job) = submit(&parsable);
+    let update = |what: &str| {
+        with(
+            &lab,
+            &[],
+            "scontrol",
+            &["update", &format!("jobid={}", job.trim()), what],
+        )
+    };
+    assert_ne!(update("numnodes=3").0, 0);
+    assert_eq!(update("timelimit=5").0, 0);
+    assert_eq!(update("numnodes=1").0, 0);
+
+    // Levels are those of the files as they are after a reconfigure; a mistake ends the checks.
+    let toml = "[[fabric.level]]\nname = \"leaf\"\n[[fabric.level]]\nname = \"spine\"\n[[fabric.level]]\n\
+                name = \"rack\"\n[[fabric.switch]]\nname = \"r1\"\nlevel = \"rack\"\nnodes = \"n[1-4]\"\n";
+    for (toml, rack, room) in [(toml, 0, 1), ("nonsense [", 0, 0)] {
+        lab.write_conf("gpuos.toml", toml).expect("writes");
+        // slurmctld's clock for its configuration has whole seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        lab.reconfigure().expect("reconfigures");
+        lab.wait_ready(LIMIT).expect("ready");
+        let (code, text) = submit(&["--gpuos-topology=rack", "--gres=gpu:1"]);
+        assert_eq!(code, rack, "{toml}: {text}");
+        let (code, text) = submit(&["--gpuos-topology=room", "--gres=gpu:1"]);
+        assert_eq!(code, room, "{toml}: {text}");
+    }
+    let log = lab.slurmctld_log();
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("without a check") && line.contains("gpuos.toml:1:"));
+    assert_eq!(lines.count(), 1, "{log}");
+    assert!(lab.slurmctld_pid().is_some());
+    lab.down().expect("goes down");
+}
+
+fn trixie() -> Suite {
+    Suite::Debian("trixie".into())
+}
+
+fn sid() -> Suite {
+    Suite::Debian("sid".into())
+}
+
+#[test]
+fn options_native() {
+    options_of(Suite::Native);
+}
+
+#[test]
+fn options_trixie() {
+    options_of(trixie());
+}
+
+#[test]
+fn options_sid() {
+    options_of(sid());
+}
+
+#[test]
+fn variables_native() {
+    variables_of(Suite::Native);
+}
+
+#[test]
+fn variables_trixie() {
+    variables_of(trixie());
+}
+
+#[test]
+fn variables_sid() {
+    variables_of(sid());
+}
+
+#[test]
+fn checks_native() {
+    checks_of(Suite::Native);
+}
+
+#[test]
+fn checks_trixie() {
+    checks_of(trixie());
+}
+
+#[test]
+fn checks_sid() {
+    checks_of(sid());
+}
