@@ -1,1 +1,13 @@
 //! Tests of the whole: real Slurm daemons in a lab, and the rules of the house.
+//!
+//! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
+//! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]) and what it shows of its jobs
+//! ([`show`]).
+
+pub mod cluster;
+pub mod plugins;
+pub mod show;
+pub mod suites;
+
+pub use cluster::{Cluster, Setup};
+pub use suites::{skip, suites};

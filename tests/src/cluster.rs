@@ -1,0 +1,300 @@
+//! A lab with gpuos in it, and the questions that every test asks of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpuos_core::explain::Note;
+use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite};
+
+use crate::show::{self, Gpus, Used};
+use crate::{plugins, skip};
+
+/// Longest wait for anything that should happen at once.
+pub const LIMIT: Duration = Duration::from_secs(45);
+
+/// What a test wants of its cluster.
+pub struct Setup {
+    /// The lab; [`Setup::new`] makes one with `select/gpuos` and spank_gpuos.
+    pub spec: LabSpec,
+}
+
+impl Setup {
+    /// Two `pairs-8` nodes (8 GPUs in 4 NVLink pairs, 2 sockets) under `select/gpuos`, with a
+    /// scheduler that looks every second.
+    pub fn new(name: &str, suite: &Suite) -> Setup {
+        Setup {
+            spec: LabSpec {
+                nodes: 2.into(),
+                node_type: "pairs-8".into(),
+                suite: suite.clone(),
+                cgroup: Cgroup::Off,
+                spank: true,
+                slurm_conf_extra: vec![
+                    "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,\
+                     bf_resolution=1,bf_continue"
+                        .into(),
+                    "KillWait=1".into(),
+                ],
+                ..LabSpec::unique(name)
+            },
+        }
+    }
+
+    /// Stock selection instead; gpuos is in no folder that Slurm searches.
+    pub fn stock(mut self) -> Setup {
+        self.spec.select = Select::Stock;
+        self.spec.spank = false;
+        self
+    }
+
+    /// Makes the lab. `None`, with the reason printed, where this machine cannot have it.
+    pub fn up(mut self) -> Option<Cluster> {
+        let stock = !self.spec.spank && self.spec.select == Select::Stock;
+        if !stock && self.spec.select == Select::Stock {
+            self.spec.select = Select::Gpuos {
+                plugin_dir: plugins::built().to_path_buf(),
+                own_dir: true,
+            };
+        }
+        let what = format!("{} on {}", self.spec.name, self.spec.suite);
+        match Lab::up(&self.spec, &mut |_| ()) {
+            Ok(lab) => {
+                eprintln!("{what}: Slurm {}", lab.version());
+                Some(Cluster { lab })
+            }
+            Err(e) if e.is_environment() => {
+                skip(&what, &e.to_string());
+                None
+            }
+            Err(e) => panic!("{what}: {e}"),
+        }
+    }
+
+    /// As [`Setup::up`], and `None` too where gpuos does not know the release: that it then
+    /// passes through is checked before.
+    pub fn steered(self) -> Option<Cluster> {
+        let cluster = self.up()?;
+        let log = cluster.lab.slurmctld_log();
+        if log.contains("steering cons_tres") {
+            return Some(cluster);
+        }
+        assert!(
+            log.contains("passing through to cons_tres"),
+            "neither steering nor passing through:\n{}",
+            cluster.report("select/gpuos")
+        );
+        let job = cluster.sbatch(&["--gres=gpu:2"], "true");
+        cluster.wait(job, &["COMPLETED"]);
+        cluster.drained();
+        let line = log.lines().find(|line| line.contains("passing through"));
+        skip(
+            &format!("steering on Slurm {}", cluster.lab.version()),
+            line.unwrap_or_default(),
+        );
+        None
+    }
+}
+
+/// A lab that is up.
+pub struct Cluster {
+    /// The lab.
+    pub lab: Lab,
+}
+
+impl Cluster {
+    /// Runs a Slurm command; its output. Panics with its error if it fails or takes 30 s.
+    pub fn run(&self, program: &str, args: &[&str]) -> String {
+        match self.try_run(program, args) {
+            Ok(text) => text,
+            Err(text) => panic!("{program} {}: {text}{}", args.join(" "), self.report("")),
+        }
+    }
+
+    /// Runs a Slurm command: its output, or what it wrote when it failed.
+    pub fn try_run(&self, program: &str, args: &[&str]) -> Result<String, String> {
+        let mut all = vec!["-k", "5", "30", program];
+        all.extend(args);
+        let out = self
+            .lab
+            .output("timeout", &all)
+            .map_err(|e| e.to_string())?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        if out.status.success() {
+            Ok(text)
+        } else {
+            Err(text + &String::from_utf8_lossy(&out.stderr))
+        }
+    }
+
+    /// Submits a shell script; the job id.
+    pub fn sbatch(&self, options: &[&str], script: &str) -> u32 {
+        self.try_sbatch(options, script).unwrap_or_else(|text| {
+            panic!("sbatch {}: {text}{}", options.join(" "), self.report(""))
+        })
+    }
+
+    /// Submits a shell script; the job id, or what sbatch says.
+    pub fn try_sbatch(&self, options: &[&str], script: &str) -> Result<u32, String> {
+        let work = self.lab.dir().join("work");
+        let out = format!("--output={}/%A.out", work.display());
+        let dir = format!("--chdir={}", work.display());
+        let wrap = format!("--wrap={script}");
+        let mut args = vec!["--parsable", &out, &dir];
+        args.extend(options);
+        args.push(&wrap);
+        let text = self.try_run("sbatch", &args)?;
+        let id = text.trim().split(';').next().unwrap_or_default();
+        id.parse().map_err(|_| format!("no job id: {text}"))
+    }
+
+    /// Submits a job that sleeps, and waits until it runs.
+    pub fn start(&self, options: &[&str]) -> u32 {
+        let job = self.sbatch(options, "sleep 600");
+        self.wait(job, &["RUNNING"]);
+        job
+    }
+
+    /// Waits until a job is in one of these states.
+    pub fn wait(&self, job: u32, states: &[&str]) -> String {
+        match self.lab.wait_job(job, states, LIMIT) {
+            Ok(state) => state,
+            Err(e) => panic!("{e}{}", self.report("")),
+        }
+    }
+
+    /// Waits until `done` gives a value.
+    pub fn until<T>(&self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(value) = done() {
+                return value;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain: {what}{}",
+                self.report("")
+            );
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `scontrol show job -d`.
+    pub fn show(&self, job: u32) -> String {
+        self.run("scontrol", &["-d", "show", "job", &job.to_string()])
+    }
+
+    /// The GPUs that Slurm gave a job.
+    pub fn gpus(&self, job: u32) -> Gpus {
+        show::job_gpus(&self.show(job))
+    }
+
+    /// The note that gpuos left in a job's record.
+    pub fn note(&self, job: u32) -> Option<Note> {
+        Note::parse(show::long_field(&self.show(job), "SystemComment")?)
+    }
+
+    /// The GPUs of a job, which the note must name too.
+    pub fn planned(&self, job: u32) -> Gpus {
+        let text = self.show(job);
+        let gpus = show::job_gpus(&text);
+        let note = show::long_field(&text, "SystemComment").and_then(Note::parse);
+        let Some(note) = note else {
+            panic!("job {job} has no note:\n{text}{}", self.report("gpuos"));
+        };
+        if note.more_nodes == 0 {
+            let named: Gpus = note
+                .gpus
+                .iter()
+                .map(|one| (one.node.clone(), one.gpus.iter().collect()))
+                .collect();
+            assert_eq!(named, gpus, "note and allocation of job {job}:\n{text}");
+        }
+        gpus
+    }
+
+    /// Ends jobs and waits until they are gone.
+    pub fn cancel(&self, jobs: &[u32]) {
+        for job in jobs {
+            self.run("scancel", &[&job.to_string()]);
+        }
+        for job in jobs {
+            let id = job.to_string();
+            self.until(&format!("job {job} has ended"), || {
+                let text = self.try_run("squeue", &["-h", "-j", &id, "-o", "%T"]);
+                text.map_or(true, |text| text.trim().is_empty())
+                    .then_some(())
+            });
+        }
+    }
+
+    /// What is in use on each node.
+    pub fn used(&self) -> BTreeMap<String, Used> {
+        show::nodes_used(&self.run("scontrol", &["-d", "-o", "show", "node"]))
+    }
+
+    /// Ends all jobs; then nothing may be in use, and Slurm may not have complained of any count.
+    pub fn drained(&self) {
+        let _ = self.try_run("scancel", &["-u", "root"]);
+        self.until("all jobs have ended", || {
+            let text = self.run("squeue", &["-h", "-o", "%i"]);
+            text.trim().is_empty().then_some(())
+        });
+        // CPUs of a node are given back a moment after its last job has gone.
+        let all_free = || self.used().values().all(|used| *used == Used::default());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !all_free() && Instant::now() < deadline {
+            sleep(Duration::from_millis(100));
+        }
+        for (node, used) in self.used() {
+            assert_eq!(
+                used,
+                Used::default(),
+                "{node} after all jobs{}",
+                self.report("")
+            );
+        }
+        self.no_complaints();
+    }
+
+    /// Slurm's log may not complain of GPUs or counts, nor gpuos of itself.
+    pub fn no_complaints(&self) {
+        let log = self.lab.slurmctld_log();
+        let bad: Vec<&str> = log.lines().filter(|line| is_complaint(line)).collect();
+        assert!(bad.is_empty(), "slurmctld complains:\n{}", bad.join("\n"));
+    }
+
+    /// Where gpuos passes through: the line that says so.
+    pub fn passes_through(&self) -> Option<String> {
+        let log = self.lab.slurmctld_log();
+        let line = log
+            .lines()
+            .rev()
+            .find(|line| line.contains("passing through") || line.contains("steering cons_tres"))?;
+        line.contains("passing through").then(|| line.to_string())
+    }
+
+    /// For a failed assertion: the queue, the nodes, and slurmctld's last lines, of those with
+    /// `part` in them.
+    pub fn report(&self, part: &str) -> String {
+        let mut text = String::new();
+        for (program, args) in [("squeue", vec!["-l"]), ("sinfo", vec!["-N", "-l"])] {
+            let out = self.try_run(program, &args).unwrap_or_else(|e| e);
+            let _ = write!(text, "\n{program}:\n{out}");
+        }
+        let log = self.lab.slurmctld_log();
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(part)).collect();
+        let last = &lines[lines.len().saturating_sub(40)..];
+        text + "\nslurmctld.log:\n" + &last.join("\n") + "\n"
+    }
+}
+
+/// Whether a line of slurmctld's log complains of GPUs or of its counts.
+fn is_complaint(line: &str) -> bool {
+    // The lab's folder has "gpuos" in its name.
+    let lower = line.to_ascii_lowercase().replace("gpuos-lab", "lab");
+    let wrong = lower.contains("error:") && (lower.contains("gres") || lower.contains("gpu"));
+    let words = ["underflow", "overallocat", "over-allocat"];
+    wrong || words.iter().any(|word| lower.contains(word))
+}

@@ -1,0 +1,73 @@
+//! The plugins under test.
+//!
+//! cargo builds no `cdylib` for the tests of another crate, so the first test that needs them
+//! calls cargo, with the target folder and profile that it was built with itself. Where cargo has
+//! built them already this takes a fraction of a second. `$GPUOS_PLUGIN_DIR` names a folder of
+//! plugins to test instead.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder with the plugins as users get them.
+pub fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| match std::env::var_os("GPUOS_PLUGIN_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => cargo(
+            &[
+                "-p",
+                "select_gpuos",
+                "-p",
+                "spank_gpuos",
+                "-p",
+                "job_submit_gpuos",
+            ],
+            target(),
+        ),
+    })
+}
+
+/// The folder with a select_gpuos that panics where `$GPUOS_PANIC_AT` says.
+pub fn with_faults() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        cargo(
+            &["-p", "select_gpuos", "--features", "fault-injection"],
+            target().join("fault-injection"),
+        )
+    })
+}
+
+/// cargo's target folder: this program lies in `TARGET/PROFILE/deps`.
+fn target() -> PathBuf {
+    let own = std::env::current_exe().expect("own path");
+    let target = own.ancestors().nth(3).expect("a cargo target folder");
+    target.to_path_buf()
+}
+
+fn cargo(arguments: &[&str], target: PathBuf) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
+    let mut command = Command::new(cargo);
+    command
+        .arg("build")
+        .args(arguments)
+        .arg("--target-dir")
+        .arg(&target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let out = command.output().expect("cargo runs");
+    assert!(
+        out.status.success(),
+        "cargo build {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    target.join(if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    })
+}
