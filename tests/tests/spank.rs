@@ -323,9 +323,10 @@ fn shown(lab: &Lab, options: &[&str]) -> Vec<String> {
 
 fn variables_of(suite: Suite) {
     let Some(lab) = up(suite, false) else { return };
+    // Stock selection breaks pairs of --gres=gpu:2 from 24.05 on, and keeps those of --gpus=2.
     let pair = "gpus=0,1 links=0-1:NV4 level=nvlink";
     assert_eq!(
-        shown(&lab, &["-N1", "-wn1", "--gres=gpu:2"])
+        shown(&lab, &["-N1", "-wn1", "--gpus=2"])
             .iter()
             .filter(|l| !l.starts_with("none"))
             .collect::<Vec<_>>(),
@@ -355,7 +356,7 @@ fn variables_of(suite: Suite) {
     }
     // A mistake in a file costs the variables that need it, and nothing else.
     lab.write_conf("gpuos.toml", "nonsense [").expect("writes");
-    let lines = shown(&lab, &["-N1", "-wn1", "--gres=gpu:2"]);
+    let lines = shown(&lab, &["-N1", "-wn1", "--gpus=2"]);
     assert_eq!(lines[0], "batch n1 gpus=0,1 links= level=");
     assert!(
         lab.slurmd_log("n1").contains("gpuos.toml:1:"),
