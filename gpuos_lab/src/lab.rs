@@ -63,13 +63,14 @@ impl Lab {
         }
     }
 
-    fn build(record: Record, progress: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
+    fn build(mut record: Record, progress: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
+        if let Suite::Debian(name) = &record.spec.suite {
+            record.root = Some(suite::root(name, &record.id, progress)?);
+        }
+        let install = Install::find(&record.spec.suite, record.root.clone())?;
+        record.slurm.clone_from(&install.version);
+        record.write(&record.dir)?;
         let spec = &record.spec;
-        let root = match &spec.suite {
-            Suite::Debian(name) => Some(suite::root(name, &record.id, progress)?),
-            _ => None,
-        };
-        let install = Install::find(&spec.suite, root)?;
         progress(&format!(
             "lab {}: Slurm {}, {} nodes of type {}",
             spec.name,
@@ -100,12 +101,8 @@ impl Lab {
             return Err(LabError::NotRoot);
         }
         let record = store::record(name)?;
-        let root = match &record.spec.suite {
-            Suite::Debian(suite) => Some(suite::built(suite)?),
-            _ => None,
-        };
         Ok(Lab {
-            install: Install::find(&record.spec.suite, root)?,
+            install: Install::find(&record.spec.suite, record.root.clone())?,
             cgroups: Cgroups::of(&record.id),
             record,
             guard: None,
@@ -560,6 +557,17 @@ impl Drop for Lab {
         if self.guard.is_some() {
             // Nobody is left to tell; the next start sweeps up what would not go.
             let _ = self.end();
+            return;
+        }
+        let children = self.children.get_mut().map(std::mem::take);
+        let children = children.unwrap_or_default();
+        if !children.is_empty() {
+            // The daemons live on. While this process does, someone must wait for them.
+            std::thread::spawn(move || {
+                for mut child in children {
+                    let _ = child.wait();
+                }
+            });
         }
     }
 }

@@ -39,5 +39,5 @@ pub use error::LabError;
 pub use lab::{Lab, field};
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
-pub use store::{Owner, Record, records, state_root, sweep};
+pub use store::{Owner, Record, down, records, state_root, sweep};
 pub use suite::cache_dir;

@@ -39,6 +39,11 @@ pub fn find_plugin_dir() -> Result<PathBuf, LabError> {
         })
 }
 
+/// Whether the folder of built plugins has this one, for example `spank_gpuos.so`.
+pub(crate) fn has(dir: &Path, name: &str) -> bool {
+    built(dir, name).is_some()
+}
+
 /// The file of a plugin in a folder of built ones.
 fn built(dir: &Path, name: &str) -> Option<PathBuf> {
     [dir.join(name), dir.join(format!("lib{name}"))]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::plugins;
 
 /// Which Slurm a lab runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -238,6 +239,18 @@ impl LabSpec {
             name: format!("{prefix}-{}-{n}", std::process::id()),
             ..LabSpec::default()
         }
+    }
+
+    /// Selects gpuos from a folder of built plugins (see [`crate::find_plugin_dir`]), in a
+    /// plugin folder of its own, with its other plugins as far as they are built.
+    pub fn with_gpuos(mut self, plugin_dir: PathBuf) -> LabSpec {
+        self.spank = plugins::has(&plugin_dir, "spank_gpuos.so");
+        self.job_submit = plugins::has(&plugin_dir, "job_submit_gpuos.so");
+        self.select = Select::Gpuos {
+            plugin_dir,
+            own_dir: true,
+        };
+        self
     }
 
     /// topology.conf of a tree: `leaf` nodes under each leaf switch `leaf1`, `leaf2`, …, all

@@ -32,7 +32,7 @@ pub struct Owner {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Record {
     /// Layout of this file.
-    pub version: u32,
+    pub format: u32,
     /// Random, 12 hexadecimal digits; all processes of the lab carry it.
     pub id: String,
     /// Its folder.
@@ -45,6 +45,10 @@ pub struct Record {
     pub port: u16,
     /// Whether jobs are confined by device cgroups.
     pub cgroup: bool,
+    /// Release of its Slurm; empty until that is known.
+    pub slurm: String,
+    /// Folder of the suite that its Slurm comes from; `None` for this machine's Slurm.
+    pub root: Option<PathBuf>,
     /// What was asked for.
     pub spec: LabSpec,
 }
@@ -81,10 +85,15 @@ impl Record {
             .context(|| format!("cannot write {}", dir.join("lab.json").display()))
     }
 
-    /// True when the process that owns it is gone.
-    pub(crate) fn is_orphan(&self) -> bool {
+    /// True when the process that it should have ended with is gone.
+    pub fn is_orphan(&self) -> bool {
         self.owner
             .is_some_and(|owner| !process::is_alive(owner.pid, owner.start))
+    }
+
+    /// True when no process of the lab runs any more, as after `kill -9` of all of them.
+    pub fn is_dead(&self) -> bool {
+        process::members(&self.id).is_empty()
     }
 
     /// Ends all processes of the lab and removes all its files.
@@ -136,6 +145,16 @@ pub(crate) fn record(name: &str) -> Result<Record, LabError> {
     Record::read(&state_root().join(name)).ok_or_else(|| LabError::NotFound(name.to_string()))
 }
 
+/// Ends a lab, whoever made it, and removes its files.
+pub fn down(name: &str) -> Result<(), LabError> {
+    let record = record(name)?;
+    if sys::is_root() {
+        record.clean()
+    } else {
+        Err(LabError::NotRoot)
+    }
+}
+
 /// Cleans up labs whose owner is gone. Returns their names.
 pub fn sweep() -> Vec<String> {
     let orphans = records().into_iter().filter(Record::is_orphan);
@@ -163,8 +182,7 @@ pub(crate) fn claim(spec: &LabSpec, cgroup: bool) -> Result<Record, LabError> {
     let _lock = sys::lock(&root.join(".lock"))
         .context(|| format!("cannot lock {}", root.join(".lock").display()))?;
     if let Some(old) = Record::read(&dir) {
-        let alive =
-            !old.is_orphan() && (old.owner.is_some() || !process::members(&old.id).is_empty());
+        let alive = !old.is_orphan() && (old.owner.is_some() || !old.is_dead());
         if alive {
             return Err(LabError::InUse(spec.name.clone()));
         }
@@ -172,7 +190,7 @@ pub(crate) fn claim(spec: &LabSpec, cgroup: bool) -> Result<Record, LabError> {
     }
     let id = random_id()?;
     let record = Record {
-        version: 1,
+        format: 1,
         port: free_ports(&id, 1 + spec.node_names().len() as u16)?,
         id,
         dir: dir.clone(),
@@ -181,6 +199,8 @@ pub(crate) fn claim(spec: &LabSpec, cgroup: bool) -> Result<Record, LabError> {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |t| t.as_secs()),
         cgroup,
+        slurm: String::new(),
+        root: None,
         spec: spec.clone(),
     };
     let new = root.join(format!(".new-{}", record.id));

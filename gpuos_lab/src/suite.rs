@@ -40,17 +40,6 @@ fn failed(suite: &str, what: impl Into<String>, fix: impl Into<String>) -> LabEr
     }
 }
 
-/// The folder of a suite that was made before.
-pub(crate) fn built(name: &str) -> Result<PathBuf, LabError> {
-    let dir = cache_dir().join(name);
-    if dir.is_dir() {
-        Ok(dir)
-    } else {
-        let what = format!("its folder {} is gone", dir.display());
-        Err(failed(name, what, "end the lab and start it anew"))
-    }
-}
-
 /// The folder of a suite; makes it when there is none. `id` is that of the lab that waits for
 /// it: its guard ends debootstrap and removes what is half done.
 pub(crate) fn root(

@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use gpuos_lab::{Lab, LabSpec, field};
 
@@ -27,6 +29,15 @@ pub fn job_gpus(lab: &Lab, job: u32) -> String {
     let index = text.split("IDX:").nth(1).unwrap_or_default();
     let index = index.split(')').next().unwrap_or_default();
     format!("{node}:{index}")
+}
+
+/// Waits until a lab that someone else ends has left nothing behind.
+pub fn wait_clean(id: &str, dir: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !leftovers(id, dir).is_empty() && Instant::now() < deadline {
+        sleep(Duration::from_millis(100));
+    }
+    assert_eq!(leftovers(id, dir), Vec::<String>::new());
 }
 
 /// Processes, files, cgroups and mounts that a lab left behind.

@@ -1,0 +1,128 @@
+//! What is left of labs whose maker did not end in order: nothing.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::{leftovers, up, wait_clean};
+use gpuos_lab::{LabError, LabSpec, records, sweep};
+
+/// Set for the process that makes a lab and is killed: the name of the lab.
+const MAKER: &str = "GPUOS_LAB_TEST_MAKER";
+
+/// Not a test of its own: the maker's part, run in another process by [`make`].
+#[test]
+fn maker() {
+    let Ok(name) = std::env::var(MAKER) else {
+        return;
+    };
+    let spec = LabSpec {
+        name,
+        nodes: 1.into(),
+        ..LabSpec::default()
+    };
+    let Some(lab) = up(&spec) else {
+        println!("skip");
+        return;
+    };
+    let job = lab.sbatch(&[], "env -i sleep 1000").expect("submits");
+    lab.wait_job(job, &["RUNNING"], Duration::from_secs(30))
+        .expect("runs");
+    println!("id={} dir={}", lab.record().id, lab.dir().display());
+    sleep(Duration::from_secs(600));
+}
+
+/// A lab in another process: that process, the lab's id and folder.
+fn make(name: &str) -> Option<(Child, String, PathBuf)> {
+    let mut child = Command::new(std::env::current_exe().expect("own path"))
+        .args(["maker", "--exact", "--nocapture"])
+        .env(MAKER, name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts itself");
+    let out = BufReader::new(child.stdout.take().expect("piped"));
+    for line in out.lines().map_while(Result::ok) {
+        // The harness writes the test's name in front.
+        if let Some((_, found)) = line.split_once("id=") {
+            let (id, dir) = found.split_once(" dir=").expect("two values");
+            return Some((child, id.to_string(), PathBuf::from(dir)));
+        }
+    }
+    let _ = child.wait();
+    eprintln!("skipped: no lab on this machine");
+    None
+}
+
+/// Pid of the guard of a lab: its command line names the lab's id.
+fn guard_of(id: &str) -> Option<String> {
+    let name = format!("gpuos-lab-guard\0{id}\0");
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let text = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&text).contains(&name) {
+            return Some(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    None
+}
+
+fn kill(mut child: Child) {
+    child.kill().expect("kills");
+    assert_eq!(child.wait().expect("waits").signal(), Some(9));
+}
+
+#[test]
+fn the_guard_cleans_up_after_a_killed_maker() {
+    let name = format!("guard-{}", std::process::id());
+    let Some((child, id, dir)) = make(&name) else {
+        return;
+    };
+    assert_ne!(leftovers(&id, &dir), Vec::<String>::new());
+    kill(child);
+    wait_clean(&id, &dir);
+}
+
+#[test]
+fn a_sweep_cleans_up_when_the_guard_was_killed_too() {
+    let name = format!("sweep-{}", std::process::id());
+    let Some((child, id, dir)) = make(&name) else {
+        return;
+    };
+    let guard = guard_of(&id).expect("a guard");
+    let status = Command::new("kill").args(["-9", &guard]).status();
+    assert!(status.expect("kill").success());
+    kill(child);
+    assert!(records().iter().any(|r| r.id == id && r.is_orphan()));
+    sweep();
+    assert!(!records().iter().any(|r| r.id == id));
+    assert_eq!(leftovers(&id, &dir), Vec::<String>::new());
+}
+
+#[test]
+fn a_detached_lab_outlives_its_value_until_it_is_ended_by_name() {
+    let spec = LabSpec {
+        nodes: 1.into(),
+        detached: true,
+        ..LabSpec::unique("detached")
+    };
+    let Some(lab) = up(&spec) else { return };
+    let (id, dir) = (lab.record().id.clone(), lab.dir().to_path_buf());
+    drop(lab);
+    sweep();
+    let lab = gpuos_lab::Lab::open(&spec.name).expect("is up");
+    assert_eq!(
+        lab.run("sinfo", &["-h", "-o", "%T"]).expect("sinfo"),
+        "idle\n"
+    );
+    drop(lab);
+    gpuos_lab::down(&spec.name).expect("goes down");
+    wait_clean(&id, &dir);
+    match gpuos_lab::down(&spec.name) {
+        Err(LabError::NotFound(name)) => assert_eq!(name, spec.name),
+        other => panic!("{other:?}"),
+    }
+}
