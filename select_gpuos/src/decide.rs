@@ -25,9 +25,6 @@ const FUTURES: u32 = 16;
 impl Engine {
     /// Decides one call; `None` hands it on as it came.
     pub(crate) fn decide(&mut self, call: &Call) -> Option<c_int> {
-        if !self.settings.config.slurm.steer {
-            return None;
-        }
         let layout = self.layout;
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
         // release whose layout the self-check accepted.
@@ -43,6 +40,12 @@ impl Engine {
         };
         // SAFETY: as above.
         let gpus = unsafe { JobGres::new(*one, &layout.gres_job)? };
+        if call.mode() == Mode::RunNow {
+            gpus.withdraw(self.api);
+        }
+        if !self.settings.config.slurm.steer {
+            return None;
+        }
         // SAFETY: as above.
         unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
         let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
@@ -80,9 +83,6 @@ impl Engine {
             });
         }
         self.steering.begin(nodes);
-        if call.mode() == Mode::RunNow {
-            self.withdraw(gpus, nodes);
-        }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
             self.drop_note(call);
             return None;
@@ -91,20 +91,6 @@ impl Engine {
             self.settle_selection(call, nodes, &wanted.request);
         }
         Some(code)
-    }
-
-    /// Takes back selections that an earlier RUN_NOW of this job was given and never used.
-    fn withdraw(&mut self, gpus: JobGres<'_>, nodes: Bitmap<'_>) {
-        for node in nodes.iter() {
-            if self
-                .snapshot
-                .places
-                .get(node)
-                .is_some_and(|place| place.flat && place.gres != 0)
-            {
-                gpus.withdraw(self.api, node);
-            }
-        }
     }
 
     /// Offers choices to cons_tres, best first. `None`: let it choose by itself.

@@ -27,7 +27,16 @@ pub static plugin_id: AtomicU32 = AtomicU32::new(start::OTHER_ID);
 static CONSTRUCTOR: extern "C" fn() = constructor;
 
 extern "C" fn constructor() {
-    guard("constructor", || (), start::constructor);
+    // Without these few steps slurmctld would not start at all: they are tried again after a panic.
+    guard(
+        "constructor",
+        || quietly(start::constructor),
+        start::constructor,
+    );
+}
+
+fn quietly(work: fn()) {
+    let _ = std::panic::catch_unwind(work);
 }
 
 /// Called by Slurm when it has loaded the plugin.
@@ -36,7 +45,8 @@ pub extern "C" fn init() -> c_int {
     // cons_tres has to be initialised whatever happens to gpuos; only its own answer counts.
     let code = call::forward_plain(Entry::Init, std::ptr::null_mut(), std::ptr::null_mut());
     if code == 0 {
-        guard("init", || (), start::init);
+        // The ids decide whether job state can be read later: settled also without steering.
+        guard("init", || quietly(start::identity), start::init);
     }
     code
 }

@@ -57,19 +57,22 @@ pub fn constructor() {
 
 /// Runs after cons_tres's own `init`.
 pub fn init() {
+    identity();
+    if selected() {
+        engine::start(Release(exports::plugin_version.load(Ordering::Acquire)));
+    }
+}
+
+/// Settles which of the two plugins carries which id. Safe to run again.
+pub fn identity() {
     // The configuration may have been read only after the constructor ran.
     if !selected() && check::select_type().as_deref() == Some("select/gpuos") {
         SELECTED.store(true, Ordering::Release);
         exports::plugin_id.store(CONS_TRES_ID, Ordering::Release);
     }
-    if !selected() {
-        return;
-    }
-    let release = Release(exports::plugin_version.load(Ordering::Acquire));
-    if release < IDS_FREE_FROM {
+    if selected() && Release(exports::plugin_version.load(Ordering::Acquire)) < IDS_FREE_FROM {
         swap_ids();
     }
-    engine::start(release);
 }
 
 /// Gives cons_tres the spare id in this process' memory. Job state and messages then carry 109 from

@@ -300,9 +300,12 @@ impl<'a> JobGres<'a> {
         true
     }
 
-    /// Takes back what an earlier [`JobGres::supply`] left on a node: Slurm would use it again.
-    pub fn withdraw(self, api: &Api, node: usize) {
-        if let Some(slot) = self.slot(node) {
+    /// Takes back the whole selection of an earlier RUN_NOW that did not become a start (a limit was
+    /// met after the choice). cons_tres chooses anew, but does not look at nodes where it only counts
+    /// devices: there a left-over of [`JobGres::supply`] would be given although others hold it by now.
+    pub fn withdraw(self, api: &Api) {
+        for node in 0..self.nodes() {
+            let Some(slot) = self.slot(node) else { return };
             // SAFETY: the element is null or a bitmap of this request's own; bit_free leaves null.
             unsafe {
                 if !slot.read().is_null() {
