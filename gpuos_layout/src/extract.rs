@@ -213,12 +213,12 @@ impl<'ast> Visit<'ast> for LayoutTests<'_> {
         };
         if let Some(name) = label.strip_prefix("Size of ") {
             self.0.sizes.insert(name.to_string(), number);
-        } else if let Some(place) = label.strip_prefix("Offset of field: ") {
-            if let Some((name, field)) = place.split_once("::") {
-                self.0
-                    .offsets
-                    .insert((name.to_string(), field.to_string()), number);
-            }
+        } else if let Some(place) = label.strip_prefix("Offset of field: ")
+            && let Some((name, field)) = place.split_once("::")
+        {
+            self.0
+                .offsets
+                .insert((name.to_string(), field.to_string()), number);
         }
     }
 }

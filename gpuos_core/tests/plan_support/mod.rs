@@ -1,5 +1,5 @@
 //! Node types, clusters and requests for the planner's tests.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses its part")]
 
 pub mod brute;
 

@@ -1,5 +1,5 @@
 //! What the tests of labs share.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,95 @@
+# gpuos: `make help` lists the targets.
+
+# Where `make install` puts things. DESTDIR is put in front of all of them.
+PREFIX    ?= /usr
+DESTDIR   ?=
+PLUGINDIR ?= $(PREFIX)/lib/gpuos
+
+CARGO   ?= cargo
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+
+# Labs make device files and start Slurm's daemons: that is root's.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+ifneq ($(SUDO),)
+AS_ROOT := --config 'target."cfg(unix)".runner=["sudo","-E"]'
+endif
+
+PLUGINS := select_gpuos spank_gpuos job_submit_gpuos
+DOC     := $(PREFIX)/share/doc/gpuos
+MAN     := $(PREFIX)/share/man/man1
+BASH    := $(PREFIX)/share/bash-completion/completions
+ZSH     := $(PREFIX)/share/zsh/vendor-completions
+FISH    := $(PREFIX)/share/fish/vendor_completions.d
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench soak lint licences build release install uninstall clean
+
+help:
+	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
+	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
+	@echo 'make lint       format, clippy and the licences of dependencies'
+	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run'
+	@echo 'make soak       5,000 random requests and failures against an independent ledger'
+	@echo 'make release    the plugins and the command, optimised'
+	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
+	@echo 'make uninstall  removes what install put there'
+	@echo 'make clean      removes what was built'
+	@echo
+	@echo 'demo, test and lint install the Debian packages that are missing.'
+
+demo:
+	@scripts/needs.sh build lab
+	@$(MAKE) --no-print-directory release
+	@echo 'Building the demo'
+	@$(CARGO) build --release --locked -p gpuos_tests --example demo
+	@$(SUDO) $(RELEASE)/examples/demo
+
+build:
+	$(CARGO) build --workspace --locked
+
+test:
+	@scripts/needs.sh build lab layout
+	$(CARGO) build --workspace --locked
+	$(CARGO) test --workspace --locked $(AS_ROOT)
+
+lint:
+	@scripts/needs.sh build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@$(MAKE) --no-print-directory licences
+
+licences:
+	$(CARGO) test --locked -q -p gpuos_tests --test house licence
+
+bench:
+	@scripts/needs.sh build lab
+	@scripts/bench.sh
+
+soak:
+	@scripts/needs.sh build lab
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
+	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
+
+release:
+	@scripts/needs.sh build
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout
+
+# Needs no cargo, so that `make release` can be one user's and `make install` another's.
+install:
+	@test -x $(RELEASE)/gpuos || { echo 'nothing built yet: run make release first' >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC)
+	install -m 755 $(RELEASE)/gpuos $(RELEASE)/gpuos-layout $(DESTDIR)$(PREFIX)/bin/
+	for plugin in $(PLUGINS); do \
+	  install -m 755 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
+	done
+	install -m 644 README.md CHANGELOG.md SAFETY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
+	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
+	-rmdir $(DESTDIR)$(PLUGINDIR) 2>/dev/null
+	rm -rf $(DESTDIR)$(DOC)
+
+clean:
+	$(CARGO) clean

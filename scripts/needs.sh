@@ -1,0 +1,92 @@
+#!/bin/sh
+# Installs, with Debian's apt-get, what the named parts need and this machine lacks.
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout
+# A part whose programs are all there needs neither apt-get nor root.
+set -eu
+
+cd "$(dirname "$0")/.."
+rust_needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+packages=
+
+have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]; }
+
+# want PROGRAM PACKAGE...: the packages, unless the program is there.
+want() {
+    program=$1
+    shift
+    have "$program" || packages="$packages $*"
+}
+
+# Is cargo, with its rustc, as new as Cargo.toml says?
+rust_is_new_enough() {
+    have cargo && have rustc || return 1
+    found=$(rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9.]*\).*/\1/p')
+    [ -n "$found" ] || return 1
+    [ "$(printf '%s\n%s\n' "$rust_needed" "$found" | sort -V | head -n 1)" = "$rust_needed" ]
+}
+
+for part in "$@"; do
+    case $part in
+    build)
+        want cc gcc libc6-dev
+        # Debian keeps a current Rust for its browsers under these names, stable releases too.
+        rust_is_new_enough || packages="$packages rustc-web cargo-web ca-certificates"
+        ;;
+    lint)
+        # With rustup's cargo these are components of the toolchain, with Debian's packages.
+        if ! cargo fmt --version >/dev/null 2>&1; then packages="$packages rustfmt-web"; fi
+        if ! cargo clippy --version >/dev/null 2>&1; then packages="$packages rust-web-clippy"; fi
+        ;;
+    lab)
+        want slurmctld slurmctld slurm-wlm-basic-plugins
+        want slurmd slurmd slurm-wlm-basic-plugins
+        want sbatch slurm-client
+        want munged munge
+        want debootstrap debootstrap
+        ;;
+    layout)
+        ls /usr/lib/*/libclang*.so* /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 ||
+            packages="$packages libclang-dev"
+        [ -e /usr/include/slurm/slurm.h ] || packages="$packages libslurm-dev"
+        ;;
+    *)
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab or layout" >&2
+        exit 2
+        ;;
+    esac
+done
+
+if [ -n "$packages" ]; then
+    packages=$(printf '%s\n' $packages | sort -u | tr '\n' ' ')
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "gpuos needs the following, under the names that Debian gives them: $packages" >&2
+        echo "This machine has no apt-get: install them (and Rust $rust_needed or newer), then try again." >&2
+        exit 1
+    fi
+    sudo=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || {
+            echo "Packages are missing: $packages" >&2
+            echo "Run this as root, or install sudo." >&2
+            exit 1
+        }
+        sudo=sudo
+    fi
+    echo "Installing: $packages"
+    # One broken source among several must not stop it: what counts is whether the packages come.
+    $sudo apt-get update -q || echo "apt-get update had errors; going on with the lists there are" >&2
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+        $packages </dev/null || {
+        echo "apt-get could not install: $packages" >&2
+        echo "See its messages above; 'apt-get update' tells whether the package sources answer." >&2
+        exit 1
+    }
+fi
+
+for part in "$@"; do
+    if [ "$part" = build ] && ! rust_is_new_enough; then
+        echo "Rust $rust_needed or newer is needed; $(rustc --version 2>/dev/null || echo 'no rustc') is first in PATH." >&2
+        echo "Install a newer one (https://rustup.rs), or put /usr/bin first where rustc-web is installed." >&2
+        exit 1
+    fi
+done
