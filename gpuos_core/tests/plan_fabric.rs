@@ -76,6 +76,10 @@ fn cases(cases: u32) -> ProptestConfig {
 
 /// Leaves 0 to 3 in two spines; leaf 4 stands for a node outside the fabric.
 fn build(places: &[Place]) -> (Cluster, Vec<NodeState>) {
+    build_levels(places, ["leaf", "spine"])
+}
+
+fn build_levels(places: &[Place], names: [&str; 2]) -> (Cluster, Vec<NodeState>) {
     let (pairs, switch) = (Arc::new(paired()), Arc::new(switched()));
     let types: Vec<_> = places
         .iter()
@@ -92,8 +96,8 @@ fn build(places: &[Place]) -> (Cluster, Vec<NodeState>) {
         places.iter().map(domain).collect()
     };
     let levels = [
-        ("leaf", outside(&|leaf| leaf)),
-        ("spine", outside(&|leaf| leaf / 2)),
+        (names[0], outside(&|leaf| leaf)),
+        (names[1], outside(&|leaf| leaf / 2)),
     ];
     (
         cluster(&types, &levels),
@@ -443,13 +447,16 @@ fn assert_valid(cluster: &Cluster, state: &[NodeState], request: &Request, choic
         },
     }
     if let Some(wish) = request.topology.as_ref().filter(|wish| wish.required) {
-        let most = match wish.level.as_str() {
-            "nvlink" => 0,
-            "node" => 1,
-            "leaf" => 2,
-            "spine" => 3,
+        let named = levels.iter().position(|level| level.name == wish.level);
+        let most = match (wish.level.as_str(), named) {
+            (_, Some(level)) => level as u32 + 2,
+            ("nvlink", None) => 0,
+            ("node", None) => 1,
             _ => 4,
         };
+        if wish.level == "nvlink" {
+            assert_ne!(choice.reached, 1, "{case}");
+        }
         assert!(choice.reached <= most, "{case}");
     }
     assert!(
@@ -469,8 +476,9 @@ proptest! {
     fn every_choice_is_valid(
         places in prop::collection::vec(place(), 6..12),
         request in request_strategy(),
+        names in prop::sample::select(vec![["leaf", "spine"], ["nvlink", "leaf"]]),
     ) {
-        let (cluster, state) = build(&places);
+        let (cluster, state) = build_levels(&places, names);
         let mut planner = Planner::new(cluster.clone());
         let mut choices: Vec<Choice> = Vec::new();
         let wait = loop {
@@ -505,5 +513,61 @@ proptest! {
             }
             _ => {}
         }
+    }
+}
+
+fn edge() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        Just(0u32),
+        Just(1),
+        2u32..70,
+        Just(u32::MAX - 1),
+        Just(u32::MAX)
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(3000))]
+
+    /// Numbers at the edges, states that are too short and GPUs that do not exist: an answer, and
+    /// a valid one.
+    #[test]
+    fn absurd_requests_are_answered(
+        places in prop::collection::vec(place(), 0..6),
+        (shape, a, b) in (0u8..4, edge(), edge()),
+        (min, max, cpus, per_gpu) in (edge(), edge(), edge(), edge()),
+        memory in prop::sample::select(vec![0, 1, u64::MAX]),
+        whole in any::<bool>(),
+        named in prop::collection::btree_set(edge(), 0..3),
+        (skip, known, masks) in (edge(), 0usize..7, any::<u64>()),
+        level in prop::sample::select(vec!["", "node", "nvlink", "leaf", "any", "Leaf", "\u{fffd}"]),
+    ) {
+        let (cluster, mut state) = build(&places);
+        for state in &mut state {
+            (state.free, state.present) = (GpuSet(masks), GpuSet(!0));
+        }
+        let mut request = request(min, match shape {
+            0 => GpuShape::PerNode(a),
+            1 => GpuShape::Total(a),
+            2 => GpuShape::PerTask { per_task: a, tasks: b },
+            _ => GpuShape::PerSocket(a),
+        });
+        (request.max_nodes, request.whole_nodes) = (max, whole);
+        (request.cpus_per_node, request.cpus_per_gpu) = (cpus, per_gpu);
+        request.memory_mib_per_node = memory;
+        request.required_nodes = named.into_iter().collect();
+        if !level.is_empty() {
+            request = wish(request, level, a % 2 == 0);
+        }
+        let mut planner = Planner::new(cluster);
+        for skip in [0, skip] {
+            if let Ok(choice) = planner.plan(&state, &request, skip) {
+                prop_assert!(choice.nodes.iter().all(|part| part.gpus.minus(GpuSet(masks & 15)).is_empty()));
+                prop_assert!(choice.nodes.len() <= places.len());
+            }
+            planner.future(&state, &request, skip);
+        }
+        state.truncate(known);
+        planner.plan(&state, &request, 0).ok();
     }
 }

@@ -68,7 +68,7 @@ impl Planner {
             domain = (level < self.fabric.levels).then_some(span.domain);
             for at in 0..self.fabric.nodes(level, span).len() {
                 let node = self.fabric.nodes(level, span)[at];
-                if job.room(&idle.node(node, self.node_type(node))) > 0 {
+                if job.room(&idle.node(node, self.all_gpus(node))) > 0 {
                     self.choice.nodes.push(NodeChoice {
                         node,
                         gpus: GpuSet::EMPTY,
@@ -105,13 +105,13 @@ impl Planner {
         let count = job.gpus_on_one();
         for at in 0..self.fabric.all().len() {
             let node = self.fabric.all()[at];
-            let state = idle.node(node, self.node_type(node));
+            let state = idle.node(node, self.all_gpus(node));
             if job.room(&state) < job.units.unwrap_or(1)
                 || job.required.iter().any(|&required| required != node)
             {
                 continue;
             }
-            let free = now.node(node, self.node_type(node)).free;
+            let free = now.node(node, self.all_gpus(node)).free;
             let mut add = |allowed: GpuSet| {
                 places.push(Place {
                     busy: u32::MAX - free.and(allowed).len() as u32,
@@ -167,7 +167,7 @@ impl Planner {
             }
             let mut free = 0;
             for &node in self.fabric.nodes(level, span) {
-                let state = now.node(node, self.node_type(node));
+                let state = now.node(node, self.all_gpus(node));
                 if state.candidate {
                     free += state.free.len() as u32;
                 }

@@ -12,6 +12,7 @@
 
 use super::Planner;
 use super::fabric::{FabricIndex, Span};
+use super::gpus::MILLI;
 use super::job::{Job, Rule, View};
 use super::links::UNITS_PER_GBPS;
 use super::types::{Choice, NodeChoice};
@@ -174,7 +175,7 @@ impl Planner {
         let mut offered = 0;
         for at in 0..self.fabric.all().len() {
             let node = self.fabric.all()[at];
-            let state = view.node(node, self.node_type(node));
+            let state = view.node(node, self.all_gpus(node));
             let inside = within.is_none_or(|level| self.fabric.domain(level, node) != NO_DOMAIN);
             let units = if inside { job.room(&state) } else { 0 };
             let mut entry = Entry {
@@ -354,7 +355,7 @@ impl Planner {
             } else {
                 bus as f32 / UNITS_PER_GBPS
             },
-            usability_lost: lost as f32 / super::gpus::MILLI as f32,
+            usability_lost: lost as f32 / MILLI as f32,
             feasible_nodes: offered,
             feasible_domains: found,
         };

@@ -40,8 +40,9 @@ pub struct Pick {
 /// What the planner knows about the GPUs of one node type.
 #[derive(Debug)]
 pub struct GpuTable {
-    /// Number of GPUs.
+    /// Number of GPUs, and the set of all of them.
     pub gpus: usize,
+    pub all: GpuSet,
     /// Bandwidth of each pair: `pairs[a * gpus + b]`.
     pub pairs: Vec<u32>,
     /// GPUs that each GPU has NVLinks to.
@@ -90,6 +91,7 @@ impl GpuTable {
             .collect();
         let mut table = GpuTable {
             gpus,
+            all: GpuSet::first(gpus),
             pairs,
             nvlink,
             sizes,
@@ -116,9 +118,8 @@ impl GpuTable {
 
     fn fill(&mut self) {
         let slots = (1usize << self.gpus) * (self.gpus + 1);
-        let all = GpuSet::first(self.gpus);
         self.best = vec![0; slots];
-        if !self.linked(all) && self.nvlink.iter().any(|&n| n != 0) {
+        if !self.linked(self.all) && self.nvlink.iter().any(|&n| n != 0) {
             self.best_linked = vec![0; slots];
         }
         if self.gpus > EAGER_GPUS {
@@ -187,7 +188,7 @@ impl GpuTable {
 
     /// The best `count` GPUs of `free`; with `linked`, among sets with NVLink between all pairs.
     pub fn best(&mut self, free: GpuSet, count: usize, linked: bool) -> Option<Pick> {
-        let free = free.and(GpuSet::first(self.gpus));
+        let free = free.and(self.all);
         if count == 0 || count > free.len() {
             return None;
         }
@@ -393,8 +394,7 @@ fn islands(table: &GpuTable) -> Vec<GpuSet> {
         }
     }
     let mut found = Vec::new();
-    let all = GpuSet::first(table.gpus);
-    grow(&table.nvlink, 0, all.0, 0, &mut found);
+    grow(&table.nvlink, 0, table.all.0, 0, &mut found);
     found.sort_unstable();
     found
 }

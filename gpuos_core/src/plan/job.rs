@@ -2,7 +2,6 @@
 
 use super::types::{GpuShape, NodeState, Placement, Request, Wait};
 use crate::gpuset::GpuSet;
-use crate::model::NodeType;
 
 /// How equally close places are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,10 +160,9 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// State of a node; GPUs that are not there or past the type's count are never free.
-    pub fn node(&self, node: u32, node_type: &NodeType) -> NodeState {
+    /// State of a node whose type has the GPUs `all`; only those in service are ever free.
+    pub fn node(&self, node: u32, all: GpuSet) -> NodeState {
         let state = self.state.get(node as usize).copied().unwrap_or_default();
-        let all = GpuSet::first(node_type.gpus);
         let present = state.present.and(all);
         match self.assume {
             Assume::Now => NodeState {

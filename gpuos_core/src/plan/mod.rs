@@ -1,7 +1,22 @@
 //! Placement: which nodes and which GPUs in each, chosen together.
 //!
-//! [`Planner::plan`] is given the state of every candidate node and one
-//! request, and answers with a [`Choice`] or with the reason why nothing fits.
+//! [`Planner::plan`] is given the state of every candidate node and one request, and answers with
+//! a [`Choice`] or with the reason why nothing fits. What counts, first things first:
+//!
+//! 1. closeness: one node, then the narrowest level of the fabric that has a domain with room
+//!    (a level that is wished for inside the node, `nvlink` or `node`, comes before all);
+//! 2. a rule of affinity, if the job has one;
+//! 3. bandwidth: the narrowest link of the best ring over the GPUs of a node, as NCCL would
+//!    build it; for a job on several nodes that of its worst node;
+//! 4. what stays usable: how much less the GPUs that stay free are worth to the next jobs
+//!    (`pack` and `spread` put the fullest or emptiest places before this);
+//! 5. the best fit: the fullest node, the domain with the least room left over, and domains
+//!    that are broken into already;
+//! 6. the lowest index, so that equal states give equal answers.
+//!
+//! The modules say it in full: `gpus` for the GPUs of a node, `single` for jobs on one node,
+//! `gang` for the domain and `select` for the nodes in it. A plan costs a few passes over the
+//! nodes and no allocation; the tests compare it with brute force.
 
 mod fabric;
 mod future;

@@ -135,7 +135,7 @@ impl Planner {
         };
         for at in 0..self.fabric.all().len() {
             let node = self.fabric.all()[at];
-            let state = view.node(node, self.node_type(node));
+            let state = view.node(node, self.all_gpus(node));
             if job.required.iter().any(|&required| required != node) {
                 continue;
             }
@@ -169,7 +169,9 @@ impl Planner {
             let count = nodes.iter().filter(offers).count() as u32;
             let most = self.most_units(job, nodes);
             let (unit, have, need) = match job.units {
-                Some(units) if count >= job.min => (Unit::Gpus, most * job.unit, units * job.unit),
+                Some(units) if count >= job.min => {
+                    (Unit::Gpus, most * job.unit, units.saturating_mul(job.unit))
+                }
                 _ => (Unit::Nodes, count, job.min),
             };
             // Nearest by the part of what is needed that it has.
@@ -208,7 +210,7 @@ impl Planner {
             Some(_) => self.most_units(job, self.fabric.all()) * job.unit,
             None => {
                 let all = self.fabric.all().iter();
-                let states = all.map(|&n| view.node(n, self.node_type(n)));
+                let states = all.map(|&n| view.node(n, self.all_gpus(n)));
                 states
                     .filter(|state| state.candidate)
                     .map(|state| state.free.len() as u32)
