@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::NodeType;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use plan_support::*;
+use plan_support::{idle, nvswitch, pairs, request, tree, wish};
 
 const NODES: u32 = 1250;
 const RUNS: usize = 2000;
