@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::options::{JobOptions, PREFIX};
 use slurm_ffi::api;
 use slurm_ffi::conf;
@@ -131,12 +132,15 @@ fn configured_at() -> i64 {
 
 fn catalogue(known: &Known) -> Option<Catalogue> {
     let site = conf::site(Some(&known.fields)).and_then(|site| {
-        let cluster = site.cluster(&site.nodes.all())?;
-        Ok((site, cluster))
+        let nodes = site.nodes.all();
+        let cluster = site.cluster(&nodes)?;
+        // Nodes with more GPUs than a plan can hold are Slurm's alone.
+        let bounded = !site.nodes.dynamic() && nodes.iter().all(|node| node.gpus <= MAX_GPUS);
+        Ok((site, cluster, bounded))
     });
     match site {
-        Ok((site, _)) if !site.config.slurm.steer => None,
-        Ok((site, cluster)) => Some(Catalogue::new(cluster, !site.nodes.dynamic())),
+        Ok((site, ..)) if !site.config.slurm.steer => None,
+        Ok((_, cluster, bounded)) => Some(Catalogue::new(cluster, bounded)),
         Err(why) => {
             log::error(&format!(
                 "jobs are accepted without a check of their gpuos options: {why}"

@@ -82,7 +82,12 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
 
 /// All options of a component of the job are known: what counts is sent, and nothing else.
 pub fn settle(spank: Spank<'_>) -> c_int {
-    let values = with_asked(|asked| asked.finish(|opt| std::env::var(opt.default_variable()).ok()));
+    // What is not UTF-8 is no value either, and is refused as one.
+    let default = |opt: Opt| {
+        let value = std::env::var_os(opt.default_variable())?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    let values = with_asked(|asked| asked.finish(default));
     let values = match values {
         Ok(values) => values,
         Err(error) => return refuse(&error.to_string()),
