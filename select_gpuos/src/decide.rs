@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use gpuos_core::explain;
 use gpuos_core::options::JobOptions;
-use gpuos_core::plan::{GpuShape, Placement, Wait};
+use gpuos_core::plan::{GpuShape, Placement, Unit, Wait};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
@@ -273,7 +273,12 @@ fn fewer(wait: &Wait) -> Option<u32> {
             needed_nodes,
             ..
         } if feasible_nodes < needed_nodes => Some(*feasible_nodes),
-        Wait::Level { have, need, .. } if have < need => Some(*have),
+        Wait::Level {
+            have,
+            need,
+            unit: Unit::Nodes,
+            ..
+        } if have < need => Some(*have),
         _ => None,
     }
 }
