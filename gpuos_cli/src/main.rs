@@ -1,2 +1,81 @@
-//! The gpuos command.
-fn main() {}
+//! The gpuos command: what the fabric looks like, where jobs go and why, and whether the
+//! installation is sound.
+
+mod cli;
+mod doctor;
+mod figures;
+mod lab;
+mod layout;
+mod matrix;
+mod pages;
+mod plan;
+mod reply;
+mod smaller;
+mod table;
+mod topo;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use gpuos_host::ThisMachine;
+
+use cli::{Cli, Command};
+use reply::error_json;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    match run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) if cli.json => {
+            reply::out(&format!("{}\n", error_json(&format!("{e:#}"))));
+            ExitCode::from(1)
+        }
+        Err(e) => {
+            eprintln!("gpuos: {e:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Runs the subcommand; answers the exit code.
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    let machine = ThisMachine;
+    let config = cli.config.as_deref();
+    let reply = match &cli.command {
+        Command::Topo(args) => topo::run(&machine, config, args)?,
+        Command::Why(args) => why::run(&machine, config, args)?,
+        Command::Plan(args) => plan::run(&machine, config, args)?,
+        Command::Doctor => doctor::run(&machine, config)?,
+        Command::Layout(args) => layout::run(args, cli.json)?,
+        Command::Completion(args) => pages::completion(args),
+        Command::Man(args) => pages::man(args)?,
+        // A lab speaks while it works, and hands on the exit code of what ran in it.
+        Command::Lab(args) => {
+            return Ok(u8::try_from(lab::run(args, cli.json)?).unwrap_or(1));
+        }
+    };
+    Ok(reply.print(cli.json))
+}
+
+/// Help and version are answers; anything else is a usage error, exit code 2. Under `--json`
+/// the error is JSON too, although the line could not be parsed.
+fn usage(error: &clap::Error) -> ExitCode {
+    let asked = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    );
+    if !asked && std::env::args_os().any(|arg| arg == "--json") {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let sentence = text.split("\n\n").next().unwrap_or(text).replace('\n', " ");
+        reply::out(&format!("{}\n", error_json(sentence.trim())));
+        return ExitCode::from(2);
+    }
+    let _ = error.print();
+    ExitCode::from(if asked { 0 } else { 2 })
+}

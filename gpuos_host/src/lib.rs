@@ -1,1 +1,18 @@
-//! Adapters to the machine: Slurm commands, processes and files, for the command and the lab.
+//! Adapters to the machine: Slurm's commands and files, for the `gpuos` command.
+//!
+//! Everything that touches the machine goes through [`Machine`], which has a simulated twin,
+//! [`Recorded`]. What Slurm says is parsed into plain structures here and joined with
+//! gpuos.toml into the planner's model; decisions are `gpuos_core`'s.
+
+#![forbid(unsafe_code)]
+
+pub mod elf;
+mod machine;
+pub mod releases;
+mod request;
+mod site;
+pub mod slurm;
+
+pub use machine::{Machine, Output, Recorded, ThisMachine};
+pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
+pub use site::Site;

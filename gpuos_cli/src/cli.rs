@@ -1,0 +1,276 @@
+//! The one table of subcommands and flags: the parser, help, man pages and completion all
+//! come from here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gpuos_core::options::{GresRequest, parse_gpus, parse_gres, parse_placement, parse_topology};
+use gpuos_core::plan::{Placement, TopologyWish};
+
+/// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
+#[derive(Parser)]
+#[command(
+    name = "gpuos",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done or yes, 1 failed or no, 2 wrong usage."
+)]
+pub struct Cli {
+    /// Answer as JSON, with the name of its schema in "schema".
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The gpuos.toml to use instead of $GPUOS_CONF or the one beside slurm.conf.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show the fabric with its free GPUs, or the links inside a node.
+    Topo(TopoArgs),
+    /// Say where a job went, or why it waits and what would start it.
+    Why(WhyArgs),
+    /// Say where a job would go now; exit 1 when it does not fit.
+    Plan(Box<PlanArgs>),
+    /// Check the installation, with the fix for each fault; exit 1 when a check fails.
+    Doctor,
+    /// Make the plugins' layout table for a Slurm release that they do not know.
+    Layout(LayoutArgs),
+    /// Start, use and end a private Slurm cluster on this machine.
+    Lab(crate::lab::Args),
+    /// Print the completion script of a shell.
+    Completion(CompletionArgs),
+    /// Write the man pages.
+    Man(ManArgs),
+}
+
+/// `gpuos topo`.
+#[derive(Args)]
+pub struct TopoArgs {
+    /// Node whose links to show, with the legend of `nvidia-smi topo -m`.
+    pub node: Option<String>,
+    /// Node type whose links to show, for example dgx-h100.
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "node")]
+    pub node_type: Option<String>,
+}
+
+/// `gpuos why`.
+#[derive(Args)]
+pub struct WhyArgs {
+    /// Job, task of an array or component of a heterogeneous job: 17, 4_1 or 19+1.
+    #[arg(value_name = "JOBID", value_parser = job_id)]
+    pub job: String,
+}
+
+/// `gpuos plan`: the options of sbatch that matter to placement, under their names there.
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("request").required(true).multiple(false)
+    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres"])))]
+pub struct PlanArgs {
+    /// GPUs over all nodes, as [TYPE:]N.
+    #[arg(short = 'G', long, value_name = "[TYPE:]N", value_parser = gpus)]
+    pub gpus: Option<Gpus>,
+    /// GPUs on each node, as [TYPE:]N.
+    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus)]
+    pub gpus_per_node: Option<Gpus>,
+    /// GPUs of each task, as [TYPE:]N; needs --ntasks.
+    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus, requires = "ntasks")]
+    pub gpus_per_task: Option<Gpus>,
+    /// GPUs on each socket, as [TYPE:]N.
+    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus)]
+    pub gpus_per_socket: Option<Gpus>,
+    /// Generic resources on each node, for example gpu:4 or gpu:h100:4.
+    #[arg(long, value_name = "LIST", value_parser = gres)]
+    pub gres: Option<Gpus>,
+    /// Nodes, as N or N-M.
+    #[arg(short = 'N', long, value_name = "N[-M]", value_parser = nodes)]
+    pub nodes: Option<Nodes>,
+    /// Tasks.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ntasks: Option<u32>,
+    /// CPUs of each task.
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub cpus_per_task: u32,
+    /// CPUs that each GPU brings along.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_535))]
+    pub cpus_per_gpu: u32,
+    /// Memory on each node, in MiB or with K, M, G or T.
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    pub mem: Option<u64>,
+    /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
+    #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
+    pub topology: Option<TopologyWish>,
+    /// Which of several equally close places: pack, spread, best-fit, affinity:NAME[,NAME] or
+    /// anti-affinity:NAME[,NAME].
+    #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
+    pub placement: Option<Placement>,
+    /// GPU type, as in --gpus=TYPE:N.
+    #[arg(long = "type", value_name = "TYPE")]
+    pub gpu_type: Option<String>,
+    /// Partitions to consider.
+    #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
+    pub partition: Vec<String>,
+    /// Features that the nodes must have.
+    #[arg(short = 'C', long, value_name = "FEATURES")]
+    pub constraint: Option<String>,
+    /// Nodes that must be part of the job.
+    #[arg(short = 'w', long, value_name = "NODES", value_parser = hosts)]
+    pub nodelist: Option<Hosts>,
+    /// Nodes that must not.
+    #[arg(short = 'x', long, value_name = "NODES", value_parser = hosts)]
+    pub exclude: Option<Hosts>,
+    /// Take whole nodes.
+    #[arg(long)]
+    pub exclusive: bool,
+}
+
+/// `gpuos layout`.
+#[derive(Args)]
+pub struct LayoutArgs {
+    /// Unpacked source of the installed Slurm release; it need not be configured.
+    #[arg(value_name = "SLURM-SOURCE-DIR")]
+    pub source: PathBuf,
+    /// File to write instead of standard output; select/gpuos reads gpuos-layouts.tsv beside
+    /// slurm.conf.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Release of the source, when its file META does not say it.
+    #[arg(long, value_name = "RELEASE")]
+    pub release: Option<String>,
+}
+
+/// `gpuos completion`.
+#[derive(Args)]
+pub struct CompletionArgs {
+    /// Shell.
+    pub shell: Shell,
+}
+
+/// Shells with a completion script.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Shell {
+    /// GNU Bash.
+    Bash,
+    /// Z shell.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+/// `gpuos man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Directory to write gpuos.1 and one page for each subcommand to; without it the main
+    /// page is printed.
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+/// A number of GPUs, perhaps of one type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gpus {
+    /// How many.
+    pub count: u32,
+    /// Type.
+    pub gres_type: Option<String>,
+}
+
+/// A range of nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nodes {
+    /// Fewest.
+    pub min: u32,
+    /// Most.
+    pub max: u32,
+}
+
+/// Node names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hosts(pub Vec<String>);
+
+fn job_id(text: &str) -> Result<String, String> {
+    let number = |s: &str| !s.is_empty() && s.len() <= 10 && s.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<&str> = text.splitn(2, ['_', '+']).collect();
+    if parts.iter().all(|part| number(part)) {
+        Ok(text.into())
+    } else {
+        Err("write a job number: 17, 4_1 for a task of an array or 19+1 for a component".into())
+    }
+}
+
+fn one_kind(list: Vec<GresRequest>) -> Result<Gpus, String> {
+    let mut gpus = list.into_iter().filter(|r| r.name == "gpu");
+    match (gpus.next(), gpus.next()) {
+        (Some(only), None) => match u32::try_from(only.count) {
+            Ok(count) if count <= 1_000_000 => Ok(Gpus {
+                count,
+                gres_type: only.gres_type,
+            }),
+            _ => Err("that is more GPUs than any cluster has".into()),
+        },
+        (None, _) => Err("it asks for no GPU; write for example 8 or h100:8".into()),
+        (Some(_), Some(_)) => Err("name one GPU type only".into()),
+    }
+}
+
+fn gpus(text: &str) -> Result<Gpus, String> {
+    parse_gpus("--gpus", text)
+        .map_err(|e| reason(&e))
+        .and_then(one_kind)
+}
+
+fn gres(text: &str) -> Result<Gpus, String> {
+    parse_gres("--gres", text)
+        .map_err(|e| reason(&e))
+        .and_then(one_kind)
+}
+
+/// clap names the option and the value already.
+fn reason(error: &gpuos_core::options::OptionError) -> String {
+    format!("{}; write {}", error.reason, error.accepted)
+}
+
+fn nodes(text: &str) -> Result<Nodes, String> {
+    let (min, max) = text.split_once('-').unwrap_or((text, text));
+    match (min.parse(), max.parse()) {
+        (Ok(min), Ok(max)) if min >= 1 && min <= max => Ok(Nodes { min, max }),
+        _ => Err("write N or N-M with N at least 1 and M not below N".into()),
+    }
+}
+
+fn memory(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale: u64 = match &text[number.len()..].to_ascii_uppercase()[..] {
+        "" | "M" | "MB" => 1 << 10,
+        "K" | "KB" => 1,
+        "G" | "GB" => 1 << 20,
+        "T" | "TB" => 1 << 30,
+        _ => 0,
+    };
+    match number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(scale))
+    {
+        Some(kibibytes) if scale > 0 => Ok(kibibytes.div_ceil(1024)),
+        _ => Err("write a number of MiB, or with a unit: 500G".into()),
+    }
+}
+
+fn topology(text: &str) -> Result<TopologyWish, String> {
+    parse_topology(text).map_err(|e| reason(&e))
+}
+
+fn placement(text: &str) -> Result<Placement, String> {
+    parse_placement(text).map_err(|e| reason(&e))
+}
+
+fn hosts(text: &str) -> Result<Hosts, String> {
+    gpuos_core::hostlist::expand(text)
+        .map(Hosts)
+        .map_err(|e| e.reason)
+}

@@ -1,0 +1,158 @@
+//! gpuos.toml, the fabric, the node types, and whether Slurm counts the GPUs as described.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gpuos_core::hostlist::compress;
+use gpuos_core::model::NO_DOMAIN;
+use gpuos_host::slurm::Running;
+use gpuos_host::{Machine, Site};
+
+use super::Findings;
+
+pub fn check(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    running: &Running,
+    findings: &mut Findings,
+) {
+    let site = match Site::read(machine, config) {
+        Ok(site) => site,
+        Err(e) => {
+            findings.fail(
+                "gpuos.toml",
+                format!("{e:#}"),
+                "mend the line; until then select/gpuos passes every call through; packaging/gpuos.toml.sample documents every key",
+            );
+            return;
+        }
+    };
+    let names: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
+    let unknown = site.config.unknown_nodes(&names);
+    match (&site.config_file, unknown.first()) {
+        (_, Some(first)) => findings.warn(
+            "gpuos.toml",
+            format!("{first}{}", others(unknown.len())),
+            "correct the name, or take it out",
+        ),
+        (Some(file), None) => findings.ok("gpuos.toml", file.display().to_string()),
+        (None, None) => findings.ok(
+            "gpuos.toml",
+            format!(
+                "none in {}: every key has its default",
+                running.directory().display()
+            ),
+        ),
+    }
+    fabric(&site, findings);
+    node_types(&site, findings);
+    states(&site, findings);
+}
+
+fn others(count: usize) -> String {
+    if count > 1 {
+        format!(" (and {} more)", count - 1)
+    } else {
+        String::new()
+    }
+}
+
+fn fabric(site: &Site, findings: &mut Findings) {
+    if let Some(note) = site.notes.first() {
+        findings.warn(
+            "files",
+            format!("{note}{}", others(site.notes.len())),
+            "run `gpuos doctor` on the host of slurmctld, as a user who may read its files",
+        );
+    }
+    let levels = &site.cluster.fabric.levels;
+    let Some(narrowest) = levels.first() else {
+        if site.nodes.len() > 1 {
+            findings.warn(
+                "fabric",
+                "no fabric is known: gangs are placed without regard to switches",
+                "describe it in gpuos.toml ([fabric]), or in topology.conf with TopologyPlugin=topology/tree",
+            );
+        }
+        return;
+    };
+    let outside: Vec<&str> = site
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(at, node)| {
+            node.gpu_count() > 0 && narrowest.domain_of.get(*at).is_none_or(|d| *d == NO_DOMAIN)
+        })
+        .map(|(_, node)| node.name.as_str())
+        .collect();
+    let shape: Vec<String> = levels
+        .iter()
+        .map(|l| format!("{} {}", l.domains.len(), l.name))
+        .collect();
+    let shape = shape.join(", ");
+    if outside.is_empty() {
+        findings.ok("fabric", shape);
+    } else {
+        findings.warn(
+            "fabric",
+            format!("{shape}; in no {}: {}", narrowest.name, compress(outside)),
+            "add these nodes to a switch, or leave them if they have none",
+        );
+    }
+}
+
+fn node_types(site: &Site, findings: &mut Findings) {
+    let mut by_type: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut untyped = Vec::new();
+    for (node, model) in site.nodes.iter().zip(&site.cluster.nodes) {
+        match &model.node_type {
+            Some(t) => by_type.entry(&t.name).or_default().push(&node.name),
+            None if node.gpu_count() > 0 => untyped.push(node.name.as_str()),
+            None => {}
+        }
+    }
+    if !untyped.is_empty() {
+        findings.fail(
+            "node types",
+            format!("no node type for {}", compress(untyped)),
+            "name one in gpuos.toml: [[nodes]] match = \"…\", type = \"…\"",
+        );
+    } else if by_type.is_empty() {
+        findings.warn(
+            "node types",
+            "no node has a GPU that Slurm knows of",
+            "set GresTypes=gpu and Gres=gpu:… in slurm.conf, and File= in gres.conf",
+        );
+    } else {
+        let list: Vec<String> = by_type
+            .into_iter()
+            .map(|(t, nodes)| format!("{t} ({})", compress(nodes)))
+            .collect();
+        findings.ok("node types", list.join(", "));
+    }
+}
+
+/// Nodes that slurmctld took out because what they report is not what slurm.conf says.
+fn states(site: &Site, findings: &mut Findings) {
+    let wrong = |state: &String| matches!(state.as_str(), "INVAL" | "INVALID_REG");
+    let invalid: Vec<_> = site
+        .nodes
+        .iter()
+        .filter(|node| node.states.iter().any(wrong) || node.reason.starts_with("gres/gpu count"))
+        .collect();
+    match invalid.first() {
+        Some(first) => findings.fail(
+            "gpu counts",
+            format!(
+                "{}: what slurmd reports is not what slurm.conf says: {}",
+                compress(invalid.iter().map(|node| node.name.as_str())),
+                first.reason
+            ),
+            "make Gres= in slurm.conf and File= in gres.conf agree with the GPUs of the node (`slurmd -G` there), then `scontrol update NodeName=… State=RESUME`",
+        ),
+        None => {
+            let gpus: usize = site.nodes.iter().map(|node| node.gpu_count()).sum();
+            findings.ok("gpu counts", format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()));
+        }
+    }
+}

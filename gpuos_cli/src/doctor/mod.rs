@@ -1,0 +1,133 @@
+//! `gpuos doctor`: is the installation sound, and if not, what mends it.
+
+mod gpus;
+mod plugins;
+mod slurm;
+
+use std::path::Path;
+
+use anyhow::Result;
+use gpuos_host::Machine;
+use gpuos_host::slurm::Running;
+use serde_json::json;
+
+use crate::reply::Reply;
+use crate::table::{colour, paint};
+
+/// How a check went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Status {
+    /// As it should be.
+    Ok,
+    /// Works, but not as it could; or not known.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Warn => "warn",
+            Status::Fail => "fail",
+        }
+    }
+}
+
+/// One check with its outcome.
+struct Check {
+    name: &'static str,
+    status: Status,
+    message: String,
+    /// What to do; empty when nothing is to be done.
+    fix: String,
+}
+
+/// What was looked at, in order.
+#[derive(Default)]
+struct Findings(Vec<Check>);
+
+impl Findings {
+    fn ok(&mut self, name: &'static str, message: impl Into<String>) {
+        self.add(name, Status::Ok, message, "");
+    }
+
+    fn warn(&mut self, name: &'static str, message: impl Into<String>, fix: impl Into<String>) {
+        self.add(name, Status::Warn, message, fix);
+    }
+
+    fn fail(&mut self, name: &'static str, message: impl Into<String>, fix: impl Into<String>) {
+        self.add(name, Status::Fail, message, fix);
+    }
+
+    fn add(
+        &mut self,
+        name: &'static str,
+        status: Status,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.0.push(Check {
+            name,
+            status,
+            message: message.into(),
+            fix: fix.into(),
+        });
+    }
+}
+
+pub fn run(machine: &dyn Machine, config: Option<&Path>) -> Result<Reply> {
+    let mut findings = Findings::default();
+    let running = slurm::controller(machine, &mut findings);
+    slurm::munge(machine, running.as_ref(), &mut findings);
+    if let Some(running) = running {
+        let selected = is_selected(&running);
+        slurm::release(machine, &running, selected, &mut findings);
+        plugins::files(machine, &running, selected, &mut findings);
+        plugins::settings(machine, &running, &mut findings);
+        slurm::log(machine, &running, selected, &mut findings);
+        gpus::check(machine, config, &running, &mut findings);
+    }
+    Ok(reply(&findings.0))
+}
+
+fn is_selected(running: &Running) -> bool {
+    running.get("SelectType") == Some("select/gpuos")
+}
+
+fn reply(checks: &[Check]) -> Reply {
+    let colour = colour();
+    let count = |status: Status| checks.iter().filter(|c| c.status == status).count();
+    let mut text = String::new();
+    for check in checks {
+        let code = match check.status {
+            Status::Ok => 32,
+            Status::Warn => 33,
+            Status::Fail => 31,
+        };
+        let word = paint(&format!("{:<5}", check.status.word()), code, colour);
+        text += &format!("{word}{:<17}{}\n", check.name, check.message);
+        if !check.fix.is_empty() {
+            text += &format!("{:22}fix: {}\n", "", check.fix);
+        }
+    }
+    let (warnings, failures) = (count(Status::Warn), count(Status::Fail));
+    text += &match (failures, warnings) {
+        (0, 0) => "\nAll is well.\n".to_string(),
+        (0, w) => format!("\nIt works, with {w} remarks.\n"),
+        (f, w) => format!("\n{f} checks failed, {w} remarks.\n"),
+    };
+    let list: Vec<_> = checks
+        .iter()
+        .map(|c| json!({ "name": c.name, "status": c.status.word(), "message": c.message, "fix": c.fix }))
+        .collect();
+    let json =
+        json!({ "ok": failures == 0, "warnings": warnings, "failures": failures, "checks": list });
+    Reply {
+        schema: "gpuos.doctor/1",
+        json,
+        text,
+        yes: failures == 0,
+    }
+}

@@ -1,0 +1,215 @@
+//! `gpuos plan`: where a job would go now.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use gpuos_core::explain::{sentence, why_wait};
+use gpuos_core::plan::{GpuShape, NodeState, Placement, Planner, Request};
+use gpuos_host::{JobRequest, Machine, Site, slurm};
+use serde_json::json;
+
+use crate::cli::{Gpus, PlanArgs};
+use crate::figures;
+use crate::reply::Reply;
+use crate::smaller::{changes, forecast};
+use crate::table::count;
+
+pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Result<Reply> {
+    let site = Site::read(machine, config)?;
+    let wanted = request(args, &site)?;
+    let jobs = slurm::jobs(machine)?;
+    let state = wanted.state(&site, &jobs);
+    let mut planner = Planner::new(site.cluster.clone());
+    let wait = match planner.plan(&state, &wanted.request, 0) {
+        Ok(choice) => {
+            let choice = choice.clone();
+            return Ok(fits(&site, &wanted, &choice, &state));
+        }
+        Err(wait) => wait,
+    };
+    let mut text = format!("{}\n", why_wait(&wait));
+    let changes = changes(&mut planner, &state, &wanted.request);
+    if let Some(change) = changes.first() {
+        text += &format!(
+            "With {} it would start now: {}\n",
+            change.option,
+            sentence(&change.choice, &wanted.request, &site.cluster)
+        );
+    }
+    let later = forecast(&mut planner, &site, &state, &wanted, &jobs);
+    if let Some(later) = &later {
+        text += &format!(
+            "At {} at the latest there is room, when {} ended.\n",
+            later.at,
+            have(&later.jobs)
+        );
+    }
+    text += &notes(&site);
+    let json = json!({
+        "fits": false,
+        "sentence": text.trim_end(),
+        "wait": figures::wait_json(&wait),
+        "changes": changes.iter().map(|c| c.json(&site)).collect::<Vec<_>>(),
+        "forecast": later.map(|f| f.json(&site)),
+        "notes": site.notes,
+    });
+    Ok(Reply {
+        schema: "gpuos.plan/1",
+        json,
+        text,
+        yes: false,
+    })
+}
+
+fn fits(
+    site: &Site,
+    wanted: &JobRequest,
+    choice: &gpuos_core::plan::Choice,
+    state: &[NodeState],
+) -> Reply {
+    let said = sentence(choice, &wanted.request, &site.cluster);
+    let free: usize = state
+        .iter()
+        .filter(|s| s.candidate)
+        .map(|s| s.free.len())
+        .sum();
+    let offering = state.iter().filter(|s| s.candidate && !s.free.is_empty());
+    let nodes = offering.count();
+    let text = format!(
+        "It would start now: {said}\n\n{}\nFree for such a job: {} on {}.\n{}",
+        figures::table(choice, &site.cluster),
+        count(free, "GPU"),
+        count(nodes, "node"),
+        notes(site)
+    );
+    let json = json!({
+        "fits": true,
+        "sentence": said,
+        "place": figures::choice_json(choice, &site.cluster),
+        "free_gpus": free,
+        "notes": site.notes,
+    });
+    Reply {
+        schema: "gpuos.plan/1",
+        json,
+        text,
+        yes: true,
+    }
+}
+
+/// `job 3 has`, `jobs 3, 4 and 5 have`.
+pub fn have(jobs: &[String]) -> String {
+    match jobs {
+        [] => "they have".into(),
+        [only] => format!("job {only} has"),
+        [first @ .., last] => {
+            let shown = first.len().min(8);
+            let more = first.len() - shown;
+            let more = if more > 0 {
+                format!(", {more} others")
+            } else {
+                String::new()
+            };
+            format!("jobs {}{more} and {last} have", first[..shown].join(", "))
+        }
+    }
+}
+
+/// What is missed, one a line.
+pub fn notes(site: &Site) -> String {
+    site.notes
+        .iter()
+        .map(|note| format!("note: {note}\n"))
+        .collect()
+}
+
+fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
+    let typed = |gpus: &Gpus| gpus.gres_type.clone();
+    let (gpus, gres_type) = if let Some(g) = args.gres.as_ref().or(args.gpus_per_node.as_ref()) {
+        (GpuShape::PerNode(g.count), typed(g))
+    } else if let Some(g) = &args.gpus_per_task {
+        let tasks = args.ntasks.unwrap_or(1);
+        (
+            GpuShape::PerTask {
+                per_task: g.count,
+                tasks,
+            },
+            typed(g),
+        )
+    } else if let Some(g) = &args.gpus_per_socket {
+        (GpuShape::PerSocket(g.count), typed(g))
+    } else if let Some(g) = &args.gpus {
+        (GpuShape::Total(g.count), typed(g))
+    } else {
+        bail!("give one of --gpus, --gpus-per-node, --gpus-per-task, --gpus-per-socket or --gres");
+    };
+    if let (Some(a), Some(b)) = (&gres_type, &args.gpu_type)
+        && a != b
+    {
+        bail!("--type={b} contradicts the type {a} given with the number; give one of them");
+    }
+    let gres_type = gres_type.or_else(|| args.gpu_type.clone());
+    let of_type = |node: &slurm::NodeRecord| node.gpus_of_type(gres_type.as_deref()).len();
+    if let (Some(wanted), true) = (&gres_type, site.nodes.iter().all(|node| of_type(node) == 0)) {
+        let mut known: Vec<&str> = site
+            .nodes
+            .iter()
+            .flat_map(|n| n.gpus.iter().map(|(t, _)| t.as_str()))
+            .filter(|t| !t.is_empty())
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        let known = if known.is_empty() {
+            "no GPU type".into()
+        } else {
+            known.join(", ")
+        };
+        bail!("no node has GPUs of type {wanted}; this cluster has {known}");
+    }
+    // As sbatch does: one node, unless the tasks or the GPUs ask for a range.
+    let (min_nodes, max_nodes) = match (args.nodes, gpus) {
+        (Some(nodes), _) => (nodes.min, nodes.max),
+        (None, GpuShape::Total(n)) => (1, n.max(1)),
+        (None, GpuShape::PerTask { tasks, .. }) => (1, tasks),
+        (None, _) => (1, 1),
+    };
+    let names = |hosts: &Option<crate::cli::Hosts>| hosts.clone().map(|h| h.0).unwrap_or_default();
+    let (required_nodes, missing) = site.indices(&names(&args.nodelist));
+    if let Some(name) = missing.first() {
+        bail!("--nodelist={name}: this cluster has no such node; `gpuos topo` shows them");
+    }
+    let min_nodes = min_nodes.max(required_nodes.len() as u32);
+    // Tasks spread over the nodes; each node has room for its share at least.
+    let tasks = args
+        .ntasks
+        .unwrap_or(min_nodes)
+        .div_ceil(max_nodes.max(1))
+        .max(1);
+    Ok(JobRequest {
+        request: Request {
+            min_nodes,
+            max_nodes: max_nodes.max(min_nodes),
+            gpus,
+            cpus_per_node: tasks.saturating_mul(args.cpus_per_task),
+            cpus_per_gpu: args.cpus_per_gpu,
+            memory_mib_per_node: args.mem.unwrap_or(0),
+            whole_nodes: args.exclusive,
+            required_nodes,
+            topology: args
+                .topology
+                .clone()
+                .or_else(|| site.config.policy.topology.clone()),
+            placement: args.placement.clone().unwrap_or_else(|| policy(site)),
+        },
+        gres_type,
+        partitions: args.partition.clone(),
+        reserved: false,
+        features: args.constraint.clone().unwrap_or_default(),
+        excluded: names(&args.exclude),
+        missing: Vec::new(),
+    })
+}
+
+fn policy(site: &Site) -> Placement {
+    site.config.policy.placement.clone()
+}

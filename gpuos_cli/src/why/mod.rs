@@ -1,0 +1,143 @@
+//! `gpuos why`: where a job went, or why it waits.
+
+mod pending;
+mod reason;
+mod running;
+
+use std::path::Path;
+
+use anyhow::Result;
+use gpuos_core::explain::Note;
+use gpuos_core::options::JobOptions;
+use gpuos_host::slurm::{self, Job};
+use gpuos_host::{Machine, Site, options_in_script, options_in_words};
+use serde_json::{Value, json};
+
+use crate::cli::WhyArgs;
+use crate::plan::notes;
+use crate::reply::Reply;
+
+/// The answer about one job.
+struct Answer {
+    /// What stands first.
+    sentence: String,
+    /// Tables and figures.
+    details: String,
+    /// Fields of the JSON.
+    json: Value,
+    /// Whether the job is there, waiting or running.
+    yes: bool,
+}
+
+pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Result<Reply> {
+    let label = &args.job;
+    let jobs = slurm::jobs(machine)?;
+    let mine: Vec<&Job> = jobs.iter().filter(|job| is_meant(job, label)).collect();
+    if mine.is_empty() {
+        let sentence = format!(
+            "Job {label} is not known: slurmctld forgets a job some minutes after its end \
+             (MinJobAge). If accounting is on, `sacct -j {label}` tells what became of it."
+        );
+        let json = json!({ "job": label, "known": false, "sentence": sentence, "jobs": [] });
+        return Ok(Reply {
+            schema: "gpuos.why/1",
+            json,
+            text: format!("{sentence}\n"),
+            yes: false,
+        });
+    }
+    let site = Site::read(machine, config)?;
+    let mut text = String::new();
+    let mut answers = Vec::new();
+    let mut yes = false;
+    for job in mine {
+        let answer = answer(machine, &site, &jobs, job);
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text += &format!("{}\n", answer.sentence);
+        if !answer.details.is_empty() {
+            text += &format!("\n{}", answer.details);
+        }
+        yes |= answer.yes;
+        let mut fields = json!({
+            "job": job.label,
+            "id": job.id,
+            "name": job.name,
+            "user": job.user,
+            "state": job.state,
+            "reason": job.reason,
+            "sentence": answer.sentence,
+        });
+        if let (Value::Object(all), Value::Object(more)) = (&mut fields, answer.json) {
+            all.extend(more);
+        }
+        answers.push(fields);
+    }
+    text += &notes(&site);
+    let json = json!({ "job": label, "known": true, "jobs": answers, "notes": site.notes });
+    Ok(Reply {
+        schema: "gpuos.why/1",
+        json,
+        text,
+        yes,
+    })
+}
+
+/// Whether the job is the one that was named, or a part of it.
+fn is_meant(job: &Job, label: &str) -> bool {
+    job.label == label
+        || job.id.to_string() == label
+        || job
+            .label
+            .strip_prefix(label)
+            .is_some_and(|rest| rest.starts_with(['_', '+']))
+}
+
+fn answer(machine: &dyn Machine, site: &Site, jobs: &[Job], job: &Job) -> Answer {
+    if job.is_running() {
+        running::explain(site, job)
+    } else if job.is_pending() {
+        pending::explain(site, jobs, job, &options(machine, job))
+    } else {
+        let ended = if job.end.is_empty() {
+            String::new()
+        } else {
+            format!(" at {}", job.end)
+        };
+        let sentence = format!("Job {} has ended{ended}: {}.", job.label, job.state);
+        Answer {
+            sentence,
+            details: String::new(),
+            json: json!({}),
+            yes: false,
+        }
+    }
+}
+
+/// The gpuos options that a waiting job was submitted with, from wherever Slurm shows them:
+/// a note of gpuos, the submit line (26.05 on), or the batch script.
+fn options(machine: &dyn Machine, job: &Job) -> JobOptions {
+    let mut options = options_in_words(job.submit_line.split_whitespace());
+    if options.is_default() {
+        let id = job.id.to_string();
+        if let Ok(script) = slurm::scontrol(machine, &["write", "batch_script", &id, "-"]) {
+            options = options_in_script(&script);
+        }
+    }
+    // The reason that gpuos gives for a required level names the option that would not wait.
+    let own = reason::words(&job.reason);
+    if reason::is_own(&own) && options.topology.is_none() {
+        let named = own
+            .split_whitespace()
+            .map(|word| word.trim_end_matches('.'));
+        options.topology = options_in_words(named).topology;
+        if let Some(wish) = &mut options.topology {
+            wish.required = true;
+        }
+    }
+    if let Some(wish) = Note::parse(&job.system_comment).and_then(|note| note.wish) {
+        options.topology = Some(wish);
+    }
+    options
+}

@@ -1,0 +1,208 @@
+//! Commands, files and environment of the machine, and a recorded stand-in.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+/// What a command answered.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Output {
+    /// Whether it exited with 0.
+    pub ok: bool,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// The machine as the command sees it.
+pub trait Machine {
+    /// Runs a program to its end. Error: it is not there or cannot be started.
+    fn run(&self, program: &str, args: &[&str]) -> Result<Output>;
+    /// Reads a file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// A variable of the environment, if it is set, not empty and UTF-8.
+    fn env(&self, name: &str) -> Option<String>;
+    /// Files that a path stands for whose last part may have `*`, sorted.
+    fn glob(&self, pattern: &Path) -> Vec<PathBuf>;
+    /// Where a program of that name lies on PATH.
+    fn find(&self, program: &str) -> Option<PathBuf>;
+}
+
+/// The last bytes of a long file are enough for a log.
+const MAX_READ: u64 = 64 << 20;
+
+/// The machine that the command runs on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
+        // Times are parsed: they must come in the format that Slurm writes by default.
+        let child = Command::new(program)
+            .args(args)
+            .env_remove("SLURM_TIME_FORMAT")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output();
+        match child {
+            Ok(out) => Ok(Output {
+                ok: out.status.success(),
+                stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+                stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+            }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => bail!(
+                "{program} is not on PATH: install Slurm's commands (slurm-client on Debian) or \
+                 add their directory to PATH"
+            ),
+            Err(e) => bail!("cannot run {program}: {e}"),
+        }
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut file = std::fs::File::open(path)?;
+        let length = file.metadata()?.len();
+        if length > MAX_READ {
+            file.seek(SeekFrom::Start(length - MAX_READ))?;
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_READ).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn env(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok().filter(|value| !value.is_empty())
+    }
+
+    fn glob(&self, pattern: &Path) -> Vec<PathBuf> {
+        let dir = pattern.parent().unwrap_or(Path::new("/"));
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.retain(|file| matches(pattern, file));
+        files.sort();
+        files
+    }
+
+    fn find(&self, program: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path)
+            .map(|dir| dir.join(program))
+            .find(|p| p.is_file())
+    }
+}
+
+/// A machine that answers from memory: commands by their whole line, files by path.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Answers, by `program arg arg …`.
+    pub commands: BTreeMap<String, Output>,
+    /// Files.
+    pub files: BTreeMap<PathBuf, Vec<u8>>,
+    /// Environment.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Recorded {
+    /// Adds the answer of a command that succeeds.
+    pub fn command(mut self, line: &str, stdout: &str) -> Recorded {
+        let output = Output {
+            ok: true,
+            stdout: stdout.into(),
+            stderr: String::new(),
+        };
+        self.commands.insert(line.into(), output);
+        self
+    }
+
+    /// Adds a file.
+    pub fn file(mut self, path: impl Into<PathBuf>, text: &str) -> Recorded {
+        self.files.insert(path.into(), text.into());
+        self
+    }
+}
+
+impl Machine for Recorded {
+    fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
+        let mut line = program.to_string();
+        for arg in args {
+            line.push(' ');
+            line.push_str(arg);
+        }
+        match self.commands.get(&line) {
+            Some(output) => Ok(output.clone()),
+            None => bail!("{program} is not on PATH (nothing recorded for `{line}`)"),
+        }
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.files
+            .get(path)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn env(&self, name: &str) -> Option<String> {
+        self.env.get(name).cloned()
+    }
+
+    fn glob(&self, pattern: &Path) -> Vec<PathBuf> {
+        self.files
+            .keys()
+            .filter(|file| matches(pattern, file))
+            .cloned()
+            .collect()
+    }
+
+    fn find(&self, program: &str) -> Option<PathBuf> {
+        let start = format!("{program} ");
+        self.commands
+            .keys()
+            .any(|line| line.starts_with(&start))
+            .then(|| Path::new("/usr/bin").join(program))
+    }
+}
+
+/// Whether `file` is in the directory of `pattern` and its name fits, `*` standing for any text.
+fn matches(pattern: &Path, file: &Path) -> bool {
+    let name = |path: &Path| {
+        path.file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or("")
+            .to_string()
+    };
+    let (wanted, name) = (name(pattern), name(file));
+    let parts: Vec<&str> = wanted.split('*').collect();
+    let (first, last) = (parts[0], parts[parts.len() - 1]);
+    if pattern.parent() != file.parent() || !name.starts_with(first) {
+        return false;
+    }
+    if parts.len() == 1 {
+        return name == wanted;
+    }
+    let mut rest = &name[first.len()..];
+    for part in &parts[1..parts.len() - 1] {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.len() >= last.len() && rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stars_in_file_names() {
+        let fits = |pattern: &str, file: &str| matches(Path::new(pattern), Path::new(file));
+        assert!(fits("/d/*.conf", "/d/a.conf") && fits("/d/a.conf", "/d/a.conf"));
+        assert!(fits("/d/a*b*c", "/d/axxbyyc") && fits("/d/*", "/d/x"));
+        assert!(!fits("/d/*.conf", "/e/a.conf") && !fits("/d/*.conf", "/d/a.con"));
+        assert!(!fits("/d/ab*ba", "/d/aba"));
+    }
+}

@@ -1,0 +1,276 @@
+//! `scontrol -d show job`.
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::hostlist::expand;
+
+use super::node::{indices, split_entries};
+use super::text::{Record, leading_number, mebibytes};
+
+/// What a job has on some nodes (all alike).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// The nodes.
+    pub nodes: Vec<String>,
+    /// GPUs on each of them, by index; empty when Slurm names none.
+    pub gpus: GpuSet,
+    /// How many GPUs on each of them.
+    pub gpu_count: u32,
+    /// CPUs on each of them.
+    pub cpus: u32,
+    /// Memory on each of them, in MiB.
+    pub memory_mib: u64,
+}
+
+/// One job as slurmctld has it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Job {
+    /// Number of the job.
+    pub id: u32,
+    /// Its name as users write it: `17`, `4_1` for a task of an array, `19+1` for a component
+    /// of a heterogeneous job.
+    pub label: String,
+    /// Tasks of an array that still wait together, for example `1-3%1`.
+    pub array_tasks: String,
+    /// Job name.
+    pub name: String,
+    /// User.
+    pub user: String,
+    /// `PENDING`, `RUNNING`, …
+    pub state: String,
+    /// Slurm's reason or gpuos's own; empty when there is none.
+    pub reason: String,
+    /// Jobs that it waits for.
+    pub dependency: String,
+    /// Partitions.
+    pub partitions: Vec<String>,
+    /// Reservation, if any.
+    pub reservation: String,
+    /// Nodes that it has.
+    pub nodes: Vec<String>,
+    /// Nodes that backfill has planned for it.
+    pub planned_nodes: Vec<String>,
+    /// `--nodelist`.
+    pub required_nodes: Vec<String>,
+    /// `--exclude`.
+    pub excluded_nodes: Vec<String>,
+    /// Fewest nodes.
+    pub min_nodes: u32,
+    /// Most nodes.
+    pub max_nodes: u32,
+    /// Tasks.
+    pub tasks: u32,
+    /// Tasks per node; 0 = not given.
+    pub tasks_per_node: u32,
+    /// CPUs of one task.
+    pub cpus_per_task: u32,
+    /// CPUs needed on each node at least.
+    pub min_cpus_node: u32,
+    /// Memory needed on each node, in MiB; 0 = not given so.
+    pub memory_node_mib: u64,
+    /// Memory that each CPU brings along, in MiB; 0 = not given so.
+    pub memory_cpu_mib: u64,
+    /// `--constraint`.
+    pub features: String,
+    /// Licences.
+    pub licenses: String,
+    /// GRES for each node, task and socket and for the whole job, as Slurm writes them.
+    pub tres_per_node: String,
+    /// See [`Job::tres_per_node`].
+    pub tres_per_task: String,
+    /// See [`Job::tres_per_node`].
+    pub tres_per_socket: String,
+    /// See [`Job::tres_per_node`].
+    pub tres_per_job: String,
+    /// `--cpus-per-gpu` as Slurm writes it.
+    pub cpus_per_tres: String,
+    /// Whether it takes whole nodes.
+    pub exclusive: bool,
+    /// Start, or expected start, in local time (`2026-11-20T20:40:59`); empty when unknown.
+    pub start: String,
+    /// End or latest end in local time; empty when unknown.
+    pub end: String,
+    /// When it may start at the earliest.
+    pub eligible: String,
+    /// Time limit.
+    pub time_limit: String,
+    /// What it has, by node.
+    pub allocations: Vec<Allocation>,
+    /// Where gpuos notes its decision.
+    pub system_comment: String,
+    /// The command that submitted it; only later releases show it.
+    pub submit_line: String,
+}
+
+impl Job {
+    /// All jobs in the text that scontrol printed.
+    pub fn parse_all(text: &str) -> Vec<Job> {
+        Record::parse_all(text, "JobId")
+            .iter()
+            .map(Job::from_record)
+            .collect()
+    }
+
+    fn from_record(record: &Record) -> Job {
+        let number = |key: &str| record.number(key).unwrap_or(0) as u32;
+        let hosts = |key: &str| expand(&record.text(key)).unwrap_or_default();
+        let id = number("JobId");
+        let (low, high) = node_range(&record.text("NumNodes"));
+        // The smallest count stands in the TRES of the request; NumNodes shows the largest.
+        let requested = record.get("ReqTRES").or(record.get("TRES")).unwrap_or("");
+        let requested = requested
+            .split(',')
+            .find_map(|t| t.strip_prefix("node=")?.parse().ok());
+        let pending = record.get("JobState") == Some("PENDING");
+        let min_nodes = match requested {
+            Some(nodes) if pending => low.min(nodes),
+            _ => low,
+        };
+        let memory = |key: &str| record.get(key).and_then(mebibytes).unwrap_or(0);
+        let exclusive = match record.get("Exclusive") {
+            Some(word) => word == "NODE" || word == "YES",
+            // Before 26.05 both words stand in one field.
+            None => matches!(record.get("OverSubscribe"), Some("NO" | "EXCLUSIVE")),
+        };
+        Job {
+            id,
+            label: label(record, id),
+            array_tasks: record.text("ArrayTaskId"),
+            name: record.text("JobName"),
+            user: record.text("UserId").split('(').next().unwrap_or("").into(),
+            state: record.text("JobState"),
+            reason: record.text("Reason"),
+            dependency: record.text("Dependency"),
+            partitions: record
+                .text("Partition")
+                .split(',')
+                .filter(|p| !p.is_empty())
+                .map(String::from)
+                .collect(),
+            reservation: record.text("Reservation"),
+            nodes: hosts("NodeList"),
+            planned_nodes: hosts("SchedNodeList"),
+            required_nodes: hosts("ReqNodeList"),
+            excluded_nodes: hosts("ExcNodeList"),
+            min_nodes,
+            max_nodes: high,
+            tasks: number("NumTasks"),
+            tasks_per_node: record
+                .get("NtasksPerN:B:S:C")
+                .and_then(leading_number)
+                .map_or(0, |n| if n >= 0xfffe { 0 } else { n as u32 }),
+            cpus_per_task: number("CPUs/Task"),
+            min_cpus_node: number("MinCPUsNode"),
+            memory_node_mib: memory("MinMemoryNode"),
+            memory_cpu_mib: memory("MinMemoryCPU"),
+            features: record.text("Features"),
+            licenses: record.text("Licenses"),
+            tres_per_node: record.text("TresPerNode"),
+            tres_per_task: record.text("TresPerTask"),
+            tres_per_socket: record.text("TresPerSocket"),
+            tres_per_job: record.text("TresPerJob"),
+            cpus_per_tres: record.text("CpusPerTres"),
+            exclusive,
+            start: record.text("StartTime"),
+            end: record.text("EndTime"),
+            eligible: record.text("EligibleTime"),
+            time_limit: record.text("TimeLimit"),
+            allocations: allocations(record),
+            system_comment: record.text("SystemComment"),
+            submit_line: record.text("SubmitLine"),
+        }
+    }
+
+    /// Whether the job waits.
+    pub fn is_pending(&self) -> bool {
+        self.state == "PENDING"
+    }
+
+    /// Whether the job has its nodes.
+    pub fn is_running(&self) -> bool {
+        matches!(
+            self.state.as_str(),
+            "RUNNING"
+                | "SUSPENDED"
+                | "COMPLETING"
+                | "CONFIGURING"
+                | "STOPPED"
+                | "SIGNALING"
+                | "RESIZING"
+                | "STAGE_OUT"
+        )
+    }
+
+    /// GPUs that the job has in all.
+    pub fn gpu_count(&self) -> u32 {
+        self.allocations
+            .iter()
+            .map(|a| a.gpu_count * a.nodes.len() as u32)
+            .sum()
+    }
+}
+
+fn label(record: &Record, id: u32) -> String {
+    if let (Some(array), Some(task)) = (record.number("ArrayJobId"), record.get("ArrayTaskId")) {
+        if task.bytes().all(|b| b.is_ascii_digit()) {
+            return format!("{array}_{task}");
+        }
+        return array.to_string();
+    }
+    match (record.number("HetJobId"), record.number("HetJobOffset")) {
+        (Some(job), Some(offset)) => format!("{job}+{offset}"),
+        _ => id.to_string(),
+    }
+}
+
+/// `4-4`, `2-3`, `1`.
+fn node_range(text: &str) -> (u32, u32) {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let low = leading_number(low).unwrap_or(1).max(1) as u32;
+    let high = leading_number(high).unwrap_or(1).max(1) as u32;
+    (low, high.max(low))
+}
+
+/// The lines `Nodes=n[1-2] CPU_IDs=0 Mem=10 GRES=gpu:h100:2(IDX:0-1)`.
+fn allocations(record: &Record) -> Vec<Allocation> {
+    let mut found: Vec<Allocation> = Vec::new();
+    let mut nodes = Vec::new();
+    let (mut cpus, mut memory_mib) = (0, 0);
+    for (key, value) in record.fields() {
+        match key {
+            "Nodes" => nodes = expand(value).unwrap_or_default(),
+            "CPU_IDs" => cpus = count_ids(value),
+            "Mem" => memory_mib = mebibytes(value).unwrap_or(0),
+            "GRES" => {
+                let (mut gpus, mut gpu_count) = (GpuSet::EMPTY, 0);
+                for entry in split_entries(value)
+                    .into_iter()
+                    .filter(|e| e.starts_with("gpu:"))
+                {
+                    let head = entry.split('(').next().unwrap_or("");
+                    let count = head.rsplit(':').next().and_then(|n| n.parse::<u32>().ok());
+                    gpu_count += count.unwrap_or(0);
+                    gpus = GpuSet(gpus.0 | indices(entry).unwrap_or(GpuSet::EMPTY).0);
+                }
+                found.push(Allocation {
+                    nodes: std::mem::take(&mut nodes),
+                    gpus,
+                    gpu_count,
+                    cpus,
+                    memory_mib,
+                });
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// How many numbers a list such as `0-3,8` has.
+fn count_ids(list: &str) -> u32 {
+    let ranges = list.split(',').filter_map(|range| {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let (low, high): (u32, u32) = (low.parse().ok()?, high.parse().ok()?);
+        Some(high.checked_sub(low)?.saturating_add(1))
+    });
+    ranges.fold(0, u32::saturating_add)
+}

@@ -1,0 +1,56 @@
+//! What Slurm's commands print, as structures. Read on 22.05, 24.11 and 26.05; a field that a
+//! release does not print is simply empty.
+
+mod config;
+mod job;
+mod node;
+mod text;
+
+pub use config::Running;
+pub use job::{Allocation, Job};
+pub use node::NodeRecord;
+pub use text::Record;
+
+use anyhow::{Result, bail};
+
+use crate::Machine;
+
+/// Runs scontrol and answers what it printed. Error: it is missing or it failed; the sentence
+/// carries Slurm's own words.
+pub fn scontrol(machine: &dyn Machine, args: &[&str]) -> Result<String> {
+    let output = machine.run("scontrol", args)?;
+    if !output.ok {
+        let said = if output.stderr.trim().is_empty() {
+            &output.stdout
+        } else {
+            &output.stderr
+        };
+        bail!(
+            "`scontrol {}` failed: {}",
+            args.join(" "),
+            said.trim()
+                .lines()
+                .next_back()
+                .unwrap_or("it gave no reason")
+        );
+    }
+    Ok(output.stdout)
+}
+
+/// All nodes, in the order of Slurm's node table.
+pub fn nodes(machine: &dyn Machine) -> Result<Vec<NodeRecord>> {
+    Ok(NodeRecord::parse_all(&scontrol(
+        machine,
+        &["-d", "show", "nodes"],
+    )?))
+}
+
+/// All jobs that slurmctld still knows.
+pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
+    Ok(Job::parse_all(&scontrol(machine, &["-d", "show", "jobs"])?))
+}
+
+/// The configuration that slurmctld runs with.
+pub fn running(machine: &dyn Machine) -> Result<Running> {
+    Ok(Running::parse(&scontrol(machine, &["show", "config"])?))
+}
