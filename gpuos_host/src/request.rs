@@ -47,7 +47,10 @@ impl JobRequest {
             let (n, t) = gpu(&job.tres_per_job)?;
             (GpuShape::Total(n), t)
         };
-        let tasks_cpus = job.tasks_per_node.max(1) * job.cpus_per_task.max(1);
+        let tasks_cpus = job
+            .tasks_per_node
+            .max(1)
+            .saturating_mul(job.cpus_per_task.max(1));
         let cpus_per_node = job.min_cpus_node.max(tasks_cpus).max(1);
         let cpus_per_gpu = gpus_in(&job.cpus_per_tres).map_or(0, |(n, _)| n);
         let (required_nodes, missing) = site.indices(&job.required_nodes);
@@ -61,7 +64,7 @@ impl JobRequest {
                 memory_mib_per_node: if job.memory_node_mib > 0 {
                     job.memory_node_mib
                 } else {
-                    job.memory_cpu_mib * u64::from(cpus_per_node)
+                    job.memory_cpu_mib.saturating_mul(u64::from(cpus_per_node))
                 },
                 whole_nodes: job.exclusive,
                 required_nodes,

@@ -72,7 +72,11 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
     let mut details = asked;
     if let Some(own) = &own {
-        details += &format!("Reason in Slurm: {own}\n");
+        let said = now.as_ref().err().map(why_wait).unwrap_or_default();
+        // While nothing has changed since, both are the same sentence.
+        if !own.ends_with(&said) || said.is_empty() {
+            details += &format!("Reason in Slurm: {own}\n");
+        }
     }
     match now {
         Ok(choice) => {

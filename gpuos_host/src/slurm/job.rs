@@ -202,10 +202,11 @@ impl Job {
 
     /// GPUs that the job has in all.
     pub fn gpu_count(&self) -> u32 {
+        let all = |a: &Allocation| a.gpu_count.saturating_mul(a.nodes.len() as u32);
         self.allocations
             .iter()
-            .map(|a| a.gpu_count * a.nodes.len() as u32)
-            .sum()
+            .map(all)
+            .fold(0, u32::saturating_add)
     }
 }
 
@@ -248,7 +249,7 @@ fn allocations(record: &Record) -> Vec<Allocation> {
                 {
                     let head = entry.split('(').next().unwrap_or("");
                     let count = head.rsplit(':').next().and_then(|n| n.parse::<u32>().ok());
-                    gpu_count += count.unwrap_or(0);
+                    gpu_count = u32::saturating_add(gpu_count, count.unwrap_or(0));
                     gpus = GpuSet(gpus.0 | indices(entry).unwrap_or(GpuSet::EMPTY).0);
                 }
                 found.push(Allocation {
