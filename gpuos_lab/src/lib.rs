@@ -25,7 +25,6 @@ mod daemons;
 mod error;
 mod guard;
 mod install;
-mod jobs;
 mod lab;
 mod node_type;
 mod plugins;
@@ -37,8 +36,7 @@ mod sys;
 
 pub use conf::set_key;
 pub use error::LabError;
-pub use jobs::field;
-pub use lab::Lab;
+pub use lab::{Lab, field};
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
 pub use store::{Owner, Record, down, records, state_root, sweep};
