@@ -36,6 +36,10 @@ impl Host {
             else {
                 continue;
             };
+            // The same file systems may be mounted in some root as well: those are not ours.
+            if !Path::new(at).starts_with("/sys/fs/cgroup") {
+                continue;
+            }
             match kind {
                 "cgroup2" if host.v2.is_none() => host.v2 = Some(PathBuf::from(at)),
                 "cgroup" => {
@@ -56,6 +60,11 @@ impl Host {
             .map(|(_, at)| at.as_path())
     }
 
+    /// The hierarchy in which the lab's processes are tracked.
+    fn tracking(&self) -> Option<&Path> {
+        self.v2.as_deref().or(self.v1("freezer"))
+    }
+
     /// Why Slurm cannot confine jobs here; `None` when it can.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let missing: Vec<&str> = SLURM_V1
@@ -73,6 +82,33 @@ impl Host {
     }
 }
 
+/// Makes the folders under which Slurm's cgroup/v1 will make those of jobs. Fails with the
+/// reason why this machine does not let it.
+pub(crate) fn make_for_slurm(id: &str) -> Result<(), String> {
+    let host = Host::read();
+    if let Some(obstacle) = host.obstacle() {
+        return Err(obstacle);
+    }
+    for controller in SLURM_V1 {
+        let Some(at) = host.v1(controller) else {
+            continue;
+        };
+        let own = at.join(format!("{PREFIX}{id}"));
+        fs::create_dir_all(&own).map_err(|e| {
+            format!(
+                "this machine does not let cgroups be made ({}: {e})",
+                own.display()
+            )
+        })?;
+        // Another file system may be mounted over it: then this is just a folder.
+        if !own.join("tasks").is_file() {
+            let _ = fs::remove_dir(&own);
+            return Err(format!("{} is no cgroup", own.display()));
+        }
+    }
+    Ok(())
+}
+
 /// The cgroups of one lab.
 pub(crate) struct Cgroups {
     /// `cgroup.procs` of each cgroup that the daemons enter.
@@ -80,18 +116,14 @@ pub(crate) struct Cgroups {
 }
 
 impl Cgroups {
-    /// Makes them. Without `for_slurm` only the tracking one, and that is not needed: where it
-    /// cannot be made, the environment marks the processes.
+    /// Makes the tracking one, where that is possible: elsewhere the processes are found by
+    /// other marks. With `for_slurm` (after [`make_for_slurm`]) also the folder that Slurm
+    /// takes for the mount point of all controllers.
     pub(crate) fn make(id: &str, dir: &Path, for_slurm: bool) -> Result<Cgroups, LabError> {
         let host = Host::read();
         let name = format!("{PREFIX}{id}");
-        let mut procs = Vec::new();
-        let tracking = host.v2.as_deref().or(host.v1("freezer"));
-        if let Some(at) = tracking {
-            let own = at.join(&name);
-            if fs::create_dir(&own).is_ok() {
-                procs.push(own.join("cgroup.procs"));
-            }
+        if let Some(at) = host.tracking() {
+            let _ = fs::create_dir(at.join(&name));
         }
         if for_slurm {
             let mount = dir.join("cgroup");
@@ -100,29 +132,20 @@ impl Cgroups {
                 let Some(at) = host.v1(controller) else {
                     continue;
                 };
-                let own = at.join(&name);
-                if !own.is_dir() {
-                    fs::create_dir(&own).map_err(|e| LabError::Machine {
-                        what: format!("cannot make the cgroup {}: {e}", own.display()),
-                        fix: "run without device cgroups (--cgroup off), or where cgroups can be written".to_string(),
-                    })?;
-                }
                 // Slurm's cgroup/v1 looks for CONTROLLER/tasks under CgroupMountpoint.
                 let link = mount.join(controller);
-                std::os::unix::fs::symlink(&own, &link)
+                std::os::unix::fs::symlink(at.join(&name), &link)
                     .context(|| format!("cannot make {}", link.display()))?;
             }
         }
-        Ok(Cgroups { procs })
+        Ok(Cgroups::of(id))
     }
 
     /// Those of a lab that is up.
     pub(crate) fn of(id: &str) -> Cgroups {
         let host = Host::read();
         let own = host
-            .v2
-            .as_deref()
-            .or(host.v1("freezer"))
+            .tracking()
             .map(|at| at.join(format!("{PREFIX}{id}")).join("cgroup.procs"))
             .filter(|procs| procs.exists());
         Cgroups {
@@ -178,7 +201,8 @@ mod tests {
     #[test]
     fn hybrid_host_has_both_versions() {
         let host = Host::parse(
-            "cgroup /sys/fs/cgroup/devices cgroup rw,relatime,devices 0 0\n\
+            "cgroup2 /srv/root/sys/fs/cgroup cgroup2 rw 0 0\n\
+             cgroup /sys/fs/cgroup/devices cgroup rw,relatime,devices 0 0\n\
              cgroup /sys/fs/cgroup/freezer cgroup rw,relatime,freezer 0 0\n\
              cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
         );

@@ -313,3 +313,145 @@ fn add_line(text: &str, line: &str) -> String {
 pub(crate) fn hosts() -> String {
     format!("127.0.0.1 localhost {}\n::1 localhost\n", short_hostname())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    use crate::spec::{LabSpec, NodeGroup};
+    use std::path::PathBuf;
+
+    fn record(spec: LabSpec) -> Record {
+        Record {
+            format: 1,
+            id: "0123456789ab".to_string(),
+            dir: PathBuf::from("/nowhere/lab"),
+            owner: None,
+            created: 0,
+            port: 20_000,
+            cgroup: false,
+            slurm: "24.11.5".to_string(),
+            root: None,
+            spec,
+        }
+    }
+
+    fn install() -> Install {
+        Install {
+            root: Some(PathBuf::from("/suite")),
+            path: "/usr/bin".to_string(),
+            plugin_dir: PathBuf::from("/usr/lib/slurm"),
+            version: "24.11.5".to_string(),
+        }
+    }
+
+    fn lines<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+        text.lines().filter(|l| l.starts_with(start)).collect()
+    }
+
+    #[test]
+    fn pairs_have_links_and_cores_and_switched_gpus_no_links() {
+        let mixed = record(LabSpec {
+            nodes: 1.into(),
+            node_type: "pairs-8".into(),
+            more_nodes: vec![NodeGroup {
+                names: vec!["big".into(), "bigger".into()],
+                node_type: "dgx-h100".into(),
+            }],
+            ..LabSpec::default()
+        });
+        let text = gres_conf(&mixed).expect("gres.conf");
+        let third = lines(&text, "NodeName=n1")[2];
+        assert!(third.contains("/nvidia2 "), "{third}");
+        assert!(third.contains(" Links=0,0,-1,"), "{third}");
+        let last = lines(&text, "NodeName=big ")[7];
+        assert!(last.ends_with(" Cores=56-111"), "{last}");
+        assert_eq!(lines(&text, "NodeName=").len(), 24);
+        let conf = slurm_conf(&mixed, &install()).expect("slurm.conf");
+        let ports: Vec<bool> = lines(&conf, "NodeName=")
+            .iter()
+            .zip(["Port=20001", "Port=20002", "Port=20003"])
+            .map(|(line, port)| line.contains(port))
+            .collect();
+        assert_eq!(ports, [true; 3]);
+    }
+
+    #[test]
+    fn stock_labs_do_not_see_the_plugins() {
+        let dir = PathBuf::from("/built");
+        let path = |select: &Select| {
+            let spec = LabSpec {
+                select: select.clone(),
+                ..LabSpec::default()
+            };
+            let text = slurm_conf(&record(spec), &install()).expect("slurm.conf");
+            let find = |key: &str| {
+                lines(&text, key)[0]
+                    .split_once('=')
+                    .expect("=")
+                    .1
+                    .to_string()
+            };
+            (find("SelectType="), find("PluginDir="))
+        };
+        let stock = "/usr/lib/slurm".to_string();
+        assert_eq!(
+            path(&Select::Stock),
+            ("select/cons_tres".into(), stock.clone())
+        );
+        let own = Select::Gpuos {
+            plugin_dir: dir.clone(),
+            own_dir: true,
+        };
+        let both = format!("/nowhere/lab/lib/gpuos:{stock}");
+        assert_eq!(path(&own), ("select/gpuos".into(), both));
+        let beside = Select::Installed {
+            plugin_dir: dir,
+            own_dir: false,
+        };
+        let merged = "/nowhere/lab/lib/slurm".to_string();
+        assert_eq!(path(&beside), ("select/cons_tres".into(), merged));
+    }
+
+    #[test]
+    fn extra_lines_replace_the_labs_own() {
+        let spec = LabSpec {
+            slurm_conf_extra: vec![
+                "schedulerparameters=defer".into(),
+                "MinJobAge=7".into(),
+                "PartitionName=all Nodes=n1 Default=YES".into(),
+                "PartitionName=low Nodes=ALL".into(),
+            ],
+            ..LabSpec::default()
+        };
+        let text = slurm_conf(&record(spec), &install()).expect("slurm.conf");
+        assert_eq!(lines(&text, "SchedulerParameters"), Vec::<&str>::new());
+        assert_eq!(
+            lines(&text, "schedulerparameters"),
+            ["schedulerparameters=defer"]
+        );
+        assert_eq!(lines(&text, "MinJobAge"), ["MinJobAge=7"]);
+        assert_eq!(
+            lines(&text, "PartitionName"),
+            [
+                "PartitionName=all Nodes=n1 Default=YES",
+                "PartitionName=low Nodes=ALL"
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_that_was_set_stands_once(text in "((MinJobAge|KillWait|# x) ?=? ?[0-9]{0,3}\n){0,6}") {
+            let set = set_key(&text, "KillWait", Some("5"));
+            let found: Vec<&str> = set
+                .lines()
+                .filter(|l| l.split_once('=').is_some_and(|(k, _)| k.trim() == "KillWait"))
+                .collect();
+            prop_assert_eq!(found, ["KillWait=5"]);
+            let gone = set_key(&set, "KILLWAIT", None);
+            prop_assert!(!gone.contains("KillWait=5"));
+        }
+    }
+}

@@ -24,11 +24,18 @@ kids() {
         kids "$kid"
     done
 }
+own() {
+    grep -lsz "^GPUOS_LAB_ID=$id\$" /proc/[0-9]*/environ
+    grep -lszxF "SLURM_CONF=$dir/etc/slurm.conf" /proc/[0-9]*/environ |
+        xargs -r grep -lsz "^SLURM_JOB_ID="
+    grep -Els "/gpuos-lab-$id(/|\$)" /proc/[0-9]*/cgroup
+    # slurmstepd writes its title over its environment.
+    for comm in $(grep -ls "^slurmstepd" /proc/[0-9]*/comm); do
+        find "${comm%comm}fd/" -lname "$dir/*" -print -quit 2>/dev/null
+    done
+}
 members() {
-    {
-        grep -lsz "^GPUOS_LAB_ID=$id\$" /proc/[0-9]*/environ
-        grep -Els "/gpuos-lab-$id(/|\$)" /proc/[0-9]*/cgroup
-    } | cut -d/ -f3 | while read -r pid; do
+    own | cut -d/ -f3 | while read -r pid; do
         echo "$pid"
         kids "$pid"
     done | sort -u

@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::cgroup::{Cgroups, Host};
+use crate::cgroup::{self, Cgroups};
 use crate::conf;
 use crate::daemons::{Daemons, tail};
 use crate::error::{Context, LabError};
 use crate::guard::Guard;
-use crate::install::Install;
+use crate::install::{Install, inside};
 use crate::node_type;
 use crate::plugins;
 use crate::spec::{Cgroup, LabSpec, Select, Suite};
@@ -41,8 +41,7 @@ impl Lab {
         if !sys::is_root() {
             return Err(LabError::NotRoot);
         }
-        let cgroup = wants_cgroup(spec)?;
-        let record = store::claim(spec, cgroup)?;
+        let record = store::claim(spec)?;
         let mut guard = Guard::start(&record.id, &record.dir, &suite::cache_dir())?;
         match Lab::build(record.clone(), progress) {
             Ok(mut lab) => {
@@ -69,6 +68,7 @@ impl Lab {
         }
         let install = Install::find(&record.spec.suite, record.root.clone())?;
         record.slurm.clone_from(&install.version);
+        record.cgroup = wants_cgroup(&record, &install)?;
         record.write(&record.dir)?;
         let spec = &record.spec;
         progress(&format!(
@@ -291,75 +291,6 @@ impl Lab {
             .context(|| format!("cannot run {program} in lab {}", self.name()))
     }
 
-    /// `sbatch --parsable` with these options and a shell script; returns the job id. The
-    /// output goes to `work/JOBID.out` in the lab's folder.
-    pub fn sbatch(&self, options: &[&str], script: &str) -> Result<u32, LabError> {
-        let out = format!("--output={}", self.record.path("work/%A.out").display());
-        let work = format!("--chdir={}", self.record.path("work").display());
-        let mut args = vec!["--parsable", &out, &work];
-        args.extend(options);
-        let wrap = format!("--wrap={script}");
-        args.push(&wrap);
-        let text = self.run("sbatch", &args)?;
-        // "12" or "12;cluster".
-        let id = text.trim().split(';').next().unwrap_or_default();
-        id.parse().map_err(|_| LabError::Command {
-            command: format!("sbatch {}", args.join(" ")),
-            status: "no job id".to_string(),
-            stderr: text.clone(),
-        })
-    }
-
-    /// Output of a job that [`Lab::sbatch`] started; empty when there is none yet.
-    pub fn job_output(&self, job: u32) -> String {
-        let path = self.record.path(&format!("work/{job}.out"));
-        fs::read_to_string(path).unwrap_or_default()
-    }
-
-    /// State of a job as scontrol names it: `PENDING`, `RUNNING`, `COMPLETED`, ….
-    pub fn job_state(&self, job: u32) -> Result<String, LabError> {
-        let text = self.run("scontrol", &["-o", "show", "job", &job.to_string()])?;
-        Ok(field(&text, "JobState").unwrap_or_default().to_string())
-    }
-
-    /// Waits until the job is in one of these states; returns which.
-    pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let state = self.job_state(job)?;
-            if states.contains(&state.as_str()) {
-                return Ok(state);
-            }
-            if Instant::now() > deadline {
-                return Err(LabError::Command {
-                    command: format!("wait for job {job} to be {}", states.join(" or ")),
-                    status: format!("after {} s it is {state}", limit.as_secs()),
-                    stderr: self.run("scontrol", &["show", "job", "-d", &job.to_string()])?,
-                });
-            }
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Waits until the output of a job of [`Lab::sbatch`] contains a text; returns the output.
-    pub fn wait_output(&self, job: u32, part: &str, limit: Duration) -> Result<String, LabError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let text = self.job_output(job);
-            if text.contains(part) {
-                return Ok(text);
-            }
-            if Instant::now() > deadline {
-                return Err(LabError::Command {
-                    command: format!("wait for {part:?} in the output of job {job}"),
-                    status: format!("not there after {} s", limit.as_secs()),
-                    stderr: text,
-                });
-            }
-            sleep(Duration::from_millis(50));
-        }
-    }
-
     /// Waits until all nodes with a slurmd can run jobs, or, without any, slurmctld answers.
     pub fn wait_ready(&self, limit: Duration) -> Result<(), LabError> {
         let nodes = self.record.spec.node_names();
@@ -572,19 +503,22 @@ impl Drop for Lab {
     }
 }
 
-/// `KEY=VALUE` of a line of scontrol.
-pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    text.split_ascii_whitespace()
-        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-}
-
-fn wants_cgroup(spec: &LabSpec) -> Result<bool, LabError> {
-    let obstacle = Host::read().obstacle();
-    match (spec.cgroup, obstacle) {
-        (Cgroup::Off, _) => Ok(false),
-        (Cgroup::Auto, obstacle) => Ok(obstacle.is_none() && spec.suite == Suite::Native),
-        (Cgroup::Required, None) => Ok(true),
-        (Cgroup::Required, Some(what)) => Err(LabError::Machine {
+/// Whether jobs are to be confined: what was asked for, and what host and Slurm can do. Makes
+/// the cgroups for it.
+fn wants_cgroup(record: &Record, install: &Install) -> Result<bool, LabError> {
+    if record.spec.cgroup == Cgroup::Off {
+        return Ok(false);
+    }
+    let plugin = install.plugin_dir.join("cgroup_v1.so");
+    let can = if inside(install.root.as_deref(), &plugin).is_file() {
+        cgroup::make_for_slurm(&record.id)
+    } else {
+        Err(format!("Slurm {} has no cgroup/v1 here", install.version))
+    };
+    match can {
+        Ok(()) => Ok(true),
+        Err(_) if record.spec.cgroup == Cgroup::Auto => Ok(false),
+        Err(what) => Err(LabError::Machine {
             what,
             fix: "run without device cgroups (--cgroup off), or on a machine with cgroup v1"
                 .to_string(),

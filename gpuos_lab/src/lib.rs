@@ -25,6 +25,7 @@ mod daemons;
 mod error;
 mod guard;
 mod install;
+mod jobs;
 mod lab;
 mod node_type;
 mod plugins;
@@ -36,7 +37,8 @@ mod sys;
 
 pub use conf::set_key;
 pub use error::LabError;
-pub use lab::{Lab, field};
+pub use jobs::field;
+pub use lab::Lab;
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
 pub use store::{Owner, Record, down, records, state_root, sweep};

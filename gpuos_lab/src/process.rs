@@ -1,12 +1,18 @@
 //! Which processes belong to a lab, and how they are ended.
 //!
-//! A process belongs to a lab when its environment carries the lab's random id (slurmstepd
-//! inherits it from slurmd), when it is in the lab's cgroup, or when it descends from such a
-//! process (a job may have changed its environment). The id is random, so a recycled pid can
-//! never be taken for one of ours.
+//! A process belongs to a lab when
+//! - its environment carries the lab's random id (daemons, and commands of labs with an owner);
+//! - it is in the lab's cgroup, where the machine has writable cgroups;
+//! - it is a slurmstepd that has a file of the lab open: slurmstepd writes its title over its
+//!   environment, so that the id cannot be read there;
+//! - its environment says that it is a job's process of the lab's slurm.conf;
+//! - it descends from such a process: a job may have changed its environment.
+//!
+//! No pid is kept anywhere, so a recycled one can never be taken for one of ours.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -69,12 +75,42 @@ pub(crate) fn is_alive(pid: u32, start: u64) -> bool {
     Stat::read(pid).is_some_and(|stat| stat.start == start && stat.runs())
 }
 
+/// Entries of the environment that a process was started with.
+fn environment(pid: u32) -> Vec<Vec<u8>> {
+    let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    text.split(|b| *b == 0).map(<[u8]>::to_vec).collect()
+}
+
 /// True when the process carries the lab's id in its environment and has not ended.
 pub(crate) fn is_marked(pid: u32, id: &str) -> bool {
     let mark = format!("{MARK}={id}");
-    let marked = fs::read(format!("/proc/{pid}/environ"))
-        .is_ok_and(|env| env.split(|b| *b == 0).any(|entry| entry == mark.as_bytes()));
-    marked && Stat::read(pid).is_some_and(|stat| stat.runs())
+    environment(pid)
+        .iter()
+        .any(|entry| entry == mark.as_bytes())
+        && Stat::read(pid).is_some_and(|stat| stat.runs())
+}
+
+/// True for what makes a process a lab's by itself, not by its parent.
+fn is_own(pid: u32, stat: &Stat, id: &str, dir: &Path) -> bool {
+    let entries = environment(pid);
+    let has = |text: &str| entries.iter().any(|entry| entry == text.as_bytes());
+    let conf = format!("SLURM_CONF={}", dir.join("etc/slurm.conf").display());
+    let in_job = || entries.iter().any(|e| e.starts_with(b"SLURM_JOB_ID="));
+    has(&format!("{MARK}={id}"))
+        || has(&conf) && in_job()
+        || stat.comm.starts_with("slurmstepd") && has_open(pid, dir)
+        || in_cgroup(pid, id)
+}
+
+/// True when the process has a file below the folder open. In a lab with its own root the
+/// kernel shows that root in front, which is below the folder too.
+fn has_open(pid: u32, dir: &Path) -> bool {
+    fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .any(|file| file.starts_with(dir))
 }
 
 fn in_cgroup(pid: u32, id: &str) -> bool {
@@ -84,7 +120,7 @@ fn in_cgroup(pid: u32, id: &str) -> bool {
 }
 
 /// All processes of the lab, without this process and its parents.
-pub(crate) fn members(id: &str) -> BTreeMap<u32, Stat> {
+pub(crate) fn members(id: &str, dir: &Path) -> BTreeMap<u32, Stat> {
     let all: BTreeMap<u32, Stat> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -101,7 +137,7 @@ pub(crate) fn members(id: &str) -> BTreeMap<u32, Stat> {
     let mut found: BTreeMap<u32, Stat> = all
         .iter()
         .filter(|(pid, _)| !spared.contains(pid))
-        .filter(|(pid, _)| is_marked(**pid, id) || in_cgroup(**pid, id))
+        .filter(|(pid, stat)| is_own(**pid, stat, id, dir))
         .map(|(pid, stat)| (*pid, stat.clone()))
         .collect();
     loop {
@@ -141,13 +177,13 @@ pub(crate) fn wait_gone(pid: u32, start: u64, limit: Duration) -> bool {
 }
 
 /// Ends all processes of the lab. Returns those that would not end in 10 s.
-pub(crate) fn end_all(id: &str) -> BTreeMap<u32, Stat> {
+pub(crate) fn end_all(id: &str, dir: &Path) -> BTreeMap<u32, Stat> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         // Stop first, so that none can start another one behind our back.
         let mut stopped = 0;
         let found = loop {
-            let found = members(id);
+            let found = members(id, dir);
             if found.len() == stopped {
                 break found;
             }

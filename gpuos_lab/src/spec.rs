@@ -109,7 +109,7 @@ impl Select {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cgroup {
-    /// Yes with the native Slurm where the machine can, else no.
+    /// Yes where the machine and its Slurm can (cgroup v1), else no.
     #[default]
     Auto,
     /// No: `proctrack/linuxproc`, no task plugin.

@@ -93,12 +93,12 @@ impl Record {
 
     /// True when no process of the lab runs any more, as after `kill -9` of all of them.
     pub fn is_dead(&self) -> bool {
-        process::members(&self.id).is_empty()
+        process::members(&self.id, &self.dir).is_empty()
     }
 
     /// Ends all processes of the lab and removes all its files.
     pub(crate) fn clean(&self) -> Result<(), LabError> {
-        let left = process::end_all(&self.id);
+        let left = process::end_all(&self.id, &self.dir);
         cgroup::remove(&self.id);
         let _ = fs::remove_dir_all(Path::new("/dev").join(format!("{PREFIX}{}", self.id)));
         if let Some((pid, stat)) = left.iter().next() {
@@ -165,7 +165,7 @@ pub fn sweep() -> Vec<String> {
 }
 
 /// Takes a name, a folder and ports for a new lab.
-pub(crate) fn claim(spec: &LabSpec, cgroup: bool) -> Result<Record, LabError> {
+pub(crate) fn claim(spec: &LabSpec) -> Result<Record, LabError> {
     let root = state_root();
     fs::create_dir_all(&root).context(|| format!("cannot make {}", root.display()))?;
     let root = root
@@ -198,7 +198,7 @@ pub(crate) fn claim(spec: &LabSpec, cgroup: bool) -> Result<Record, LabError> {
         created: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |t| t.as_secs()),
-        cgroup,
+        cgroup: false,
         slurm: String::new(),
         root: None,
         spec: spec.clone(),

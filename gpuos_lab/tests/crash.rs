@@ -30,21 +30,36 @@ fn maker() {
         println!("skip");
         return;
     };
-    let job = lab.sbatch(&[], "env -i sleep 1000").expect("submits");
+    // It has nothing of the lab about it but its ancestors, and its folder's name for the
+    // tests to find it by.
+    let script = format!("env -i sh -c 'sleep 1000; : {}'", lab.dir().display());
+    let job = lab.sbatch(&[], &script).expect("submits");
     lab.wait_job(job, &["RUNNING"], Duration::from_secs(30))
         .expect("runs");
     println!("id={} dir={}", lab.record().id, lab.dir().display());
     sleep(Duration::from_secs(600));
 }
 
-/// A lab in another process: that process, the lab's id and folder.
-fn make(name: &str) -> Option<(Child, String, PathBuf)> {
-    let mut child = Command::new(std::env::current_exe().expect("own path"))
+/// A lab in another process: that process, the lab's id and folder. Without `cgroups` that
+/// process sees an empty folder in their place.
+fn make(name: &str, cgroups: bool) -> Option<(Child, String, PathBuf)> {
+    let own = std::env::current_exe().expect("own path");
+    let hidden = tempfile::tempdir().expect("tempdir");
+    let mut command = if cgroups {
+        Command::new(own)
+    } else {
+        let script = "mount --bind \"$1\" /sys/fs/cgroup && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]);
+        command.arg(hidden.path()).arg(own);
+        command
+    };
+    let mut child = command
         .args(["maker", "--exact", "--nocapture"])
         .env(MAKER, name)
         .stdout(Stdio::piped())
         .spawn()
-        .expect("starts itself");
+        .expect("starts");
     let out = BufReader::new(child.stdout.take().expect("piped"));
     for line in out.lines().map_while(Result::ok) {
         // The harness writes the test's name in front.
@@ -77,8 +92,17 @@ fn kill(mut child: Child) {
 
 #[test]
 fn the_guard_cleans_up_after_a_killed_maker() {
-    let name = format!("guard-{}", std::process::id());
-    let Some((child, id, dir)) = make(&name) else {
+    guard_cleans_up("guard", true);
+}
+
+#[test]
+fn the_guard_cleans_up_where_there_are_no_cgroups() {
+    guard_cleans_up("bare", false);
+}
+
+fn guard_cleans_up(prefix: &str, cgroups: bool) {
+    let name = format!("{prefix}-{}", std::process::id());
+    let Some((child, id, dir)) = make(&name, cgroups) else {
         return;
     };
     assert_ne!(leftovers(&id, &dir), Vec::<String>::new());
@@ -88,8 +112,17 @@ fn the_guard_cleans_up_after_a_killed_maker() {
 
 #[test]
 fn a_sweep_cleans_up_when_the_guard_was_killed_too() {
-    let name = format!("sweep-{}", std::process::id());
-    let Some((child, id, dir)) = make(&name) else {
+    sweep_cleans_up("sweep", true);
+}
+
+#[test]
+fn a_sweep_cleans_up_where_there_are_no_cgroups() {
+    sweep_cleans_up("sweep-bare", false);
+}
+
+fn sweep_cleans_up(prefix: &str, cgroups: bool) {
+    let name = format!("{prefix}-{}", std::process::id());
+    let Some((child, id, dir)) = make(&name, cgroups) else {
         return;
     };
     let guard = guard_of(&id).expect("a guard");

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{job_gpus, leftovers, up};
-use gpuos_lab::{Cgroup, LabError, LabSpec};
+use gpuos_lab::{Cgroup, LabError, LabSpec, Select};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -40,7 +40,12 @@ fn labs_side_by_side_leave_nothing() {
     let Some(a) = up(&spec_a) else { return };
     let Some(b) = up(&spec_b) else { return };
     // Same node names, different clusters: job ids and nodes do not mix.
-    let job = a.sbatch(&["-N2"], "env -i sleep 1000").expect("submits");
+    let job = a
+        .sbatch(
+            &["-N2"],
+            &format!("env -i sh -c 'sleep 1000; : {}'", a.dir().display()),
+        )
+        .expect("submits");
     a.wait_job(job, &["RUNNING"], LIMIT).expect("runs");
     let queue = |lab: &gpuos_lab::Lab| lab.run("squeue", &["-h", "-o", "%i"]).expect("squeue");
     assert_eq!(queue(&a).trim(), job.to_string());
@@ -147,4 +152,36 @@ fn thousands_of_gpus_without_daemons() {
         .run("squeue", &["-h", "-t", "all", "-o", "%D"])
         .expect("squeue");
     assert_eq!(nodes.trim(), "64");
+}
+
+#[test]
+fn plugins_beside_slurms_own() {
+    // A plugin that Slurm never loads stands for gpuos's: what counts is the folder.
+    let built = tempfile::tempdir().expect("tempdir");
+    std::fs::write(built.path().join("libspank_gpuos.so"), "").expect("write");
+    let spec = LabSpec {
+        nodes: 1.into(),
+        ..LabSpec::unique("beside")
+    };
+    let Some(mut lab) = up(&spec) else { return };
+    let job = lab
+        .sbatch(&["--gres=gpu:2"], "sleep 1000")
+        .expect("submits");
+    lab.wait_job(job, &["RUNNING"], LIMIT).expect("runs");
+    let select = Select::Installed {
+        plugin_dir: built.path().to_path_buf(),
+        own_dir: false,
+    };
+    lab.set_select(select).expect("changes");
+    lab.restart().expect("restarts");
+    let dir = lab.dir().join("lib/slurm");
+    let conf = lab.run("scontrol", &["show", "config"]).expect("config");
+    let line = conf.lines().find(|line| line.starts_with("PluginDir"));
+    assert!(line.expect("PluginDir").ends_with(&*dir.to_string_lossy()));
+    assert!(dir.join("spank_gpuos.so").is_file());
+    assert_eq!(lab.job_state(job).expect("known"), "RUNNING");
+    assert_eq!(job_gpus(&lab, job), "n1:0-1");
+    lab.set_select(Select::Stock).expect("changes back");
+    lab.restart().expect("restarts");
+    assert_eq!(lab.job_state(job).expect("known"), "RUNNING");
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::{job_gpus, leftovers, up};
-use gpuos_lab::{LabError, LabSpec, Suite};
+use gpuos_lab::{Cgroup, LabError, LabSpec, Suite};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -15,6 +15,7 @@ fn whole_life(suite: &str) {
         nodes: 2.into(),
         node_type: "dgx-h100".into(),
         suite: Suite::Debian(suite.to_string()),
+        cgroup: Cgroup::Off,
         ..LabSpec::unique(suite)
     };
     let begin = Instant::now();

@@ -140,12 +140,26 @@ fn catalogue(known: &Known) -> Option<Catalogue> {
     });
     match site {
         Ok((site, ..)) if !site.config.slurm.steer => None,
-        Ok((_, cluster, bounded)) => Some(Catalogue::new(cluster, bounded)),
+        Ok((_, cluster, bounded)) => {
+            say_once(None);
+            Some(Catalogue::new(cluster, bounded))
+        }
         Err(why) => {
-            log::error(&format!(
-                "jobs are accepted without a check of their gpuos options: {why}"
-            ));
+            say_once(Some(why));
             None
         }
     }
+}
+
+/// Says what is wrong with the files, once until something else is: slurmctld reads its
+/// configuration several times while it starts.
+fn say_once(why: Option<String>) {
+    static SAID: Mutex<Option<String>> = Mutex::new(None);
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(why)) {
+        log::error(&format!(
+            "jobs are accepted without a check of their gpuos options: {why}"
+        ));
+    }
+    *said = why;
 }

@@ -28,12 +28,21 @@ pub fn built() -> &'static Path {
     })
 }
 
-/// The folder with a select_gpuos that panics where `$GPUOS_PANIC_AT` says.
+/// The folder with plugins that panic where `$GPUOS_PANIC_AT` says.
 pub fn with_faults() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         cargo(
-            &["-p", "select_gpuos", "--features", "fault-injection"],
+            &[
+                "-p",
+                "select_gpuos",
+                "-p",
+                "spank_gpuos",
+                "-p",
+                "job_submit_gpuos",
+                "--features",
+                "fault-injection",
+            ],
             target().join("fault-injection"),
         )
     })

@@ -3,51 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use gpuos_lab::{Lab, LabSpec, Select, Suite};
+use gpuos_tests::{per_suite, plugins, skip};
 use object::{Object, ObjectSymbol};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The folder of the built plugins, built now unless `$GPUOS_PLUGIN_DIR` names one.
-fn plugins() -> &'static Path {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        if let Some(dir) = std::env::var_os("GPUOS_PLUGIN_DIR") {
-            return dir.into();
-        }
-        // target/PROFILE/deps/this-test
-        let own = std::env::current_exe().expect("a path");
-        let profile = own.ancestors().nth(2).expect("a profile folder");
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args([
-            "build",
-            "--quiet",
-            "--offline",
-            "-p",
-            "spank_gpuos",
-            "-p",
-            "job_submit_gpuos",
-        ]);
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.env(
-            "CARGO_TARGET_DIR",
-            profile.parent().expect("a target folder"),
-        );
-        assert!(
-            cargo.status().expect("cargo runs").success(),
-            "the plugins do not build"
-        );
-        profile.to_path_buf()
-    })
-}
-
 fn plugin(name: &str) -> PathBuf {
-    let dir = plugins();
+    let dir = plugins::built();
     let found = [
         dir.join(format!("{name}.so")),
         dir.join(format!("lib{name}.so")),
@@ -97,13 +62,13 @@ fn plugins_export_what_they_use_and_nothing_else() {
 }
 
 /// Four nodes with GPUs in pairs, two under each leaf switch; stock selection.
-fn up(suite: Suite, job_submit: bool) -> Option<Lab> {
+fn up(suite: &Suite, job_submit: bool, plugins: &Path) -> Option<Lab> {
     let spec = LabSpec {
         nodes: 4.into(),
         node_type: "pairs-8".into(),
-        suite,
+        suite: suite.clone(),
         select: Select::Installed {
-            plugin_dir: plugins().to_path_buf(),
+            plugin_dir: plugins.to_path_buf(),
             own_dir: true,
         },
         topology_conf: Some(LabSpec::tree_topology(
@@ -118,7 +83,7 @@ fn up(suite: Suite, job_submit: bool) -> Option<Lab> {
     match Lab::up(&spec, &mut |_| ()) {
         Ok(lab) => Some(lab),
         Err(e) if e.is_environment() => {
-            eprintln!("skipped: {e}");
+            skip(&format!("gpuos options on {suite}"), &e.to_string());
             None
         }
         Err(e) => panic!("{e}"),
@@ -171,8 +136,10 @@ fn carried(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) 
     options
 }
 
-fn options_of(suite: Suite) {
-    let Some(lab) = up(suite, false) else { return };
+fn options(suite: &Suite) {
+    let Some(lab) = up(suite, false, plugins::built()) else {
+        return;
+    };
 
     for program in ["sbatch", "srun", "salloc"] {
         let (code, help) = with(&lab, &[], program, &["--help"]);
@@ -321,8 +288,10 @@ fn shown(lab: &Lab, options: &[&str]) -> Vec<String> {
     lines
 }
 
-fn variables_of(suite: Suite) {
-    let Some(lab) = up(suite, false) else { return };
+fn variables(suite: &Suite) {
+    let Some(lab) = up(suite, false, plugins::built()) else {
+        return;
+    };
     // Stock selection breaks pairs of --gres=gpu:2 from 24.05 on, and keeps those of --gpus=2.
     let pair = "gpus=0,1 links=0-1:NV4 level=nvlink";
     assert_eq!(
@@ -367,8 +336,10 @@ fn variables_of(suite: Suite) {
     lab.down().expect("goes down");
 }
 
-fn checks_of(suite: Suite) {
-    let Some(lab) = up(suite, true) else { return };
+fn checks(suite: &Suite) {
+    let Some(lab) = up(suite, true, plugins::built()) else {
+        return;
+    };
     let submit = |options: &[&str]| {
         let all = [&["-H", "--output=/dev/null", "--wrap=true"], options].concat();
         with(&lab, &[], "sbatch", &all)
@@ -377,9 +348,9 @@ fn checks_of(suite: Suite) {
         // Debian's sid moves on. A release that is not known is passed through, with a line in the log.
         let (code, text) = submit(&["--gpuos-topology=rack", "--gres=gpu:1"]);
         assert_eq!(code, 0, "{text}");
-        eprintln!(
-            "skipped: Slurm {} is not in the layout table, so that jobs are not checked",
-            lab.version()
+        skip(
+            &format!("checks on Slurm {}", lab.version()),
+            "it is not in the layout table",
         );
         return lab.down().expect("goes down");
     }
@@ -485,59 +456,90 @@ fn checks_of(suite: Suite) {
         .lines()
         .filter(|line| line.contains("without a check") && line.contains("gpuos.toml:1:"));
     assert_eq!(lines.count(), 1, "{log}");
+
+    // A damaged layout table: nothing is read, everything is accepted.
+    std::fs::remove_file(lab.dir().join("etc/gpuos.toml")).expect("removes");
+    lab.write_conf("gpuos-layouts.tsv", "job_descriptor\tdamaged\n")
+        .expect("writes");
+    lab.restart().expect("restarts");
+    let (code, text) = submit(&["--gpuos-topology=room", "--gres=gpu:1"]);
+    assert_eq!(code, 0, "{text}");
+    let log = lab.slurmctld_log();
+    let line = log
+        .lines()
+        .rev()
+        .find(|line| line.contains("without a check"));
+    assert!(
+        line.is_some_and(|line| line.contains("gpuos-layouts.tsv")),
+        "{log}"
+    );
     assert!(lab.slurmctld_pid().is_some());
     lab.down().expect("goes down");
 }
 
-fn trixie() -> Suite {
-    Suite::Debian("trixie".into())
-}
+per_suite!(options, variables, checks);
 
-fn sid() -> Suite {
-    Suite::Debian("sid".into())
-}
-
+/// Makes this very test run again in a process whose daemons panic at one entry.
 #[test]
-fn options_native() {
-    options_of(Suite::Native);
+fn a_panic_at_any_entry_harms_nothing() {
+    for symbol in [
+        "slurm_spank_init",
+        "slurm_spank_init_post_opt",
+        "option callback",
+        "init",
+        "job_submit",
+        "job_modify",
+    ] {
+        let own = std::env::current_exe().expect("own path");
+        let out = Command::new(own)
+            .args(["--exact", "with_an_injected_panic", "--nocapture"])
+            .env("GPUOS_PANIC_AT", symbol)
+            .output()
+            .expect("runs");
+        let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{symbol}: {text}");
+    }
 }
 
+/// Without `$GPUOS_PANIC_AT` there is nothing to see.
 #[test]
-fn options_trixie() {
-    options_of(trixie());
-}
-
-#[test]
-fn options_sid() {
-    options_of(sid());
-}
-
-#[test]
-fn variables_native() {
-    variables_of(Suite::Native);
-}
-
-#[test]
-fn variables_trixie() {
-    variables_of(trixie());
-}
-
-#[test]
-fn variables_sid() {
-    variables_of(sid());
-}
-
-#[test]
-fn checks_native() {
-    checks_of(Suite::Native);
-}
-
-#[test]
-fn checks_trixie() {
-    checks_of(trixie());
-}
-
-#[test]
-fn checks_sid() {
-    checks_of(sid());
+fn with_an_injected_panic() {
+    let Ok(symbol) = std::env::var("GPUOS_PANIC_AT") else {
+        return;
+    };
+    let Some(lab) = up(&Suite::Native, true, plugins::with_faults()) else {
+        return;
+    };
+    // The commands inherit the variable as well. What slurmctld or a node would say is not said.
+    let option = "--gpuos-topology=rack";
+    let (code, text) = with(&lab, &[], "sbatch", &["-H", option, "--wrap=true"]);
+    if symbol == "slurm_spank_init" {
+        assert!(text.contains("unrecognized option"), "{text}");
+    } else {
+        // Slurm itself carries an option whose hooks have failed.
+        let checked = !matches!(symbol.as_str(), "init" | "job_submit");
+        assert_eq!(code, i32::from(checked), "{text}");
+    }
+    lab.run("scancel", &["-u", "root"]).expect("scancel");
+    let job = lab
+        .sbatch(&["--gres=gpu:2"], "srun true; echo gpus=$GPUOS_GPUS end")
+        .expect("submits");
+    let text = lab.wait_output(job, "end", LIMIT).expect("runs");
+    let told = !symbol.starts_with("slurm_spank_init");
+    assert_eq!(text.contains("gpus=0"), told, "{text}");
+    let job = lab.sbatch(&["-H"], "true").expect("submits");
+    let job = format!("jobid={job}");
+    lab.run("scontrol", &["update", &job, "numnodes=1"])
+        .expect("updates");
+    assert!(lab.slurmctld_pid().is_some());
+    if ["init", "job_submit", "job_modify"].contains(&symbol.as_str()) {
+        let line = format!("internal error in {symbol}");
+        assert!(
+            lab.slurmctld_log().contains(&line),
+            "{}",
+            lab.slurmctld_log()
+        );
+    }
+    no_node_is_drained(&lab);
+    lab.down().expect("goes down");
 }

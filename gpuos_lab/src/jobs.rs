@@ -1,0 +1,85 @@
+//! Jobs of a lab: what tests need most, in few words.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::error::LabError;
+use crate::lab::Lab;
+
+impl Lab {
+    /// `sbatch --parsable` with these options and a shell script; returns the job id. The
+    /// output goes to `work/JOBID.out` in the lab's folder.
+    pub fn sbatch(&self, options: &[&str], script: &str) -> Result<u32, LabError> {
+        let out = format!("--output={}", self.dir().join("work/%A.out").display());
+        let work = format!("--chdir={}", self.dir().join("work").display());
+        let mut args = vec!["--parsable", &out, &work];
+        args.extend(options);
+        let wrap = format!("--wrap={script}");
+        args.push(&wrap);
+        let text = self.run("sbatch", &args)?;
+        // "12" or "12;cluster".
+        let id = text.trim().split(';').next().unwrap_or_default();
+        id.parse().map_err(|_| LabError::Command {
+            command: format!("sbatch {}", args.join(" ")),
+            status: "no job id".to_string(),
+            stderr: text.clone(),
+        })
+    }
+
+    /// Output of a job that [`Lab::sbatch`] started; empty when there is none yet.
+    pub fn job_output(&self, job: u32) -> String {
+        let path = self.dir().join(format!("work/{job}.out"));
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// State of a job as scontrol names it: `PENDING`, `RUNNING`, `COMPLETED`, ….
+    pub fn job_state(&self, job: u32) -> Result<String, LabError> {
+        let text = self.run("scontrol", &["-o", "show", "job", &job.to_string()])?;
+        Ok(field(&text, "JobState").unwrap_or_default().to_string())
+    }
+
+    /// Waits until the job is in one of these states; returns which.
+    pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let state = self.job_state(job)?;
+            if states.contains(&state.as_str()) {
+                return Ok(state);
+            }
+            if Instant::now() > deadline {
+                return Err(LabError::Command {
+                    command: format!("wait for job {job} to be {}", states.join(" or ")),
+                    status: format!("after {} s it is {state}", limit.as_secs()),
+                    stderr: self.run("scontrol", &["show", "job", "-d", &job.to_string()])?,
+                });
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the output of a job of [`Lab::sbatch`] contains a text; returns the output.
+    pub fn wait_output(&self, job: u32, part: &str, limit: Duration) -> Result<String, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let text = self.job_output(job);
+            if text.contains(part) {
+                return Ok(text);
+            }
+            if Instant::now() > deadline {
+                return Err(LabError::Command {
+                    command: format!("wait for {part:?} in the output of job {job}"),
+                    status: format!("not there after {} s", limit.as_secs()),
+                    stderr: text,
+                });
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// `KEY=VALUE` of a line of scontrol.
+pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Time of job tests inside slurmctld, stock and gpuos in turns, and of the planner alone.
+# Usage: scripts/bench.sh [--quick] [--flat] [--check] [--slurm native|trixie|sid]... [--out FOLDER]
+# The options are those of gpuos-bench (tests/bench); docs/benchmarks.md explains the figures.
+set -eu
+
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+sudo=
+[ "$(id -u)" = 0 ] || sudo="sudo -E"
+
+echo 'Building optimised plugins and the benchmark'
+cargo build --release --locked -p select_gpuos -p gpuos_bench
+mkdir -p "$target/bench"
+cc -O2 -Wall -Wextra -shared -fPIC -Wl,-z,nodelete -o "$target/bench/probe.so" tests/bench/probe/probe.c -ldl
+
+case " $* " in
+*' --help '* | *' -h '*) ;;
+*)
+    echo 'The planner alone'
+    cargo bench --locked -q -p gpuos_core --bench plan
+    echo 'Inside slurmctld'
+    ;;
+esac
+exec $sudo env \
+    GPUOS_BENCH_PROBE="$target/bench/probe.so" \
+    GPUOS_BENCH_PLUGIN="$target/release/libselect_gpuos.so" \
+    GPUOS_BENCH_OUT="$target/bench" \
+    "$target/release/gpuos-bench" "$@"

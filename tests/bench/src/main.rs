@@ -1,0 +1,239 @@
+//! Times `job_test` inside slurmctld for stock Slurm and for gpuos, in turns, in the same run.
+
+mod cells;
+mod peer;
+mod report;
+mod samples;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use gpuos_lab::{LabError, Suite};
+
+use cells::{Call, Cell, Cluster, Load};
+use peer::{Files, Peer, Who};
+use report::{Figures, Line, Report, Run};
+use samples::{Ask, Kind, Sample};
+
+/// Job-test time inside slurmctld: stock select/cons_tres and select/gpuos in the same run.
+#[derive(Parser)]
+#[command(name = "gpuos-bench")]
+struct Options {
+    /// Which Slurm: native, or a Debian suite. May be given more than once.
+    #[arg(long = "slurm", default_value = "native")]
+    slurm: Vec<String>,
+    /// Eight samples in each cell instead of 30 and more.
+    #[arg(long)]
+    quick: bool,
+    /// Without a topology.conf: all nodes alike.
+    #[arg(long)]
+    flat: bool,
+    /// Exit with 1 when gpuos is slower than stock in some cell, or less than 4 times faster for
+    /// 64-node gangs.
+    #[arg(long)]
+    check: bool,
+    /// Folder for bench.json and bench.svg.
+    #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
+    out: PathBuf,
+    /// The probe, built from tests/bench/probe.
+    #[arg(long, env = "GPUOS_BENCH_PROBE")]
+    probe: PathBuf,
+    /// gpuos's select plugin, an optimised build.
+    #[arg(long, env = "GPUOS_BENCH_PLUGIN")]
+    plugin: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("gpuos-bench: {why:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    let mut report = Report::new(options.flat);
+    for name in &options.slurm {
+        let suite: Suite = name.parse()?;
+        for cluster in [Cluster::small(), Cluster::large()] {
+            match measure(options, &suite, &cluster) {
+                Ok(run) => report.runs.push(run),
+                Err(why) if skipped(&why) => {
+                    eprintln!("{name}: skipped: {why:#}");
+                    break;
+                }
+                Err(why) => return Err(why.context(format!("{name}, {} nodes", cluster.nodes))),
+            }
+        }
+    }
+    print!("{}", report.table());
+    report.write(&options.out)?;
+    println!(
+        "written: {0}/bench.json, {0}/bench.svg",
+        options.out.display()
+    );
+    let missed = report.missed();
+    for line in &missed {
+        println!("goal missed: {line}");
+    }
+    Ok(!options.check || missed.is_empty())
+}
+
+fn skipped(why: &anyhow::Error) -> bool {
+    why.downcast_ref::<LabError>()
+        .is_some_and(LabError::is_environment)
+}
+
+fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
+    let begin = Instant::now();
+    let files = Files {
+        probe: options.probe.clone(),
+        plugin: options.plugin.clone(),
+    };
+    let peers =
+        [Who::Stock, Who::Gpuos].map(|who| Peer::up(who, suite, cluster, options.flat, &files));
+    let [stock, gpuos] = peers;
+    let mut peers = [stock?, gpuos?];
+    let mut run = Run {
+        slurm: peers[0].version().to_string(),
+        nodes: cluster.nodes,
+        gpus: cluster.nodes * cells::GPUS,
+        lines: Vec::new(),
+    };
+    eprintln!(
+        "Slurm {}, {} nodes: up in {:.1} s",
+        run.slurm,
+        cluster.nodes,
+        begin.elapsed().as_secs_f64()
+    );
+    for load in [Load::Idle, Load::Full] {
+        if load == Load::Full {
+            for peer in &peers {
+                fill(peer, cluster)?;
+            }
+        }
+        for cell in cluster.cells(load) {
+            run.lines.push(cell_line(options, &mut peers, &cell)?);
+        }
+    }
+    if let Some(why) = peers[1].pass_through() {
+        bail!("gpuos did not steer, so there is nothing to compare: {why}");
+    }
+    eprintln!(
+        "Slurm {}, {} nodes: done in {:.1} s",
+        run.slurm,
+        cluster.nodes,
+        begin.elapsed().as_secs_f64()
+    );
+    Ok(run)
+}
+
+fn fill(peer: &Peer, cluster: &Cluster) -> Result<()> {
+    for (i, fill) in cluster.fill.iter().enumerate() {
+        peer.submit(&[
+            "--job-name=fill",
+            &format!("--partition=fill{i}"),
+            &format!("--array=1-{}", fill.jobs),
+            &format!("-N{}", fill.job_nodes),
+            &format!("-n{}", fill.job_nodes),
+            &format!("--gres=gpu:{}", fill.job_gpus),
+        ])?;
+    }
+    peer.wait_started(Duration::from_secs(120))
+        .context("filling the cluster")?;
+    // slurmctld renews these counts once a second.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let used = peer.gpus_in_use()?;
+        if used == cluster.full() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!(
+                "{used} GPUs are in use, {} were meant to be",
+                cluster.full()
+            );
+        }
+        sleep(Duration::from_millis(300));
+    }
+}
+
+/// Measures one cell: the peers take turns, and who begins alternates.
+fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Line> {
+    let turns = if options.quick { 8 } else { 30 };
+    let mut own: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    let mut around: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    for turn in 0..=turns {
+        for i in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let samples = turn_of(&mut peers[i], cell)?;
+            // The first turn warms both up.
+            if turn > 0 {
+                own[i].extend(samples.iter().filter(|s| cell.takes(s)));
+                around[i].extend(samples.iter().filter(|s| !cell.takes(s)));
+            }
+        }
+    }
+    let figures = |samples: &[Sample]| Figures::of(samples);
+    let submit = |samples: &[Sample]| {
+        let asked: Vec<Sample> = samples
+            .iter()
+            .filter(|s| s.kind == Kind::JobTest && s.ask == Ask::TestOnly)
+            .copied()
+            .collect();
+        Figures::of(&asked)
+    };
+    let keep = |samples: &[Sample]| {
+        let kept: Vec<Sample> = samples
+            .iter()
+            .filter(|s| s.kind != Kind::JobTest)
+            .copied()
+            .collect();
+        Figures::of(&kept)
+    };
+    let line = Line {
+        job: cell.job.name.to_string(),
+        job_nodes: cell.job.nodes,
+        load: cell.load,
+        call: cell.call,
+        candidates: own[0].first().map_or(0, |s| s.candidates),
+        stock: figures(&own[0]),
+        gpuos: figures(&own[1]),
+        test_only: [submit(&around[0]), submit(&around[1])],
+        bookkeeping: [keep(&around[0]), keep(&around[1])],
+    };
+    eprintln!("  {}", line.text());
+    if line.stock.samples == 0 || line.gpuos.samples == 0 {
+        bail!(
+            "no samples for {} ({:?}, {:?}): stock {}, gpuos {}",
+            cell.job.name,
+            cell.load,
+            cell.call,
+            line.stock.samples,
+            line.gpuos.samples
+        );
+    }
+    Ok(line)
+}
+
+/// One turn of one peer.
+fn turn_of(peer: &mut Peer, cell: &Cell) -> Result<Vec<Sample>> {
+    peer.take()?;
+    let nodes = format!("-N{}", cell.job.nodes);
+    let tasks = format!("-n{}", cell.job.nodes);
+    let gpus = format!("--gres=gpu:{}", cell.job.gpus);
+    let job = [nodes.as_str(), &tasks, &gpus];
+    match cell.call {
+        Call::When => {
+            peer.ask(&job)?;
+            peer.take()
+        }
+        Call::Start | Call::Refused => peer.allocate(&job, |sample| cell.takes(sample)),
+    }
+}

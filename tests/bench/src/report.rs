@@ -1,0 +1,417 @@
+//! The figures as a table, as JSON and as a picture.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use crate::cells::{Call, Load};
+use crate::samples::Sample;
+
+/// What gangs of this many nodes have to reach on a large cluster.
+const GANG: usize = 64;
+const GANG_RATIO: f64 = 4.0;
+/// A cell counts as slower only beyond this: two runs of one and the same plugin differ by as much.
+const NOISE: f64 = 0.95;
+
+/// Figures of the samples of one cell, times in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Figures {
+    /// How many samples.
+    pub samples: usize,
+    /// Elapsed time: median.
+    pub median: u64,
+    /// Elapsed time: 95 % took no longer.
+    pub p95: u64,
+    /// Elapsed time: shortest.
+    pub min: u64,
+    /// Elapsed time: longest.
+    pub max: u64,
+    /// Processor time: median.
+    pub cpu_median: u64,
+    /// Part of the elapsed time that gpuos spent in cons_tres: median.
+    pub inner_median: u64,
+    /// Most calls of cons_tres by gpuos for one call of Slurm.
+    pub inner_calls: u32,
+}
+
+impl Figures {
+    /// Of these samples; all 0 without any.
+    pub fn of(samples: &[Sample]) -> Figures {
+        let mut wall: Vec<u64> = samples.iter().map(|s| s.wall_ns).collect();
+        let mut cpu: Vec<u64> = samples.iter().map(|s| s.cpu_ns).collect();
+        let mut inner: Vec<u64> = samples.iter().map(|s| s.inner_ns).collect();
+        inner.sort_unstable();
+        wall.sort_unstable();
+        cpu.sort_unstable();
+        Figures {
+            samples: wall.len(),
+            median: rank(&wall, 0.5),
+            p95: rank(&wall, 0.95),
+            min: rank(&wall, 0.0),
+            max: rank(&wall, 1.0),
+            cpu_median: rank(&cpu, 0.5),
+            inner_median: rank(&inner, 0.5),
+            inner_calls: samples.iter().map(|s| s.inner_calls).max().unwrap_or(0),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "samples": self.samples,
+            "median_ns": self.median,
+            "p95_ns": self.p95,
+            "min_ns": self.min,
+            "max_ns": self.max,
+            "cpu_median_ns": self.cpu_median,
+            "in_cons_tres_median_ns": self.inner_median,
+            "cons_tres_calls": self.inner_calls,
+        })
+    }
+}
+
+/// The value at a share of the sorted list (nearest rank).
+fn rank(sorted: &[u64], share: f64) -> u64 {
+    let at = (share * sorted.len() as f64).ceil() as usize;
+    sorted
+        .get(at.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
+}
+
+/// One cell, measured.
+pub struct Line {
+    /// Job, for people.
+    pub job: String,
+    /// Nodes of the job.
+    pub job_nodes: usize,
+    /// Load.
+    pub load: Load,
+    /// Question.
+    pub call: Call,
+    /// Nodes among which the plugin could choose.
+    pub candidates: u32,
+    /// select/cons_tres.
+    pub stock: Figures,
+    /// select/gpuos.
+    pub gpuos: Figures,
+    /// TEST_ONLY calls around it, which gpuos only hands on: stock, gpuos.
+    pub test_only: [Figures; 2],
+    /// Calls when a job gets or gives up its nodes: stock, gpuos.
+    pub bookkeeping: [Figures; 2],
+}
+
+impl Line {
+    /// How many times faster gpuos is, by medians of elapsed time.
+    pub fn ratio(&self) -> f64 {
+        self.stock.median as f64 / self.gpuos.median.max(1) as f64
+    }
+
+    fn goal(&self, nodes: usize) -> f64 {
+        if nodes >= 1000 && self.job_nodes == GANG {
+            GANG_RATIO
+        } else {
+            1.0
+        }
+    }
+
+    /// Whether it reaches its goal in a cluster of so many nodes.
+    pub fn reached(&self, nodes: usize) -> bool {
+        let goal = self.goal(nodes);
+        self.ratio() >= if goal > 1.0 { goal } else { NOISE }
+    }
+
+    fn load(&self) -> &'static str {
+        match self.load {
+            Load::Idle => "idle",
+            Load::Full => "90 % full",
+        }
+    }
+
+    fn call(&self) -> &'static str {
+        match self.call {
+            Call::Start => "RUN_NOW, starts",
+            Call::Refused => "RUN_NOW, no room",
+            Call::When => "WILL_RUN",
+        }
+    }
+
+    /// For the terminal.
+    pub fn text(&self) -> String {
+        format!(
+            "{:<19} {:<10} {:<17} stock {:>8} us (cpu {:>8})  gpuos {:>8} us (cpu {:>8}, cons_tres {:>8} in {})  x{:.2}",
+            self.job,
+            self.load(),
+            self.call(),
+            us(self.stock.median),
+            us(self.stock.cpu_median),
+            us(self.gpuos.median),
+            us(self.gpuos.cpu_median),
+            us(self.gpuos.inner_median),
+            self.gpuos.inner_calls,
+            self.ratio()
+        )
+    }
+}
+
+/// Both peers on one cluster of one release.
+pub struct Run {
+    /// Release of Slurm.
+    pub slurm: String,
+    /// Nodes.
+    pub nodes: usize,
+    /// GPUs.
+    pub gpus: usize,
+    /// Cells.
+    pub lines: Vec<Line>,
+}
+
+/// All that was measured.
+pub struct Report {
+    flat: bool,
+    /// One per release and cluster.
+    pub runs: Vec<Run>,
+}
+
+impl Report {
+    /// Without any run yet.
+    pub fn new(flat: bool) -> Report {
+        Report {
+            flat,
+            runs: Vec::new(),
+        }
+    }
+
+    fn topology(&self) -> &'static str {
+        if self.flat { "none" } else { "tree" }
+    }
+
+    /// A table in Markdown.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for run in &self.runs {
+            let _ = write!(
+                text,
+                "\nSlurm {}, {} nodes, {} GPUs, topology {} (microseconds)\n\n\
+                 | job | load | call | nodes to choose from | stock median | stock p95 | gpuos median | gpuos p95 | of it in cons_tres | stock / gpuos |\n\
+                 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+                run.slurm,
+                run.nodes,
+                run.gpus,
+                self.topology()
+            );
+            for line in &run.lines {
+                let _ = writeln!(
+                    text,
+                    "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2}{} |",
+                    line.job,
+                    line.load(),
+                    line.call(),
+                    line.candidates,
+                    us(line.stock.median),
+                    us(line.stock.p95),
+                    us(line.gpuos.median),
+                    us(line.gpuos.p95),
+                    us(line.gpuos.inner_median),
+                    line.ratio(),
+                    if line.reached(run.nodes) {
+                        ""
+                    } else {
+                        " (missed)"
+                    },
+                );
+            }
+        }
+        text + "\n"
+    }
+
+    /// Cells that miss their goal, in words.
+    pub fn missed(&self) -> Vec<String> {
+        let mut missed = Vec::new();
+        for run in &self.runs {
+            for line in run.lines.iter().filter(|line| !line.reached(run.nodes)) {
+                missed.push(format!(
+                    "Slurm {}, {} nodes, {}, {}, {}: {:.2} times as fast as stock, the goal is {}",
+                    run.slurm,
+                    run.nodes,
+                    line.job,
+                    line.load(),
+                    line.call(),
+                    line.ratio(),
+                    line.goal(run.nodes)
+                ));
+            }
+        }
+        missed
+    }
+
+    fn json(&self) -> Value {
+        let runs: Vec<Value> = self
+            .runs
+            .iter()
+            .map(|run| {
+                let cells: Vec<Value> = run
+                    .lines
+                    .iter()
+                    .map(|line| {
+                        json!({
+                            "job": line.job,
+                            "job_nodes": line.job_nodes,
+                            "load": line.load(),
+                            "call": line.call(),
+                            "candidates": line.candidates,
+                            "stock": line.stock.json(),
+                            "gpuos": line.gpuos.json(),
+                            "ratio": line.ratio(),
+                            "goal": line.goal(run.nodes),
+                            "reached": line.reached(run.nodes),
+                            "test_only": {
+                                "stock": line.test_only[0].json(),
+                                "gpuos": line.test_only[1].json(),
+                            },
+                            "bookkeeping": {
+                                "stock": line.bookkeeping[0].json(),
+                                "gpuos": line.bookkeeping[1].json(),
+                            },
+                        })
+                    })
+                    .collect();
+                json!({
+                    "slurm": run.slurm,
+                    "nodes": run.nodes,
+                    "gpus": run.gpus,
+                    "cells": cells,
+                })
+            })
+            .collect();
+        json!({
+            "schema": "gpuos.bench/1",
+            "unit": "ns",
+            "topology": self.topology(),
+            "machine": machine(),
+            "runs": runs,
+        })
+    }
+
+    /// Writes bench.json and bench.svg.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let text = serde_json::to_string_pretty(&self.json())? + "\n";
+        for (name, text) in [("bench.json", text), ("bench.svg", self.svg())] {
+            let path = dir.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Two bars for each cell on a logarithmic scale: the median, with a line to the 95th percentile.
+    fn svg(&self) -> String {
+        const LEFT: f64 = 330.0;
+        const DECADE: f64 = 130.0;
+        const ROW: f64 = 34.0;
+        // 1 us to 100 ms.
+        let x = |ns: u64| LEFT + DECADE * ((ns.max(1000) as f64 / 1000.0).log10()).min(5.0);
+        let rows: usize = self.runs.iter().map(|run| run.lines.len() + 1).sum();
+        let (width, height) = (LEFT + 5.0 * DECADE + 70.0, 60.0 + ROW * rows as f64);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+             <text x=\"10\" y=\"20\" font-size=\"14\">job_test inside slurmctld: median, line to the 95th percentile</text>\n\
+             <rect x=\"10\" y=\"30\" width=\"12\" height=\"10\" fill=\"#9aa5b1\"/><text x=\"27\" y=\"40\">stock</text>\n\
+             <rect x=\"80\" y=\"30\" width=\"12\" height=\"10\" fill=\"#2f7d32\"/><text x=\"97\" y=\"40\">gpuos</text>\n"
+        );
+        let names = ["1 us", "10 us", "100 us", "1 ms", "10 ms", "100 ms"];
+        for (i, name) in names.iter().enumerate() {
+            let at = LEFT + DECADE * i as f64;
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{at}\" y1=\"48\" x2=\"{at}\" y2=\"{height}\" stroke=\"#ddd\"/>\
+                 <text x=\"{at}\" y=\"44\" text-anchor=\"middle\" fill=\"#555\">{name}</text>"
+            );
+        }
+        let mut y = 55.0;
+        for run in &self.runs {
+            let _ = writeln!(
+                svg,
+                "<text x=\"10\" y=\"{}\" font-weight=\"bold\">Slurm {}, {} nodes, {} GPUs</text>",
+                y + 20.0,
+                run.slurm,
+                run.nodes,
+                run.gpus
+            );
+            y += ROW;
+            for line in &run.lines {
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"10\" y=\"{}\">{}, {}, {}</text>",
+                    y + 16.0,
+                    line.job,
+                    line.load(),
+                    line.call()
+                );
+                for (i, (figures, colour)) in [(line.stock, "#9aa5b1"), (line.gpuos, "#2f7d32")]
+                    .iter()
+                    .enumerate()
+                {
+                    let top = y + 2.0 + 13.0 * i as f64;
+                    let _ = writeln!(
+                        svg,
+                        "<rect x=\"{LEFT}\" y=\"{top}\" width=\"{:.1}\" height=\"11\" fill=\"{colour}\"/>\
+                         <line x1=\"{:.1}\" y1=\"{m}\" x2=\"{:.1}\" y2=\"{m}\" stroke=\"#333\"/>",
+                        x(figures.median) - LEFT,
+                        x(figures.median),
+                        x(figures.p95),
+                        m = top + 5.5
+                    );
+                }
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{:.1}\" y=\"{}\">x{:.1}</text>",
+                    x(line.stock.p95.max(line.gpuos.p95)) + 6.0,
+                    y + 18.0,
+                    line.ratio()
+                );
+                y += ROW;
+            }
+        }
+        svg + "</svg>\n"
+    }
+}
+
+fn us(ns: u64) -> String {
+    let us = ns as f64 / 1000.0;
+    if us < 100.0 {
+        format!("{us:.1}")
+    } else {
+        format!("{us:.0}")
+    }
+}
+
+/// Processor and its count, as figures without them mean little.
+fn machine() -> Value {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map(|(_, name)| name.trim().to_string());
+    let count = std::thread::available_parallelism().map_or(0, usize::from);
+    json!({ "processor": model, "processors": count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_values_that_were_measured() {
+        let sorted: Vec<u64> = (1..=20).collect();
+        assert_eq!(rank(&sorted, 0.5), 10);
+        assert_eq!(rank(&sorted, 0.95), 19);
+        assert_eq!(rank(&sorted, 0.0), 1);
+        assert_eq!(rank(&sorted, 1.0), 20);
+        assert_eq!(rank(&[], 0.5), 0);
+    }
+}
