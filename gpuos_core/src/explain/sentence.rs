@@ -95,10 +95,16 @@ fn lost(choice: &Choice, request: &Request) -> String {
         Placement::Affinity(_) => " (near the named jobs)",
         Placement::AntiAffinity(_) => " (away from the named jobs)",
     };
-    let lost = number(choice.usability_lost.max(0.0));
-    match lost.as_str() {
-        "0" => format!("; no idle GPU group was broken{rule}"),
-        lost => format!("; costs later jobs the use of {lost} idle GPUs{rule}"),
+    // The job's own GPUs are gone in any case; what counts against a place is the rest.
+    let own: usize = choice.nodes.iter().map(|node| node.gpus.len()).sum();
+    if own == 0 {
+        return rule.into();
+    }
+    let beyond = number((choice.usability_lost - own as f32).max(0.0));
+    match beyond.as_str() {
+        "0" => format!("; breaks up nothing that later jobs could use better{rule}"),
+        "1" => format!("; leaves 1 more idle GPU harder to use for later jobs{rule}"),
+        lost => format!("; leaves {lost} more idle GPUs harder to use for later jobs{rule}"),
     }
 }
 

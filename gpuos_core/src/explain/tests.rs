@@ -74,7 +74,7 @@ fn sentence_on_a_gang_in_one_leaf() {
             &cluster()
         ),
         "16 GPUs on 2 nodes (n[5-6]), inside leaf l2; ring bandwidth 50 GB/s per GPU; the only \
-         one of 2 leaf domains with room for it; no idle GPU group was broken."
+         one of 2 leaf domains with room for it; breaks up nothing that later jobs could use better."
     );
 }
 
@@ -103,13 +103,14 @@ fn sentence_says_when_the_wish_was_not_met() {
 #[test]
 fn sentence_on_one_node() {
     let mut one = choice(&[2], 0, None);
-    one.usability_lost = 1.5;
+    one.usability_lost = 9.5;
     one.feasible_domains = 3;
     let text = sentence(&one, &request(None), &cluster());
     assert_eq!(
         text,
         "8 GPUs on 1 node (n3), all linked by NVLink; ring bandwidth 50 GB/s per GPU; 3 nodes had \
-         room for it; costs later jobs the use of 1.5 idle GPUs."
+         room for it; leaves 1.5 more idle GPUs harder to use for later \
+         jobs."
     );
 }
 
