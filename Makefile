@@ -29,7 +29,7 @@ help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
 	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
 	@echo 'make lint       format, clippy and the licences of dependencies'
-	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run'
+	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
@@ -64,7 +64,7 @@ licences:
 
 bench:
 	@scripts/needs.sh build lab
-	@scripts/bench.sh
+	@scripts/bench.sh $(ARGS)
 
 soak:
 	@scripts/needs.sh build lab
@@ -78,18 +78,26 @@ release:
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
 	@test -x $(RELEASE)/gpuos || { echo 'nothing built yet: run make release first' >&2; exit 1; }
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC) $(DESTDIR)$(MAN) \
+	  $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
 	install -m 755 $(RELEASE)/gpuos $(RELEASE)/gpuos-layout $(DESTDIR)$(PREFIX)/bin/
 	for plugin in $(PLUGINS); do \
-	  install -m 755 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
+	  install -m 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
 	done
 	install -m 644 README.md CHANGELOG.md SAFETY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
+	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
+	$(RELEASE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
+	$(RELEASE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
+	$(RELEASE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
+	@echo 'Next: README.md, "On a real cluster". gpuos is installed, Slurm does not use it yet.'
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
-	-rmdir $(DESTDIR)$(PLUGINDIR) 2>/dev/null
+	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
+	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
 	rm -rf $(DESTDIR)$(DOC)
+	-rmdir $(DESTDIR)$(PLUGINDIR) 2>/dev/null
 
 clean:
 	$(CARGO) clean
