@@ -42,6 +42,11 @@ fn quietly(work: fn()) {
 /// Called by Slurm when it has loaded the plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn init() -> c_int {
+    // Up to 24.11 slurmctld and the commands load every select plugin they find. Beside a selected
+    // cons_tres this one must not initialise it a second time.
+    if start::another_is_selected() {
+        return 0;
+    }
     // cons_tres has to be initialised whatever happens to gpuos; only its own answer counts.
     let code = call::forward_plain(Entry::Init, std::ptr::null_mut(), std::ptr::null_mut());
     if code == 0 {
@@ -54,6 +59,9 @@ pub extern "C" fn init() -> c_int {
 /// Called by Slurm before it unloads the plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn fini() -> c_int {
+    if start::another_is_selected() {
+        return 0;
+    }
     call::forward_plain(Entry::Fini, std::ptr::null_mut(), std::ptr::null_mut())
 }
 

@@ -22,6 +22,12 @@ pub fn selected() -> bool {
     SELECTED.load(Ordering::Relaxed)
 }
 
+/// Whether Slurm's configuration names another select plugin. Where it cannot be read, this one may be
+/// the selected one, and has to do its work.
+pub fn another_is_selected() -> bool {
+    !selected() && check::select_type().is_some_and(|name| name != "select/gpuos")
+}
+
 /// Runs when the dynamic loader maps the plugin: opens cons_tres and takes over its release.
 pub fn constructor() {
     log::set_prefix("select/gpuos");
