@@ -231,7 +231,7 @@ impl Pair {
         println!("      $ squeue -j {} -o %r", waits.0);
         paragraph(&reason);
         println!("      $ gpuos why {}", waits.0);
-        let why = self.gpuos.gpuos(&["why", &waits.0.to_string()])?;
+        let why = self.gpuos.why_waiting(waits)?;
         // The first paragraph says what squeue said.
         for line in why.lines().skip_while(|line| !line.is_empty()).skip(1) {
             if !line.starts_with("Reason in Slurm") {

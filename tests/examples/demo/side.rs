@@ -182,6 +182,19 @@ impl Side {
         }
     }
 
+    /// `gpuos why` of a waiting job. slurmctld takes a reason back for a moment each time it
+    /// tries the job, so this asks until the answer has it.
+    pub fn why_waiting(&self, job: Job) -> Result<String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let text = self.gpuos(&["why", &job.0.to_string()])?;
+            if text.contains("Smallest change") || Instant::now() > deadline {
+                return Ok(text);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// What the gpuos command answers in this cluster.
     pub fn gpuos(&self, args: &[&str]) -> Result<String> {
         let own = std::env::current_exe().context("own path")?;
