@@ -40,9 +40,7 @@ help:
 
 demo:
 	@scripts/needs.sh build lab
-	@$(MAKE) --no-print-directory release
-	@echo 'Building the demo'
-	@$(CARGO) build --release --locked -p gpuos_tests --example demo
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_tests --lib --bins --example demo
 	@$(SUDO) $(RELEASE)/examples/demo
 
 build:

@@ -73,7 +73,7 @@ impl Side {
             } else {
                 "stock select/cons_tres"
             },
-            lab: Lab::up(&spec, &mut |_| ())?,
+            lab: Lab::up(&spec, &mut |step| eprintln!("  ... {step}"))?,
         })
     }
 
