@@ -12,8 +12,10 @@ use slurm_ffi::log;
 
 use crate::call::{Call, Mode};
 use crate::engine::Engine;
+use crate::note::Decision;
 use crate::reasons;
 use crate::request::{self, Wanted};
+use crate::snapshot::Place;
 use crate::steer::Purpose;
 
 /// Slurm's "no" to a job that cannot start now.
@@ -40,6 +42,7 @@ impl Engine {
         };
         // SAFETY: as above.
         let gpus = unsafe { JobGres::new(*one, &layout.gres_job)? };
+        self.pending = None;
         if call.mode() == Mode::RunNow {
             gpus.withdraw(self.api);
         }
@@ -83,14 +86,54 @@ impl Engine {
             });
         }
         self.steering.begin(nodes);
+        if let Some(decided) = self.without_a_plan(call, nodes, &wanted) {
+            return match decided {
+                NoPlan::Answer(code) => {
+                    if code == 0 {
+                        self.decided(call, Decision::OnlyWay(wanted.request));
+                    }
+                    Some(code)
+                }
+                NoPlan::Stock => None,
+            };
+        }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
-            self.drop_note(call);
+            self.decided(call, Decision::Stock);
             return None;
         };
         if code == 0 && call.mode() == Mode::RunNow {
-            self.settle_selection(call, nodes, &wanted.request);
+            self.complete_selection(call, nodes);
+            self.decided(call, Decision::Planned(wanted.request));
         }
         Some(code)
+    }
+
+    /// The calls in which there is nothing to choose: too few nodes have enough free GPUs, or all of
+    /// them have to be taken whole.
+    fn without_a_plan(&self, call: &Call, nodes: Bitmap<'_>, wanted: &Wanted) -> Option<NoPlan> {
+        let request = &wanted.request;
+        let GpuShape::PerNode(gpus) = request.gpus else {
+            return None;
+        };
+        let required = request.topology.as_ref().is_some_and(|wish| wish.required);
+        if required || request.whole_nodes {
+            return None;
+        }
+        let room = self.snapshot.with_free(gpus);
+        if room < request.min_nodes {
+            // cons_tres could only find the same, after a longer search; when the job could start is
+            // its to say.
+            let now = call.mode() == Mode::RunNow && call.preemptable.is_null();
+            return Some(if now {
+                NoPlan::Answer(NOT_NOW)
+            } else {
+                NoPlan::Stock
+            });
+        }
+        let all = room == wanted.nodes && nodes.count() == room as usize;
+        let whole =
+            |place: &Place| place.gres == 0 || (!place.flat && place.devices == gpus as usize);
+        (all && self.snapshot.places.iter().all(whole)).then(|| NoPlan::Answer(call.forward()))
     }
 
     /// Offers choices to cons_tres, best first. `None`: let it choose by itself.
@@ -135,13 +178,7 @@ impl Engine {
         if required {
             return Some(self.later(call, job, nodes, wanted, wait));
         }
-        // Too few GPUs are free: cons_tres could only find the same, after a longer search.
-        let hopeless = match wanted.request.gpus {
-            GpuShape::PerNode(gpus) => self.snapshot.with_free(gpus) < min,
-            _ => false,
-        };
-        let now = call.mode() == Mode::RunNow && call.preemptable.is_null();
-        (hopeless && now).then_some(NOT_NOW)
+        None
     }
 
     /// Offers the best choices of one weight to cons_tres.
@@ -253,6 +290,14 @@ impl Engine {
         }
         code
     }
+}
+
+/// A call that needs no plan.
+enum NoPlan {
+    /// The answer to Slurm.
+    Answer(c_int),
+    /// cons_tres decides.
+    Stock,
 }
 
 /// What came of offering choices.

@@ -13,6 +13,7 @@ use slurm_ffi::{check, conf, log, mem};
 use crate::call::Call;
 use crate::cluster;
 use crate::ledger::{Held, Ledger};
+use crate::note::Pending;
 use crate::reasons::Reasons;
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
@@ -51,6 +52,8 @@ pub struct Engine {
     pub(crate) chosen: Choice,
     /// Which attempt that was, counted from 0.
     pub(crate) attempt: u32,
+    /// What is to be noted when the job that was decided last starts.
+    pub(crate) pending: Option<Pending>,
     pub(crate) snapshot: Snapshot,
     pub(crate) steering: Steering,
     pub(crate) ledger: Ledger,
@@ -101,6 +104,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         planner: None,
         chosen: Choice::default(),
         attempt: 0,
+        pending: None,
         snapshot: Snapshot::default(),
         steering: Steering::default(),
         ledger: Ledger::default(),
@@ -139,6 +143,11 @@ pub fn job_test(call: &Call) -> c_int {
         }
     });
     answer.unwrap_or_else(|| call.forward())
+}
+
+/// A job is about to start on the nodes that it was given last.
+pub fn job_starts(job: *mut c_void) {
+    with(|engine| engine.note_start(job));
 }
 
 /// A job has, or no longer has, what its record says.

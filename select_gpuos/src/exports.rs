@@ -105,6 +105,12 @@ pub extern "C" fn select_p_job_test(
 /// A job has got its nodes.
 #[unsafe(no_mangle)]
 pub extern "C" fn select_p_select_nodeinfo_set(job: *mut c_void) -> c_int {
+    // Before cons_tres turns its selection into an allocation.
+    guard(
+        "select_p_select_nodeinfo_set",
+        || (),
+        || engine::job_starts(job),
+    );
     let code = call::forward_plain(Entry::NodeinfoSet, job, std::ptr::null_mut());
     guard(
         "select_p_select_nodeinfo_set",

@@ -1,10 +1,12 @@
-//! After a job was given its nodes: name the GPUs where Slurm only counted them, and note the
-//! decision in the job record.
+//! After a job was given its nodes: name the GPUs where Slurm only counted them, and, once the job
+//! really starts, note the decision in its record.
+
+use std::ffi::c_void;
 
 use gpuos_core::config::{LogLevel, NoteField};
 use gpuos_core::explain::{Note, without as note_free};
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::plan::{Choice, Request};
+use gpuos_core::plan::{Choice, NodeChoice, Request};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
@@ -13,43 +15,61 @@ use slurm_ffi::log;
 use crate::call::{Call, Mode};
 use crate::engine::Engine;
 
+/// What is to be noted of a job, should Slurm start it: a RUN_NOW that cons_tres accepted can still end
+/// at a limit or a licence.
+pub struct Pending {
+    record: usize,
+    decision: Decision,
+}
+
+/// How the nodes of a job came about.
+pub enum Decision {
+    /// From the choice in `Engine::chosen`, made for this request.
+    Planned(Request),
+    /// There was only one way to place it; what that way is worth is seen when it is noted.
+    OnlyWay(Request),
+    /// cons_tres chose by itself.
+    Stock,
+}
+
 impl Engine {
-    /// Takes away the note of an earlier start of a job that cons_tres now places by itself.
-    pub(crate) fn drop_note(&mut self, call: &Call) {
-        // SAFETY: the job record of this call, locked by slurmctld for its length.
-        let Some(job) = (unsafe { Job::new(call.job, self.layout) }) else {
-            return;
-        };
-        if call.mode() != Mode::RunNow || !self.trusts_selection(call.job) {
-            return;
+    /// Keeps a decision until the job starts.
+    pub(crate) fn decided(&mut self, call: &Call, decision: Decision) {
+        if call.mode() == Mode::RunNow {
+            self.pending = Some(Pending {
+                record: call.job as usize,
+                decision,
+            });
         }
-        if let Some(comment) = job
-            .system_comment()
-            .filter(|comment| Note::parse(comment).is_some())
-        {
-            let rest = note_free(comment);
-            job.set_system_comment(self.api, &rest);
+    }
+
+    /// The GPU request of a job record.
+    ///
+    /// # Safety
+    /// `record` is a live job record under slurmctld's job write lock.
+    unsafe fn gpu_request(&self, record: *mut c_void) -> Option<(Job<'static>, JobGres<'static>)> {
+        let layout = self.layout;
+        // SAFETY: by the caller; the layout was accepted by the self-check.
+        unsafe {
+            let job = Job::new(record, layout)?;
+            let requested = gres_data(self.api, layout, job.gres_list(), self.gpu_id);
+            let [one] = requested.items() else {
+                return None;
+            };
+            Some((job, JobGres::new(*one, &layout.gres_job)?))
         }
     }
 
     /// Completes a successful RUN_NOW that followed the choice in `self.chosen`.
-    pub(crate) fn settle_selection(&mut self, call: &Call, nodes: Bitmap<'_>, request: &Request) {
-        if !self.trusts_selection(call.job) {
-            return;
-        }
-        let layout = self.layout;
-        // SAFETY: the job record of this call, locked by slurmctld for its length; its GRES request was
+    pub(crate) fn complete_selection(&mut self, call: &Call, nodes: Bitmap<'_>) {
+        // SAFETY: the job record of this call, locked by slurmctld for its length; its GRES request is
         // checked again after cons_tres wrote its selection.
-        let (job, gpus) = unsafe {
-            let Some(job) = Job::new(call.job, layout) else {
-                return;
-            };
-            let requested = gres_data(self.api, layout, job.gres_list(), self.gpu_id);
-            let [one] = requested.items() else { return };
-            let Some(gpus) = JobGres::new(*one, &layout.gres_job) else {
-                return;
-            };
-            (job, gpus)
+        let Some((job, gpus)) = self
+            .trusts_selection(call.job)
+            .then(|| unsafe { self.gpu_request(call.job) })
+            .flatten()
+        else {
+            return;
         };
         for one in &self.chosen.nodes {
             let index = one.node as usize;
@@ -59,40 +79,78 @@ impl Engine {
             if !place.flat || one.gpus == GpuSet::EMPTY || !nodes.test(index) {
                 continue;
             }
-            let devices = place.devices;
-            if !gpus.supply(self.api, index, one.gpus.0, devices) {
+            if !gpus.supply(self.api, index, one.gpus.0, place.devices) {
                 log::debug(&format!(
                     "job {}: cons_tres gave another number of GPUs than planned",
                     job.id()
                 ));
             }
         }
-        let config = &self.settings.config.slurm;
-        if config.note == NoteField::Off && config.log == LogLevel::Quiet {
+    }
+
+    /// A job starts: writes down how its nodes came about.
+    pub(crate) fn note_start(&mut self, record: *mut c_void) {
+        let Some(pending) = self
+            .pending
+            .take_if(|pending| pending.record == record as usize)
+        else {
             return;
-        }
+        };
+        // SAFETY: the record that slurmctld is starting, under its job write lock.
+        let Some((job, gpus)) = self
+            .trusts_selection(record)
+            .then(|| unsafe { self.gpu_request(record) })
+            .flatten()
+        else {
+            return;
+        };
+        let request = match pending.decision {
+            Decision::Planned(request) => request,
+            Decision::OnlyWay(request) => {
+                let planner = self.planner.as_mut();
+                match planner.map(|planner| planner.plan(&self.snapshot.states, &request, 0)) {
+                    Some(Ok(choice)) => self.chosen.clone_from(choice),
+                    _ => return self.drop_note(job),
+                }
+                self.attempt = 0;
+                request
+            }
+            Decision::Stock => return self.drop_note(job),
+        };
+        let config = &self.settings.config.slurm;
         let Some(planner) = self.planner.as_ref() else {
             return;
         };
-        let given = Choice {
-            nodes: nodes
-                .iter()
-                .map(|node| gpuos_core::plan::NodeChoice {
-                    node: node as u32,
-                    gpus: gpus
-                        .selected(node)
-                        .map_or(GpuSet::EMPTY, |bits| GpuSet(bits.chunk(0))),
-                })
-                .collect(),
-            ..self.chosen.clone()
+        // Slurm's word on what the job got, beside the figures of the choice.
+        let given = |one: &NodeChoice| {
+            let node = one.node as usize;
+            let chosen = gpus.selected(node).map(|bits| GpuSet(bits.chunk(0)));
+            (gpus.selected_count(node) > 0).then(|| NodeChoice {
+                node: one.node,
+                gpus: chosen.unwrap_or_default(),
+            })
         };
-        let note = Note::new(&given, request, planner.cluster(), self.attempt);
+        let given = Choice {
+            nodes: self.chosen.nodes.iter().filter_map(given).collect(),
+            ..self.chosen
+        };
+        let note = Note::new(&given, &request, planner.cluster(), self.attempt);
+        let comment = job.system_comment().unwrap_or_default();
+        if config.note == NoteField::SystemComment {
+            let comment = note.write_into(comment);
+            job.set_system_comment(self.api, &comment);
+        }
         if config.log == LogLevel::Decisions {
             log::info(&format!("job {}: {}", job.id(), note.encode()));
         }
-        if config.note == NoteField::SystemComment {
-            let comment = note.write_into(job.system_comment().unwrap_or_default());
-            job.set_system_comment(self.api, &comment);
+    }
+
+    /// Takes away the note of an earlier start of a job that cons_tres placed by itself this time.
+    fn drop_note(&self, job: Job<'_>) {
+        let comment = job.system_comment();
+        if let Some(comment) = comment.filter(|comment| Note::parse(comment).is_some()) {
+            let rest = note_free(comment);
+            job.set_system_comment(self.api, &rest);
         }
     }
 }
