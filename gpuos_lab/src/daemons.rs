@@ -190,10 +190,13 @@ impl Daemons<'_> {
     }
 
     /// Starts slurmctld and waits until it listens.
-    pub(crate) fn start_slurmctld(&self) -> Result<Child, LabError> {
+    pub(crate) fn start_slurmctld(
+        &self,
+        variables: &[(String, String)],
+    ) -> Result<Child, LabError> {
         let _ = fs::remove_file(self.record.path("run/slurmctld.pid"));
         let mut command = self.command("slurmctld", true)?;
-        command.arg("-D");
+        command.arg("-D").envs(variables.iter().cloned());
         let mut child = self.spawn("slurmctld", command)?;
         self.wait("slurmctld", &mut child, || {
             self.pid("slurmctld").is_some()

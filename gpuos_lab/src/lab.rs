@@ -29,6 +29,8 @@ pub struct Lab {
     install: Install,
     cgroups: Cgroups,
     guard: Option<Guard>,
+    /// Set for slurmctld when this value starts it.
+    slurmctld_env: Vec<(String, String)>,
     /// Daemons started here: kept to be waited for, so that none stays as a zombie.
     children: Mutex<Vec<Child>>,
 }
@@ -84,11 +86,12 @@ impl Lab {
             install,
             cgroups,
             guard: None,
+            slurmctld_env: Vec::new(),
             children: Mutex::new(Vec::new()),
         };
         lab.write_files()?;
         lab.adopt(lab.daemons().start_munged()?);
-        lab.adopt(lab.daemons().start_slurmctld()?);
+        lab.adopt(lab.daemons().start_slurmctld(&lab.slurmctld_env)?);
         lab.start_slurmds(&lab.record.spec.node_names())?;
         progress("waiting for the nodes");
         lab.wait_ready(Duration::from_secs(60))?;
@@ -106,6 +109,7 @@ impl Lab {
             cgroups: Cgroups::of(&record.id),
             record,
             guard: None,
+            slurmctld_env: Vec::new(),
             children: Mutex::new(Vec::new()),
         })
     }
@@ -370,9 +374,16 @@ impl Lab {
         Ok(())
     }
 
+    /// Environment variables for slurmctld, in place of those given before. They hold from the
+    /// next [`Lab::start_slurmctld`] or [`Lab::restart`] on, with this value only.
+    pub fn set_slurmctld_env(&mut self, variables: &[(&str, &str)]) {
+        let own = |(key, value): &(&str, &str)| (key.to_string(), value.to_string());
+        self.slurmctld_env = variables.iter().map(own).collect();
+    }
+
     /// Starts slurmctld and waits until it listens.
     pub fn start_slurmctld(&self) -> Result<(), LabError> {
-        self.adopt(self.daemons().start_slurmctld()?);
+        self.adopt(self.daemons().start_slurmctld(&self.slurmctld_env)?);
         Ok(())
     }
 
