@@ -10,7 +10,7 @@ use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, log, mem};
 
-use crate::call::Call;
+use crate::call::{Call, Mode};
 use crate::cluster;
 use crate::ledger::{Held, Ledger};
 use crate::note::Pending;
@@ -138,7 +138,7 @@ fn with(work: impl FnOnce(&mut Engine)) {
 pub fn job_test(call: &Call) -> c_int {
     let mut answer = None;
     with(|engine| {
-        if engine.trusts(call.job) {
+        if engine.trusts(call) {
             answer = engine.decide(call);
         }
     });
@@ -198,7 +198,8 @@ impl Engine {
     }
 
     /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
-    fn trusts(&mut self, job: *mut c_void) -> bool {
+    fn trusts(&mut self, call: &Call) -> bool {
+        let job = call.job;
         match self.trust {
             Trust::Refused => return false,
             Trust::Records | Trust::Selection => return true,
@@ -208,6 +209,12 @@ impl Engine {
         let list = mem::read::<usize>(job as usize + self.layout.job.gres_list_req);
         let id = mem::read::<u32>(job as usize + self.layout.job.job_id);
         if list == Some(0) || id == Some(0) {
+            // Slurm starts no job without id, and a job without GRES asked for none.
+            if call.mode() == Mode::RunNow
+                && let Err(why) = check::plain_job(self.layout, &self.strings, job)
+            {
+                self.settle(Err(why), Trust::Records);
+            }
             return false;
         }
         let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)

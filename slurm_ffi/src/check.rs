@@ -70,14 +70,27 @@ fn heap_string(base: usize, offset: usize, what: &str) -> Result<Option<String>,
     Ok(value)
 }
 
-/// Checks a job record before its first use through [`crate::handles::Job`].
-pub fn job(
-    api: &Api,
-    layout: &Layout,
-    strings: &Strings,
-    record: *mut c_void,
-    gres: u32,
-) -> Result<(), String> {
+/// Checks what a record without GRES or without id must show when Slurm wants to start the job:
+/// with a wrong row both read as 0 also for a job that asks for GPUs.
+pub fn plain_job(layout: &Layout, strings: &Strings, record: *mut c_void) -> Result<(), String> {
+    let at = record as usize;
+    identity(layout, record)?;
+    for offset in [
+        strings.per_job,
+        strings.per_node,
+        strings.per_socket,
+        strings.per_task,
+    ] {
+        let text = heap_string(at, offset, "a request for GRES")?;
+        ensure(text.is_none_or(|t| !t.contains("gpu")), || {
+            "a job that asks for GPUs has no GRES".into()
+        })?;
+    }
+    Ok(())
+}
+
+/// A job record that Slurm has under its own id, with its details.
+fn identity(layout: &Layout, record: *mut c_void) -> Result<(), String> {
     let at = record as usize;
     ensure(
         read::<u32>(at + layout.job.magic) == Some(JOB_MAGIC),
@@ -96,8 +109,20 @@ pub fn job(
     };
     ensure(found == record, || {
         format!("job {id} is not the record that Slurm has under that id")
-    })?;
+    })
+}
 
+/// Checks a job record before its first use through [`crate::handles::Job`].
+pub fn job(
+    api: &Api,
+    layout: &Layout,
+    strings: &Strings,
+    record: *mut c_void,
+    gres: u32,
+) -> Result<(), String> {
+    let at = record as usize;
+    identity(layout, record)?;
+    let details = pointer(at, layout.job.details)?;
     let min: u32 = read(details + layout.details.min_nodes).ok_or("unreadable min_nodes")?;
     let max: u32 = read(details + layout.details.max_nodes).ok_or("unreadable max_nodes")?;
     ensure(max == 0 || min <= max, || {
