@@ -1,5 +1,7 @@
 //! A lab that is up.
 
+mod upgrade;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

@@ -88,7 +88,7 @@ pub(crate) fn merge(from: &Path, install: &Install, to: &Path) -> Result<(), Lab
     {
         let name = entry.file_name();
         let link = to.join(&name);
-        if name.to_string_lossy().ends_with(".so") && !link.exists() {
+        if name.to_string_lossy().ends_with(".so") && link.symlink_metadata().is_err() {
             symlink(install.plugin_dir.join(&name), &link)
                 .context(|| format!("cannot make {}", link.display()))?;
         }
