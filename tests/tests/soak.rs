@@ -1,0 +1,366 @@
+//! A randomised run: submits in all forms, cancels, requeues, node failures, reconfigures, restarts
+//! and crashes of slurmctld. A ledger that knows nothing of Slurm's counts, made from what prolog and
+//! epilog write on the nodes, says whether a GPU was ever held by two jobs; at the end nothing may be
+//! in use.
+//!
+//! 300 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuos_lab::{LabSpec, Suite};
+use gpuos_tests::{Cluster, Setup, per_suite, show};
+
+per_suite!(soak);
+
+const NODES: usize = 4;
+
+fn soak(suite: &Suite) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let operations = number("GPUOS_SOAK").unwrap_or(300);
+    let seed = number("GPUOS_SOAK_SEED").unwrap_or_else(|| nanoseconds() as u64);
+    let mut setup = Setup::new("soak", suite);
+    setup.spec.nodes = NODES.into();
+    setup.spec.topology_conf = Some(LabSpec::tree_topology(&setup.spec.node_names(), 2));
+    setup.spec.node_extra = "Feature=odd".into();
+    setup.spec.slurm_conf_extra.extend([
+        "PreemptType=preempt/partition_prio".into(),
+        "PreemptMode=REQUEUE".into(),
+        "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
+        "MinJobAge=60".into(),
+    ]);
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    write_ledger_scripts(&cluster);
+    eprintln!(
+        "soak on Slurm {}: {operations} operations, GPUOS_SOAK_SEED={seed}",
+        cluster.lab.version()
+    );
+    let mut run = Run {
+        cluster: &cluster,
+        random: Random(seed | 1),
+        jobs: Vec::new(),
+        done: BTreeMap::new(),
+    };
+    for operation in 0..operations {
+        run.step();
+        if operation % 25 == 24 {
+            run.check_records(seed);
+        }
+    }
+    eprintln!("{:?}", run.done);
+    cluster.drained();
+    let ledger = read_ledger(&cluster);
+    check_ledger(&ledger, seed);
+    let starts = ledger
+        .iter()
+        .filter(|event| event.kind == Kind::Start)
+        .count();
+    assert!(
+        starts as u64 > operations / 10,
+        "only {starts} starts of jobs on nodes"
+    );
+    assert_eq!(cluster.passes_through(), None);
+    eprintln!("{starts} starts of jobs on nodes");
+}
+
+fn nanoseconds() -> u128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(1, |time| time.as_nanos())
+}
+
+/// Numbers that look random and can be repeated (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % end
+    }
+
+    fn one<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
+        of[self.below(of.len() as u64) as usize]
+    }
+}
+
+/// The forms of request that are submitted.
+const FORMS: &[&str] = &[
+    "--gres=gpu:1",
+    "--gres=gpu:2",
+    "--gres=gpu:a40:4",
+    "--gpus=1",
+    "--gpus=3 -N2",
+    "--gpus=5",
+    "--gpus-per-node=2 -N2",
+    "--gpus-per-node=8",
+    "--gpus-per-node=4 -N1-3",
+    "--gpus-per-task=1 -n3",
+    "--gpus-per-task=2 -n2 -N2",
+    "--gpus-per-socket=1 --sockets-per-node=2 -N1 -n2",
+    "--exclusive --gres=gpu:1",
+    "--array=1-4 --gres=gpu:1",
+    "--gres=gpu:1 : --gres=gpu:2",
+    "--constraint=odd --gres=gpu:1",
+    "--nodelist=n2 --gres=gpu:2",
+    "--gres=gpu:2 --switches=1 -N2",
+    "--gres=gpu:4 --gpuos-topology=leaf:required -N2",
+    "--gres=gpu:2 --gpuos-topology=nvlink",
+    "--gres=gpu:1 --gpuos-placement=spread",
+    "--gres=gpu:2 --gpuos=off",
+    "--partition=high --gres=gpu:6",
+    "--cpus-per-gpu=4 --gres=gpu:2",
+    "-N1",
+];
+
+struct Run<'a> {
+    cluster: &'a Cluster,
+    random: Random,
+    /// Jobs that were submitted and may still be there.
+    jobs: Vec<u32>,
+    /// How often each operation was done.
+    done: BTreeMap<&'static str, u32>,
+}
+
+impl Run<'_> {
+    fn step(&mut self) {
+        let name = match self.random.below(1000) {
+            0..650 => self.submit(),
+            650..800 => self.each_job("scancel", &["scancel"]),
+            800..850 => self.each_job("requeue", &["scontrol", "requeue"]),
+            850..870 => self.each_job("suspend", &["scontrol", "suspend"]),
+            870..900 => self.each_job("resume", &["scontrol", "resume"]),
+            900..920 => self.each_job("signal", &["scancel", "--signal=TERM"]),
+            920..940 => self.node_drains(),
+            940..955 => self.node_dies(),
+            955..975 => {
+                self.cluster.lab.reconfigure().expect("reconfigures");
+                "reconfigure"
+            }
+            975..985 => {
+                self.cluster.restart_slurmctld();
+                "restart"
+            }
+            985..990 => self.crash(),
+            _ => self.cancel_all(),
+        };
+        *self.done.entry(name).or_default() += 1;
+    }
+
+    fn submit(&mut self) -> &'static str {
+        let form = self.random.one(FORMS);
+        let seconds = 1 + self.random.below(6);
+        let options: Vec<&str> =
+            [&["--requeue"], &form.split(' ').collect::<Vec<_>>()[..]].concat();
+        match self
+            .cluster
+            .try_sbatch(&options, &format!("sleep {seconds}"))
+        {
+            Ok(job) => {
+                self.jobs.push(job);
+                if self.jobs.len() > 40 {
+                    self.jobs.remove(0);
+                }
+                "submit"
+            }
+            Err(why) => panic!("{form}: {why}{}", self.cluster.report("")),
+        }
+    }
+
+    /// A command on one of the latest jobs, which may be over.
+    fn each_job(&mut self, name: &'static str, command: &[&str]) -> &'static str {
+        if self.jobs.is_empty() {
+            return "nothing";
+        }
+        let job = self.jobs[self.random.below(self.jobs.len() as u64) as usize].to_string();
+        let args = [&command[1..], &[job.as_str()]].concat();
+        let _ = self.cluster.try_run(command[0], &args);
+        name
+    }
+
+    fn node(&mut self) -> String {
+        format!("n{}", 1 + self.random.below(NODES as u64))
+    }
+
+    /// An administrator takes a node out of service and puts it back.
+    fn node_drains(&mut self) -> &'static str {
+        let node = format!("NodeName={}", self.node());
+        let update = |state| {
+            let args = ["update", &node, state, "Reason=soak"];
+            let _ = self.cluster.try_run("scontrol", &args);
+        };
+        update("State=DRAIN");
+        self.submit();
+        update("State=RESUME");
+        "node drains"
+    }
+
+    /// The slurmd of a node dies, the node goes down, and both come back.
+    fn node_dies(&mut self) -> &'static str {
+        let node = self.node();
+        let lab = &self.cluster.lab;
+        lab.stop_slurmd(&node).expect("ends");
+        let name = format!("NodeName={node}");
+        let args = ["update", &name, "State=DOWN", "Reason=soak"];
+        self.cluster.run("scontrol", &args);
+        record(self.cluster, &format!("F {} {node}", nanoseconds()));
+        lab.start_slurmd(&node).expect("starts");
+        self.cluster.ready();
+        "node dies"
+    }
+
+    /// slurmctld is killed. No job may start between its last save and its death: what it had not
+    /// saved it does not know, and then no select plugin can keep the counts right.
+    fn crash(&mut self) -> &'static str {
+        let partitions = |state: &str| {
+            for name in ["PartitionName=all", "PartitionName=high"] {
+                self.cluster.run("scontrol", &["update", name, state]);
+            }
+        };
+        partitions("State=DOWN");
+        let held = self.cluster.sbatch(&["--hold", "-N1"], "true");
+        self.cluster.crash(held);
+        self.cluster.cancel(&[held]);
+        partitions("State=UP");
+        "kill -9"
+    }
+
+    fn cancel_all(&mut self) -> &'static str {
+        let _ = self.cluster.try_run("scancel", &["-u", "root"]);
+        self.jobs.clear();
+        "cancel all"
+    }
+
+    /// By Slurm's own records too no GPU is given twice.
+    fn check_records(&mut self, seed: u64) {
+        let text = self.cluster.run("scontrol", &["-d", "show", "job"]);
+        let mut holders: BTreeMap<(String, usize), String> = BTreeMap::new();
+        for block in text.split("\n\n") {
+            let state = gpuos_lab::field(block, "JobState").unwrap_or_default();
+            if !["RUNNING", "SUSPENDED"].contains(&state) {
+                continue;
+            }
+            let job = gpuos_lab::field(block, "JobId").unwrap_or_default();
+            for (node, set) in show::job_gpus(block) {
+                for gpu in set {
+                    let before = holders.insert((node.clone(), gpu), job.to_string());
+                    assert!(
+                        before.is_none(),
+                        "{node} GPU {gpu}: {before:?} and {job}; seed {seed}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Prolog and epilog write who holds which GPU of which node, and since when.
+fn write_ledger_scripts(cluster: &Cluster) {
+    let lab = &cluster.lab;
+    let dir = lab.dir().join("work");
+    for (name, kind) in [("Prolog", "S"), ("Epilog", "E")] {
+        let file = dir.join(name);
+        let script = format!(
+            "#!/bin/sh\necho {kind} $(date +%s%N) ${{SLURMD_NODENAME:-$SLURM_NODENAME}} $SLURM_JOB_ID \
+             ${{SLURM_JOB_GPUS:-none}} >> {}\n",
+            dir.join("ledger").display()
+        );
+        fs::write(&file, script).expect("writes");
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("may run");
+        lab.set_slurm_conf(name, Some(&file.to_string_lossy()))
+            .expect("edits");
+    }
+    // On all nodes of the job, before it starts.
+    lab.set_slurm_conf("PrologFlags", Some("Alloc"))
+        .expect("edits");
+    lab.restart().expect("restarts");
+}
+
+fn record(cluster: &Cluster, line: &str) {
+    use std::io::Write;
+    let path = cluster.lab.dir().join("work/ledger");
+    let file = fs::OpenOptions::new().create(true).append(true).open(path);
+    writeln!(file.expect("opens"), "{line}").expect("writes");
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Kind {
+    /// A node has failed: nothing on it is held any more.
+    Failure,
+    /// A job has ended on a node.
+    End,
+    /// A job starts on a node.
+    Start,
+}
+
+struct Event {
+    time: u128,
+    kind: Kind,
+    node: String,
+    job: u32,
+    gpus: Vec<usize>,
+}
+
+fn read_ledger(cluster: &Cluster) -> Vec<Event> {
+    let text = fs::read_to_string(cluster.lab.dir().join("work/ledger")).expect("a ledger");
+    parse_ledger(&text)
+}
+
+fn parse_ledger(text: &str) -> Vec<Event> {
+    let mut events: Vec<Event> = text
+        .lines()
+        .map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let word = |index: usize| words.get(index).copied().unwrap_or_default();
+            Event {
+                kind: match word(0) {
+                    "F" => Kind::Failure,
+                    "S" => Kind::Start,
+                    "E" => Kind::End,
+                    _ => panic!("ledger: {line:?}"),
+                },
+                time: word(1).parse().expect("a time"),
+                node: word(2).to_string(),
+                job: word(3).parse().unwrap_or(0),
+                gpus: show::indices(word(4)),
+            }
+        })
+        .collect();
+    events.sort_by_key(|event| (event.time, event.kind));
+    events
+}
+
+/// No GPU may be held by two jobs at once.
+fn check_ledger(events: &[Event], seed: u64) {
+    let mut held: BTreeMap<(String, usize), u32> = BTreeMap::new();
+    for event in events {
+        match event.kind {
+            Kind::Failure => held.retain(|(node, _), _| *node != event.node),
+            Kind::End => held.retain(|(node, _), job| *node != event.node || *job != event.job),
+            Kind::Start => {
+                for gpu in &event.gpus {
+                    let before = held.insert((event.node.clone(), *gpu), event.job);
+                    if let Some(other) = before.filter(|other| *other != event.job) {
+                        panic!(
+                            "{} GPU {gpu} was given to job {} while job {other} held it; GPUOS_SOAK_SEED={seed}",
+                            event.node, event.job
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_ledger_sees_a_gpu_given_twice() {
+    let good = "S 10 n1 1 0,1\nS 12 n2 2 0\nE 20 n1 1 0,1\nS 30 n1 3 1-2\nF 40 n1\nS 41 n1 4 1\n";
+    check_ledger(&parse_ledger(good), 0);
+    let bad = good.to_string() + "S 50 n1 5 0-1\n";
+    let seen = std::panic::catch_unwind(|| check_ledger(&parse_ledger(&bad), 0));
+    assert!(seen.is_err());
+}
