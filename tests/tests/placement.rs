@@ -1,7 +1,8 @@
 //! Where jobs go: GPUs with all links, pairs kept whole, gangs in one leaf, waiting or not, and
 //! predictions that come true. On every release, with the same plugins.
 
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::{Cgroup, LabSpec, Suite};
 use gpuos_tests::{Cluster, Setup, per_suite, show, skip};
@@ -148,13 +149,22 @@ fn required_waits(cluster: &Cluster) {
     cluster.drained();
 }
 
-/// What backfill and `--test-only` announce is what happens.
+/// What backfill and `--test-only` announce is what happens: the nodes, and the time.
 fn predictions(cluster: &Cluster) {
-    // The second leaf is busy until a known time, the first for much longer.
+    // The first leaf is busy for long. The second until a known time: a job there ends when its
+    // time is over and the file appears.
     let long = cluster.start(&["-w", "n2", "--gres=gpu:1", "--time=60"]);
-    let short = cluster.sbatch(&["-w", "n9", "--gres=gpu:1", "--time=1"], "sleep 600");
+    let file = cluster.lab.dir().join("work/end");
+    let script = format!("while [ ! -e {} ]; do sleep 0.1; done", file.display());
+    let short = cluster.sbatch(&["-w", "n9", "--gres=gpu:1", "--time=5"], &script);
     cluster.wait(short, &["RUNNING"]);
-    let end = time_of(cluster, short, "EndTime");
+    let (id, end) = (format!("JobId={short}"), now() + 15);
+    let time = cluster.run("date", &["-d", &format!("@{end}"), "+%Y-%m-%dT%H:%M:%S"]);
+    cluster.run(
+        "scontrol",
+        &["update", &id, &format!("EndTime={}", time.trim())],
+    );
+
     let gang = [
         "-N8",
         "--gpus-per-node=8",
@@ -165,6 +175,10 @@ fn predictions(cluster: &Cluster) {
     let tested = cluster.lab.output("sbatch", &args).expect("sbatch");
     let tested = String::from_utf8_lossy(&tested.stderr).into_owned();
     assert!(tested.contains("n[9-16]"), "{tested}");
+    let announced = tested.split("to start at ").nth(1).unwrap_or_default();
+    let announced = announced.split(' ').next().unwrap_or_default();
+    near(seconds(cluster, announced), end, 3, "--test-only");
+
     let waits = cluster.sbatch(&gang, "sleep 600");
     let planned = cluster.until("backfill plans the waiting gang", || {
         let text = cluster.show(waits);
@@ -172,16 +186,16 @@ fn predictions(cluster: &Cluster) {
         nodes.contains('n').then(|| nodes.to_string())
     });
     assert_eq!(planned, "n[9-16]");
-    let start = time_of(cluster, waits, "StartTime");
-    assert!(
-        (start - end).abs() <= 15,
-        "announced {start}, the leaf is free at {end}"
-    );
-    // A small job that ends in time may go before it; one that does not, may not.
+    near(time_of(cluster, waits, "StartTime"), end, 3, "backfill");
+    // A job that would end too late may not go before it, though its node is free.
     let late = cluster.sbatch(&["-w", "n10", "--gres=gpu:8", "--time=20"], "sleep 600");
-    // Ends the short job before its time: the plan has to hold all the same.
-    cluster.cancel(&[short]);
+    while now() < end {
+        assert_eq!(cluster.lab.job_state(waits).expect("known"), "PENDING");
+        sleep(Duration::from_millis(200));
+    }
+    std::fs::write(&file, "").expect("writes");
     cluster.wait(waits, &["RUNNING"]);
+    near(time_of(cluster, waits, "StartTime"), end, 10, "the start");
     let gpus = cluster.planned(waits);
     assert!(
         gpus.len() == 8 && gpus.keys().all(|node| leaf(node) == 1),
@@ -192,12 +206,29 @@ fn predictions(cluster: &Cluster) {
     cluster.drained();
 }
 
+fn near(time: i64, wanted: i64, most: i64, what: &str) {
+    let off = time - wanted;
+    assert!(
+        off.abs() <= most,
+        "{what}: {off} s from the time when the leaf is free"
+    );
+}
+
+fn now() -> i64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    time.map_or(0, |time| time.as_secs() as i64)
+}
+
+/// A time as Slurm writes it, in seconds since 1970.
+fn seconds(cluster: &Cluster, time: &str) -> i64 {
+    let text = cluster.run("date", &["-d", time, "+%s"]);
+    text.trim().parse().expect("seconds")
+}
+
 /// A time of a job in seconds since 1970.
 fn time_of(cluster: &Cluster, job: u32, key: &str) -> i64 {
     let text = cluster.show(job);
-    let time = gpuos_lab::field(&text, key).unwrap_or_default();
-    let date = cluster.run("date", &["-d", time, "+%s"]);
-    date.trim().parse().expect("seconds")
+    seconds(cluster, gpuos_lab::field(&text, key).unwrap_or_default())
 }
 
 /// What the job sees and may open is what Slurm says and what was planned.

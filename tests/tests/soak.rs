@@ -35,6 +35,7 @@ fn soak(suite: &Suite) {
         return;
     };
     write_ledger_scripts(&cluster);
+    ledger_is_right(&cluster);
     eprintln!(
         "soak on Slurm {}: {operations} operations, GPUOS_SOAK_SEED={seed}",
         cluster.lab.version()
@@ -280,6 +281,23 @@ fn write_ledger_scripts(cluster: &Cluster) {
     lab.restart().expect("restarts");
 }
 
+/// The ledger shows of each node of a job what Slurm gave it there.
+fn ledger_is_right(cluster: &Cluster) {
+    let beside = cluster.start(&["--gres=gpu:3", "-w", "n1"]);
+    let job = cluster.start(&["--gres=gpu:2", "-w", "n1,n2", "-N2"]);
+    let gpus = cluster.planned(job);
+    cluster.until("both nodes stand in the ledger", || {
+        let ledger = read_ledger(cluster);
+        let own = ledger.iter().filter(|event| event.job == job);
+        let seen: show::Gpus = own
+            .map(|event| (event.node.clone(), event.gpus.clone()))
+            .collect();
+        (seen == gpus).then_some(())
+    });
+    assert_ne!(gpus["n1"], gpus["n2"]);
+    cluster.cancel(&[beside, job]);
+}
+
 fn record(cluster: &Cluster, line: &str) {
     use std::io::Write;
     let path = cluster.lab.dir().join("work/ledger");
@@ -306,8 +324,8 @@ struct Event {
 }
 
 fn read_ledger(cluster: &Cluster) -> Vec<Event> {
-    let text = fs::read_to_string(cluster.lab.dir().join("work/ledger")).expect("a ledger");
-    parse_ledger(&text)
+    let text = fs::read_to_string(cluster.lab.dir().join("work/ledger"));
+    parse_ledger(&text.unwrap_or_default())
 }
 
 fn parse_ledger(text: &str) -> Vec<Event> {
