@@ -277,14 +277,14 @@ fn provoke(cluster: &Cluster, symbol: &str) -> bool {
         }
         "select_p_job_expand" => {
             let first = cluster.start(&["-N1", "-w", "n1"]);
+            // Without a step of its own, or it may not give its node away.
             let depends = format!("--dependency=expand:{first}");
-            let done = cluster
-                .try_sbatch(&[&depends, "-N1", "-w", "n2"], "sleep 600")
-                .and_then(|second| {
-                    cluster.wait(second, &["RUNNING"]);
-                    let id = format!("JobId={second}");
-                    cluster.try_run("scontrol", &["update", &id, "NumNodes=0"])
-                });
+            let args = ["--no-shell", &depends, "-N1", "-w", "n2", "-J", "second"];
+            let done = cluster.try_run("salloc", &args).and_then(|_| {
+                let id = cluster.run("squeue", &["-h", "-n", "second", "-o", "%i"]);
+                let id = format!("JobId={}", id.trim());
+                cluster.try_run("scontrol", &["update", &id, "NumNodes=0"])
+            });
             cluster.drained();
             reached(symbol, done)
         }
