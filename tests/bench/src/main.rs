@@ -23,8 +23,9 @@ use samples::{Ask, Kind, Sample};
 #[derive(Parser)]
 #[command(name = "gpuos-bench")]
 struct Options {
-    /// Which Slurm: native, or a Debian suite. May be given more than once.
-    #[arg(long = "slurm", default_value = "native")]
+    /// Which Slurm: native, or a Debian suite. May be given more than once; native, trixie and sid
+    /// when it is not.
+    #[arg(long = "slurm", default_values = ["native", "trixie", "sid"], hide_default_value = true)]
     slurm: Vec<String>,
     /// Eight samples in each cell instead of 30 and more.
     #[arg(long)]
@@ -73,6 +74,9 @@ fn run(options: &Options) -> Result<bool> {
             }
         }
     }
+    if report.runs.is_empty() {
+        bail!("nothing could be measured");
+    }
     print!("{}", report.table());
     report.write(&options.out)?;
     println!(
@@ -87,8 +91,8 @@ fn run(options: &Options) -> Result<bool> {
 }
 
 fn skipped(why: &anyhow::Error) -> bool {
-    why.downcast_ref::<LabError>()
-        .is_some_and(LabError::is_environment)
+    let lab = why.downcast_ref::<LabError>();
+    why.is::<Skip>() || lab.is_some_and(LabError::is_environment)
 }
 
 fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
@@ -107,6 +111,7 @@ fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
         gpus: cluster.nodes * cells::GPUS,
         lines: Vec::new(),
     };
+    steers(&peers[1])?;
     eprintln!(
         "Slurm {}, {} nodes: up in {:.1} s",
         run.slurm,
@@ -123,9 +128,7 @@ fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
             run.lines.push(cell_line(options, &mut peers, &cell)?);
         }
     }
-    if let Some(why) = peers[1].pass_through() {
-        bail!("gpuos did not steer, so there is nothing to compare: {why}");
-    }
+    steers(&peers[1])?;
     eprintln!(
         "Slurm {}, {} nodes: done in {:.1} s",
         run.slurm,
@@ -134,6 +137,27 @@ fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
     );
     Ok(run)
 }
+
+/// Nothing is to be compared where gpuos passes everything through, as with a release that it does
+/// not know.
+fn steers(gpuos: &Peer) -> Result<()> {
+    match gpuos.pass_through() {
+        Some(line) => Err(Skip(line).into()),
+        None => Ok(()),
+    }
+}
+
+/// Why a release is not measured.
+#[derive(Debug)]
+struct Skip(String);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "gpuos does not steer: {}", self.0)
+    }
+}
+
+impl std::error::Error for Skip {}
 
 fn fill(peer: &Peer, cluster: &Cluster) -> Result<()> {
     for (i, fill) in cluster.fill.iter().enumerate() {
@@ -180,33 +204,22 @@ fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Li
             }
         }
     }
-    let figures = |samples: &[Sample]| Figures::of(samples);
-    let submit = |samples: &[Sample]| {
-        let asked: Vec<Sample> = samples
-            .iter()
-            .filter(|s| s.kind == Kind::JobTest && s.ask == Ask::TestOnly)
-            .copied()
-            .collect();
-        Figures::of(&asked)
+    let of = |i: usize, wanted: &dyn Fn(&Sample) -> bool| {
+        let some: Vec<Sample> = around[i].iter().filter(|s| wanted(s)).copied().collect();
+        Figures::of(&some)
     };
-    let keep = |samples: &[Sample]| {
-        let kept: Vec<Sample> = samples
-            .iter()
-            .filter(|s| s.kind != Kind::JobTest)
-            .copied()
-            .collect();
-        Figures::of(&kept)
-    };
+    let both = |wanted: &dyn Fn(&Sample) -> bool| [of(0, wanted), of(1, wanted)];
     let line = Line {
         job: cell.job.name.to_string(),
         job_nodes: cell.job.nodes,
         load: cell.load,
         call: cell.call,
         candidates: own[0].first().map_or(0, |s| s.candidates),
-        stock: figures(&own[0]),
-        gpuos: figures(&own[1]),
-        test_only: [submit(&around[0]), submit(&around[1])],
-        bookkeeping: [keep(&around[0]), keep(&around[1])],
+        stock: Figures::of(&own[0]),
+        gpuos: Figures::of(&own[1]),
+        test_only: both(&|s| s.kind == Kind::JobTest && s.ask == Ask::TestOnly),
+        start: both(&|s| s.kind == Kind::NodeinfoSet),
+        end: both(&|s| s.kind == Kind::JobFini),
     };
     eprintln!("  {}", line.text());
     if line.stock.samples == 0 || line.gpuos.samples == 0 {

@@ -99,14 +99,20 @@ pub struct Line {
     pub gpuos: Figures,
     /// TEST_ONLY calls around it, which gpuos only hands on: stock, gpuos.
     pub test_only: [Figures; 2],
-    /// Calls when a job gets or gives up its nodes: stock, gpuos.
-    pub bookkeeping: [Figures; 2],
+    /// What follows when a job has got its nodes (`select_p_select_nodeinfo_set`), where gpuos
+    /// writes its note: stock, gpuos.
+    pub start: [Figures; 2],
+    /// What follows when a job ends (`select_p_job_fini`): stock, gpuos.
+    pub end: [Figures; 2],
 }
 
 impl Line {
-    /// How many times faster gpuos is, by medians of elapsed time.
+    /// How many times faster gpuos is, by medians: of elapsed time or of processor time, whichever
+    /// says less. On a busy machine the longer call is interrupted more, which flatters the shorter.
     pub fn ratio(&self) -> f64 {
-        self.stock.median as f64 / self.gpuos.median.max(1) as f64
+        let ratio = |stock: u64, gpuos: u64| stock as f64 / gpuos.max(1) as f64;
+        ratio(self.stock.median, self.gpuos.median)
+            .min(ratio(self.stock.cpu_median, self.gpuos.cpu_median))
     }
 
     fn goal(&self, nodes: usize) -> f64 {
@@ -120,7 +126,8 @@ impl Line {
     /// Whether it reaches its goal in a cluster of so many nodes.
     pub fn reached(&self, nodes: usize) -> bool {
         let goal = self.goal(nodes);
-        self.ratio() >= if goal > 1.0 { goal } else { NOISE }
+        // As it is printed: two decimals.
+        (self.ratio() * 100.0).round() / 100.0 >= if goal > 1.0 { goal } else { NOISE }
     }
 
     fn load(&self) -> &'static str {
@@ -223,6 +230,22 @@ impl Report {
                     },
                 );
             }
+            let starts = run.lines.iter().filter(|line| line.call == Call::Start);
+            text += "\nBeside it, when the job has its nodes and when it ends (medians):\n\n\
+                     | job | load | stock: start | gpuos: start, with its note | stock: end | gpuos: end |\n\
+                     | --- | --- | ---: | ---: | ---: | ---: |\n";
+            for line in starts {
+                let _ = writeln!(
+                    text,
+                    "| {} | {} | {} | {} | {} | {} |",
+                    line.job,
+                    line.load(),
+                    us(line.start[0].median),
+                    us(line.start[1].median),
+                    us(line.end[0].median),
+                    us(line.end[1].median),
+                );
+            }
         }
         text + "\n"
     }
@@ -271,9 +294,13 @@ impl Report {
                                 "stock": line.test_only[0].json(),
                                 "gpuos": line.test_only[1].json(),
                             },
-                            "bookkeeping": {
-                                "stock": line.bookkeeping[0].json(),
-                                "gpuos": line.bookkeeping[1].json(),
+                            "start": {
+                                "stock": line.start[0].json(),
+                                "gpuos": line.start[1].json(),
+                            },
+                            "end": {
+                                "stock": line.end[0].json(),
+                                "gpuos": line.end[1].json(),
                             },
                         })
                     })
