@@ -17,7 +17,7 @@ use gpuos_lab::Suite;
 use side::{Job, LEAF, NODES, Side, leaves, links, place};
 
 /// Column widths of the table.
-const REQUEST: usize = 32;
+const REQUEST: usize = 36;
 const COLUMN: usize = 34;
 /// Width of the sentences under it.
 const WIDTH: usize = 94;
@@ -136,6 +136,8 @@ impl Pair {
         );
         self.linked(&["--gres=gpu:2"])?;
         self.linked(&["-N1", "--gpus-per-node=4"])?;
+        // 36 cores: more than a socket has.
+        self.linked(&["-N1", "-n4", "-c9", "--gpus-per-task=1"])?;
         self.unbroken()?;
         self.gang()?;
         self.waiting()
@@ -146,7 +148,8 @@ impl Pair {
         let options = [options, &["-w", "n1"]].concat();
         let stock = self.stock.start(&options)?;
         let gpuos = self.gpuos.start(&options)?;
-        let request = format!("sbatch {}", options[..options.len() - 2].join(" "));
+        let request = options[..options.len() - 2].join(" ");
+        let request = format!("sbatch {request}");
         self.show_links(&request, stock, gpuos)?;
         self.why(gpuos)?;
         self.stock.end(&[stock])?;
