@@ -266,6 +266,7 @@ fn events(suite: &Suite) {
         return;
     };
     preemption(&cluster);
+    required_preemption(&cluster);
     suspension(&cluster);
     shrinking(&cluster);
     restarts(&cluster);
@@ -304,6 +305,32 @@ fn preemption(cluster: &Cluster) {
         disjoint(cluster, &holders);
         cluster.drained();
     }
+}
+
+/// A required level is kept by preemption too: of sixteen jobs with one GPU each, those two have to
+/// go that hold a linked pair.
+fn required_preemption(cluster: &Cluster) {
+    let low = cluster.sbatch(
+        &["--partition=cancel", "--array=1-16", "--gres=gpu:1"],
+        "sleep 600",
+    );
+    let id = low.to_string();
+    let running = || {
+        let args = ["-h", "-r", "-j", &id, "-t", "R", "-o", "%A"];
+        cluster.run("squeue", &args).lines().count()
+    };
+    cluster.until("sixteen jobs run", || (running() == 16).then_some(()));
+    let options = [
+        "--partition=high",
+        "--gres=gpu:2",
+        "--gpuos-topology=nvlink:required",
+    ];
+    let high = cluster.start(&options);
+    let gpus = cluster.planned(high);
+    let set = gpus.values().next().expect("a node");
+    assert_eq!((set.len(), set[0] / 2), (2, set[1] / 2), "{gpus:?}");
+    assert_eq!(running(), 14);
+    cluster.drained();
 }
 
 fn suspension(cluster: &Cluster) {
