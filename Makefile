@@ -49,7 +49,7 @@ build:
 test:
 	@scripts/needs.sh build lab layout
 	$(CARGO) build --workspace --locked
-	$(CARGO) test --workspace --locked $(AS_ROOT)
+	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
 
 lint:
 	@scripts/needs.sh build lint

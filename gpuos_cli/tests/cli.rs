@@ -2,7 +2,6 @@
 //! answers of real slurmctld daemons.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -73,9 +72,22 @@ impl Site {
     }
 
     fn program(&self, name: &str, text: &str) {
-        self.file(&format!("bin/{name}"), text);
-        let path = self.dir.path().join("bin").join(name);
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        let source = format!("{name}.text");
+        self.file(&source, text);
+        self.install(&self.dir.path().join(source), name);
+    }
+
+    /// Puts a program into `bin`. Another process writes it: a descriptor of this one, open for
+    /// writing, would live on for a moment in what another test starts, and nothing that is
+    /// open for writing can be run ("Text file busy").
+    fn install(&self, source: &Path, name: &str) {
+        let status = Command::new("install")
+            .args(["-D", "-m", "755"])
+            .arg(source)
+            .arg(self.dir.path().join("bin").join(name))
+            .status()
+            .unwrap();
+        assert!(status.success(), "install {name}: {status}");
     }
 
     /// Changes what a recorded answer says.
@@ -593,11 +605,7 @@ fn pages_come_from_the_flag_table() {
 fn layout_without_its_program_says_what_to_install() {
     let site = Site::new("24.11.5");
     // A copy of the command, so that nothing lies beside it.
-    fs::copy(
-        env!("CARGO_BIN_EXE_gpuos"),
-        site.dir.path().join("bin/gpuos"),
-    )
-    .unwrap();
+    site.install(Path::new(env!("CARGO_BIN_EXE_gpuos")), "gpuos");
     let run = |args: &[&str]| {
         let out = Command::new(site.path("bin/gpuos"))
             .args(args)
