@@ -14,16 +14,20 @@ cargo build --release --locked -p select_gpuos -p gpuos_bench
 mkdir -p "$target/bench"
 cc -O2 -Wall -Wextra -shared -fPIC -Wl,-z,nodelete -o "$target/bench/probe.so" tests/bench/probe/probe.c -ldl
 
+status=0
+$sudo env \
+    GPUOS_BENCH_PROBE="$target/bench/probe.so" \
+    GPUOS_BENCH_PLUGIN="$target/release/libselect_gpuos.so" \
+    GPUOS_BENCH_OUT="$target/bench" \
+    "$target/release/gpuos-bench" "$@" || status=$?
+
+# Wrong options are told at once, without the rest.
+[ "$status" != 2 ] || exit 2
 case " $* " in
 *' --help '* | *' -h '*) ;;
 *)
     echo 'The planner alone'
     cargo bench --locked -q -p gpuos_core --bench plan
-    echo 'Inside slurmctld'
     ;;
 esac
-exec $sudo env \
-    GPUOS_BENCH_PROBE="$target/bench/probe.so" \
-    GPUOS_BENCH_PLUGIN="$target/release/libselect_gpuos.so" \
-    GPUOS_BENCH_OUT="$target/bench" \
-    "$target/release/gpuos-bench" "$@"
+exit "$status"
