@@ -258,6 +258,8 @@ fn events(suite: &Suite) {
     setup.spec.slurm_conf_extra.extend([
         "PreemptType=preempt/partition_prio".into(),
         "PreemptMode=REQUEUE".into(),
+        // A node that was set down stays so, even if a late answer of its slurmd comes in.
+        "ReturnToService=1".into(),
         "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
         "PartitionName=cancel Nodes=ALL PriorityTier=1 PreemptMode=CANCEL MaxTime=INFINITE State=UP".into(),
         "PartitionName=requeue Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE MaxTime=INFINITE State=UP".into(),
@@ -424,6 +426,7 @@ fn node_failure(cluster: &Cluster) {
     assert_eq!(cluster.used()["n1"].gpus, 0);
     cluster.cancel(&[job]);
     cluster.lab.start_slurmd("n1").expect("starts");
+    cluster.run("scontrol", &["update", "NodeName=n1", "State=RESUME"]);
     cluster.ready();
     let again = cluster.start(&["--gres=gpu:8", "-w", "n1"]);
     disjoint(cluster, &[other, again]);
