@@ -307,7 +307,9 @@ impl Lab {
             let ready = |name: &String| {
                 text.lines().any(|line| {
                     line.split_once(' ').is_some_and(|(node, state)| {
-                        node == name && ["idle", "mixed", "allocated", "reserved"].contains(&state)
+                        node == name
+                            && ["idle", "mixed", "allocated", "reserved", "planned"]
+                                .contains(&state)
                     })
                 })
             };

@@ -3,7 +3,8 @@
 //! epilog write on the nodes, says whether a GPU was ever held by two jobs; at the end nothing may be
 //! in use.
 //!
-//! 300 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run.
+//! 300 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run, and
+//! `GPUOS_SOAK_STOCK=1` does the same to Slurm without gpuos, to tell whose a fault is.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +32,12 @@ fn soak(suite: &Suite) {
         "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
         "MinJobAge=60".into(),
     ]);
-    let Some(cluster) = setup.steered() else {
+    let stock = std::env::var_os("GPUOS_SOAK_STOCK").is_some();
+    let cluster = match stock {
+        true => setup.stock().up(),
+        false => setup.steered(),
+    };
+    let Some(cluster) = cluster else {
         return;
     };
     write_ledger_scripts(&cluster);
@@ -45,7 +51,11 @@ fn soak(suite: &Suite) {
         random: Random(seed | 1),
         jobs: Vec::new(),
         done: BTreeMap::new(),
+        forms: FORMS.to_vec(),
     };
+    if stock {
+        run.forms.retain(|form| !form.contains("gpuos"));
+    }
     for operation in 0..operations {
         run.step();
         if operation % 25 == 24 {
@@ -125,6 +135,8 @@ struct Run<'a> {
     jobs: Vec<u32>,
     /// How often each operation was done.
     done: BTreeMap<&'static str, u32>,
+    /// The forms of request to choose from.
+    forms: Vec<&'static str>,
 }
 
 impl Run<'_> {
@@ -153,7 +165,7 @@ impl Run<'_> {
     }
 
     fn submit(&mut self) -> &'static str {
-        let form = self.random.one(FORMS);
+        let form = self.random.one(&self.forms);
         let seconds = 1 + self.random.below(6);
         let options: Vec<&str> =
             [&["--requeue"], &form.split(' ').collect::<Vec<_>>()[..]].concat();
@@ -204,7 +216,13 @@ impl Run<'_> {
     fn node_dies(&mut self) -> &'static str {
         let node = self.node();
         let lab = &self.cluster.lab;
-        lab.stop_slurmd(&node).expect("ends");
+        // Without mercy: in order it would wait for steps that it is just starting or ending.
+        if let Some(pid) = lab.slurmd_pid(&node) {
+            self.cluster.run("kill", &["-9", &pid.to_string()]);
+            self.cluster.until("the slurmd is gone", || {
+                lab.slurmd_pid(&node).is_none().then_some(())
+            });
+        }
         let name = format!("NodeName={node}");
         let args = ["update", &name, "State=DOWN", "Reason=soak"];
         self.cluster.run("scontrol", &args);
@@ -285,7 +303,7 @@ fn write_ledger_scripts(cluster: &Cluster) {
 fn ledger_is_right(cluster: &Cluster) {
     let beside = cluster.start(&["--gres=gpu:3", "-w", "n1"]);
     let job = cluster.start(&["--gres=gpu:2", "-w", "n1,n2", "-N2"]);
-    let gpus = cluster.planned(job);
+    let gpus = cluster.gpus(job);
     cluster.until("both nodes stand in the ledger", || {
         let ledger = read_ledger(cluster);
         let own = ledger.iter().filter(|event| event.job == job);
