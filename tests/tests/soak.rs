@@ -218,7 +218,7 @@ impl Run<'_> {
         let lab = &self.cluster.lab;
         // Without mercy: in order it would wait for steps that it is just starting or ending.
         if let Some(pid) = lab.slurmd_pid(&node) {
-            self.cluster.run("kill", &["-9", &pid.to_string()]);
+            self.cluster.run("sh", &["-c", &format!("kill -9 {pid}")]);
             self.cluster.until("the slurmd is gone", || {
                 lab.slurmd_pid(&node).is_none().then_some(())
             });
