@@ -293,6 +293,33 @@ fn every_exported_symbol_has_a_row_in_safety_md() {
 }
 
 /// Every file of the repository with one of these endings, by path from its root.
+#[test]
+fn plugins_stay_mapped_once_they_are_loaded() {
+    use object::read::elf::{Dyn, ElfFile64, FileHeader};
+    for plugin in PLUGINS {
+        let path = gpuos_tests::plugins::built().join(format!("lib{plugin}.so"));
+        let data = fs::read(&path).expect("the built plugin");
+        let file = ElfFile64::<object::Endianness>::parse(&*data).expect("an ELF file");
+        let endian = file.endian();
+        let sections = file
+            .elf_header()
+            .sections(endian, &*data)
+            .expect("sections");
+        let (entries, _) = sections
+            .dynamic(endian, &*data)
+            .expect("a dynamic section")
+            .expect("a dynamic section");
+        let flags = entries
+            .iter()
+            .find(|e| e.d_tag(endian) == u64::from(object::elf::DT_FLAGS_1))
+            .map_or(0, |e| e.d_val(endian));
+        assert!(
+            flags & u64::from(object::elf::DF_1_NODELETE) != 0,
+            "{plugin} is linked without -z nodelete; its build.rs asks for that"
+        );
+    }
+}
+
 fn files(endings: &[&str]) -> Vec<String> {
     fn walk(dir: &Path, prefix: &str, endings: &[&str], found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).expect("a folder").flatten() {
