@@ -21,7 +21,12 @@ const NODES: usize = 4;
 fn soak(suite: &Suite) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let operations = number("GPUOS_SOAK").unwrap_or(300);
-    let seed = number("GPUOS_SOAK_SEED").unwrap_or_else(|| nanoseconds() as u64);
+    // The short run of every day is always the same one; longer ones look for news.
+    let fresh = || match number("GPUOS_SOAK") {
+        None => 2205,
+        Some(_) => nanoseconds() as u64,
+    };
+    let seed = number("GPUOS_SOAK_SEED").unwrap_or_else(fresh);
     let mut setup = Setup::new("soak", suite);
     setup.spec.nodes = NODES.into();
     setup.spec.topology_conf = Some(LabSpec::tree_topology(&setup.spec.node_names(), 2));
