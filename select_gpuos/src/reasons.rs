@@ -1,7 +1,8 @@
 //! The sentence that squeue shows while a job with a required level waits.
 //!
 //! slurmctld clears a job's reason right after a refused RUN_NOW, so the sentence is handed over at
-//! the next call that holds the job lock; after a refused WILL_RUN it stays as it is set.
+//! the next call that holds the job lock; after a refused WILL_RUN it stays as it is set. Backfill
+//! asks WILL_RUN only when something has changed, so a cleared sentence counts as a change.
 
 use slurm_ffi::api::{self, Api};
 use slurm_ffi::handles::Job;
@@ -29,6 +30,7 @@ impl Reasons {
         if self.later.len() < MOST {
             self.later.push((job, sentence));
         }
+        note_change();
     }
 
     /// Hands over what was kept, except for `current`, which is being decided right now.
@@ -57,6 +59,15 @@ impl Reasons {
                 show(api, job, &sentence);
             }
         }
+    }
+}
+
+/// Tells slurmctld that a job has changed, as it does itself wherever it sets a reason: backfill then
+/// looks at the waiting jobs once more, at its next interval.
+fn note_change() {
+    if let Some(last) = api::symbol(c"last_job_update") {
+        // SAFETY: slurmctld's `time_t last_job_update`; job_test runs under its job write lock.
+        unsafe { *last.cast::<libc::time_t>() = libc::time(std::ptr::null_mut()) }
     }
 }
 
