@@ -17,6 +17,8 @@ use crate::sys::{ChildSetup, View, c_path};
 
 /// How long a daemon may take to come up.
 const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long one may take to end: slurmctld waits for what it has sent to nodes that do not answer.
+const STOP_LIMIT: Duration = Duration::from_secs(150);
 
 /// What is needed to start a process of a lab.
 pub(crate) struct Daemons<'a> {
@@ -230,7 +232,7 @@ impl Daemons<'_> {
             return Ok(false);
         };
         process::signal(pid, start, signal);
-        if process::wait_gone(pid, start, START_LIMIT) {
+        if process::wait_gone(pid, start, STOP_LIMIT) {
             Ok(true)
         } else {
             Err(self.failed(
