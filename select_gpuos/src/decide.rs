@@ -115,8 +115,7 @@ impl Engine {
         let GpuShape::PerNode(gpus) = request.gpus else {
             return None;
         };
-        let required = request.topology.as_ref().is_some_and(|wish| wish.required);
-        if required || request.whole_nodes {
+        if wanted.required() || request.whole_nodes {
             return None;
         }
         let room = self.snapshot.with_free(gpus);
@@ -144,11 +143,6 @@ impl Engine {
         nodes: Bitmap<'_>,
         wanted: &mut Wanted,
     ) -> Option<c_int> {
-        let required = wanted
-            .request
-            .topology
-            .as_ref()
-            .is_some_and(|wish| wish.required);
         let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
         let mut wait = None;
         // Slurm uses nodes of lower weight first; within what they can take, gpuos chooses.
@@ -175,7 +169,7 @@ impl Engine {
             }
         }
         (wanted.request.min_nodes, wanted.request.max_nodes) = (min, max);
-        if required {
+        if wanted.required() {
             return Some(self.later(call, job, nodes, wanted, wait));
         }
         None

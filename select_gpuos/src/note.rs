@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use gpuos_core::config::{LogLevel, NoteField};
-use gpuos_core::explain::{Note, without as note_free};
+use gpuos_core::explain::{Note, beside, without as note_free};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, NodeChoice, Request};
 use slurm_ffi::bits::Bitmap;
@@ -135,13 +135,13 @@ impl Engine {
             ..self.chosen
         };
         let note = Note::new(&given, &request, planner.cluster(), self.attempt);
-        let comment = job.system_comment().unwrap_or_default();
+        let line = note.encode();
         if config.note == NoteField::SystemComment {
-            let comment = note.write_into(comment);
+            let comment = beside(job.system_comment().unwrap_or_default(), &line);
             job.set_system_comment(self.api, &comment);
         }
         if config.log == LogLevel::Decisions {
-            log::info(&format!("job {}: {}", job.id(), note.encode()));
+            log::info(&format!("job {}: {line}", job.id()));
         }
     }
 

@@ -18,6 +18,14 @@ pub struct Wanted {
     pub nodes: u32,
 }
 
+impl Wanted {
+    /// Whether the job waits rather than start outside its level.
+    pub fn required(&self) -> bool {
+        let wish = self.request.topology.as_ref();
+        wish.is_some_and(|wish| wish.required)
+    }
+}
+
 /// Builds the request; `None` for a form that is left to Slurm.
 pub fn build(
     call: &Call,

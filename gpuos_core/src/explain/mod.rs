@@ -3,7 +3,7 @@
 mod note;
 mod sentence;
 
-pub use note::{MAX_NOTE, NodeGpus, Note, parse_gpus, without};
+pub use note::{MAX_NOTE, NodeGpus, Note, beside, parse_gpus, without};
 pub use sentence::{level_reached, sentence, why_wait};
 
 #[cfg(test)]

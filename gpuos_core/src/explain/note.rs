@@ -202,11 +202,17 @@ impl Note {
 
     /// The comment with this note in place of an older one; other texts in it are kept.
     pub fn write_into(&self, comment: &str) -> String {
-        let others = without(comment);
-        match others.is_empty() {
-            true => self.encode(),
-            false => format!("{others}{BESIDE}{}", self.encode()),
-        }
+        beside(comment, &self.encode())
+    }
+}
+
+/// The comment with an encoded note in place of an older one, as [`Note::write_into`] for callers
+/// that have the note's text already.
+pub fn beside(comment: &str, note: &str) -> String {
+    let others = without(comment);
+    match others.is_empty() {
+        true => note.into(),
+        false => format!("{others}{BESIDE}{note}"),
     }
 }
 
