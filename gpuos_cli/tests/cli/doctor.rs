@@ -1,0 +1,115 @@
+//! `gpuos doctor`.
+
+use std::fs;
+
+use crate::site::Site;
+
+#[test]
+fn doctor_names_each_fault_with_its_fix() {
+    let site = Site::new("24.11.5");
+    let checks = |site: &Site| {
+        let answer = site.run(&["doctor", "--json"]);
+        let json = answer.json();
+        let status = |name: &str| {
+            let list = json["checks"].as_array().unwrap();
+            let Some(one) = list.iter().find(|c| c["name"] == name) else {
+                return (String::new(), String::new());
+            };
+            let text = |key: &str| one[key].as_str().unwrap().to_string();
+            if one["status"] != "ok" {
+                assert!(!text("fix").is_empty(), "{one}");
+            }
+            (text("status"), text("message"))
+        };
+        let names = [
+            "munge",
+            "release",
+            "select_gpuos",
+            "SelectType",
+            "plugstack",
+            "JobSubmit",
+            "gpuos.toml",
+            "fabric",
+            "node types",
+        ];
+        let found: std::collections::BTreeMap<_, _> =
+            names.iter().map(|n| (*n, status(n))).collect();
+        (answer.code, found)
+    };
+    let (code, stock) = checks(&site);
+    assert_eq!(code, 1, "no plugins are installed");
+    for name in ["munge", "release", "gpuos.toml", "fabric", "node types"] {
+        assert_eq!(stock[name].0, "ok", "{name}: {}", stock[name].1);
+    }
+    assert_eq!(stock["select_gpuos"].0, "fail");
+    assert_eq!(stock["SelectType"].0, "warn");
+    assert_eq!(stock["plugstack"].0, "fail");
+
+    // Everything in place, but the plugin files are not what they should be.
+    let plugins = site.path("plugins");
+    site.edit(
+        "config.txt",
+        "= /usr/lib/x86_64-linux-gnu/slurm-wlm",
+        &format!("= {plugins}"),
+    );
+    site.edit("config.txt", "= select/cons_tres", "= select/gpuos");
+    site.edit(
+        "config.txt",
+        "JobSubmitPlugins        = (null)",
+        "JobSubmitPlugins        = lua,gpuos",
+    );
+    site.edit("config.txt", "= 24.11.5", "= 99.11.5");
+    site.file("plugins/select_gpuos.so", "not a plugin");
+    site.file("plugins/spank_gpuos.so", "not a plugin either");
+    site.file("plugstack.conf", "include plugstack.d/*.conf\n");
+    site.file(
+        "plugstack.d/gpuos.conf",
+        "# ours\nrequired spank_gpuos.so\n",
+    );
+    site.file("log/ctld.log", "[x] select/gpuos: Slurm 99.11.5: steering cons_tres\n[y] error: select/gpuos: passing through to cons_tres, jobs are scheduled as by stock Slurm: why not\n");
+    site.file("gpuos.toml", "[policy]\nplacement = 3\n");
+    let (code, broken) = checks(&site);
+    assert_eq!(code, 1);
+    assert!(
+        broken["select_gpuos"].1.contains("is not an ELF file"),
+        "{}",
+        broken["select_gpuos"].1
+    );
+    assert_eq!(broken["SelectType"].0, "ok");
+    assert!(
+        broken["plugstack"].1.ends_with("required spank_gpuos.so"),
+        "{}",
+        broken["plugstack"].1
+    );
+    assert_eq!(
+        broken["JobSubmit"],
+        ("ok".to_string(), "lua,gpuos".to_string())
+    );
+    assert_eq!(broken["release"].0, "fail");
+    let text = site.run(&["doctor"]).out;
+    assert!(
+        text.contains("select/gpuos does not place jobs: passing through"),
+        "{text}"
+    );
+    assert!(text.contains("gpuos layout DIR -o"), "{text}");
+    assert!(text.contains("gpuos.toml:2:"), "{text}");
+
+    // A site's own table makes the release known.
+    let row = "struct\tfield\toffset\tsize\tctype\tfirst\tlast\njob_record\tmagic\t0\t4\tuint32_t\t99.11.5\t99.11.5\n";
+    site.file("gpuos-layouts.tsv", row);
+    site.file("gpuos.toml", "");
+    assert_eq!(checks(&site).1["release"].0, "ok");
+    // A real shared object that is no plugin.
+    let own = fs::read_dir("/lib64")
+        .into_iter()
+        .chain(fs::read_dir("/lib/x86_64-linux-gnu"))
+        .flatten()
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| p.file_name().is_some_and(|n| n == "libc.so.6"));
+    if let Some(libc) = own {
+        fs::copy(libc, site.dir.path().join("plugins/select_gpuos.so")).unwrap();
+        let message = checks(&site).1["select_gpuos"].1.clone();
+        assert!(message.contains("does not export plugin_name"), "{message}");
+    }
+}

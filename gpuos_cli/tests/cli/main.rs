@@ -1,0 +1,10 @@
+//! The command as people and scripts meet it: text, JSON and exit codes, over recorded
+//! answers of real slurmctld daemons.
+
+mod doctor;
+mod plan;
+mod schemas;
+mod site;
+mod topo;
+mod usage;
+mod why;

@@ -1,0 +1,62 @@
+//! `gpuos plan`.
+
+use crate::site::Site;
+
+#[test]
+fn plan_says_where_or_why_not() {
+    let site = Site::new("24.11.5");
+    // n4 back in service: eight free GPUs.
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    let fits = site.run(&["plan", "--gpus-per-node", "h100:4"]);
+    assert_eq!(fits.code, 0, "{}{}", fits.out, fits.err);
+    assert!(
+        fits.out
+            .starts_with("It would start now: 4 GPUs on 1 node (n4)"),
+        "{}",
+        fits.out
+    );
+    let json = site.run(&["plan", "--gres=gpu:4", "--json"]).json();
+    assert_eq!(json["place"]["nodes"][0]["node"], "n4");
+    assert_eq!(
+        json["place"]["nodes"][0]["gpus"].as_array().unwrap().len(),
+        4
+    );
+    assert_eq!(json["place"]["level"], "nvlink");
+
+    let no = site.run(&["plan", "--gpus-per-node=8", "-N2", "--json"]);
+    assert_eq!(no.code, 1);
+    let json = no.json();
+    assert_eq!(json["fits"], false);
+    assert_eq!(json["changes"][0]["option"], "--nodes=1");
+    assert_eq!(json["changes"][0]["fewer_gpus"], 8);
+
+    // Two nodes in one leaf do not fit, spread over leaves they do: the level is the change.
+    site.edit(
+        "nodes.txt",
+        "GresUsed=gpu:h100:7(IDX:0-6)",
+        "GresUsed=gpu:h100:0(IDX:N/A)",
+    );
+    let wish = site.run(&[
+        "plan",
+        "--gpus-per-node=8",
+        "-N2",
+        "--topology=leaf:required",
+        "--json",
+    ]);
+    assert_eq!(wish.code, 1, "{}", wish.out);
+    let json = wish.json();
+    assert_eq!(json["wait"]["kind"], "level");
+    assert_eq!(
+        json["changes"][0]["option"],
+        "--gpuos-topology=spine:required"
+    );
+    assert_eq!(
+        json["changes"][1]["option"],
+        "--gpuos-topology=leaf:preferred"
+    );
+    let never = site.run(&["plan", "--gpus-per-node=8", "-N", "9"]);
+    assert_eq!(never.code, 1);
+    assert!(never.out.contains("can never start"), "{}", never.out);
+    let excluded = site.run(&["plan", "--gpus-per-node=8", "-x", "n2,n4"]);
+    assert_eq!(excluded.code, 1, "{}", excluded.out);
+}

@@ -1,0 +1,71 @@
+//! The form of the JSON that programs rely on.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::site::Site;
+
+/// The paths and kinds of all values in a JSON, one a line.
+fn shape(value: &Value, at: &str, lines: &mut std::collections::BTreeSet<String>) {
+    let kind = match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                shape(value, &format!("{at}.{key}"), lines);
+            }
+            return;
+        }
+        Value::Array(items) => {
+            for item in items {
+                shape(item, &format!("{at}[]"), lines);
+            }
+            if items.is_empty() {
+                lines.insert(format!("{at}[]"));
+            }
+            return;
+        }
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+    };
+    lines.insert(format!("{at} {kind}"));
+}
+
+/// Programs rely on these names: a change here needs a new schema number. The files are
+/// written anew with GPUOS_UPDATE_SCHEMAS=1.
+#[test]
+fn the_json_has_the_agreed_form() {
+    let site = Site::new("24.11.5");
+    for (name, args, schema) in [
+        ("topo", &["topo"][..], "gpuos.topo/1"),
+        ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
+        ("why-running", &["why", "2"], "gpuos.why/1"),
+        ("why-waiting", &["why", "9"], "gpuos.why/1"),
+        ("why-unknown", &["why", "99999"], "gpuos.why/1"),
+        ("plan-fits", &["plan", "--gpus=1"], "gpuos.plan/1"),
+        ("plan-waits", &["plan", "--gpus-per-node=2"], "gpuos.plan/1"),
+        ("doctor", &["doctor"], "gpuos.doctor/1"),
+        ("man", &["man"], "gpuos.man/1"),
+        ("completion", &["completion", "bash"], "gpuos.completion/1"),
+        ("error", &["topo", "nowhere"], "gpuos.error/1"),
+    ] {
+        let mut all = vec!["--json"];
+        all.extend(args);
+        let json = site.run(&all).json();
+        assert_eq!(json["schema"], schema, "{name}");
+        let mut lines = std::collections::BTreeSet::new();
+        shape(&json, "", &mut lines);
+        let text = lines
+            .into_iter()
+            .map(|line| line + "\n")
+            .collect::<String>();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/schemas/{name}.txt"));
+        if std::env::var_os("GPUOS_UPDATE_SCHEMAS").is_some() {
+            fs::write(&file, &text).unwrap();
+        }
+        let want = fs::read_to_string(&file).unwrap_or_default();
+        assert_eq!(text, want, "{name}: {}", file.display());
+    }
+}

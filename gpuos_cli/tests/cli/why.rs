@@ -1,0 +1,139 @@
+//! `gpuos why`.
+
+use std::fs;
+
+use crate::site::{RELEASES, Site};
+
+#[test]
+fn why_explains_running_and_waiting_jobs() {
+    for release in RELEASES {
+        let site = Site::new(release);
+        let gang = site.run(&["why", "2"]);
+        assert_eq!(gang.code, 0, "{}", gang.err);
+        assert!(
+            gang.out
+                .starts_with("Job 2 runs: 8 GPUs on 2 nodes (n[1-2]), inside leaf leaf1"),
+            "{}",
+            gang.out
+        );
+        assert!(gang.out.contains("gpuos left no note"), "{}", gang.out);
+        let row = gang.out.lines().find(|l| l.starts_with("n1 ")).unwrap();
+        assert_eq!(
+            row.split_whitespace().collect::<Vec<_>>(),
+            ["n1", "dgx-h100", "4", "4-7", "NV18"]
+        );
+
+        let big = site.run(&["why", "8"]);
+        assert_eq!(big.code, 0);
+        assert!(
+            big.out
+                .starts_with("Job 8 waits. Not enough room now: 4 nodes needed"),
+            "{}",
+            big.out
+        );
+        let range = site.run(&["--json", "why", "9"]).json();
+        let job = &range["jobs"][0];
+        assert_eq!(
+            (job["cause"].as_str(), job["wait"]["kind"].as_str()),
+            (Some("gpus"), Some("capacity"))
+        );
+        let at = job["forecast"]["at"].as_str().unwrap();
+        assert!(at.starts_with("2026-11-20T2"), "{release}: {at}");
+        assert!(!job["forecast"]["jobs"].as_array().unwrap().is_empty());
+
+        for (job, words) in [
+            ("10", "its user holds it"),
+            ("11", "it depends on other jobs (afterok:1(unfulfilled))"),
+            ("14", "may start at"),
+        ] {
+            let answer = site.run(&["why", job]);
+            assert_eq!(answer.code, 0);
+            assert!(
+                answer.out.contains("not for GPUs"),
+                "{release}: {}",
+                answer.out
+            );
+            assert!(answer.out.contains(words), "{release}: {}", answer.out);
+        }
+        // An array: the task that runs and those that wait.
+        let array = site.run(&["why", "4", "--json"]).json();
+        let labels: Vec<&str> = array["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|j| j["job"].as_str().unwrap())
+            .collect();
+        assert_eq!(labels, ["4_0", "4"]);
+        assert_eq!(site.run(&["why", "4_0"]).code, 0);
+    }
+}
+
+#[test]
+fn why_reads_the_note_and_the_reason_of_gpuos() {
+    let site = Site::new("24.11.5");
+    site.edit(
+        "jobs.txt",
+        "   WorkDir=/\n",
+        "   WorkDir=/\n   SystemComment=gpuos: level=leaf domain=leaf1 wish=leaf bus=50 lost=0 nodes=4 domains=2 try=1 gpus=n1:4-7,n2:0-3 \n",
+    );
+    let gang = site.run(&["why", "2"]);
+    assert!(gang.out.contains("Slurm refused 1 better"), "{}", gang.out);
+    assert!(!gang.out.contains("left no note"), "{}", gang.out);
+
+    // A required level: the wish stands in the reason, from which the smallest change comes.
+    // One node is free in each leaf switch.
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    site.edit(
+        "nodes.txt",
+        "GresUsed=gpu:h100:7(IDX:0-6)",
+        "GresUsed=gpu:h100:0(IDX:N/A)",
+    );
+    site.edit(
+        "jobs.txt",
+        "JobState=PENDING Reason=Priority",
+        "JobState=PENDING Reason=gpuos:_The_job_requires_one_leaf_domain._It_starts_now_with_--gpuos-topology=leaf:preferred.",
+    );
+    let job = &site.run(&["why", "9", "--json"]).json()["jobs"][0];
+    assert_eq!(
+        (&job["cause"], &job["wait"]["kind"]),
+        (&"gpus".into(), &"level".into())
+    );
+    let text = site.run(&["why", "9"]).out;
+    assert!(
+        text.contains("start it now: --gpuos-topology=spine:required"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Reason in Slurm: gpuos: The job requires one leaf domain"),
+        "{text}"
+    );
+}
+
+#[test]
+fn why_says_no_for_jobs_that_are_gone() {
+    let site = Site::new("26.05.5");
+    let unknown = site.run(&["why", "99999"]);
+    assert_eq!(unknown.code, 1);
+    assert!(
+        unknown.out.starts_with("Job 99999 is not known"),
+        "{}",
+        unknown.out
+    );
+    let gone = site.run(&["--json", "why", "99999"]);
+    assert_eq!(gone.code, 1);
+    assert_eq!(gone.json()["known"], false);
+    let jobs = fs::read_to_string(site.path("jobs.txt")).unwrap();
+    let gone = jobs
+        .split("JobId=")
+        .find(|j| j.contains("JobName=gone"))
+        .unwrap();
+    let id = gone.split_whitespace().next().unwrap();
+    let ended = site.run(&["why", id]);
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended.out.contains("has ended") && ended.out.contains("CANCELLED"),
+        "{}",
+        ended.out
+    );
+}
