@@ -12,7 +12,7 @@ use gpuos_host::slurm::Running;
 use serde_json::json;
 
 use crate::reply::Reply;
-use crate::table::{colour, paint};
+use crate::table::{colour, count, paint};
 
 /// How a check went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,7 +98,7 @@ fn is_selected(running: &Running) -> bool {
 
 fn reply(checks: &[Check]) -> Reply {
     let colour = colour();
-    let count = |status: Status| checks.iter().filter(|c| c.status == status).count();
+    let number = |status: Status| checks.iter().filter(|c| c.status == status).count();
     let mut text = String::new();
     for check in checks {
         let code = match check.status {
@@ -112,12 +112,8 @@ fn reply(checks: &[Check]) -> Reply {
             text += &format!("{:22}fix: {}\n", "", check.fix);
         }
     }
-    let (warnings, failures) = (count(Status::Warn), count(Status::Fail));
-    text += &match (failures, warnings) {
-        (0, 0) => "\nAll is well.\n".to_string(),
-        (0, w) => format!("\nIt works, with {w} remarks.\n"),
-        (f, w) => format!("\n{f} checks failed, {w} remarks.\n"),
-    };
+    let (warnings, failures) = (number(Status::Warn), number(Status::Fail));
+    text += &format!("\n{}\n", verdict(failures, warnings));
     let list: Vec<_> = checks
         .iter()
         .map(|c| json!({ "name": c.name, "status": c.status.word(), "message": c.message, "fix": c.fix }))
@@ -129,5 +125,39 @@ fn reply(checks: &[Check]) -> Reply {
         json,
         text,
         yes: failures == 0,
+    }
+}
+
+/// The last line, for so many failed checks and remarks.
+fn verdict(failures: usize, remarks: usize) -> String {
+    match (failures, remarks) {
+        (0, 0) => "All is well.".into(),
+        (0, _) => format!("It works, with {}.", count(remarks, "remark")),
+        (_, 0) => format!("{} failed.", count(failures, "check")),
+        _ => format!(
+            "{} failed, and there {} {}.",
+            count(failures, "check"),
+            if remarks == 1 { "is" } else { "are" },
+            count(remarks, "remark")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn the_verdict_counts_in_plain_english() {
+        for (failures, remarks, words) in [
+            (0, 0, "All is well."),
+            (0, 1, "It works, with 1 remark."),
+            (0, 2, "It works, with 2 remarks."),
+            (1, 0, "1 check failed."),
+            (2, 1, "2 checks failed, and there is 1 remark."),
+            (1, 3, "1 check failed, and there are 3 remarks."),
+        ] {
+            assert_eq!(verdict(failures, remarks), words);
+        }
     }
 }
