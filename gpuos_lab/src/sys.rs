@@ -1,7 +1,7 @@
 //! The system calls that the standard library has no safe form of: device files, file locks,
 //! signals through pidfds, and what a child does between fork and exec.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -149,25 +149,9 @@ impl RootStep {
                 }
                 RootStep::Mkdir(at) => exists(check(libc::mkdir(at.as_ptr(), 0o755))),
                 RootStep::Link(to, at) => check(libc::symlink(to.as_ptr(), at.as_ptr())),
-                RootStep::Bind(from, at) => {
-                    let flags = libc::MS_BIND | libc::MS_REC;
-                    check(libc::mount(
-                        from.as_ptr(),
-                        at.as_ptr(),
-                        none,
-                        flags,
-                        no_data,
-                    ))
-                }
+                RootStep::Bind(from, at) => bind(from, at),
                 RootStep::BindReadOnly(from, at) => {
-                    let flags = libc::MS_BIND | libc::MS_REC;
-                    check(libc::mount(
-                        from.as_ptr(),
-                        at.as_ptr(),
-                        none,
-                        flags,
-                        no_data,
-                    ))?;
+                    bind(from, at)?;
                     let flags = libc::MS_BIND | libc::MS_REMOUNT | libc::MS_RDONLY;
                     check(libc::mount(none, at.as_ptr(), none, flags, no_data))
                 }
@@ -264,6 +248,14 @@ fn own_mounts() -> io::Result<()> {
             std::ptr::null(),
         ))
     }
+}
+
+/// Shows what is at `from` at `at` too, with all that is mounted below.
+fn bind(from: &CStr, at: &CStr) -> io::Result<()> {
+    let none = std::ptr::null::<libc::c_char>();
+    let flags = libc::MS_BIND | libc::MS_REC;
+    // SAFETY: two NUL-terminated strings, and null where mount(2) allows null.
+    check(unsafe { libc::mount(from.as_ptr(), at.as_ptr(), none, flags, std::ptr::null()) })
 }
 
 fn enter_root(root: &CString) -> io::Result<()> {

@@ -6,7 +6,7 @@
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
-use gpuos_core::plan::{GpuShape, NodeState, Placement, Planner, Request, Unit, Wait};
+use gpuos_core::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
 
 /// What a job asks of Slurm, as far as it matters here. 0 = not said.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -118,16 +118,9 @@ impl Catalogue {
             (most, _) => most.max(min_nodes),
         };
         Request {
-            min_nodes,
-            max_nodes,
-            gpus,
-            cpus_per_node: 0,
-            cpus_per_gpu: 0,
-            memory_mib_per_node: 0,
             whole_nodes: shape.exclusive,
-            required_nodes: Vec::new(),
             topology: options.topology.clone().filter(|wish| wish.required),
-            placement: Placement::BestFit,
+            ..Request::new(min_nodes, max_nodes, gpus)
         }
     }
 

@@ -94,7 +94,10 @@ impl Engine {
                     }
                     Some(code)
                 }
-                NoPlan::Stock => None,
+                NoPlan::Stock => {
+                    self.decided(call, Decision::Stock);
+                    None
+                }
             };
         }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {

@@ -118,7 +118,7 @@ fn measure(planner: &mut Planner, site: &Site, job: &Job) -> Option<Choice> {
         true => GpuShape::PerNode(*sizes.first()?),
         false => GpuShape::Total(total),
     };
-    let request = plain_request(nodes, nodes, gpus);
+    let request = Request::new(nodes, nodes, gpus);
     planner.plan(&state, &request, 0).ok().cloned()
 }
 
@@ -145,21 +145,6 @@ fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> O
         ..wanted.request.clone()
     };
     planner.plan(&state, &request, 0).ok().cloned()
-}
-
-fn plain_request(min_nodes: u32, max_nodes: u32, gpus: GpuShape) -> Request {
-    Request {
-        min_nodes,
-        max_nodes,
-        gpus,
-        cpus_per_node: 0,
-        cpus_per_gpu: 0,
-        memory_mib_per_node: 0,
-        whole_nodes: false,
-        required_nodes: Vec::new(),
-        topology: None,
-        placement: Placement::BestFit,
-    }
 }
 
 /// `, inside leaf l3; modelled ring bandwidth 50 GB/s per GPU`.

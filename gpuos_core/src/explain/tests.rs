@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::gpuset::GpuSet;
 use crate::model::{Cluster, Fabric, FabricLevel, Node};
-use crate::plan::{Choice, GpuShape, NodeChoice, Placement, Request, TopologyWish, Unit, Wait};
+use crate::plan::{Choice, GpuShape, NodeChoice, Request, TopologyWish, Unit, Wait};
 
 /// Eight DGX H100 under two leaf switches and a spine.
 fn cluster() -> Cluster {
@@ -33,19 +33,11 @@ fn cluster() -> Cluster {
 
 fn request(wish: Option<&str>) -> Request {
     Request {
-        min_nodes: 2,
-        max_nodes: 2,
-        gpus: GpuShape::PerNode(8),
-        cpus_per_node: 0,
-        cpus_per_gpu: 0,
-        memory_mib_per_node: 0,
-        whole_nodes: false,
-        required_nodes: vec![],
         topology: wish.map(|level| TopologyWish {
             level: level.into(),
             required: false,
         }),
-        placement: Placement::BestFit,
+        ..Request::new(2, 2, GpuShape::PerNode(8))
     }
 }
 

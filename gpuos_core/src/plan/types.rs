@@ -74,6 +74,24 @@ pub struct Request {
     pub placement: Placement,
 }
 
+impl Request {
+    /// A request for GPUs and nothing else, in the default placement.
+    pub fn new(min_nodes: u32, max_nodes: u32, gpus: GpuShape) -> Request {
+        Request {
+            min_nodes,
+            max_nodes,
+            gpus,
+            cpus_per_node: 0,
+            cpus_per_gpu: 0,
+            memory_mib_per_node: 0,
+            whole_nodes: false,
+            required_nodes: Vec::new(),
+            topology: None,
+            placement: Placement::default(),
+        }
+    }
+}
+
 /// What is free on a node for this request. One entry per node, by node index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeState {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::{Cluster, Fabric, FabricLevel, Link, NO_DOMAIN, Nic, Node, NodeType};
-use gpuos_core::plan::{GpuShape, NodeState, Placement, Request, TopologyWish};
+use gpuos_core::plan::{GpuShape, NodeState, Request, TopologyWish};
 
 /// A node type with a link for each pair of GPUs, on two sockets.
 pub fn node_type(name: &str, gpus: usize, link: impl Fn(usize, usize) -> Link) -> NodeType {
@@ -203,18 +203,7 @@ pub fn idle(cluster: &Cluster) -> Vec<NodeState> {
 
 /// A request for `nodes` nodes with this shape.
 pub fn request(nodes: u32, gpus: GpuShape) -> Request {
-    Request {
-        min_nodes: nodes,
-        max_nodes: nodes,
-        gpus,
-        cpus_per_node: 0,
-        cpus_per_gpu: 0,
-        memory_mib_per_node: 0,
-        whole_nodes: false,
-        required_nodes: Vec::new(),
-        topology: None,
-        placement: Placement::BestFit,
-    }
+    Request::new(nodes, nodes, gpus)
 }
 
 /// The request with a level that must or should be reached.
