@@ -78,9 +78,11 @@ impl Daemons<'_> {
         let munged = self
             .pid("munged")
             .ok_or_else(|| self.failed("munged", "has ended"))?;
-        let namespace = format!("/proc/{}/ns/mnt", munged.0);
-        let file = File::open(&namespace).context(|| format!("cannot open {namespace}"))?;
-        Ok(View::Join(file, c_path(&chroot::root_of(&self.record.dir))))
+        let open = |what: &str| {
+            let path = format!("/proc/{}/{what}", munged.0);
+            File::open(&path).context(|| format!("cannot open {path}"))
+        };
+        Ok(View::Join(open("ns/mnt")?, open("root")?))
     }
 
     /// Pid and start time of a daemon that runs: `munged`, `slurmctld` or `slurmd.NODE`.

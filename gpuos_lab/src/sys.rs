@@ -168,9 +168,9 @@ pub(crate) enum View {
     Private,
     /// A new mount namespace whose root is built by these steps; then chroot to the path.
     Build(Vec<RootStep>, CString),
-    /// The mount namespace behind this file, and the root in it; the working directory is
-    /// kept where it exists there.
-    Join(File, CString),
+    /// The mount namespace behind the first file, and the root that the second one is opened on;
+    /// the working directory is kept where it exists there.
+    Join(File, File),
 }
 
 /// What a child does between fork and exec.
@@ -221,7 +221,9 @@ impl ChildSetup {
                 // SAFETY: the descriptor is open. The child of fork shares its root and working
                 // directory with nobody, as setns demands.
                 check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) })?;
-                enter_root(root)?;
+                // The root's path from here is not known where the lab was made in a chroot.
+                enter_dir(root)?;
+                enter_root(c".")?;
                 // SAFETY: `cwd` holds a terminated string (empty when unknown).
                 if !known || unsafe { libc::chdir(cwd.as_ptr()) } == -1 {
                     // SAFETY: a constant NUL-terminated string.
@@ -235,19 +237,56 @@ impl ChildSetup {
 
 /// A mount namespace of its own, that takes unmounts from outside and gives nothing back.
 fn own_mounts() -> io::Result<()> {
+    // SAFETY: a constant.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    match take_only(c"/") {
+        // "/" is a folder and no mount: a plain chroot.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => own_mounts_of_a_chroot(),
+        other => other,
+    }
+}
+
+/// From here on the mount at `at` and all below it give nothing to other namespaces.
+fn take_only(at: &CStr) -> io::Result<()> {
     let none = std::ptr::null::<libc::c_char>();
     let flags = libc::MS_REC | libc::MS_SLAVE;
-    // SAFETY: constant strings, and null where mount(2) allows null.
-    unsafe {
-        check(libc::unshare(libc::CLONE_NEWNS))?;
-        check(libc::mount(
-            none,
-            c"/".as_ptr(),
-            none,
-            flags,
-            std::ptr::null(),
-        ))
+    // SAFETY: a NUL-terminated string, and null where mount(2) allows null.
+    check(unsafe { libc::mount(none, at.as_ptr(), none, flags, std::ptr::null()) })
+}
+
+/// The mount that a chroot lies in has no name inside the chroot, and binding its root on itself
+/// would show outside while that mount is still shared. So the process steps out of the chroot, in
+/// its new namespace, for as long as it takes to mark the namespace's root.
+fn own_mounts_of_a_chroot() -> io::Result<()> {
+    /// No path is deeper; ".." at the top stays there.
+    const DEEPEST: u32 = libc::PATH_MAX as u32 / 2;
+    let root = open_dir(c"/")?;
+    let cwd = open_dir(c".")?;
+    enter_dir(&root)?;
+    // A root below the working directory does not stop "..".
+    enter_root(c"proc")?;
+    for _ in 0..DEEPEST {
+        // SAFETY: a constant NUL-terminated string.
+        check(unsafe { libc::chdir(c"..".as_ptr()) })?;
     }
+    take_only(c".")?;
+    enter_dir(&root)?;
+    enter_root(c".")?;
+    enter_dir(&cwd)
+}
+
+fn open_dir(at: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: `at` is NUL-terminated and alive.
+    let fd = unsafe { libc::open(at.as_ptr(), flags) };
+    check(fd)?;
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn enter_dir(dir: &impl AsRawFd) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the length of the call.
+    check(unsafe { libc::fchdir(dir.as_raw_fd()) })
 }
 
 /// Shows what is at `from` at `at` too, with all that is mounted below.
@@ -258,7 +297,56 @@ fn bind(from: &CStr, at: &CStr) -> io::Result<()> {
     check(unsafe { libc::mount(from.as_ptr(), at.as_ptr(), none, flags, std::ptr::null()) })
 }
 
-fn enter_root(root: &CString) -> io::Result<()> {
+fn enter_root(root: &CStr) -> io::Result<()> {
     // SAFETY: `root` is NUL-terminated and alive.
     check(unsafe { libc::chroot(root.as_ptr()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Neither a root that is no mount nor mounts made in it keep a child from mounts of its own.
+    #[test]
+    fn mounts_of_its_own_also_in_a_plain_chroot() {
+        if !is_root() {
+            eprintln!("SKIPPED mounts in a chroot: only root may make them");
+            return;
+        }
+        let root = std::env::temp_dir().join(format!("gpuos-chroot-{}", std::process::id()));
+        for dir in ["proc", "here"] {
+            std::fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        let path = c_path(&root);
+        let mut command = Command::new("/nothing");
+        // SAFETY: system calls only, on memory prepared here.
+        unsafe {
+            command.pre_exec(move || {
+                check(libc::chroot(path.as_ptr()))?;
+                check(libc::chdir(c"/here".as_ptr()))
+            });
+        }
+        let setup = ChildSetup {
+            new_session: false,
+            cgroups: Vec::new(),
+            view: View::Private,
+        };
+        setup.apply(&mut command);
+        // By a relative path: the working directory and the root are what they were.
+        let mounted = RootStep::Tmpfs(c"../here".into());
+        let made = RootStep::Mkdir(c"/here/new".into());
+        // SAFETY: as above; the child ends without returning.
+        unsafe {
+            command.pre_exec(move || {
+                mounted.run()?;
+                made.run()?;
+                libc::_exit(0)
+            });
+        }
+        let status = command.spawn().and_then(|mut child| child.wait());
+        let leaked = root.join("here/new").exists();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(status.unwrap().success());
+        assert!(!leaked, "the mount shows outside");
+    }
 }
