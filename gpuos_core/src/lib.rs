@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod explain;
+pub mod fabric;
 pub mod gpuset;
 pub mod hostlist;
 pub mod model;

@@ -81,6 +81,7 @@ fn keys_of(table: &str) -> Vec<String> {
 fn every_key_is_in_the_sample() {
     let sample = uncommented();
     let root: toml::Table = sample.parse().unwrap();
+    let nets: toml::Table = nets().parse().unwrap();
     for path in [
         "slurm",
         "policy",
@@ -90,14 +91,20 @@ fn every_key_is_in_the_sample() {
         "fabric",
         "fabric.level",
         "fabric.switch",
+        "fabric.net",
+        "fabric.net.switch",
+        "fabric.net.link",
     ] {
         let keys = keys_of(&match path {
             "slurm" | "policy" | "fabric" => format!("[{path}]"),
             "node-type.nic" => "[[node-type]]\n[[node-type.nic]]".into(),
+            "fabric.net.switch" => "[[fabric.net]]\n[[fabric.net.switch]]".into(),
+            "fabric.net.link" => "[[fabric.net]]\n[[fabric.net.link]]".into(),
             path => format!("[[{path}]]"),
         });
         assert!(!keys.is_empty(), "{path}");
-        let tables = tables_at(&toml::Value::Table(root.clone()), path);
+        let mut tables = tables_at(&toml::Value::Table(root.clone()), path);
+        tables.extend(tables_at(&toml::Value::Table(nets.clone()), path));
         for key in keys {
             assert!(
                 tables.iter().any(|table| table.contains_key(&key)),
@@ -122,4 +129,36 @@ fn tables_at(value: &toml::Value, path: &str) -> Vec<toml::Table> {
         .into_iter()
         .filter_map(|value| value.as_table().cloned());
     tables.collect()
+}
+
+/// The examples of `[[fabric.net]]`, which are indented, because they stand instead of the levels.
+fn nets() -> String {
+    let example = |line: &'static str| {
+        let rest = line.strip_prefix("#  ")?;
+        (rest.starts_with('[') || rest.contains(" = ")).then_some(rest)
+    };
+    let text: Vec<&str> = SAMPLE.lines().filter_map(example).collect();
+    text.join("\n")
+}
+
+#[test]
+fn every_kind_of_net_is_accepted() {
+    let config = Config::parse(&nets(), "sample").unwrap_or_else(|error| panic!("{error}"));
+    let names = ["a001", "a002", "b01", "c001", "d01", "e001", "f1", "f9"];
+    let facts = names.map(|name| NodeFacts {
+        name: name.into(),
+        gpus: 8,
+        gres_type: "h100".into(),
+        ..NodeFacts::default()
+    });
+    let cluster = config.cluster(&facts, None).unwrap();
+    let levels = cluster.fabric.levels.iter();
+    let levels: Vec<&str> = levels.map(|level| level.name.as_str()).collect();
+    assert_eq!(levels[0], "nvlink");
+    for level in [
+        "leaf", "spine", "core", "block2", "cube1", "group", "island",
+    ] {
+        assert!(levels.contains(&level), "{level}: {levels:?}");
+    }
+    assert_eq!(config.net(&cluster).unwrap().nodes(), names.len());
 }

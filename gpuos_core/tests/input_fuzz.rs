@@ -206,6 +206,20 @@ fn configs() {
          [[fabric.switch]]\nname = \"r1\"\nlevel = \"nvlink\"\nnodes = \"n[5-6]\"\n\
          [[fabric.switch]]\nname = \"r2\"\nlevel = \"nvlink\"\nnodes = \"n[12-13]\"\n",
     );
+    seeds.extend([
+        "[[fabric.net]]\nname = \"a\"\nkind = \"fat-tree\"\nnodes = \"n[0-7]\"\nnodes-per-switch = 2\n\
+         fanout = [2, 2]\noversubscription = [1, 2.5]\nborder-gbps = 9\n\
+         [[fabric.net]]\nname = \"b\"\nkind = \"torus\"\nnodes = \"n[8-15]\"\nsize = [2, 4]\nswitch-gbps = 25\n",
+        "[[fabric.net]]\nname = \"d\"\nkind = \"dragonfly\"\nnodes = \"n[0-15]\"\ngroups = 2\n\
+         switches-per-group = 4\nnodes-per-switch = 2\nglobal-links = 3\nglobal-gbps = 25\n\
+         [[fabric.net]]\nname = \"v\"\nkind = \"nvlink\"\nnodes = \"n[0-15]\"\nnodes-per-switch = 4\n",
+        "[[fabric.net]]\nname = \"g\"\nkind = \"graph\"\n[[fabric.net.switch]]\nname = \"a\"\nnodes = \"n[0-7]\"\n\
+         rail = 1\n[[fabric.net.switch]]\nname = \"b\"\nnodes = \"n[4-9]\"\n[[fabric.net.switch]]\nname = \"c\"\n\
+         [[fabric.net.link]]\nbetween = [\"a\", \"b\"]\ngbps = 50\nlinks = 2\n",
+        "[[fabric.net]]\nname = \"h\"\nkind = \"hypercube\"\nnodes = \"n[0-15]\"\ndimensions = 4\n",
+        "[[fabric.level]]\nname = \"leaf\"\nuplinks = 4\nuplink-gbps = 50\nrails = true\n\
+         [[fabric.switch]]\nname = \"l\"\nlevel = \"leaf\"\nnodes = \"n[0-3]\"\n",
+    ]);
     seeds.push(&keys);
     run(targets::config, &seeds);
 }

@@ -27,6 +27,8 @@ pub struct Site {
     pub cluster: Cluster,
     /// What could not be read and is missed: sentences.
     pub notes: Vec<String>,
+    /// Nodes that Slurm's topology file names and slurmctld does not have.
+    pub topology_strangers: Vec<String>,
 }
 
 impl Site {
@@ -39,7 +41,14 @@ impl Site {
         let (config_file, config) = read_config(machine, config, &running.directory())?;
         let facts = facts(machine, &running, &nodes, &mut notes);
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-        let fabric = fabric(machine, &running, &names, &mut notes);
+        let mut topology_strangers = Vec::new();
+        let fabric = fabric(
+            machine,
+            &running,
+            &names,
+            &mut notes,
+            &mut topology_strangers,
+        );
         let cluster = config.cluster(&facts, fabric.as_ref())?;
         Ok(Site {
             running,
@@ -48,6 +57,7 @@ impl Site {
             config_file,
             cluster,
             notes,
+            topology_strangers,
         })
     }
 
@@ -182,14 +192,15 @@ fn fabric(
     running: &Running,
     names: &[String],
     notes: &mut Vec<String>,
+    strangers: &mut Vec<String>,
 ) -> Option<Fabric> {
     let plugin = running.get("TopologyPlugin").unwrap_or("");
     if !plugin.contains("tree") && !plugin.contains("block") {
         return None;
     }
     match topology_file(machine, running) {
-        Some((path, Ok(file))) => {
-            let _ = path;
+        Some((_, Ok(file))) => {
+            strangers.extend(file.unknown_nodes(names));
             Some(file.fabric(names))
         }
         Some((_, Err(e))) => {

@@ -266,10 +266,11 @@ fn the_site_has_slurms_fabric_and_plans_on_it() {
 fn a_topology_file_is_preferred_to_what_slurmctld_shows() {
     let machine = machine("24.11.5").file(
         "/srv/lab/topology.conf",
-        "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[2-4]\n",
+        "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[2-4],n77\n",
     );
     let site = Site::read(&machine, None).unwrap();
     assert_eq!(site.cluster.fabric.levels[0].domains, ["a", "b"]);
+    assert_eq!(site.topology_strangers, ["n77"], "told by gpuos doctor");
 }
 
 #[test]

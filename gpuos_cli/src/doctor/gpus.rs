@@ -65,6 +65,17 @@ fn fabric(site: &Site, findings: &mut Findings) {
             "run `gpuos doctor` on the host of slurmctld, as a user who may read its files",
         );
     }
+    let strangers = site.topology_strangers.iter().map(String::as_str);
+    if !site.topology_strangers.is_empty() {
+        findings.warn(
+            "topology file",
+            format!(
+                "it names nodes that slurmctld does not have: {}",
+                compress(strangers)
+            ),
+            "correct the names, or take them out; gpuos leaves these nodes out of the fabric",
+        );
+    }
     let levels = &site.cluster.fabric.levels;
     let Some(narrowest) = levels.first() else {
         if site.nodes.len() > 1 {

@@ -1,4 +1,5 @@
-//! The fabric: `[[fabric.level]]` and `[[fabric.switch]]`, joined with Slurm's topology.
+//! The fabric: `[[fabric.level]]` and `[[fabric.switch]]`, joined with Slurm's topology, or
+//! `[[fabric.net]]`.
 
 use std::collections::HashMap;
 
@@ -6,9 +7,11 @@ use toml::Spanned;
 
 use super::check::{Check, quoted};
 use super::error::{ConfigError, Place};
-use super::raw::{RawFabric, RawSwitch};
+use super::net::{NetConfig, nvlink_level};
+use super::raw::{RawFabric, RawLevel, RawSwitch};
+use crate::fabric::{Island, Net, Uplink, levels_of, units};
 use crate::hostlist::{MAX_HOSTS, expand};
-use crate::model::{Fabric, FabricLevel, NO_DOMAIN};
+use crate::model::{Cluster, Fabric, FabricLevel, NO_DOMAIN};
 
 /// The most levels; a fat tree has three.
 const MAX_LEVELS: usize = 16;
@@ -18,12 +21,15 @@ const MAX_LEVELS: usize = 16;
 pub(crate) struct FabricConfig {
     levels: Vec<LevelConfig>,
     switches: Vec<SwitchConfig>,
+    nets: Vec<NetConfig>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 struct LevelConfig {
     name: String,
     gbps: Option<f32>,
+    uplink: Uplink,
+    rails: bool,
     place: Place,
 }
 
@@ -61,6 +67,8 @@ impl FabricConfig {
             fabric.levels.push(LevelConfig {
                 name,
                 gbps,
+                uplink: uplink(check, table)?,
+                rails: table.get_ref().rails.unwrap_or(false),
                 place: check.place(key),
             });
         }
@@ -83,7 +91,32 @@ impl FabricConfig {
             }
             fabric.switches.push(switch);
         }
+        fabric.nets = NetConfig::read_all(check, &raw.net)?;
+        fabric
+            .check_nets()
+            .map_err(|(place, message)| place.error(check.source.file, message))?;
         Ok(fabric)
+    }
+
+    /// Levels and nets describe the same thing, but for the level `nvlink`.
+    fn check_nets(&self) -> Result<(), (Place, String)> {
+        let mut kinds = self.nets.iter().map(NetConfig::is_nvlink);
+        let (nvlink, fabric) = (kinds.clone().any(|n| n), kinds.any(|n| !n));
+        let twice = |level: &&LevelConfig| match level.name == "nvlink" {
+            true => nvlink,
+            false => fabric,
+        };
+        match self.levels.iter().find(twice) {
+            Some(level) => Err((
+                level.place,
+                format!(
+                    "level {} is described beside [[fabric.net]], which makes its own levels; keep \
+                     one of the two",
+                    level.name
+                ),
+            )),
+            None => Ok(()),
+        }
     }
 
     fn read_switch(
@@ -141,12 +174,47 @@ impl FabricConfig {
         })
     }
 
-    /// Node names that switches list, with the place of the switch.
+    /// Node names that switches and nets list, with the place of the switch or net.
     pub fn node_names(&self) -> impl Iterator<Item = (&str, Place)> {
-        let of = |switch: &'_ SwitchConfig| switch.place;
-        self.switches
+        let switches = self
+            .switches
             .iter()
-            .flat_map(move |s| s.nodes.iter().map(move |node| (node.as_str(), of(s))))
+            .map(|switch| (&switch.nodes, switch.place));
+        let nets = self.nets.iter().map(|net| (&net.nodes, net.place));
+        let all = switches.chain(nets);
+        all.flat_map(|(nodes, place)| nodes.iter().map(move |node| (node.as_str(), place)))
+    }
+
+    fn islands(&self, index: &HashMap<&str, usize>) -> Vec<Island> {
+        let alone = self.nets.iter().filter(|net| !net.is_nvlink()).count() == 1;
+        let island = |net: &NetConfig| net.island(index, alone);
+        self.nets.iter().filter_map(island).collect()
+    }
+
+    /// The network of the cluster that [`FabricConfig::build`] made the levels of.
+    pub fn net(&self, file: &str, cluster: &Cluster) -> Result<Net, ConfigError> {
+        let names = cluster.nodes.iter().enumerate();
+        let index = names.map(|(at, node)| (node.name.as_str(), at)).collect();
+        let islands = self.islands(&index);
+        if islands.is_empty() {
+            let level = |name: &str| self.levels.iter().find(|level| level.name == name);
+            let levels = cluster.fabric.levels.iter().map(|l| level(&l.name));
+            let uplinks: Vec<Uplink> = levels
+                .clone()
+                .map(|level| level.map_or(Uplink::Full, |level| level.uplink))
+                .collect();
+            let rails = levels.flatten().any(|level| level.rails);
+            return Ok(Net::of_levels(cluster, &uplinks, rails));
+        }
+        let nvlink = cluster
+            .fabric
+            .levels
+            .iter()
+            .find(|level| level.name == "nvlink");
+        Net::new(cluster, &islands, nvlink).map_err(|message| {
+            let place = self.nets.first().map(|net| net.place).unwrap_or_default();
+            place.error(file, message)
+        })
     }
 
     /// The levels in the order of gpuos.toml, then those that only Slurm knows. A level
@@ -164,7 +232,11 @@ impl FabricConfig {
             .enumerate()
             .map(|(at, name)| (*name, at))
             .collect();
-        let mut levels: Vec<FabricLevel> = Vec::new();
+        let islands = self.islands(&index);
+        let nvlink = nvlink_level(&self.nets, &index, node_names.len());
+        // A net of its own is the whole fabric: Slurm's topology says nothing then.
+        let slurm = if islands.is_empty() { slurm } else { &empty };
+        let mut levels: Vec<FabricLevel> = nvlink.into_iter().collect();
         for (at, level) in self.levels.iter().enumerate() {
             let switches: Vec<&SwitchConfig> = self
                 .switches
@@ -184,25 +256,66 @@ impl FabricConfig {
                 }
                 (false, _) => {
                     let below: Vec<&FabricLevel> = levels.iter().chain(&slurm.levels).collect();
-                    join(file, &level.name, &switches, &index, &below)?
+                    join(file, &level.name, &switches, &self.switches, &index, &below)?
                 }
             };
             built.gbps = level.gbps.unwrap_or(built.gbps);
             levels.push(built);
         }
+        levels.extend(levels_of(node_names.len(), &islands).levels);
         for level in &slurm.levels {
             if !levels.iter().any(|other| other.name == level.name) {
                 levels.push(level.clone());
             }
         }
-        if let Some(first) = self.levels.first() {
-            nested(&levels, node_names).map_err(|message| first.place.error(file, message))?;
+        let levels_at = self.levels.iter().map(|level| level.place);
+        if let Some(first) = levels_at
+            .chain(self.nets.iter().map(|net| net.place))
+            .next()
+        {
+            nested(&levels, node_names).map_err(|message| first.error(file, message))?;
         }
         Ok(Fabric { levels })
     }
 }
 
-fn hosts<T>(check: Check, at: &Spanned<T>, list: &str) -> Result<Vec<String>, ConfigError> {
+/// What a switch of a level has upwards.
+fn uplink(check: Check, table: &Spanned<RawLevel>) -> Result<Uplink, ConfigError> {
+    let raw = table.get_ref();
+    let links = check.int("uplinks", &raw.uplinks, 1..=1 << 16, 1)?;
+    let gbps = check.gbps("uplink-gbps", &raw.uplink_gbps, 0.0)?;
+    match (&raw.oversubscription, &raw.uplink_gbps) {
+        (Some(ratio), None) if raw.uplinks.is_none() => {
+            match (1.0..=1000.0).contains(ratio.get_ref()) {
+                true => Ok(Uplink::Oversubscribed(
+                    (ratio.get_ref() * 1000.0).round() as u32
+                )),
+                false => {
+                    let form = "a ratio from 1 to 1000: 2 for 2:1";
+                    Err(check.refuse("oversubscription", ratio, ratio.get_ref(), form))
+                }
+            }
+        }
+        (Some(ratio), _) => {
+            let message = "write either oversubscription, or uplinks and uplink-gbps";
+            Err(check.error(ratio, message))
+        }
+        (None, Some(_)) if gbps > 0.0 => Ok(Uplink::Units(units(f64::from(gbps) * links as f64))),
+        (None, _) => match &raw.uplinks {
+            Some(links) => Err(check.error(
+                links,
+                "uplinks need the rate of one; add a line uplink-gbps = 50",
+            )),
+            None => Ok(Uplink::Full),
+        },
+    }
+}
+
+pub(crate) fn hosts<T>(
+    check: Check,
+    at: &Spanned<T>,
+    list: &str,
+) -> Result<Vec<String>, ConfigError> {
     let names = expand(list).map_err(|error| check.error(at, error.to_string()))?;
     match names.is_empty() {
         true => Err(check.error(at, "the list is empty; write names such as n[1-4]")),
@@ -215,6 +328,7 @@ fn join(
     file: &str,
     level: &str,
     switches: &[&SwitchConfig],
+    all: &[SwitchConfig],
     index: &HashMap<&str, usize>,
     below: &[&FabricLevel],
 ) -> Result<FabricLevel, ConfigError> {
@@ -231,14 +345,22 @@ fn join(
                 Some((*level, domain as u32))
             });
             let (level, domain) = found.ok_or_else(|| {
-                let message = format!(
-                    "switch {} has no switch {child} below it; name switches of narrower levels",
-                    switch.name
-                );
+                let message = match all.iter().any(|other| other.name == *child) {
+                    true => format!(
+                        "switch {} of level {level} has {child} below it, which is of the same or a \
+                         wider level: that makes a circle, or the levels are in the wrong order; \
+                         name switches of narrower levels",
+                        switch.name
+                    ),
+                    false => format!(
+                        "switch {} has no switch {child} below it; name switches of narrower levels",
+                        switch.name
+                    ),
+                };
                 switch.place.error(file, message)
             })?;
-            let all = level.domain_of.iter().enumerate();
-            members.extend(all.filter(|(_, of)| **of == domain).map(|(node, _)| node));
+            let nodes = level.domain_of.iter().enumerate();
+            members.extend(nodes.filter(|(_, of)| **of == domain).map(|(node, _)| node));
         }
         for node in members {
             let owner = domain_of[node];

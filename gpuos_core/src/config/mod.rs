@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
+use crate::fabric::Net;
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
 use crate::options::{OptionError, placement_of, topology_of};
@@ -15,6 +16,7 @@ use crate::plan::{Placement, TopologyWish};
 mod check;
 mod error;
 mod fabric;
+mod net;
 mod node_type;
 mod raw;
 
@@ -214,6 +216,14 @@ impl Config {
             nodes: out,
             fabric: self.fabric.build(&self.file, &names, fabric_from_slurm)?,
         })
+    }
+
+    /// The network of a cluster that [`Config::cluster`] made: its links, routes and rates.
+    ///
+    /// # Errors
+    /// None that [`Config::cluster`] would not have found.
+    pub fn net(&self, cluster: &Cluster) -> Result<Net, ConfigError> {
+        self.fabric.net(&self.file, cluster)
     }
 
     fn checked(&self, rule: &Rule, facts: &NodeFacts) -> Result<Arc<NodeType>, ConfigError> {

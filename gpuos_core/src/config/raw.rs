@@ -84,10 +84,53 @@ pub(crate) struct RawRule {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-#[serde(expecting = "a table: write [[fabric.level]] or [[fabric.switch]]")]
+#[serde(expecting = "a table: write [[fabric.level]], [[fabric.switch]] or [[fabric.net]]")]
 pub(crate) struct RawFabric {
     pub level: Vec<Spanned<RawLevel>>,
     pub switch: Vec<Spanned<RawSwitch>>,
+    pub net: Vec<Spanned<RawNet>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.net]]")]
+pub(crate) struct RawNet {
+    pub name: Option<Spanned<String>>,
+    pub kind: Option<Spanned<String>>,
+    pub nodes: Option<Spanned<String>>,
+    pub node_gbps: Option<Spanned<f64>>,
+    pub border_gbps: Option<Spanned<f64>>,
+    pub nodes_per_switch: Option<Spanned<i64>>,
+    pub switch_gbps: Option<Spanned<f64>>,
+    pub fanout: Option<Spanned<Vec<i64>>>,
+    pub uplinks: Option<Spanned<Vec<i64>>>,
+    pub oversubscription: Option<Spanned<Vec<f64>>>,
+    pub size: Option<Spanned<Vec<i64>>>,
+    pub dimensions: Option<Spanned<i64>>,
+    pub groups: Option<Spanned<i64>>,
+    pub switches_per_group: Option<Spanned<i64>>,
+    pub global_links: Option<Spanned<i64>>,
+    pub global_gbps: Option<Spanned<f64>>,
+    pub switch: Option<Vec<Spanned<RawNetSwitch>>>,
+    pub link: Option<Vec<Spanned<RawNetLink>>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.net.switch]]")]
+pub(crate) struct RawNetSwitch {
+    pub name: Option<Spanned<String>>,
+    pub nodes: Option<Spanned<String>>,
+    pub rail: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[fabric.net.link]]")]
+pub(crate) struct RawNetLink {
+    pub between: Option<Spanned<Vec<String>>>,
+    pub gbps: Option<Spanned<f64>>,
+    pub links: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,6 +139,10 @@ pub(crate) struct RawFabric {
 pub(crate) struct RawLevel {
     pub name: Option<Spanned<String>>,
     pub gbps: Option<Spanned<f64>>,
+    pub uplinks: Option<Spanned<i64>>,
+    pub uplink_gbps: Option<Spanned<f64>>,
+    pub oversubscription: Option<Spanned<f64>>,
+    pub rails: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]

@@ -56,6 +56,21 @@ struct Written {
 }
 
 impl TopologyFile {
+    /// Nodes that the file names and that are not among `node_names`: they do no harm, and
+    /// `gpuos doctor` shows them.
+    pub fn unknown_nodes(&self, node_names: &[String]) -> Vec<String> {
+        let known: std::collections::HashSet<&str> =
+            node_names.iter().map(String::as_str).collect();
+        let (Shape::Tree(switches) | Shape::Block(switches)) = &self.shape else {
+            return Vec::new();
+        };
+        let named = switches.iter().flat_map(|switch| &switch.nodes);
+        named
+            .filter(|node| !known.contains(node.as_str()))
+            .cloned()
+            .collect()
+    }
+
     /// The levels and domains, for nodes in the order of `node_names`. Nodes that the file
     /// does not name are in no domain; a node under two leaf switches counts to the first.
     pub fn fabric(&self, node_names: &[String]) -> Fabric {
@@ -199,11 +214,21 @@ fn build_tree(written: Vec<Written>, file: &str) -> Result<Vec<Switch>, ConfigEr
             break;
         }
         if round > MAX_LEVELS {
+            // A switch above the circle is as high as one in it: go down from the highest until a
+            // switch comes again.
+            let higher = |&at: &usize| (switches[at].height, usize::MAX - at);
+            let mut at = (0..switches.len()).max_by_key(higher).unwrap_or(0);
+            let mut seen = vec![false; switches.len()];
+            while !std::mem::replace(&mut seen[at], true) {
+                let below = switches[at].children.iter().copied();
+                at = below.max_by_key(higher).unwrap_or(at);
+            }
             let message = format!(
-                "the switches form a circle, or more than {MAX_LEVELS} levels; \
-                 each switch belongs under one other switch"
+                "the switches form a circle through {}, or more than {MAX_LEVELS} levels; \
+                 each switch belongs under one other switch",
+                switches[at].name
             );
-            return Err(Place::default().error(file, message));
+            return Err(written[at].place.error(file, message));
         }
     }
     Ok(switches)

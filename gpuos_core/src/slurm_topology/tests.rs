@@ -90,6 +90,11 @@ fn broken_conf_says_where() {
             "needs either",
         ),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a", "circle"),
+        (
+            "SwitchName=l Nodes=n1\nSwitchName=top Switches=a\n\nSwitchName=a Switches=b,l\n\
+             SwitchName=b Switches=c\nSwitchName=c Switches=a",
+            "a circle through",
+        ),
         ("SwitchName=a Nodes=n[1-", "not a hostlist"),
         ("SwitchName=a Nodes", "write Key=Value"),
         ("SwitchName=a Nodes=", "Nodes has no value"),

@@ -3,6 +3,8 @@
 
 use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::explain::{MAX_NOTE, Note};
+use gpuos_core::fabric::{Compact, Net, Promises, Scratch};
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::{MAX_HOSTS, compress, expand};
 use gpuos_core::model::{Cluster, Fabric, NO_DOMAIN};
 use gpuos_core::options::{
@@ -63,7 +65,13 @@ pub fn config(text: &str) {
             let (nodes, slurm) = (nodes(), slurm_fabric());
             for fabric in [None, Some(&slurm)] {
                 match config.cluster(&nodes, fabric) {
-                    Ok(cluster) => sound(&cluster, nodes.len()),
+                    Ok(cluster) => {
+                        sound(&cluster, nodes.len());
+                        let net = config
+                            .net(&cluster)
+                            .expect("what the cluster accepts holds");
+                        sound_net(&net);
+                    }
                     Err(error) => sentence(&error.to_string()),
                 }
             }
@@ -159,6 +167,24 @@ fn sound(cluster: &Cluster, nodes: usize) {
         assert!(node_type.nvlink_gbps.is_finite() && node_type.pcie_gbps.is_finite());
     }
     sound_fabric(&cluster.fabric, nodes);
+}
+
+/// Routes end, stay inside the net, and a gang over all nodes has a rate.
+fn sound_net(net: &Net) {
+    let nodes = net.nodes() as u32;
+    for (a, b) in (0..nodes).flat_map(|a| (0..a).map(move |b| (a, b))) {
+        for link in net.path((a, 0), (b, 0)) {
+            assert!((link as usize) < net.links());
+            assert!(!net.link_name(link).is_empty());
+        }
+    }
+    let gang: Vec<(u32, GpuSet)> = (0..nodes).map(|node| (node, GpuSet::EMPTY)).collect();
+    let (mut promises, mut scratch) = (Promises::new(net), Scratch::new(net));
+    let promise = promises.add(net, &mut scratch, &gang, 1000);
+    assert!(net.bandwidth(&promises, &mut scratch, &gang) > 0);
+    promises.remove(net, &mut scratch, &gang, promise);
+    assert!(promises.is_empty());
+    net.compact(&mut Compact::default(), 5, 4, |node| node % 2 == 0);
 }
 
 fn sound_fabric(fabric: &Fabric, nodes: usize) {

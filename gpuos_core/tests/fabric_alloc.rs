@@ -1,0 +1,76 @@
+//! Bandwidth and promises allocate nothing after the first calls: they run inside slurmctld's
+//! locks. This test has a binary of its own, because it counts allocations.
+
+mod plan_support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use gpuos_core::fabric::{Compact, Net, Promises, Scratch, Uplink};
+use gpuos_core::gpuset::GpuSet;
+use plan_support::*;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`; the memory is the system's.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn work(net: &Net, promises: &mut Promises, scratch: &mut Scratch, compact: &mut Compact) -> u64 {
+    let mut sum = 0;
+    for (first, step, size) in [(0, 1, 2), (3, 7, 64), (1, 1, 400), (5, 40, 20)] {
+        let node = |at: u32| ((first + at * step) % 1250, GpuSet::first(8));
+        let mut nodes = [(0, GpuSet::EMPTY); 400];
+        for (at, slot) in nodes[..size].iter_mut().enumerate() {
+            *slot = node(at as u32);
+        }
+        let promise = promises.add(net, scratch, &nodes[..size], 1000);
+        sum += u64::from(net.bandwidth(promises, scratch, &nodes[..size]));
+        promises.remove(net, scratch, &nodes[..size], promise);
+        net.compact(compact, size, 4, |node| node % 3 != 0);
+        sum += compact.len() as u64;
+    }
+    sum
+}
+
+#[test]
+fn nothing_is_allocated_once_warm() {
+    let cluster = tree(nvswitch(), 1250, 32, 8);
+    let net = Net::of_levels(&cluster, &[Uplink::Oversubscribed(2000)], true);
+    let (mut promises, mut scratch) = (Promises::new(&net), Scratch::new(&net));
+    let mut compact = Compact::default();
+    let first = work(&net, &mut promises, &mut scratch, &mut compact);
+    let before = ALLOCATIONS.get();
+    let again = work(&net, &mut promises, &mut scratch, &mut compact);
+    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(again, first);
+    assert!(promises.is_empty());
+}
