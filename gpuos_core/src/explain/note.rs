@@ -3,6 +3,8 @@
 //! One line, at most [`MAX_NOTE`] bytes, for people and for `gpuos why`:
 //! `gpuos: level=leaf domain=l3 bus=50 gpus=n[1-7]:0-7,n8:0-3`.
 
+use std::ops::Range;
+
 use crate::gpuset::{GpuSet, MAX_GPUS};
 use crate::hostlist::{compress, expand};
 use crate::model::Cluster;
@@ -155,9 +157,7 @@ impl Note {
     /// The note in a job's comment, which may hold other texts beside it. `None` when there
     /// is no note, or one that is damaged.
     pub fn parse(comment: &str) -> Option<Note> {
-        let line = comment
-            .split(BESIDE)
-            .find_map(|part| part.trim().strip_prefix(MARK))?;
+        let line = &comment[find(comment)?][MARK.len()..];
         let mut note = Note::default();
         for field in line.split_whitespace() {
             let (name, value) = field.split_once('=')?;
@@ -218,11 +218,33 @@ pub fn beside(comment: &str, note: &str) -> String {
 
 /// The comment without gpuos's note.
 pub fn without(comment: &str) -> String {
-    let parts = comment.split(BESIDE).map(str::trim);
-    let others: Vec<&str> = parts
-        .filter(|p| !p.is_empty() && !p.starts_with(MARK))
-        .collect();
-    others.join(BESIDE)
+    let mut others = comment.trim().to_string();
+    while let Some(note) = find(&others) {
+        let before = others[..note.start].trim_end();
+        let before = before.strip_suffix(BESIDE.trim()).unwrap_or(before);
+        let after = others[note.end..].trim_start();
+        let after = after.strip_prefix(BESIDE.trim()).unwrap_or(after);
+        let parts = [before.trim(), after.trim()];
+        let left: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        others = left.join(BESIDE);
+    }
+    others
+}
+
+/// Where the first note stands: at the start, or after [`BESIDE`]. A text before it may end in a
+/// bar itself, so the comment is not cut into parts from the left.
+fn find(comment: &str) -> Option<Range<usize>> {
+    let starts = |at: usize| {
+        let before = &comment[..at];
+        let trimmed = before.trim_end();
+        trimmed.is_empty() || trimmed.len() < before.len() && trimmed.ends_with(" |")
+    };
+    let mut marks = comment.match_indices(MARK).map(|(at, _)| at);
+    let start = marks.find(|&at| starts(at))?;
+    // The space that ends the mark belongs to no bar.
+    let inside = start + MARK.len();
+    let end = comment[inside..].find(BESIDE);
+    Some(start..end.map_or(comment.len(), |end| inside + end))
 }
 
 /// Reads what [`GpuSet`] displays as: `0-3,6`, `-` for none.

@@ -252,6 +252,15 @@ proptest! {
     }
 
     #[test]
+    fn a_note_is_found_beside_any_text(text in "[ |a]{0,12}(gpuos: (level=x)?)?[ |a]{0,12}") {
+        let note = Note { level: "leaf".into(), ..Note::default() };
+        let once = note.write_into(&text);
+        prop_assert_eq!(Note::parse(&once), Some(note.clone()), "{}", once);
+        prop_assert_eq!(note.write_into(&once), once);
+        prop_assert_eq!(Note::parse(&without(&text)), None);
+    }
+
+    #[test]
     fn gpu_sets_read_back(bits in any::<u64>()) {
         let set = GpuSet(bits);
         prop_assert_eq!(parse_gpus(&set.to_string()), Some(set));
