@@ -21,6 +21,9 @@ const MAX_WORD: usize = 64;
 
 const MARK: &str = "gpuos: ";
 
+/// How every note begins; the mark alone may be somebody's text.
+const START: &str = "gpuos: level=";
+
 /// What stands between a note and another text in the same field.
 const BESIDE: &str = " | ";
 
@@ -239,12 +242,10 @@ fn find(comment: &str) -> Option<Range<usize>> {
         let trimmed = before.trim_end();
         trimmed.is_empty() || trimmed.len() < before.len() && trimmed.ends_with(" |")
     };
-    let mut marks = comment.match_indices(MARK).map(|(at, _)| at);
+    let mut marks = comment.match_indices(START).map(|(at, _)| at);
     let start = marks.find(|&at| starts(at))?;
-    // The space that ends the mark belongs to no bar.
-    let inside = start + MARK.len();
-    let end = comment[inside..].find(BESIDE);
-    Some(start..end.map_or(comment.len(), |end| inside + end))
+    let end = comment[start..].find(BESIDE);
+    Some(start..end.map_or(comment.len(), |end| start + end))
 }
 
 /// Reads what [`GpuSet`] displays as: `0-3,6`, `-` for none.
