@@ -5,7 +5,8 @@ use std::sync::{Mutex, TryLockError};
 
 use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
-use slurm_ffi::handles::{Job, NodeTable, for_each_job};
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::handles::{Job, NodeTable, for_each_job, gres_data};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, log, mem};
@@ -15,6 +16,7 @@ use crate::cluster;
 use crate::ledger::{Held, Ledger};
 use crate::note::Pending;
 use crate::reasons::Reasons;
+use crate::registration::{KeptOut, Registration};
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
@@ -58,6 +60,7 @@ pub struct Engine {
     pub(crate) steering: Steering,
     pub(crate) ledger: Ledger,
     pub(crate) reasons: Reasons,
+    registration: Registration,
     memory_counts: bool,
 }
 
@@ -109,6 +112,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         steering: Steering::default(),
         ledger: Ledger::default(),
         reasons: Reasons::default(),
+        registration: Registration::default(),
         memory_counts: memory_counts(layout),
         fields,
         release,
@@ -137,12 +141,18 @@ fn with(work: impl FnOnce(&mut Engine)) {
 /// Steers one call, or hands it on as it came.
 pub fn job_test(call: &Call) -> c_int {
     let mut answer = None;
+    let mut kept_out = None;
     with(|engine| {
         if engine.trusts(call) {
+            kept_out = engine.keep_out(call);
             answer = engine.decide(call);
         }
     });
-    answer.unwrap_or_else(|| call.forward())
+    let code = answer.unwrap_or_else(|| call.forward());
+    if let Some(kept_out) = kept_out.filter(|_| code == 0) {
+        kept_out.done();
+    }
+    code
 }
 
 /// A job is about to start on the nodes that it was given last.
@@ -170,6 +180,7 @@ pub fn forget_nodes() {
         engine.planner = None;
         engine.snapshot.signatures.clear();
         engine.ledger.clear();
+        engine.registration.clear();
     });
 }
 
@@ -186,6 +197,26 @@ pub fn reload() {
 }
 
 impl Engine {
+    /// Takes nodes out of a GPU job's candidates that slurmctld does not know well enough yet; also when it
+    /// asks for the time of a start, lest backfill plan a start that is then refused.
+    fn keep_out<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
+        if !self.settings.config.slurm.steer {
+            return None;
+        }
+        // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
+        // release whose layout the self-check accepted.
+        unsafe {
+            let job = Job::new(call.job, self.layout)?;
+            let candidates = Bitmap::new(call.nodes)?;
+            let asked = gres_data(self.api, self.layout, job.gres_list(), self.gpu_id);
+            if asked.items().is_empty() {
+                return None;
+            }
+            let (release, source) = (self.release, self.source());
+            self.registration.keep_out(release, &source, candidates)
+        }
+    }
+
     /// Where snapshots read from.
     pub(crate) fn source(&self) -> Source<'static> {
         Source {

@@ -9,6 +9,9 @@ use crate::bits::Bitmap;
 use crate::handles::{field, place, text};
 use crate::layout::{GresJob, GresNode};
 
+/// Slurm's "not set" for 64-bit values.
+const NO_VAL64: u64 = 0xffff_ffff_ffff_fffe;
+
 /// Slurm's `gres_node_state_t` of one GRES on one node, borrowed for the length of one call.
 #[derive(Clone, Copy)]
 pub struct NodeGres<'a> {
@@ -39,6 +42,13 @@ impl<'a> NodeGres<'a> {
     /// Slurm's pointer, to come back with within the same call.
     pub fn raw(self) -> *mut c_void {
         self.pointer
+    }
+
+    /// Whether slurmctld has the GPUs from slurm.conf and saved state alone, with types but without the
+    /// topology that the node registers.
+    pub fn is_provisional(self) -> bool {
+        let found: u64 = self.get(self.layout.gres_cnt_found);
+        found == NO_VAL64 && self.topologies() == 0 && self.get::<u16>(self.layout.type_cnt) > 0
     }
 
     /// Units that exist (`gres_cnt_avail`).

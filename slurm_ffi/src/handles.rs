@@ -331,6 +331,14 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.sched_weight)
     }
 
+    /// Whether Slurm's power saving has the node off, or turns it on or off.
+    pub fn power_saved(self) -> bool {
+        // NODE_STATE_CLOUD, _POWERED_DOWN, _POWERING_UP, _POWERING_DOWN, _POWER_DOWN, _POWER_UP and
+        // _POWER_DRAIN of slurm.h.
+        const FLAGS: u32 = 1 << 7 | 1 << 12 | 1 << 14 | 1 << 18 | 1 << 23 | 1 << 24 | 1 << 25;
+        self.get::<u32>(self.layout.node.node_state) & FLAGS != 0
+    }
+
     /// Sockets.
     pub fn sockets(self) -> u16 {
         self.get(self.layout.node.tot_sockets)

@@ -155,8 +155,8 @@ layout! {
     /// Slurm's `part_record_t`.
     PartRecord = "part_record" { magic, max_share }
     /// Slurm's `node_record_t`.
-    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, real_memory,
-        sched_weight, tot_sockets }
+    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_state,
+        real_memory, sched_weight, tot_sockets }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
@@ -166,7 +166,7 @@ layout! {
     }
     /// Slurm's `gres_node_state_t`.
     GresNode = "gres_node_state" {
-        gres_cnt_avail, gres_cnt_alloc, gres_bit_alloc, topo_cnt, link_len, links_cnt, topo_core_bitmap,
+        gres_cnt_found, gres_cnt_avail, gres_cnt_alloc, gres_bit_alloc, topo_cnt, link_len, links_cnt, topo_core_bitmap,
         topo_gres_bitmap, topo_gres_cnt_alloc, topo_gres_cnt_avail, topo_type_id, topo_type_name, type_cnt,
         type_cnt_alloc, type_id, type_name,
     }

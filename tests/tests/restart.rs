@@ -1,0 +1,125 @@
+//! From a start of slurmctld to the registration of a node. Slurm 22.05 starts GPU jobs in between that
+//! get no GPU in their record, and does not give back what it took off the node for them: here it is shown
+//! with stock Slurm, and that it does not happen with gpuos.
+
+use std::fs;
+
+use gpuos_lab::Suite;
+use gpuos_tests::show::{self, Used};
+use gpuos_tests::{Cluster, Setup, per_suite};
+
+per_suite!(
+    stock_22_05_loses_gpus_before_a_node_registers,
+    gpu_jobs_wait_until_their_node_has_registered,
+);
+
+/// A job on n1 and its slurmstepd.
+struct Stepd {
+    job: u32,
+    pid: String,
+}
+
+impl Stepd {
+    fn start(cluster: &Cluster) -> Stepd {
+        let job = cluster.sbatch(&["-w", "n1"], "echo $PPID > stepd; sleep 600");
+        let file = cluster.lab.dir().join("work/stepd");
+        let pid = cluster.until("the job has named its slurmstepd", || {
+            let text = fs::read_to_string(&file).ok()?;
+            text.ends_with('\n').then(|| text.trim().to_string())
+        });
+        Stepd { job, pid }
+    }
+
+    fn signal(&self, cluster: &Cluster, name: &str) {
+        cluster.run("sh", &["-c", &format!("kill -{name} {}", self.pid)]);
+    }
+
+    /// Restarts slurmctld. n1 answers it and can have jobs, but does not register: before that, its slurmd
+    /// asks each slurmstepd, and this one is stopped.
+    fn keeps_n1_from_registering(&self, cluster: &Cluster) {
+        self.signal(cluster, "STOP");
+        cluster.restart_slurmctld();
+    }
+
+    fn end(self, cluster: &Cluster) {
+        self.signal(cluster, "CONT");
+        cluster.cancel(&[self.job]);
+    }
+}
+
+fn has_no_gpu(cluster: &Cluster, job: u32) -> bool {
+    cluster.gpus(job).values().all(Vec::is_empty)
+}
+
+fn stock_22_05_loses_gpus_before_a_node_registers(suite: &Suite) {
+    let Some(cluster) = Setup::new("unregistered-stock", suite).stock().up() else {
+        return;
+    };
+    let stepd = Stepd::start(&cluster);
+    stepd.keeps_n1_from_registering(&cluster);
+    let job = cluster.start(&["--gres=gpu:2", "-w", "n1"]);
+    let typed = cluster.start(&["--gres=gpu:a40:1", "-w", "n1"]);
+    assert!(!has_no_gpu(&cluster, typed), "{}", cluster.show(typed));
+    if !cluster.lab.version().starts_with("22.05") {
+        assert!(!has_no_gpu(&cluster, job), "{}", cluster.show(job));
+        stepd.end(&cluster);
+        return cluster.drained();
+    }
+    assert!(has_no_gpu(&cluster, job), "{}", cluster.show(job));
+    cluster.cancel(&[job, typed]);
+    stepd.end(&cluster);
+    let left = Used {
+        gpus: 2,
+        index: vec![0, 1],
+        ..Used::default()
+    };
+    cluster.until("two GPUs of n1 are left in use by nobody", || {
+        (cluster.used()["n1"] == left).then_some(())
+    });
+    // What an administrator does: it counts anew.
+    cluster.lab.reconfigure().expect("reconfigures");
+    cluster.until("a reconfigure gives them back", || {
+        (cluster.used()["n1"] == Used::default()).then_some(())
+    });
+}
+
+fn gpu_jobs_wait_until_their_node_has_registered(suite: &Suite) {
+    let mut setup = Setup::new("unregistered", suite);
+    setup.spec.nodes = 1.into();
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let before = cluster.start(&["--gres=gpu:1"]);
+    let stepd = Stepd::start(&cluster);
+    stepd.keeps_n1_from_registering(&cluster);
+    let forms = [
+        "--gres=gpu:2",
+        "--gpus=1",
+        "--gpus-per-task=1 -n2 -N1",
+        "--gpus=1 --gpuos=off",
+    ];
+    let jobs = forms.map(|form| {
+        let options: Vec<&str> = form.split(' ').collect();
+        cluster.sbatch(&options, "sleep 600")
+    });
+    // It was submitted last, and n1 is open for it.
+    cluster.start(&[]);
+    if cluster.lab.version().starts_with("22.05") {
+        for job in jobs {
+            assert!(
+                cluster.show(job).contains("JobState=PENDING"),
+                "{}",
+                cluster.show(job)
+            );
+        }
+    }
+    stepd.end(&cluster);
+    let mut held = cluster.gpus(before)["n1"].clone();
+    for job in jobs {
+        cluster.wait(job, &["RUNNING"]);
+        held.extend(&cluster.gpus(job)["n1"]);
+    }
+    held.sort_unstable();
+    assert_eq!(held, show::indices("0-6"), "each GPU once");
+    cluster.drained();
+}
