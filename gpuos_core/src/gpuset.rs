@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The most GPUs that one node can have here.
 pub const MAX_GPUS: usize = 64;
 
 /// A set of GPUs of one node: bit `i` is the GPU with Slurm's index `i` (the
 /// `IDX` of `scontrol show job -d`, and the order of `File=` in gres.conf).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct GpuSet(pub u64);
 
 impl GpuSet {

@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// How two GPUs of one node reach each other, in the terms of `nvidia-smi topo -m`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Link {
     /// The GPU itself (`X`).
     Same,
@@ -68,7 +70,7 @@ impl FromStr for Link {
 }
 
 /// A network adapter of a node, and the GPUs nearest to it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Nic {
     /// Device name, for example `mlx5_0`.
     pub name: String,
@@ -83,7 +85,7 @@ pub struct Nic {
 }
 
 /// What all nodes of one kind have in common.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeType {
     /// Name in gpuos.toml, for example `dgx-h100`.
     pub name: String,
@@ -139,7 +141,7 @@ pub struct Node {
 pub const NO_DOMAIN: u32 = u32::MAX;
 
 /// One level of the fabric above the node, for example all leaf switches.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct FabricLevel {
     /// Name of the level, lower case: `nvlink`, `leaf`, `spine`, `core`, `block`, …
     pub name: String,
@@ -155,7 +157,7 @@ pub struct FabricLevel {
 /// The fabric between the nodes: levels from the narrowest to the widest. Domains of a level
 /// lie inside domains of the next one. Nodes in no common domain reach each other at the
 /// level `any`.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Fabric {
     /// From the narrowest (an NVLink domain across nodes, then leaf switches) to the widest.
     pub levels: Vec<FabricLevel>,

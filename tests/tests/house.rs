@@ -39,8 +39,8 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     ("gpuos_bench", &["gpuos_lab"]),
 ];
 
-/// Crates from outside that gpuos_core may use, directly: they read text and do nothing else.
-const PURE: [&str; 4] = ["saphyr-parser", "serde", "toml", "proptest"];
+/// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.
+const PURE: [&str; 5] = ["postcard", "saphyr-parser", "serde", "toml", "proptest"];
 
 /// Licences that a dependency may have.
 const ALLOWED: [&str; 12] = [

@@ -1,10 +1,12 @@
 //! What goes into a plan and what comes out of it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::gpuset::GpuSet;
 
 /// How close together the GPUs of a job have to be, by name of the level: `node`, `nvlink`,
 /// a level of the fabric (`leaf`, …) or `any`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TopologyWish {
     /// Level name, lower case.
     pub level: String,
@@ -13,7 +15,7 @@ pub struct TopologyWish {
 }
 
 /// Which of several equally close places is taken (`--gpuos-placement`).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Placement {
     /// By what stays usable for the next job (the default).
     #[default]
@@ -29,7 +31,7 @@ pub enum Placement {
 }
 
 /// How many GPUs a job wants, in the form in which it asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum GpuShape {
     /// `--gres=gpu:N`, `--gpus-per-node=N`: exactly N on each node.
     PerNode(u32),
@@ -48,7 +50,7 @@ pub enum GpuShape {
 }
 
 /// A job's request as the planner sees it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// Fewest nodes.
     pub min_nodes: u32,
@@ -93,7 +95,7 @@ impl Request {
 }
 
 /// What is free on a node for this request. One entry per node, by node index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeState {
     /// Whether the scheduler offers this node to the job at all.
     pub candidate: bool,
@@ -110,7 +112,7 @@ pub struct NodeState {
 }
 
 /// One node of a choice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeChoice {
     /// Node index.
     pub node: u32,
@@ -120,7 +122,7 @@ pub struct NodeChoice {
 }
 
 /// Nodes and GPUs for one job, and the figures behind the choice.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Choice {
     /// The nodes, ascending by index.
     pub nodes: Vec<NodeChoice>,
@@ -144,7 +146,7 @@ pub struct Choice {
 }
 
 /// What the numbers of [`Wait::Level`] count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Unit {
     /// Nodes with enough free GPUs for one node's share of the job.
     Nodes,
@@ -153,7 +155,7 @@ pub enum Unit {
 }
 
 /// Why nothing fits now.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Wait {
     /// Fewer nodes with enough free GPUs than needed.
     Capacity {
