@@ -19,6 +19,8 @@ use crate::sys::{ChildSetup, View, c_path};
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long one may take to end: slurmctld waits for what it has sent to nodes that do not answer.
 const STOP_LIMIT: Duration = Duration::from_secs(150);
+/// A slurmctld of 26.05 that a reconfigure has just put in place of the old one loses a signal at times.
+const SIGNAL_AGAIN: Duration = Duration::from_secs(10);
 
 /// What is needed to start a process of a lab.
 pub(crate) struct Daemons<'a> {
@@ -233,8 +235,7 @@ impl Daemons<'_> {
         let Some((pid, start)) = self.pid(daemon) else {
             return Ok(false);
         };
-        process::signal(pid, start, signal);
-        if process::wait_gone(pid, start, STOP_LIMIT) {
+        if process::end(pid, start, signal, SIGNAL_AGAIN, STOP_LIMIT) {
             Ok(true)
         } else {
             Err(self.failed(

@@ -176,6 +176,18 @@ pub(crate) fn wait_gone(pid: u32, start: u64, limit: Duration) -> bool {
     true
 }
 
+/// Sends a signal until the process has ended, every `again`. False when it has not after `limit`.
+pub(crate) fn end(pid: u32, start: u64, number: i32, again: Duration, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        signal(pid, start, number);
+        if wait_gone(pid, start, again) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Ends all processes of the lab. Returns those that would not end in 10 s.
 pub(crate) fn end_all(id: &str, dir: &Path) -> BTreeMap<u32, Stat> {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -206,6 +218,8 @@ pub(crate) fn end_all(id: &str, dir: &Path) -> BTreeMap<u32, Stat> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+
     use super::*;
 
     #[test]
@@ -215,6 +229,32 @@ mod tests {
         let stat = Stat::parse(text).expect("parses");
         assert_eq!(stat.comm, "a) (b");
         assert_eq!((stat.state, stat.ppid, stat.start), ('S', 7, 987654));
+    }
+
+    #[test]
+    fn a_signal_that_was_lost_is_sent_again() {
+        let script =
+            "trap 'trap \"exit\" TERM; echo lost' TERM; echo up; while :; do sleep 0.01; done";
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut said = || lines.next().and_then(Result::ok);
+        assert_eq!(said().as_deref(), Some("up"));
+        let pid = child.id();
+        let start = Stat::read(pid).expect("its stat").start;
+        let ended = end(
+            pid,
+            start,
+            libc::SIGTERM,
+            Duration::from_millis(50),
+            Duration::from_secs(60),
+        );
+        assert!(ended);
+        assert_eq!(said().as_deref(), Some("lost"));
+        child.wait().expect("ends");
     }
 
     #[test]
