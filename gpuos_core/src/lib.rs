@@ -5,8 +5,10 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod cost;
 pub mod explain;
 pub mod fabric;
+pub mod gang;
 pub mod gpuset;
 pub mod hostlist;
 pub mod model;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost::Figures;
+
 /// How two GPUs of one node reach each other, in the terms of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Link {
@@ -117,6 +119,8 @@ pub struct NodeType {
     pub memory_mib: u64,
     /// Memory of one GPU in MiB.
     pub gpu_memory_mib: u64,
+    /// What one GPU can do and takes, for the cost model.
+    pub figures: Figures,
     /// Where the figures come from.
     pub source: String,
 }

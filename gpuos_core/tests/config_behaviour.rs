@@ -445,3 +445,66 @@ fn unknown_nodes_are_told_and_do_no_harm() {
     );
     assert!(config.cluster(&nodes, Some(&slurm_fabric())).is_ok());
 }
+
+#[test]
+fn objectives_hold_by_partition_and_qos() {
+    use gpuos_core::cost::Objective;
+    let text = "[policy]\nobjectives = { throughput = 70, energy = 30 }\n\
+                [[policy.rule]]\npartition = \"batch\"\nqos = \"green\"\nobjectives = { energy = 100 }\n\
+                [[policy.rule]]\npartition = \"batch\"\nplacement = \"pack\"\nobjectives = { cost = 100 }\n";
+    let policy = Config::parse(text, "gpuos.toml").unwrap().policy;
+    let weight = |partition: &str, qos: &str, of| policy.objectives_for(partition, qos).weight(of);
+    assert_eq!(weight("other", "green", Objective::Energy), 30);
+    assert_eq!(weight("batch", "green", Objective::Energy), 100);
+    assert_eq!(weight("batch", "normal", Objective::Cost), 100);
+    assert_eq!(*policy.placement_for("batch", "green"), Placement::Pack);
+    assert_eq!(*policy.placement_for("x", ""), Placement::BestFit);
+    assert_eq!(policy.topology_for("batch", "green"), None);
+}
+
+#[test]
+fn contradictory_weights_are_told_with_their_line() {
+    let rule = "[[policy.rule]]\npartition = \"a\"\n";
+    for (text, line, what) in [
+        (
+            "[policy]\nobjectives = { throughput = 80, cost = 40 }".into(),
+            2,
+            "throughput 80, cost 40 make 120",
+        ),
+        ("[policy]\nobjectives = {}".into(), 2, "nothing make 0"),
+        (
+            "[policy]\nobjectives = { energy = 150, cost = -50 }".into(),
+            2,
+            "energy 150, cost -50 make 100",
+        ),
+        (
+            "[policy]\nobjectives = { speed = 100 }".into(),
+            2,
+            "there is no key `speed`",
+        ),
+        (
+            format!("{rule}{rule}"),
+            3,
+            "another [[policy.rule]] is for the same jobs",
+        ),
+        (
+            "[[policy.rule]]\nplacement = \"pack\"".into(),
+            1,
+            "is for all jobs",
+        ),
+        (
+            format!("{rule}topology = \"leaf:required\""),
+            3,
+            "only a job itself can require",
+        ),
+        (
+            format!("{rule}objectives = {{ cost = 99 }}"),
+            3,
+            "cost 99 make 99",
+        ),
+    ] {
+        let error = Config::parse(&text, "gpuos.toml").expect_err(&text);
+        assert!(error.message.contains(what), "{text}\n{error}");
+        assert_eq!(error.line, line, "{text}\n{error}");
+    }
+}

@@ -85,6 +85,7 @@ fn every_key_is_in_the_sample() {
     for path in [
         "slurm",
         "policy",
+        "policy.rule",
         "node-type",
         "node-type.nic",
         "nodes",

@@ -77,6 +77,7 @@ fn node_type(rails: usize) -> NodeType {
         cores_per_socket: 8,
         memory_mib: 0,
         gpu_memory_mib: 0,
+        figures: Default::default(),
         source: String::new(),
     }
 }

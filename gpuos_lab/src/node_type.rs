@@ -55,6 +55,7 @@ fn cpu() -> NodeType {
         cores_per_socket,
         memory_mib,
         gpu_memory_mib: 0,
+        figures: Default::default(),
         source: "made up for labs".to_string(),
     }
 }

@@ -10,19 +10,19 @@ use toml::Spanned;
 use crate::fabric::Net;
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
-use crate::options::{OptionError, placement_of, topology_of};
-use crate::plan::{Placement, TopologyWish};
 
 mod check;
 mod error;
 mod fabric;
 mod net;
 mod node_type;
+mod policy;
 mod raw;
 
 pub use error::ConfigError;
 pub(crate) use error::Place;
 pub use node_type::NodeFacts;
+pub use policy::{Policy, PolicyRule};
 
 use check::{Check, quoted};
 use error::Source;
@@ -76,15 +76,6 @@ impl Default for SlurmConfig {
     }
 }
 
-/// `[policy]`: what holds for jobs that say nothing themselves.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Policy {
-    /// Rule among equally close places.
-    pub placement: Placement,
-    /// Preferred closeness; never required, so that no job waits for what it did not ask for.
-    pub topology: Option<TopologyWish>,
-}
-
 /// The whole configuration. The default is that of an empty file.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
@@ -118,7 +109,7 @@ impl Config {
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
             slurm: read_slurm(check, &raw.slurm)?,
-            policy: read_policy(check, &raw.policy)?,
+            policy: Policy::read(check, &raw.policy)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
@@ -379,31 +370,4 @@ fn read_slurm(check: Check, raw: &raw::RawSlurm) -> Result<SlurmConfig, ConfigEr
         log: check.word("log", &raw.log, &logs, default.log)?,
         attempts: check.int("attempts", &raw.attempts, 1..=16, default.attempts.into())? as u8,
     })
-}
-
-fn read_policy(check: Check, raw: &raw::RawPolicy) -> Result<Policy, ConfigError> {
-    let at = |value: &Spanned<String>| {
-        let place = check.place(value);
-        move |error: OptionError| place.error(check.source.file, error.to_string())
-    };
-    let mut policy = Policy::default();
-    if let Some(value) = &raw.placement {
-        policy.placement = placement_of("placement", value.get_ref()).map_err(at(value))?;
-        if let Placement::Affinity(_) | Placement::AntiAffinity(_) = policy.placement {
-            let form = "\"best-fit\", \"pack\" or \"spread\"; affinity is for single jobs";
-            return Err(check.refuse("placement", value, quoted(value.get_ref()), form));
-        }
-    }
-    if let Some(value) = &raw.topology {
-        let wish = topology_of("topology", value.get_ref()).map_err(at(value))?;
-        if wish.required {
-            let form = format!(
-                "{}; only a job itself can require a level",
-                quoted(&wish.level)
-            );
-            return Err(check.refuse("topology", value, quoted(value.get_ref()), form));
-        }
-        policy.topology = Some(wish);
-    }
-    Ok(policy)
 }

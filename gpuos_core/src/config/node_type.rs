@@ -5,6 +5,7 @@ use toml::Spanned;
 use super::check::{Check, quoted};
 use super::error::ConfigError;
 use super::raw::{RawNic, RawType};
+use crate::cost::{Figures, Precision};
 use crate::gpuset::MAX_GPUS;
 use crate::model::{Link, Nic, NodeType};
 
@@ -57,7 +58,47 @@ pub(crate) fn build(check: Check, table: &Spanned<RawType>) -> Result<NodeType, 
         cores_per_socket: check.int("cores-per-socket", &raw.cores_per_socket, 1..=4096, 1)? as u16,
         memory_mib: check.int("memory-gib", &raw.memory_gib, 0..=1 << 20, 0)? as u64 * 1024,
         gpu_memory_mib: check.int("gpu-memory-mib", &raw.gpu_memory_mib, 0..=1 << 30, 0)? as u64,
+        figures: figures(check, raw)?,
         source: check.text("source", &raw.source)?,
+    })
+}
+
+/// What one GPU can do and takes.
+fn figures(check: Check, raw: &RawType) -> Result<Figures, ConfigError> {
+    let number = |key: &str, value: &Option<Spanned<f64>>, most: f64| {
+        let Some(value) = value else { return Ok(0.0) };
+        let given = *value.get_ref();
+        match (0.0..=most).contains(&given) {
+            true => Ok(given),
+            false => Err(check.refuse(key, value, given, format!("a number from 0 to {most}"))),
+        }
+    };
+    let mut tflops = [0; 5];
+    if let Some(rates) = &raw.tflops {
+        let rates = rates.get_ref();
+        let rates = [
+            &rates.fp64,
+            &rates.tf32,
+            &rates.bf16,
+            &rates.fp8,
+            &rates.fp4,
+        ];
+        for ((rate, value), (word, _)) in tflops.iter_mut().zip(rates).zip(Precision::ALL) {
+            let key = format!("tflops.{word}");
+            *rate = (number(&key, value, 100_000.0)? * 10.0).round() as u32;
+        }
+    }
+    let whole = |key: &str, value: &Option<Spanned<i64>>, most: i64| {
+        Ok::<u32, ConfigError>(check.int(key, value, 0..=most, 0)? as u32)
+    };
+    let price = number("price-per-gpu-hour", &raw.price_per_gpu_hour, 1e6)?;
+    Ok(Figures {
+        tflops,
+        memory_gbps: whole("gpu-memory-gbps", &raw.gpu_memory_gbps, 1_000_000)?,
+        gpu_watts: whole("gpu-watts", &raw.gpu_watts, 100_000)?,
+        node_watts: whole("node-watts", &raw.node_watts, 1_000_000)?,
+        slowdown_celsius: whole("slowdown-celsius", &raw.slowdown_celsius, 200)?,
+        price_milli: (price * 1000.0).round() as u32,
     })
 }
 
@@ -351,6 +392,7 @@ impl NodeFacts {
             cores_per_socket: self.cores_per_socket.max(1),
             memory_mib: 0,
             gpu_memory_mib: like.map_or(0, |t| t.gpu_memory_mib),
+            figures: like.map(|t| t.figures).unwrap_or_default(),
             source: "slurm.conf and gres.conf".into(),
         }
     }

@@ -32,6 +32,31 @@ pub(crate) struct RawSlurm {
 pub(crate) struct RawPolicy {
     pub placement: Option<Spanned<String>>,
     pub topology: Option<Spanned<String>>,
+    pub objectives: Option<Spanned<RawObjectives>>,
+    pub rule: Vec<Spanned<RawPolicyRule>>,
+}
+
+/// Weights in percent.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write { throughput = 100 }")]
+pub(crate) struct RawObjectives {
+    pub throughput: Option<i64>,
+    pub latency: Option<i64>,
+    pub energy: Option<i64>,
+    pub cost: Option<i64>,
+    pub fairness: Option<i64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[policy.rule]]")]
+pub(crate) struct RawPolicyRule {
+    pub partition: Option<Spanned<String>>,
+    pub qos: Option<Spanned<String>>,
+    pub placement: Option<Spanned<String>>,
+    pub topology: Option<Spanned<String>>,
+    pub objectives: Option<Spanned<RawObjectives>>,
 }
 
 #[derive(Deserialize, Default, Clone)]
@@ -56,8 +81,26 @@ pub(crate) struct RawType {
     pub sockets: Option<Spanned<i64>>,
     pub cores_per_socket: Option<Spanned<i64>>,
     pub memory_gib: Option<Spanned<i64>>,
+    pub tflops: Option<Spanned<RawTflops>>,
+    pub gpu_memory_gbps: Option<Spanned<i64>>,
+    pub gpu_watts: Option<Spanned<i64>>,
+    pub node_watts: Option<Spanned<i64>>,
+    pub slowdown_celsius: Option<Spanned<i64>>,
+    pub price_per_gpu_hour: Option<Spanned<f64>>,
     pub nic: Option<Vec<Spanned<RawNic>>>,
     pub source: Option<Spanned<String>>,
+}
+
+/// Dense TFLOPS of a GPU by precision.
+#[derive(Deserialize, Default, Clone)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write { bf16 = 312 }")]
+pub(crate) struct RawTflops {
+    pub fp64: Option<Spanned<f64>>,
+    pub tf32: Option<Spanned<f64>>,
+    pub bf16: Option<Spanned<f64>>,
+    pub fp8: Option<Spanned<f64>>,
+    pub fp4: Option<Spanned<f64>>,
 }
 
 #[derive(Deserialize, Default, Clone)]
@@ -216,6 +259,13 @@ impl RawType {
             sockets: take!(sockets, true),
             cores_per_socket: take!(cores_per_socket, true),
             memory_gib: take!(memory_gib, true),
+            tflops: take!(tflops, true),
+            gpu_memory_gbps: take!(gpu_memory_gbps, true),
+            gpu_watts: take!(gpu_watts, true),
+            // What a node takes beside its GPUs goes with their number.
+            node_watts: take!(node_watts, same),
+            slowdown_celsius: take!(slowdown_celsius, true),
+            price_per_gpu_hour: take!(price_per_gpu_hour, true),
             source: take!(source, true),
         }
     }

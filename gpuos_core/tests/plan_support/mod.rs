@@ -35,6 +35,7 @@ pub fn node_type(name: &str, gpus: usize, link: impl Fn(usize, usize) -> Link) -
         cores_per_socket: 32,
         memory_mib: 1 << 20,
         gpu_memory_mib: 80 << 10,
+        figures: Default::default(),
         source: "test".into(),
     }
 }
