@@ -15,6 +15,7 @@ pub mod model;
 pub mod node_types;
 pub mod options;
 pub mod plan;
+pub mod record;
 pub mod site;
 pub mod slurm_conf;
 pub mod slurm_topology;

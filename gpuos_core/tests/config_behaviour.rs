@@ -39,7 +39,7 @@ fn type_name(cluster: &Cluster, node: usize) -> &str {
 #[test]
 fn values_are_read() {
     let config = parse(
-        "[slurm]\nsteer = false\nnote = \"off\"\nlog = \"quiet\"\nattempts = 16\n\
+        "[slurm]\nsteer = false\nnote = \"off\"\nlog = \"quiet\"\nattempts = 16\nrecords = 0\n\
          [policy]\nplacement = \"pack\"\ntopology = \"leaf\"\n",
     );
     assert!(!config.slurm.steer);
@@ -48,6 +48,7 @@ fn values_are_read() {
         (NoteField::Off, LogLevel::Quiet)
     );
     assert_eq!(config.slurm.attempts, 16);
+    assert_eq!(config.slurm.records, 0);
     assert_eq!(config.policy.placement, Placement::Pack);
     assert_eq!(config.policy.topology.unwrap().level, "leaf");
 }

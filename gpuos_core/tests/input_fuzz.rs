@@ -265,6 +265,16 @@ fn notes() {
 }
 
 #[test]
+fn records() {
+    let seeds = [
+        "gpuosrec",
+        "aAzZ0123456789 the bytes go over a ring of decisions",
+        "\u{1}\u{2}",
+    ];
+    run(|text| targets::record(text.as_bytes()), &seeds);
+}
+
+#[test]
 fn slurm_confs() {
     run(
         targets::slurm_conf,

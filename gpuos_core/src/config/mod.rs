@@ -63,6 +63,9 @@ pub struct SlurmConfig {
     pub log: LogLevel,
     /// How many choices are offered to Slurm before it gets the unrestricted set, 1 to 16.
     pub attempts: u8,
+    /// Room in memory for about so many decisions, for `gpuos why` and `gpuos replay`; 0 = none
+    /// are recorded.
+    pub records: u32,
 }
 
 impl Default for SlurmConfig {
@@ -72,6 +75,7 @@ impl Default for SlurmConfig {
             note: NoteField::default(),
             log: LogLevel::default(),
             attempts: 4,
+            records: 4096,
         }
     }
 }
@@ -369,5 +373,6 @@ fn read_slurm(check: Check, raw: &raw::RawSlurm) -> Result<SlurmConfig, ConfigEr
         note: check.word("note", &raw.note, &notes, default.note)?,
         log: check.word("log", &raw.log, &logs, default.log)?,
         attempts: check.int("attempts", &raw.attempts, 1..=16, default.attempts.into())? as u8,
+        records: check.int("records", &raw.records, 0..=1 << 20, default.records.into())? as u32,
     })
 }

@@ -24,6 +24,7 @@ pub(crate) struct RawSlurm {
     pub note: Option<Spanned<String>>,
     pub log: Option<Spanned<String>>,
     pub attempts: Option<Spanned<i64>>,
+    pub records: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

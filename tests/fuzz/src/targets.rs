@@ -1,6 +1,8 @@
 // One function for each kind of text: it must not panic, and what it accepts must hold. The
 // stable test `input_fuzz` of gpuos_core includes this file too.
 
+use std::borrow::Cow;
+
 use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::explain::{MAX_NOTE, Note};
 use gpuos_core::fabric::{Compact, Net, Promises, Scratch};
@@ -11,6 +13,8 @@ use gpuos_core::options::{
     JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_topology,
     placement_text, topology_text,
 };
+use gpuos_core::plan::{GpuShape, NodeState, Request, Wait};
+use gpuos_core::record::{Purpose, Sizes, Writer, read};
 use gpuos_core::slurm_conf::NodeLines;
 use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
 
@@ -93,6 +97,41 @@ pub fn note(text: &str) {
         assert!(note.encode().len() <= MAX_NOTE);
         let written = note.write_into(text);
         assert!(Note::parse(&written).is_some(), "{written}");
+    }
+}
+
+/// A ring of decisions with bytes of the input laid over it, and the bytes alone.
+pub fn record(bytes: &[u8]) {
+    if let Ok(recording) = read(bytes) {
+        recording.replay(&mut |_| {});
+    }
+    let cluster = Config::default().cluster(&nodes(), Some(&slurm_fabric()));
+    let cluster = cluster.expect("the nodes above are right");
+    let sizes = Sizes::new(0, cluster.nodes.len());
+    let mut memory = vec![0; sizes.total()];
+    let mut writer = Writer::open(&mut memory, sizes, cluster.nodes.len());
+    writer.model(&mut memory, &cluster);
+    let free = |bits: u8| NodeState {
+        candidate: true,
+        present: GpuSet(0xff),
+        free: GpuSet(bits.into()),
+        ..NodeState::default()
+    };
+    let states: Vec<NodeState> = bytes.iter().take(16).map(|bits| free(*bits)).collect();
+    writer.states(&mut memory, &states);
+    let request = Request::new(1, 2, GpuShape::PerNode(4));
+    let wait = Wait::Never { why: "x".into() };
+    for job in 0..8 {
+        writer.asked(&mut memory, job, Purpose::Start, 0, &request, Err(&wait), 1);
+    }
+    // Every fourth byte of the input says how far on the next three go.
+    let mut at = 0usize;
+    for hit in bytes.chunks_exact(4) {
+        at = (at + usize::from(hit[0]) * 97) % (memory.len() - 3);
+        memory[at..at + 3].copy_from_slice(&hit[1..]);
+    }
+    if let Ok(recording) = read(&memory) {
+        recording.replay(&mut |step| assert!(step.asked.answer == Err(Cow::Borrowed(&wait))));
     }
 }
 

@@ -1,0 +1,76 @@
+//! What is recorded.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Choice, NodeState, Request, Wait};
+
+/// Why the scheduler asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Purpose {
+    /// To start the job now.
+    Start,
+    /// To know when it could start.
+    Forecast,
+}
+
+/// One question to the planner, with its answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Asked<'a> {
+    /// Job id.
+    pub job: u32,
+    /// Why the scheduler asked.
+    pub purpose: Purpose,
+    /// Which choice was asked for: 0 = the best, n = the n-th next one.
+    pub skip: u32,
+    /// The request.
+    pub request: Cow<'a, Request>,
+    /// The choice, or why there was none.
+    pub answer: Result<Cow<'a, Choice>, Cow<'a, Wait>>,
+    /// When, in seconds since 1970. It stands last: see [`super::Writer::asked`].
+    pub at: u64,
+}
+
+/// What became of a decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The scheduler took the choice asked for last.
+    Taken,
+    /// It refused all choices, or there was none: it chose by itself among all nodes.
+    Left,
+    /// The job waits for its required level.
+    Waits,
+}
+
+/// One entry of the ring.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Event<'a> {
+    /// These nodes have this state from now on; its `candidate` says nothing, see `Offered`.
+    Nodes {
+        /// First node index.
+        from: u32,
+        /// How many nodes.
+        count: u32,
+        /// Their state.
+        state: NodeState,
+    },
+    /// The scheduler offers these nodes from now on, or no longer.
+    Offered {
+        /// First node index.
+        from: u32,
+        /// How many nodes.
+        count: u32,
+        /// Whether they are offered.
+        yes: bool,
+    },
+    /// The planner was asked.
+    Asked(Asked<'a>),
+    /// A decision ended.
+    Ended {
+        /// Job id.
+        job: u32,
+        /// How.
+        outcome: Outcome,
+    },
+}

@@ -1,0 +1,45 @@
+//! Records of decisions: what the planner was asked, what it saw, what it answered.
+//!
+//! A [`Writer`] keeps them in a ring of fixed size in memory that its owner provides, in slurmctld
+//! a file in memory that other programs can read meanwhile. Writing allocates nothing and makes
+//! no system call. [`read`] makes a [`Recording`] of the bytes, whatever state they are in, and
+//! [`Recording::replay`] asks the planner all questions again.
+//!
+//! The ring is a file of events: a node's state changed, the scheduler offers other nodes, the
+//! planner was asked, the scheduler took or refused a choice. It is cut into [`SEGMENTS`] equal
+//! segments, each of which begins with the whole state, so that the oldest one can be overwritten
+//! and the others still replay. `ring` says how the bytes lie.
+//!
+//! What is *not* recorded is what can be had by asking again: the next best places and their
+//! figures come from the planner, which has the same state in a replay.
+
+mod bytes;
+mod event;
+mod model;
+mod read;
+mod replay;
+mod ring;
+
+pub use event::{Asked, Event, Outcome, Purpose};
+pub use read::{ReadError, Recording, Segment, read};
+pub use replay::{Counts, Step};
+pub use ring::{Sizes, Writer};
+
+/// Segments of a ring.
+pub const SEGMENTS: usize = 8;
+
+/// Version of the form of the bytes. It changes with the events and with every type inside them.
+pub const FORMAT: u32 = 1;
+
+/// Where slurmctld keeps its ring: a file in memory, one for each folder of a slurm.conf.
+/// A path on a disk would let slurmctld wait for the disk.
+pub fn path(conf_folder: &str) -> String {
+    let folder = conf_folder.trim_end_matches('/');
+    // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
+    let hash = folder
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    format!("/dev/shm/gpuos-{hash:016x}.ring")
+}

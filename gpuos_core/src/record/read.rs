@@ -1,0 +1,133 @@
+//! Reading, from bytes that may be in any state.
+
+use std::fmt;
+
+use super::bytes::{check, u32_at, u64_at};
+use super::event::Event;
+use super::model::Model;
+use super::ring::{FRAME, MADE_BY, MAGIC, MODEL, SEGMENT_HEAD, Sizes, VERSION, seed};
+use super::{FORMAT, SEGMENTS};
+use crate::model::Cluster;
+
+/// Why bytes are no recording that this gpuos reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReadError {
+    /// They begin otherwise.
+    NotARing,
+    /// Another release of gpuos wrote them: its name, and the version of their form.
+    OtherFormat(String, u32),
+    /// They are cut off or longer than their head says.
+    Length,
+}
+
+/// A sentence: what is wrong and what to do.
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::NotARing => f.write_str(
+                "it is no ring of decisions; give a file that `gpuos replay --save` wrote, or the ring \
+                 of a slurmctld with select/gpuos",
+            ),
+            ReadError::OtherFormat(version, format) => write!(
+                f,
+                "gpuos {version} wrote it in form {format}, this is gpuos {VERSION} with form {FORMAT}; \
+                 use the gpuos command of that release"
+            ),
+            ReadError::Length => f.write_str(
+                "its length is not what it says at its start; it was cut off or damaged when it was copied",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// The events of one segment, oldest first.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Segment {
+    /// Number of the segment since the ring was made.
+    pub number: u64,
+    /// Whether the recording's cluster is the one that these decisions were made for.
+    pub replays: bool,
+    /// The events; the state that it begins with comes first.
+    pub events: Vec<Event<'static>>,
+}
+
+/// What a ring holds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recording {
+    /// Version of gpuos that wrote it.
+    pub made_by: String,
+    /// The cluster; `None` when it did not fit into the ring, or nothing was decided yet.
+    pub cluster: Option<Cluster>,
+    /// Segments, oldest first.
+    pub segments: Vec<Segment>,
+}
+
+/// Reads a ring, also while it is being written: what is half written or half overwritten is left
+/// out.
+///
+/// # Errors
+/// The bytes are no ring of this format.
+pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
+    if !bytes.starts_with(MAGIC) || bytes.len() < MODEL {
+        return Err(ReadError::NotARing);
+    }
+    let made_by = String::from_utf8_lossy(&bytes[MADE_BY]);
+    let made_by = made_by.trim_end_matches('\0').to_string();
+    let format = u32_at(bytes, 8);
+    if format != FORMAT {
+        let printable = made_by.chars().filter(char::is_ascii_graphic).collect();
+        return Err(ReadError::OtherFormat(printable, format));
+    }
+    let sizes = Sizes::of(bytes).ok_or(ReadError::Length)?;
+    let model = framed(&bytes[MODEL..MODEL + sizes.model], 0, 0);
+    let model_check = model.map_or(0, |_| u32_at(bytes, MODEL + 4));
+    let cluster = model
+        .and_then(|bytes| postcard::from_bytes::<Model>(bytes).ok())
+        .and_then(Model::cluster);
+    let mut segments: Vec<Segment> = (0..SEGMENTS)
+        .map(|segment| {
+            let start = sizes.segment_at(segment);
+            let number = u64_at(bytes, start);
+            let replays = cluster.is_some() && u32_at(bytes, start + 8) == model_check;
+            Segment {
+                number,
+                replays,
+                events: events(
+                    &bytes[..start + sizes.segment],
+                    start + SEGMENT_HEAD,
+                    number,
+                ),
+            }
+        })
+        .filter(|segment| segment.number > 0 && !segment.events.is_empty())
+        .collect();
+    segments.sort_by_key(|segment| segment.number);
+    Ok(Recording {
+        made_by,
+        cluster,
+        segments,
+    })
+}
+
+/// All whole events from `at` on.
+fn events(bytes: &[u8], mut at: usize, lap: u64) -> Vec<Event<'static>> {
+    let mut events = Vec::new();
+    while let Some(found) = framed(bytes, at, seed(lap, at + FRAME)) {
+        let Ok(event) = postcard::from_bytes::<Event>(found) else {
+            break;
+        };
+        events.push(event);
+        at += FRAME + found.len();
+    }
+    events
+}
+
+/// The bytes behind a length and a check, if the check holds.
+fn framed(bytes: &[u8], at: usize, seed: u64) -> Option<&[u8]> {
+    let length = u32_at(bytes, at) as usize;
+    let start = at.checked_add(FRAME)?;
+    let found = bytes.get(start..start.checked_add(length)?)?;
+    (length > 0 && u32_at(bytes, at + 4) == check(seed, found)).then_some(found)
+}

@@ -1,0 +1,329 @@
+//! Writing.
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0 | magic, [`FORMAT`], [`SEGMENTS`] (u32), length of the model's place and of a segment (u64) |
+//! | 32 | version of gpuos, 32 bytes, filled up with 0 |
+//! | 4096 | model: length and check (u32), then the cluster |
+//! | after it | the segments: number of the lap, counted up over all segments (u64), check of the model (u32), 0 (u32), then the events, each with length and check (u32) before it |
+//!
+//! Numbers are little-endian, the cluster and the events in postcard's form. The check of an event
+//! covers its place and its segment's number, so a reader sees where whole events end without any
+//! agreement with the writer: in the middle of a write, after a crash, in an old lap.
+
+use std::borrow::Cow;
+
+use super::bytes::{check, put, u32_at, u64_at};
+use super::event::{Asked, Event, Outcome, Purpose};
+use super::model::Model;
+use super::{FORMAT, SEGMENTS};
+use crate::model::Cluster;
+use crate::plan::{Choice, NodeState, Request, Wait};
+
+/// How every ring begins.
+pub const MAGIC: &[u8; 8] = b"gpuosrec";
+/// Where the model lies.
+pub const MODEL: usize = 4096;
+/// Length and check of a model or an event.
+pub const FRAME: usize = 8;
+/// What stands before the events of a segment.
+pub const SEGMENT_HEAD: usize = 16;
+/// Where the version of gpuos stands.
+pub const MADE_BY: std::ops::Range<usize> = 32..64;
+/// The version of gpuos that writes.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Room for a decision with the changes before it, in bytes: a job on a few nodes.
+const DECISION: usize = 256;
+/// Room for the state of a node with all figures at their longest.
+const NODE_STATE: usize = 48;
+/// Room for the model: node types and levels, and for each node its name and domains.
+const MODEL_BASE: usize = 64 << 10;
+const MODEL_NODE: usize = 64;
+/// Repeated answers are known for that many jobs.
+const KNOWN: usize = 1024;
+
+/// The lengths that make up a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Bytes for the model.
+    pub model: usize,
+    /// Bytes of one segment.
+    pub segment: usize,
+}
+
+impl Sizes {
+    /// For about so many decisions of usual size, on so many nodes.
+    pub fn new(records: u32, nodes: usize) -> Sizes {
+        let page = |bytes: usize| bytes.next_multiple_of(4096);
+        Sizes {
+            model: page(MODEL_BASE + nodes * MODEL_NODE),
+            segment: page(records as usize * DECISION / SEGMENTS + 2 * nodes * NODE_STATE),
+        }
+    }
+
+    /// Bytes of the whole ring.
+    pub fn total(self) -> usize {
+        MODEL + self.model + SEGMENTS * self.segment
+    }
+
+    /// What the head of a ring says; `None` when it is no ring of this format or its lengths
+    /// are not those of `bytes`.
+    pub(super) fn of(bytes: &[u8]) -> Option<Sizes> {
+        let known = bytes.starts_with(MAGIC)
+            && u32_at(bytes, 8) == FORMAT
+            && u32_at(bytes, 12) as usize == SEGMENTS;
+        let sizes = Sizes {
+            model: usize::try_from(u64_at(bytes, 16)).ok()?,
+            segment: usize::try_from(u64_at(bytes, 24)).ok()?,
+        };
+        let segments = sizes.segment.checked_mul(SEGMENTS)?;
+        let total = segments.checked_add(sizes.model)?.checked_add(MODEL)?;
+        let fits = sizes.model >= FRAME && sizes.segment > SEGMENT_HEAD + FRAME;
+        (known && fits && total == bytes.len()).then_some(sizes)
+    }
+
+    /// Where a segment begins.
+    pub(super) fn segment_at(self, segment: usize) -> usize {
+        MODEL + self.model + segment * self.segment
+    }
+}
+
+/// Writes a ring. All methods take the same memory, of [`Sizes::total`] bytes.
+#[derive(Debug)]
+pub struct Writer {
+    sizes: Sizes,
+    /// Check of the model; 0 = it did not fit, nothing can be replayed.
+    model: u32,
+    /// Number of the segment at hand; the first one is 1.
+    lap: u64,
+    /// Where the next event goes; 0 = in a new segment.
+    at: usize,
+    /// What the events so far add up to. `candidate` = offered.
+    state: Vec<NodeState>,
+    /// Jobs whose last answer is known, with a check of it, by job id.
+    known: Vec<(u32, u32)>,
+}
+
+impl Writer {
+    /// Takes over the memory: goes on with the ring that it holds if that has these sizes and this
+    /// version of gpuos wrote it, else makes a new one. Allocates all that later calls need.
+    pub fn open(memory: &mut [u8], sizes: Sizes, nodes: usize) -> Writer {
+        let mut version = [0; 32];
+        put(&mut version, 0, VERSION.as_bytes());
+        let goes_on = Sizes::of(memory) == Some(sizes) && memory[MADE_BY] == version;
+        let mut lap = 0;
+        if goes_on {
+            let laps = (0..SEGMENTS).map(|n| u64_at(memory, sizes.segment_at(n)));
+            lap = laps.max().unwrap_or(0);
+            // So that a damaged number cannot make it run over.
+            lap = lap.min(u64::MAX / 2);
+        } else {
+            memory.fill(0);
+            put(memory, 8, &FORMAT.to_le_bytes());
+            put(memory, 12, &(SEGMENTS as u32).to_le_bytes());
+            put(memory, 16, &(sizes.model as u64).to_le_bytes());
+            put(memory, 24, &(sizes.segment as u64).to_le_bytes());
+            put(memory, MADE_BY.start, &version);
+            put(memory, 0, MAGIC);
+        }
+        Writer {
+            sizes,
+            model: 0,
+            lap,
+            at: 0,
+            state: vec![NodeState::default(); nodes],
+            known: vec![(0, 0); KNOWN],
+        }
+    }
+
+    /// Writes down the cluster that the planner plans for. Allocates: for starts and
+    /// reconfigurations, not for decisions.
+    pub fn model(&mut self, memory: &mut [u8], cluster: &Cluster) {
+        self.at = 0;
+        self.state.clear();
+        self.state.resize(cluster.nodes.len(), NodeState::default());
+        self.model = 0;
+        let Ok(bytes) = postcard::to_allocvec(&Model::of(cluster)) else {
+            return;
+        };
+        if bytes.len() > self.sizes.model - FRAME {
+            return;
+        }
+        self.model = check(0, &bytes);
+        put(memory, MODEL + FRAME, &bytes);
+        put(memory, MODEL, &(bytes.len() as u32).to_le_bytes());
+        put(memory, MODEL + 4, &self.model.to_le_bytes());
+    }
+
+    /// Writes down what has changed in the states of all nodes since the last time.
+    pub fn states(&mut self, memory: &mut [u8], states: &[NodeState]) {
+        let nodes = states.len().min(self.state.len());
+        let offered = |state: &NodeState| state.candidate;
+        let mut at = 0;
+        while at < nodes {
+            let new = states[at];
+            if new == self.state[at] || !new.candidate && !self.state[at].candidate {
+                at += 1;
+                continue;
+            }
+            let run = |differs: &dyn Fn(usize) -> bool| {
+                let end = (at..nodes).find(|&node| !differs(node)).unwrap_or(nodes);
+                (at as u32, (end - at) as u32)
+            };
+            if offered(&self.state[at]) != new.candidate {
+                let old = &self.state;
+                let (from, count) = run(&|node| {
+                    states[node].candidate == new.candidate && old[node].candidate != new.candidate
+                });
+                let yes = new.candidate;
+                self.event(memory, &Event::Offered { from, count, yes });
+                let range = at..at + count as usize;
+                self.state[range]
+                    .iter_mut()
+                    .for_each(|state| state.candidate = yes);
+                // Its other figures are looked at next.
+                continue;
+            }
+            let old = &self.state;
+            let (from, count) =
+                run(&|node| states[node] == new && old[node].candidate && old[node] != new);
+            self.event(
+                memory,
+                &Event::Nodes {
+                    from,
+                    count,
+                    state: new,
+                },
+            );
+            self.state[at..at + count as usize].fill(new);
+            at += count as usize;
+        }
+    }
+
+    /// Writes down a question and its answer. A forecast or a "no" that says the same as the last
+    /// one to the same job is left out: the scheduler asks again and again for all that wait.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    pub fn asked(
+        &mut self,
+        memory: &mut [u8],
+        job: u32,
+        purpose: Purpose,
+        skip: u32,
+        request: &Request,
+        answer: Result<&Choice, &Wait>,
+        at: u64,
+    ) {
+        let event = Event::Asked(Asked {
+            job,
+            purpose,
+            skip,
+            request: Cow::Borrowed(request),
+            answer: answer.map(Cow::Borrowed).map_err(Cow::Borrowed),
+            at,
+        });
+        let Some((place, length)) = self.place(memory, &event) else {
+            return;
+        };
+        // The time is the last thing in the bytes, seven bits in each.
+        let time = (64 - at.max(1).leading_zeros()).div_ceil(7) as usize;
+        let same = check(1, &memory[place..place + length.saturating_sub(time)]);
+        let known = &mut self.known[job as usize % KNOWN];
+        let repeated = *known == (job, same);
+        *known = (job, same);
+        if !repeated || purpose == Purpose::Start && answer.is_ok() {
+            self.commit(memory, place, length);
+        }
+    }
+
+    /// Writes down how a decision ended.
+    pub fn ended(&mut self, memory: &mut [u8], job: u32, outcome: Outcome) {
+        self.event(memory, &Event::Ended { job, outcome });
+    }
+
+    fn event(&mut self, memory: &mut [u8], event: &Event<'_>) {
+        if let Some((place, length)) = self.place(memory, event) {
+            self.commit(memory, place, length);
+        }
+    }
+
+    /// Puts the bytes of an event where the next one goes; in a new segment if need be. `None`:
+    /// it is too long for a whole segment.
+    fn place(&mut self, memory: &mut [u8], event: &Event<'_>) -> Option<(usize, usize)> {
+        let fresh = self.at == 0;
+        if fresh {
+            self.open_segment(memory);
+        }
+        if let Some(found) = self.encode(memory, event) {
+            return Some(found);
+        }
+        if !fresh {
+            self.open_segment(memory);
+        }
+        self.encode(memory, event)
+    }
+
+    fn encode(&self, memory: &mut [u8], event: &Event<'_>) -> Option<(usize, usize)> {
+        let place = self.at + FRAME;
+        let room = memory.get_mut(place..self.end())?;
+        let length = postcard::to_slice(event, room).ok()?.len();
+        Some((place, length))
+    }
+
+    fn commit(&mut self, memory: &mut [u8], place: usize, length: usize) {
+        let check = check(seed(self.lap, place), &memory[place..place + length]);
+        put(memory, place - 4, &check.to_le_bytes());
+        put(memory, place - FRAME, &(length as u32).to_le_bytes());
+        self.at = place + length;
+    }
+
+    /// End of the segment at hand.
+    fn end(&self) -> usize {
+        self.sizes.segment_at(self.index()) + self.sizes.segment
+    }
+
+    fn index(&self) -> usize {
+        (self.lap % SEGMENTS as u64) as usize
+    }
+
+    /// Begins the next segment, over the oldest one, with the state as it is.
+    fn open_segment(&mut self, memory: &mut [u8]) {
+        self.lap += 1;
+        let start = self.sizes.segment_at(self.index());
+        put(memory, start, &self.lap.to_le_bytes());
+        put(memory, start + 8, &self.model.to_le_bytes());
+        self.at = start + SEGMENT_HEAD;
+        let mut node = 0;
+        while node < self.state.len() {
+            let state = self.state[node];
+            let same = self.state[node..]
+                .iter()
+                .take_while(|other| **other == state);
+            let (from, count) = (node as u32, same.count() as u32);
+            node += count as usize;
+            let blank = NodeState {
+                candidate: false,
+                ..state
+            };
+            if blank != NodeState::default() {
+                self.first(memory, &Event::Nodes { from, count, state });
+            }
+            if state.candidate {
+                let yes = true;
+                self.first(memory, &Event::Offered { from, count, yes });
+            }
+        }
+    }
+
+    /// An event of the state that a segment begins with: there is room for it.
+    fn first(&mut self, memory: &mut [u8], event: &Event<'_>) {
+        if let Some((place, length)) = self.encode(memory, event) {
+            self.commit(memory, place, length);
+        }
+    }
+}
+
+/// What the check of an event starts from: its segment's number and its place.
+pub fn seed(lap: u64, place: usize) -> u64 {
+    lap << 32 ^ place as u64
+}

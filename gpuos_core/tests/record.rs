@@ -1,0 +1,311 @@
+//! Recordings of decisions: what is written is read back and replays bit by bit, whatever happened
+//! to the bytes meanwhile; writing allocates nothing. A binary of its own: it counts allocations.
+
+mod plan_support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::model::Cluster;
+use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
+use gpuos_core::record::{Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
+use plan_support::*;
+use proptest::prelude::*;
+
+struct Counting;
+
+thread_local! {
+    /// Allocations of this thread.
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// A scheduler that keeps a ring.
+struct Scheduler {
+    planner: Planner,
+    writer: Writer,
+    memory: Vec<u8>,
+    states: Vec<NodeState>,
+    random: u64,
+    job: u32,
+}
+
+impl Scheduler {
+    fn new(cluster: &Cluster, records: u32, seed: u64) -> Scheduler {
+        let sizes = Sizes::new(records, cluster.nodes.len());
+        let mut memory = vec![0x5a; sizes.total()];
+        let mut writer = Writer::open(&mut memory, sizes, cluster.nodes.len());
+        writer.model(&mut memory, cluster);
+        Scheduler {
+            planner: Planner::new(cluster.clone()),
+            writer,
+            memory,
+            states: idle(cluster),
+            random: seed | 1,
+            job: 0,
+        }
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
+        (self.random >> 33) % limit
+    }
+
+    /// Some states change, then a job is decided.
+    fn decide(&mut self) {
+        let nodes = self.states.len() as u64;
+        for _ in 0..self.below(6) {
+            let (node, mask) = (self.below(nodes) as usize, self.below(256));
+            let partition = self.below(20) == 0;
+            let state = &mut self.states[node];
+            state.free = GpuSet(mask);
+            state.free_cpus = mask as u32;
+            state.candidate ^= partition;
+        }
+        let count = 1 + self.below(8) as u32;
+        let nodes = 1 + self.below(6) as u32;
+        let shape = match self.below(3) {
+            0 => GpuShape::Total(count * nodes),
+            _ => GpuShape::PerNode(count),
+        };
+        let mut request = request(nodes, shape);
+        if self.below(3) == 0 {
+            let required = self.below(2) == 0;
+            request = wish(request, "leaf", required);
+        }
+        self.job += 1;
+        self.writer.states(&mut self.memory, &self.states);
+        let purpose = match self.below(4) {
+            0 => Purpose::Forecast,
+            _ => Purpose::Start,
+        };
+        for skip in 0..=self.below(2) as u32 {
+            self.ask(&request, purpose, skip);
+        }
+        self.writer
+            .ended(&mut self.memory, self.job, Outcome::Taken);
+    }
+
+    fn ask(&mut self, request: &Request, purpose: Purpose, skip: u32) {
+        let answer = self.planner.plan(&self.states, request, skip);
+        let answer = answer.as_ref().map(|choice| *choice);
+        let (job, at) = (self.job, 1_700_000_000 + u64::from(self.job));
+        self.writer
+            .asked(&mut self.memory, job, purpose, skip, request, answer, at);
+    }
+
+    fn read(&self) -> Recording {
+        read(&self.memory).expect("a ring")
+    }
+}
+
+fn small() -> Cluster {
+    tree(pairs(), 12, 4, 2)
+}
+
+/// Replays all of it; answers how many decisions there were.
+fn holds(recording: &Recording) -> u64 {
+    let counts = recording.replay(&mut |step| {
+        assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+    });
+    assert_eq!(counts.replayed, counts.same);
+    counts.replayed
+}
+
+#[test]
+fn decisions_replay_bit_by_bit_in_order() {
+    let mut scheduler = Scheduler::new(&small(), 4096, 1);
+    for _ in 0..500 {
+        scheduler.decide();
+    }
+    let recording = scheduler.read();
+    assert_eq!(
+        recording.cluster.as_ref(),
+        Some(scheduler.planner.cluster())
+    );
+    let jobs: Vec<u32> = recording.asked().map(|asked| asked.job).collect();
+    assert!(jobs.is_sorted() && jobs[0] == 1 && jobs.contains(&500));
+    assert!(holds(&recording) >= 500);
+    let mut outcomes = 0;
+    recording.replay(&mut |step| outcomes += u32::from(step.outcome == Some(Outcome::Taken)));
+    assert_eq!(outcomes, 500);
+}
+
+#[test]
+fn the_oldest_are_overwritten_and_the_others_still_replay() {
+    let mut scheduler = Scheduler::new(&small(), 64, 2);
+    for round in 0..3000 {
+        scheduler.decide();
+        if round % 250 == 249 {
+            let recording = scheduler.read();
+            assert!(holds(&recording) >= 64, "round {round}");
+            assert_eq!(
+                recording.asked().last().map(|asked| asked.job),
+                Some(scheduler.job)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_restarted_writer_goes_on() {
+    let cluster = small();
+    let mut scheduler = Scheduler::new(&cluster, 512, 3);
+    for _ in 0..100 {
+        scheduler.decide();
+    }
+    let before = scheduler.read().asked().count();
+    let sizes = Sizes::new(512, cluster.nodes.len());
+    scheduler.writer = Writer::open(&mut scheduler.memory, sizes, cluster.nodes.len());
+    scheduler.writer.model(&mut scheduler.memory, &cluster);
+    scheduler.decide();
+    let after = scheduler.read();
+    assert!(after.asked().count() > before);
+    holds(&after);
+    // Another cluster: what was decided for the first one is shown, but not asked again.
+    let other = tree(quads(), 12, 6, 1);
+    scheduler.writer.model(&mut scheduler.memory, &other);
+    scheduler.planner = Planner::new(other.clone());
+    scheduler.states = idle(&other);
+    scheduler.decide();
+    let after = scheduler.read();
+    let all = after.asked().count() as u64;
+    let counts = after.replay(&mut |step| assert!(step.same));
+    assert!(counts.skipped > 100 && counts.replayed > 0);
+    assert_eq!(counts.skipped + counts.replayed, all);
+    // Other sizes: a new ring.
+    let sizes = Sizes::new(4096, cluster.nodes.len());
+    let mut memory = scheduler.memory.clone();
+    memory.resize(sizes.total(), 0);
+    Writer::open(&mut memory, sizes, cluster.nodes.len());
+    assert_eq!(read(&memory).unwrap().asked().count(), 0);
+}
+
+#[test]
+fn repeated_answers_to_waiting_jobs_take_no_room() {
+    let mut scheduler = Scheduler::new(&small(), 512, 4);
+    let never = request(12, GpuShape::PerNode(8));
+    scheduler.states[3].free = GpuSet::EMPTY;
+    scheduler
+        .writer
+        .states(&mut scheduler.memory, &scheduler.states);
+    for _ in 0..50 {
+        scheduler.ask(&never, Purpose::Start, 0);
+        scheduler.ask(&request(1, GpuShape::PerNode(4)), Purpose::Start, 0);
+    }
+    assert_eq!(
+        scheduler.read().asked().count(),
+        100,
+        "the answers take turns"
+    );
+    for _ in 0..50 {
+        scheduler.ask(&never, Purpose::Start, 0);
+    }
+    assert_eq!(scheduler.read().asked().count(), 101);
+}
+
+#[test]
+fn writing_allocates_nothing() {
+    let mut scheduler = Scheduler::new(&small(), 64, 5);
+    let request = request(2, GpuShape::PerNode(4));
+    let choice = scheduler
+        .planner
+        .plan(&scheduler.states, &request, 0)
+        .unwrap()
+        .clone();
+    for round in 0..2000u32 {
+        scheduler.states[round as usize % 12].free = GpuSet(u64::from(round % 255));
+        let before = ALLOCATIONS.get();
+        let (writer, memory) = (&mut scheduler.writer, &mut scheduler.memory);
+        writer.states(memory, &scheduler.states);
+        writer.asked(memory, round, Purpose::Start, 0, &request, Ok(&choice), 7);
+        writer.ended(memory, round, Outcome::Taken);
+        assert_eq!(ALLOCATIONS.get(), before, "round {round}");
+    }
+}
+
+#[test]
+fn other_bytes_are_refused_with_a_sentence() {
+    let mut scheduler = Scheduler::new(&small(), 64, 6);
+    scheduler.decide();
+    let whole = scheduler.memory;
+    assert_eq!(read(b"JobId=1"), Err(ReadError::NotARing));
+    assert_eq!(read(&whole[..whole.len() - 1]), Err(ReadError::Length));
+    assert_eq!(read(&whole[..100]), Err(ReadError::NotARing));
+    let mut other = whole.clone();
+    other[8] = 99;
+    let error = read(&other).unwrap_err().to_string();
+    assert!(
+        error.contains("form 99") && error.contains("use the gpuos command"),
+        "{error}"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A copy made while slurmctld writes is part old and part new, at any byte.
+    #[test]
+    fn torn_copies_hold_only_whole_decisions(seed in any::<u64>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 1..6)) {
+        let mut scheduler = Scheduler::new(&small(), 64, seed);
+        for _ in 0..400 {
+            scheduler.decide();
+        }
+        let old = scheduler.memory.clone();
+        for _ in 0..60 {
+            scheduler.decide();
+        }
+        let mut torn = scheduler.memory.clone();
+        for cut in cuts.chunks_exact(2) {
+            let (a, b) = (cut[0].index(torn.len()), cut[1].index(torn.len()));
+            torn[a.min(b)..a.max(b)].copy_from_slice(&old[a.min(b)..a.max(b)]);
+        }
+        let all = holds(&read(&torn).unwrap());
+        prop_assert!(all > 0);
+    }
+
+    #[test]
+    fn damaged_bytes_are_left_out(seed in any::<u64>(), hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40)) {
+        let mut scheduler = Scheduler::new(&small(), 64, seed);
+        for _ in 0..100 {
+            scheduler.decide();
+        }
+        let mut bytes = scheduler.memory.clone();
+        for (at, value) in hits {
+            let at = at.index(bytes.len());
+            bytes[at] ^= value;
+        }
+        if let Ok(recording) = read(&bytes) {
+            holds(&recording);
+        }
+        // A writer that finds such bytes goes on.
+        let sizes = Sizes::new(64, 12);
+        scheduler.memory = bytes;
+        scheduler.writer = Writer::open(&mut scheduler.memory, sizes, 12);
+        scheduler.writer.model(&mut scheduler.memory, &small());
+        scheduler.decide();
+        let last = read(&scheduler.memory).unwrap();
+        prop_assert_eq!(last.asked().last().map(|asked| asked.job), Some(scheduler.job));
+        holds(&last);
+    }
+}
