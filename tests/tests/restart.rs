@@ -9,6 +9,7 @@ use gpuos_tests::show::{self, Used};
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(
+    stock_22_05_loses_gpus_of_a_job_requeued_from_a_dead_node,
     stock_22_05_loses_gpus_before_a_node_registers,
     gpu_jobs_wait_until_their_node_has_registered,
 );
@@ -77,6 +78,44 @@ fn stock_22_05_loses_gpus_before_a_node_registers(suite: &Suite) {
         (cluster.used()["n1"] == left).then_some(())
     });
     // What an administrator does: it counts anew.
+    cluster.lab.reconfigure().expect("reconfigures");
+    cluster.until("a reconfigure gives them back", || {
+        (cluster.used()["n1"] == Used::default()).then_some(())
+    });
+}
+
+/// A requeued job of which slurmctld still waits to hear that it has ended, when its node is set down.
+fn stock_22_05_loses_gpus_of_a_job_requeued_from_a_dead_node(suite: &Suite) {
+    let Some(cluster) = Setup::new("requeued-stock", suite).stock().up() else {
+        return;
+    };
+    if !cluster.lab.version().starts_with("22.05") {
+        return;
+    }
+    let job = cluster.start(&["--requeue", "--gres=gpu:2", "-w", "n1"]);
+    let slurmd = cluster.lab.slurmd_pid("n1").expect("runs");
+    cluster.run("sh", &["-c", &format!("kill -9 {slurmd}")]);
+    cluster.until("the slurmd is gone", || {
+        cluster.lab.slurmd_pid("n1").is_none().then_some(())
+    });
+    cluster.run("scontrol", &["requeue", &job.to_string()]);
+    let down = ["update", "NodeName=n1", "State=DOWN", "Reason=dead"];
+    cluster.run("scontrol", &down);
+    cluster.lab.start_slurmd("n1").expect("starts");
+    cluster.ready();
+    cluster.wait(job, &["RUNNING"]);
+    assert!(has_no_gpu(&cluster, job), "{}", cluster.show(job));
+    cluster.cancel(&[job]);
+    cluster.until("two GPUs of n1 are left in use by nobody", || {
+        let used = &cluster.used()["n1"];
+        (used.cpus == 0 && used.gpus == 2).then_some(())
+    });
+    assert!(
+        cluster
+            .lab
+            .slurmctld_log()
+            .contains("bad node_offset 0 count is 0")
+    );
     cluster.lab.reconfigure().expect("reconfigures");
     cluster.until("a reconfigure gives them back", || {
         (cluster.used()["n1"] == Used::default()).then_some(())
