@@ -104,8 +104,8 @@ pub struct PlanArgs {
     /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
     #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
     pub topology: Option<TopologyWish>,
-    /// Which of several equally close places: pack, spread, best-fit, affinity:NAME[,NAME] or
-    /// anti-affinity:NAME[,NAME].
+    /// Which of several equally close places: default, best-fit, frag, pack, spread, first-fit,
+    /// affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
     #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
     pub placement: Option<Placement>,
     /// GPU type, as in --gpus=TYPE:N.

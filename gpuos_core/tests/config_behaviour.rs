@@ -95,7 +95,7 @@ fn mistakes_have_a_place_and_an_accepted_form() {
         ),
         (
             "[policy]\nplacement = \"affinity:x\"\n",
-            "\"pack\" or \"spread\"",
+            "\"spread\" or \"first-fit\"",
         ),
         (
             "[policy]\nplacement = \"tight\"\n",

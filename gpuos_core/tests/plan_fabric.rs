@@ -59,6 +59,7 @@ fn place() -> impl Strategy<Value = Place> {
                     free_cpus: if cpus < 20 { cpus } else { u32::MAX },
                     free_memory_mib: u64::MAX,
                     affinity,
+                    penalty: 0,
                 },
             }
         },

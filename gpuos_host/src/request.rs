@@ -111,6 +111,7 @@ impl JobRequest {
                 u64::MAX
             },
             affinity: affinity(&self.request.placement, node, jobs),
+            penalty: 0,
         }
     }
 

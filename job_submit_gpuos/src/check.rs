@@ -149,6 +149,7 @@ impl Catalogue {
                 free_cpus: u32::MAX,
                 free_memory_mib: u64::MAX,
                 affinity: 0,
+                penalty: 0,
             })
             .collect()
     }

@@ -162,6 +162,7 @@ impl Snapshot {
                     u64::MAX
                 },
                 affinity: 0,
+                penalty: 0,
             };
         }
     }

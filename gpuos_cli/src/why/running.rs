@@ -108,6 +108,7 @@ fn measure(planner: &mut Planner, site: &Site, job: &Job) -> Option<Choice> {
                 free_cpus: u32::MAX,
                 free_memory_mib: u64::MAX,
                 affinity: 0,
+                penalty: 0,
             };
         }
     }
@@ -136,6 +137,7 @@ fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> O
                 free_cpus: node.cpus,
                 free_memory_mib: u64::MAX,
                 affinity: 0,
+                penalty: 0,
             }
         })
         .collect();

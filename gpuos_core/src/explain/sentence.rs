@@ -89,7 +89,8 @@ fn room(choice: &Choice, level: &str, domain: Option<&str>, cluster: &Cluster) -
 
 fn lost(choice: &Choice, request: &Request) -> String {
     let rule = match request.placement {
-        Placement::BestFit => "",
+        Placement::Default | Placement::BestFit | Placement::Frag => "",
+        Placement::FirstFit => " (first fit)",
         Placement::Pack => " (packed)",
         Placement::Spread => " (spread)",
         Placement::Affinity(_) => " (near the named jobs)",

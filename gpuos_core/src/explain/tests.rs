@@ -54,6 +54,7 @@ fn choice(nodes: &[u32], reached: u32, domain: Option<u32>) -> Choice {
         usability_lost: 0.0,
         feasible_nodes: 6,
         feasible_domains: 1,
+        ..Choice::default()
     }
 }
 

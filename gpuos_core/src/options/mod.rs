@@ -27,8 +27,7 @@ pub const MAX_WORD: usize = 64;
 pub const MAX_NAMES: usize = 16;
 
 const TOPOLOGY_FORM: &str = "LEVEL, LEVEL:required or LEVEL:preferred";
-const PLACEMENT_FORM: &str =
-    "pack, spread, best-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
+const PLACEMENT_FORM: &str = "default, pack, spread, best-fit, frag, first-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
 const SWITCH_FORM: &str = "on or off";
 
 /// An option of sbatch, salloc and srun that gpuos adds.
@@ -62,10 +61,12 @@ pub const OPTIONS: &[OptionHelp] = &[
         name: "gpuos-placement",
         argument: "RULE",
         environment: "GPUOS_PLACEMENT",
-        summary: "pack, spread, best-fit, affinity:A[,B..] or anti-affinity:A[,B..]",
-        details: "Which of several equally close places is taken. best-fit, the default, takes \
-                  the one that leaves the most useful GPUs for the next jobs; pack takes the \
-                  fewest and fullest nodes, spread the emptiest. affinity:A,B goes near the \
+        summary: "best-fit, frag, pack, spread, first-fit, affinity:A[,..], anti-affinity:A..",
+        details: "Which of several equally close places is taken. default takes the one that \
+                  leaves the most useful GPUs for the next jobs: by the usual mix of jobs, as \
+                  frag does, where it is known, else as best-fit does, with all sizes equally \
+                  likely. pack takes the fewest and fullest nodes, spread the emptiest, \
+                  first-fit the lowest. affinity:A,B goes near the \
                   nodes that run the named jobs or users, anti-affinity:A,B away from them; \
                   up to 16 names.",
     },
@@ -158,9 +159,12 @@ pub(crate) fn placement_of(option: &str, value: &str) -> Result<Placement, Optio
         ("pack", None) => return Ok(Placement::Pack),
         ("spread", None) => return Ok(Placement::Spread),
         ("best-fit", None) => return Ok(Placement::BestFit),
+        ("frag", None) => return Ok(Placement::Frag),
+        ("first-fit", None) => return Ok(Placement::FirstFit),
+        ("default", None) => return Ok(Placement::Default),
         ("affinity", _) => true,
         ("anti-affinity", _) => false,
-        ("pack" | "spread" | "best-fit", Some(_)) => {
+        ("pack" | "spread" | "best-fit" | "frag" | "first-fit" | "default", Some(_)) => {
             return Err(error(&format!("'{rule}' takes no names")));
         }
         _ => return Err(error(&not_understood(&rule))),
@@ -204,7 +208,10 @@ pub fn topology_text(wish: &TopologyWish) -> String {
 /// The rule as [`parse_placement`] reads it.
 pub fn placement_text(placement: &Placement) -> String {
     match placement {
+        Placement::Default => "default".into(),
         Placement::BestFit => "best-fit".into(),
+        Placement::Frag => "frag".into(),
+        Placement::FirstFit => "first-fit".into(),
         Placement::Pack => "pack".into(),
         Placement::Spread => "spread".into(),
         Placement::Affinity(names) => format!("affinity:{}", names.join(",")),

@@ -1,16 +1,34 @@
-//! The fabric as the planner walks it: the nodes of each domain, domain by domain.
+//! The fabric as the planner walks it. Nodes with GPUs stand in one order, by *position*: sorted
+//! by their domains from the widest level inwards, then by index. So each domain is a range of
+//! positions, and a set of nodes is a string of bits in which domains can be counted.
 
+use super::bits;
 use crate::model::{Cluster, NO_DOMAIN};
 
-/// The nodes of one domain: a range of the level's order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// Position of a node that has no GPUs the planner knows of.
+pub const NOWHERE: u32 = u32::MAX;
+
+/// The nodes of one domain, or those of a wider domain that are in none of this level.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Domain id; 0 at the level `any`.
+    /// Domain id; 0 at the level `any`, [`NO_DOMAIN`] for nodes in none.
     pub domain: u32,
-    /// First position in the order.
+    /// First position.
     pub start: u32,
     /// Position after the last.
     pub end: u32,
+    /// The span of the next wider level that it lies in.
+    pub parent: u32,
+    /// The spans of the next narrower level that lie in it: `children.0..children.1`.
+    pub children: (u32, u32),
+}
+
+/// A run of nodes whose indices and positions both ascend by one, within one word of indices.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    node: u32,
+    at: u32,
+    len: u32,
 }
 
 /// Nodes by domain for each level, and for the level `any` past the last one.
@@ -18,14 +36,21 @@ pub struct Span {
 pub struct FabricIndex {
     /// Number of fabric levels; `any` has this index.
     pub levels: usize,
-    /// By level: the nodes with GPUs, sorted by their domains from this level inwards.
-    order: Vec<Vec<u32>>,
-    /// By level: the domains that have such nodes.
+    /// Words of a set of positions.
+    pub words: usize,
+    /// Node at each position.
+    order: Vec<u32>,
+    /// Position of each node, or [`NOWHERE`].
+    place: Vec<u32>,
+    /// By level: spans in the order of positions; together they cover every position.
     spans: Vec<Vec<Span>>,
     /// By level: domain of each node, by node index.
     domain: Vec<Vec<u32>>,
-    /// By level: one more than the highest domain id.
-    pub ids: Vec<usize>,
+    /// By level: the positions that are in a domain.
+    inside: Vec<Vec<u64>>,
+    /// By position: its span of the narrowest level.
+    cell: Vec<u32>,
+    runs: Vec<Run>,
 }
 
 impl FabricIndex {
@@ -44,45 +69,43 @@ impl FabricIndex {
             })
             .collect();
         domain.push(vec![0; nodes]);
-        let mut order = Vec::new();
-        let mut spans = Vec::new();
-        for level in 0..=levels {
-            let mut list: Vec<u32> = (0..nodes as u32)
-                .filter(|&n| cluster.nodes[n as usize].node_type.is_some())
-                .filter(|&n| domain[level][n as usize] != NO_DOMAIN)
-                .collect();
-            // A stable sort by the narrowest level first, the widest last.
-            for inner in &domain[..=level] {
-                list.sort_by_key(|&n| inner[n as usize]);
-            }
-            let mut of_level: Vec<Span> = Vec::new();
-            for (at, &node) in list.iter().enumerate() {
-                let id = domain[level][node as usize];
-                match of_level.last_mut() {
-                    Some(span) if span.domain == id => span.end = at as u32 + 1,
-                    _ => of_level.push(Span {
-                        domain: id,
-                        start: at as u32,
-                        end: at as u32 + 1,
-                    }),
-                }
-            }
-            order.push(list);
-            spans.push(of_level);
+        let mut order: Vec<u32> = (0..nodes as u32)
+            .filter(|&n| cluster.nodes[n as usize].node_type.is_some())
+            .collect();
+        // Stable sorts by the narrowest level first, the widest last.
+        for of in &domain {
+            order.sort_by_key(|&n| of[n as usize]);
         }
-        let ids = domain
+        let mut place = vec![NOWHERE; nodes];
+        for (at, &node) in order.iter().enumerate() {
+            place[node as usize] = at as u32;
+        }
+        let words = bits::words_for(order.len());
+        let inside = domain
             .iter()
             .map(|of| {
-                let used = of.iter().filter(|&&d| d != NO_DOMAIN);
-                used.max().map_or(0, |&d| d as usize + 1)
+                let mut set = vec![0; words];
+                for (at, &node) in order.iter().enumerate() {
+                    bits::put(&mut set, at as u32, of[node as usize] != NO_DOMAIN);
+                }
+                set
             })
             .collect();
+        let spans = cut(&order, &domain);
+        let mut cell = vec![0; order.len()];
+        for (index, span) in spans[0].iter().enumerate() {
+            cell[span.start as usize..span.end as usize].fill(index as u32);
+        }
         FabricIndex {
-            levels,
-            order,
             spans,
+            cell,
+            runs: runs(&place),
+            levels,
+            words,
+            order,
+            place,
             domain,
-            ids,
+            inside,
         }
     }
 
@@ -91,19 +114,53 @@ impl FabricIndex {
         self.domain[level][node as usize]
     }
 
-    /// The domains of a level.
+    /// The spans of a level, those of nodes in no domain included.
     pub fn spans(&self, level: usize) -> &[Span] {
         &self.spans[level]
     }
 
-    /// The nodes of a domain.
-    pub fn nodes(&self, level: usize, span: Span) -> &[u32] {
-        &self.order[level][span.start as usize..span.end as usize]
+    /// Number of nodes with GPUs.
+    pub fn len(&self) -> u32 {
+        self.order.len() as u32
     }
 
-    /// All nodes that have a type.
-    pub fn all(&self) -> &[u32] {
-        &self.order[self.levels]
+    /// Node at a position.
+    pub fn node(&self, at: u32) -> u32 {
+        self.order[at as usize]
+    }
+
+    /// Position of a node, if it has GPUs.
+    pub fn place(&self, node: u32) -> Option<u32> {
+        let place = self.place.get(node as usize).copied();
+        place.filter(|&at| at != NOWHERE)
+    }
+
+    /// The span of the narrowest level that a position is in.
+    pub fn cell(&self, at: u32) -> usize {
+        self.cell[at as usize] as usize
+    }
+
+    /// The nodes that are in some domain of a level.
+    pub fn inside(&self, level: usize) -> &[u64] {
+        &self.inside[level]
+    }
+
+    /// Narrows the positions in `set` to the nodes of a bitmap by node index; nodes past its end
+    /// are not in it.
+    pub fn restrict(&self, nodes: &[u64], set: &mut [u64], room: &mut [u64]) {
+        room.fill(0);
+        for run in &self.runs {
+            let from = nodes.get(run.node as usize / 64).copied().unwrap_or(0);
+            let part = from >> (run.node % 64) & (u64::MAX >> (64 - run.len));
+            let (word, shift) = (run.at as usize / 64, run.at % 64);
+            room[word] |= part << shift;
+            if shift + run.len > 64 {
+                room[word + 1] |= part >> (64 - shift);
+            }
+        }
+        for (word, allowed) in set.iter_mut().zip(room) {
+            *word &= *allowed;
+        }
     }
 
     /// The narrowest level at which all nodes are in one domain, and the domain.
@@ -119,4 +176,62 @@ impl FabricIndex {
         }
         (self.levels, None)
     }
+}
+
+/// Cuts the order into spans, level by level from the widest.
+fn cut(order: &[u32], domain: &[Vec<u32>]) -> Vec<Vec<Span>> {
+    let mut spans: Vec<Vec<Span>> = vec![Vec::new(); domain.len()];
+    let any = domain.len() - 1;
+    if !order.is_empty() {
+        spans[any].push(Span {
+            domain: 0,
+            start: 0,
+            end: order.len() as u32,
+            parent: 0,
+            children: (0, 0),
+        });
+    }
+    for level in (0..any).rev() {
+        let mut inner: Vec<Span> = Vec::new();
+        for (parent, outer) in spans[level + 1].iter_mut().enumerate() {
+            let first = inner.len() as u32;
+            for at in outer.start..outer.end {
+                let id = domain[level][order[at as usize] as usize];
+                match inner.last_mut() {
+                    Some(span) if at > outer.start && span.domain == id => span.end = at + 1,
+                    _ => inner.push(Span {
+                        domain: id,
+                        start: at,
+                        end: at + 1,
+                        parent: parent as u32,
+                        children: (0, 0),
+                    }),
+                }
+            }
+            outer.children = (first, inner.len() as u32);
+        }
+        spans[level] = inner;
+    }
+    spans
+}
+
+fn runs(place: &[u32]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (node, &at) in place.iter().enumerate() {
+        if at == NOWHERE {
+            continue;
+        }
+        let node = node as u32;
+        match runs.last_mut() {
+            Some(run)
+                if !node.is_multiple_of(64)
+                    && run.node + run.len == node
+                    && run.at + run.len == at =>
+            {
+                run.len += 1;
+            }
+            _ => runs.push(Run { node, at, len: 1 }),
+        }
+    }
+    runs
 }

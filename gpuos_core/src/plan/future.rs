@@ -1,10 +1,10 @@
 //! Where a job could start once the running jobs are gone: for the scheduler's forecast.
 
-use super::fabric::Span;
-use super::job::{Assume, Job, View};
-use super::types::{Choice, NodeChoice, NodeState, Request};
-use super::{Planner, Reach};
+use super::job::{Assume, Job};
+use super::types::{Choice, Criterion, NodeChoice, NodeState, Request};
+use super::{Planner, Reach, bits};
 use crate::gpuset::GpuSet;
+use crate::model::NO_DOMAIN;
 
 /// A place that would hold the job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -13,7 +13,9 @@ pub struct Place {
     busy: u32,
     /// Whether it is a domain of the fabric: nodes come before it.
     fabric: bool,
-    /// First position of the domain in its level's order, or the node.
+    /// Domain, or node.
+    index: u32,
+    /// Number of the domain among the spans of its level, or the position of the node.
     at: u32,
     /// GPUs that may be used there; empty = all.
     gpus: GpuSet,
@@ -27,19 +29,24 @@ impl Planner {
     /// empty = all: at the level `nvlink` inside the node, one set with NVLink between all pairs.
     /// `None` when there is no such place, or the request is one that never fits.
     pub fn future(&mut self, state: &[NodeState], request: &Request, n: u32) -> Option<&Choice> {
+        self.sync(state);
+        self.foresee(request, None, n)
+    }
+
+    /// [`Planner::future`] by the state that the events have left, with the candidates of
+    /// [`Planner::decide`].
+    pub fn foresee(
+        &mut self,
+        request: &Request,
+        candidates: Option<&[u64]>,
+        n: u32,
+    ) -> Option<&Choice> {
         let job = Job::new(request, self.cluster.nodes.len()).ok()?;
         let reach = match self.wish(request).ok()? {
             Some((reach, true)) => reach,
             _ => Reach::Any,
         };
-        let now = View {
-            state,
-            assume: Assume::Now,
-        };
-        let idle = View {
-            state,
-            assume: Assume::Idle,
-        };
+        self.candidates(candidates);
         let mut places = std::mem::take(&mut self.future);
         places.clear();
         // One node is within any domain of the fabric.
@@ -51,10 +58,10 @@ impl Planner {
             Reach::Node | Reach::NvLink(_) => None,
         };
         if matches!(reach, Reach::Node | Reach::NvLink(_)) && job.min == 1 {
-            self.future_nodes(now, idle, &job, reach, &mut places);
+            self.future_nodes(&job, reach, &mut places);
         }
         if let Some(level) = level {
-            self.future_domains(now, idle, &job, level, &mut places);
+            self.future_domains(&job, level, &mut places);
         }
         let found = places.len() as u32;
         let place = (n < found).then(|| *places.select_nth_unstable(n as usize).1);
@@ -63,14 +70,13 @@ impl Planner {
         self.choice.nodes.clear();
         let (mut reached, mut domain) = (1, None);
         if let Some(level) = level.filter(|_| place.fabric) {
-            let span = self.span_at(level, place.at);
+            let span = self.fabric.spans(level)[place.at as usize];
             reached = level as u32 + 2;
             domain = (level < self.fabric.levels).then_some(span.domain);
-            for at in 0..self.fabric.nodes(level, span).len() {
-                let node = self.fabric.nodes(level, span)[at];
-                if job.room(&idle.node(node, self.all_gpus(node))) > 0 {
+            for at in span.start..span.end {
+                if bits::has(&self.room.fit, at) {
                     self.choice.nodes.push(NodeChoice {
-                        node,
+                        node: self.fabric.node(at),
                         gpus: GpuSet::EMPTY,
                     });
                 }
@@ -81,7 +87,7 @@ impl Planner {
                 reached = 0;
             }
             self.choice.nodes.push(NodeChoice {
-                node: place.at,
+                node: self.fabric.node(place.at),
                 gpus: place.gpus,
             });
         }
@@ -91,32 +97,27 @@ impl Planner {
         self.choice.usability_lost = 0.0;
         self.choice.feasible_nodes = self.choice.nodes.len() as u32;
         self.choice.feasible_domains = found;
+        self.choice.decided = Criterion::default();
         Some(&self.choice)
     }
 
-    fn future_nodes(
-        &mut self,
-        now: View,
-        idle: View,
-        job: &Job,
-        reach: Reach,
-        places: &mut Vec<Place>,
-    ) {
+    fn future_nodes(&mut self, job: &Job, reach: Reach, places: &mut Vec<Place>) {
         let count = job.gpus_on_one();
-        for at in 0..self.fabric.all().len() {
-            let node = self.fabric.all()[at];
-            let state = idle.node(node, self.all_gpus(node));
+        for at in 0..self.fabric.len() {
+            let node = self.fabric.node(at);
+            let state = self.state.assumed(Assume::Idle, at);
             if job.room(&state) < job.units.unwrap_or(1)
                 || job.required.iter().any(|&required| required != node)
             {
                 continue;
             }
-            let free = now.node(node, self.all_gpus(node)).free;
+            let free = self.state.now.free(at);
             let mut add = |allowed: GpuSet| {
                 places.push(Place {
                     busy: u32::MAX - free.and(allowed).len() as u32,
                     fabric: false,
-                    at: node,
+                    index: node,
+                    at,
                     gpus: if allowed == state.present {
                         GpuSet::EMPTY
                     } else {
@@ -150,40 +151,26 @@ impl Planner {
         }
     }
 
-    fn future_domains(
-        &mut self,
-        now: View,
-        idle: View,
-        job: &Job,
-        level: usize,
-        places: &mut Vec<Place>,
-    ) {
-        let within = (level < self.fabric.levels).then_some(level);
-        self.offers(idle, job, within);
-        for at in 0..self.fabric.spans(level).len() {
-            let span = self.fabric.spans(level)[at];
-            if !self.gather(job, level, span) || self.select(job, level).is_none() {
+    fn future_domains(&mut self, job: &Job, level: usize, places: &mut Vec<Place>) {
+        self.offers(Assume::Idle, job);
+        if level < self.fabric.levels {
+            self.confine(level);
+        }
+        for (number, span) in self.fabric.spans(level).iter().enumerate() {
+            if span.domain == NO_DOMAIN || self.left_over(job, span).is_none() {
                 continue;
             }
-            let mut free = 0;
-            for &node in self.fabric.nodes(level, span) {
-                let state = now.node(node, self.all_gpus(node));
-                if state.candidate {
-                    free += state.free.len() as u32;
-                }
-            }
+            let (now, candidates) = (&self.state.now, &self.state.candidates);
+            // A node with three free GPUs is counted three times.
+            let with = |gpus| bits::count_both(now.least(gpus), candidates, span.start, span.end);
+            let free: u32 = (1..=self.room.gpus()).map(with).sum();
             places.push(Place {
                 busy: u32::MAX - free,
                 fabric: true,
-                at: span.start,
+                index: span.domain,
+                at: number as u32,
                 gpus: GpuSet::EMPTY,
             });
         }
-    }
-
-    fn span_at(&self, level: usize, start: u32) -> Span {
-        let spans = self.fabric.spans(level);
-        let at = spans.partition_point(|span| span.start < start);
-        spans[at]
     }
 }

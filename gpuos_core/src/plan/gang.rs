@@ -4,36 +4,38 @@
 //! is one domain with all nodes. Among the domains of that level the best is, in this order:
 //! near the named jobs (or away from them) by an affinity rule; the fewest nodes (the most, for a
 //! request with a share per node and a range of nodes); the highest ring of the worst node; the
-//! fewest domains of the narrowest level spanned; the least usability lost; the least room left
-//! over; the wider domain with the least room left over; the lowest domain. `pack` puts the room
-//! left over before the usability, `spread` does the same with the most room.
+//! fewest domains of the narrowest level spanned; the least penalty; the least usability lost; the
+//! least room left over; the wider domain with the least room left over; the lowest domain. `pack`
+//! puts the room left over before the usability, `spread` does the same with the most room,
+//! `first-fit` takes the lowest domain.
 //!
-//! Which nodes inside the domain: see [`super::select`].
+//! Whether a domain has room is a matter of counting bits; nodes are only chosen in domains that
+//! have. Which nodes: see [`super::select`].
 
-use super::Planner;
 use super::fabric::{FabricIndex, Span};
 use super::gpus::MILLI;
-use super::job::{Job, Rule, View};
+use super::job::{Job, Rule};
 use super::links::UNITS_PER_GBPS;
-use super::types::{Choice, NodeChoice};
-use crate::gpuset::GpuSet;
+use super::types::{Choice, Criterion, NodeChoice};
+use super::{Planner, bits};
+use crate::gpuset::{GpuSet, MAX_GPUS};
 use crate::model::NO_DOMAIN;
 
-/// A node that has room for a part of the job.
+/// A node that takes a part of the job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
-    /// Node index.
-    pub node: u32,
+    /// Its position.
+    pub at: u32,
     /// Units that it has room for.
     pub units: u32,
     /// Units that it is given.
     pub give: u32,
-    /// Free GPUs.
-    pub free: GpuSet,
-    /// Ring of the share that it would be given.
+    /// Ring of that share.
     pub ring: u32,
-    /// Usability lost by that share.
+    /// Usability lost by it.
     pub lost: u32,
+    /// Penalty of the node.
+    pub penalty: u32,
     /// Rank by the affinity rule, lower first.
     pub distance: u32,
 }
@@ -42,60 +44,80 @@ pub struct Entry {
 const AVOID: u32 = 1 << 16;
 
 /// Rank of a domain, lower first.
-type Key = [u32; 8];
+type Key = [u32; 9];
+
+/// A domain with room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Offer {
+    key: Key,
+    /// Its number among the spans of the level.
+    span: u32,
+    /// Room that stays over in it.
+    left: u32,
+}
 
 /// Lists kept between calls.
 #[derive(Debug)]
 pub struct Scratch {
-    /// By node: what it offers; `units` = 0 for none.
-    pub offers: Vec<Entry>,
-    /// Whether a node is in a domain that was offered already.
-    covered: Vec<bool>,
-    /// By level and domain: units of room.
-    room: Vec<Vec<u32>>,
-    /// Domains with room, and the room that stays over in each.
-    options: Vec<(Key, Span, u32)>,
-    /// Nodes of the domain at hand that must be part, and the others.
-    pub must: Vec<Entry>,
-    pub others: Vec<Entry>,
-    /// Those of the others that are in question, and their ranks.
-    pub work: Vec<Entry>,
+    /// Nodes in domains that were offered at a narrower level.
+    covered: Vec<u64>,
+    offers: Vec<Offer>,
+    /// Nodes in `picked`; nodes to avoid, and whether there are any.
+    pub taken: Vec<u64>,
+    avoid: Vec<u64>,
+    avoiding: bool,
+    /// Nodes of the domain at hand that are in question, and those of them with their ranks.
+    pub work: Vec<u64>,
+    pub listed: Vec<super::select::Listed>,
     pub rank: Vec<(u32, u32)>,
-    /// Whether a node is in `picked`, and how many of a domain are, by level.
-    pub taken: Vec<bool>,
-    pub held: Vec<Vec<u32>>,
     /// The nodes chosen in it.
     pub picked: Vec<Entry>,
     /// By level: children of a domain while nodes are chosen in it.
     pub runs: Vec<Vec<super::select::Run>>,
-    /// By narrowest domain: the call that counted it last.
+    /// By span of the narrowest level: the call that counted it last.
     seen: Vec<u32>,
     stamp: u32,
+    /// The domain that `picked` was chosen in last, by level and number.
+    pub last: Option<(usize, u32)>,
+    /// The domain whose room was counted last while the level at hand is looked through, and that.
+    around: Option<(u32, u32)>,
 }
 
 impl Scratch {
-    pub fn new(fabric: &FabricIndex, nodes: usize) -> Scratch {
-        let entries = || Vec::with_capacity(nodes);
+    pub fn new(fabric: &FabricIndex) -> Scratch {
+        let nodes = fabric.len() as usize;
         let most = (0..=fabric.levels).map(|level| fabric.spans(level).len());
         Scratch {
-            offers: vec![Entry::default(); nodes],
-            covered: vec![false; nodes],
-            room: fabric.ids.iter().map(|&ids| vec![0; ids]).collect(),
-            options: Vec::with_capacity(most.max().unwrap_or(0)),
-            must: entries(),
-            others: entries(),
-            work: entries(),
+            covered: vec![0; fabric.words],
+            offers: Vec::with_capacity(most.max().unwrap_or(0)),
+            taken: vec![0; fabric.words],
+            avoid: vec![0; fabric.words],
+            avoiding: false,
+            work: vec![0; fabric.words],
+            listed: Vec::with_capacity(nodes),
             rank: Vec::with_capacity(nodes),
-            taken: vec![false; nodes],
-            held: fabric.ids.iter().map(|&ids| vec![0; ids]).collect(),
-            picked: entries(),
+            picked: Vec::with_capacity(nodes),
             runs: (0..fabric.levels)
-                .map(|level| Vec::with_capacity(fabric.spans(level).len() + 1))
+                .map(|level| Vec::with_capacity(fabric.spans(level).len()))
                 .collect(),
-            seen: vec![0; fabric.ids[0]],
+            seen: vec![0; fabric.spans(0).len()],
             stamp: 0,
+            last: None,
+            around: None,
         }
     }
+}
+
+/// What a domain has, counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// Nodes with room, those that must be part included.
+    pub nodes: u32,
+    /// Units of room, and of it that of the nodes that must be part.
+    pub room: u32,
+    pub held: u32,
+    /// By units: how many nodes that need not be part have room for exactly so many.
+    pub by_room: [u32; MAX_GPUS + 1],
 }
 
 impl Planner {
@@ -103,195 +125,195 @@ impl Planner {
     /// takes the number of choices off `skip`. After the domains of a level come those with room
     /// left over once more, with other nodes. With `within`, all nodes lie in one domain of
     /// that level. Domains that contain one with room at a level asked before give nothing new
-    /// and are left out, also across calls with ascending `from`.
+    /// and are left out, also across calls with ascending `from`. [`Planner::offers`] has been
+    /// asked.
     pub(super) fn gang(
         &mut self,
-        view: View,
         job: &Job,
         from: usize,
         to: usize,
         within: Option<usize>,
         skip: &mut u32,
     ) -> bool {
-        let offered = self.offers(view, job, within);
         if from == 0 {
-            self.gang.covered.fill(false);
+            self.gang.covered.fill(0);
         }
+        if !self.fits_gang(job, to, within) {
+            return false;
+        }
+        self.gang.avoiding = false;
         for level in from..=to {
-            self.gang.options.clear();
-            for at in 0..self.fabric.spans(level).len() {
-                let span = self.fabric.spans(level)[at];
-                if self.covered(level, span) || !self.gather(job, level, span) {
-                    continue;
-                }
-                if let Some(left) = self.select(job, level) {
-                    let key = self.key(job, level, span, left);
-                    self.gang.options.push((key, span, left));
-                }
-            }
-            let found = self.gang.options.len() as u32;
-            for &(_, span, _) in &self.gang.options {
-                for &node in self.fabric.nodes(level, span) {
-                    self.gang.covered[node as usize] = true;
+            self.find_domains(job, level);
+            let found = self.gang.offers.len() as u32;
+            for at in 0..self.gang.offers.len() {
+                let span = self.fabric.spans(level)[self.gang.offers[at].span as usize];
+                for (word, mask) in bits::words(span.start, span.end) {
+                    self.gang.covered[word] |= mask;
                 }
             }
             for again in [false, true] {
                 if again {
-                    self.gang.options.retain(|&(_, _, left)| left > 0);
+                    self.gang.offers.retain(|offer| offer.left > 0);
                 }
-                let count = self.gang.options.len() as u32;
+                let count = self.gang.offers.len() as u32;
                 if *skip >= count {
                     *skip -= count;
-                } else {
-                    let nth = self.gang.options.select_nth_unstable(*skip as usize);
-                    let span = nth.1.1;
-                    self.gather(job, level, span);
-                    self.select(job, level);
-                    if again {
-                        self.avoid_picked(job, level, span);
-                    }
-                    self.settle(job, offered, found);
-                    return true;
+                    continue;
                 }
+                let nth = *skip as usize;
+                let (_, best, after) = self.gang.offers.select_nth_unstable(nth);
+                let (best, next) = (*best, after.iter().min());
+                let decided = next.map_or(Criterion::Only, |next| {
+                    criterion(job.rule, &best.key, &next.key)
+                });
+                if self.gang.last != Some((level, best.span)) {
+                    self.select(job, level, best.span);
+                }
+                if again {
+                    self.avoid_picked(job, level, best.span);
+                }
+                self.settle(job, found, decided);
+                return true;
             }
         }
         false
     }
 
-    /// Chooses again in the domain, with as few of the nodes in `picked` as possible.
-    fn avoid_picked(&mut self, job: &Job, level: usize, span: Span) {
-        for entry in &self.gang.picked {
-            self.gang.offers[entry.node as usize].distance += AVOID;
+    /// Whether a domain of the level has room for the whole job; with `within`, nodes in no domain
+    /// of that level are left out of this and what follows. Where a wider level has no room, no
+    /// narrower one has.
+    pub(super) fn fits_gang(&mut self, job: &Job, to: usize, within: Option<usize>) -> bool {
+        if let Some(level) = within {
+            self.confine(level);
         }
-        self.gather(job, level, span);
-        self.select(job, level);
+        let spans = self.fabric.spans(to).iter();
+        spans
+            .filter(|span| span.domain != NO_DOMAIN)
+            .any(|span| self.left_over(job, span).is_some())
     }
 
-    /// Finds out what each node offers; returns how many offer something.
-    pub(super) fn offers(&mut self, view: View, job: &Job, within: Option<usize>) -> u32 {
-        for room in &mut self.gang.room {
-            room.fill(0);
-        }
-        let mut offered = 0;
-        for at in 0..self.fabric.all().len() {
-            let node = self.fabric.all()[at];
-            let state = view.node(node, self.all_gpus(node));
-            let inside = within.is_none_or(|level| self.fabric.domain(level, node) != NO_DOMAIN);
-            let units = if inside { job.room(&state) } else { 0 };
-            let mut entry = Entry {
-                node,
-                units,
-                free: state.free,
-                distance: job.distance(&state),
-                ..Entry::default()
-            };
-            if units > 0 {
-                offered += 1;
-                if job.units.is_none() {
-                    self.price(job, &mut entry, 1);
-                }
-                for level in 0..=self.fabric.levels {
-                    let domain = self.fabric.domain(level, node);
-                    if domain != NO_DOMAIN {
-                        self.gang.room[level][domain as usize] += units;
-                    }
-                }
-            }
-            self.gang.offers[node as usize] = entry;
-        }
-        offered
-    }
-
-    /// Ring and usability lost when the node is given so many units; returns the GPUs.
-    pub(super) fn price(&mut self, job: &Job, entry: &mut Entry, units: u32) -> GpuSet {
-        let count = (units * job.unit) as usize;
-        let table = &mut self.tables[self.type_of[entry.node as usize] as usize];
-        let pick = table.best(entry.free, count, false).unwrap_or_default();
-        entry.ring = pick.ring;
-        entry.lost = match job.whole {
-            true => table.usable(entry.free),
-            false => pick.lost,
-        };
-        pick.set
-    }
-
-    /// Whether part of the domain was offered at a narrower level.
-    fn covered(&self, level: usize, span: Span) -> bool {
-        let mut nodes = self.fabric.nodes(level, span).iter();
-        nodes.any(|&node| {
-            self.gang.covered[node as usize] && self.gang.offers[node as usize].units > 0
-        })
-    }
-
-    /// Collects the offers of a domain; false when a node that must be part offers nothing there.
-    pub(super) fn gather(&mut self, job: &Job, level: usize, span: Span) -> bool {
-        let scratch = &mut self.gang;
-        scratch.must.clear();
-        scratch.others.clear();
-        for &node in self.fabric.nodes(level, span) {
-            let entry = scratch.offers[node as usize];
-            if entry.units == 0 {
+    /// Collects the domains of a level that have room and are not covered yet.
+    fn find_domains(&mut self, job: &Job, level: usize) {
+        self.gang.offers.clear();
+        self.gang.around = None;
+        for at in 0..self.fabric.spans(level).len() as u32 {
+            let span = self.fabric.spans(level)[at as usize];
+            let covered = || bits::meet(&self.gang.covered, &self.room.fit, span.start, span.end);
+            if span.domain == NO_DOMAIN || covered() {
                 continue;
             }
-            if job.required.binary_search(&node).is_ok() {
-                scratch.must.push(entry);
-            } else {
-                scratch.others.push(entry);
+            if let Some(left) = self.left_over(job, &span) {
+                self.select(job, level, at);
+                let key = self.key(job, level, &span, left);
+                let offer = Offer {
+                    key,
+                    span: at,
+                    left,
+                };
+                self.gang.offers.push(offer);
             }
         }
-        scratch.must.len() == job.required.len()
+    }
+
+    /// Chooses again in the domain, with as few of the nodes in `picked` as possible.
+    fn avoid_picked(&mut self, job: &Job, level: usize, span: u32) {
+        self.gang.avoiding = true;
+        self.gang.avoid.copy_from_slice(&self.gang.taken);
+        self.select(job, level, span);
+    }
+
+    /// Whether nodes differ by more than their pattern.
+    pub(super) fn uneven(&self, job: &Job) -> bool {
+        self.gang.avoiding || matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
+    }
+
+    /// Rank of the node at a position before all else, lower first.
+    pub(super) fn distance(&self, job: &Job, at: u32) -> u32 {
+        let avoid = self.gang.avoiding && bits::has(&self.gang.avoid, at);
+        job.distance(self.state.node(at).affinity) + if avoid { AVOID } else { 0 }
+    }
+
+    /// Counts what a domain has; `None` when a node that must be part offers nothing there.
+    pub(super) fn count(&self, job: &Job, span: &Span) -> Option<Count> {
+        let mut count = Count {
+            nodes: 0,
+            room: 0,
+            held: 0,
+            by_room: [0; MAX_GPUS + 1],
+        };
+        for units in 1..=self.room.most {
+            let nodes = bits::count(self.room.exactly(units), span.start, span.end);
+            count.by_room[units as usize] = nodes;
+            count.nodes += nodes;
+            count.room += nodes * units;
+        }
+        for &node in job.required {
+            let at = self.fabric.place(node)?;
+            if at < span.start || at >= span.end || !bits::has(&self.room.fit, at) {
+                return None;
+            }
+            let units = self.units_at(job, at);
+            count.by_room[units as usize] -= 1;
+            count.held += units;
+        }
+        Some(count)
+    }
+
+    /// How much room stays over in a domain (nodes, or units), or `None` when the job does not
+    /// fit into it.
+    pub(super) fn left_over(&self, job: &Job, span: &Span) -> Option<u32> {
+        let Some(units) = job.units else {
+            if job.required.is_empty() {
+                let nodes = bits::count(&self.room.fit, span.start, span.end);
+                return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
+            }
+            let nodes = self.count(job, span)?.nodes;
+            return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
+        };
+        let count = self.count(job, span)?;
+        job.sharing(&count, units)?;
+        Some(count.room - units)
     }
 
     /// Ranks the domain by what is in `picked`.
-    fn key(&mut self, job: &Job, level: usize, span: Span, left: u32) -> Key {
+    fn key(&mut self, job: &Job, level: usize, span: &Span, left: u32) -> Key {
+        if job.rule == Rule::FirstFit {
+            return [0, 0, 0, 0, 0, 0, 0, 0, span.domain];
+        }
         let scratch = &mut self.gang;
+        scratch.stamp = scratch.stamp.wrapping_add(1);
         let nodes = scratch.picked.len() as u32;
-        let sum = |of: fn(&Entry) -> u32| {
-            scratch
-                .picked
-                .iter()
-                .fold(0u32, |acc, entry| acc.saturating_add(of(entry)))
-        };
-        let lost = sum(|entry| entry.lost);
-        // Mean, so that more nodes do not count as farther away.
-        let distance = sum(|entry| entry.distance) / nodes.max(1);
-        let ring = scratch.picked.iter().map(|entry| entry.ring).min();
-        scratch.stamp += 1;
-        let mut spanned = 0;
+        let (mut ring, mut spanned) = (u32::MAX, 0u32);
+        let (mut distance, mut penalty, mut lost) = (0u32, 0u32, 0u32);
         for entry in &scratch.picked {
-            let domain = self.fabric.domain(0, entry.node) as usize;
-            match scratch.seen.get_mut(domain) {
-                Some(seen) if *seen == scratch.stamp => {}
-                Some(seen) => {
-                    *seen = scratch.stamp;
-                    spanned += 1;
-                }
-                None => spanned += 1,
+            distance = distance.saturating_add(entry.distance);
+            penalty = penalty.saturating_add(entry.penalty);
+            lost = lost.saturating_add(entry.lost);
+            ring = ring.min(entry.ring);
+            let cell = self.fabric.cell(entry.at);
+            let stray = self.fabric.spans(0)[cell].domain == NO_DOMAIN;
+            if stray || scratch.seen[cell] != scratch.stamp {
+                scratch.seen[cell] = scratch.stamp;
+                spanned += 1;
             }
         }
-        let outer = if level < self.fabric.levels {
-            let node = scratch.picked[0].node;
-            match self.fabric.domain(level + 1, node) {
-                NO_DOMAIN => 0,
-                domain => scratch.room[level + 1][domain as usize],
-            }
-        } else {
-            0
-        };
+        let outer = self.around(level, span);
         let [first, second, outer] = match job.rule {
             Rule::Pack => [left, lost, outer],
             Rule::Spread => [u32::MAX - left, lost, u32::MAX - outer],
             _ => [lost, left, outer],
         };
         [
-            distance,
+            // Mean, so that more nodes do not count as farther away.
+            distance / nodes.max(1),
             if job.units.is_some() {
                 nodes
             } else {
                 u32::MAX - nodes
             },
-            u32::MAX - ring.unwrap_or(0),
+            u32::MAX - ring,
             spanned,
+            penalty,
             first,
             second,
             outer,
@@ -299,28 +321,48 @@ impl Planner {
         ]
     }
 
+    /// Units of room in the domain around one.
+    fn around(&mut self, level: usize, span: &Span) -> u32 {
+        if level == self.fabric.levels {
+            return 0;
+        }
+        match self.gang.around {
+            Some((parent, units)) if parent == span.parent => units,
+            _ => {
+                let outer = self.fabric.spans(level + 1)[span.parent as usize];
+                let units = match outer.domain {
+                    NO_DOMAIN => 0,
+                    _ => self.units_within(outer.start, outer.end),
+                };
+                self.gang.around = Some((span.parent, units));
+                units
+            }
+        }
+    }
+
     /// Turns `picked` into the choice.
-    fn settle(&mut self, job: &Job, offered: u32, found: u32) {
+    fn settle(&mut self, job: &Job, found: u32, decided: Criterion) {
         let mut nodes = std::mem::take(&mut self.choice.nodes);
         nodes.clear();
         let mut lost = 0;
         let mut bus = u32::MAX;
         let mut nic = u32::MAX;
         for at in 0..self.gang.picked.len() {
-            let mut entry = self.gang.picked[at];
-            let give = entry.give;
-            let mut set = self.price(job, &mut entry, give);
+            let entry = self.gang.picked[at];
+            let node = self.fabric.node(entry.at);
+            let pick = self.price(job, entry.at, entry.give * job.unit);
+            let (mut set, mut ring) = (pick.set, pick.ring);
             if job.whole {
-                set = entry.free;
-                entry.ring = self.tables[self.type_of[entry.node as usize] as usize].ring(set);
+                set = self.state.now.free(entry.at);
+                ring = self.tables[self.type_of[node as usize] as usize].ring(set);
             }
-            lost += entry.lost;
+            lost += pick.lost;
             if set.len() > 1 {
-                bus = bus.min(entry.ring);
+                bus = bus.min(ring);
             }
-            nic = nic.min(self.nic(entry.node, set));
+            nic = nic.min(self.nic(node, set));
             nodes.push(NodeChoice {
-                node: entry.node,
+                node,
                 gpus: if job.leave { GpuSet::EMPTY } else { set },
             });
         }
@@ -356,8 +398,27 @@ impl Planner {
                 bus as f32 / UNITS_PER_GBPS
             },
             usability_lost: lost as f32 / MILLI as f32,
-            feasible_nodes: offered,
+            feasible_nodes: self.room.offered,
             feasible_domains: found,
+            decided,
         };
+    }
+}
+
+/// What tells two domains apart.
+fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
+    let full = matches!(rule, Rule::Pack | Rule::Spread);
+    match a.iter().zip(b).position(|(a, b)| a != b) {
+        Some(0) => Criterion::Affinity,
+        Some(1) => Criterion::Nodes,
+        Some(2) => Criterion::Bandwidth,
+        Some(3) => Criterion::Compactness,
+        Some(4) => Criterion::Penalty,
+        Some(5) if full => Criterion::Fit,
+        Some(5) => Criterion::Usability,
+        Some(6) if full => Criterion::Usability,
+        Some(6) => Criterion::Fit,
+        Some(7) => Criterion::Surroundings,
+        _ => Criterion::Index,
     }
 }

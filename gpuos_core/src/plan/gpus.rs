@@ -10,7 +10,11 @@
 //! 5. then the smallest set as a binary number (its highest GPU index is lowest).
 //!
 //! Up to [`EXACT_GPUS`] GPUs this is exact, for any link matrix, from tables over all sets of
-//! GPUs of the node type. Larger nodes are handled in [`super::large`].
+//! GPUs of the node type: sets of one size stand sorted by ring and total, so that the first one
+//! that is free has the best links, and only its equals are compared further. Each answer is kept.
+//! Larger nodes are handled in [`super::large`].
+
+use std::collections::HashMap;
 
 use super::large;
 use super::links::{nvlinked, pair_units};
@@ -21,6 +25,26 @@ use crate::model::NodeType;
 pub const EXACT_GPUS: usize = 16;
 /// Up to this many GPUs per node all answers are computed when the planner is made.
 const EAGER_GPUS: usize = 8;
+
+/// Which figure says what free GPUs are worth to the next jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worth {
+    /// [`GpuTable::usable`]'s own: five sizes, equally likely.
+    Even,
+    /// The values set by [`GpuTable::learn`]; where there are none, `Even`.
+    Learned,
+}
+
+/// Values of all sets of GPUs by one figure, and the best sets by it.
+#[derive(Debug, Default)]
+struct Answers {
+    /// By set; empty when there is no such figure.
+    value: Vec<u32>,
+    /// By free set and number of GPUs; 0 = not computed yet.
+    best: Vec<u16>,
+    /// The same among sets with NVLink between all pairs; empty when that makes no difference.
+    linked: Vec<u16>,
+}
 /// Usability is counted in thousandths of a GPU.
 pub const MILLI: u32 = 1000;
 
@@ -53,11 +77,15 @@ pub struct GpuTable {
     /// By set of GPUs; empty above [`EXACT_GPUS`].
     ring: Vec<u32>,
     total: Vec<u32>,
-    usable: Vec<u32>,
-    /// Answers by free set and number of GPUs; 0 = not computed yet.
-    best: Vec<u16>,
-    /// The same among sets with NVLink between all pairs; empty when that makes no difference.
-    best_linked: Vec<u16>,
+    /// By [`Worth`].
+    answers: [Answers; 2],
+    /// All sets by size, and within a size those with the best links first; where each size ends.
+    sorted: Vec<u16>,
+    ends: Vec<usize>,
+    /// By free set, up to [`EAGER_GPUS`]: the lowest set that any request finds just as good.
+    alike: Vec<u8>,
+    /// Whether all pairs have the same link.
+    uniform: bool,
     /// Largest sets with NVLink between all pairs.
     pub islands: Vec<GpuSet>,
     /// Instead of the tables above [`EXACT_GPUS`].
@@ -98,39 +126,127 @@ impl GpuTable {
             numa,
             ring: Vec::new(),
             total: Vec::new(),
-            usable: Vec::new(),
-            best: Vec::new(),
-            best_linked: Vec::new(),
+            answers: Default::default(),
+            sorted: Vec::new(),
+            ends: Vec::new(),
+            alike: Vec::new(),
+            uniform: false,
             islands: Vec::new(),
             rates: large::Rates::default(),
         };
         table.islands = islands(&table);
+        let links = || (0..gpus * gpus).filter(|at| at / gpus != at % gpus);
+        table.uniform = links().all(|at| {
+            let (a, b) = (at / gpus, at % gpus);
+            table.pairs[at] == table.pairs[1]
+                && table.nvlink[a] >> b & 1 == table.nvlink[0] >> 1 & 1
+        });
         if gpus <= EXACT_GPUS {
             table.ring = rings(&table);
             table.total = totals(&table);
-            table.usable = usabilities(&table);
-            table.fill();
+            table.sort();
+            table.answers[0].value = usabilities(&table);
+            table.forget();
         } else {
             table.rates = large::Rates::new(gpus, &table.pairs, &table.sizes);
         }
         table
     }
 
-    fn fill(&mut self) {
+    /// Takes the values of the free sets, by set, as the figure [`Worth::Learned`].
+    ///
+    /// Errors: a sentence, when the node type has too many GPUs for such a table or it has not
+    /// one value for each set.
+    pub fn learn(&mut self, values: &[u32]) -> Result<(), String> {
+        if self.gpus > EXACT_GPUS {
+            return Err(format!(
+                "values by set of GPUs are for nodes of up to {EXACT_GPUS} GPUs; these have {}",
+                self.gpus
+            ));
+        }
+        if values.len() != 1 << self.gpus {
+            return Err(format!(
+                "a node type with {} GPUs has {} sets of them, and {} values were given",
+                self.gpus,
+                1u32 << self.gpus,
+                values.len()
+            ));
+        }
+        self.answers[1].value.clear();
+        self.answers[1].value.extend_from_slice(values);
+        self.forget();
+        Ok(())
+    }
+
+    /// Whether values were learned.
+    pub fn has_learned(&self) -> bool {
+        !self.answers[1].value.is_empty()
+    }
+
+    /// Forgets the answers; those of small nodes are computed anew at once.
+    fn forget(&mut self) {
         let slots = (1usize << self.gpus) * (self.gpus + 1);
-        self.best = vec![0; slots];
-        if !self.linked(self.all) && self.nvlink.iter().any(|&n| n != 0) {
-            self.best_linked = vec![0; slots];
+        let matters = !self.linked(self.all) && self.nvlink.iter().any(|&n| n != 0);
+        for answers in &mut self.answers {
+            if answers.value.is_empty() {
+                continue;
+            }
+            answers.best = vec![0; slots];
+            answers.linked = vec![0; if matters { slots } else { 0 }];
         }
         if self.gpus > EAGER_GPUS {
             return;
         }
-        for free in 1..1u64 << self.gpus {
-            for count in 1..=free.count_ones() {
-                self.best(GpuSet(free), count as usize, false);
-                self.best(GpuSet(free), count as usize, true);
+        let mut first_of: HashMap<Vec<u32>, u8> = HashMap::new();
+        self.alike = vec![0; 1 << self.gpus];
+        for free in 0..1u64 << self.gpus {
+            let mut figures = vec![free.count_ones(), u32::from(self.linked(GpuSet(free)))];
+            for count in 1..=free.count_ones() as usize {
+                for linked in [false, true] {
+                    for worth in [Worth::Even, Worth::Learned] {
+                        let pick = self.best(GpuSet(free), count, linked, worth);
+                        let pick = pick.map(|p| [p.ring, p.total, p.lost]);
+                        figures.extend(pick.unwrap_or([u32::MAX; 3]));
+                    }
+                }
             }
+            self.alike[free as usize] = *first_of.entry(figures).or_insert(free as u8);
         }
+    }
+
+    /// A set of GPUs of which every request gets as much as of `free`: same links, same values,
+    /// only other GPUs. Equal sets stand for nodes that are alike.
+    pub fn alike(&self, free: GpuSet) -> GpuSet {
+        match self.alike.get(free.0 as usize) {
+            Some(&set) => GpuSet(u64::from(set)),
+            None if self.uniform && !self.has_learned() => GpuSet::first(free.len()),
+            None => free,
+        }
+    }
+
+    /// Most kinds of free sets that [`GpuTable::alike`] tells apart, as far as that is known.
+    pub fn kinds(&self) -> usize {
+        let own = |(at, set): &(usize, &u8)| *at == usize::from(**set);
+        match self.alike.is_empty() {
+            true => 64,
+            false => self.alike.iter().enumerate().filter(own).count(),
+        }
+    }
+
+    fn sort(&mut self) {
+        self.sorted = (1..1u32 << self.gpus).map(|set| set as u16).collect();
+        let (ring, total) = (&self.ring, &self.total);
+        self.sorted.sort_unstable_by_key(|&set| {
+            let at = usize::from(set);
+            (
+                set.count_ones(),
+                u32::MAX - ring[at],
+                u32::MAX - total[at],
+                set,
+            )
+        });
+        let up_to = |size: u32| self.sorted.partition_point(|set| set.count_ones() <= size);
+        self.ends = (0..=self.gpus as u32).map(up_to).collect();
     }
 
     /// Whether all pairs of the set have NVLink; true for a single GPU.
@@ -161,11 +277,17 @@ impl GpuTable {
     /// GPUs that jobs of that size could take from the set without sharing, each job counted by
     /// its size times its ring over the best ring that this size has on the empty node. The
     /// value is the mean over the sizes.
-    pub fn usable(&self, free: GpuSet) -> u32 {
-        match self.usable.get(free.0 as usize) {
+    ///
+    /// Values that were learned take the place of this figure where `worth` asks for them.
+    pub fn usable(&self, free: GpuSet, worth: Worth) -> u32 {
+        match self.answers[self.figure(worth)].value.get(free.0 as usize) {
             Some(&usable) => usable,
             None => large::usable(self, free),
         }
+    }
+
+    fn figure(&self, worth: Worth) -> usize {
+        usize::from(worth == Worth::Learned && self.has_learned())
     }
 
     /// Number of NUMA nodes that the set touches.
@@ -175,19 +297,18 @@ impl GpuTable {
     }
 
     /// The figures of taking `set` out of `free`.
-    pub fn figures(&self, free: GpuSet, set: GpuSet) -> Pick {
+    pub fn figures(&self, free: GpuSet, set: GpuSet, worth: Worth) -> Pick {
+        let rest = self.usable(free.minus(set), worth);
         Pick {
             set,
             ring: self.ring(set),
             total: self.total(set),
-            lost: self
-                .usable(free)
-                .saturating_sub(self.usable(free.minus(set))),
+            lost: self.usable(free, worth).saturating_sub(rest),
         }
     }
 
     /// The best `count` GPUs of `free`; with `linked`, among sets with NVLink between all pairs.
-    pub fn best(&mut self, free: GpuSet, count: usize, linked: bool) -> Option<Pick> {
+    pub fn best(&mut self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<Pick> {
         let free = free.and(self.all);
         if count == 0 || count > free.len() {
             return None;
@@ -197,46 +318,58 @@ impl GpuTable {
         }
         let linked = linked && count > 1;
         let slot = free.0 as usize * (self.gpus + 1) + count;
-        if linked && self.best_linked.is_empty() {
+        let answers = &self.answers[self.figure(worth)];
+        if linked && answers.linked.is_empty() {
             // Either every set is linked, or none is.
-            return self.linked(free).then(|| self.best(free, count, false))?;
+            return self
+                .linked(free)
+                .then(|| self.best(free, count, false, worth))?;
         }
         let known = if linked {
-            &self.best_linked
+            &answers.linked
         } else {
-            &self.best
+            &answers.best
         }[slot];
         let set = if known != 0 {
             GpuSet(u64::from(known))
         } else {
-            let set = self.search(free, count, linked)?;
+            let set = self.search(free, count, linked, worth)?;
+            let figure = self.figure(worth);
+            let answers = &mut self.answers[figure];
             if linked {
-                self.best_linked[slot] = set.0 as u16;
+                answers.linked[slot] = set.0 as u16;
             } else {
-                self.best[slot] = set.0 as u16;
+                answers.best[slot] = set.0 as u16;
             }
             set
         };
-        Some(self.figures(free, set))
+        Some(self.figures(free, set, worth))
     }
 
-    fn search(&self, free: GpuSet, count: usize, linked: bool) -> Option<GpuSet> {
-        let mut best: Option<((u32, u32, u32, u32), GpuSet)> = None;
-        for_each_subset(free, count, |set| {
-            if linked && !self.linked(set) {
-                return;
+    fn search(&self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<GpuSet> {
+        let sets = &self.sorted[self.ends[count - 1]..self.ends[count]];
+        let mut best: Option<((u32, u32), GpuSet)> = None;
+        let mut links = (0, 0);
+        for set in sets.iter().map(|&set| GpuSet(u64::from(set))) {
+            if !set.minus(free).is_empty() {
+                continue;
             }
-            let key = (
-                self.ring(set),
-                self.total(set),
-                self.usable(free.minus(set)),
-                u32::MAX - self.numa_nodes(set),
-            );
-            // Sets come in ascending order: the first of equals is the smallest.
+            let mine = (self.ring(set), self.total(set));
+            // Worse links follow from here on.
+            if best.is_some() && mine != links {
+                break;
+            }
+            if linked && !self.linked(set) {
+                continue;
+            }
+            links = mine;
+            let usable = self.usable(free.minus(set), worth);
+            let key = (usable, u32::MAX - self.numa_nodes(set));
+            // Equal sets come in ascending order: the first of equals is the smallest.
             if best.is_none_or(|(known, _)| key > known) {
                 best = Some((key, set));
             }
-        });
+        }
         best.map(|(_, set)| set)
     }
 }
@@ -333,9 +466,17 @@ fn usabilities(table: &GpuTable) -> Vec<u32> {
         let best = rings().map(|set| table.ring[set]).max().unwrap_or(0);
         let even = rings().all(|set| table.ring[set] == best);
         for set in 1usize..1 << n {
+            let jobs = set.count_ones() as usize / size;
             packed[set] = if even {
-                let jobs = set.count_ones() as usize / size;
                 (jobs * size) as u32 * MILLI
+            } else if jobs == 0 {
+                0
+            } else if set.count_ones() as usize == size {
+                worth(size, table.ring[set], best)
+            } else if jobs == 1 {
+                // One job, which leaves at least one GPU out.
+                let without = |gpu: usize| packed[set & !(1 << gpu)];
+                GpuSet(set as u64).iter().map(without).max().unwrap_or(0)
             } else {
                 let low = set & set.wrapping_neg();
                 let rest = set ^ low;

@@ -1,7 +1,7 @@
 //! The request in the planner's own terms, and what a node can offer to it.
 
+use super::gpus::Worth;
 use super::types::{GpuShape, NodeState, Placement, Request, Wait};
-use crate::gpuset::GpuSet;
 
 /// How equally close places are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,6 +9,7 @@ pub enum Rule {
     BestFit,
     Pack,
     Spread,
+    FirstFit,
     Affinity,
     AntiAffinity,
 }
@@ -30,11 +31,14 @@ pub struct Job<'a> {
     pub leave: bool,
     /// Rule among equally close places.
     pub rule: Rule,
+    /// What free GPUs are worth to it.
+    pub worth: Worth,
     /// Nodes that must be part of it, ascending.
     pub required: &'a [u32],
-    cpus_per_node: u32,
-    cpus_per_gpu: u32,
-    memory_mib: u64,
+    /// CPUs and memory that a node must have.
+    pub cpus_per_node: u32,
+    pub cpus_per_gpu: u32,
+    pub memory_mib: u64,
 }
 
 impl<'a> Job<'a> {
@@ -79,11 +83,16 @@ impl<'a> Job<'a> {
             whole: request.whole_nodes,
             leave: request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket(_)),
             rule: match request.placement {
-                Placement::BestFit => Rule::BestFit,
+                Placement::Default | Placement::BestFit | Placement::Frag => Rule::BestFit,
                 Placement::Pack => Rule::Pack,
                 Placement::Spread => Rule::Spread,
+                Placement::FirstFit => Rule::FirstFit,
                 Placement::Affinity(_) => Rule::Affinity,
                 Placement::AntiAffinity(_) => Rule::AntiAffinity,
+            },
+            worth: match request.placement {
+                Placement::BestFit => Worth::Even,
+                _ => Worth::Learned,
             },
             required,
             cpus_per_node: request.cpus_per_node,
@@ -121,20 +130,22 @@ impl<'a> Job<'a> {
     }
 
     /// Rank by the affinity rule, lower first.
-    pub fn distance(&self, state: &NodeState) -> u32 {
+    pub fn distance(&self, affinity: u16) -> u32 {
         match self.rule {
-            Rule::Affinity => u32::from(u16::MAX - state.affinity),
-            Rule::AntiAffinity => u32::from(state.affinity),
+            Rule::Affinity => u32::from(u16::MAX - affinity),
+            Rule::AntiAffinity => u32::from(affinity),
             _ => 0,
         }
     }
 
-    /// The order of two figures by the rule: usability lost, and free GPUs of the node.
-    pub fn order(&self, lost: u32, free: u32) -> [u32; 2] {
+    /// The order of three figures by the rule: penalty, usability lost, and free GPUs of the node.
+    pub fn order(&self, penalty: u16, lost: u32, free: u32) -> [u32; 3] {
+        let penalty = u32::from(penalty);
         match self.rule {
-            Rule::Pack => [free, lost],
-            Rule::Spread => [u32::MAX - free, lost],
-            _ => [lost, free],
+            Rule::Pack => [penalty, free, lost],
+            Rule::Spread => [penalty, u32::MAX - free, lost],
+            Rule::FirstFit => [0; 3],
+            _ => [penalty, lost, free],
         }
     }
 }
@@ -148,43 +159,4 @@ pub enum Assume {
     Idle,
     /// All GPUs in service, on all nodes: what could ever be free.
     Empty,
-}
-
-/// The state of the nodes, as it is or as it would be without the running jobs.
-#[derive(Clone, Copy)]
-pub struct View<'a> {
-    /// As the scheduler gave it.
-    pub state: &'a [NodeState],
-    /// What is assumed to be free.
-    pub assume: Assume,
-}
-
-impl View<'_> {
-    /// State of a node whose type has the GPUs `all`; only those in service are ever free.
-    pub fn node(&self, node: u32, all: GpuSet) -> NodeState {
-        let state = self.state.get(node as usize).copied().unwrap_or_default();
-        let present = state.present.and(all);
-        match self.assume {
-            Assume::Now => NodeState {
-                present,
-                free: state.free.and(present),
-                ..state
-            },
-            Assume::Idle => idle(present, state.candidate),
-            // A node that the scheduler did not describe counts with what its type has.
-            Assume::Empty if present.is_empty() => idle(all, true),
-            Assume::Empty => idle(present, true),
-        }
-    }
-}
-
-fn idle(present: GpuSet, candidate: bool) -> NodeState {
-    NodeState {
-        candidate,
-        present,
-        free: present,
-        free_cpus: u32::MAX,
-        free_memory_mib: u64::MAX,
-        affinity: 0,
-    }
 }

@@ -5,7 +5,7 @@
 //! and the best set is grown from each free GPU in turn. The work is bounded by the cube of the
 //! number of GPUs.
 
-use super::gpus::{GpuTable, MILLI, Pick, worth};
+use super::gpus::{GpuTable, MILLI, Pick, Worth, worth};
 use crate::gpuset::{GpuSet, MAX_GPUS};
 
 /// The different bandwidths of a node type, highest first, and who is joined at each.
@@ -143,7 +143,7 @@ pub fn best(table: &GpuTable, free: GpuSet, count: usize, linked: bool) -> Optio
             best = Some((key, set));
         }
     }
-    best.map(|(_, set)| table.figures(free, set))
+    best.map(|(_, set)| table.figures(free, set, Worth::Even))
 }
 
 /// Adds to `seed` the free GPU with the most bandwidth to the set, until it is large enough.

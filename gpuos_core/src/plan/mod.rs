@@ -1,32 +1,41 @@
 //! Placement: which nodes and which GPUs in each, chosen together.
 //!
-//! [`Planner::plan`] is given the state of every candidate node and one request, and answers with
-//! a [`Choice`] or with the reason why nothing fits. What counts, first things first:
+//! A [`Planner`] holds the state of every node, kept current by events ([`Planner::update`]), and
+//! answers one request at a time ([`Planner::decide`]) with a [`Choice`] or with the reason why
+//! nothing fits. [`Planner::plan`] does both for a caller that has all states at hand. What
+//! counts, first things first:
 //!
 //! 1. closeness: one node, then the narrowest level of the fabric that has a domain with room
 //!    (a level that is wished for inside the node, `nvlink` or `node`, comes before all);
 //! 2. a rule of affinity, if the job has one;
 //! 3. bandwidth: the narrowest link of the best ring over the GPUs of a node, as NCCL would
 //!    build it; for a job on several nodes that of its worst node;
-//! 4. what stays usable: how much less the GPUs that stay free are worth to the next jobs
+//! 4. what speaks against a node: its penalty for heat, health or power;
+//! 5. what stays usable: how much less the GPUs that stay free are worth to the next jobs
 //!    (`pack` and `spread` put the fullest or emptiest places before this);
-//! 5. the best fit: the fullest node, the domain with the least room left over, and domains
+//! 6. the best fit: the fullest node, the domain with the least room left over, and domains
 //!    that are broken into already;
-//! 6. the lowest index, so that equal states give equal answers.
+//! 7. the lowest index, so that equal states give equal answers.
 //!
-//! The modules say it in full: `gpus` for the GPUs of a node, `single` for jobs on one node,
-//! `gang` for the domain and `select` for the nodes in it. A plan costs a few passes over the
-//! nodes and no allocation; the tests compare it with brute force.
+//! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
+//! of a node, `single` for jobs on one node, `gang` for the domain and `select` for the nodes in
+//! it; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
+//! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
+//! tests compare it with brute force and with a pass over all nodes.
 
+mod bits;
 mod fabric;
 mod future;
 mod gang;
 mod gpus;
+mod index;
 mod job;
 mod large;
 mod links;
+mod room;
 mod select;
 mod single;
+mod state;
 mod types;
 mod why;
 
@@ -35,7 +44,9 @@ use std::sync::Arc;
 use crate::model::{Cluster, NodeType};
 use fabric::FabricIndex;
 use gpus::GpuTable;
-use job::{Assume, Job, Rule, View};
+use job::{Assume, Job, Rule};
+use room::Room;
+use state::State;
 
 pub use types::*;
 
@@ -52,6 +63,8 @@ pub struct Planner {
     /// Table of each node, or [`NO_TYPE`].
     type_of: Vec<u16>,
     fabric: FabricIndex,
+    state: State,
+    room: Room,
     single: single::Scratch,
     gang: gang::Scratch,
     future: Vec<future::Place>,
@@ -100,10 +113,16 @@ impl Planner {
             });
         }
         let fabric = FabricIndex::new(&cluster);
-        Planner {
-            tables: types.iter().map(|t| GpuTable::new(t)).collect(),
-            single: single::Scratch::new(&fabric, cluster.nodes.len()),
-            gang: gang::Scratch::new(&fabric, cluster.nodes.len()),
+        let tables: Vec<GpuTable> = types.iter().map(|t| GpuTable::new(t)).collect();
+        let positions = fabric.len() as usize;
+        let gpus = tables.iter().map(|table| table.gpus).max().unwrap_or(0);
+        let kinds: usize = tables.iter().map(GpuTable::kinds).sum();
+        let mut planner = Planner {
+            tables,
+            state: State::new(cluster.nodes.len(), positions, gpus, positions.min(kinds)),
+            room: Room::new(positions, gpus),
+            single: single::Scratch::new(&fabric),
+            gang: gang::Scratch::new(&fabric),
             future: Vec::with_capacity(cluster.nodes.len()),
             choice: Choice {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
@@ -113,7 +132,11 @@ impl Planner {
             types,
             type_of,
             fabric,
+        };
+        for at in 0..positions as u32 {
+            planner.index_node(at, true);
         }
+        planner
     }
 
     /// The cluster that it plans for.
@@ -121,12 +144,8 @@ impl Planner {
         &self.cluster
     }
 
-    /// Chooses nodes and GPUs for a request. `state` has one entry per node; missing entries
-    /// count as nodes that the job may not use.
-    ///
-    /// `skip` = 0 gives the best choice, n the n-th next one: another node for a job on one node,
-    /// another domain for a gang. When the scheduler refuses every choice of a domain for reasons
-    /// that the planner cannot see, [`Planner::future`] names all nodes of the domains.
+    /// Takes over the states of all nodes ([`Planner::sync`]), then decides among all candidates
+    /// ([`Planner::decide`]).
     ///
     /// Errors: why the job has to wait, or that there is no further choice.
     pub fn plan(
@@ -135,16 +154,33 @@ impl Planner {
         request: &Request,
         skip: u32,
     ) -> Result<&Choice, Wait> {
+        self.sync(state);
+        self.decide(request, None, skip)
+    }
+
+    /// Chooses nodes and GPUs for a request, by the state that the events have left. Of the nodes
+    /// whose state says that they are candidates only those in `candidates` count, a bitmap by
+    /// node index (node `n` is bit `n % 64` of word `n / 64`; nodes past its end are out); `None` =
+    /// all.
+    ///
+    /// `skip` = 0 gives the best choice, n the n-th next one: another node for a job on one node,
+    /// another domain for a gang. When the scheduler refuses every choice of a domain for reasons
+    /// that the planner cannot see, [`Planner::future`] names all nodes of the domains.
+    ///
+    /// Errors: why the job has to wait, or that there is no further choice.
+    pub fn decide(
+        &mut self,
+        request: &Request,
+        candidates: Option<&[u64]>,
+        skip: u32,
+    ) -> Result<&Choice, Wait> {
         let job = Job::new(request, self.cluster.nodes.len())?;
         let wish = self.wish(request)?;
-        let view = View {
-            state,
-            assume: Assume::Now,
-        };
-        if self.search(view, &job, wish, skip) {
+        self.candidates(candidates);
+        if self.search(&job, wish, skip) {
             Ok(&self.choice)
         } else {
-            Err(self.why(view, &job, wish, skip))
+            Err(self.why(&job, wish, skip))
         }
     }
 
@@ -185,8 +221,31 @@ impl Planner {
 
     /// Looks for the choice number `skip`, stage by stage from close to far, and leaves it in
     /// `self.choice`.
-    fn search(&mut self, view: View, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> bool {
+    fn search(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> bool {
+        self.offers(Assume::Now, job);
         let mut skip = skip;
+        self.stages(job, wish, &mut |planner, job, stage| match stage {
+            Stage::One(linked) => planner.one(job, linked, &mut skip),
+            Stage::Several { from, to, within } => planner.gang(job, from, to, within, &mut skip),
+        })
+    }
+
+    /// Whether there is any choice under an assumption.
+    fn fits(&mut self, assume: Assume, job: &Job, wish: Option<(Reach, bool)>) -> bool {
+        self.offers(assume, job);
+        self.stages(job, wish, &mut |planner, job, stage| match stage {
+            Stage::One(linked) => planner.fits_one(job, linked),
+            Stage::Several { to, within, .. } => planner.fits_gang(job, to, within),
+        })
+    }
+
+    /// Goes through the stages of a search until one of them says that it has found something.
+    fn stages(
+        &mut self,
+        job: &Job,
+        wish: Option<(Reach, bool)>,
+        visit: &mut dyn FnMut(&mut Planner, &Job, Stage) -> bool,
+    ) -> bool {
         let any = self.fabric.levels;
         let inside = matches!(wish, Some((Reach::Node | Reach::NvLink(_), _)));
         // A job with a share per node and a range of nodes takes what it can get, unless it is
@@ -198,30 +257,57 @@ impl Planner {
             gang.min = gang.min.max(2);
         }
         let spread = gang.max >= gang.min && gang.units.is_none_or(|units| units >= gang.min);
-        let one = |planner: &mut Planner, linked, skip: &mut u32| {
-            on_one && planner.one(view, job, linked, skip)
-        };
-        let several = |planner: &mut Planner, from, to, within, skip: &mut u32| {
-            spread && planner.gang(view, &gang, from, to, within, skip)
-        };
-        let skip = &mut skip;
+        let mut one =
+            |planner: &mut Planner, linked| on_one && visit(planner, job, Stage::One(linked));
         match wish {
             Some((Reach::NvLink(at), required)) => {
-                let across = |planner: &mut Planner, skip: &mut u32| {
-                    let within = if required { at } else { None };
-                    at.is_some_and(|level| several(planner, 0, level, within, skip))
-                };
-                one(self, Linked::Must(at), skip)
-                    || across(self, skip)
+                let within = if required { at } else { None };
+                one(self, Linked::Must(at))
+                    || at.is_some_and(|to| {
+                        let stage = Stage::Several {
+                            from: 0,
+                            to,
+                            within,
+                        };
+                        spread && visit(self, &gang, stage)
+                    })
                     || !required
-                        && (one(self, Linked::MustNot(at), skip)
-                            || several(self, at.map_or(0, |level| level + 1), any, None, skip))
+                        && (on_one && visit(self, job, Stage::One(Linked::MustNot(at)))
+                            || spread && {
+                                let stage = Stage::Several {
+                                    from: at.map_or(0, |level| level + 1),
+                                    to: any,
+                                    within: None,
+                                };
+                                visit(self, &gang, stage)
+                            })
             }
-            Some((Reach::Node, true)) => one(self, Linked::Ignore, skip),
-            Some((Reach::Fabric(level), true)) => {
-                one(self, Linked::Ignore, skip) || several(self, 0, level, Some(level), skip)
+            Some((Reach::Node, true)) => one(self, Linked::Ignore),
+            _ => {
+                let (to, within) = match wish {
+                    Some((Reach::Fabric(level), true)) => (level, Some(level)),
+                    _ => (any, None),
+                };
+                let stage = Stage::Several {
+                    from: 0,
+                    to,
+                    within,
+                };
+                one(self, Linked::Ignore) || spread && visit(self, &gang, stage)
             }
-            _ => one(self, Linked::Ignore, skip) || several(self, 0, any, None, skip),
         }
     }
+}
+
+/// A stage of a search.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// On one node.
+    One(Linked),
+    /// On several, in a domain of the levels `from..=to`; see [`Planner::gang`].
+    Several {
+        from: usize,
+        to: usize,
+        within: Option<usize>,
+    },
 }

@@ -1,168 +1,365 @@
 //! Jobs on one node: the node and its GPUs together.
 //!
 //! The best place is, in this order: near the named jobs (or away from them) by an affinity rule;
-//! the GPU set with the highest ring, then total bandwidth; the least usability lost; the fullest
-//! node; in the fabric, the domain with the fewest nodes that are wholly free, from the narrowest
-//! level to the widest, so that whole leaves stay free; the lowest node index. `pack` puts the
-//! fullest node before the usability, `spread` the emptiest, and turns the order of domains round.
+//! the GPU set with the highest ring, then total bandwidth; the least penalty; the least usability
+//! lost; the fullest node; in the fabric, the domain with the fewest nodes that are wholly free,
+//! from the narrowest level to the widest, so that whole leaves stay free; the lowest node index.
+//! `pack` puts the fullest node before the usability, `spread` the emptiest, and turns the order of
+//! domains round; `first-fit` looks at the index alone.
+//!
+//! The best pattern is found first, then the node among those of it: so the work grows with the
+//! patterns and the domains. Only a further choice, or one among a handful of nodes, looks at the
+//! nodes one by one.
 
 use std::cmp::Ordering;
 
 use super::fabric::FabricIndex;
 use super::gpus::{MILLI, Pick};
-use super::job::{Job, Rule, View};
+use super::index::{Index, Pattern};
+use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
-use super::types::{Choice, NodeChoice, NodeState};
-use super::{Linked, Planner};
+use super::state::State;
+use super::types::{Choice, Criterion, NodeChoice};
+use super::{Linked, Planner, bits};
 use crate::gpuset::GpuSet;
 use crate::model::{NO_DOMAIN, NodeType};
 
-/// A node that has room, with its rank before the fabric is looked at: lower is better.
+/// Rank of a node before the fabric is looked at, lower first: distance, links, and the order by
+/// the job's rule.
+type Key = [u32; 6];
+
+/// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
-struct Room {
-    key: [u32; 5],
-    node: u32,
+struct Ranked {
+    key: Key,
+    at: u32,
+}
+
+/// The nodes of a pattern that a pick holds for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    All,
+    /// Those in a domain of the level.
+    Inside(usize),
+    /// Those in none.
+    Outside(usize),
 }
 
 /// Lists kept between calls.
 #[derive(Debug)]
 pub struct Scratch {
-    rooms: Vec<Room>,
-    /// By level and domain: nodes that are wholly free.
+    /// Nodes with room for the whole job, and those of them that are best so far.
+    field: Vec<u64>,
+    tied: Vec<u64>,
+    ranked: Vec<Ranked>,
+    /// Patterns with the best rank.
+    best: Vec<(u32, Side)>,
+    /// By level and span: nodes that are wholly free.
     whole: Vec<Vec<u32>>,
 }
 
 impl Scratch {
-    pub fn new(fabric: &FabricIndex, nodes: usize) -> Scratch {
+    pub fn new(fabric: &FabricIndex) -> Scratch {
+        let spans = (0..=fabric.levels).map(|level| vec![0; fabric.spans(level).len()]);
         Scratch {
-            rooms: Vec::with_capacity(nodes),
-            whole: fabric.ids.iter().map(|&ids| vec![0; ids]).collect(),
+            field: vec![0; fabric.words],
+            tied: vec![0; fabric.words],
+            ranked: Vec::with_capacity(fabric.len() as usize),
+            best: Vec::new(),
+            whole: spans.collect(),
         }
     }
 
-    /// Order of two nodes by their domains: fewest wholly free nodes first.
-    fn by_place(&self, fabric: &FabricIndex, a: u32, b: u32) -> Ordering {
-        let whole = |level: usize, node| match fabric.domain(level, node) {
-            NO_DOMAIN => 0,
-            domain => self.whole[level][domain as usize],
-        };
-        (0..fabric.levels)
-            .map(|level| whole(level, a).cmp(&whole(level, b)))
-            .find(|order| order.is_ne())
-            .unwrap_or(Ordering::Equal)
+    /// Makes room for so many patterns.
+    pub fn reserve(&mut self, slots: usize) {
+        self.best.reserve(slots.saturating_sub(self.best.len()));
+    }
+
+    /// Counts the wholly free candidates in every domain.
+    fn count_whole(&mut self, fabric: &FabricIndex, state: &State) {
+        for counts in &mut self.whole[1..] {
+            counts.fill(0);
+        }
+        let whole = state.now.whole();
+        for (cell, span) in fabric.spans(0).iter().enumerate() {
+            let count = bits::count_both(whole, &state.candidates, span.start, span.end);
+            self.whole[0][cell] = count;
+            let mut parent = span.parent as usize;
+            for level in 1..fabric.levels {
+                self.whole[level][parent] += count;
+                parent = fabric.spans(level)[parent].parent as usize;
+            }
+        }
+    }
+
+    /// Order of two spans of the narrowest level by their domains: fewest wholly free nodes first.
+    fn by_place(&self, fabric: &FabricIndex, a: usize, b: usize) -> Ordering {
+        let (mut a, mut b) = (a, b);
+        for level in 0..fabric.levels {
+            if a == b {
+                break;
+            }
+            let spans = fabric.spans(level);
+            let whole = |at: usize| match spans[at].domain {
+                NO_DOMAIN => 0,
+                _ => self.whole[level][at],
+            };
+            let order = whole(a).cmp(&whole(b));
+            if order.is_ne() {
+                return order;
+            }
+            (a, b) = (spans[a].parent as usize, spans[b].parent as usize);
+        }
+        Ordering::Equal
     }
 }
 
 impl Planner {
     /// Puts choice number `skip` on one node into `self.choice`; else takes the number of
-    /// choices off `skip`.
-    pub(super) fn one(&mut self, view: View, job: &Job, linked: Linked, skip: &mut u32) -> bool {
-        let Ok(count) = usize::try_from(job.gpus_on_one()) else {
+    /// choices off `skip`. [`Planner::offers`] has been asked.
+    pub(super) fn one(&mut self, job: &Job, linked: Linked, skip: &mut u32) -> bool {
+        if !self.field(job) {
             return false;
-        };
-        let (offered, found) = self.rooms(view, job, count, linked, *skip == 0);
+        }
+        let count = job.gpus_on_one() as usize;
+        let found = self.found(job, count, linked);
         if *skip >= found {
             *skip -= found;
             return false;
         }
         let nth = std::mem::take(skip) as usize;
-        let mut rooms = std::mem::take(&mut self.single.rooms);
-        let order = |a: &Room, b: &Room| {
-            let place = || match job.rule {
-                Rule::Spread => self.single.by_place(&self.fabric, b.node, a.node),
-                _ => self.single.by_place(&self.fabric, a.node, b.node),
-            };
-            a.key.cmp(&b.key).then_with(place).then(a.node.cmp(&b.node))
+        // An affinity rule is met by taking nodes out beforehand, which wants all to be choices.
+        let affinity = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
+        let few =
+            found as usize <= self.state.now.active().len() || affinity && linked != Linked::Ignore;
+        let best = if nth > 0 || few {
+            self.rank_nodes(job, count, linked, nth)
+        } else {
+            self.best_of_patterns(job, count, linked)
         };
-        let best = match nth {
-            0 => rooms.iter().min_by(|a, b| order(a, b)).copied(),
-            _ => Some(*rooms.select_nth_unstable_by(nth, order).1),
-        };
-        self.single.rooms = rooms;
-        let node = best.map(|room| room.node);
-        node.is_some_and(|node| self.settle_one(view, job, count, linked, node, (offered, found)))
+        best.is_some_and(|(at, decided)| self.settle_one(job, count, linked, at, (found, decided)))
     }
 
-    /// Ranks the nodes with room for the whole job, or only the `foremost`: those with the best
-    /// key. Returns how many nodes have room for a part of the job, and how many for all of it.
-    fn rooms(
+    /// Whether a job could run on one node under the assumption of [`Planner::offers`].
+    pub(super) fn fits_one(&mut self, job: &Job, linked: Linked) -> bool {
+        self.field(job) && self.found(job, job.gpus_on_one() as usize, linked) > 0
+    }
+
+    /// Collects the nodes with room for the whole job; false when there is none.
+    fn field(&mut self, job: &Job) -> bool {
+        let room = &self.room;
+        let units = job.units.unwrap_or(1);
+        let field = &mut self.single.field;
+        field.fill(0);
+        for units in units..=room.most {
+            let nodes = room.exactly(units);
+            field.iter_mut().zip(nodes).for_each(|(word, n)| *word |= n);
+        }
+        if let [first, others @ ..] = job.required {
+            let only = self.fabric.place(*first).filter(|_| others.is_empty());
+            let only = only.filter(|&at| bits::has(field, at));
+            field.fill(0);
+            if let Some(at) = only {
+                bits::put(field, at, true);
+            }
+        }
+        field.iter().any(|&word| word != 0)
+    }
+
+    /// How many nodes of the field are a choice.
+    fn found(&mut self, job: &Job, count: usize, linked: Linked) -> u32 {
+        let field = &self.single.field;
+        if linked == Linked::Ignore {
+            return bits::count_all(field);
+        }
+        let mut found = 0;
+        let index = self.state.index(self.room.assume);
+        for &slot in index.active() {
+            let pattern = *index.pattern(slot);
+            if let Some((_, side)) = pick(&mut self.tables, &pattern, count, job, linked) {
+                let nodes = nodes_of(index, &self.fabric, slot, side);
+                let here = nodes.zip(field).map(|(n, f)| (n & f).count_ones());
+                found += here.sum::<u32>();
+            }
+        }
+        found
+    }
+
+    /// The best node of the field, by way of the patterns.
+    fn best_of_patterns(
         &mut self,
-        view: View,
         job: &Job,
         count: usize,
         linked: Linked,
-        foremost: bool,
-    ) -> (u32, u32) {
-        let levels = self.fabric.levels;
-        for counts in &mut self.single.whole {
-            counts.fill(0);
-        }
-        self.single.rooms.clear();
-        let (mut offered, mut found) = (0, 0);
-        // Many nodes are alike: the last answer often holds for the next node too.
-        let mut last: Option<(u16, GpuSet, Pick)> = None;
-        for at in 0..self.fabric.all().len() {
-            let node = self.fabric.all()[at];
-            let state = view.node(node, self.all_gpus(node));
-            if state.candidate && state.free == state.present && !state.free.is_empty() {
-                for level in 0..levels {
-                    let domain = self.fabric.domain(level, node);
-                    if domain != NO_DOMAIN {
-                        self.single.whole[level][domain as usize] += 1;
-                    }
-                }
-            }
-            let room = job.room(&state);
-            offered += u32::from(room > 0);
-            if room < job.units.unwrap_or(1) || job.required.iter().any(|&r| r != node) {
+    ) -> Option<(u32, Criterion)> {
+        let index = &self.state.now;
+        let nearer = narrow(job, &self.state, &mut self.single.field);
+        let Scratch {
+            field, tied, best, ..
+        } = &mut self.single;
+        best.clear();
+        let mut first = [u32::MAX; 6];
+        let mut second = [u32::MAX; 6];
+        for &slot in index.active() {
+            let pattern = index.pattern(slot);
+            let Some((pick, side)) = pick(&mut self.tables, pattern, count, job, linked) else {
+                continue;
+            };
+            let key = key(job, pattern, &pick, 0);
+            if key >= second && key != first {
                 continue;
             }
-            let type_of = self.type_of[node as usize];
-            let pick = match last {
-                Some((of, free, pick)) if of == type_of && free == state.free => pick,
-                _ => match self.pick(node, &state, count, job, linked) {
-                    Some(pick) => pick,
-                    None => continue,
-                },
-            };
-            if linked == Linked::Ignore {
-                last = Some((type_of, state.free, pick));
+            let mut nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
+            if !nodes.any(|(n, f)| n & f != 0) {
+                continue;
             }
-            found += 1;
-            let [first, second] = job.order(pick.lost, state.free.len() as u32);
-            let key = [
-                job.distance(&state),
-                u32::MAX - pick.ring,
-                u32::MAX - pick.total,
-                first,
-                second,
-            ];
-            let rooms = &mut self.single.rooms;
-            match rooms.first().map(|best| key.cmp(&best.key)) {
-                Some(Ordering::Greater) if foremost => continue,
-                Some(Ordering::Less) if foremost => rooms.clear(),
-                _ => {}
+            match key.cmp(&first) {
+                Ordering::Less => {
+                    (first, second) = (key, first);
+                    best.clear();
+                    best.push((slot, side));
+                }
+                Ordering::Equal => best.push((slot, side)),
+                Ordering::Greater => second = key,
             }
-            rooms.push(Room { key, node });
         }
-        (offered, found)
+        tied.fill(0);
+        for &(slot, side) in &*best {
+            let nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
+            for (word, (n, f)) in tied.iter_mut().zip(nodes) {
+                *word |= n & f;
+            }
+        }
+        let (at, decided) = self.best_of_tied(job.rule)?;
+        let decided = match decided {
+            // No other node has this rank.
+            Criterion::Only if second[0] != u32::MAX => criterion(job.rule, &first, &second),
+            Criterion::Only if nearer => Criterion::Affinity,
+            told => told,
+        };
+        Some((at, decided))
+    }
+
+    /// The node of the tied ones by the fabric and the index.
+    fn best_of_tied(&mut self, rule: Rule) -> Option<(u32, Criterion)> {
+        if rule != Rule::FirstFit {
+            self.single.count_whole(&self.fabric, &self.state);
+        }
+        let scratch = &self.single;
+        let mut best: Option<(usize, u32)> = None;
+        // Whether another domain is just as good, and whether there is another at all.
+        let (mut equal, mut others) = (false, false);
+        for (cell, span) in self.fabric.spans(0).iter().enumerate() {
+            let Some(at) = bits::first(&scratch.tied, span.start, span.end) else {
+                continue;
+            };
+            if let Some((known, lowest)) = best {
+                let order = match rule {
+                    Rule::FirstFit => Ordering::Equal,
+                    Rule::Spread => scratch.by_place(&self.fabric, known, cell),
+                    _ => scratch.by_place(&self.fabric, cell, known),
+                };
+                others = true;
+                equal = order == Ordering::Equal || equal && order == Ordering::Greater;
+                let lower = self.fabric.node(at) < self.fabric.node(lowest);
+                if order == Ordering::Greater || order == Ordering::Equal && !lower {
+                    continue;
+                }
+            }
+            best = Some((cell, at));
+        }
+        let (cell, at) = best?;
+        let span = self.fabric.spans(0)[cell];
+        let beside = bits::count(&scratch.tied, span.start, span.end) > 1;
+        let decided = match (equal || beside, others) {
+            (true, _) => Criterion::Index,
+            (false, true) => Criterion::Surroundings,
+            (false, false) => Criterion::Only,
+        };
+        Some((at, decided))
+    }
+
+    /// Choice number `nth` among the nodes of the field, one by one.
+    fn rank_nodes(
+        &mut self,
+        job: &Job,
+        count: usize,
+        linked: Linked,
+        nth: usize,
+    ) -> Option<(u32, Criterion)> {
+        let index = &self.state.now;
+        let mut ranked = std::mem::take(&mut self.single.ranked);
+        ranked.clear();
+        // Many nodes are alike: the last answer often holds for the next node too.
+        let mut last = None;
+        for (word, &nodes) in self.single.field.iter().enumerate() {
+            for at in bits::each(word, nodes) {
+                let slot = index.slot(at);
+                let found = match last {
+                    Some((known, found)) if known == slot => found,
+                    _ => pick(&mut self.tables, index.pattern(slot), count, job, linked),
+                };
+                last = Some((slot, found));
+                let Some((pick, side)) = found else { continue };
+                if side.holds(&self.fabric, at) {
+                    let distance = job.distance(self.state.node(at).affinity);
+                    let key = key(job, index.pattern(slot), &pick, distance);
+                    ranked.push(Ranked { key, at });
+                }
+            }
+        }
+        if job.rule != Rule::FirstFit {
+            self.single.count_whole(&self.fabric, &self.state);
+        }
+        let by_place = |a: &Ranked, b: &Ranked| {
+            let (a, b) = (self.fabric.cell(a.at), self.fabric.cell(b.at));
+            match job.rule {
+                Rule::FirstFit => Ordering::Equal,
+                Rule::Spread => self.single.by_place(&self.fabric, b, a),
+                _ => self.single.by_place(&self.fabric, a, b),
+            }
+        };
+        let order = |a: &Ranked, b: &Ranked| {
+            let place = a.key.cmp(&b.key).then_with(|| by_place(a, b));
+            place.then_with(|| self.fabric.node(a.at).cmp(&self.fabric.node(b.at)))
+        };
+        let best = (nth < ranked.len()).then(|| {
+            let (_, best, after) = ranked.select_nth_unstable_by(nth, order);
+            let next = after.iter().min_by(|a, b| order(a, b));
+            let decided = next.map_or(Criterion::Only, |next| {
+                if best.key != next.key {
+                    criterion(job.rule, &best.key, &next.key)
+                } else if by_place(best, next).is_ne() {
+                    Criterion::Surroundings
+                } else {
+                    Criterion::Index
+                }
+            });
+            (best.at, decided)
+        });
+        self.single.ranked = ranked;
+        best
     }
 
     /// Makes the node the choice.
     fn settle_one(
         &mut self,
-        view: View,
         job: &Job,
         count: usize,
         linked: Linked,
-        node: u32,
-        (offered, found): (u32, u32),
+        at: u32,
+        (found, decided): (u32, Criterion),
     ) -> bool {
-        let state = view.node(node, self.all_gpus(node));
-        let Some(pick) = self.pick(node, &state, count, job, linked) else {
+        let state = *self.state.node(at);
+        let node = self.fabric.node(at);
+        let pattern = Pattern {
+            free: state.free,
+            ..*self.state.now.pattern(self.state.now.slot(at))
+        };
+        let Some((pick, _)) = pick(&mut self.tables, &pattern, count, job, linked) else {
             return false;
         };
-        let table = &self.tables[self.type_of[node as usize] as usize];
+        let table = &self.tables[pattern.type_of as usize];
         let (set, bus) = match job.whole {
             true => (state.free, table.ring(state.free)),
             false => (pick.set, pick.ring),
@@ -188,62 +385,144 @@ impl Planner {
             domain,
             bus_gbps: bus as f32 / UNITS_PER_GBPS,
             usability_lost: pick.lost as f32 / MILLI as f32,
-            feasible_nodes: offered,
+            feasible_nodes: self.room.offered,
             feasible_domains: found,
+            decided,
         };
         true
     }
 
-    /// The best GPUs of a node for `count` of the job's GPUs, and what taking them costs.
-    pub(super) fn pick(
-        &mut self,
-        node: u32,
-        state: &NodeState,
-        count: usize,
-        job: &Job,
-        linked: Linked,
-    ) -> Option<Pick> {
-        let free = state.free;
-        let table = &mut self.tables[self.type_of[node as usize] as usize];
-        let fabric = &self.fabric;
-        let domain =
-            |at: Option<usize>| at.is_some_and(|level| fabric.domain(level, node) != NO_DOMAIN);
-        // Where the scheduler chooses the GPUs, all that it could choose must be joined.
-        let mut joined = || match job.leave {
-            true if !table.linked(state.present) => None,
-            true => table.best(free, count, false),
-            false => table.best(free, count, true),
-        };
-        let pick = match linked {
-            Linked::Ignore => table.best(free, count, false),
-            Linked::Must(at) => match joined() {
-                None if domain(at) => table.best(free, count, false),
-                pick => pick,
-            },
-            Linked::MustNot(at) => match joined() {
-                None if !domain(at) => table.best(free, count, false),
-                _ => None,
-            },
-        };
-        let mut pick = pick?;
-        if job.whole {
-            pick.lost = table.usable(free);
-        }
-        Some(pick)
-    }
-
-    /// Type of a node that has one: all nodes in the fabric's order do.
-    pub(super) fn node_type(&self, node: u32) -> &NodeType {
-        &self.types[self.type_of[node as usize] as usize]
-    }
-
-    /// All GPUs of a node that has a type.
-    pub(super) fn all_gpus(&self, node: u32) -> GpuSet {
-        self.tables[self.type_of[node as usize] as usize].all
-    }
-
     /// Bandwidth towards the network per GPU, in hundredths of GB/s; 0 = unknown.
     pub(super) fn nic(&self, node: u32, set: GpuSet) -> u32 {
-        nic_units(self.node_type(node), set)
+        let of: &NodeType = &self.types[self.type_of[node as usize] as usize];
+        nic_units(of, set)
+    }
+}
+
+impl Side {
+    fn holds(self, fabric: &FabricIndex, at: u32) -> bool {
+        match self {
+            Side::All => true,
+            Side::Inside(level) => bits::has(fabric.inside(level), at),
+            Side::Outside(level) => !bits::has(fabric.inside(level), at),
+        }
+    }
+}
+
+/// The nodes of a pattern on one side, word by word.
+fn nodes_of<'a>(
+    index: &'a Index,
+    fabric: &'a FabricIndex,
+    slot: u32,
+    side: Side,
+) -> impl Iterator<Item = u64> + 'a {
+    let nodes = index.nodes(slot).iter().enumerate();
+    nodes.map(move |(word, &nodes)| match side {
+        Side::All => nodes,
+        Side::Inside(level) => nodes & fabric.inside(level)[word],
+        Side::Outside(level) => nodes & !fabric.inside(level)[word],
+    })
+}
+
+/// Leaves only the nodes of the field that are best by an affinity rule; says whether any were
+/// taken out.
+fn narrow(job: &Job, state: &State, field: &mut [u64]) -> bool {
+    if !matches!(job.rule, Rule::Affinity | Rule::AntiAffinity) {
+        return false;
+    }
+    let mut best = u32::MAX;
+    let of = |at: u32| job.distance(state.node(at).affinity);
+    for (word, (&nodes, &marked)) in field.iter().zip(&state.marked).enumerate() {
+        if nodes & !marked != 0 {
+            best = best.min(job.distance(0));
+        }
+        best = bits::each(word, nodes & marked)
+            .map(of)
+            .fold(best, u32::min);
+    }
+    let mut narrowed = false;
+    for (word, (nodes, &marked)) in field.iter_mut().zip(&state.marked).enumerate() {
+        let mut keep = if best == job.distance(0) {
+            *nodes & !marked
+        } else {
+            0
+        };
+        for at in bits::each(word, *nodes & marked).filter(|&at| of(at) == best) {
+            keep |= 1 << (at % 64);
+        }
+        narrowed |= keep != *nodes;
+        *nodes = keep;
+    }
+    narrowed
+}
+
+/// The best GPUs of a pattern for `count` of the job's GPUs, and the nodes that this holds for.
+fn pick(
+    tables: &mut [super::gpus::GpuTable],
+    pattern: &Pattern,
+    count: usize,
+    job: &Job,
+    linked: Linked,
+) -> Option<(Pick, Side)> {
+    let free = pattern.free;
+    if free.len() < count {
+        return None;
+    }
+    let table = &mut tables[pattern.type_of as usize];
+    let mut best = |linked| table.best(free, count, linked, job.worth);
+    let (mut pick, side) = match linked {
+        Linked::Ignore => (best(false)?, Side::All),
+        Linked::Must(at) | Linked::MustNot(at) => {
+            let joined = match job.leave {
+                // Where the scheduler chooses the GPUs, all that it could choose must be joined.
+                true => table
+                    .linked(pattern.present)
+                    .then(|| table.best(free, count, false, job.worth))
+                    .flatten(),
+                false => best(true),
+            };
+            match (linked, joined, at) {
+                (Linked::Must(_), Some(pick), _) => (pick, Side::All),
+                (Linked::Must(_), None, None) => return None,
+                (Linked::Must(_), None, Some(level)) => (
+                    table.best(free, count, false, job.worth)?,
+                    Side::Inside(level),
+                ),
+                (_, Some(_), _) => return None,
+                (_, None, at) => (
+                    table.best(free, count, false, job.worth)?,
+                    at.map_or(Side::All, Side::Outside),
+                ),
+            }
+        }
+    };
+    if job.whole {
+        pick.lost = table.usable(free, job.worth);
+    }
+    Some((pick, side))
+}
+
+fn key(job: &Job, pattern: &Pattern, pick: &Pick, distance: u32) -> Key {
+    if job.rule == Rule::FirstFit {
+        return [0; 6];
+    }
+    let [a, b, c] = job.order(pattern.penalty, pick.lost, pattern.free.len() as u32);
+    let links = [u32::MAX - pick.ring, u32::MAX - pick.total];
+    [distance, links[0], links[1], a, b, c]
+}
+
+/// What tells two different ranks apart.
+fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
+    let full = matches!(rule, Rule::Pack | Rule::Spread);
+    match a.iter().zip(b).position(|(a, b)| a != b) {
+        Some(0) => Criterion::Affinity,
+        Some(1) => Criterion::Bandwidth,
+        Some(2) => Criterion::Links,
+        Some(3) => Criterion::Penalty,
+        Some(4) if full => Criterion::Fit,
+        Some(4) => Criterion::Usability,
+        Some(_) if full => Criterion::Usability,
+        Some(_) => Criterion::Fit,
+        None => Criterion::Index,
     }
 }

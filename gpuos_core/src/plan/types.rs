@@ -17,9 +17,17 @@ pub struct TopologyWish {
 /// Which of several equally close places is taken (`--gpuos-placement`).
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Placement {
-    /// By what stays usable for the next job (the default).
+    /// `Frag` where the planner knows what free GPUs are worth to the mix of jobs
+    /// ([`super::Planner::set_mask_values`]), else `BestFit`; the same as `Frag`, but the user
+    /// did not say so.
     #[default]
+    Default,
+    /// By what stays usable for the next job, its size not known.
     BestFit,
+    /// By what stays usable for the mix of jobs that was learned: the least fragmentation.
+    Frag,
+    /// The first place that has room, in the order of domains and nodes.
+    FirstFit,
     /// Fewest nodes, on the fullest nodes.
     Pack,
     /// Emptiest nodes first.
@@ -109,6 +117,10 @@ pub struct NodeState {
     pub free_memory_mib: u64,
     /// How many of the jobs or users named in the affinity rule run here.
     pub affinity: u16,
+    /// What speaks against the node: heat, degraded health, a short supply of power. Higher is
+    /// worse; nodes are grouped by it, so give few different values. It counts after closeness
+    /// and bandwidth, before what stays usable.
+    pub penalty: u16,
 }
 
 /// One node of a choice.
@@ -143,6 +155,36 @@ pub struct Choice {
     /// Domains at the level reached that had room for the whole job (nodes, when the job is on
     /// one node).
     pub feasible_domains: u32,
+    /// What told this place from the next best one.
+    pub decided: Criterion,
+}
+
+/// What told the chosen place from the next best one of the same closeness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Criterion {
+    /// No other place had room.
+    #[default]
+    Only,
+    /// Nearness to the named jobs, or distance from them.
+    Affinity,
+    /// The number of nodes.
+    Nodes,
+    /// The narrowest link among the GPUs.
+    Bandwidth,
+    /// The links of all pairs of GPUs together.
+    Links,
+    /// How many domains of the narrowest level are touched.
+    Compactness,
+    /// Heat, health or power of the nodes.
+    Penalty,
+    /// What stays usable for the next jobs.
+    Usability,
+    /// How full the node or the domain is.
+    Fit,
+    /// How much is wholly free around it.
+    Surroundings,
+    /// The lowest index: nothing else told them apart.
+    Index,
 }
 
 /// What the numbers of [`Wait::Level`] count.

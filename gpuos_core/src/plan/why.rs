@@ -1,8 +1,9 @@
 //! Why a job has to wait, with the numbers.
 
-use super::job::{Assume, Job, View};
+use super::fabric::Span;
+use super::job::{Assume, Job};
 use super::types::{Unit, Wait};
-use super::{Planner, Reach};
+use super::{Planner, Reach, bits};
 use crate::model::NO_DOMAIN;
 
 /// The domain that comes nearest to having room.
@@ -15,26 +16,16 @@ struct Nearest {
 
 impl Planner {
     /// The reason why [`Planner::search`] found no choice number `skip`.
-    pub(super) fn why(
-        &mut self,
-        view: View,
-        job: &Job,
-        wish: Option<(Reach, bool)>,
-        skip: u32,
-    ) -> Wait {
+    pub(super) fn why(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> Wait {
         let required = wish.filter(|(_, required)| *required);
-        let empty = View {
-            assume: Assume::Empty,
-            ..view
-        };
-        if skip == 0 && !self.search(empty, job, required, 0) {
+        if skip == 0 && !self.fits(Assume::Empty, job, required) {
             return Wait::Never {
-                why: self.never(empty, job, required),
+                why: self.never(job, required),
             };
         }
         match required {
-            Some((reach, _)) if self.search(view, job, None, 0) => {
-                let nearest = self.nearest(view, job, reach);
+            Some((reach, _)) if self.fits(Assume::Now, job, None) => {
+                let nearest = self.nearest(Assume::Now, job, reach);
                 Wait::Level {
                     level: self.level_name(reach),
                     best_domain: nearest.domain,
@@ -43,7 +34,7 @@ impl Planner {
                     need: nearest.need,
                 }
             }
-            _ => self.capacity(view, job),
+            _ => self.capacity(job),
         }
     }
 
@@ -56,9 +47,9 @@ impl Planner {
         }
     }
 
-    fn never(&mut self, empty: View, job: &Job, required: Option<(Reach, bool)>) -> String {
-        let Some((reach, _)) = required.filter(|_| self.search(empty, job, None, 0)) else {
-            return self.never_anywhere(empty, job);
+    fn never(&mut self, job: &Job, required: Option<(Reach, bool)>) -> String {
+        let Some((reach, _)) = required.filter(|_| self.fits(Assume::Empty, job, None)) else {
+            return self.never_anywhere(job);
         };
         let level = self.level_name(reach);
         if job.min > 1 && matches!(reach, Reach::Node | Reach::NvLink(None)) {
@@ -77,7 +68,7 @@ impl Planner {
                 );
             }
         }
-        let nearest = self.nearest(empty, job, reach);
+        let nearest = self.nearest(Assume::Empty, job, reach);
         let what = match nearest.unit {
             Unit::Nodes => "nodes",
             Unit::Gpus => "GPUs",
@@ -88,12 +79,12 @@ impl Planner {
         )
     }
 
-    fn never_anywhere(&mut self, empty: View, job: &Job) -> String {
+    fn never_anywhere(&mut self, job: &Job) -> String {
         let Nearest {
             unit, have, need, ..
-        } = self.nearest_domain(empty, job, self.fabric.levels);
+        } = self.nearest_domain(Assume::Empty, job, self.fabric.levels);
         let mut named = job.required.iter();
-        if let Some(&node) = named.find(|&&n| self.gang.offers[n as usize].units == 0) {
+        if let Some(&node) = named.find(|&&node| !self.offered(node)) {
             return format!(
                 "the job names node {}, which has no room for its GPUs even when it is idle",
                 self.cluster.nodes[node as usize].name
@@ -115,28 +106,29 @@ impl Planner {
         }
     }
 
-    fn nearest(&mut self, view: View, job: &Job, reach: Reach) -> Nearest {
+    fn nearest(&mut self, assume: Assume, job: &Job, reach: Reach) -> Nearest {
         let fabric = match reach {
             Reach::Fabric(level) | Reach::NvLink(Some(level)) if job.max > 1 => Some(level),
             _ => None,
         };
         match fabric {
-            Some(level) => self.nearest_domain(view, job, level),
-            None => self.nearest_node(view, job, matches!(reach, Reach::NvLink(_))),
+            Some(level) => self.nearest_domain(assume, job, level),
+            None => self.nearest_node(assume, job, matches!(reach, Reach::NvLink(_))),
         }
     }
 
-    fn nearest_node(&mut self, view: View, job: &Job, linked: bool) -> Nearest {
+    fn nearest_node(&mut self, assume: Assume, job: &Job, linked: bool) -> Nearest {
         let mut best = Nearest {
             domain: String::new(),
             unit: Unit::Gpus,
             have: 0,
             need: job.gpus_on_one().min(u64::from(u32::MAX)) as u32,
         };
-        for at in 0..self.fabric.all().len() {
-            let node = self.fabric.all()[at];
-            let state = view.node(node, self.all_gpus(node));
-            if job.required.iter().any(|&required| required != node) {
+        for at in 0..self.fabric.len() {
+            let state = self.state.assumed(assume, at);
+            let node = self.fabric.node(at);
+            let most = job.usable(&state);
+            if most <= best.have || job.required.iter().any(|&required| required != node) {
                 continue;
             }
             let table = &mut self.tables[self.type_of[node as usize] as usize];
@@ -144,9 +136,12 @@ impl Planner {
                 (false, _) => true,
                 // The scheduler chooses: whatever it takes must be linked.
                 (true, true) => table.linked(state.present),
-                (true, false) => table.best(state.free, count as usize, true).is_some(),
+                (true, false) => {
+                    let count = count as usize;
+                    table.best(state.free, count, true, job.worth).is_some()
+                }
             };
-            let have = (1..=job.usable(&state)).rev().find(fits).unwrap_or(0);
+            let have = (1..=most).rev().find(fits).unwrap_or(0);
             if have > best.have {
                 best.have = have;
                 best.domain = self.cluster.nodes[node as usize].name.clone();
@@ -155,66 +150,66 @@ impl Planner {
         best
     }
 
-    fn nearest_domain(&mut self, view: View, job: &Job, level: usize) -> Nearest {
-        self.offers(view, job, (level < self.fabric.levels).then_some(level));
-        let mut best: Option<Nearest> = None;
-        for at in 0..self.fabric.spans(level).len() {
-            let span = self.fabric.spans(level)[at];
-            let holds = |&node: &u32| self.fabric.domain(level, node) == span.domain;
-            if !job.required.iter().all(holds) {
-                continue;
-            }
-            let nodes = self.fabric.nodes(level, span);
-            let offers = |n: &&u32| self.gang.offers[**n as usize].units > 0;
-            let count = nodes.iter().filter(offers).count() as u32;
-            let most = self.most_units(job, nodes);
-            let (unit, have, need) = match job.units {
-                Some(units) if count >= job.min => {
-                    (Unit::Gpus, most * job.unit, units.saturating_mul(job.unit))
-                }
-                _ => (Unit::Nodes, count, job.min),
-            };
-            // Nearest by the part of what is needed that it has.
-            let ratio = |n: &Nearest| u64::from(n.have) * 1000 / u64::from(n.need.max(1));
-            let names = self.cluster.fabric.levels.get(level).map(|l| &l.domains);
-            let name = names.and_then(|names| names.get(span.domain as usize));
-            let here = Nearest {
-                domain: name.cloned().unwrap_or_default(),
-                unit,
-                have,
-                need,
-            };
-            if best.as_ref().is_none_or(|best| ratio(&here) > ratio(best)) {
-                best = Some(here);
-            }
+    fn nearest_domain(&mut self, assume: Assume, job: &Job, level: usize) -> Nearest {
+        self.offers(assume, job);
+        if level < self.fabric.levels {
+            self.confine(level);
         }
-        best.unwrap_or(Nearest {
+        let mut best = Nearest {
             domain: String::new(),
             unit: Unit::Nodes,
             have: 0,
             need: job.min,
-        })
+        };
+        // Nearest by the part of what is needed that it has, then the lowest domain.
+        let mut most_part = None;
+        for at in 0..self.fabric.spans(level).len() {
+            let span = self.fabric.spans(level)[at];
+            let holds = |&node: &u32| self.fabric.domain(level, node) == span.domain;
+            if span.domain == NO_DOMAIN || !job.required.iter().all(holds) {
+                continue;
+            }
+            let count = bits::count(&self.room.fit, span.start, span.end);
+            let (unit, have, need) = match job.units {
+                Some(units) if count >= job.min => (
+                    Unit::Gpus,
+                    self.most_units(job, &span) * job.unit,
+                    units.saturating_mul(job.unit),
+                ),
+                _ => (Unit::Nodes, count, job.min),
+            };
+            let part = u64::from(have) * 1000 / u64::from(need.max(1));
+            let part = Some((part, u32::MAX - span.domain));
+            if part <= most_part {
+                continue;
+            }
+            most_part = part;
+            let names = self.cluster.fabric.levels.get(level).map(|l| &l.domains);
+            let name = names.and_then(|names| names.get(span.domain as usize));
+            best.domain.clear();
+            best.domain.push_str(name.map_or("", String::as_str));
+            (best.unit, best.have, best.need) = (unit, have, need);
+        }
+        best
     }
 
-    fn capacity(&mut self, view: View, job: &Job) -> Wait {
-        self.offers(view, job, None);
-        let offered = |node: &u32| self.gang.offers[*node as usize].units;
-        let named = job.required.iter().filter(|n| offered(n) > 0).count() as u32;
-        let feasible = self.fabric.all().iter().filter(|n| offered(n) > 0).count() as u32;
+    fn capacity(&mut self, job: &Job) -> Wait {
+        self.offers(Assume::Now, job);
+        let named = job.required.iter().filter(|&&n| self.offered(n)).count() as u32;
         let (feasible_nodes, needed_nodes) = match job.units {
             _ if named < job.required.len() as u32 => (named, job.required.len() as u32),
-            None => (feasible, job.min),
-            Some(units) => (feasible, job.min.max(self.fewest(job, units))),
+            None => (self.room.offered, job.min),
+            Some(units) => (self.room.offered, job.min.max(self.fewest(job, units))),
         };
-        let free_gpus = match job.units {
-            Some(_) => self.most_units(job, self.fabric.all()) * job.unit,
-            None => {
-                let all = self.fabric.all().iter();
-                let states = all.map(|&n| view.node(n, self.all_gpus(n)));
-                states
-                    .filter(|state| state.candidate)
-                    .map(|state| state.free.len() as u32)
-                    .sum()
+        let any = self.fabric.spans(self.fabric.levels).first().copied();
+        let free_gpus = match (job.units, any) {
+            (_, None) => 0,
+            (Some(_), Some(any)) => self.most_units(job, &any) * job.unit,
+            (None, Some(_)) => {
+                let candidates = self.state.candidates.as_slice();
+                // A node with three free GPUs is counted three times.
+                let with = |gpus| bits::count_both_all(self.state.now.least(gpus), candidates);
+                (1..=self.room.gpus()).map(with).sum()
             }
         };
         Wait::Capacity {
@@ -225,15 +220,28 @@ impl Planner {
         }
     }
 
-    /// Units that the nodes offer on as many of them as the job may have, the named ones included.
-    fn most_units(&self, job: &Job, nodes: &[u32]) -> u32 {
-        let offered = |node: &u32| self.gang.offers[*node as usize].units;
-        let others = nodes.iter().filter(|node| !job.required.contains(node));
-        let mut others: Vec<u32> = others.map(offered).collect();
-        others.sort_unstable_by(|a, b| b.cmp(a));
-        let more = job.max as usize - job.required.len();
-        let named: u32 = job.required.iter().map(offered).sum();
-        named + others.iter().take(more).sum::<u32>()
+    /// Whether a node has room for a part of the job.
+    fn offered(&self, node: u32) -> bool {
+        let place = self.fabric.place(node);
+        place.is_some_and(|at| bits::has(&self.room.fit, at))
+    }
+
+    /// Units that the nodes of a span offer on as many of them as the job may have, the named ones
+    /// included, wherever they are.
+    fn most_units(&self, job: &Job, span: &Span) -> u32 {
+        let named = |&&node: &&u32| self.fabric.place(node).filter(|_| self.offered(node));
+        let held = |at: u32| self.units_at(job, at);
+        let mut units = 0;
+        let mut more = job.max - job.required.len() as u32;
+        for size in (1..=self.room.most).rev() {
+            let all = bits::count(self.room.exactly(size), span.start, span.end);
+            let of_size = job.required.iter().filter_map(|node| named(&node));
+            let of_size = of_size.filter(|&at| held(at) == size).count() as u32;
+            let others = all.saturating_sub(of_size).min(more);
+            units += size * (others + of_size);
+            more -= others;
+        }
+        units
     }
 
     /// Nodes needed for so many units if the largest ones were free.

@@ -197,6 +197,7 @@ pub fn idle(cluster: &Cluster) -> Vec<NodeState> {
             free_cpus: u32::MAX,
             free_memory_mib: u64::MAX,
             affinity: 0,
+            penalty: 0,
         }
     };
     cluster.nodes.iter().map(state).collect()
