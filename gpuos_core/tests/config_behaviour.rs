@@ -459,7 +459,7 @@ fn objectives_hold_by_partition_and_qos() {
     assert_eq!(weight("batch", "green", Objective::Energy), 100);
     assert_eq!(weight("batch", "normal", Objective::Cost), 100);
     assert_eq!(*policy.placement_for("batch", "green"), Placement::Pack);
-    assert_eq!(*policy.placement_for("x", ""), Placement::BestFit);
+    assert_eq!(*policy.placement_for("x", ""), Placement::Default);
     assert_eq!(policy.topology_for("batch", "green"), None);
 }
 
