@@ -25,7 +25,7 @@ const GPL_CRATES: [&str; 4] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 11] = [
+const MAY_USE: [(&str, &[&str]); 12] = [
     ("gpuos_core", &[]),
     ("slurm_ffi", &["gpuos_core"]),
     ("select_gpuos", &["slurm_ffi", "gpuos_core"]),
@@ -34,7 +34,11 @@ const MAY_USE: [(&str, &[&str]); 11] = [
     ("gpuos_host", &["gpuos_core"]),
     ("gpuos_lab", &["gpuos_core"]),
     ("gpuos_layout", &[]),
-    ("gpuos_cli", &["gpuos_core", "gpuos_host", "gpuos_lab"]),
+    ("gpuos_sim", &["gpuos_core"]),
+    (
+        "gpuos_cli",
+        &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
+    ),
     ("gpuos_tests", &["gpuos_core", "gpuos_host", "gpuos_lab"]),
     ("gpuos_bench", &["gpuos_lab"]),
 ];

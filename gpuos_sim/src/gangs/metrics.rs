@@ -1,0 +1,231 @@
+//! What is counted for one policy.
+//!
+//! A *gang* is a job on several nodes. Its *leaf span* is the number of leaves that its nodes lie
+//! in; its *domain span* the same for the narrowest level of the fabric, the NVLink domains where
+//! there are some. It lies on one rail index when it has the same GPU indices on each node, so
+//! that on a rail-optimised fabric no rank has to change rails to meet its peers.
+
+use std::collections::BTreeMap;
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Planner, Request};
+
+use super::queue::Observer;
+use super::site::Site;
+use super::workload::Job;
+
+/// A sample of numbers, kept whole so that quantiles are exact.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Sample {
+    values: Vec<f64>,
+}
+
+impl Sample {
+    /// Adds a number.
+    pub fn push(&mut self, value: f64) {
+        self.values.push(value);
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// The mean; 0 without numbers.
+    pub fn mean(&self) -> f64 {
+        match self.values.len() {
+            0 => 0.0,
+            len => self.values.iter().sum::<f64>() / len as f64,
+        }
+    }
+
+    /// The numbers in ascending order.
+    pub fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.values.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted
+    }
+}
+
+/// The value below which a share `q` of a sorted sample lies (nearest rank); 0 without values.
+pub fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(0.0)
+}
+
+/// The gangs of one size.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SizeClass {
+    /// Gangs.
+    pub gangs: usize,
+    /// Sum of their leaf spans.
+    pub leaf_span: usize,
+    /// The least leaf span that this size can have.
+    pub least_span: usize,
+    /// Sum of their bandwidths, GB/s.
+    pub bus_gbps: f64,
+    /// Their waits, seconds.
+    pub wait: Sample,
+}
+
+/// Figures of one policy.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Metrics {
+    /// Waits of all counted jobs, seconds.
+    pub wait: Sample,
+    /// Waits of the gangs, seconds.
+    pub gang_wait: Sample,
+    /// Leaf spans of the gangs.
+    pub leaf_span: Sample,
+    /// Domain spans of the gangs (the narrowest level).
+    pub domain_span: Sample,
+    /// The least leaf spans that the gangs could have on an empty cluster.
+    pub least_span: Sample,
+    /// Modelled bandwidth for each GPU of the gangs, GB/s.
+    pub bus_gbps: Sample,
+    /// The same weighted with GPU time: sums of GB/s times GPU seconds, and of GPU seconds.
+    pub weighted_gbps: (f64, f64),
+    /// Leaf span weighted with GPU time: sum; the weights are those of the bandwidth.
+    pub weighted_span: f64,
+    /// Gangs inside one domain of the narrowest level.
+    pub in_one_domain: usize,
+    /// Gangs inside one leaf.
+    pub in_one_leaf: usize,
+    /// Gangs with the same GPU indices on each node.
+    pub on_one_rail: usize,
+    /// Last end of a counted job, seconds from the start.
+    pub makespan: i64,
+    /// By GPUs of the gang.
+    pub sizes: BTreeMap<u32, SizeClass>,
+    /// GPU seconds held between the end of the warm-up and the last submission.
+    pub held: f64,
+    /// GPU seconds that there were in this time.
+    pub capacity: f64,
+    /// Jobs counted.
+    pub jobs: usize,
+}
+
+/// Counts while the queue runs.
+pub struct Count<'a> {
+    site: &'a Site,
+    judge: Planner,
+    state: Vec<NodeState>,
+    leaf: usize,
+    seen: Vec<u32>,
+    /// The time that counts for the allocation.
+    window: (i64, i64),
+    /// The figures so far.
+    pub metrics: Metrics,
+}
+
+impl<'a> Count<'a> {
+    /// Starts counting; the allocation is taken over `window`, seconds from the start.
+    pub fn new(site: &'a Site, window: (i64, i64)) -> Count<'a> {
+        let nodes = site.nodes() as usize;
+        let gpus = site.node_gpus() as usize;
+        let state = NodeState {
+            present: GpuSet::first(gpus),
+            free_cpus: u32::MAX,
+            free_memory_mib: u64::MAX,
+            ..NodeState::default()
+        };
+        Count {
+            site,
+            judge: Planner::new(site.cluster.clone()),
+            state: vec![state; nodes],
+            leaf: site.level("leaf").unwrap_or(0),
+            seen: Vec::new(),
+            window,
+            metrics: Metrics {
+                capacity: f64::from(site.gpus()) * (window.1 - window.0) as f64,
+                ..Metrics::default()
+            },
+        }
+    }
+
+    /// Number of domains of a level that the nodes lie in.
+    fn span(&mut self, level: usize, nodes: &[NodeChoice]) -> usize {
+        let of = &self.site.cluster.fabric.levels[level].domain_of;
+        self.seen.clear();
+        self.seen
+            .extend(nodes.iter().map(|at| of[at.node as usize]));
+        self.seen.sort_unstable();
+        self.seen.dedup();
+        self.seen.len()
+    }
+
+    /// The least number of leaves that so many nodes need.
+    fn least(&self, nodes: u32) -> usize {
+        let leaf = &self.site.cluster.fabric.levels[self.leaf];
+        let width = leaf.domain_of.iter().filter(|&&of| of == 0).count();
+        (nodes as usize).div_ceil(width.max(1))
+    }
+
+    /// The bandwidth that the planner's own model gives to an allocation: what it answers when
+    /// nothing else is free.
+    fn bus_gbps(&mut self, job: &Job, nodes: &[NodeChoice]) -> f64 {
+        for at in nodes {
+            let state = &mut self.state[at.node as usize];
+            (state.candidate, state.free) = (true, at.gpus);
+        }
+        let request = Request::new(job.nodes, job.nodes, GpuShape::PerNode(job.per_node));
+        let choice = self.judge.plan(&self.state, &request, 0);
+        let gbps = choice.map_or(0.0, |choice| f64::from(choice.bus_gbps));
+        for at in nodes {
+            let state = &mut self.state[at.node as usize];
+            (state.candidate, state.free) = (false, GpuSet::EMPTY);
+        }
+        gbps
+    }
+}
+
+impl Observer for Count<'_> {
+    fn started(&mut self, now: i64, job: &Job, nodes: &[NodeChoice]) {
+        let inside = (now + job.run).min(self.window.1) - now.max(self.window.0);
+        self.metrics.held += inside.max(0) as f64 * f64::from(job.gpus());
+        if !job.counted {
+            return;
+        }
+        let wait = (now - job.submit) as f64;
+        self.metrics.wait.push(wait);
+        self.metrics.jobs += 1;
+        if nodes.len() < 2 {
+            return;
+        }
+        let leaves = self.span(self.leaf, nodes);
+        let domains = self.span(0, nodes);
+        let least = self.least(job.nodes);
+        let gbps = self.bus_gbps(job, nodes);
+        let weight = f64::from(job.gpus()) * job.run as f64;
+        let same = nodes.iter().all(|at| at.gpus == nodes[0].gpus);
+        let metrics = &mut self.metrics;
+        metrics.gang_wait.push(wait);
+        metrics.leaf_span.push(leaves as f64);
+        metrics.domain_span.push(domains as f64);
+        metrics.least_span.push(least as f64);
+        metrics.bus_gbps.push(gbps);
+        metrics.weighted_gbps.0 += gbps * weight;
+        metrics.weighted_gbps.1 += weight;
+        metrics.weighted_span += leaves as f64 * weight;
+        metrics.in_one_domain += usize::from(domains == 1);
+        metrics.in_one_leaf += usize::from(leaves == 1);
+        metrics.on_one_rail += usize::from(same);
+        let size = metrics.sizes.entry(job.gpus()).or_default();
+        size.gangs += 1;
+        size.leaf_span += leaves;
+        size.least_span = least;
+        size.bus_gbps += gbps;
+        size.wait.push(wait);
+    }
+
+    fn ended(&mut self, now: i64, job: &Job) {
+        if job.counted {
+            self.metrics.makespan = self.metrics.makespan.max(now);
+        }
+    }
+}
