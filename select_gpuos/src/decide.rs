@@ -79,11 +79,15 @@ impl Engine {
             &wanted.request.placement
         {
             let states = &mut self.snapshot.states;
-            self.ledger.for_each_named(names, |node| {
-                if let Some(state) = states.get_mut(node as usize) {
-                    state.affinity = state.affinity.saturating_add(1);
-                }
-            });
+            self.ledger.for_each_node(
+                // SAFETY: job_test runs under slurmctld's job write lock.
+                |id| unsafe { Job::find(id, layout) }.is_some_and(|job| job.is_named(names)),
+                |node| {
+                    if let Some(state) = states.get_mut(node as usize) {
+                        state.affinity = state.affinity.saturating_add(1);
+                    }
+                },
+            );
         }
         self.steering.begin(nodes);
         if let Some(decided) = self.without_a_plan(call, nodes, &wanted) {

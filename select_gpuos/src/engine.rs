@@ -48,6 +48,8 @@ pub struct Engine {
     table: NodeTable,
     pub(crate) gpu_id: u32,
     pub(crate) trust: Trust,
+    /// Whether the layout of what a job holds has been held against a job that holds something.
+    trusts_held: bool,
     pub(crate) settings: Settings,
     pub(crate) planner: Option<Planner>,
     /// The choice that the last successful attempt followed.
@@ -103,6 +105,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         table,
         gpu_id: check::gpu_id(api),
         trust: Trust::None,
+        trusts_held: false,
         settings,
         planner: None,
         chosen: Choice::default(),
@@ -168,8 +171,12 @@ pub fn job_holds(job: *mut c_void) {
 /// A job ends.
 pub fn job_ends(job: *mut c_void) {
     with(|engine| {
-        if let Some(id) = mem::read::<u32>(job as usize + engine.layout.job.job_id) {
-            engine.ledger.remove(id);
+        // Before the records are trusted no job stands in the ledger.
+        if engine.reads_records() {
+            // SAFETY: the record that slurmctld is ending, under its job write lock.
+            if let Some(job) = unsafe { Job::new(job, engine.layout) } {
+                engine.ledger.remove(job.id());
+            }
         }
     });
 }
@@ -270,10 +277,15 @@ impl Engine {
     pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
         if self.trust == Trust::Records {
             let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
-                .and_then(|()| check::held(self.layout, job));
+                .and_then(|()| check::held(self.layout, job).map(drop));
             self.settle(checked, Trust::Selection);
         }
         self.trust == Trust::Selection
+    }
+
+    /// Whether job and node records may be read.
+    fn reads_records(&self) -> bool {
+        matches!(self.trust, Trust::Records | Trust::Selection)
     }
 
     fn settle(&mut self, checked: Result<(), String>, next: Trust) {
@@ -325,13 +337,17 @@ impl Engine {
     }
 
     fn note_holdings(&mut self, record: *mut c_void) {
-        if !matches!(self.trust, Trust::Records | Trust::Selection)
-            || check::held(self.layout, record).is_err()
-        {
+        if !self.reads_records() {
             return;
         }
-        // SAFETY: Slurm's record of a job that has its nodes, under the job lock; what it holds was just
-        // checked by reads that cannot fault.
+        if !self.trusts_held {
+            let Ok(fits) = check::held(self.layout, record) else {
+                return;
+            };
+            self.trusts_held = fits;
+        }
+        // SAFETY: Slurm's record of a job that has its nodes, under the job lock; what it holds, or what
+        // an earlier job held, was checked by reads that cannot fault.
         let Some(job) = (unsafe { Job::new(record, self.layout) }) else {
             return;
         };
@@ -343,13 +359,6 @@ impl Engine {
                 memory_mib,
             })
         });
-        let mut names = vec![job.id().to_string(), job.user_id().to_string()];
-        names.extend(
-            [job.name(), job.user_name()]
-                .into_iter()
-                .flatten()
-                .map(str::to_owned),
-        );
-        self.ledger.set(job.id(), held, names);
+        self.ledger.set(job.id(), held);
     }
 }

@@ -16,24 +16,16 @@ pub struct Held {
     pub memory_mib: u64,
 }
 
-/// A running job.
-#[derive(Clone, Debug, Default)]
-pub struct Running {
-    held: Vec<Held>,
-    /// Names under which an affinity rule may mean this job: its id, its name, its user.
-    pub names: Vec<String>,
-}
-
 /// All running jobs, and their sums by node.
 #[derive(Default)]
 pub struct Ledger {
-    jobs: HashMap<u32, Running>,
+    jobs: HashMap<u32, Vec<Held>>,
     sums: Vec<(u32, u64)>,
 }
 
 impl Ledger {
     /// Replaces what is known of a job.
-    pub fn set(&mut self, job: u32, held: Vec<Held>, names: Vec<String>) {
+    pub fn set(&mut self, job: u32, held: Vec<Held>) {
         self.remove(job);
         for one in &held {
             let index = one.node as usize;
@@ -44,13 +36,13 @@ impl Ledger {
             self.sums[index].1 += one.memory_mib;
         }
         if !held.is_empty() {
-            self.jobs.insert(job, Running { held, names });
+            self.jobs.insert(job, held);
         }
     }
 
     /// Forgets a job.
     pub fn remove(&mut self, job: u32) {
-        for one in self.jobs.remove(&job).map(|r| r.held).unwrap_or_default() {
+        for one in self.jobs.remove(&job).unwrap_or_default() {
             let sum = &mut self.sums[one.node as usize];
             sum.0 = sum.0.saturating_sub(one.cpus);
             sum.1 = sum.1.saturating_sub(one.memory_mib);
@@ -68,12 +60,10 @@ impl Ledger {
         self.sums.get(node).copied().unwrap_or((0, 0))
     }
 
-    /// Calls `each` with the node of every job that one of `wanted` names.
-    pub fn for_each_named(&self, wanted: &[String], mut each: impl FnMut(u32)) {
-        for running in self.jobs.values() {
-            if running.names.iter().any(|name| wanted.contains(name)) {
-                running.held.iter().for_each(|one| each(one.node));
-            }
+    /// Calls `each` with the nodes of every job for which `meant` answers yes to its id.
+    pub fn for_each_node(&self, mut meant: impl FnMut(u32) -> bool, mut each: impl FnMut(u32)) {
+        for (_, held) in self.jobs.iter().filter(|(job, _)| meant(**job)) {
+            held.iter().for_each(|one| each(one.node));
         }
     }
 }
@@ -90,20 +80,16 @@ mod tests {
             cpus,
             memory_mib: 10,
         };
-        ledger.set(
-            1,
-            vec![one(0, 4), one(2, 4)],
-            vec!["1".into(), "train".into()],
-        );
-        ledger.set(2, vec![one(2, 8)], vec!["2".into()]);
+        ledger.set(1, vec![one(0, 4), one(2, 4)]);
+        ledger.set(2, vec![one(2, 8)]);
         assert_eq!(
             (ledger.on(0), ledger.on(2), ledger.on(9)),
             ((4, 10), (12, 20), (0, 0))
         );
-        ledger.set(1, vec![one(2, 2)], vec!["train".into()]);
+        ledger.set(1, vec![one(2, 2)]);
         assert_eq!((ledger.on(0), ledger.on(2)), ((0, 0), (10, 20)));
         let mut nodes = Vec::new();
-        ledger.for_each_named(&["train".into()], |node| nodes.push(node));
+        ledger.for_each_node(|job| job == 1, |node| nodes.push(node));
         assert_eq!(nodes, [2]);
         ledger.remove(1);
         ledger.remove(2);

@@ -41,21 +41,12 @@ impl Reasons {
         if self.later.is_empty() {
             return;
         }
-        let Some(find) = api::symbol(c"find_job_record") else {
-            return;
-        };
-        // SAFETY: slurmctld's job_record_t *find_job_record(uint32_t).
-        let find = unsafe {
-            std::mem::transmute::<*mut libc::c_void, unsafe extern "C" fn(u32) -> *mut libc::c_void>(
-                find,
-            )
-        };
         for (id, sentence) in self.later.drain(..) {
             if id == current {
                 continue;
             }
-            // SAFETY: a record that Slurm just found under the lock, or null.
-            if let Some(job) = unsafe { Job::new(find(id), layout) } {
+            // SAFETY: by the caller.
+            if let Some(job) = unsafe { Job::find(id, layout) } {
                 show(api, job, &sentence);
             }
         }

@@ -10,6 +10,17 @@ pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
+/// slurmctld's record of a job, null where it has none; `None` in a program without jobs.
+pub fn find_job_record(id: u32) -> Option<*mut c_void> {
+    static FOUND: OnceLock<Option<unsafe extern "C" fn(u32) -> *mut c_void>> = OnceLock::new();
+    let find = (*FOUND.get_or_init(|| {
+        // SAFETY: slurmctld's job_record_t *find_job_record(uint32_t), the same in every known release.
+        symbol(c"find_job_record").map(|address| unsafe { std::mem::transmute(address) })
+    }))?;
+    // SAFETY: it only looks the number up in its table of jobs.
+    Some(unsafe { find(id) })
+}
+
 macro_rules! api {
     ($(#[$doc:meta] $field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// The functions of Slurm that the plugins call, with the signature that every known release

@@ -102,11 +102,7 @@ fn identity(layout: &Layout, record: *mut c_void) -> Result<(), String> {
         || "job details without their magic number".into(),
     )?;
     let id: u32 = read(at + layout.job.job_id).ok_or("unreadable job id")?;
-    let find = api::symbol(c"find_job_record").ok_or("this daemon has no find_job_record")?;
-    // SAFETY: slurmctld's job_record_t *find_job_record(uint32_t), the same in every known release.
-    let found = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32) -> *mut c_void>(find)(id)
-    };
+    let found = api::find_job_record(id).ok_or("this daemon has no find_job_record")?;
     ensure(found == record, || {
         format!("job {id} is not the record that Slurm has under that id")
     })
@@ -411,17 +407,20 @@ fn node_gres(layout: &Layout, state: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks what a running job holds before its first use through [`crate::handles::Job::for_each_held`].
-pub fn held(layout: &Layout, record: *mut c_void) -> Result<(), String> {
+/// Checks what a running job holds before it is read through [`crate::handles::Job::for_each_held`].
+///
+/// `true`: the job holds nodes, and every array was there and fitted. The offsets are the same for all
+/// jobs of a process, so that later jobs need no such check. `false`: nothing spoke against them.
+pub fn held(layout: &Layout, record: *mut c_void) -> Result<bool, String> {
     let resources = pointer(record as usize, layout.job.job_resrcs)?;
     if resources == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let fields = &layout.resources;
     let hosts: u32 = read(resources + fields.nhosts).ok_or("unreadable nhosts")?;
     let map = pointer(resources, fields.node_bitmap)?;
     if map == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let (_, set) = bits::probe(map).ok_or("node_bitmap of job_resources is not a bitmap")?;
     ensure(set == hosts as usize, || {
@@ -441,7 +440,7 @@ pub fn held(layout: &Layout, record: *mut c_void) -> Result<(), String> {
             || "memory_allocated of job_resources is unreadable".into(),
         )?;
     }
-    Ok(())
+    Ok(hosts > 0 && cpus != 0 && memory != 0)
 }
 
 /// Checks every node of the table.

@@ -90,6 +90,15 @@ impl<'a> Job<'a> {
         unsafe { field(self.details, offset) }
     }
 
+    /// The job that Slurm has under an id.
+    ///
+    /// # Safety
+    /// The caller holds at least slurmctld's job read lock for `'a`, and `layout` describes this release.
+    pub unsafe fn find(id: u32, layout: &'a Layout) -> Option<Job<'a>> {
+        // SAFETY: a record that Slurm just found under the lock, or null.
+        unsafe { Job::new(crate::api::find_job_record(id)?, layout) }
+    }
+
     /// Job id; 0 for the synthetic records of reservations.
     pub fn id(self) -> u32 {
         self.get(self.layout.job.job_id)
@@ -105,21 +114,16 @@ impl<'a> Job<'a> {
         self.pointer
     }
 
-    /// Numeric user id.
-    pub fn user_id(self) -> u32 {
-        self.get(self.layout.job.user_id)
-    }
-
-    /// Job name.
-    pub fn name(self) -> Option<&'a str> {
-        // SAFETY: null or a NUL-terminated string of the record.
-        unsafe { text(self.get(self.layout.job.name)) }
-    }
-
-    /// User name, where slurmctld knows it.
-    pub fn user_name(self) -> Option<&'a str> {
-        // SAFETY: null or a NUL-terminated string of the record.
-        unsafe { text(self.get(self.layout.job.user_name)) }
+    /// Whether one of `names` means this job: its id, its name, its user's number or name.
+    pub fn is_named(self, names: &[String]) -> bool {
+        // SAFETY: each is null or a NUL-terminated string of the record.
+        let texts = unsafe {
+            [self.layout.job.name, self.layout.job.user_name].map(|field| text(self.get(field)))
+        };
+        let numbers = [self.id(), self.get(self.layout.job.user_id)].map(|n| n.to_string());
+        names.iter().any(|name| {
+            texts.contains(&Some(name.as_str())) || numbers.iter().any(|number| number == name)
+        })
     }
 
     /// Code of the reason why the job waits.
