@@ -145,6 +145,11 @@ impl Call {
         }
     }
 
+    /// Whether cons_tres may neither preempt nor has to keep out of cores that are reserved.
+    pub fn is_plain(&self) -> bool {
+        self.preemptable.is_null() && self.excluded.is_null()
+    }
+
     /// What the call asks for.
     pub fn mode(&self) -> Mode {
         match self.mode & 0xff {

@@ -89,7 +89,8 @@ impl Engine {
                 },
             );
         }
-        self.steering.begin(nodes);
+        let enough = self.cores_enough(call, job, gpus, &wanted);
+        self.steering.begin(nodes, enough);
         if let Some(decided) = self.without_a_plan(call, nodes, &wanted) {
             return match decided {
                 NoPlan::Answer(code) => {
@@ -117,7 +118,12 @@ impl Engine {
 
     /// The calls in which there is nothing to choose: too few nodes have enough free GPUs, or all of
     /// them have to be taken whole.
-    fn without_a_plan(&self, call: &Call, nodes: Bitmap<'_>, wanted: &Wanted) -> Option<NoPlan> {
+    fn without_a_plan(
+        &mut self,
+        call: &Call,
+        nodes: Bitmap<'_>,
+        wanted: &Wanted,
+    ) -> Option<NoPlan> {
         let request = &wanted.request;
         let GpuShape::PerNode(gpus) = request.gpus else {
             return None;
@@ -139,7 +145,28 @@ impl Engine {
         let all = room == wanted.nodes && nodes.count() == room as usize;
         let whole =
             |place: &Place| place.gres == 0 || (!place.flat && place.devices == gpus as usize);
-        (all && self.snapshot.places.iter().all(whole)).then(|| NoPlan::Answer(call.forward()))
+        let whole = all && self.snapshot.places.iter().all(whole);
+        whole.then(|| NoPlan::Answer(self.steering.all(call, nodes, self.layout, &self.snapshot)))
+    }
+
+    /// How many cores of each socket are enough for a job, where cons_tres wastes its time on more of them
+    /// and the job has no use for them.
+    fn cores_enough(
+        &self,
+        call: &Call,
+        job: Job<'_>,
+        gpus: JobGres<'_>,
+        wanted: &Wanted,
+    ) -> Option<u32> {
+        let request = &wanted.request;
+        let known = self.hides_cores
+            && call.is_plain()
+            && !request.whole_nodes
+            && matches!(request.gpus, GpuShape::PerNode(_))
+            && !gpus.binds_cpus();
+        known
+            .then(|| job.cpus_of_each_node(request.min_nodes))
+            .flatten()
     }
 
     /// Offers choices to cons_tres, best first. `None`: let it choose by itself.
@@ -203,7 +230,7 @@ impl Engine {
             };
             match planner.plan(&self.snapshot.states, request, skip) {
                 Ok(choice) => {
-                    let layout = &self.layout.gres_node;
+                    let layout = self.layout;
                     if self.steering.attempt(
                         call,
                         nodes,
@@ -257,7 +284,7 @@ impl Engine {
                 } else {
                     Purpose::Question
                 };
-                let layout = &self.layout.gres_node;
+                let layout = self.layout;
                 let code =
                     self.steering
                         .attempt(call, nodes, layout, &self.snapshot, domain, purpose);
@@ -277,7 +304,7 @@ impl Engine {
         if let (Some((_, n)), Some(planner)) = (best, self.planner.as_mut())
             && let Some(domain) = planner.future(&self.snapshot.states, &wanted.request, n)
         {
-            let layout = &self.layout.gres_node;
+            let layout = self.layout;
             code =
                 self.steering
                     .attempt(call, nodes, layout, &self.snapshot, domain, Purpose::Answer);

@@ -9,7 +9,7 @@ use slurm_ffi::bits::Bitmap;
 use slurm_ffi::handles::{Job, NodeTable, for_each_job, gres_data};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
-use slurm_ffi::{check, conf, log, mem};
+use slurm_ffi::{check, conf, cores, log, mem};
 
 use crate::call::{Call, Mode};
 use crate::cluster;
@@ -64,6 +64,8 @@ pub struct Engine {
     pub(crate) reasons: Reasons,
     registration: Registration,
     memory_counts: bool,
+    /// Whether idle cores that a job has no use for are hidden from cons_tres.
+    pub(crate) hides_cores: bool,
 }
 
 /// Prepares steering in slurmctld; in any other program, and for a release whose layout is not known,
@@ -98,6 +100,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
     let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
     let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
     let settings = settings::load(&fields);
+    let parameters = select_parameters(layout);
     Ok(Engine {
         api,
         layout,
@@ -116,18 +119,27 @@ fn prepare(release: Release) -> Result<Engine, String> {
         ledger: Ledger::default(),
         reasons: Reasons::default(),
         registration: Registration::default(),
-        memory_counts: memory_counts(layout),
+        memory_counts: parameters & CR_MEMORY != 0,
+        hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
         fields,
         release,
     })
 }
 
-/// Whether memory is a consumable resource here (CR_MEMORY in SelectTypeParameters).
-fn memory_counts(layout: &Layout) -> bool {
-    const CR_MEMORY: u16 = 0x0010;
+/// SelectTypeParameters: CR_Core.
+const CR_CORE: u16 = 0x0004;
+/// SelectTypeParameters: CR_Memory, so that memory is a consumable resource.
+const CR_MEMORY: u16 = 0x0010;
+
+/// From this release on cons_tres takes no longer over more idle cores. Before, it drops them one by one,
+/// and for each looks through all others of the socket.
+const CORES_ARE_CHEAP_FROM: Release = Release::new(24, 5, 0);
+
+/// SelectTypeParameters as Slurm's bits; 0 where they cannot be read.
+fn select_parameters(layout: &Layout) -> u16 {
     slurm_ffi::api::symbol(c"slurm_conf")
-        .and_then(|conf| mem::read::<u16>(conf as usize + layout.conf.select_type_param))
-        .is_some_and(|parameters| parameters & CR_MEMORY != 0)
+        .and_then(|conf| mem::read(conf as usize + layout.conf.select_type_param))
+        .unwrap_or(0)
 }
 
 fn with(work: impl FnOnce(&mut Engine)) {
@@ -268,6 +280,11 @@ impl Engine {
             });
         self.settle(checked, Trust::Records);
         if self.trust == Trust::Records {
+            self.hides_cores &= (0..self.table.len()).all(|index| {
+                // SAFETY: job_test is called under slurmctld's node write lock.
+                let record = unsafe { self.table.raw(index) };
+                record.is_null() || cores::fits(self.layout, record)
+            });
             self.count_running();
         }
         self.trust == Trust::Records

@@ -25,6 +25,10 @@ pub struct Place {
     pub devices: usize,
     /// Slurm's weight of the node.
     pub weight: u64,
+    /// Slurm's record of the node as an address. Valid for this call only.
+    pub record: usize,
+    /// Whether no job is known to hold a CPU there.
+    pub idle: bool,
 }
 
 impl Place {
@@ -33,6 +37,8 @@ impl Place {
         flat: false,
         devices: 0,
         weight: 0,
+        record: 0,
+        idle: false,
     };
 }
 
@@ -150,6 +156,8 @@ impl Snapshot {
                 flat: topologies == 0,
                 devices: bits.len(),
                 weight: node.weight(),
+                record: node.raw() as usize,
+                idle: cpus == 0,
             };
             self.states[index] = NodeState {
                 candidate: true,

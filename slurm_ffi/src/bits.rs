@@ -134,6 +134,14 @@ impl<'a> Bitmap<'a> {
     }
 }
 
+/// The words of a bitmap of `bits` bits, none set, in this process' own memory: for Slurm to read, never
+/// to free.
+pub fn zeroed(bits: usize) -> Box<[u64]> {
+    let mut words = vec![0; 2 + bits.div_ceil(64)];
+    (words[0], words[1]) = (MAGIC, bits as u64);
+    words.into()
+}
+
 /// Checks by reads that cannot fault that `address` is a bitmap; gives its number of bits and set bits.
 pub fn probe(address: usize) -> Option<(usize, usize)> {
     let magic: u64 = mem::read(address)?;

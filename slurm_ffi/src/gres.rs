@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use crate::api::Api;
 use crate::bits::Bitmap;
-use crate::handles::{field, place, text};
+use crate::handles::{NO_VAL16, field, place, text};
 use crate::layout::{GresJob, GresNode};
 
 /// Slurm's "not set" for 64-bit values.
@@ -234,6 +234,20 @@ impl<'a> JobGres<'a> {
     /// `--cpus-per-gpu`, 0 when not said.
     pub fn cpus_per_gpu(self) -> u32 {
         u32::from(self.get::<u16>(self.layout.cpus_per_gres))
+    }
+
+    /// Whether the number of GPUs has a say in the number of CPUs or tasks, by the job's wish or the
+    /// partition's default.
+    pub fn binds_cpus(self) -> bool {
+        let layout = self.layout;
+        let fields = [
+            layout.cpus_per_gres,
+            layout.def_cpus_per_gres,
+            layout.ntasks_per_gres,
+        ];
+        fields
+            .iter()
+            .any(|field| !matches!(self.get::<u16>(*field), 0 | NO_VAL16))
     }
 
     /// The type asked for.

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use crate::api::Api;
 use crate::bits::Bitmap;
-use crate::layout::Layout;
+use crate::layout::{Layout, NodeRecord};
 use crate::mem::Plain;
 
 /// Slurm's "not set" for 32-bit values.
@@ -186,6 +186,41 @@ impl<'a> Job<'a> {
             || exclusive_partition
     }
 
+    /// CPUs on each node, where the job has a known number of tasks on each and no wish beside that says
+    /// which cores it gets, or how many: then more cores are of no use to it.
+    pub fn cpus_of_each_node(self, nodes: u32) -> Option<u32> {
+        const NOT_SHARED: u16 = 1;
+        let part: usize = self.get(self.layout.job.part_ptr);
+        let details = &self.layout.details;
+        // SAFETY: part_ptr is null or a live partition record.
+        let own = part != 0
+            && unsafe { field::<u16>(part as *mut c_void, self.layout.part.max_share) }
+                == NOT_SHARED;
+        let plain = self.detail::<u8>(details.whole_node) == 0
+            && self.detail::<u8>(details.overcommit) == 0
+            && self.detail::<u16>(details.core_spec) == NO_VAL16
+            && known16(self.detail(details.ntasks_per_tres)) == 0;
+        let (min, max): (u32, u32) = (
+            self.detail(details.min_nodes),
+            self.detail(details.max_nodes),
+        );
+        let tasks = match (self.tasks_per_node(), self.tasks()) {
+            (0, tasks) if tasks == 1 || tasks == min && tasks == max => 1,
+            (0, tasks) if max == 1 => tasks,
+            (each, _) => each,
+        };
+        if !own || !plain || tasks == 0 {
+            return None;
+        }
+        let share = self.min_cpus().div_ceil(nodes.max(1));
+        Some(
+            tasks
+                .saturating_mul(self.cpus_per_task())
+                .max(share)
+                .max(self.min_cpus_per_node()),
+        )
+    }
+
     /// The list of requested GRES (`gres_list_req`), or null.
     pub fn gres_list(self) -> *mut c_void {
         self.get::<usize>(self.layout.job.gres_list_req) as *mut c_void
@@ -304,9 +339,18 @@ impl<'a> Node<'a> {
         })
     }
 
-    fn get<T: Plain>(self, offset: usize) -> T {
+    pub(crate) fn get<T: Plain>(self, offset: usize) -> T {
         // SAFETY: `new`'s caller vouches for record and layout.
         unsafe { field(self.pointer, offset) }
+    }
+
+    /// Slurm's pointer, to come back with within the same call.
+    pub fn raw(self) -> *mut c_void {
+        self.pointer
+    }
+
+    pub(crate) fn layout(self) -> &'a NodeRecord {
+        &self.layout.node
     }
 
     /// Node name.

@@ -147,21 +147,21 @@ layout! {
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
-        magic, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, num_tasks, pn_min_cpus,
-        pn_min_memory, req_node_bitmap, share_res, whole_node,
+        magic, core_spec, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
+        num_tasks, overcommit, pn_min_cpus, pn_min_memory, req_node_bitmap, share_res, whole_node,
     }
     /// Slurm's `job_resources_t`.
     JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
     PartRecord = "part_record" { magic, max_share }
     /// Slurm's `node_record_t`.
-    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_state,
-        real_memory, sched_weight, tot_sockets }
+    NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
+        node_state, real_memory, sched_weight, tot_cores, tot_sockets }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
     GresJob = "gres_job_state" {
-        type_name, cpus_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
+        type_name, cpus_per_gres, def_cpus_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
         gres_bit_select, gres_cnt_node_select,
     }
     /// Slurm's `gres_node_state_t`.

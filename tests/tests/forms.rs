@@ -61,6 +61,7 @@ fn requests(suite: &Suite) {
     };
     sizes(&cluster);
     whole_nodes(&cluster);
+    cores(&cluster);
     where_it_may_go(&cluster);
     arrays(&cluster);
     het_jobs(&cluster);
@@ -127,6 +128,53 @@ fn whole_nodes(cluster: &Cluster) {
         disjoint(cluster, &[beside, job]);
         cluster.cancel(&[job]);
     }
+    cluster.drained();
+}
+
+/// The cores of a job are those that stock gives it, whatever decides how many they are.
+fn cores(cluster: &Cluster) {
+    let beside = cluster.start(&["-n5", "-w", "n1"]);
+    let forms: &[&[&str]] = &[
+        &["-N1"],
+        &["-N1", "-n1"],
+        &["-N1", "-n3"],
+        &["-N1", "-c5"],
+        &["-N2", "-n2"],
+        &["-N2", "-n2", "-c7"],
+        &["-N3", "-n3", "-c30"],
+        &["-N2", "-n5"],
+        &["-N2", "--ntasks-per-node=3", "-c2"],
+        &["-N2", "--ntasks-per-socket=2", "-n8"],
+        &["-N2", "-n2", "--mincpus=9"],
+        &["-N2", "-n2", "--cores-per-socket=20"],
+        &["-N2", "-n2", "--overcommit"],
+        &["-N2", "-n2", "--mem-per-cpu=10"],
+        &["-N2", "-n2", "--cpus-per-gpu=2"],
+        &["-N2", "-n4", "--distribution=cyclic:cyclic"],
+        &["-N2", "-n2", "--gres-flags=enforce-binding"],
+        &["-N2", "-n2", "--exclusive"],
+    ];
+    for options in forms {
+        // All GPUs of the nodes, so that there is no choice but that of the cores.
+        let nodes = match options[0] {
+            "-N1" => "n1",
+            "-N2" if !options.contains(&"--exclusive") => "n1,n2",
+            "-N2" => "n2,n3",
+            _ => "n1,n2,n3",
+        };
+        let given = |off: &[&str]| {
+            let all = [*options, &["--gres=gpu:8", "-w", nodes], off].concat();
+            let job = cluster.start(&all);
+            let text = cluster.show(job);
+            cluster.cancel(&[job]);
+            let lines = text.lines().filter(|line| line.contains("CPU_IDs="));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let stock = given(&["--gpuos=off"]);
+        assert!(!stock.is_empty(), "{options:?}");
+        assert_eq!(given(&[]), stock, "{options:?}");
+    }
+    cluster.cancel(&[beside]);
     cluster.drained();
 }
 
