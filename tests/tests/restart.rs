@@ -21,8 +21,9 @@ struct Stepd {
 }
 
 impl Stepd {
-    fn start(cluster: &Cluster) -> Stepd {
-        let job = cluster.sbatch(&["-w", "n1"], "echo $PPID > stepd; sleep 600");
+    fn start(cluster: &Cluster, more: &[&str]) -> Stepd {
+        let options = [&["-w", "n1"], more].concat();
+        let job = cluster.sbatch(&options, "echo $PPID > stepd; sleep 600");
         let file = cluster.lab.dir().join("work/stepd");
         let pid = cluster.until("the job has named its slurmstepd", || {
             let text = fs::read_to_string(&file).ok()?;
@@ -56,7 +57,7 @@ fn stock_22_05_loses_gpus_before_a_node_registers(suite: &Suite) {
     let Some(cluster) = Setup::new("unregistered-stock", suite).stock().up() else {
         return;
     };
-    let stepd = Stepd::start(&cluster);
+    let stepd = Stepd::start(&cluster, &[]);
     stepd.keeps_n1_from_registering(&cluster);
     let job = cluster.start(&["--gres=gpu:2", "-w", "n1"]);
     let typed = cluster.start(&["--gres=gpu:a40:1", "-w", "n1"]);
@@ -92,12 +93,15 @@ fn stock_22_05_loses_gpus_of_a_job_requeued_from_a_dead_node(suite: &Suite) {
     if !cluster.lab.version().starts_with("22.05") {
         return;
     }
-    let job = cluster.start(&["--requeue", "--gres=gpu:2", "-w", "n1"]);
+    let stepd = Stepd::start(&cluster, &["--requeue", "--gres=gpu:2"]);
+    let job = stepd.job;
     let slurmd = cluster.lab.slurmd_pid("n1").expect("runs");
     cluster.run("sh", &["-c", &format!("kill -9 {slurmd}")]);
     cluster.until("the slurmd is gone", || {
         cluster.lab.slurmd_pid("n1").is_none().then_some(())
     });
+    // Else the new start could meet the old one on the node.
+    stepd.signal(&cluster, "KILL");
     cluster.run("scontrol", &["requeue", &job.to_string()]);
     let down = ["update", "NodeName=n1", "State=DOWN", "Reason=dead"];
     cluster.run("scontrol", &down);
@@ -129,7 +133,7 @@ fn gpu_jobs_wait_until_their_node_has_registered(suite: &Suite) {
         return;
     };
     let before = cluster.start(&["--gres=gpu:1"]);
-    let stepd = Stepd::start(&cluster);
+    let stepd = Stepd::start(&cluster, &[]);
     stepd.keeps_n1_from_registering(&cluster);
     let forms = [
         "--gres=gpu:2",
