@@ -40,6 +40,8 @@ pub enum Command {
     Doctor,
     /// Make the plugins' layout table for a Slurm release that they do not know.
     Layout(LayoutArgs),
+    /// Replay a trace against placement policies: how much of a cluster each of them fills.
+    Sim(SimArgs),
     /// Start, use and end a private Slurm cluster on this machine.
     Lab(crate::lab::Args),
     /// Print the completion script of a shell.
@@ -126,6 +128,81 @@ pub struct PlanArgs {
     /// Take whole nodes.
     #[arg(long)]
     pub exclusive: bool,
+}
+
+/// `gpuos sim`.
+#[derive(Args)]
+pub struct SimArgs {
+    /// Job list of the openb trace (openb_pod_list_*.csv), gzipped or not.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+    /// Policies to compare: gpuos, fgd, best-fit, dotprod, packing, clustering, random, stock.
+    #[arg(
+        long,
+        value_name = "P[,P...]",
+        value_delimiter = ',',
+        default_value = "gpuos"
+    )]
+    pub policy: Vec<gpuos_sim::policy::Name>,
+    /// How jobs arrive: openb lets 130 % of the cluster's GPUs arrive and none end, lifetimes
+    /// lets them end as in the trace.
+    #[arg(long, value_name = "NAME", default_value = "openb")]
+    pub protocol: Protocol,
+    /// Node list instead of openb_node_list_gpu_node.csv beside the trace.
+    #[arg(long, value_name = "FILE")]
+    pub nodes: Option<PathBuf>,
+    /// Seeds of the order of jobs and nodes, as N or N-M.
+    #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
+    pub seeds: Seeds,
+    /// Load with --protocol lifetimes, in % of the cluster's GPU time.
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u16).range(1..=300))]
+    pub load: u16,
+    /// File for all figures of all runs.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// File for a plot of allocation against arrived load.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+impl SimArgs {
+    /// How many runs there are in all.
+    pub fn runs(&self) -> usize {
+        self.policy.len() * self.seeds.iter().count()
+    }
+}
+
+/// Protocols of `gpuos sim`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Protocol {
+    /// 130 % of the cluster's GPUs arrive, none end.
+    Openb,
+    /// Jobs end as in the trace.
+    Lifetimes,
+}
+
+impl Protocol {
+    /// How it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Openb => "openb",
+            Protocol::Lifetimes => "lifetimes",
+        }
+    }
+}
+
+/// A range of seeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seeds {
+    first: u64,
+    last: u64,
+}
+
+impl Seeds {
+    /// The seeds.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + use<> {
+        self.first..=self.last
+    }
 }
 
 /// `gpuos layout`.
@@ -239,6 +316,14 @@ fn nodes(text: &str) -> Result<Nodes, String> {
     match (min.parse(), max.parse()) {
         (Ok(min), Ok(max)) if min >= 1 && min <= max => Ok(Nodes { min, max }),
         _ => Err("write N or N-M with N at least 1 and M not below N".into()),
+    }
+}
+
+fn seeds(text: &str) -> Result<Seeds, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) if first <= last && last - first < 1000 => Ok(Seeds { first, last }),
+        _ => Err("write N or N-M with M not below N, at most 1000 of them".into()),
     }
 }
 

@@ -10,6 +10,7 @@ mod matrix;
 mod pages;
 mod plan;
 mod reply;
+mod sim;
 mod smaller;
 mod table;
 mod topo;
@@ -31,6 +32,8 @@ fn main() -> ExitCode {
     };
     match run(&cli) {
         Ok(code) => ExitCode::from(code),
+        // Flags that do not go together, which the table cannot say.
+        Err(e) if e.is::<clap::Error>() => e.downcast_ref().map_or(ExitCode::from(2), usage),
         Err(e) if cli.json => {
             reply::out(&format!("{}\n", error_json(&format!("{e:#}"))));
             ExitCode::from(1)
@@ -51,6 +54,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Why(args) => why::run(&machine, config, args)?,
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Doctor => doctor::run(&machine, config)?,
+        Command::Sim(args) => sim::run(args)?,
         Command::Layout(args) => layout::run(args, cli.json)?,
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args)?,

@@ -8,6 +8,7 @@ pub mod config;
 pub mod cost;
 pub mod explain;
 pub mod fabric;
+pub mod frag;
 pub mod gang;
 pub mod gpuset;
 pub mod hostlist;

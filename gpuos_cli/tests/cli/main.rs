@@ -4,6 +4,7 @@
 mod doctor;
 mod plan;
 mod schemas;
+mod sim;
 mod site;
 mod topo;
 mod usage;

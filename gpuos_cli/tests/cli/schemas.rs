@@ -38,6 +38,10 @@ fn shape(value: &Value, at: &str, lines: &mut std::collections::BTreeSet<String>
 #[test]
 fn the_json_has_the_agreed_form() {
     let site = Site::new("24.11.5");
+    let jobs = site.path("jobs.csv");
+    site.file("jobs.csv", crate::sim::JOBS);
+    site.file("openb_node_list_gpu_node.csv", crate::sim::NODES);
+    let timed = ["sim", &jobs, "--protocol=lifetimes", "--seeds=1"];
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
@@ -46,6 +50,8 @@ fn the_json_has_the_agreed_form() {
         ("why-unknown", &["why", "99999"], "gpuos.why/1"),
         ("plan-fits", &["plan", "--gpus=1"], "gpuos.plan/1"),
         ("plan-waits", &["plan", "--gpus-per-node=2"], "gpuos.plan/1"),
+        ("sim-openb", &["sim", &jobs, "--seeds=1"], "gpuos.sim/1"),
+        ("sim-lifetimes", &timed, "gpuos.sim/1"),
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),

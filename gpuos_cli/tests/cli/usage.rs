@@ -123,6 +123,7 @@ fn pages_come_from_the_flag_table() {
         "gpuos-topo",
         "gpuos-why",
         "gpuos-plan",
+        "gpuos-sim",
         "gpuos-doctor",
         "gpuos-lab",
         "gpuos-lab-up",

@@ -1,0 +1,37 @@
+//! What the idle part of a node is worth for the jobs that come, and the choice of a node by it.
+//!
+//! Two measures of a node's state are here:
+//!
+//! - [`Fragmentation`]: `F_n(M)`, the published one (Weng et al., "Beware of Fragmentation:
+//!   Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023):
+//!   how much of the idle GPUs a typical job cannot use, one job at a time.
+//! - [`FillValue`]: how much of the idle GPUs will be used if jobs of the typical mix go on
+//!   arriving until nothing fits. This counts cores and memory that the jobs on the way take as
+//!   well, which the first measure does not see. It is the default.
+//!
+//! A placement costs what the node loses beyond the GPUs that the job takes: the gradient. Both
+//! measures take a [`Mix`], which is given or learned from arrivals.
+//!
+//! [`Cluster`] and [`Chooser`] hold nodes and the score of each for each class of request, so
+//! that a decision looks anew only at nodes that have changed. For whole GPUs and their links
+//! inside one node there is [`MaskValue`].
+//!
+//! Everything is integer arithmetic: the same arrivals give the same choices on every machine.
+
+mod choose;
+mod cluster;
+mod fill;
+mod fragmentation;
+mod mask;
+mod mix;
+mod request;
+mod rng;
+
+pub use choose::{Choice, Chooser, Score};
+pub use cluster::{Cluster, Node};
+pub use fill::FillValue;
+pub use fragmentation::{Fragmentation, WEIGHT_UNIT};
+pub use mask::{MaskValue, SizeMix};
+pub use mix::{Class, MAX_CLASSES, Mix};
+pub use request::{MAX_DEVICES, MILLI, Request, Slot, State};
+pub use rng::Rng;

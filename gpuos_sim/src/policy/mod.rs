@@ -1,0 +1,110 @@
+//! Placement policies: gpuos's default, published ones, and a model of stock Slurm's.
+
+mod fgd;
+mod published;
+mod stock;
+
+use std::fmt;
+use std::str::FromStr;
+
+use gpuos_core::frag::{Choice, Chooser, Cluster, FillValue, Mix, Request, Score};
+
+/// Something that says where a job goes.
+pub trait Policy {
+    /// Where a job that has just arrived starts; `None` when it fits nowhere.
+    fn choose(&mut self, cluster: &Cluster, request: &Request) -> Option<Choice>;
+
+    /// A job has started on a node.
+    fn started(&mut self, _node: usize, _request: &Request) {}
+
+    /// A job has ended there.
+    fn ended(&mut self, _node: usize, _request: &Request) {}
+}
+
+impl<S: Score> Policy for Chooser<S> {
+    fn choose(&mut self, cluster: &Cluster, request: &Request) -> Option<Choice> {
+        Chooser::choose(self, cluster, request)
+    }
+}
+
+/// The policies by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Name {
+    /// gpuos's default: the expected fill under the mix that it learns from arrivals.
+    Gpuos,
+    /// Fragmentation gradient descent as published, told the typical mix beforehand.
+    Fgd,
+    /// Best fit over cores and GPUs.
+    BestFit,
+    /// The alignment rule of Tetris (Grandl et al., SIGCOMM 2014).
+    DotProduct,
+    /// Shared GPUs first, then used nodes.
+    Packing,
+    /// Jobs of the same kind together.
+    Clustering,
+    /// Any node with room, equally likely.
+    Random,
+    /// A model of what stock Slurm does.
+    Stock,
+}
+
+impl Name {
+    /// All of them.
+    pub const ALL: [Name; 8] = [
+        Name::Gpuos,
+        Name::Fgd,
+        Name::BestFit,
+        Name::DotProduct,
+        Name::Packing,
+        Name::Clustering,
+        Name::Random,
+        Name::Stock,
+    ];
+
+    /// How it is written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Name::Gpuos => "gpuos",
+            Name::Fgd => "fgd",
+            Name::BestFit => "best-fit",
+            Name::DotProduct => "dotprod",
+            Name::Packing => "packing",
+            Name::Clustering => "clustering",
+            Name::Random => "random",
+            Name::Stock => "stock",
+        }
+    }
+
+    /// Makes the policy. `known` are the jobs of the trace: the published gradient is told their
+    /// mix, all others know nothing of what comes. `seed` is for the random policy.
+    pub fn make(self, known: &[Request], seed: u64) -> Box<dyn Policy> {
+        match self {
+            Name::Gpuos => Box::new(Chooser::new(FillValue::learning())),
+            Name::Fgd => Box::new(Chooser::new(fgd::Fgd::new(&Mix::typical(known, 95)))),
+            Name::BestFit => Box::new(Chooser::new(published::BestFit)),
+            Name::DotProduct => Box::new(Chooser::new(published::DotProduct)),
+            Name::Packing => Box::new(Chooser::new(published::Packing)),
+            Name::Clustering => Box::new(published::Clustering::default()),
+            Name::Random => Box::new(published::Random::new(seed)),
+            Name::Stock => Box::new(stock::Stock),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Name, String> {
+        let found = Name::ALL.into_iter().find(|name| name.as_str() == text);
+        found.ok_or_else(|| {
+            let all = Name::ALL.map(Name::as_str).join(", ");
+            format!("no policy has the name {text:?}; there are {all}")
+        })
+    }
+}
