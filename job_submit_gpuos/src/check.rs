@@ -3,6 +3,7 @@
 //! Pure: a [`Shape`] and the options go in, a [`Refusal`] may come out. What is not certain is
 //! accepted, and a job without gpuos options is never looked at.
 
+use gpuos_core::gang::GroupShape;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
@@ -96,6 +97,9 @@ impl Catalogue {
                 &accepted,
             )
             .into());
+        }
+        if let Some(groups) = &options.shape {
+            ranks(groups, shape)?;
         }
         let Some((kind, gpus)) = gpus(shape).filter(|_| self.bounded) else {
             return Ok(());
@@ -223,16 +227,80 @@ fn why(wait: Wait, kind: Option<&str>) -> String {
 
 /// Refuses `--gpuos=off` beside options that only gpuos could honour.
 pub fn contradiction(options: &JobOptions) -> Result<(), Refusal> {
-    let other = match (&options.topology, &options.placement) {
-        (Some(wish), _) => format!("--gpuos-topology={}", topology_text(wish)),
-        (None, Some(rule)) => format!("--gpuos-placement={}", placement_text(rule)),
-        (None, None) => return Ok(()),
+    let others = [
+        options
+            .topology
+            .as_ref()
+            .map(|wish| format!("topology={}", topology_text(wish))),
+        options
+            .placement
+            .as_ref()
+            .map(|rule| format!("placement={}", placement_text(rule))),
+        options.shape.as_ref().map(|shape| format!("shape={shape}")),
+        options
+            .profile
+            .as_ref()
+            .map(|profile| format!("profile={profile}")),
+    ];
+    let Some(other) = others.into_iter().flatten().next() else {
+        return Ok(());
     };
     if !options.off {
         return Ok(());
     }
-    let reason = format!("it contradicts {other}");
+    let reason = format!("it contradicts --gpuos-{other}");
     Err(OptionError::new("--gpuos", "off", &reason, "one of the two").into())
+}
+
+/// Refuses a shape whose ranks cannot be the GPUs that the job asks for. Where their number is open
+/// (a range of nodes, whole nodes, mixed forms), the job's start decides.
+fn ranks(groups: &GroupShape, shape: &Shape) -> Result<(), Refusal> {
+    let refused = |reason: String| {
+        let accepted = "sizes whose product is the number of GPUs, or ask for as many GPUs";
+        let error = OptionError::new("--gpuos-shape", &groups.to_string(), &reason, accepted);
+        Err(Refusal {
+            kind: Kind::Impossible,
+            sentence: error.to_string(),
+        })
+    };
+    let Some((_, gpus)) = gpus(shape) else {
+        let forms = [
+            &shape.per_job,
+            &shape.per_node,
+            &shape.per_socket,
+            &shape.per_task,
+        ];
+        return match shape.exclusive || forms.into_iter().any(Option::is_some) {
+            true => Ok(()),
+            false => refused("the job asks for no GPUs".into()),
+        };
+    };
+    let nodes = match (shape.min_nodes, shape.max_nodes) {
+        (0, _) if shape.tasks > 1 => None,
+        (least, most) if most == 0 || most == least => Some(least.max(1)),
+        _ => None,
+    };
+    let checked = match (gpus, nodes) {
+        (GpuShape::PerNode(per), Some(nodes)) => {
+            groups.check(u64::from(per) * u64::from(nodes), Some(per))
+        }
+        (GpuShape::PerNode(per), None) => {
+            // As many nodes as the shape needs, if that can be.
+            let ranks = u64::from(groups.ranks());
+            match ranks % u64::from(per.max(1)) {
+                0 => groups.check(ranks, Some(per)),
+                _ => Err(format!(
+                    "its {ranks} ranks do not fill nodes with {per} GPUs each"
+                )),
+            }
+        }
+        (GpuShape::Total(gpus), _) => groups.check(gpus.into(), None),
+        (GpuShape::PerTask { per_task, tasks }, _) if shape.tasks > 0 => {
+            groups.check(u64::from(per_task) * u64::from(tasks), None)
+        }
+        _ => Ok(()),
+    };
+    checked.or_else(refused)
 }
 
 /// The GPUs of a request and their type. `None` when there are none, when several forms or types
@@ -424,6 +492,55 @@ mod tests {
             &per_node(2, "gres/gpu:1"),
         );
         assert!(sentence.contains("nvlink:required"), "{sentence}");
+    }
+
+    #[test]
+    fn ranks_are_the_gpus_asked_for() {
+        accepted(&["gpuos_shape=tp4:dp2"], &per_node(2, "gres/gpu:4"));
+        accepted(&["gpuos_shape=tp2:pp2"], &per_node(1, "gres/gpu:4"));
+        let total = Shape {
+            per_job: Some("gres/gpu:6".into()),
+            ..Shape::default()
+        };
+        accepted(&["gpuos_shape=pp3:dp2"], &total);
+        // A number of nodes that is still open can become the right one.
+        let open = Shape {
+            max_nodes: 4,
+            ..per_node(2, "gres/gpu:4")
+        };
+        accepted(&["gpuos_shape=tp4:dp3"], &open);
+        let whole = Shape {
+            min_nodes: 2,
+            exclusive: true,
+            ..Shape::default()
+        };
+        accepted(&["gpuos_shape=tp4:dp3"], &whole);
+        for (text, shape, what) in [
+            (
+                "tp4:dp4",
+                per_node(2, "gres/gpu:4"),
+                "4 x 4 = 16 ranks, and the job asks for 8",
+            ),
+            ("tp4:dp4", total, "asks for 6 GPUs"),
+            ("tp3:dp2", open, "6 ranks do not fill nodes with 4 GPUs"),
+            (
+                "tp3:dp4",
+                per_node(3, "gres/gpu:4"),
+                "would cut tensor-parallel groups of 3",
+            ),
+            ("tp4", Shape::default(), "asks for no GPUs"),
+        ] {
+            let sentence = refused(&[&format!("gpuos_shape={text}")], &shape);
+            assert!(
+                sentence.contains(what) && sentence.contains("--gpuos-shape=tp"),
+                "{sentence}"
+            );
+        }
+        let sentence = refused(
+            &["gpuos=off", "gpuos_shape=tp2"],
+            &per_node(1, "gres/gpu:2"),
+        );
+        assert!(sentence.contains("--gpuos-shape=tp2"), "{sentence}");
     }
 
     #[test]

@@ -63,7 +63,8 @@ pub enum Context {
 /// The longest value read from a job's environment, in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
-/// `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+/// `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+const S_JOB_ID: c_int = 2;
 const S_JOB_STEPID: c_int = 3;
 const S_JOB_NODEID: c_int = 5;
 
@@ -189,6 +190,11 @@ impl<'a> Spank<'a> {
         self.unset(c"spank_job_control_unsetenv", name)
     }
 
+    /// Id of the job (slurmstepd).
+    pub fn job_id(self) -> Option<u32> {
+        self.item_u32(S_JOB_ID)
+    }
+
     /// Step id of the running step (slurmstepd): an ordinary number, or one of `SLURM_BATCH_SCRIPT`,
     /// `SLURM_EXTERN_CONT`, `SLURM_INTERACTIVE_STEP`.
     pub fn step_id(self) -> Option<u32> {
@@ -204,7 +210,7 @@ impl<'a> Spank<'a> {
         type GetItem = unsafe extern "C" fn(RawHandle, c_int, ...) -> c_int;
         let address = api::symbol(c"spank_get_item")?;
         let mut value = 0u32;
-        // SAFETY: signature of spank.h; both items used here take one `uint32_t *`.
+        // SAFETY: signature of spank.h; all items used here take one `uint32_t *`.
         let rc = unsafe {
             std::mem::transmute::<*mut c_void, GetItem>(address)(self.raw, item, &raw mut value)
         };

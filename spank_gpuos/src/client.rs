@@ -9,6 +9,10 @@ use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, say_error};
 
 use crate::options::{Asked, Opt};
+use crate::ranks;
+
+/// [`ranks::JOB_SHAPE`], as a variable of the command.
+const JOB_SHAPE: &str = "GPUOS_JOB_SHAPE";
 
 static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
@@ -52,6 +56,11 @@ pub fn init(spank: Spank<'_>) {
         remove_variable(opt.inherited_as());
         spank.job_control_unsetenv(opt.carried_name());
     }
+    // Steps know their job's shape by this; another job has its own.
+    let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
+    if !step {
+        remove_variable(JOB_SHAPE);
+    }
     register(spank);
 }
 
@@ -61,15 +70,18 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
         "option callback",
         || 0,
         || {
-            // On the node the value is checked already, and an error there would only harm.
-            if remote != 0 || value.is_null() {
-                return 0;
-            }
-            let Some(opt) = Opt::from_val(val) else {
+            let (Some(opt), false) = (Opt::from_val(val), value.is_null()) else {
                 return 0;
             };
             // SAFETY: Slurm passes a NUL-terminated string that lives over the call.
             let value = unsafe { CStr::from_ptr(value) }.to_string_lossy();
+            // On the node the value is checked already, and an error there would only harm.
+            if remote != 0 {
+                if opt == Opt::Shape {
+                    ranks::note(&value);
+                }
+                return 0;
+            }
             if let Err(error) = opt.check(&value) {
                 return refuse(&error.to_string());
             }
@@ -92,6 +104,10 @@ pub fn settle(spank: Spank<'_>) -> c_int {
         Ok(values) => values,
         Err(error) => return refuse(&error.to_string()),
     };
+    // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
+    if let Some(shape) = &values[Opt::Shape as usize] {
+        set_variable(JOB_SHAPE, shape);
+    }
     for (opt, value) in Opt::ALL.into_iter().zip(values) {
         let name = opt.carried_name();
         match value {
@@ -126,15 +142,15 @@ fn refuse(sentence: &str) -> c_int {
 /// Whether this is one of the commands that people type. Other programs with options (scrun,
 /// scrontab) end in their own way.
 fn is_command() -> bool {
+    ["sbatch", "salloc", "srun"].into_iter().any(is_program)
+}
+
+fn is_program(name: &str) -> bool {
     let program = std::env::args_os().next();
-    let name = program
+    let file = program
         .as_deref()
         .and_then(|p| std::path::Path::new(p).file_name());
-    name.is_some_and(|name| {
-        ["sbatch", "salloc", "srun"]
-            .iter()
-            .any(|command| name == *command)
-    })
+    file.is_some_and(|file| file == name)
 }
 
 fn set_variable(name: &str, value: &str) {

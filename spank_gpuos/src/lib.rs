@@ -9,6 +9,7 @@ mod client;
 mod job_env;
 mod node;
 mod options;
+mod ranks;
 
 use std::ffi::{c_char, c_int};
 
@@ -73,6 +74,26 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                 }
                 Context::Other => 0,
             }
+        },
+    )
+}
+
+/// Called when the step has ended, or the command: removes what [`ranks`] has written.
+///
+/// # Safety
+/// Called by Slurm with the handle of this hook.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_exit(
+    _handle: RawHandle,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "slurm_spank_exit",
+        || 0,
+        || {
+            ranks::remove();
+            0
         },
     )
 }

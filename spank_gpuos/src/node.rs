@@ -8,6 +8,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
+use crate::ranks;
 
 /// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
@@ -20,8 +21,14 @@ pub fn set_variables(spank: Spank<'_>) {
         Some(_) => describe(spank, gpus.unwrap_or_default()),
         None => job_env::Described::default(),
     };
+    let shape = ranks::noted().or_else(|| spank.getenv(ranks::JOB_SHAPE));
+    let rank_file = gpus
+        .zip(shape.as_ref())
+        .and_then(|(gpus, shape)| rank_file(spank, gpus, shape));
     let gpus = gpus.map(job_env::gpus_text);
     for (name, value) in [
+        (ranks::JOB_SHAPE, shape),
+        (ranks::RANK_FILE, rank_file),
         (job_env::GPUS, gpus),
         (job_env::LINKS, described.links),
         (job_env::LEVEL, described.level),
@@ -31,6 +38,40 @@ pub fn set_variables(spank: Spank<'_>) {
             // A step inherits the batch script's environment, which is that of another node.
             None => spank.unsetenv(name),
         };
+    }
+}
+
+/// Writes the rank file of a step that has all GPUs of its job's shape; returns its path.
+fn rank_file(spank: Spank<'_>, gpus: GpuSet, shape: &str) -> Option<String> {
+    let (job, step_id) = (spank.job_id()?, spank.step_id()?);
+    let node_index = spank.node_index().unwrap_or(0);
+    let step = ranks::Step {
+        shape: shape.to_owned(),
+        nodes: step_nodes(spank),
+        node_index: node_index as usize,
+        gpus,
+        cpus: spank.getenv(c"SLURM_JOB_CPUS_PER_NODE").unwrap_or_default(),
+    };
+    // The process makes the name one of its own where several slurmd run on one machine.
+    let name = format!("ranks.{job}.{step_id}.{}", std::process::id());
+    let written = conf::site(None)
+        .and_then(|site| ranks::text(&site, &step))
+        .and_then(|text| ranks::write(&name, &text));
+    match written {
+        Ok(path) => path.to_str().map(str::to_owned),
+        Err(why) => {
+            log::debug(&format!("GPUOS_RANK_FILE is not set: {why}"));
+            None
+        }
+    }
+}
+
+/// Nodes of the step, as a hostlist.
+fn step_nodes(spank: Spank<'_>) -> String {
+    let job = || spank.getenv(c"SLURM_JOB_NODELIST").unwrap_or_default();
+    match spank.step_id() {
+        Some(BATCH_SCRIPT | INTERACTIVE) | None => job(),
+        Some(_) => spank.getenv(c"SLURM_STEP_NODELIST").unwrap_or_else(job),
     }
 }
 
@@ -51,12 +92,7 @@ fn describe(spank: Spank<'_>, gpus: GpuSet) -> job_env::Described {
             .getenv(c"SLURM_JOB_GPUS")
             .and_then(|list| job_env::parse_gpus(&list))
             .unwrap_or_default(),
-        step_nodes: match spank.step_id() {
-            Some(BATCH_SCRIPT | INTERACTIVE) | None => job_nodes.clone(),
-            Some(_) => spank
-                .getenv(c"SLURM_STEP_NODELIST")
-                .unwrap_or_else(|| job_nodes.clone()),
-        },
+        step_nodes: step_nodes(spank),
         node_index: spank.node_index().unwrap_or(0) as usize,
         job_nodes,
     };

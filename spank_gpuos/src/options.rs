@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 3;
+pub const COUNT: usize = 5;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,11 +21,21 @@ pub enum Opt {
     Placement = 1,
     /// `--gpuos`
     Switch = 2,
+    /// `--gpuos-shape`
+    Shape = 3,
+    /// `--gpuos-profile`
+    Profile = 4,
 }
 
 impl Opt {
     /// All options, in the order in which `--help` shows them.
-    pub const ALL: [Opt; COUNT] = [Opt::Topology, Opt::Placement, Opt::Switch];
+    pub const ALL: [Opt; COUNT] = [
+        Opt::Topology,
+        Opt::Placement,
+        Opt::Switch,
+        Opt::Shape,
+        Opt::Profile,
+    ];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -43,6 +53,8 @@ impl Opt {
             Opt::Topology => c"_SLURM_SPANK_OPTION_gpuos_gpuos_topology",
             Opt::Placement => c"_SLURM_SPANK_OPTION_gpuos_gpuos_placement",
             Opt::Switch => c"_SLURM_SPANK_OPTION_gpuos_gpuos",
+            Opt::Shape => c"_SLURM_SPANK_OPTION_gpuos_gpuos_shape",
+            Opt::Profile => c"_SLURM_SPANK_OPTION_gpuos_gpuos_profile",
         }
     }
 
@@ -57,6 +69,8 @@ impl Opt {
             Opt::Topology => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_topology",
             Opt::Placement => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_placement",
             Opt::Switch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos",
+            Opt::Shape => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_shape",
+            Opt::Profile => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_profile",
         }
     }
 
@@ -103,11 +117,11 @@ impl Asked {
                 .as_deref()
                 .is_some_and(|v| Opt::Switch.turns_off(v))
         };
-        let any_rule =
-            flags[Opt::Topology as usize].is_some() || flags[Opt::Placement as usize].is_some();
+        let rules = Opt::ALL.into_iter().filter(|&opt| opt != Opt::Switch);
+        let any_rule = rules.clone().any(|opt| flags[opt as usize].is_some());
         let mut values = flags;
         // The switch first: it decides whether the other defaults count.
-        for opt in [Opt::Switch, Opt::Topology, Opt::Placement] {
+        for opt in [Opt::Switch].into_iter().chain(rules) {
             if values[opt as usize].is_some() || (opt != Opt::Switch && is_off(&values)) {
                 continue;
             }
@@ -140,8 +154,10 @@ mod tests {
         (opt == Opt::Topology).then(|| "leaf".to_owned())
     }
 
-    fn strings(values: [Option<&str>; COUNT]) -> Result<[Option<String>; COUNT], OptionError> {
-        Ok(values.map(|v| v.map(str::to_owned)))
+    /// Topology, placement and switch; the other options are not given.
+    fn strings(values: [Option<&str>; 3]) -> Result<[Option<String>; COUNT], OptionError> {
+        let [topology, placement, switch] = values.map(|v| v.map(str::to_owned));
+        Ok([topology, placement, switch, None, None])
     }
 
     #[test]
@@ -157,6 +173,18 @@ mod tests {
         }
         assert_eq!(Opt::from_val(COUNT as i32), None);
         assert_eq!(OPTIONS.len(), COUNT);
+    }
+
+    #[test]
+    fn a_shape_is_a_rule_too() {
+        let off = |opt| (opt == Opt::Switch).then(|| "off".to_owned());
+        let mut asked = Asked::default();
+        asked.note(Opt::Shape, "tp2:dp2", None);
+        asked.note(Opt::Profile, "io", None);
+        let values = asked.finish(off).unwrap();
+        assert_eq!(values[Opt::Switch as usize], None);
+        assert_eq!(values[Opt::Shape as usize].as_deref(), Some("tp2:dp2"));
+        assert_eq!(values[Opt::Profile as usize].as_deref(), Some("io"));
     }
 
     #[test]

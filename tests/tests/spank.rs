@@ -43,6 +43,7 @@ fn plugins_export_what_they_use_and_nothing_else() {
             "plugin_name",
             "plugin_type",
             "plugin_version",
+            "slurm_spank_exit",
             "slurm_spank_init",
             "slurm_spank_init_post_opt",
             "spank_plugin_version",
@@ -97,6 +98,8 @@ fn with(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) -> 
         "GPUOS",
         "GPUOS_TOPOLOGY",
         "GPUOS_PLACEMENT",
+        "GPUOS_SHAPE",
+        "GPUOS_PROFILE",
         "SLURM_EXIT_ERROR",
     ] {
         command.env_remove(name);
@@ -148,6 +151,8 @@ fn options(suite: &Suite) {
             "--gpuos-topology=LEVEL[:required]",
             "--gpuos-placement=RULE",
             "--gpuos=on|off",
+            "--gpuos-shape=GROUPS",
+            "--gpuos-profile=PROFILE",
             "[gpuos]",
         ] {
             assert!(
@@ -164,6 +169,11 @@ fn options(suite: &Suite) {
             ("--gpuos-topology=", "LEVEL:required"),
             ("--gpuos-placement=sideways", "best-fit"),
             ("--gpuos=perhaps", "on or off"),
+            ("--gpuos-shape=tp8:tp4", "tp stands there twice"),
+            (
+                "--gpuos-profile=disk",
+                "compute, memory, communication or io",
+            ),
         ] {
             let job = if program == "sbatch" {
                 "--wrap=true"
@@ -225,6 +235,11 @@ fn options(suite: &Suite) {
         (&leaf, &[], &["gpuos_topology=leaf"]),
         (&leaf, &["--gpuos-topology=node"], &["gpuos_topology=node"]),
         (&leaf, &["--gpuos=off"], &["gpuos=off"]),
+        (
+            &[("GPUOS_PROFILE", "io")],
+            &["--gpuos-shape=tp1"],
+            &["gpuos_profile=io", "gpuos_shape=tp1"],
+        ),
         (&[], &[], &[]),
     ] {
         let all = [args, sbatch].concat();
@@ -394,6 +409,19 @@ fn checks(suite: &Suite) {
             &["--gpuos-placement=pack", "--gpus-per-node=9"],
             "never run",
         ),
+        (
+            &["--gpuos-shape=tp8:dp4", "-N2", "--gres=gpu:8"],
+            "8 x 4 = 32 ranks, and the job asks for 16",
+        ),
+        (
+            &["--gpuos-shape=tp3:dp4", "-N3", "--gpus-per-node=4"],
+            "would cut tensor-parallel groups of 3",
+        ),
+        (&["--gpuos-shape=tp2"], "the job asks for no GPUs"),
+        (
+            &["--gpuos=off", "--gpuos-shape=tp2", "--gres=gpu:2"],
+            "--gpuos-shape=tp2",
+        ),
     ] {
         let (code, text) = submit(options);
         assert!(
@@ -417,6 +445,9 @@ fn checks(suite: &Suite) {
         &["--gpuos-topology=leaf:required", "-n4", "--gpus-per-task=4"],
         &["--gpuos-topology=spine:required", "-N4", "--exclusive"],
         &["--gpuos-topology=any:required", "-N4", "--gres=gpu:1"],
+        &["--gpuos-shape=tp8:dp2", "-N2", "--gres=gpu:8"],
+        &["--gpuos-shape=tp2:dp3", "--gpus=6"],
+        &["--gpuos-profile=communication", "--gres=gpu:1"],
         &["--gpuos=off", "--gres=gpu:1"],
         &["--gres=gpu:1"],
     ] {
@@ -484,7 +515,122 @@ fn checks(suite: &Suite) {
     lab.down().expect("goes down");
 }
 
-per_suite!(options, variables, checks);
+/// The rank file: in the batch script and in each step that is the whole job, for an ordinary user's
+/// eyes too, and gone when they have ended.
+fn rank_file(suite: &Suite) {
+    let Some(lab) = up(suite, false, plugins::built()) else {
+        return;
+    };
+    // n1 and n3 share a switch, so do n2 and n4: the order is the fabric's, not that of the names.
+    let tree = "SwitchName=leaf1 Nodes=n[1,3]\nSwitchName=leaf2 Nodes=n[2,4]\nSwitchName=top Switches=leaf[1-2]\n";
+    lab.write_conf("topology.conf", tree).expect("writes");
+    lab.restart().expect("restarts");
+    let show = lab.dir().join("work/ranks.sh");
+    let script = "#!/bin/sh\n\
+        echo \"$1 $SLURMD_NODENAME $GPUOS_RANK_FILE $(stat -c %a \"$GPUOS_RANK_FILE\" 2>&1)\"\n\
+        rank=$(awk -v node=\"$SLURMD_NODENAME\" '$1 == \"#node\" && $3 == node { print $2 }' \"$GPUOS_RANK_FILE\")\n\
+        first=$(awk '$1 == \"#node\" && $2 == 0 { print $3 }' \"$GPUOS_RANK_FILE\")\n\
+        echo \"$1 $SLURMD_NODENAME is node $rank after $first\"\n\
+        grep -v '^#gpus' \"$GPUOS_RANK_FILE\" | sed \"s/^/$1 $SLURMD_NODENAME: /\"\n";
+    std::fs::write(&show, script).expect("writes");
+    std::fs::set_permissions(&show, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("chmod");
+    let show = show.display();
+    let run = format!(
+        "{show} batch; srun {show} step; srun -N1 -n1 {show} part; \
+         echo shape=$GPUOS_JOB_SHAPE; echo end"
+    );
+    let options = ["-N4", "--gpus-per-node=2", "--gpuos-shape=tp2:pp2:dp2"];
+    let job = lab.sbatch(&options, &run).expect("submits");
+    let text = lab.wait_output(job, "end", LIMIT).expect("runs");
+    assert!(text.contains("shape=tp2:pp2:dp2"), "{text}");
+    let of = |who: &str| {
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix(who));
+        let lines: Vec<String> = lines.by_ref().map(String::from).collect();
+        lines
+    };
+    for who in [
+        "batch n1: ",
+        "step n1: ",
+        "step n2: ",
+        "step n3: ",
+        "step n4: ",
+    ] {
+        let lines = of(who);
+        assert_eq!(lines.len(), 1 + 4 + 8, "{who}{text}");
+        assert_eq!(
+            lines[..5],
+            [
+                "# gpuos ranks, shape tp2:pp2:dp2",
+                "#node 0 n1",
+                "#node 1 n3",
+                "#node 2 n2",
+                "#node 3 n4"
+            ],
+            "{text}"
+        );
+        assert!(lines[5].starts_with("rank 0=n1 slot=0:*"), "{text}");
+        assert!(lines[7].starts_with("rank 2=n3 slot=0:*"), "{text}");
+        assert!(lines[12].starts_with("rank 7=n4 slot=0:*"), "{text}");
+    }
+    let files: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("batch n") || line.starts_with("step n"))
+        .filter(|line| line.contains(" /run/gpuos/"))
+        .filter_map(|line| line.split(' ').nth(2))
+        .collect();
+    assert_eq!(files.len(), 5, "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("batch n1 /run/gpuos/ranks.") && line.ends_with(" 644")),
+        "{text}"
+    );
+    // The lines of docs/gangs.md for torchrun.
+    for line in [
+        "step n1 is node 0 after n1",
+        "step n3 is node 1 after n1",
+        "step n2 is node 2 after n1",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    // A step that is a part of the job has none.
+    assert!(text.contains("part n1  "), "{text}");
+    lab.wait_job(job, &["COMPLETED"], LIMIT).expect("ends");
+    let again = lab
+        .sbatch(
+            &["-N1"],
+            &format!(
+                "ls {} 2>&1; echo none=$GPUOS_RANK_FILE; echo end",
+                files.join(" ")
+            ),
+        )
+        .expect("submits");
+    let text = lab.wait_output(again, "end", LIMIT).expect("runs");
+    assert_eq!(text.matches("No such file").count(), 5, "{text}");
+    assert!(text.contains("none=\n"), "{text}");
+    // An srun of its own, and one in salloc.
+    let whole: &[&str] = &[
+        "-N2",
+        "-n2",
+        "-wn1,n3",
+        "--gpus-per-node=2",
+        "--gpuos-shape=tp2:dp2",
+    ];
+    let show = show.to_string();
+    let (code, text) = with(&lab, &[], "srun", &[whole, &[&show, "srun"]].concat());
+    assert!(code == 0 && text.contains("srun n3: rank 3=n3"), "{text}");
+    let (code, text) = with(
+        &lab,
+        &[],
+        "salloc",
+        &[whole, &["-Q", "srun", &show, "step"]].concat(),
+    );
+    assert!(code == 0 && text.contains("step n3: rank 3=n3"), "{text}");
+    no_node_is_drained(&lab);
+    lab.down().expect("goes down");
+}
+
+per_suite!(options, variables, checks, rank_file);
 
 /// Makes this very test run again in a process whose daemons panic at one entry.
 #[test]
@@ -492,6 +638,7 @@ fn a_panic_at_any_entry_harms_nothing() {
     for symbol in [
         "slurm_spank_init",
         "slurm_spank_init_post_opt",
+        "slurm_spank_exit",
         "option callback",
         "init",
         "job_submit",

@@ -126,6 +126,14 @@ impl Net {
         &self.fabric
     }
 
+    /// The nodes in the order in which rings visit them: domain after domain, on a torus neighbour
+    /// after neighbour.
+    pub fn ring_order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.nodes() as u32).collect();
+        order.sort_unstable_by_key(|&node| self.rank[node as usize]);
+        order
+    }
+
     /// The ports of a node.
     pub(crate) fn ports(&self, node: u32) -> &[Port] {
         let from = self.starts[node as usize] as usize;

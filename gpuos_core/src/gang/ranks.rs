@@ -125,10 +125,10 @@ pub struct RankFile<'a> {
     pub nodes: &'a [String],
     /// GPUs, and so ranks, of a node.
     pub per_node: u32,
-    /// CPUs of the job on a node; 0 = not known.
-    pub cpus: u32,
     /// GPUs of the node that the file is for, in the order of its ranks.
     pub gpus: &'a [usize],
+    /// Socket of each of these GPUs; empty when the job does not have whole nodes.
+    pub sockets: &'a [u16],
 }
 
 impl RankFile<'_> {
@@ -140,10 +140,10 @@ impl RankFile<'_> {
     /// #node 0 n2
     /// #node 1 n1
     /// #gpus 0,1
-    /// rank 0=n2 slot=0
-    /// rank 1=n2 slot=1
-    /// rank 2=n1 slot=0
-    /// rank 3=n1 slot=1
+    /// rank 0=n2 slot=0:*
+    /// rank 1=n2 slot=0:*
+    /// rank 2=n1 slot=0:*
+    /// rank 3=n1 slot=0:*
     /// ```
     pub fn text(&self) -> String {
         let blocks = spread(&self.shape, self.per_node);
@@ -157,19 +157,13 @@ impl RankFile<'_> {
         }
         let gpus: Vec<String> = self.gpus.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "#gpus {}", gpus.join(","));
-        // The CPUs of a node are shared evenly by its ranks; with too few of them, in turn.
-        let each = (self.cpus / self.per_node.max(1)).max(1);
+        // A rank may use all cores of its GPU's socket that the job has. mpirun counts only sockets
+        // that the job may use, so that a job with parts of nodes can be sure of the first one only.
         for rank in 0..self.shape.ranks() {
-            let (block, own) = (rank / self.per_node, rank % self.per_node);
-            let first = match self.cpus {
-                0 => own,
-                cpus => own * each % cpus,
-            };
-            let slots = match each {
-                1 => first.to_string(),
-                each => format!("{first}-{}", first + each - 1),
-            };
-            let _ = writeln!(text, "rank {rank}={} slot={slots}", node_of[block as usize]);
+            let per_node = self.per_node.max(1);
+            let node = node_of[(rank / per_node) as usize];
+            let socket = self.sockets.get((rank % per_node) as usize).unwrap_or(&0);
+            let _ = writeln!(text, "rank {rank}={node} slot={socket}:*");
         }
         text
     }

@@ -121,16 +121,19 @@ fn rank_file() {
         shape: shape("tp2:pp2"),
         nodes: &nodes,
         per_node: 2,
-        cpus: 8,
         gpus: &[0, 1],
+        sockets: &[0, 1],
     };
     assert_eq!(
         file.text(),
         "# gpuos ranks, shape tp2:pp2\n#node 0 n1\n#node 1 n2\n#gpus 0,1\n\
-         rank 0=n1 slot=0-3\nrank 1=n1 slot=4-7\nrank 2=n2 slot=0-3\nrank 3=n2 slot=4-7\n"
+         rank 0=n1 slot=0:*\nrank 1=n1 slot=1:*\nrank 2=n2 slot=0:*\nrank 3=n2 slot=1:*\n"
     );
-    let few = RankFile { cpus: 1, ..file };
-    assert!(few.text().ends_with("rank 2=n2 slot=0\nrank 3=n2 slot=0\n"));
+    let part = RankFile {
+        sockets: &[],
+        ..file
+    };
+    assert!(part.text().ends_with("rank 3=n2 slot=0:*\n"));
 }
 
 proptest! {

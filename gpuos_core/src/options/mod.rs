@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::cost::Profile;
+use crate::gang::{GroupShape, SHAPE_FORM};
 use crate::hostlist::shorten;
 use crate::plan::{Placement, TopologyWish};
 
@@ -29,6 +31,7 @@ pub const MAX_NAMES: usize = 16;
 const TOPOLOGY_FORM: &str = "LEVEL, LEVEL:required or LEVEL:preferred";
 const PLACEMENT_FORM: &str = "default, pack, spread, best-fit, frag, first-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
 const SWITCH_FORM: &str = "on or off";
+const PROFILE_FORM: &str = "compute, memory, communication or io";
 
 /// An option of sbatch, salloc and srun that gpuos adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +79,26 @@ pub const OPTIONS: &[OptionHelp] = &[
         environment: "GPUOS",
         summary: "off: let Slurm place this job as it would without gpuos",
         details: "With off, Slurm alone chooses nodes and GPUs of this job. on is the default.",
+    },
+    OptionHelp {
+        name: "gpuos-shape",
+        argument: "GROUPS",
+        environment: "GPUOS_SHAPE",
+        summary: "groups of a training job, such as tp8:pp4:dp16 (tp, cp, pp, dp, ep)",
+        details: "Sizes of the job's groups: tensor (tp), context (cp), pipeline (pp), data (dp) \
+                  and expert parallel (ep), each once, in the order in which the program numbers \
+                  its ranks, the fastest first. Their product, without ep, is the number of GPUs; \
+                  ep is a part of cp times dp. The job finds the order of nodes and ranks that \
+                  keeps tensor groups in NVLink and pipelines under one switch in the file \
+                  $GPUOS_RANK_FILE, which mpirun --rankfile reads.",
+    },
+    OptionHelp {
+        name: "gpuos-profile",
+        argument: "PROFILE",
+        environment: "GPUOS_PROFILE",
+        summary: "what limits the job: compute, memory, communication or io",
+        details: "What the job's time goes with: the GPUs' arithmetic, their memory bandwidth, the \
+                  links between GPUs, or files and the host. Places are scored accordingly.",
     },
 ];
 
@@ -197,6 +220,22 @@ pub fn parse_switch(value: &str) -> Result<bool, OptionError> {
     }
 }
 
+/// Reads the value of `--gpuos-shape`.
+pub fn parse_shape(value: &str) -> Result<GroupShape, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-shape", value, reason, SHAPE_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    GroupShape::parse(value).map_err(|reason| error(&reason))
+}
+
+/// Reads the value of `--gpuos-profile`.
+pub fn parse_profile(value: &str) -> Result<Profile, OptionError> {
+    let error = |_| {
+        let reason = not_understood(value);
+        OptionError::new("--gpuos-profile", value, &reason, PROFILE_FORM)
+    };
+    value.parse().map_err(error)
+}
+
 /// The wish as [`parse_topology`] reads it.
 pub fn topology_text(wish: &TopologyWish) -> String {
     match wish.required {
@@ -258,6 +297,10 @@ pub struct JobOptions {
     pub topology: Option<TopologyWish>,
     /// Rule among equally close places.
     pub placement: Option<Placement>,
+    /// Groups of a training job.
+    pub shape: Option<GroupShape>,
+    /// What limits the job.
+    pub profile: Option<Profile>,
 }
 
 impl JobOptions {
@@ -269,6 +312,8 @@ impl JobOptions {
         match name.replace('_', "-").as_str() {
             "gpuos-topology" => self.topology = Some(parse_topology(value)?),
             "gpuos-placement" => self.placement = Some(parse_placement(value)?),
+            "gpuos-shape" => self.shape = Some(parse_shape(value)?),
+            "gpuos-profile" => self.profile = Some(parse_profile(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

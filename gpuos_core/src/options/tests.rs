@@ -53,6 +53,27 @@ fn placement_forms() {
 }
 
 #[test]
+fn shape_and_profile_forms() {
+    assert_eq!(parse_shape("TP8:pp4:dp16").unwrap().ranks(), 512);
+    assert_eq!(
+        parse_shape("tp8:tp4").unwrap_err().to_string(),
+        "--gpuos-shape=tp8:tp4: tp stands there twice; write sizes of groups such as tp8:pp4:dp16, \
+         of tp, cp, pp, dp and ep, each once, from 1 to 65536"
+    );
+    assert_eq!(parse_profile("IO"), Ok(Profile::Io));
+    assert_eq!(
+        parse_profile("disk").unwrap_err().to_string(),
+        "--gpuos-profile=disk: 'disk' is not understood; write compute, memory, communication or io"
+    );
+    assert!(
+        parse_profile("")
+            .unwrap_err()
+            .to_string()
+            .contains("missing")
+    );
+}
+
+#[test]
 fn reads_what_slurmctld_holds() {
     let entries = [
         "OTHER=x",
@@ -172,6 +193,9 @@ proptest! {
         }
         if let Ok(rule) = parse_placement(&value) {
             prop_assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
+        }
+        if let Ok(profile) = parse_profile(&value) {
+            prop_assert_eq!(parse_profile(&profile.to_string()), Ok(profile));
         }
         if let Err(error) = parse_switch(&value) {
             prop_assert!(error.to_string().len() < 700);

@@ -10,8 +10,8 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::{MAX_HOSTS, compress, expand};
 use gpuos_core::model::{Cluster, Fabric, NO_DOMAIN};
 use gpuos_core::options::{
-    JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_topology,
-    placement_text, topology_text,
+    JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_shape,
+    parse_topology, placement_text, topology_text,
 };
 use gpuos_core::plan::{GpuShape, NodeState, Request, Wait};
 use gpuos_core::record::{Purpose, Sizes, Writer, read};
@@ -38,6 +38,13 @@ pub fn options(text: &str) {
     }
     if let Ok(rule) = parse_placement(text) {
         assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
+    }
+    if let Ok(shape) = parse_shape(text) {
+        let written = shape.to_string();
+        assert_eq!(parse_shape(&written).map(|s| s.to_string()), Ok(written));
+        let ranks = shape.ranks();
+        assert!((0..ranks.min(64)).all(|rank| shape.nested(rank) < ranks));
+        assert!(shape.check(u64::from(ranks), None).is_ok());
     }
     for option in OPTIONS {
         let entry = format!("{PREFIX}{}={text}", option.name);
