@@ -14,8 +14,10 @@ use crate::{plugins, skip};
 /// Longest wait for anything that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// What 22.05 says of a requeued job of which it has not noted the GPUs.
-const LOST_REQUEUED: &str = "bad node_offset 0 count is 0";
+/// Whether this is what 22.05 says of a requeued job of which it has not noted the GPUs.
+fn is_lost_requeued(line: &str) -> bool {
+    line.contains("bad node_offset") && line.contains("count is 0")
+}
 
 /// What a test wants of its cluster.
 pub struct Setup {
@@ -317,7 +319,7 @@ impl Cluster {
     /// had ended there (`tests/restart.rs`); at the end of the job it says so.
     fn lost_a_requeued_job(&self) -> bool {
         let log = self.lab.slurmctld_log();
-        self.lab.version().starts_with("22.05") && log.contains(LOST_REQUEUED)
+        self.lab.version().starts_with("22.05") && log.lines().any(is_lost_requeued)
     }
 
     fn restarted_22_05(&self) -> bool {
@@ -335,7 +337,7 @@ impl Cluster {
         let types_lost = self.restarted_22_05();
         let requeues = self.lost_a_requeued_job();
         let known = |line: &str| {
-            requeues && line.contains(LOST_REQUEUED)
+            requeues && is_lost_requeued(line)
                 || miscounts
                     && (line.contains("underflow") || line.contains("overallocated resources"))
                 || types_lost && line.contains(" type ") && line.contains("gres count underflow")

@@ -70,7 +70,20 @@ fn soak(suite: &Suite) {
     eprintln!("{:?}", run.done);
     cluster.drained();
     let ledger = read_ledger(&cluster);
-    check_ledger(&ledger, seed);
+    if let Err(why) = check_ledger(&ledger) {
+        // The lab goes with this test.
+        let kept = std::env::temp_dir().join(cluster.lab.name());
+        let _ = fs::write(
+            kept.with_extension("slurmctld.log"),
+            cluster.lab.slurmctld_log(),
+        );
+        let _ = fs::copy(
+            cluster.lab.dir().join("work/ledger"),
+            kept.with_extension("ledger"),
+        );
+        let kept = kept.display();
+        panic!("{why}; GPUOS_SOAK_SEED={seed}; kept: {kept}.ledger, {kept}.slurmctld.log");
+    }
     let starts = ledger
         .iter()
         .filter(|event| event.kind == Kind::Start)
@@ -378,7 +391,7 @@ fn parse_ledger(text: &str) -> Vec<Event> {
 }
 
 /// No GPU may be held by two jobs at once.
-fn check_ledger(events: &[Event], seed: u64) {
+fn check_ledger(events: &[Event]) -> Result<(), String> {
     let mut held: BTreeMap<(String, usize), u32> = BTreeMap::new();
     for event in events {
         match event.kind {
@@ -388,22 +401,22 @@ fn check_ledger(events: &[Event], seed: u64) {
                 for gpu in &event.gpus {
                     let before = held.insert((event.node.clone(), *gpu), event.job);
                     if let Some(other) = before.filter(|other| *other != event.job) {
-                        panic!(
-                            "{} GPU {gpu} was given to job {} while job {other} held it; GPUOS_SOAK_SEED={seed}",
+                        return Err(format!(
+                            "{} GPU {gpu} was given to job {} while job {other} held it",
                             event.node, event.job
-                        );
+                        ));
                     }
                 }
             }
         }
     }
+    Ok(())
 }
 
 #[test]
 fn the_ledger_sees_a_gpu_given_twice() {
     let good = "S 10 n1 1 0,1\nS 12 n2 2 0\nE 20 n1 1 0,1\nS 30 n1 3 1-2\nF 40 n1\nS 41 n1 4 1\n";
-    check_ledger(&parse_ledger(good), 0);
+    assert_eq!(check_ledger(&parse_ledger(good)), Ok(()));
     let bad = good.to_string() + "S 50 n1 5 0-1\n";
-    let seen = std::panic::catch_unwind(|| check_ledger(&parse_ledger(&bad), 0));
-    assert!(seen.is_err());
+    assert!(check_ledger(&parse_ledger(&bad)).is_err());
 }
