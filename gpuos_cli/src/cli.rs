@@ -36,6 +36,8 @@ pub enum Command {
     Why(WhyArgs),
     /// Say where a job would go now; exit 1 when it does not fit.
     Plan(Box<PlanArgs>),
+    /// Ask the planner again what slurmctld asked it; exit 1 when an answer differs.
+    Replay(ReplayArgs),
     /// Check the installation, with the fix for each fault; exit 1 when a check fails.
     Doctor,
     /// Make the plugins' layout table for a Slurm release that they do not know.
@@ -203,6 +205,17 @@ impl Seeds {
     pub fn iter(&self) -> impl Iterator<Item = u64> + use<> {
         self.first..=self.last
     }
+}
+
+/// `gpuos replay`.
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// Recording to read instead of that of this cluster's slurmctld.
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// File to save the recording in; it replays alone, on any machine.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
 }
 
 /// `gpuos layout`.

@@ -9,6 +9,7 @@ mod layout;
 mod matrix;
 mod pages;
 mod plan;
+mod replay;
 mod reply;
 mod sim;
 mod smaller;
@@ -53,6 +54,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Topo(args) => topo::run(&machine, config, args)?,
         Command::Why(args) => why::run(&machine, config, args)?,
         Command::Plan(args) => plan::run(&machine, config, args)?,
+        Command::Replay(args) => replay::run(&machine, args)?,
         Command::Doctor => doctor::run(&machine, config)?,
         Command::Sim(args) => sim::run(args)?,
         Command::Layout(args) => layout::run(args, cli.json)?,

@@ -101,6 +101,10 @@ impl Record {
         let left = process::end_all(&self.id, &self.dir);
         cgroup::remove(&self.id);
         let _ = fs::remove_dir_all(Path::new("/dev").join(format!("{PREFIX}{}", self.id)));
+        // select/gpuos records decisions in memory, for each folder of a slurm.conf.
+        let _ = fs::remove_file(gpuos_core::record::path(
+            &self.path("etc").to_string_lossy(),
+        ));
         if let Some((pid, stat)) = left.iter().next() {
             return Err(LabError::Machine {
                 what: format!(

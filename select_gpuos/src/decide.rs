@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use gpuos_core::explain;
 use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{GpuShape, Placement, Unit, Wait};
+use gpuos_core::record;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
@@ -89,6 +90,11 @@ impl Engine {
                 },
             );
         }
+        let purpose = match call.mode() {
+            Mode::RunNow => record::Purpose::Start,
+            _ => record::Purpose::Forecast,
+        };
+        self.records.begin(job.id(), purpose);
         let enough = self.cores_enough(call, job, gpus, &wanted);
         self.steering.begin(nodes, enough);
         if let Some(decided) = self.without_a_plan(call, nodes, &wanted) {
@@ -106,9 +112,14 @@ impl Engine {
             };
         }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
+            self.records.ended(record::Outcome::Left);
             self.decided(call, Decision::Stock);
             return None;
         };
+        self.records.ended(match code {
+            0 => record::Outcome::Taken,
+            _ => record::Outcome::Waits,
+        });
         if code == 0 && call.mode() == Mode::RunNow {
             self.complete_selection(call, nodes);
             self.decided(call, Decision::Planned(wanted.request));
@@ -223,12 +234,15 @@ impl Engine {
             GpuShape::Total(_) | GpuShape::PerTask { .. } => range,
             _ => (wanted.nodes, wanted.nodes),
         };
+        self.records.states(&self.snapshot.states);
         let mut skip = 0;
         while skip < attempts {
             let Some(planner) = self.planner.as_mut() else {
                 break;
             };
-            match planner.plan(&self.snapshot.states, request, skip) {
+            let answer = planner.plan(&self.snapshot.states, request, skip);
+            self.records.asked(request, skip, &answer);
+            match answer {
                 Ok(choice) => {
                     let layout = self.layout;
                     if self.steering.attempt(

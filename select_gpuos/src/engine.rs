@@ -16,6 +16,7 @@ use crate::cluster;
 use crate::ledger::{Held, Ledger};
 use crate::note::Pending;
 use crate::reasons::Reasons;
+use crate::records::Records;
 use crate::registration::{KeptOut, Registration};
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
@@ -62,6 +63,7 @@ pub struct Engine {
     pub(crate) steering: Steering,
     pub(crate) ledger: Ledger,
     pub(crate) reasons: Reasons,
+    pub(crate) records: Records,
     registration: Registration,
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
@@ -118,6 +120,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         steering: Steering::default(),
         ledger: Ledger::default(),
         reasons: Reasons::default(),
+        records: Records::default(),
         registration: Registration::default(),
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
@@ -199,6 +202,7 @@ pub fn forget_nodes() {
         engine.planner = None;
         engine.snapshot.signatures.clear();
         engine.ledger.clear();
+        engine.open_records();
         engine.registration.clear();
     });
 }
@@ -212,10 +216,17 @@ pub fn reload() {
             engine.settings.announce(engine.release);
         }
         engine.planner = None;
+        engine.open_records();
     });
 }
 
 impl Engine {
+    fn open_records(&mut self) {
+        let folder = conf::folder(Some(&self.fields));
+        let count = self.settings.config.slurm.records;
+        self.records.open(&folder, count, self.table.len());
+    }
+
     /// Takes nodes out of a GPU job's candidates that slurmctld does not know well enough yet; also when it
     /// asks for the time of a start, lest backfill plan a start that is then refused.
     fn keep_out<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
@@ -326,6 +337,7 @@ impl Engine {
         // SAFETY: called from job_test, under slurmctld's node write lock.
         match unsafe { cluster::build(&self.source(), &self.settings) } {
             Ok(cluster) => {
+                self.records.model(&cluster);
                 self.planner = Some(Planner::new(cluster));
                 self.snapshot.changed = false;
                 true

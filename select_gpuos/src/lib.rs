@@ -13,6 +13,7 @@ mod forward;
 mod ledger;
 mod note;
 mod reasons;
+mod records;
 mod registration;
 mod request;
 mod settings;

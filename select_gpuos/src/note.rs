@@ -7,6 +7,7 @@ use gpuos_core::config::{LogLevel, NoteField};
 use gpuos_core::explain::{Note, beside, without as note_free};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, NodeChoice, Request};
+use gpuos_core::record;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
@@ -107,11 +108,18 @@ impl Engine {
         let request = match pending.decision {
             Decision::Planned(request) => request,
             Decision::OnlyWay(request) => {
-                let planner = self.planner.as_mut();
-                match planner.map(|planner| planner.plan(&self.snapshot.states, &request, 0)) {
-                    Some(Ok(choice)) => self.chosen.clone_from(choice),
-                    _ => return self.drop_note(job),
-                }
+                let Some(planner) = self.planner.as_mut() else {
+                    return self.drop_note(job);
+                };
+                let answer = planner.plan(&self.snapshot.states, &request, 0);
+                self.records.begin(job.id(), record::Purpose::Start);
+                self.records.states(&self.snapshot.states);
+                self.records.asked(&request, 0, &answer);
+                let Ok(choice) = answer else {
+                    return self.drop_note(job);
+                };
+                self.chosen.clone_from(choice);
+                self.records.ended(record::Outcome::Taken);
                 self.attempt = 0;
                 request
             }

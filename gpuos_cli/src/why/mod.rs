@@ -1,5 +1,6 @@
 //! `gpuos why`: where a job went, or why it waits.
 
+mod decided;
 mod pending;
 mod reason;
 mod running;
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
 use crate::plan::notes;
+use crate::replay::recording;
 use crate::reply::Reply;
 
 /// The answer about one job.
@@ -40,13 +42,15 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
         );
         let json = json!({ "job": label, "known": false, "sentence": sentence, "jobs": [] });
         return Ok(Reply {
-            schema: "gpuos.why/1",
+            schema: "gpuos.why/2",
             json,
             text: format!("{sentence}\n"),
             yes: false,
         });
     }
     let site = Site::read(machine, config)?;
+    // Whoever may not read it still gets an answer.
+    let recording = recording(machine, &site.running.directory()).ok();
     let mut text = String::new();
     let mut answers = Vec::new();
     let mut yes = false;
@@ -60,6 +64,10 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             text += &format!("\n{}", answer.details);
         }
         yes |= answer.yes;
+        let (told, decision) = decided::last(recording.as_ref(), job);
+        if !told.is_empty() {
+            text += &format!("\n{told}");
+        }
         let mut fields = json!({
             "job": job.label,
             "id": job.id,
@@ -68,6 +76,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             "state": job.state,
             "reason": job.reason,
             "sentence": answer.sentence,
+            "decision": decision,
         });
         if let (Value::Object(all), Value::Object(more)) = (&mut fields, answer.json) {
             all.extend(more);
@@ -77,7 +86,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     text += &notes(&site);
     let json = json!({ "job": label, "known": true, "jobs": answers, "notes": site.notes });
     Ok(Reply {
-        schema: "gpuos.why/1",
+        schema: "gpuos.why/2",
         json,
         text,
         yes,

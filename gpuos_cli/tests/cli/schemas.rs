@@ -45,9 +45,9 @@ fn the_json_has_the_agreed_form() {
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
-        ("why-running", &["why", "2"], "gpuos.why/1"),
-        ("why-waiting", &["why", "9"], "gpuos.why/1"),
-        ("why-unknown", &["why", "99999"], "gpuos.why/1"),
+        ("why-running", &["why", "2"], "gpuos.why/2"),
+        ("why-waiting", &["why", "9"], "gpuos.why/2"),
+        ("why-unknown", &["why", "99999"], "gpuos.why/2"),
         ("plan-fits", &["plan", "--gpus=1"], "gpuos.plan/1"),
         ("plan-waits", &["plan", "--gpus-per-node=2"], "gpuos.plan/1"),
         ("sim-openb", &["sim", &jobs, "--seeds=1"], "gpuos.sim/1"),

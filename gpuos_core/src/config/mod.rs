@@ -373,6 +373,6 @@ fn read_slurm(check: Check, raw: &raw::RawSlurm) -> Result<SlurmConfig, ConfigEr
         note: check.word("note", &raw.note, &notes, default.note)?,
         log: check.word("log", &raw.log, &logs, default.log)?,
         attempts: check.int("attempts", &raw.attempts, 1..=16, default.attempts.into())? as u8,
-        records: check.int("records", &raw.records, 0..=1 << 20, default.records.into())? as u32,
+        records: check.int("records", &raw.records, 0..=1 << 17, default.records.into())? as u32,
     })
 }

@@ -1,0 +1,164 @@
+//! `gpuos replay`: the planner is asked again what slurmctld asked it.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use gpuos_core::explain::{sentence, why_wait};
+use gpuos_core::model::Cluster;
+use gpuos_core::plan::{Choice, Request, Wait};
+use gpuos_core::record::{self, Recording};
+use gpuos_host::{Machine, slurm};
+use serde_json::{Value, json};
+
+use crate::cli::ReplayArgs;
+use crate::figures::{choice_json, wait_json};
+use crate::reply::Reply;
+use crate::table::{count, utc};
+
+pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
+    let file = match &args.file {
+        Some(file) => file.clone(),
+        None => ring_of(&slurm::running(machine)?.directory()),
+    };
+    let bytes = machine.read(&file).map_err(|e| unreadable(&file, &e))?;
+    let recording = record::read(&bytes).with_context(|| file.display().to_string())?;
+    if let Some(copy) = &args.save {
+        std::fs::write(copy, &bytes).with_context(|| format!("cannot write {}", copy.display()))?;
+    }
+    Ok(answer(&file, &recording, args.save.as_deref()))
+}
+
+/// Where slurmctld with this configuration keeps its decisions.
+pub fn ring_of(conf_folder: &Path) -> PathBuf {
+    record::path(&conf_folder.to_string_lossy()).into()
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> anyhow::Error {
+    let name = file.display();
+    let fix = match error.kind() {
+        ErrorKind::NotFound => {
+            "slurmctld with select/gpuos makes it on its own host when it starts, unless gpuos.toml \
+             says records = 0 under [slurm]; or name a file that `gpuos replay --save` wrote"
+        }
+        ErrorKind::PermissionDenied => "run this as SlurmUser or root",
+        _ => "give a file that `gpuos replay --save` wrote",
+    };
+    anyhow::anyhow!("cannot read {name}: {error}; {fix}")
+}
+
+/// The first decision that came out otherwise.
+struct Difference {
+    json: Value,
+    text: String,
+}
+
+fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
+    let mut first: Option<Difference> = None;
+    let counts = recording.replay(&mut |step| {
+        if step.same || first.is_some() {
+            return;
+        }
+        let cluster = step.planner.cluster();
+        let then = step.asked.answer.as_ref().map(|choice| &**choice);
+        let then = then.map_err(|wait| &**wait);
+        let now = step.again.as_ref();
+        let request = &step.asked.request;
+        let text = format!(
+            "The first: job {} at {}, choice {}.\n  recorded: {}\n  now:      {}\n",
+            step.asked.job,
+            utc(step.asked.at),
+            step.asked.skip + 1,
+            words(then, request, cluster),
+            words(now, request, cluster),
+        );
+        let json = json!({
+            "job": step.asked.job, "at": utc(step.asked.at), "choice": step.asked.skip + 1,
+            "recorded": answer_json(then, cluster), "now": answer_json(now, cluster),
+        });
+        first = Some(Difference { json, text });
+    });
+    let different = counts.replayed - counts.same;
+    let times = || recording.asked().map(|asked| asked.at);
+    let (from, to) = (times().min().map(utc), times().max().map(utc));
+    let nodes = recording.cluster.as_ref().map_or(0, |c| c.nodes.len());
+    let all = (counts.replayed + counts.skipped) as usize;
+    let mut text = format!("{}: {}", file.display(), count(all, "decision"));
+    if let (Some(from), Some(to)) = (&from, &to) {
+        text += &format!(" from {from} to {to}");
+    }
+    text += &format!(
+        ", {}, recorded by gpuos {}.\n",
+        count(nodes, "node"),
+        recording.made_by
+    );
+    text += &match (counts.replayed, different) {
+        (0, _) => "There is nothing to repeat.\n".to_string(),
+        (1, 0) => "It came out the same, bit by bit.\n".to_string(),
+        (n, 0) => format!("{n} were asked again and came out the same, bit by bit.\n"),
+        (n, d) => format!("{n} were asked again, and {d} came out otherwise.\n"),
+    };
+    if counts.skipped > 0 {
+        text += &format!(
+            "{} made for the cluster as it was configured before, and cannot be asked again.\n",
+            match counts.skipped {
+                1 => "1 was".to_string(),
+                n => format!("{n} were"),
+            }
+        );
+    }
+    if let Some(first) = &first {
+        text += &first.text;
+        if recording.made_by != env!("CARGO_PKG_VERSION") {
+            text += "Another release of gpuos made the recording and may have decided otherwise.\n";
+        }
+    }
+    if let Some(saved) = saved {
+        text += &format!("Saved as {}.\n", saved.display());
+    }
+    Reply {
+        schema: "gpuos.replay/1",
+        json: json!({
+            "file": file.display().to_string(),
+            "made_by": recording.made_by,
+            "nodes": nodes,
+            "decisions": all,
+            "replayed": counts.replayed,
+            "same": counts.same,
+            "different": different,
+            "not_replayed": counts.skipped,
+            "from": from,
+            "to": to,
+            "first_difference": first.map(|first| first.json),
+            "saved": saved.map(|saved| saved.display().to_string()),
+        }),
+        text,
+        yes: different == 0,
+    }
+}
+
+fn words(answer: Result<&Choice, &Wait>, request: &Request, cluster: &Cluster) -> String {
+    match answer {
+        Ok(choice) => sentence(choice, request, cluster),
+        Err(wait) => why_wait(wait),
+    }
+}
+
+fn answer_json(answer: Result<&Choice, &Wait>, cluster: &Cluster) -> Value {
+    match answer {
+        Ok(choice) => json!({ "choice": choice_json(choice, cluster) }),
+        Err(wait) => json!({ "wait": wait_json(wait) }),
+    }
+}
+
+/// The recording of this cluster's slurmctld. For commands that say more when they can read it.
+///
+/// # Errors
+/// There is none, or this user may not read it.
+pub fn recording(machine: &dyn Machine, conf_folder: &Path) -> Result<Recording> {
+    let file = ring_of(conf_folder);
+    match machine.read(&file) {
+        Ok(bytes) => Ok(record::read(&bytes)?),
+        Err(error) => bail!(unreadable(&file, &error)),
+    }
+}

@@ -1,0 +1,111 @@
+//! What select_gpuos had to choose from when it decided on a job, from its recording.
+
+use gpuos_core::explain::level_reached;
+use gpuos_core::model::Cluster;
+use gpuos_core::plan::{Choice, Wait};
+use gpuos_core::record::{Outcome, Purpose, Recording, Step};
+use gpuos_host::slurm::Job;
+use serde_json::{Value, json};
+
+use crate::figures::{choice_json, wait_json};
+use crate::table::{Table, count, utc};
+
+/// The best places that are shown.
+const SHOWN: u32 = 4;
+
+/// The last decision on a job, as text and as JSON; an empty text and null when none is recorded.
+pub fn last(recording: Option<&Recording>, job: &Job) -> (String, Value) {
+    let mut found = None;
+    if let Some(recording) = recording {
+        recording.replay(&mut |step| {
+            let starts = step.asked.purpose == Purpose::Start;
+            let fits = match job.is_running() {
+                // Forecasts after the start are about other things.
+                true => starts && step.outcome == Some(Outcome::Taken),
+                false => true,
+            };
+            if fits && step.asked.job == job.id {
+                found = Some(told(step));
+            }
+        });
+    }
+    found.unwrap_or((String::new(), Value::Null))
+}
+
+fn told(step: Step<'_>) -> (String, Value) {
+    let Step {
+        asked,
+        planner,
+        states,
+        again,
+        ..
+    } = step;
+    let offered = states.iter().filter(|state| state.candidate).count();
+    let with_free = states.iter().filter(|s| s.candidate && !s.free.is_empty());
+    let with_free = with_free.count();
+    let at = utc(asked.at);
+    let mut best: Vec<Choice> = Vec::new();
+    for skip in 0..SHOWN.max(asked.skip + 1) {
+        match planner.plan(states, &asked.request, skip) {
+            Ok(choice) => best.push(choice.clone()),
+            Err(_) => break,
+        }
+    }
+    let cluster = planner.cluster();
+    let verb = match again {
+        Ok(_) => "Decided",
+        Err(_) => "Last looked at",
+    };
+    let mut text = format!(
+        "{verb} {at}: Slurm offered {}, {} with free GPUs.",
+        count(offered, "node"),
+        with_free
+    );
+    if let Some(first) = best.first() {
+        text += &format!(
+            " {} could take a part; {} at the level reached had room for all of it. The best places:\n\n{}",
+            count(first.feasible_nodes as usize, "node"),
+            count(first.feasible_domains as usize, "domain"),
+            table(&best, asked.skip as usize, cluster)
+        );
+    } else {
+        text.push('\n');
+    }
+    let json = json!({
+        "at": at,
+        "offered_nodes": offered,
+        "nodes_with_free_gpus": with_free,
+        "choice": asked.skip + 1,
+        "wait": again.err().as_ref().map(|wait: &Wait| wait_json(wait)),
+        "best": best.iter().map(|choice| choice_json(choice, cluster)).collect::<Vec<_>>(),
+    });
+    (text, json)
+}
+
+fn table(best: &[Choice], chosen: usize, cluster: &Cluster) -> String {
+    let mut table = Table::new(&["PLACE", "LEVEL", "DOMAIN", "NODES", "GB/S", "GPUS LOST", ""]);
+    for (nth, choice) in best.iter().enumerate() {
+        let (level, domain) = level_reached(choice, cluster);
+        let name = |at: u32| cluster.nodes.get(at as usize).map(|n| n.name.as_str());
+        let nodes = choice.nodes.iter().filter_map(|chosen| name(chosen.node));
+        let nodes = gpuos_core::hostlist::compress(nodes);
+        table.row([
+            (nth + 1).to_string(),
+            level.to_string(),
+            domain.unwrap_or("-").to_string(),
+            shortened(nodes),
+            format!("{:.1}", choice.bus_gbps),
+            format!("{:.2}", choice.usability_lost),
+            if nth == chosen { "chosen" } else { "" }.to_string(),
+        ]);
+    }
+    table.render()
+}
+
+fn shortened(text: String) -> String {
+    const WIDTH: usize = 40;
+    match text.char_indices().nth(WIDTH) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
+}
