@@ -81,7 +81,8 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
     let different = counts.replayed - counts.same;
     let times = || recording.asked().map(|asked| asked.at);
     let (from, to) = (times().min().map(utc), times().max().map(utc));
-    let nodes = recording.cluster.as_ref().map_or(0, |c| c.nodes.len());
+    let nodes = recording.clusters.iter().map(|c| c.nodes.len()).max();
+    let nodes = nodes.unwrap_or(0);
     let all = (counts.replayed + counts.skipped) as usize;
     let mut text = format!("{}: {}", file.display(), count(all, "decision"));
     if let (Some(from), Some(to)) = (&from, &to) {
@@ -100,7 +101,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
     };
     if counts.skipped > 0 {
         text += &format!(
-            "{} made for the cluster as it was configured before, and cannot be asked again.\n",
+            "{} made for the cluster as it was some changes ago, and cannot be asked again.\n",
             match counts.skipped {
                 1 => "1 was".to_string(),
                 n => format!("{n} were"),

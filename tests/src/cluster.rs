@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_core::explain::Note;
+use gpuos_core::record::{self, Recording};
 use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite};
 
 use crate::show::{self, Gpus, Used};
@@ -214,6 +216,17 @@ impl Cluster {
         assert!(self.lab.kill_slurmctld(15).expect("ends"));
         self.lab.start_slurmctld().expect("starts");
         self.ready();
+    }
+
+    /// Where select/gpuos records its decisions.
+    pub fn ring(&self) -> PathBuf {
+        record::path(&self.lab.dir().join("etc").to_string_lossy()).into()
+    }
+
+    /// The decisions that are recorded.
+    pub fn recording(&self) -> Recording {
+        let bytes = std::fs::read(self.ring()).expect("slurmctld makes it at its start");
+        record::read(&bytes).expect("a recording")
     }
 
     /// `scontrol show job -d` of this job alone, also of the first of an array or het job.

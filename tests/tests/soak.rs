@@ -93,6 +93,12 @@ fn soak(suite: &Suite) {
         "only {starts} starts of jobs on nodes"
     );
     assert_eq!(cluster.passes_through(), None);
+    if !stock {
+        let counts = cluster.recording().replay(&mut |step| {
+            assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+        });
+        eprintln!("decisions asked again: {counts:?}");
+    }
     eprintln!("{starts} starts of jobs on nodes");
 }
 

@@ -83,19 +83,30 @@ fn told(step: Step<'_>) -> (String, Value) {
 }
 
 fn table(best: &[Choice], chosen: usize, cluster: &Cluster) -> String {
-    let mut table = Table::new(&["PLACE", "LEVEL", "DOMAIN", "NODES", "GB/S", "GPUS LOST", ""]);
+    let mut table = Table::new(&[
+        "PLACE",
+        "LEVEL",
+        "DOMAIN",
+        "NODES",
+        "GB/S",
+        "GPUS BROKEN UP",
+        "",
+    ]);
     for (nth, choice) in best.iter().enumerate() {
         let (level, domain) = level_reached(choice, cluster);
         let name = |at: u32| cluster.nodes.get(at as usize).map(|n| n.name.as_str());
         let nodes = choice.nodes.iter().filter_map(|chosen| name(chosen.node));
         let nodes = gpuos_core::hostlist::compress(nodes);
+        // The job's own GPUs are gone anywhere.
+        let own: usize = choice.nodes.iter().map(|node| node.gpus.len()).sum();
+        let own = own as f32;
         table.row([
             (nth + 1).to_string(),
             level.to_string(),
             domain.unwrap_or("-").to_string(),
             shortened(nodes),
             format!("{:.1}", choice.bus_gbps),
-            format!("{:.2}", choice.usability_lost),
+            format!("{:.2}", (choice.usability_lost - own).max(0.0)),
             if nth == chosen { "chosen" } else { "" }.to_string(),
         ]);
     }

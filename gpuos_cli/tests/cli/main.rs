@@ -3,6 +3,7 @@
 
 mod doctor;
 mod plan;
+mod replay;
 mod schemas;
 mod sim;
 mod site;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::replay::ring;
 use crate::site::Site;
 
 /// The paths and kinds of all values in a JSON, one a line.
@@ -42,6 +43,9 @@ fn the_json_has_the_agreed_form() {
     site.file("jobs.csv", crate::sim::JOBS);
     site.file("openb_node_list_gpu_node.csv", crate::sim::NODES);
     let timed = ["sim", &jobs, "--protocol=lifetimes", "--seeds=1"];
+    let (good, bad) = (site.path("good"), site.path("bad"));
+    fs::write(&good, ring(17, false)).unwrap();
+    fs::write(&bad, ring(17, true)).unwrap();
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
@@ -52,6 +56,8 @@ fn the_json_has_the_agreed_form() {
         ("plan-waits", &["plan", "--gpus-per-node=2"], "gpuos.plan/1"),
         ("sim-openb", &["sim", &jobs, "--seeds=1"], "gpuos.sim/1"),
         ("sim-lifetimes", &timed, "gpuos.sim/1"),
+        ("replay", &["replay", &good], "gpuos.replay/1"),
+        ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),

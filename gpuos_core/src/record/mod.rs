@@ -28,6 +28,10 @@ pub use ring::{Sizes, Writer};
 /// Segments of a ring.
 pub const SEGMENTS: usize = 8;
 
+/// Models of the cluster that a ring keeps: nodes come and go, and the decisions before a change
+/// are to replay too.
+pub const MODELS: usize = 4;
+
 /// Version of the form of the bytes. It changes with the events and with every type inside them.
 pub const FORMAT: u32 = 1;
 

@@ -5,8 +5,8 @@ use std::fmt;
 use super::bytes::{check, u32_at, u64_at};
 use super::event::Event;
 use super::model::Model;
-use super::ring::{FRAME, MADE_BY, MAGIC, MODEL, SEGMENT_HEAD, Sizes, VERSION, seed};
-use super::{FORMAT, SEGMENTS};
+use super::ring::{FRAME, MADE_BY, MAGIC, SEGMENT_HEAD, Sizes, VERSION, seed};
+use super::{FORMAT, MODELS, SEGMENTS};
 use crate::model::Cluster;
 
 /// Why bytes are no recording that this gpuos reads.
@@ -47,8 +47,9 @@ impl std::error::Error for ReadError {}
 pub struct Segment {
     /// Number of the segment since the ring was made.
     pub number: u64,
-    /// Whether the recording's cluster is the one that these decisions were made for.
-    pub replays: bool,
+    /// The cluster that its decisions were made for, in [`Recording::clusters`]; `None` when that
+    /// is not kept any more.
+    pub cluster: Option<usize>,
     /// The events; the state that it begins with comes first.
     pub events: Vec<Event<'static>>,
 }
@@ -58,8 +59,8 @@ pub struct Segment {
 pub struct Recording {
     /// Version of gpuos that wrote it.
     pub made_by: String,
-    /// The cluster; `None` when it did not fit into the ring, or nothing was decided yet.
-    pub cluster: Option<Cluster>,
+    /// The cluster, as it was configured and as nodes came and went.
+    pub clusters: Vec<Cluster>,
     /// Segments, oldest first.
     pub segments: Vec<Segment>,
 }
@@ -70,7 +71,7 @@ pub struct Recording {
 /// # Errors
 /// The bytes are no ring of this format.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
-    if !bytes.starts_with(MAGIC) || bytes.len() < MODEL {
+    if !bytes.starts_with(MAGIC) || bytes.len() < MADE_BY.end {
         return Err(ReadError::NotARing);
     }
     let made_by = String::from_utf8_lossy(&bytes[MADE_BY]);
@@ -81,19 +82,26 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
         return Err(ReadError::OtherFormat(printable, format));
     }
     let sizes = Sizes::of(bytes).ok_or(ReadError::Length)?;
-    let model = framed(&bytes[MODEL..MODEL + sizes.model], 0, 0);
-    let model_check = model.map_or(0, |_| u32_at(bytes, MODEL + 4));
-    let cluster = model
-        .and_then(|bytes| postcard::from_bytes::<Model>(bytes).ok())
-        .and_then(Model::cluster);
+    let mut clusters = Vec::new();
+    let mut checks = Vec::new();
+    for model in 0..MODELS {
+        let at = sizes.model_at(model);
+        let cluster = framed(&bytes[at..at + sizes.model], 0, 0)
+            .and_then(|bytes| postcard::from_bytes::<Model>(bytes).ok())
+            .and_then(Model::cluster);
+        if let Some(cluster) = cluster {
+            clusters.push(cluster);
+            checks.push(u32_at(bytes, at + 4));
+        }
+    }
     let mut segments: Vec<Segment> = (0..SEGMENTS)
         .map(|segment| {
             let start = sizes.segment_at(segment);
             let number = u64_at(bytes, start);
-            let replays = cluster.is_some() && u32_at(bytes, start + 8) == model_check;
+            let made_for = u32_at(bytes, start + 8);
             Segment {
                 number,
-                replays,
+                cluster: checks.iter().position(|&check| check == made_for),
                 events: events(
                     &bytes[..start + sizes.segment],
                     start + SEGMENT_HEAD,
@@ -106,7 +114,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     segments.sort_by_key(|segment| segment.number);
     Ok(Recording {
         made_by,
-        cluster,
+        clusters,
         segments,
     })
 }

@@ -27,7 +27,7 @@ pub struct Counts {
     pub replayed: u64,
     /// Those that came out as recorded.
     pub same: u64,
-    /// Decisions on another model of the cluster, which cannot be asked again.
+    /// Decisions for a cluster that is not kept any more, which cannot be asked again.
     pub skipped: u64,
 }
 
@@ -44,9 +44,15 @@ impl Recording {
     /// Asks the planner all questions again, oldest first, each with the state of that moment.
     pub fn replay(&self, visit: &mut dyn FnMut(Step<'_>)) -> Counts {
         let mut counts = Counts::default();
-        let mut planner = self.cluster.clone().map(Planner::new);
+        let mut planners: Vec<Option<Planner>> = self.clusters.iter().map(|_| None).collect();
         for segment in &self.segments {
-            let Some(planner) = planner.as_mut().filter(|_| segment.replays) else {
+            let planner = segment.cluster.and_then(|at| {
+                let new = || Some(Planner::new(self.clusters.get(at)?.clone()));
+                let place = planners.get_mut(at)?;
+                *place = place.take().or_else(new);
+                place.as_mut()
+            });
+            let Some(planner) = planner else {
                 let asked = |event: &&Event| matches!(event, Event::Asked(_));
                 counts.skipped += segment.events.iter().filter(asked).count() as u64;
                 continue;

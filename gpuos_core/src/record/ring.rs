@@ -2,10 +2,10 @@
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | 0 | magic, [`FORMAT`], [`SEGMENTS`] (u32), length of the model's place and of a segment (u64) |
+//! | 0 | magic, [`FORMAT`], [`SEGMENTS`] (u32), length of a model's place and of a segment (u64) |
 //! | 32 | version of gpuos, 32 bytes, filled up with 0 |
-//! | 4096 | model: length and check (u32), then the cluster |
-//! | after it | the segments: number of the lap, counted up over all segments (u64), check of the model (u32), 0 (u32), then the events, each with length and check (u32) before it |
+//! | 4096 | [`MODELS`] models: length and check (u32), then the cluster |
+//! | after them | the segments: number of the lap, counted up over all segments (u64), check of its model (u32), 0 (u32), then the events, each with length and check (u32) before it |
 //!
 //! Numbers are little-endian, the cluster and the events in postcard's form. The check of an event
 //! covers its place and its segment's number, so a reader sees where whole events end without any
@@ -16,14 +16,14 @@ use std::borrow::Cow;
 use super::bytes::{check, put, u32_at, u64_at};
 use super::event::{Asked, Event, Outcome, Purpose};
 use super::model::Model;
-use super::{FORMAT, SEGMENTS};
+use super::{FORMAT, MODELS, SEGMENTS};
 use crate::model::Cluster;
 use crate::plan::{Choice, NodeState, Request, Wait};
 
 /// How every ring begins.
 pub const MAGIC: &[u8; 8] = b"gpuosrec";
-/// Where the model lies.
-pub const MODEL: usize = 4096;
+/// Where the models begin.
+const FIRST_MODEL: usize = 4096;
 /// Length and check of a model or an event.
 pub const FRAME: usize = 8;
 /// What stands before the events of a segment.
@@ -38,7 +38,7 @@ const DECISION: usize = 256;
 /// Room for the state of a node with all figures at their longest.
 const NODE_STATE: usize = 48;
 /// Room for the model: node types and levels, and for each node its name and domains.
-const MODEL_BASE: usize = 64 << 10;
+const MODEL_BASE: usize = 32 << 10;
 const MODEL_NODE: usize = 64;
 /// Repeated answers are known for that many jobs.
 const KNOWN: usize = 1024;
@@ -46,7 +46,7 @@ const KNOWN: usize = 1024;
 /// The lengths that make up a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Bytes for the model.
+    /// Bytes for a model.
     pub model: usize,
     /// Bytes of one segment.
     pub segment: usize,
@@ -64,7 +64,7 @@ impl Sizes {
 
     /// Bytes of the whole ring.
     pub fn total(self) -> usize {
-        MODEL + self.model + SEGMENTS * self.segment
+        self.segment_at(SEGMENTS)
     }
 
     /// What the head of a ring says; `None` when it is no ring of this format or its lengths
@@ -78,14 +78,20 @@ impl Sizes {
             segment: usize::try_from(u64_at(bytes, 24)).ok()?,
         };
         let segments = sizes.segment.checked_mul(SEGMENTS)?;
-        let total = segments.checked_add(sizes.model)?.checked_add(MODEL)?;
+        let models = sizes.model.checked_mul(MODELS)?;
+        let total = segments.checked_add(models)?.checked_add(FIRST_MODEL)?;
         let fits = sizes.model >= FRAME && sizes.segment > SEGMENT_HEAD + FRAME;
         (known && fits && total == bytes.len()).then_some(sizes)
     }
 
+    /// Where a model begins.
+    pub(super) fn model_at(self, model: usize) -> usize {
+        FIRST_MODEL + model * self.model
+    }
+
     /// Where a segment begins.
     pub(super) fn segment_at(self, segment: usize) -> usize {
-        MODEL + self.model + segment * self.segment
+        self.model_at(MODELS) + segment * self.segment
     }
 }
 
@@ -151,9 +157,21 @@ impl Writer {
             return;
         }
         self.model = check(0, &bytes);
-        put(memory, MODEL + FRAME, &bytes);
-        put(memory, MODEL, &(bytes.len() as u32).to_le_bytes());
-        put(memory, MODEL + 4, &self.model.to_le_bytes());
+        let known = |&model: &usize| u32_at(memory, self.sizes.model_at(model) + 4) == self.model;
+        let place = (0..MODELS).find(known);
+        let place = place.or_else(|| (0..MODELS).min_by_key(|&model| self.last_use(memory, model)));
+        let at = self.sizes.model_at(place.unwrap_or(0));
+        put(memory, at + FRAME, &bytes);
+        put(memory, at, &(bytes.len() as u32).to_le_bytes());
+        put(memory, at + 4, &self.model.to_le_bytes());
+    }
+
+    /// Number of the newest segment that was made for the model in a place; 0 = none is left.
+    fn last_use(&self, memory: &[u8], model: usize) -> u64 {
+        let wanted = u32_at(memory, self.sizes.model_at(model) + 4);
+        let segments = (0..SEGMENTS).map(|segment| self.sizes.segment_at(segment));
+        let users = segments.filter(|&at| u32_at(memory, at + 8) == wanted);
+        users.map(|at| u64_at(memory, at)).max().unwrap_or(0)
     }
 
     /// Writes down what has changed in the states of all nodes since the last time.
