@@ -47,8 +47,9 @@ build:
 	$(CARGO) build --workspace --locked
 
 test:
-	@scripts/needs.sh build lab layout
+	@scripts/needs.sh build lab layout count
 	$(CARGO) build --workspace --locked
+	@scripts/instructions.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
 
 lint:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -49,8 +49,11 @@ for part in "$@"; do
             packages="$packages libclang-dev"
         [ -e /usr/include/slurm/slurm.h ] || packages="$packages libslurm-dev"
         ;;
+    count)
+        want valgrind valgrind
+        ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab or layout" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout or count" >&2
         exit 2
         ;;
     esac

@@ -50,7 +50,13 @@ fn planning_allocates_nothing() {
     let mut state = idle(&cluster);
     let mut planner = Planner::new(cluster);
     let mut requests: Vec<Request> = Vec::new();
-    for rule in [Placement::BestFit, Placement::Pack, Placement::Spread] {
+    for rule in [
+        Placement::BestFit,
+        Placement::Pack,
+        Placement::Spread,
+        Placement::FirstFit,
+        Placement::AntiAffinity(Vec::new()),
+    ] {
         for (nodes, gpus) in [
             (1, GpuShape::PerNode(3)),
             (1, GpuShape::Total(5)),
@@ -80,6 +86,8 @@ fn planning_allocates_nothing() {
     }
     // States that change, so that other nodes and GPU sets are chosen each time.
     let mut random = 1u64;
+    // Three of four nodes are candidates.
+    let some = [0x7777_7777_7777_7777u64; 2];
     let mut choices = 0;
     for round in 0..4 {
         for state in &mut state {
@@ -98,6 +106,15 @@ fn planning_allocates_nothing() {
             if planned && round > 0 {
                 assert_eq!(ALLOCATIONS.get(), before, "round {round}: {request:?}");
                 choices += 1;
+            }
+            let before = ALLOCATIONS.get();
+            let planned = planner.decide(request, Some(&some), round % 3).is_ok();
+            if planned && round > 0 {
+                assert_eq!(
+                    ALLOCATIONS.get(),
+                    before,
+                    "round {round}, some: {request:?}"
+                );
             }
             let before = ALLOCATIONS.get();
             planner.future(&state, request, 0);

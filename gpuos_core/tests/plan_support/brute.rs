@@ -16,12 +16,17 @@ pub struct Brute<'a> {
 }
 
 impl<'a> Brute<'a> {
-    pub fn new(node: &'a NodeType) -> Self {
-        let mut brute = Brute {
+    /// Without any answer yet: for nodes with too many sets to try all.
+    pub fn lazy(node: &'a NodeType) -> Self {
+        Brute {
             node,
             rings: HashMap::new(),
             usable: HashMap::new(),
-        };
+        }
+    }
+
+    pub fn new(node: &'a NodeType) -> Self {
+        let mut brute = Brute::lazy(node);
         for set in 1..1u64 << node.gpus {
             let ring = brute.ring(set);
             brute.rings.insert(set, ring);
@@ -48,30 +53,28 @@ impl<'a> Brute<'a> {
         (0..64).filter(|g| set >> g & 1 == 1).collect()
     }
 
-    /// Narrowest link of the best order of the set in a ring.
-    fn ring(&self, set: u64) -> u64 {
-        fn walk(brute: &Brute, first: usize, at: usize, rest: &[usize], narrowest: u64) -> u64 {
-            if rest.is_empty() {
-                return narrowest.min(brute.pair(at, first));
+    /// Narrowest link of the best order of the set in a ring: all orders are tried, but for those
+    /// that begin worse than the best one known.
+    pub fn ring(&self, set: u64) -> u64 {
+        fn walk(brute: &Brute, ends: (usize, usize), rest: u64, narrowest: u64, best: &mut u64) {
+            let (first, at) = ends;
+            if rest == 0 {
+                *best = (*best).max(narrowest.min(brute.pair(at, first)));
+                return;
             }
-            let step = |i: usize| {
-                let mut left = rest.to_vec();
-                let next = left.remove(i);
-                walk(
-                    brute,
-                    first,
-                    next,
-                    &left,
-                    narrowest.min(brute.pair(at, next)),
-                )
-            };
-            (0..rest.len()).map(step).max().unwrap()
+            for next in Brute::gpus(rest) {
+                let narrowest = narrowest.min(brute.pair(at, next));
+                if narrowest > *best {
+                    walk(brute, (first, next), rest & !(1 << next), narrowest, best);
+                }
+            }
         }
-        let gpus = Self::gpus(set);
-        match gpus.len() {
-            1 => 0,
-            _ => walk(self, gpus[0], gpus[0], &gpus[1..], u64::MAX),
+        let first = set.trailing_zeros() as usize;
+        let mut best = 0;
+        if set.count_ones() > 1 {
+            walk(self, (first, first), set & (set - 1), u64::MAX, &mut best);
         }
+        best
     }
 
     pub fn total(&self, set: u64) -> u64 {
@@ -129,6 +132,12 @@ impl<'a> Brute<'a> {
         let value = sum / sizes.len() as u64;
         self.usable.insert(free, value);
         value
+    }
+
+    /// Takes these values of the free sets in place of its own.
+    pub fn learn(&mut self, values: &[u32]) {
+        let values = values.iter().enumerate();
+        self.usable = values.map(|(set, &v)| (set as u64, u64::from(v))).collect();
     }
 
     pub fn best(&mut self, free: u64, count: u32, linked: bool) -> Option<u64> {

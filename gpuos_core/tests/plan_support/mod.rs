@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod brute;
+pub mod pass;
 
 use std::sync::Arc;
 
