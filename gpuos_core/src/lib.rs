@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod cost;
+pub mod defrag;
 pub mod explain;
 pub mod fabric;
 pub mod frag;

@@ -1,0 +1,142 @@
+//! All sets of actions, from the cheapest on.
+//!
+//! Options are sorted by cost; from a set whose last option is the n-th come two: with the n-th
+//! and the next one, and with the next one instead. That makes every set once, and none before a
+//! cheaper one (Lawler's scheme for the k best subsets, Management Science 18(7), 1972).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::fit::{Found, Places, could_fit, places};
+use super::{Action, Impossible, Kind, Limits, Method, Plan, Problem};
+
+/// One thing that may be done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Choice {
+    cost: u64,
+    /// Counted down from the highest job id.
+    younger: Reverse<u32>,
+    job: usize,
+    kind: Kind,
+}
+
+/// The cheapest set, or the bounded one if that costs no more or nothing cheaper was found in time.
+pub fn solve(
+    problem: &Problem<'_>,
+    limits: Limits,
+    bounded: Option<Plan>,
+) -> Result<Plan, Impossible> {
+    let most = bounded.as_ref().map_or(u64::MAX, |plan| plan.cost.total);
+    let mut known = true;
+    let mut kinds = vec![None; problem.jobs.len()];
+    if let Some(plan) = attempt(problem, &kinds, limits.steps, &mut known) {
+        return Ok(plan);
+    }
+    let mut choices = Vec::new();
+    for (job, of) in problem.jobs.iter().enumerate() {
+        for (may, kind) in [(of.preemptable, Kind::Preempt), (of.movable, Kind::Move)] {
+            if may {
+                choices.push(Choice {
+                    cost: problem.cost(of, kind).total,
+                    younger: Reverse(of.id),
+                    job,
+                    kind,
+                });
+            }
+        }
+    }
+    choices.sort_unstable();
+    // By cost, then by the number of jobs.
+    let mut heap: BinaryHeap<Reverse<(u64, Vec<usize>)>> = BinaryHeap::new();
+    if let Some(first) = choices.first() {
+        heap.push(Reverse((first.cost, vec![0])));
+    }
+    let mut sets = 0;
+    while let Some(Reverse((cost, set))) = heap.pop() {
+        if cost >= most {
+            // Whatever follows costs no less than what is found already.
+            break;
+        }
+        sets += 1;
+        if sets > limits.sets {
+            return finish(bounded, Method::Bounded);
+        }
+        let Some(&last) = set.last() else { continue };
+        if last + 1 < choices.len() {
+            let next = choices[last + 1].cost;
+            let mut more = set.clone();
+            more.push(last + 1);
+            heap.push(Reverse((cost.saturating_add(next), more)));
+            let mut other = set.clone();
+            other.pop();
+            other.push(last + 1);
+            heap.push(Reverse((cost - choices[last].cost + next, other)));
+        }
+        kinds.fill(None);
+        let mut twice = false;
+        for &at in &set {
+            let place = &mut kinds[choices[at].job];
+            twice |= place.is_some();
+            *place = Some(choices[at].kind);
+        }
+        if twice {
+            continue;
+        }
+        if let Some(mut plan) = attempt(problem, &kinds, limits.steps, &mut known) {
+            if !known {
+                plan.method = Method::Bounded;
+            }
+            return Ok(plan);
+        }
+    }
+    match (known, bounded.is_some()) {
+        (true, false) => Err(Impossible::NoRoom),
+        (true, true) => finish(bounded, Method::Exact),
+        (false, _) => finish(bounded, Method::Bounded),
+    }
+}
+
+fn finish(bounded: Option<Plan>, method: Method) -> Result<Plan, Impossible> {
+    let plan = bounded.ok_or(Impossible::NotFound)?;
+    Ok(Plan { method, ..plan })
+}
+
+/// The plan of one set, if it works; `known` becomes false when that could not be found out.
+fn attempt(
+    problem: &Problem<'_>,
+    kinds: &[Option<Kind>],
+    steps: u32,
+    known: &mut bool,
+) -> Option<Plan> {
+    if !could_fit(problem, kinds) {
+        return None;
+    }
+    match places(problem, kinds, steps) {
+        Found::Yes(places) => Some(plan(problem, kinds, places, Method::Exact)),
+        Found::No => None,
+        Found::Unknown => {
+            *known = false;
+            None
+        }
+    }
+}
+
+/// The plan that a set of actions and its places make.
+pub fn plan(problem: &Problem<'_>, kinds: &[Option<Kind>], places: Places, method: Method) -> Plan {
+    let action = |(job, kind): (usize, &Option<Kind>)| {
+        let action = match (*kind)? {
+            Kind::Preempt => Action::Preempt,
+            Kind::Move => {
+                let place = places.moved.iter().find(|(mover, _)| *mover == job)?;
+                Action::Move(place.1.clone())
+            }
+        };
+        Some((job, action))
+    };
+    Plan {
+        actions: kinds.iter().enumerate().filter_map(action).collect(),
+        cost: problem.sum(kinds),
+        gang: places.gang,
+        method,
+    }
+}
