@@ -135,7 +135,8 @@ pub struct PlanArgs {
 /// `gpuos sim`.
 #[derive(Args)]
 pub struct SimArgs {
-    /// Job list of the openb trace (openb_pod_list_*.csv), gzipped or not.
+    /// Job list of the openb trace (openb_pod_list_*.csv), or Philly's jobs with --protocol gangs,
+    /// gzipped or not.
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
     /// Policies to compare: gpuos, fgd, best-fit, dotprod, packing, clustering, random, stock.
@@ -147,7 +148,8 @@ pub struct SimArgs {
     )]
     pub policy: Vec<gpuos_sim::policy::Name>,
     /// How jobs arrive: openb lets 130 % of the cluster's GPUs arrive and none end, lifetimes
-    /// lets them end as in the trace.
+    /// lets them end as in the trace, gangs scales Philly's jobs to a site of 10,000 GPUs and
+    /// compares gpuos, best-fit and stock (with and without topology/tree).
     #[arg(long, value_name = "NAME", default_value = "openb")]
     pub protocol: Protocol,
     /// Node list instead of openb_node_list_gpu_node.csv beside the trace.
@@ -156,15 +158,55 @@ pub struct SimArgs {
     /// Seeds of the order of jobs and nodes, as N or N-M.
     #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
     pub seeds: Seeds,
-    /// Load with --protocol lifetimes, in % of the cluster's GPU time.
+    /// Load with --protocol lifetimes or gangs, in % of the cluster's GPU time.
     #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u16).range(1..=300))]
     pub load: u16,
     /// File for all figures of all runs.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// File for a plot of allocation against arrived load.
+    /// File for a plot of allocation against arrived load, or of the gangs' leaf spans.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Options of one protocol.
+    #[command(flatten)]
+    pub gangs: GangArgs,
+}
+
+/// Options of `gpuos sim --protocol gangs`.
+#[derive(Args)]
+pub struct GangArgs {
+    /// Cluster with --protocol gangs: rail8 (1,302 nodes of 8 GPUs, leaves of 32) or nvl72 (145
+    /// racks of 18 trays with 4 GPUs); rail8 by default.
+    #[arg(long, value_name = "NAME", value_parser = gang_site)]
+    pub site: Option<gpuos_sim::gangs::site::SiteKind>,
+    /// Nodes of that cluster, for a smaller one.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub site_nodes: Option<u32>,
+    /// Days to simulate with --protocol gangs, 14 by default; the first tenth, one at least, does
+    /// not count.
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub days: Option<u32>,
+    /// Jobs of 8 GPUs and more ask for so many times as many with --protocol gangs, up to 1,024.
+    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub gang_scale: Option<u32>,
+    /// Seconds that a gang of gpuos may wait for a close place with --protocol gangs; 0 by default.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32))]
+    pub patience: Option<u32>,
+}
+
+impl GangArgs {
+    /// The first of these options that is given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--site", self.site.is_some()),
+            ("--site-nodes", self.site_nodes.is_some()),
+            ("--days", self.days.is_some()),
+            ("--gang-scale", self.gang_scale.is_some()),
+            ("--patience", self.patience.is_some()),
+        ];
+        let first = given.iter().find(|(_, given)| *given);
+        first.map(|(name, _)| *name)
+    }
 }
 
 impl SimArgs {
@@ -181,6 +223,8 @@ pub enum Protocol {
     Openb,
     /// Jobs end as in the trace.
     Lifetimes,
+    /// Gangs on a site of 10,000 GPUs, behind a queue.
+    Gangs,
 }
 
 impl Protocol {
@@ -189,6 +233,7 @@ impl Protocol {
         match self {
             Protocol::Openb => "openb",
             Protocol::Lifetimes => "lifetimes",
+            Protocol::Gangs => "gangs",
         }
     }
 }
@@ -330,6 +375,10 @@ fn nodes(text: &str) -> Result<Nodes, String> {
         (Ok(min), Ok(max)) if min >= 1 && min <= max => Ok(Nodes { min, max }),
         _ => Err("write N or N-M with N at least 1 and M not below N".into()),
     }
+}
+
+fn gang_site(text: &str) -> Result<gpuos_sim::gangs::site::SiteKind, String> {
+    gpuos_sim::gangs::site::SiteKind::by_name(text).ok_or_else(|| "write rail8 or nvl72".into())
 }
 
 fn seeds(text: &str) -> Result<Seeds, String> {

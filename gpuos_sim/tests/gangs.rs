@@ -39,6 +39,7 @@ fn options(site: SiteKind, nodes: u32, gang_scale: u32) -> Options {
         queue: Settings::default(),
         patience: 0,
         policies: PolicyKind::ALL.to_vec(),
+        seeds: vec![42],
     }
 }
 
@@ -58,7 +59,7 @@ fn small_sites_keep_their_figures() {
     let trace = trace();
     let mut found = String::new();
     for options in small() {
-        let outcome = run(&trace, &options, |_| ()).expect("it runs");
+        let outcome = run(&trace, &options, |_, _| ()).expect("it runs");
         found += &report::csv(&outcome);
     }
     let names: Vec<&str> = BASELINE.lines().next().unwrap_or("").split(',').collect();
@@ -97,12 +98,12 @@ fn the_same_seed_gives_the_same_jobs_and_figures() {
     let mut options = options(SiteKind::Rail8, 64, 1);
     options.scale.days = 3;
     let text = |options: &Options| {
-        let outcome = run(&trace, options, |_| ()).expect("it runs");
+        let outcome = run(&trace, options, |_, _| ()).expect("it runs");
         report::json(&outcome).to_string()
     };
     let first = text(&options);
     assert_eq!(first, text(&options));
-    options.scale.seed = 43;
+    options.seeds = vec![43];
     assert_ne!(first, text(&options));
 }
 
@@ -326,7 +327,7 @@ fn patience_brings_gangs_together() {
     options.policies = vec![PolicyKind::Gpuos];
     options.scale.load = 1.1;
     let span = |options: &Options| {
-        let outcome = run(&trace, options, |_| ()).expect("it runs");
+        let outcome = run(&trace, options, |_, _| ()).expect("it runs");
         outcome.rows[0].1.leaf_span.mean()
     };
     let at_once = span(&options);

@@ -1,6 +1,7 @@
 //! `gpuos sim`: a trace replayed against placement policies. Each protocol is a module of its
 //! own that answers a [`Report`].
 
+mod gangs;
 mod lifetimes;
 mod openb;
 
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use gpuos_sim::trace::{self, Job, Nodes, TraceError};
+use gpuos_sim::trace::{self, Job, Nodes};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -50,6 +51,15 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    if args.protocol == Protocol::Gangs {
+        return gangs::run(args);
+    }
+    if let Some(option) = args.gangs.given() {
+        let problem = format!("{option} goes with --protocol gangs");
+        return Err(Cli::command()
+            .error(ErrorKind::ArgumentConflict, problem)
+            .into());
+    }
     let nodes_file = args.nodes.clone().unwrap_or_else(|| beside(&args.trace));
     let nodes = read(&nodes_file, trace::nodes)?;
     let jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;
@@ -65,6 +75,8 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     let report = match args.protocol {
         Protocol::Openb => openb::run(&input)?,
         Protocol::Lifetimes => lifetimes::run(&input)?,
+        // Answered above: it has no node list.
+        Protocol::Gangs => return gangs::run(args),
     };
     input.bar.finish_and_clear();
     let text = format!(
@@ -76,15 +88,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
         count(args.seeds.iter().count(), "seed"),
         report.text
     );
-    for (file, content) in [
-        (&args.csv, Some(&report.csv)),
-        (&args.svg, report.svg.as_ref()),
-    ] {
-        if let (Some(file), Some(content)) = (file, content) {
-            std::fs::write(file, content)
-                .with_context(|| format!("cannot write {}", file.display()))?;
-        }
-    }
+    write(args, &report.csv, report.svg.as_ref())?;
     let mut json = json!({
         "trace": input.name,
         "protocol": args.protocol.name(),
@@ -103,6 +107,17 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     })
 }
 
+/// Writes the files that were asked for.
+fn write(args: &SimArgs, csv: &String, svg: Option<&String>) -> Result<()> {
+    for (file, content) in [(&args.csv, Some(csv)), (&args.svg, svg)] {
+        if let (Some(file), Some(content)) = (file, content) {
+            std::fs::write(file, content)
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
 /// The node list beside a trace, gzipped or not.
 fn beside(trace: &Path) -> PathBuf {
     let plain = trace.with_file_name(NODE_LIST);
@@ -115,7 +130,7 @@ fn beside(trace: &Path) -> PathBuf {
 }
 
 /// Reads and parses a file; gzip is recognised by its first bytes.
-fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, TraceError>) -> Result<T> {
+fn read<T, E: std::fmt::Display>(path: &Path, parse: impl Fn(&str) -> Result<T, E>) -> Result<T> {
     let name = path.display();
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {

@@ -6,6 +6,7 @@ mod plan;
 mod replay;
 mod schemas;
 mod sim;
+mod sim_gangs;
 mod site;
 mod topo;
 mod usage;

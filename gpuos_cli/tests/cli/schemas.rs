@@ -46,6 +46,17 @@ fn the_json_has_the_agreed_form() {
     let (good, bad) = (site.path("good"), site.path("bad"));
     fs::write(&good, ring(17, false)).unwrap();
     fs::write(&bad, ring(17, true)).unwrap();
+    let philly = site.path("philly.csv");
+    site.file("philly.csv", &crate::sim_gangs::jobs());
+    let gangs = [
+        "sim",
+        &philly,
+        "--protocol=gangs",
+        "--policy=best-fit,gpuos",
+        "--seeds=1",
+        "--days=2",
+        "--site-nodes=16",
+    ];
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
@@ -58,6 +69,7 @@ fn the_json_has_the_agreed_form() {
         ("sim-lifetimes", &timed, "gpuos.sim/1"),
         ("replay", &["replay", &good], "gpuos.replay/1"),
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
+        ("sim-gangs", &gangs, "gpuos.sim/1"),
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),

@@ -169,7 +169,7 @@ fn sim_tells_what_is_wrong_with_its_input() {
         ("--policy=fgd,best", "no policy has the name \"best\""),
         ("--seeds=9-3", "write N or N-M"),
         ("--load=0", "0 is not in 1..=300"),
-        ("--protocol=gangs", "possible values: openb, lifetimes"),
+        ("--protocol=torus", "possible values: openb, lifetimes"),
     ] {
         let answer = site.run(&["sim", &jobs, flag]);
         assert_eq!(answer.code, 2, "{flag}");

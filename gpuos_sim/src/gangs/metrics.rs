@@ -26,6 +26,11 @@ impl Sample {
         self.values.push(value);
     }
 
+    /// Adds another sample's numbers.
+    pub fn append(&mut self, other: Sample) {
+        self.values.extend(other.values);
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.values.len()
@@ -108,6 +113,36 @@ pub struct Metrics {
     pub capacity: f64,
     /// Jobs counted.
     pub jobs: usize,
+}
+
+impl Metrics {
+    /// Adds the figures of another run of the same policy.
+    pub fn append(&mut self, other: Metrics) {
+        self.wait.append(other.wait);
+        self.gang_wait.append(other.gang_wait);
+        self.leaf_span.append(other.leaf_span);
+        self.domain_span.append(other.domain_span);
+        self.least_span.append(other.least_span);
+        self.bus_gbps.append(other.bus_gbps);
+        self.weighted_gbps.0 += other.weighted_gbps.0;
+        self.weighted_gbps.1 += other.weighted_gbps.1;
+        self.weighted_span += other.weighted_span;
+        self.in_one_domain += other.in_one_domain;
+        self.in_one_leaf += other.in_one_leaf;
+        self.on_one_rail += other.on_one_rail;
+        self.makespan = self.makespan.max(other.makespan);
+        for (gpus, theirs) in other.sizes {
+            let size = self.sizes.entry(gpus).or_default();
+            size.gangs += theirs.gangs;
+            size.leaf_span += theirs.leaf_span;
+            size.least_span = theirs.least_span;
+            size.bus_gbps += theirs.bus_gbps;
+            size.wait.append(theirs.wait);
+        }
+        self.held += other.held;
+        self.capacity += other.capacity;
+        self.jobs += other.jobs;
+    }
 }
 
 /// Counts while the queue runs.

@@ -19,7 +19,7 @@ use metrics::{Count, Metrics};
 use philly::TraceJob;
 use policy::PolicyKind;
 use site::{Site, SiteKind};
-use workload::{Scale, Workload};
+use workload::Scale;
 
 /// Everything that a run depends on, next to the trace.
 #[derive(Clone, PartialEq, Debug)]
@@ -39,15 +39,27 @@ pub struct Options {
     pub patience: i64,
     /// Policies to run, in this order.
     pub policies: Vec<PolicyKind>,
+    /// Seeds, each a run of its own in place of that of the scale.
+    pub seeds: Vec<u64>,
 }
 
-/// The figures of all policies on one workload.
+/// The figures of all policies, over all seeds together.
 #[derive(Debug)]
 pub struct Outcome {
     /// The options as they were run.
     pub options: Options,
-    /// The jobs.
-    pub workload: Workload,
+    /// How many times the trace was copied.
+    pub copies: f64,
+    /// GPU time submitted over that of the site, mean over the seeds.
+    pub load: f64,
+    /// Jobs of all seeds.
+    pub jobs: usize,
+    /// Those of them that ran already at the start.
+    pub running_at_start: usize,
+    /// Jobs of the trace left out because they are larger than the site.
+    pub left_out: usize,
+    /// Nodes and GPUs of the site.
+    pub nodes: u32,
     /// GPUs of the site.
     pub gpus: u32,
     /// By policy: its figures.
@@ -66,38 +78,58 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
-/// Runs the policies over a trace. `progress` is called before each policy with its name.
+/// Runs the policies over a trace. `progress` is called before each run with the policy's name
+/// and the seed.
 ///
 /// Errors: options that contradict each other, or a policy that breaks its contract.
 pub fn run(
     trace: &[TraceJob],
     options: &Options,
-    mut progress: impl FnMut(&str),
+    mut progress: impl FnMut(&str, u64),
 ) -> Result<Outcome, SimError> {
     let site = Site::new(options.site, options.nodes, options.taper);
-    let workload = workload::build(trace, &site, &options.scale).map_err(SimError)?;
     let day = |days: u32| i64::from(days) * 86_400;
     let window = (day(options.scale.warm_days), day(options.scale.days));
-    let mut rows = Vec::new();
-    for &kind in &options.policies {
-        progress(kind.name());
-        let mut policy = kind.make(&site, options.patience);
-        let mut count = Count::new(&site, window);
-        queue::run(
-            &workload.jobs,
-            site.nodes(),
-            site.node_gpus(),
-            options.queue,
-            &mut *policy,
-            &mut count,
-        )
-        .map_err(|e| SimError(format!("{}: {e}", kind.name())))?;
-        rows.push((kind, count.metrics));
-    }
-    Ok(Outcome {
+    let mut outcome = Outcome {
         options: options.clone(),
-        workload,
+        copies: 0.0,
+        load: 0.0,
+        jobs: 0,
+        running_at_start: 0,
+        left_out: 0,
+        nodes: site.nodes(),
         gpus: site.gpus(),
-        rows,
-    })
+        rows: Vec::new(),
+    };
+    for &kind in &options.policies {
+        outcome.rows.push((kind, Metrics::default()));
+    }
+    for &seed in &options.seeds {
+        let scale = Scale {
+            seed,
+            ..options.scale
+        };
+        let workload = workload::build(trace, &site, &scale).map_err(SimError)?;
+        outcome.copies = workload.copies;
+        outcome.load += workload.load / options.seeds.len() as f64;
+        outcome.jobs += workload.jobs.len();
+        outcome.running_at_start += workload.running_at_start;
+        outcome.left_out = workload.left_out;
+        for (kind, metrics) in &mut outcome.rows {
+            progress(kind.name(), seed);
+            let mut policy = kind.make(&site, options.patience);
+            let mut count = Count::new(&site, window);
+            queue::run(
+                &workload.jobs,
+                site.nodes(),
+                site.node_gpus(),
+                options.queue,
+                &mut *policy,
+                &mut count,
+            )
+            .map_err(|e| SimError(format!("{}: {e}", kind.name())))?;
+            metrics.append(count.metrics);
+        }
+    }
+    Ok(outcome)
 }

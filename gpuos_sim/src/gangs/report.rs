@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::metrics::{Metrics, quantile};
 use super::policy::PolicyKind;
+use crate::plot::{Line, Titles, svg};
 
 /// One column of the table: its heading, its name in CSV and JSON, digits, and the figure.
 type Column = (&'static str, &'static str, usize, fn(&Metrics) -> f64);
@@ -147,20 +148,48 @@ pub fn json(outcome: &Outcome) -> Value {
         .collect();
     let gain = gain(outcome);
     json!({
-        "protocol": "gangs",
+        "jobs": outcome.jobs,
+        "nodes": outcome.nodes,
         "gpus": outcome.gpus,
-        "load": scale.load,
-        "submitted_load": round(outcome.workload.load, 4),
-        "copies": round(outcome.workload.copies, 3),
-        "jobs": outcome.workload.jobs.len(),
-        "running_at_start": outcome.workload.running_at_start,
-        "left_out": outcome.workload.left_out,
+        "site": outcome.options.site.name(),
+        "load_percent": round(100.0 * scale.load, 4),
+        "submitted_load_percent": round(100.0 * outcome.load, 2),
+        "copies": round(outcome.copies, 3),
+        "running_at_start": outcome.running_at_start,
+        "left_out": outcome.left_out,
         "days": scale.days,
         "warm_days": scale.warm_days,
         "gang_scale": scale.gang_scale,
-        "seed": scale.seed,
+        "patience_seconds": outcome.options.patience,
+        "seeds": outcome.options.seeds,
         "policies": policies,
         "leaf_span_lower_percent": gain.map(|gain| round(gain.0, 2)),
         "bandwidth_higher_percent": gain.map(|gain| round(gain.1, 2)),
     })
+}
+
+/// A plot of the gangs' leaf spans: the share of the gangs that lie in so many leaves at most.
+pub fn plot(outcome: &Outcome, title: &str) -> String {
+    let lines: Vec<Line> = outcome
+        .rows
+        .iter()
+        .map(|(kind, metrics)| {
+            let spans = metrics.leaf_span.sorted();
+            let most = spans.last().map_or(1, |&most| most as usize);
+            let share = |span: usize| {
+                let upto = spans.partition_point(|&value| value <= span as f64);
+                (span as f64, 100.0 * upto as f64 / spans.len().max(1) as f64)
+            };
+            Line {
+                name: kind.name().into(),
+                points: (1..=most).map(share).collect(),
+            }
+        })
+        .collect();
+    let titles = Titles {
+        title,
+        x: "leaf span, leaves",
+        y: "gangs in at most so many leaves, %",
+    };
+    svg(titles, &lines)
 }

@@ -20,6 +20,22 @@ pub enum SiteKind {
     Nvl72,
 }
 
+impl SiteKind {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            SiteKind::Rail8 => "rail8",
+            SiteKind::Nvl72 => "nvl72",
+        }
+    }
+
+    /// The cluster of that name.
+    pub fn by_name(name: &str) -> Option<SiteKind> {
+        let all = [SiteKind::Rail8, SiteKind::Nvl72];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 /// A cluster and what its parts are called.
 #[derive(Clone, Debug)]
 pub struct Site {
