@@ -4,14 +4,21 @@
 //! in; its *domain span* the same for the narrowest level of the fabric, the NVLink domains where
 //! there are some. It lies on one rail index when it has the same GPU indices on each node, so
 //! that on a rail-optimised fabric no rank has to change rails to meet its peers.
+//!
+//! Two figures stand for the bandwidth. The first is the planner's own, the narrowest link of a
+//! ring: between leaves the rate that the site says a GPU can expect there when all traffic
+//! crosses. The second lays NCCL's sorted rings over the network beside those of the gangs that
+//! run ([`gpuos_core::fabric`]): what a gang gets when it starts, with what is promised already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use gpuos_core::fabric::{Net, Promise, Promises, Scratch, Uplink};
 use gpuos_core::gpuset::GpuSet;
+use gpuos_core::model::FabricLevel;
 use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Planner, Request};
 
 use super::queue::Observer;
-use super::site::Site;
+use super::site::{Site, SiteKind};
 use super::workload::Job;
 
 /// A sample of numbers, kept whole so that quantiles are exact.
@@ -93,7 +100,9 @@ pub struct Metrics {
     pub least_span: Sample,
     /// Modelled bandwidth for each GPU of the gangs, GB/s.
     pub bus_gbps: Sample,
-    /// The same weighted with GPU time: sums of GB/s times GPU seconds, and of GPU seconds.
+    /// Bus bandwidth of the gangs' rings beside those that run, GB/s.
+    pub ring_gbps: Sample,
+    /// The first weighted with GPU time: sums of GB/s times GPU seconds, and of GPU seconds.
     pub weighted_gbps: (f64, f64),
     /// Leaf span weighted with GPU time: sum; the weights are those of the bandwidth.
     pub weighted_span: f64,
@@ -124,6 +133,7 @@ impl Metrics {
         self.domain_span.append(other.domain_span);
         self.least_span.append(other.least_span);
         self.bus_gbps.append(other.bus_gbps);
+        self.ring_gbps.append(other.ring_gbps);
         self.weighted_gbps.0 += other.weighted_gbps.0;
         self.weighted_gbps.1 += other.weighted_gbps.1;
         self.weighted_span += other.weighted_span;
@@ -145,11 +155,63 @@ impl Metrics {
     }
 }
 
+/// The network with what the running gangs were promised.
+struct Network {
+    net: Net,
+    promises: Promises,
+    scratch: Scratch,
+    /// By the first node of a gang and its GPUs there, which no other gang can have.
+    promised: HashMap<(u32, GpuSet), Promise>,
+    nodes: Vec<(u32, GpuSet)>,
+}
+
+impl Network {
+    fn new(site: &Site) -> Network {
+        let levels = &site.cluster.fabric.levels;
+        // Only the links above the leaves are tapered.
+        let taper = |level: &FabricLevel| match level.name == "leaf" {
+            true => Uplink::Oversubscribed((site.taper * 1000.0) as u32),
+            false => Uplink::Full,
+        };
+        let uplinks: Vec<Uplink> = levels.iter().map(taper).collect();
+        let net = Net::of_levels(&site.cluster, &uplinks, site.kind == SiteKind::Rail8);
+        Network {
+            promises: Promises::new(&net),
+            scratch: Scratch::new(&net),
+            promised: HashMap::new(),
+            nodes: Vec::new(),
+            net,
+        }
+    }
+
+    /// A gang starts: the bandwidth of its rings, GB/s.
+    fn add(&mut self, nodes: &[NodeChoice]) -> f64 {
+        self.nodes.clear();
+        self.nodes.extend(nodes.iter().map(|at| (at.node, at.gpus)));
+        let (promises, scratch) = (&mut self.promises, &mut self.scratch);
+        let units = self.net.bandwidth(promises, scratch, &self.nodes);
+        let promise = promises.add(&self.net, scratch, &self.nodes, 1000);
+        self.promised.insert(self.nodes[0], promise);
+        f64::from(units) / 100.0
+    }
+
+    /// A gang ends.
+    fn remove(&mut self, nodes: &[NodeChoice]) {
+        self.nodes.clear();
+        self.nodes.extend(nodes.iter().map(|at| (at.node, at.gpus)));
+        if let Some(promise) = self.promised.remove(&self.nodes[0]) {
+            let (promises, scratch) = (&mut self.promises, &mut self.scratch);
+            promises.remove(&self.net, scratch, &self.nodes, promise);
+        }
+    }
+}
+
 /// Counts while the queue runs.
 pub struct Count<'a> {
     site: &'a Site,
     judge: Planner,
     state: Vec<NodeState>,
+    network: Network,
     leaf: usize,
     seen: Vec<u32>,
     /// The time that counts for the allocation.
@@ -172,6 +234,7 @@ impl<'a> Count<'a> {
         Count {
             site,
             judge: Planner::new(site.cluster.clone()),
+            network: Network::new(site),
             state: vec![state; nodes],
             leaf: site.level("leaf").unwrap_or(0),
             seen: Vec::new(),
@@ -223,13 +286,15 @@ impl Observer for Count<'_> {
     fn started(&mut self, now: i64, job: &Job, nodes: &[NodeChoice]) {
         let inside = (now + job.run).min(self.window.1) - now.max(self.window.0);
         self.metrics.held += inside.max(0) as f64 * f64::from(job.gpus());
+        let gang = nodes.len() > 1;
+        let rings = if gang { self.network.add(nodes) } else { 0.0 };
         if !job.counted {
             return;
         }
         let wait = (now - job.submit) as f64;
         self.metrics.wait.push(wait);
         self.metrics.jobs += 1;
-        if nodes.len() < 2 {
+        if !gang {
             return;
         }
         let leaves = self.span(self.leaf, nodes);
@@ -244,6 +309,7 @@ impl Observer for Count<'_> {
         metrics.domain_span.push(domains as f64);
         metrics.least_span.push(least as f64);
         metrics.bus_gbps.push(gbps);
+        metrics.ring_gbps.push(rings);
         metrics.weighted_gbps.0 += gbps * weight;
         metrics.weighted_gbps.1 += weight;
         metrics.weighted_span += leaves as f64 * weight;
@@ -258,7 +324,10 @@ impl Observer for Count<'_> {
         size.wait.push(wait);
     }
 
-    fn ended(&mut self, now: i64, job: &Job) {
+    fn ended(&mut self, now: i64, job: &Job, nodes: &[NodeChoice]) {
+        if nodes.len() > 1 {
+            self.network.remove(nodes);
+        }
         if job.counted {
             self.metrics.makespan = self.metrics.makespan.max(now);
         }

@@ -44,8 +44,8 @@ impl Default for Settings {
 pub trait Observer {
     /// A job started at `now` on these nodes.
     fn started(&mut self, now: i64, job: &Job, nodes: &[NodeChoice]);
-    /// A job ended.
-    fn ended(&mut self, now: i64, job: &Job);
+    /// A job ended, and gives these nodes back.
+    fn ended(&mut self, now: i64, job: &Job, nodes: &[NodeChoice]);
 }
 
 /// The free GPUs of all nodes, and how many nodes have how many free.
@@ -196,7 +196,7 @@ impl Sim<'_> {
         let nodes = std::mem::take(&mut self.held[id as usize]);
         self.free.give(&nodes);
         self.limits.remove(&(self.limit_of[id as usize], id));
-        self.observer.ended(now, &self.jobs[id as usize]);
+        self.observer.ended(now, &self.jobs[id as usize], &nodes);
     }
 
     /// Starts a job that fits; `false`: it waits for a close place.

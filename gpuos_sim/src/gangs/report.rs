@@ -17,7 +17,7 @@ fn share(part: usize, metrics: &Metrics) -> f64 {
 }
 
 /// The columns, in the order of table and CSV.
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 17] = [
     ("gangs", "gangs", 0, |m| m.leaf_span.len() as f64),
     ("leaf span", "mean_leaf_span", 3, |m| m.leaf_span.mean()),
     ("by GPU time", "weighted_leaf_span", 3, |m| {
@@ -40,6 +40,7 @@ const COLUMNS: [Column; 16] = [
     ("by GPU time", "weighted_bus_gbps", 2, |m| {
         m.weighted_gbps.0 / m.weighted_gbps.1.max(1.0)
     }),
+    ("rings GB/s", "mean_ring_gbps", 2, |m| m.ring_gbps.mean()),
     ("wait p50 h", "wait_p50_hours", 3, |m| {
         quantile(&m.wait.sorted(), 0.5) / HOUR
     }),

@@ -43,6 +43,8 @@ pub struct Site {
     pub kind: SiteKind,
     /// The cluster as the planner sees it.
     pub cluster: Cluster,
+    /// Ratio of the taper between leaves.
+    pub taper: f32,
     /// Jobs of so many GPUs and more count as whole nodes when gangs are scaled: 8, the node of
     /// the trace, on every site, so that all sites run the same jobs.
     pub reference_node_gpus: u32,
@@ -76,6 +78,7 @@ impl Site {
         });
         Site {
             kind,
+            taper,
             cluster: Cluster {
                 nodes: (0..size)
                     .map(|node| Node {
