@@ -23,13 +23,14 @@ ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak lint licences build release install uninstall clean
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
 	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
+	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
@@ -64,6 +65,10 @@ licences:
 bench:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh $(ARGS)
+
+replay:
+	@scripts/needs.sh build lab
+	@scripts/bench.sh replay $(ARGS)
 
 soak:
 	@scripts/needs.sh build lab

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Time of job tests inside slurmctld, stock and gpuos in turns, and of the planner alone.
 # Usage: scripts/bench.sh [--quick] [--flat] [--check] [--slurm native|trixie|sid]... [--out FOLDER]
-# The options are those of gpuos-bench (tests/bench); docs/benchmarks.md explains the figures.
+#        scripts/bench.sh replay [--quick] [--jobs N] [--slurm native|trixie|sid]... [--out FOLDER]
+# The second form replays jobs of a trace instead. The options are those of gpuos-bench (tests/bench);
+# docs/benchmarks.md and docs/benchmarks-replay.md explain the figures.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -24,7 +26,7 @@ $sudo env \
 # Wrong options are told at once, without the rest.
 [ "$status" != 2 ] || exit 2
 case " $* " in
-*' --help '* | *' -h '*) ;;
+*' --help '* | *' -h '* | ' replay '*) ;;
 *)
     echo 'The planner alone'
     cargo bench --locked -q -p gpuos_core --bench plan

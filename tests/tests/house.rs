@@ -40,7 +40,10 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
     ),
     ("gpuos_tests", &["gpuos_core", "gpuos_host", "gpuos_lab"]),
-    ("gpuos_bench", &["gpuos_lab"]),
+    (
+        "gpuos_bench",
+        &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
+    ),
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.

@@ -2,6 +2,7 @@
 
 mod cells;
 mod peer;
+mod replay;
 mod report;
 mod samples;
 
@@ -21,7 +22,10 @@ use samples::{Ask, Kind, Sample};
 
 /// Job-test time inside slurmctld: stock select/cons_tres and select/gpuos in the same run.
 #[derive(Parser)]
-#[command(name = "gpuos-bench")]
+#[command(
+    name = "gpuos-bench",
+    after_help = "gpuos-bench replay --help: a replay of trace jobs instead"
+)]
 struct Options {
     /// Which Slurm: native, or a Debian suite. May be given more than once; native, trixie and sid
     /// when it is not.
@@ -49,7 +53,15 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    // Its options are others: a first word tells the two apart.
+    let replay = std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "replay");
+    let done = match replay {
+        true => replay::run(&replay::Options::parse_from(std::env::args_os().skip(1))),
+        false => run(&Options::parse()),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(why) => {

@@ -46,29 +46,41 @@ impl Peer {
         files: &Files,
     ) -> Result<Peer> {
         let mut spec = LabSpec {
-            nodes: 0.into(),
             cloud_nodes: Some(cluster.nodes),
             node_type: "dgx-h100".to_string(),
-            suite: suite.clone(),
-            cgroup: Cgroup::Off,
-            ..LabSpec::unique(match who {
-                Who::Stock => "bench-stock",
-                Who::Gpuos => "bench-gpuos",
-            })
+            ..LabSpec::default()
         };
         if !flat {
             spec.topology_conf = Some(LabSpec::tree_topology(&spec.cloud_names(), cluster.leaf));
         }
         spec.slurm_conf_extra = vec![
-            "SlurmctldDebug=info".to_string(),
-            // All nodes that jobs get are woken at once: scontrol hides those that are not.
-            "ResumeRate=0".to_string(),
             // Every pending job is looked at in every pass, and backfill adds no calls of its own.
             "SchedulerParameters=batch_sched_delay=0,sched_interval=2,default_queue_depth=10000,\
              bf_interval=3600"
                 .to_string(),
         ];
         spec.slurm_conf_extra.extend(cluster.partitions());
+        Peer::start(who, suite, spec, files)
+    }
+
+    /// Starts slurmctld alone for a lab of cloud nodes.
+    pub fn start(who: Who, suite: &Suite, spec: LabSpec, files: &Files) -> Result<Peer> {
+        let mut spec = LabSpec {
+            nodes: 0.into(),
+            suite: suite.clone(),
+            cgroup: Cgroup::Off,
+            name: LabSpec::unique(match who {
+                Who::Stock => "bench-stock",
+                Who::Gpuos => "bench-gpuos",
+            })
+            .name,
+            ..spec
+        };
+        spec.slurm_conf_extra.extend([
+            "SlurmctldDebug=info".to_string(),
+            // All nodes that jobs get are woken at once: scontrol hides those that are not.
+            "ResumeRate=0".to_string(),
+        ]);
         let lab = Lab::up(&spec, &mut |_| ())?;
         install_probe(&lab, who, files)?;
         let samples = Samples::new(lab.dir().join("work/job_test.samples"));
@@ -175,6 +187,19 @@ impl Peer {
         let mut samples = samples?;
         samples.extend(self.samples.take()?);
         Ok(samples)
+    }
+
+    /// Runs one of Slurm's programs; what it printed, or an error with its words. Times are
+    /// printed as seconds since 1970.
+    pub fn client(&self, program: &str, args: &[&str]) -> Result<String> {
+        let mut command = self.lab.command("timeout")?;
+        let command = command.args(["60", program]).args(args);
+        let out = command.env("SLURM_TIME_FORMAT", "%s").output()?;
+        if !out.status.success() {
+            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            bail!("{program} {}: {}", args.join(" "), said.trim());
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
     /// Samples since the last call.

@@ -418,7 +418,7 @@ fn us(ns: u64) -> String {
 }
 
 /// Processor and its count, as figures without them mean little.
-fn machine() -> Value {
+pub fn machine() -> Value {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text
         .lines()

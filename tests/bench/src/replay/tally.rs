@@ -1,0 +1,263 @@
+//! What is counted for one peer: where its jobs lay, and how long they waited.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::model::{Cluster, Fabric, FabricLevel, Node, NodeType};
+use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Planner, Request};
+
+use super::jobs::Job;
+
+/// What the links between leaves give of the rate inside one: a taper of 2 to 1.
+const TAPER: f32 = 2.0;
+
+/// One job's place and times, seconds since 1970.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Became eligible, as Slurm says: whole seconds.
+    pub eligible: f64,
+    /// Started, as Slurm says: whole seconds.
+    pub start: f64,
+    /// When the driver ended it.
+    pub end: f64,
+    /// Nodes and GPUs.
+    pub nodes: Vec<NodeChoice>,
+}
+
+/// The model by which places are judged; the same for both peers.
+pub struct Judge {
+    planner: Planner,
+    state: Vec<NodeState>,
+    leaf: usize,
+    gpus: usize,
+}
+
+impl Judge {
+    /// For nodes `c1`, `c2`, … of one type in leaves.
+    pub fn new(nodes: usize, leaf: usize, node_type: &NodeType) -> Judge {
+        let gpus = node_type.gpus;
+        let adapter = node_type
+            .nics
+            .iter()
+            .map(|nic| nic.gbps)
+            .fold(0.0, f32::max);
+        let node_type = Some(Arc::new(node_type.clone()));
+        let level = |name: &str, width: usize, gbps: f32| FabricLevel {
+            name: name.into(),
+            domains: (0..nodes.div_ceil(width))
+                .map(|at| format!("{name}{at}"))
+                .collect(),
+            domain_of: (0..nodes).map(|node| (node / width) as u32).collect(),
+            gbps,
+        };
+        let cluster = Cluster {
+            nodes: (1..=nodes)
+                .map(|node| Node {
+                    name: format!("c{node}"),
+                    node_type: node_type.clone(),
+                })
+                .collect(),
+            fabric: Fabric {
+                levels: vec![
+                    level("leaf", leaf, adapter),
+                    level("spine", nodes, adapter / TAPER),
+                ],
+            },
+        };
+        let state = NodeState {
+            present: GpuSet::first(gpus),
+            free_cpus: u32::MAX,
+            free_memory_mib: u64::MAX,
+            ..NodeState::default()
+        };
+        Judge {
+            planner: Planner::new(cluster),
+            state: vec![state; nodes],
+            leaf,
+            gpus,
+        }
+    }
+
+    /// The bandwidth of a ring over the job's GPUs in GB/s: what the planner's model says of
+    /// them when nothing else is free.
+    pub fn ring_gbps(&mut self, job: &Job, nodes: &[NodeChoice]) -> f64 {
+        for at in nodes {
+            let state = &mut self.state[at.node as usize];
+            (state.candidate, state.free) = (true, at.gpus);
+        }
+        let request = Request::new(job.nodes, job.nodes, GpuShape::PerNode(job.per_node));
+        let choice = self.planner.plan(&self.state, &request, 0);
+        for at in nodes {
+            let state = &mut self.state[at.node as usize];
+            (state.candidate, state.free) = (false, GpuSet::EMPTY);
+        }
+        choice.map_or(0.0, |choice| f64::from(choice.bus_gbps))
+    }
+
+    fn span(&self, nodes: &[NodeChoice]) -> usize {
+        let mut leaves: Vec<usize> = nodes.iter().map(|n| n.node as usize / self.leaf).collect();
+        leaves.dedup();
+        leaves.len()
+    }
+}
+
+/// The jobs of one peer by the number that Slurm gave them.
+#[derive(Default)]
+pub struct Tally {
+    /// By Slurm's number: index in the replay.
+    pub index: HashMap<u32, usize>,
+    /// By index: where it lay.
+    pub places: Vec<Option<Place>>,
+}
+
+impl Tally {
+    /// For so many jobs.
+    pub fn new(jobs: usize) -> Tally {
+        Tally {
+            index: HashMap::new(),
+            places: vec![None; jobs],
+        }
+    }
+
+    /// Reads what holds GPUs at one moment. Every job that is seen for the first time is
+    /// returned by its index. Fails when a GPU is held twice or a job holds what it did not ask.
+    pub fn look(&mut self, jobs: &[Job], now: &[gpuos_host::slurm::Job]) -> Result<Vec<usize>> {
+        let mut held: HashMap<u32, (GpuSet, u32)> = HashMap::new();
+        let mut new = Vec::new();
+        for job in now {
+            // What ends may have given its GPUs back already.
+            if !["RUNNING", "CONFIGURING"].contains(&job.state.as_str()) {
+                continue;
+            }
+            let Some(&index) = self.index.get(&job.id) else {
+                continue;
+            };
+            let nodes = nodes(job)?;
+            for at in &nodes {
+                let (gpus, by) = held.entry(at.node).or_insert((GpuSet::EMPTY, job.id));
+                ensure!(
+                    gpus.and(at.gpus).is_empty(),
+                    "jobs {by} and {} both hold one of the GPUs {} of c{}",
+                    job.id,
+                    at.gpus,
+                    at.node + 1
+                );
+                (*gpus, *by) = (GpuSet(gpus.0 | at.gpus.0), job.id);
+            }
+            if self.places[index].is_some() {
+                continue;
+            }
+            let asked = &jobs[index];
+            let right = nodes.len() == asked.nodes as usize
+                && nodes
+                    .iter()
+                    .all(|n| n.gpus.len() == asked.per_node as usize);
+            ensure!(
+                right,
+                "job {} asked for {} nodes with {} GPUs and got {nodes:?}",
+                job.id,
+                asked.nodes,
+                asked.per_node
+            );
+            self.places[index] = Some(Place {
+                eligible: seconds(&job.eligible)?,
+                start: seconds(&job.start)?,
+                end: 0.0,
+                nodes,
+            });
+            new.push(index);
+        }
+        Ok(new)
+    }
+
+    /// The figures once all jobs have ended.
+    pub fn figures(&self, jobs: &[Job], judge: &mut Judge, seconds: f64) -> Result<Figures> {
+        let mut figures = Figures::default();
+        let places: Option<Vec<&Place>> = self.places.iter().map(Option::as_ref).collect();
+        let places = places.context("a job has not run")?;
+        let from = places.iter().map(|p| p.eligible).fold(f64::MAX, f64::min);
+        let (mut waits, mut inside, mut total) = (Vec::new(), 0.0, 0.0);
+        let mut weighted = (0.0, 0.0);
+        for (job, place) in jobs.iter().zip(places) {
+            let gpus = f64::from(job.gpus());
+            waits.push(place.start - place.eligible);
+            figures.makespan = figures.makespan.max(place.end - from);
+            inside += gpus * (place.end.min(from + seconds) - place.start).max(0.0);
+            total += gpus * (place.end - place.start);
+            if job.gpus() < 2 {
+                continue;
+            }
+            let gbps = judge.ring_gbps(job, &place.nodes);
+            weighted.0 += gbps * gpus * job.run;
+            weighted.1 += gpus * job.run;
+            if job.nodes == 1 {
+                figures.local.push(gbps);
+            } else {
+                let span = judge.span(&place.nodes) as f64;
+                figures.gang_gbps.push(gbps);
+                figures.spans.push(span);
+                figures.gang_waits.push(place.start - place.eligible);
+            }
+        }
+        let capacity = (judge.state.len() * judge.gpus) as f64;
+        figures.allocation = inside / (capacity * seconds);
+        figures.whole_allocation = total / (capacity * figures.makespan);
+        figures.weighted_gbps = weighted.0 / f64::max(weighted.1, 1.0);
+        waits.sort_unstable_by(f64::total_cmp);
+        figures.waits = waits;
+        Ok(figures)
+    }
+}
+
+/// The figures of one peer.
+#[derive(Clone, Default, Debug)]
+pub struct Figures {
+    /// Waits of all jobs in seconds, ascending.
+    pub waits: Vec<f64>,
+    /// Waits of jobs on several nodes.
+    pub gang_waits: Vec<f64>,
+    /// First submission to last end, seconds.
+    pub makespan: f64,
+    /// Share of the GPUs held while jobs were submitted.
+    pub allocation: f64,
+    /// Share of the GPUs held from the first submission to the last end.
+    pub whole_allocation: f64,
+    /// Ring bandwidth of the jobs with several GPUs on one node, GB/s.
+    pub local: Vec<f64>,
+    /// Ring bandwidth of the jobs on several nodes, GB/s.
+    pub gang_gbps: Vec<f64>,
+    /// Ring bandwidth of all jobs with several GPUs, weighted with their GPU time, GB/s.
+    pub weighted_gbps: f64,
+    /// Leaves that the jobs on several nodes lie in.
+    pub spans: Vec<f64>,
+}
+
+/// The mean; 0 of nothing.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / (values.len().max(1)) as f64
+}
+
+fn nodes(job: &gpuos_host::slurm::Job) -> Result<Vec<NodeChoice>> {
+    let mut nodes = Vec::new();
+    for part in &job.allocations {
+        for name in &part.nodes {
+            let number = name.strip_prefix('c').and_then(|n| n.parse::<u32>().ok());
+            let Some(number) = number.filter(|n| *n > 0) else {
+                bail!("job {} is on {name}, which is no node of the lab", job.id);
+            };
+            nodes.push(NodeChoice {
+                node: number - 1,
+                gpus: part.gpus,
+            });
+        }
+    }
+    nodes.sort_unstable_by_key(|at| at.node);
+    Ok(nodes)
+}
+
+fn seconds(text: &str) -> Result<f64> {
+    text.parse()
+        .with_context(|| format!("{text:?} is no time in seconds since 1970"))
+}
