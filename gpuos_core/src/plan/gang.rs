@@ -347,10 +347,12 @@ impl Planner {
         let mut lost = 0;
         let mut bus = u32::MAX;
         let mut nic = u32::MAX;
+        let aligned = self.aligned(job);
         for at in 0..self.gang.picked.len() {
             let entry = self.gang.picked[at];
             let node = self.fabric.node(entry.at);
-            let pick = self.price(job, entry.at, entry.give * job.unit);
+            let own = self.price(job, entry.at, entry.give * job.unit);
+            let pick = self.align(job, entry.at, own, aligned);
             let (mut set, mut ring) = (pick.set, pick.ring);
             if job.whole {
                 set = self.state.now.free(entry.at);

@@ -18,8 +18,8 @@
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` for jobs on one node, `gang` for the domain and `select` for the nodes in
-//! it; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
+//! of a node, `single` for jobs on one node, `gang` for the domain, `select` for the nodes in
+//! it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
 //! tests compare it with brute force and with a pass over all nodes.
 
@@ -32,6 +32,7 @@ mod index;
 mod job;
 mod large;
 mod links;
+mod rails;
 mod room;
 mod select;
 mod single;
