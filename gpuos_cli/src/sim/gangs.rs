@@ -131,9 +131,14 @@ fn text(outcome: &Outcome) -> String {
         table.render()
     );
     if let Some((span, gbps)) = report::gain(outcome) {
+        let word = |percent: f64, more, less| match percent < 0.0 {
+            true => format!("{:.1} % {less}", -percent),
+            false => format!("{percent:.1} % {more}"),
+        };
         text += &format!(
-            "\ngpuos against the better of the others: mean leaf span {span:+.1} % lower, mean \
-             bandwidth {gbps:+.1} % higher.\n"
+            "\ngpuos against the best of the others: mean leaf span {}, mean bandwidth {}.\n",
+            word(span, "lower", "higher"),
+            word(gbps, "higher", "lower")
         );
     }
     text

@@ -91,7 +91,7 @@ pub fn csv(outcome: &Outcome) -> String {
     text
 }
 
-/// gpuos against the better of the others: how much lower its mean leaf span is and how much
+/// gpuos against the best of the others, figure by figure: how much lower its mean leaf span is and how much
 /// higher its mean bandwidth, in percent of the other's; `None` unless gpuos and another ran.
 pub fn gain(outcome: &Outcome) -> Option<(f64, f64)> {
     let of = |kind| {
