@@ -130,6 +130,19 @@ pub struct PlanArgs {
     /// Take whole nodes.
     #[arg(long)]
     pub exclusive: bool,
+    /// Where it does not fit: the cheapest set of running jobs to preempt or to move so that it
+    /// would. Only jobs that Slurm may preempt are preempted in the plan; nothing is done.
+    #[arg(long)]
+    pub defrag: bool,
+    /// With --defrag: preempt only.
+    #[arg(long, requires = "defrag")]
+    pub no_moves: bool,
+    /// With --defrag: seconds that a preempted job needs to start again.
+    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub restart_seconds: u64,
+    /// With --defrag: GiB/s at which the memory of each moved GPU is copied.
+    #[arg(long, requires = "defrag", value_name = "GIB/S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub move_rate: u64,
 }
 
 /// `gpuos sim`.

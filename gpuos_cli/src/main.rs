@@ -2,6 +2,7 @@
 //! installation is sound.
 
 mod cli;
+mod defrag;
 mod doctor;
 mod figures;
 mod lab;

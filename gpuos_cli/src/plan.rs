@@ -20,6 +20,20 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let jobs = slurm::jobs(machine)?;
     let state = wanted.state(&site, &jobs);
     let mut planner = Planner::new(site.cluster.clone());
+    if args.defrag {
+        // The level is what room is made for, so a place outside it is none.
+        let mut strict = wanted.request.clone();
+        if let Some(wish) = &mut strict.topology {
+            wish.required = true;
+        }
+        return match planner.plan(&state, &strict, 0) {
+            Ok(choice) => {
+                let choice = choice.clone();
+                Ok(fits(&site, &wanted, &choice, &state))
+            }
+            Err(_) => crate::defrag::run(machine, &site, &wanted, &jobs, args),
+        };
+    }
     let wait = match planner.plan(&state, &wanted.request, 0) {
         Ok(choice) => {
             let choice = choice.clone();

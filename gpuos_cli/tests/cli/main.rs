@@ -1,6 +1,7 @@
 //! The command as people and scripts meet it: text, JSON and exit codes, over recorded
 //! answers of real slurmctld daemons.
 
+mod defrag;
 mod doctor;
 mod plan;
 mod replay;

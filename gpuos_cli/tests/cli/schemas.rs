@@ -67,6 +67,11 @@ fn the_json_has_the_agreed_form() {
         ("plan-waits", &["plan", "--gpus-per-node=2"], "gpuos.plan/1"),
         ("sim-openb", &["sim", &jobs, "--seeds=1"], "gpuos.sim/1"),
         ("sim-lifetimes", &timed, "gpuos.sim/1"),
+        (
+            "plan-defrag-none",
+            &["plan", "--gpus-per-node=4", "--defrag"],
+            "gpuos.plan-defrag/1",
+        ),
         ("replay", &["replay", &good], "gpuos.replay/1"),
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("sim-gangs", &gangs, "gpuos.sim/1"),
@@ -75,21 +80,29 @@ fn the_json_has_the_agreed_form() {
         ("completion", &["completion", "bash"], "gpuos.completion/1"),
         ("error", &["topo", "nowhere"], "gpuos.error/1"),
     ] {
-        let mut all = vec!["--json"];
-        all.extend(args);
-        let json = site.run(&all).json();
-        assert_eq!(json["schema"], schema, "{name}");
-        let mut lines = std::collections::BTreeSet::new();
-        shape(&json, "", &mut lines);
-        let text = lines
-            .into_iter()
-            .map(|line| line + "\n")
-            .collect::<String>();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/schemas/{name}.txt"));
-        if std::env::var_os("GPUOS_UPDATE_SCHEMAS").is_some() {
-            fs::write(&file, &text).unwrap();
-        }
-        let want = fs::read_to_string(&file).unwrap_or_default();
-        assert_eq!(text, want, "{name}: {}", file.display());
+        agreed(&site, name, args, schema);
     }
+    let idle = crate::defrag::site();
+    let args = [&crate::defrag::ASK[..], &["-p", "main"]].concat();
+    agreed(&idle, "plan-defrag", &args, "gpuos.plan-defrag/1");
+}
+
+/// Holds the form of one answer against its file.
+fn agreed(site: &Site, name: &str, args: &[&str], schema: &str) {
+    let mut all = vec!["--json"];
+    all.extend(args);
+    let json = site.run(&all).json();
+    assert_eq!(json["schema"], schema, "{name}");
+    let mut lines = std::collections::BTreeSet::new();
+    shape(&json, "", &mut lines);
+    let text = lines
+        .into_iter()
+        .map(|line| line + "\n")
+        .collect::<String>();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/schemas/{name}.txt"));
+    if std::env::var_os("GPUOS_UPDATE_SCHEMAS").is_some() {
+        fs::write(&file, &text).unwrap();
+    }
+    let want = fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(text, want, "{name}: {}", file.display());
 }

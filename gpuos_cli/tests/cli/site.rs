@@ -48,6 +48,7 @@ impl Site {
              '-d show nodes') exec cat {dir}/nodes.txt ;;\n\
              '-d show jobs') exec cat {dir}/jobs.txt ;;\n\
              'show topology') exec cat {dir}/topology.txt ;;\n\
+             'show partitions') exec cat {dir}/partitions.txt ;;\n\
              'write batch_script'*) [ -f {dir}/script ] && exec cat {dir}/script ;;\n\
              esac\necho 'slurm_load: refused' >&2\nexit 1\n"
         );

@@ -201,6 +201,14 @@ pub fn solve(problem: &Problem<'_>, limits: Limits) -> Result<Plan, Impossible> 
 }
 
 impl Problem<'_> {
+    /// What preempting (`true`) or moving a job costs, by its index.
+    pub fn cost_of(&self, job: usize, preempt: bool) -> Cost {
+        let kind = if preempt { Kind::Preempt } else { Kind::Move };
+        self.jobs
+            .get(job)
+            .map_or_else(Cost::default, |job| self.cost(job, kind))
+    }
+
     /// What an action costs, in its parts.
     fn cost(&self, job: &Job, kind: Kind) -> Cost {
         let gpus = job.gpus();

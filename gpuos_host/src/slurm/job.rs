@@ -4,6 +4,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::expand;
 
 use super::node::{indices, split_entries};
+use super::preempt::seconds;
 use super::text::{Record, leading_number, mebibytes};
 
 /// What a job has on some nodes (all alike).
@@ -93,6 +94,8 @@ pub struct Job {
     pub eligible: String,
     /// Time limit.
     pub time_limit: String,
+    /// How long it has run, in seconds.
+    pub run_seconds: u64,
     /// What it has, by node.
     pub allocations: Vec<Allocation>,
     /// Where gpuos notes its decision.
@@ -174,6 +177,7 @@ impl Job {
             end: record.text("EndTime"),
             eligible: record.text("EligibleTime"),
             time_limit: record.text("TimeLimit"),
+            run_seconds: record.get("RunTime").and_then(seconds).unwrap_or(0),
             allocations: allocations(record),
             system_comment: record.text("SystemComment"),
             submit_line: record.text("SubmitLine"),

@@ -4,11 +4,13 @@
 mod config;
 mod job;
 mod node;
+mod preempt;
 mod text;
 
 pub use config::Running;
 pub use job::{Allocation, Job};
 pub use node::NodeRecord;
+pub use preempt::Preemption;
 pub use text::Record;
 
 use anyhow::{Result, bail};

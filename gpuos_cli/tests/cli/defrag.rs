@@ -1,0 +1,131 @@
+//! `gpuos plan --defrag`: preemptions and moves that would let a job start.
+
+use crate::site::Site;
+
+/// Four GPUs on one node, of which no node has so many free.
+pub const ASK: [&str; 5] = ["plan", "--gpus-per-node=4", "-x", "n4", "--defrag"];
+
+/// n4 is idle; n2 has one free GPU, and job 3 holds three of the others.
+pub fn site() -> Site {
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    site
+}
+
+/// Jobs of the partition high may preempt those of main.
+fn preempting() -> Site {
+    let site = site();
+    let (from, to) = (
+        "PreemptType             = (null)",
+        "PreemptType = preempt/partition_prio",
+    );
+    site.edit("config.txt", from, to);
+    site.edit("nodes.txt", "Partitions=main", "Partitions=main,high");
+    site.file(
+        "partitions.txt",
+        "PartitionName=main\n   Default=YES PriorityTier=1 PreemptMode=REQUEUE\n\n\
+         PartitionName=high\n   Default=NO PriorityTier=10 PreemptMode=OFF\n\n",
+    );
+    site
+}
+
+#[test]
+fn the_cheapest_move_is_shown_with_its_cost() {
+    let site = site();
+    let answer = site.run(&ASK);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    for words in [
+        "With 1 job out of its way it could start: 4 GPUs on 1 node (n2)",
+        "3 GPUs moved, 239 GiB of GPU memory copied",
+        "there is no cheaper way",
+        "Nothing was done.",
+        "Slurm preempts no job here",
+    ] {
+        assert!(answer.out.contains(words), "{words}:\n{}", answer.out);
+    }
+    let json = site.run(&[&ASK[..], &["--json"]].concat()).json();
+    let action = &json["actions"][0];
+    assert_eq!(
+        (&action["job"], &action["action"]),
+        (&"3".into(), &"move".into())
+    );
+    assert_eq!(
+        (&action["to"][0]["node"], &action["to"][0]["gpus"]),
+        (&"n4".into(), &3.into())
+    );
+    assert_eq!(
+        (&json["method"], &json["cost"]["gpus_moved"]),
+        (&"exact".into(), &3.into())
+    );
+    assert_eq!(
+        json["place"]["nodes"][0]["gpus"].as_array().unwrap().len(),
+        4
+    );
+    let none = site.run(&[&ASK[..], &["--no-moves"]].concat());
+    assert_eq!(none.code, 1, "{}", none.out);
+}
+
+#[test]
+fn only_those_are_preempted_whom_slurm_may_preempt() {
+    let site = preempting();
+    let ask = |more: &[&str]| site.run(&[&ASK[..], &["--json"], more].concat()).json();
+    // From the same partition nobody may be.
+    assert_eq!(ask(&["-p", "main"])["preemptable_jobs"], 0);
+    // Young jobs lose little, if only they start again quickly.
+    let high = ask(&["-p", "high", "--restart-seconds=0"]);
+    assert_eq!(high["preemptable_jobs"], 5, "{high}");
+    assert_eq!(
+        (&high["actions"][0]["job"], &high["actions"][0]["action"]),
+        (&"3".into(), &"preempt".into())
+    );
+    assert!(high["cost"]["gpu_hours_lost"].as_f64() > Some(0.0));
+    let high = ask(&["-p", "high"]);
+    assert_eq!(
+        high["actions"][0]["action"], "move",
+        "a restart takes longer than the copy"
+    );
+}
+
+#[test]
+fn what_fits_needs_nothing_and_what_it_cannot_plan_is_told() {
+    let site = site();
+    let fits = site.run(&["plan", "--gres=gpu:8", "--defrag"]);
+    assert!(
+        fits.code == 0 && fits.out.starts_with("It would start now"),
+        "{}",
+        fits.out
+    );
+    let never = site.run(&["plan", "--gres=gpu:8", "-N5", "--defrag"]);
+    assert_eq!(never.code, 1);
+    assert!(
+        never.out.contains("No set of preemptions and moves"),
+        "{}",
+        never.out
+    );
+    for (args, words) in [
+        (&["plan", "--gpus=30", "--defrag"][..], "--gpus-per-node=N"),
+        (
+            &["plan", "--gres=gpu:8", "-N2", "--exclusive", "--defrag"],
+            "--exclusive",
+        ),
+        (
+            &["plan", "--gres=gpu:8", "-N2", "-w", "n1", "--defrag"],
+            "--nodelist",
+        ),
+    ] {
+        let answer = site.run(args);
+        assert_eq!(answer.code, 1, "{args:?}");
+        assert!(
+            answer.err.contains(words),
+            "{args:?}: {}{}",
+            answer.err,
+            answer.out
+        );
+    }
+    let alone = site.run(&["plan", "--gres=gpu:8", "--no-moves"]);
+    assert!(
+        alone.code == 2 && alone.err.contains("--defrag"),
+        "{}",
+        alone.err
+    );
+}
