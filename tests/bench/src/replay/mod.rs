@@ -25,6 +25,9 @@ use jobs::{Job, Scale};
 use report::{Report, Run};
 use tally::{Judge, Tally};
 
+/// The most nodes of one job.
+const MOST_NODES: u32 = 32;
+
 /// A replay of 2,000 jobs of Philly's trace in the real slurmctld, stock and gpuos side by side.
 #[derive(Parser)]
 #[command(name = "gpuos-bench replay")]
@@ -79,7 +82,7 @@ pub fn run(options: &Options) -> Result<bool> {
         nodes: options.nodes,
         node_gpus: node_type.gpus as u32,
         gang_scale: 4,
-        most_nodes: options.leaf.min(options.nodes) as u32,
+        most_nodes: MOST_NODES.min(options.nodes as u32),
     };
     let mut leaf = options.leaf;
     if options.quick {
