@@ -8,6 +8,7 @@ mod figures;
 mod lab;
 mod layout;
 mod matrix;
+mod network;
 mod pages;
 mod plan;
 mod replay;

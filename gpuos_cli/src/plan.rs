@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
+use crate::network::{self, Network};
 use crate::reply::Reply;
 use crate::smaller::{changes, forecast};
 use crate::table::count;
@@ -20,24 +21,25 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let jobs = slurm::jobs(machine)?;
     let state = wanted.state(&site, &jobs);
     let mut planner = Planner::new(site.cluster.clone());
-    if args.defrag {
+    let mut traffic = network::traffic(&site, &jobs);
+    let mut asked = wanted.request.clone();
+    if let Some(wish) = asked.topology.as_mut().filter(|_| args.defrag) {
         // The level is what room is made for, so a place outside it is none.
-        let mut strict = wanted.request.clone();
-        if let Some(wish) = &mut strict.topology {
-            wish.required = true;
-        }
-        return match planner.plan(&state, &strict, 0) {
-            Ok(choice) => {
-                let choice = choice.clone();
-                Ok(fits(&site, &wanted, &choice, &state))
-            }
-            Err(_) => crate::defrag::run(machine, &site, &wanted, &jobs, args),
-        };
+        wish.required = true;
     }
-    let wait = match planner.plan(&state, &wanted.request, 0) {
+    // As select_gpuos does.
+    let skip = match &mut traffic {
+        Some(traffic) => traffic.best(&mut planner, &state, &asked),
+        None => 0,
+    };
+    let wait = match planner.plan(&state, &asked, skip) {
         Ok(choice) => {
             let choice = choice.clone();
-            return Ok(fits(&site, &wanted, &choice, &state));
+            let network = traffic.and_then(|mut traffic| network::of(&mut traffic, &choice));
+            return Ok(fits(&site, &wanted, &choice, &state, network.as_ref()));
+        }
+        Err(_) if args.defrag => {
+            return crate::defrag::run(machine, &site, &wanted, &jobs, args);
         }
         Err(wait) => wait,
     };
@@ -80,6 +82,7 @@ fn fits(
     wanted: &JobRequest,
     choice: &gpuos_core::plan::Choice,
     state: &[NodeState],
+    network: Option<&Network>,
 ) -> Reply {
     let said = sentence(choice, &wanted.request, &site.cluster);
     let free: usize = state
@@ -90,19 +93,24 @@ fn fits(
     let offering = state.iter().filter(|s| s.candidate && !s.free.is_empty());
     let nodes = offering.count();
     let text = format!(
-        "It would start now: {said}\n\n{}\nFree for such a job: {} on {}.\n{}",
+        "It would start now: {said}\n\n{}{}\nFree for such a job: {} on {}.\n{}",
         figures::table(choice, &site.cluster),
+        network.map(Network::text).unwrap_or_default(),
         count(free, "GPU"),
         count(nodes, "node"),
         notes(site)
     );
-    let json = json!({
+    let mut json = json!({
         "fits": true,
         "sentence": said,
         "place": figures::choice_json(choice, &site.cluster),
         "free_gpus": free,
         "notes": site.notes,
     });
+    // Only where gpuos.toml describes the network.
+    if let Some(network) = network {
+        json["network"] = network.json();
+    }
     Reply {
         schema: "gpuos.plan/1",
         json,

@@ -235,10 +235,19 @@ impl Engine {
             _ => (wanted.nodes, wanted.nodes),
         };
         self.records.states(&self.snapshot.states);
-        let mut skip = 0;
-        while skip < attempts {
+        let (mut tried, mut first) = (0, 0);
+        while tried < attempts {
             let Some(planner) = self.planner.as_mut() else {
                 break;
+            };
+            // The place with the most bandwidth beside the running gangs goes first, then all others.
+            if let (0, Some(traffic)) = (tried, &mut self.traffic) {
+                first = traffic.best(planner, &self.snapshot.states, request);
+            }
+            let skip = match tried {
+                0 => first,
+                n if n <= first => n - 1,
+                n => n,
             };
             let answer = planner.plan(&self.snapshot.states, request, skip);
             self.records.asked(request, skip, &answer);
@@ -255,12 +264,12 @@ impl Engine {
                     ) == 0
                     {
                         self.chosen.clone_from(choice);
-                        self.attempt = skip;
+                        self.attempt = tried;
                         return Offer::Taken;
                     }
-                    skip += 1;
+                    tried += 1;
                 }
-                Err(why) if skip == 0 => match fewer(&why) {
+                Err(why) if tried == 0 => match fewer(&why) {
                     // `-N 2-4` with room for three.
                     Some(fit) if fit >= range.0 && fit < request.max_nodes => {
                         (request.min_nodes, request.max_nodes) = (fit, fit);

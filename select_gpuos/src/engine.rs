@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, TryLockError};
 
+use gpuos_core::fabric::Traffic;
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
@@ -53,6 +55,8 @@ pub struct Engine {
     trusts_held: bool,
     pub(crate) settings: Settings,
     pub(crate) planner: Option<Planner>,
+    /// The gangs on the network, where gpuos.toml describes one.
+    pub(crate) traffic: Option<Traffic>,
     /// The choice that the last successful attempt followed.
     pub(crate) chosen: Choice,
     /// Which attempt that was, counted from 0.
@@ -113,6 +117,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         trusts_held: false,
         settings,
         planner: None,
+        traffic: None,
         chosen: Choice::default(),
         attempt: 0,
         pending: None,
@@ -191,6 +196,9 @@ pub fn job_ends(job: *mut c_void) {
             // SAFETY: the record that slurmctld is ending, under its job write lock.
             if let Some(job) = unsafe { Job::new(job, engine.layout) } {
                 engine.ledger.remove(job.id());
+                if let Some(traffic) = &mut engine.traffic {
+                    traffic.end(job.id());
+                }
             }
         }
     });
@@ -200,6 +208,7 @@ pub fn job_ends(job: *mut c_void) {
 pub fn forget_nodes() {
     with(|engine| {
         engine.planner = None;
+        engine.traffic = None;
         engine.snapshot.signatures.clear();
         engine.ledger.clear();
         engine.open_records();
@@ -216,6 +225,7 @@ pub fn reload() {
             engine.settings.announce(engine.release);
         }
         engine.planner = None;
+        engine.traffic = None;
         engine.open_records();
     });
 }
@@ -338,8 +348,12 @@ impl Engine {
         match unsafe { cluster::build(&self.source(), &self.settings) } {
             Ok(cluster) => {
                 self.records.model(&cluster);
+                self.traffic = self.settings.config.traffic(&cluster);
                 self.planner = Some(Planner::new(cluster));
                 self.snapshot.changed = false;
+                if self.traffic.is_some() {
+                    self.count_running();
+                }
                 true
             }
             Err(why) => {
@@ -351,7 +365,7 @@ impl Engine {
         }
     }
 
-    /// Counts what all running jobs hold: those that started before the layout was trusted.
+    /// Counts what all running jobs hold: those that started before the layout was trusted or the model made.
     fn count_running(&mut self) {
         let mut records = Vec::new();
         // SAFETY: called from job_test, under slurmctld's job lock; pushing an address does not unwind.
@@ -388,6 +402,28 @@ impl Engine {
                 memory_mib,
             })
         });
+        if self.traffic.is_some() {
+            self.note_traffic(record, job.id(), &held);
+        }
         self.ledger.set(job.id(), held);
+    }
+
+    /// Counts a job among the gangs on the network, if it has GPUs on several nodes.
+    fn note_traffic(&mut self, record: *mut c_void, id: u32, held: &[Held]) {
+        // SAFETY: as for the caller: Slurm's record of a job, under the job lock.
+        let gpus = unsafe { self.gpu_request(record) };
+        let selected = gpus.filter(|_| self.trust == Trust::Selection);
+        let on = |one: &Held| {
+            let bits = selected.and_then(|(_, gpus)| gpus.selected(one.node as usize));
+            // Empty = any of the node's.
+            (one.node, bits.map_or(GpuSet::EMPTY, |b| GpuSet(b.chunk(0))))
+        };
+        let nodes = match gpus {
+            Some(_) => held.iter().map(on).collect(),
+            None => Vec::new(),
+        };
+        if let Some(traffic) = &mut self.traffic {
+            traffic.start(id, nodes);
+        }
     }
 }

@@ -48,7 +48,10 @@ impl Engine {
     ///
     /// # Safety
     /// `record` is a live job record under slurmctld's job write lock.
-    unsafe fn gpu_request(&self, record: *mut c_void) -> Option<(Job<'static>, JobGres<'static>)> {
+    pub(crate) unsafe fn gpu_request(
+        &self,
+        record: *mut c_void,
+    ) -> Option<(Job<'static>, JobGres<'static>)> {
         let layout = self.layout;
         // SAFETY: by the caller; the layout was accepted by the self-check.
         unsafe {

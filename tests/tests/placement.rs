@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gpuos_lab::{Cgroup, LabSpec, Suite};
 use gpuos_tests::{Cluster, Setup, per_suite, show, skip};
 
-per_suite!(pairs, gangs, devices);
+per_suite!(pairs, gangs, uplinks, devices);
 
 /// Linked pairs of a `pairs-8` node that a set of GPUs holds whole.
 fn whole_pairs(gpus: &[usize]) -> usize {
@@ -229,6 +229,40 @@ fn seconds(cluster: &Cluster, time: &str) -> i64 {
 fn time_of(cluster: &Cluster, job: u32, key: &str) -> i64 {
     let text = cluster.show(job);
     seconds(cluster, gpuos_lab::field(&text, key).unwrap_or_default())
+}
+
+/// A gang goes where no other uses the uplinks, also after a reconfigure and until the other ends.
+fn uplinks(suite: &Suite) {
+    let mut setup = Setup::new("uplinks", suite);
+    setup.spec.nodes = 8.into();
+    setup.spec.gpuos_toml = Some(
+        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-8]\"\nnode-gbps = 25\n\
+         nodes-per-switch = 2\nfanout = [2, 2]\noversubscription = [4, 4]\n"
+            .into(),
+    );
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let place = |options: &[&str]| {
+        let job = cluster.start(&[&["-N4", "--gpus-per-node=4"], options].concat());
+        let nodes: Vec<String> = cluster.planned(job).into_keys().collect();
+        cluster.cancel(&[job]);
+        nodes
+    };
+    // Two leaves of the first half are joined by its uplinks only.
+    let other = cluster.start(&["-N2", "-w", "n1,n3", "--gpus-per-node=4"]);
+    assert_eq!(place(&[]), ["n5", "n6", "n7", "n8"]);
+    assert_eq!(place(&["--gpuos-placement=pack"]), ["n1", "n2", "n3", "n4"]);
+    cluster.lab.reconfigure().expect("reconfigures");
+    assert_eq!(place(&[]), ["n5", "n6", "n7", "n8"]);
+    // On the same nodes, and no longer a gang's: two jobs of one node each.
+    cluster.cancel(&[other]);
+    cluster.drained();
+    for node in ["n1", "n3"] {
+        cluster.start(&["-w", node, "--gres=gpu:4"]);
+    }
+    assert_eq!(place(&[]), ["n1", "n2", "n3", "n4"]);
+    cluster.drained();
 }
 
 /// What the job sees and may open is what Slurm says and what was planned.

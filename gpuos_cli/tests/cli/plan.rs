@@ -60,3 +60,31 @@ fn plan_says_where_or_why_not() {
     let excluded = site.run(&["plan", "--gpus-per-node=8", "-x", "n2,n4"]);
     assert_eq!(excluded.code, 1, "{}", excluded.out);
 }
+
+#[test]
+fn plan_says_what_the_network_gives_beside_the_jobs_that_run() {
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    let gang = ["plan", "--gpus-per-node=1", "-N2", "--json"];
+    let plain = site.run(&gang).json();
+    assert!(plain.get("network").is_none(), "{plain}");
+    // A job runs over n1 and n2, and the only free GPUs are on n2 and n4.
+    site.file(
+        "gpuos.toml",
+        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-4]\"\n\
+         nodes-per-switch = 1\nfanout = [4]\noversubscription = [16]\n",
+    );
+    let json = site.run(&gang).json();
+    let network = &json["network"];
+    let gbps = |key: &str| network[key].as_f64().unwrap();
+    assert!(gbps("beside_running_gbps") < gbps("alone_gbps"), "{json}");
+    assert!(network["narrowest_link"].is_string(), "{json}");
+    let said = site.run(&gang[..3]).out;
+    assert!(
+        said.contains(" GB/s beside the jobs that run; the narrowest link is "),
+        "{said}"
+    );
+    // One node needs no network.
+    let one = site.run(&["plan", "--gpus=1", "--json"]).json();
+    assert!(one.get("network").is_none(), "{one}");
+}

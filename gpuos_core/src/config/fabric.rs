@@ -185,6 +185,11 @@ impl FabricConfig {
         all.flat_map(|(nodes, place)| nodes.iter().map(move |node| (node.as_str(), place)))
     }
 
+    /// Whether there are `[[fabric.net]]` tables.
+    pub fn has_nets(&self) -> bool {
+        !self.nets.is_empty()
+    }
+
     fn islands(&self, index: &HashMap<&str, usize>) -> Vec<Island> {
         let alone = self.nets.iter().filter(|net| !net.is_nvlink()).count() == 1;
         let island = |net: &NetConfig| net.island(index, alone);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
-use crate::fabric::Net;
+use crate::fabric::{Net, Traffic};
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
 
@@ -219,6 +219,13 @@ impl Config {
     /// None that [`Config::cluster`] would not have found.
     pub fn net(&self, cluster: &Cluster) -> Result<Net, ConfigError> {
         self.fabric.net(&self.file, cluster)
+    }
+
+    /// The gangs on the network that `[[fabric.net]]` describes, none yet; `None` without such a
+    /// table.
+    pub fn traffic(&self, cluster: &Cluster) -> Option<Traffic> {
+        let net = self.fabric.has_nets().then(|| self.net(cluster).ok());
+        net.flatten().map(Traffic::new)
     }
 
     fn checked(&self, rule: &Rule, facts: &NodeFacts) -> Result<Arc<NodeType>, ConfigError> {

@@ -10,7 +10,8 @@
 //!   running gangs were promised counted in ([`Net::bandwidth`], [`Promises`]);
 //! - nested domains for the planner's search, whatever the kind ([`Net::fabric`]);
 //! - compact sets of nodes where domains are too coarse ([`Net::compact`]), the best of several
-//!   choices ([`Net::refine`]), and the best set of all ([`Net::best_set`]).
+//!   choices ([`Net::refine`]), and the best set of all ([`Net::best_set`]);
+//! - with [`Traffic`] on top, what the planner's choices are worth beside the running gangs.
 //!
 //! All figures are whole hundredths of GB/s per direction, so that every machine decides alike.
 
@@ -21,10 +22,12 @@ mod levels;
 mod route;
 mod search;
 mod torus;
+mod traffic;
 
 pub use bandwidth::{Promise, Promises, Scratch};
 pub use kinds::{Dragonfly, Graph, GraphLink, Island, Kind, MAX_GRAPH_SWITCHES, Tree, Uplink};
 pub use search::Compact;
+pub use traffic::Traffic;
 
 use crate::gpuset::GpuSet;
 use crate::model::Fabric;
