@@ -8,7 +8,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::fit::{Found, Places, could_fit, places};
-use super::{Action, Impossible, Kind, Limits, Method, Plan, Problem};
+use super::{Action, Domains, Impossible, Kind, Limits, Method, Plan, Problem};
+
+/// Nodes and jobs that are looked at in all sets together: on a large cluster fewer sets are tried.
+const WORK: u32 = 50_000_000;
 
 /// One thing that may be done.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,13 +26,14 @@ struct Choice {
 /// The cheapest set, or the bounded one if that costs no more or nothing cheaper was found in time.
 pub fn solve(
     problem: &Problem<'_>,
+    domains: &Domains,
     limits: Limits,
     bounded: Option<Plan>,
 ) -> Result<Plan, Impossible> {
     let most = bounded.as_ref().map_or(u64::MAX, |plan| plan.cost.total);
     let mut known = true;
     let mut kinds = vec![None; problem.jobs.len()];
-    if let Some(plan) = attempt(problem, &kinds, limits.steps, &mut known) {
+    if let Some(plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
         return Ok(plan);
     }
     let mut choices = Vec::new();
@@ -51,6 +55,9 @@ pub fn solve(
     if let Some(first) = choices.first() {
         heap.push(Reverse((first.cost, vec![0])));
     }
+    let most_sets = limits
+        .sets
+        .min(WORK / (1 + problem.free.len() + problem.jobs.len()) as u32);
     let mut sets = 0;
     while let Some(Reverse((cost, set))) = heap.pop() {
         if cost >= most {
@@ -58,7 +65,7 @@ pub fn solve(
             break;
         }
         sets += 1;
-        if sets > limits.sets {
+        if sets > most_sets {
             return finish(bounded, Method::Bounded);
         }
         let Some(&last) = set.last() else { continue };
@@ -82,7 +89,7 @@ pub fn solve(
         if twice {
             continue;
         }
-        if let Some(mut plan) = attempt(problem, &kinds, limits.steps, &mut known) {
+        if let Some(mut plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
             if !known {
                 plan.method = Method::Bounded;
             }
@@ -104,14 +111,15 @@ fn finish(bounded: Option<Plan>, method: Method) -> Result<Plan, Impossible> {
 /// The plan of one set, if it works; `known` becomes false when that could not be found out.
 fn attempt(
     problem: &Problem<'_>,
+    domains: &Domains,
     kinds: &[Option<Kind>],
     steps: u32,
     known: &mut bool,
 ) -> Option<Plan> {
-    if !could_fit(problem, kinds) {
+    if !could_fit(problem, domains, kinds) {
         return None;
     }
-    match places(problem, kinds, steps) {
+    match places(problem, domains, kinds, steps) {
         Found::Yes(places) => Some(plan(problem, kinds, places, Method::Exact)),
         Found::No => None,
         Found::Unknown => {

@@ -1,6 +1,6 @@
 //! Whether the gang and all moved jobs find places once some jobs are gone.
 
-use super::{Gang, Kind, Problem};
+use super::{Domains, Gang, Kind, Problem};
 use crate::model::NO_DOMAIN;
 
 /// Places for a set of actions.
@@ -22,16 +22,14 @@ pub enum Found {
 }
 
 /// Whether the gang would fit if nothing had to be moved anywhere: a cheap test that must hold.
-pub fn could_fit(problem: &Problem<'_>, kinds: &[Option<Kind>]) -> bool {
+pub fn could_fit(problem: &Problem<'_>, domains: &Domains, kinds: &[Option<Kind>]) -> bool {
     let free = problem.freed(kinds);
     let gang = &problem.gang;
-    let mut domains = problem.domains(gang.level).into_iter();
-    domains.any(|nodes| {
-        let nodes = nodes.into_iter();
-        nodes
-            .filter(|&node| able(problem, gang, &free, node))
-            .count()
-            >= gang.nodes as usize
+    domains.at(gang.level).iter().any(|nodes| {
+        let able = nodes
+            .iter()
+            .filter(|&&node| able(problem, gang, &free, node));
+        able.count() >= gang.nodes as usize
     })
 }
 
@@ -40,7 +38,12 @@ fn able(problem: &Problem<'_>, gang: &Gang, free: &[u32], node: usize) -> bool {
 }
 
 /// Looks for places.
-pub fn places(problem: &Problem<'_>, kinds: &[Option<Kind>], steps: u32) -> Found {
+pub fn places(
+    problem: &Problem<'_>,
+    domains: &Domains,
+    kinds: &[Option<Kind>],
+    steps: u32,
+) -> Found {
     let mut movers: Vec<usize> = (0..problem.jobs.len())
         .filter(|&job| kinds[job] == Some(Kind::Move))
         .collect();
@@ -48,15 +51,17 @@ pub fn places(problem: &Problem<'_>, kinds: &[Option<Kind>], steps: u32) -> Foun
     movers.sort_by_key(|&job| (u64::MAX - problem.jobs[job].gpus(), job));
     let mut search = Search {
         problem,
+        domains,
         free: problem.freed(kinds),
         movers,
         steps,
         gang: Vec::new(),
         moved: Vec::new(),
     };
-    for nodes in problem.domains(problem.gang.level) {
+    for nodes in domains.at(problem.gang.level) {
         let mut able: Vec<usize> = nodes
-            .into_iter()
+            .iter()
+            .copied()
             .filter(|&node| able(problem, &problem.gang, &search.free, node))
             .collect();
         if able.len() < problem.gang.nodes as usize {
@@ -80,6 +85,7 @@ pub fn places(problem: &Problem<'_>, kinds: &[Option<Kind>], steps: u32) -> Foun
 
 struct Search<'a> {
     problem: &'a Problem<'a>,
+    domains: &'a Domains,
     free: Vec<u32>,
     movers: Vec<usize>,
     steps: u32,
@@ -143,9 +149,10 @@ impl Search<'_> {
         let job = &problem.jobs[index];
         let mut shares: Vec<u32> = job.shares.iter().map(|share| share.1).collect();
         shares.sort_unstable_by(|a, b| b.cmp(a));
-        for nodes in problem.domains(job.level) {
+        for nodes in self.domains.at(job.level) {
             let mut nodes: Vec<usize> = nodes
-                .into_iter()
+                .iter()
+                .copied()
                 .filter(|&node| problem.allows(job.class, node))
                 .collect();
             nodes.sort_by_key(|&node| (self.free[node], node));
