@@ -206,14 +206,14 @@ impl Cluster {
         let id = format!("JobId={job}");
         self.run("scontrol", &["update", &id, "Comment=saved"]);
         self.lab.wait_saved().expect("saves");
-        assert!(self.lab.kill_slurmctld(9).expect("dies"));
+        self.end_slurmctld(9);
         self.lab.start_slurmctld().expect("starts");
         self.ready();
     }
 
     /// Ends slurmctld in order and starts it again.
     pub fn restart_slurmctld(&self) {
-        assert!(self.lab.kill_slurmctld(15).expect("ends"));
+        self.end_slurmctld(15);
         self.lab.start_slurmctld().expect("starts");
         self.ready();
     }
@@ -227,6 +227,15 @@ impl Cluster {
     pub fn recording(&self) -> Recording {
         let bytes = std::fs::read(self.ring()).expect("slurmctld makes it at its start");
         record::read(&bytes).expect("a recording")
+    }
+
+    /// Waits for its pid too: that of a 26.05 which a reconfigure has just put in place of the old one is
+    /// not known at once.
+    fn end_slurmctld(&self, signal: i32) {
+        self.until("slurmctld runs and ends", || {
+            let ended = self.lab.kill_slurmctld(signal).expect("ends");
+            ended.then_some(())
+        });
     }
 
     /// `scontrol show job -d` of this job alone, also of the first of an array or het job.
