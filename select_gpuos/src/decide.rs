@@ -35,9 +35,6 @@ impl Engine {
         if job.id() == 0 {
             return None;
         }
-        // Any job's turn will do, one without GPUs too.
-        // SAFETY: as above.
-        unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
         // SAFETY: as above.
         let requested = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
         // Several GPU types in one request are left to Slurm.
@@ -53,6 +50,8 @@ impl Engine {
         if !self.settings.config.slurm.steer {
             return None;
         }
+        // SAFETY: as above.
+        unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
         let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
             log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
             JobOptions::default()

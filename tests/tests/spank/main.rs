@@ -1,13 +1,18 @@
 //! `--gpuos-*` from the command line to slurmctld and to the job: spank_gpuos and job_submit_gpuos in
 //! real Slurm clusters of every release at hand.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod lab;
+mod rank_file;
+
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
-use gpuos_lab::{Lab, LabSpec, Select, Suite};
+use gpuos_lab::{Lab, Suite};
 use gpuos_tests::{per_suite, plugins, skip};
+use lab::{carried, no_node_is_drained, queue, up, with};
 use object::{Object, ObjectSymbol};
+use rank_file::rank_file;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -60,83 +65,6 @@ fn plugins_export_what_they_use_and_nothing_else() {
             "plugin_version"
         ]
     );
-}
-
-/// Four nodes with GPUs in pairs, two under each leaf switch; stock selection.
-fn up(suite: &Suite, job_submit: bool, plugins: &Path) -> Option<Lab> {
-    let spec = LabSpec {
-        nodes: 4.into(),
-        node_type: "pairs-8".into(),
-        suite: suite.clone(),
-        select: Select::Installed {
-            plugin_dir: plugins.to_path_buf(),
-            own_dir: true,
-        },
-        topology_conf: Some(LabSpec::tree_topology(
-            &["n1", "n2", "n3", "n4"].map(String::from),
-            2,
-        )),
-        slurm_conf_extra: vec!["SlurmdDebug=debug".into(), "PrologFlags=Alloc".into()],
-        spank: true,
-        job_submit,
-        ..LabSpec::unique("spank")
-    };
-    match Lab::up(&spec, &mut |_| ()) {
-        Ok(lab) => Some(lab),
-        Err(e) if e.is_environment() => {
-            skip(&format!("gpuos options on {suite}"), &e.to_string());
-            None
-        }
-        Err(e) => panic!("{e}"),
-    }
-}
-
-/// Output of a command with variables set; the exit code with both streams.
-fn with(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) -> (i32, String) {
-    let mut command = lab.command(program).expect("the lab is up");
-    for name in [
-        "GPUOS",
-        "GPUOS_TOPOLOGY",
-        "GPUOS_PLACEMENT",
-        "GPUOS_SHAPE",
-        "GPUOS_PROFILE",
-        "SLURM_EXIT_ERROR",
-    ] {
-        command.env_remove(name);
-    }
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command
-        .envs(variables.iter().copied())
-        .args(args)
-        .current_dir("/tmp")
-        .output()
-        .expect("runs");
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (status.code().unwrap_or(-1), text(stdout) + &text(stderr))
-}
-
-fn queue(lab: &Lab) -> String {
-    lab.run("squeue", &["-h", "-o", "%i %T"]).expect("squeue")
-}
-
-/// The options that reached slurmctld, as a job's prolog is told of them.
-fn carried(lab: &Lab, variables: &[(&str, &str)], program: &str, args: &[&str]) -> Vec<String> {
-    let seen = lab.dir().join("work/prolog");
-    let _ = std::fs::remove_file(&seen);
-    let (code, text) = with(lab, variables, program, args);
-    assert_eq!(code, 0, "{text}");
-    let text = std::fs::read_to_string(&seen).unwrap_or_default();
-    let prefix = "SPANK__SLURM_SPANK_OPTION_gpuos_";
-    let mut options: Vec<String> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(prefix))
-        .map(String::from)
-        .collect();
-    options.sort();
-    options
 }
 
 fn options(suite: &Suite) {
@@ -272,11 +200,6 @@ fn options(suite: &Suite) {
     assert_eq!(carried(&lab, &[], "sbatch", outer), [""; 0]);
     no_node_is_drained(&lab);
     lab.down().expect("goes down");
-}
-
-fn no_node_is_drained(lab: &Lab) {
-    assert_eq!(lab.run("sinfo", &["-h", "-R"]).expect("sinfo"), "");
-    lab.wait_ready(LIMIT).expect("all nodes take jobs");
 }
 
 const SHOW: &str =
@@ -512,121 +435,6 @@ fn checks(suite: &Suite) {
         "{log}"
     );
     assert!(lab.slurmctld_pid().is_some());
-    lab.down().expect("goes down");
-}
-
-/// The rank file: in the batch script and in each step that is the whole job, for an ordinary user's
-/// eyes too, and gone when they have ended.
-fn rank_file(suite: &Suite) {
-    let Some(lab) = up(suite, false, plugins::built()) else {
-        return;
-    };
-    // n1 and n3 share a switch, so do n2 and n4: the order is the fabric's, not that of the names.
-    let tree = "SwitchName=leaf1 Nodes=n[1,3]\nSwitchName=leaf2 Nodes=n[2,4]\nSwitchName=top Switches=leaf[1-2]\n";
-    lab.write_conf("topology.conf", tree).expect("writes");
-    lab.restart().expect("restarts");
-    let show = lab.dir().join("work/ranks.sh");
-    let script = "#!/bin/sh\n\
-        echo \"$1 $SLURMD_NODENAME $GPUOS_RANK_FILE $(stat -c %a \"$GPUOS_RANK_FILE\" 2>&1)\"\n\
-        rank=$(awk -v node=\"$SLURMD_NODENAME\" '$1 == \"#node\" && $3 == node { print $2 }' \"$GPUOS_RANK_FILE\")\n\
-        first=$(awk '$1 == \"#node\" && $2 == 0 { print $3 }' \"$GPUOS_RANK_FILE\")\n\
-        echo \"$1 $SLURMD_NODENAME is node $rank after $first\"\n\
-        grep -v '^#gpus' \"$GPUOS_RANK_FILE\" | sed \"s/^/$1 $SLURMD_NODENAME: /\"\n";
-    std::fs::write(&show, script).expect("writes");
-    std::fs::set_permissions(&show, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("chmod");
-    let show = show.display();
-    let run = format!(
-        "{show} batch; srun {show} step; srun -N1 -n1 {show} part; \
-         echo shape=$GPUOS_JOB_SHAPE; echo end"
-    );
-    let options = ["-N4", "--gpus-per-node=2", "--gpuos-shape=tp2:pp2:dp2"];
-    let job = lab.sbatch(&options, &run).expect("submits");
-    let text = lab.wait_output(job, "end", LIMIT).expect("runs");
-    assert!(text.contains("shape=tp2:pp2:dp2"), "{text}");
-    let of = |who: &str| {
-        let mut lines = text.lines().filter_map(|line| line.strip_prefix(who));
-        let lines: Vec<String> = lines.by_ref().map(String::from).collect();
-        lines
-    };
-    for who in [
-        "batch n1: ",
-        "step n1: ",
-        "step n2: ",
-        "step n3: ",
-        "step n4: ",
-    ] {
-        let lines = of(who);
-        assert_eq!(lines.len(), 1 + 4 + 8, "{who}{text}");
-        assert_eq!(
-            lines[..5],
-            [
-                "# gpuos ranks, shape tp2:pp2:dp2",
-                "#node 0 n1",
-                "#node 1 n3",
-                "#node 2 n2",
-                "#node 3 n4"
-            ],
-            "{text}"
-        );
-        assert!(lines[5].starts_with("rank 0=n1 slot=0:*"), "{text}");
-        assert!(lines[7].starts_with("rank 2=n3 slot=0:*"), "{text}");
-        assert!(lines[12].starts_with("rank 7=n4 slot=0:*"), "{text}");
-    }
-    let files: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("batch n") || line.starts_with("step n"))
-        .filter(|line| line.contains(" /run/gpuos/"))
-        .filter_map(|line| line.split(' ').nth(2))
-        .collect();
-    assert_eq!(files.len(), 5, "{text}");
-    assert!(
-        text.lines()
-            .any(|line| line.starts_with("batch n1 /run/gpuos/ranks.") && line.ends_with(" 644")),
-        "{text}"
-    );
-    // The lines of docs/gangs.md for torchrun.
-    for line in [
-        "step n1 is node 0 after n1",
-        "step n3 is node 1 after n1",
-        "step n2 is node 2 after n1",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
-    // A step that is a part of the job has none.
-    assert!(text.contains("part n1  "), "{text}");
-    lab.wait_job(job, &["COMPLETED"], LIMIT).expect("ends");
-    let again = lab
-        .sbatch(
-            &["-N1"],
-            &format!(
-                "ls {} 2>&1; echo none=$GPUOS_RANK_FILE; echo end",
-                files.join(" ")
-            ),
-        )
-        .expect("submits");
-    let text = lab.wait_output(again, "end", LIMIT).expect("runs");
-    assert_eq!(text.matches("No such file").count(), 5, "{text}");
-    assert!(text.contains("none=\n"), "{text}");
-    // An srun of its own, and one in salloc.
-    let whole: &[&str] = &[
-        "-N2",
-        "-n2",
-        "-wn1,n3",
-        "--gpus-per-node=2",
-        "--gpuos-shape=tp2:dp2",
-    ];
-    let show = show.to_string();
-    let (code, text) = with(&lab, &[], "srun", &[whole, &[&show, "srun"]].concat());
-    assert!(code == 0 && text.contains("srun n3: rank 3=n3"), "{text}");
-    let (code, text) = with(
-        &lab,
-        &[],
-        "salloc",
-        &[whole, &["-Q", "srun", &show, "step"]].concat(),
-    );
-    assert!(code == 0 && text.contains("step n3: rank 3=n3"), "{text}");
-    no_node_is_drained(&lab);
     lab.down().expect("goes down");
 }
 
