@@ -329,7 +329,8 @@ fn write_ledger_scripts(cluster: &Cluster) {
 /// The ledger shows of each node of a job what Slurm gave it there.
 fn ledger_is_right(cluster: &Cluster) {
     let beside = cluster.start(&["--gres=gpu:3", "-w", "n1"]);
-    let job = cluster.start(&["--gres=gpu:2", "-w", "n1,n2", "-N2"]);
+    // All that is free: equal shares would be the same GPUs on both nodes.
+    let job = cluster.start(&["--gpus=13", "-w", "n1,n2", "-N2"]);
     let gpus = cluster.gpus(job);
     cluster.until("both nodes stand in the ledger", || {
         let ledger = read_ledger(cluster);
