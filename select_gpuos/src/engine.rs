@@ -19,7 +19,7 @@ use crate::ledger::{Held, Ledger};
 use crate::note::Pending;
 use crate::reasons::Reasons;
 use crate::records::Records;
-use crate::registration::{KeptOut, Registration};
+use crate::registration::{self, KeptOut, Registration};
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
@@ -240,7 +240,7 @@ impl Engine {
     /// Takes nodes out of a GPU job's candidates that slurmctld does not know well enough yet; also when it
     /// asks for the time of a start, lest backfill plan a start that is then refused.
     fn keep_out<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
-        if !self.settings.config.slurm.steer {
+        if !self.settings.config.slurm.steer || !registration::matters(self.release) {
             return None;
         }
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
@@ -252,8 +252,8 @@ impl Engine {
             if asked.items().is_empty() {
                 return None;
             }
-            let (release, source) = (self.release, self.source());
-            self.registration.keep_out(release, &source, candidates)
+            let source = self.source();
+            self.registration.keep_out(&source, candidates)
         }
     }
 

@@ -15,6 +15,11 @@ use crate::snapshot::Source;
 /// The first release that saves the topology of GRES.
 const SAVED_SINCE: Release = Release::new(23, 2, 0);
 
+/// Whether this release starts jobs on nodes that it does not know yet.
+pub fn matters(release: Release) -> bool {
+    release < SAVED_SINCE
+}
+
 /// What is known of one node.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Known {
@@ -65,13 +70,9 @@ impl Registration {
     /// The caller holds slurmctld's node write lock for `'a`, and the layout was accepted.
     pub unsafe fn keep_out<'a>(
         &mut self,
-        release: Release,
         source: &Source<'_>,
         candidates: Bitmap<'a>,
     ) -> Option<KeptOut<'a>> {
-        if release >= SAVED_SINCE {
-            return None;
-        }
         let count = source.table.len();
         self.known.resize(count, Known::Nothing);
         let mut nodes = Vec::new();
