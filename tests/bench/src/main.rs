@@ -44,12 +44,8 @@ struct Options {
     /// Folder for bench.json and bench.svg.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
-    /// The probe, built from tests/bench/probe.
-    #[arg(long, env = "GPUOS_BENCH_PROBE")]
-    probe: PathBuf,
-    /// gpuos's select plugin, an optimised build.
-    #[arg(long, env = "GPUOS_BENCH_PLUGIN")]
-    plugin: PathBuf,
+    #[command(flatten)]
+    files: Files,
 }
 
 fn main() -> ExitCode {
@@ -109,12 +105,8 @@ fn skipped(why: &anyhow::Error) -> bool {
 
 fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
     let begin = Instant::now();
-    let files = Files {
-        probe: options.probe.clone(),
-        plugin: options.plugin.clone(),
-    };
-    let peers =
-        [Who::Stock, Who::Gpuos].map(|who| Peer::up(who, suite, cluster, options.flat, &files));
+    let peers = [Who::Stock, Who::Gpuos]
+        .map(|who| Peer::up(who, suite, cluster, options.flat, &options.files));
     let [stock, gpuos] = peers;
     let mut peers = [stock?, gpuos?];
     let mut run = Run {

@@ -23,10 +23,13 @@ pub enum Who {
 }
 
 /// Shared objects that were built for the benchmark.
+#[derive(clap::Args)]
 pub struct Files {
-    /// The probe.
+    /// The probe, built from tests/bench/probe.
+    #[arg(long, env = "GPUOS_BENCH_PROBE")]
     pub probe: PathBuf,
-    /// gpuos's select plugin.
+    /// gpuos's select plugin, an optimised build.
+    #[arg(long, env = "GPUOS_BENCH_PLUGIN")]
     pub plugin: PathBuf,
 }
 

@@ -63,12 +63,8 @@ pub struct Options {
     /// Folder for replay.json.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
-    /// The probe, built from tests/bench/probe.
-    #[arg(long, env = "GPUOS_BENCH_PROBE")]
-    probe: PathBuf,
-    /// gpuos's select plugin, an optimised build.
-    #[arg(long, env = "GPUOS_BENCH_PLUGIN")]
-    plugin: PathBuf,
+    #[command(flatten)]
+    files: Files,
 }
 
 /// Replays on every release that was asked for; false: a goal was missed and `--check` given.
@@ -140,14 +136,15 @@ fn replay(
     jobs: &[Job],
     judge: &mut Judge,
 ) -> Result<Run> {
-    let files = Files {
-        probe: options.probe.clone(),
-        plugin: options.plugin.clone(),
-    };
     let mut sides = Vec::new();
     for who in [Who::Stock, Who::Gpuos] {
         sides.push(Side {
-            peer: Peer::start(who, suite, spec(scale, leaf, &options.node_type), &files)?,
+            peer: Peer::start(
+                who,
+                suite,
+                spec(scale, leaf, &options.node_type),
+                &options.files,
+            )?,
             tally: Tally::new(jobs.len()),
             samples: Vec::new(),
             running: Vec::new(),
