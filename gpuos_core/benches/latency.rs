@@ -6,10 +6,10 @@
 //! that it runs on; nothing is asserted about them but that no decision allocates. A decision
 //! during which the kernel gave the processor to another program is asked again and not counted.
 
+#[path = "../tests/counting/mod.rs"]
+mod counting;
 mod load;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,35 +17,6 @@ use std::time::{Duration, Instant};
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
 use load::support::{nvswitch, pairs, request, wish};
 use load::{Fill, Random};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `realloc`; the memory is the system's.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Durations of one kind of decision, sorted.
 struct Times(Vec<Duration>);
@@ -92,11 +63,11 @@ fn measure(
             }
             loop {
                 let quiet = interruptions();
-                let before = ALLOCATIONS.get();
+                let before = counting::allocations();
                 let start = Instant::now();
                 let placed_now = black_box(planner.decide(black_box(request), None, 0)).is_ok();
                 let time = start.elapsed();
-                let allocated = ALLOCATIONS.get() - before;
+                let allocated = counting::allocations() - before;
                 if interruptions() == quiet {
                     // A refusal may carry names.
                     placed += usize::from(placed_now);

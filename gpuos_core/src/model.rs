@@ -86,6 +86,21 @@ pub struct Nic {
     pub links: Vec<Link>,
 }
 
+impl Nic {
+    /// How far the adapter is from a GPU, in the order of `nvidia-smi topo -m`; last where no link is known.
+    fn distance(&self, gpu: usize) -> u8 {
+        match self.links.get(gpu) {
+            Some(Link::Same | Link::Nv(_)) => 0,
+            Some(Link::Pix) => 1,
+            Some(Link::Pxb) => 2,
+            Some(Link::Phb) => 3,
+            Some(Link::Node) => 4,
+            Some(Link::Sys) => 5,
+            None => 6,
+        }
+    }
+}
+
 /// What all nodes of one kind have in common.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeType {
@@ -129,6 +144,12 @@ impl NodeType {
     /// Link between two GPUs. Panics on indices past [`NodeType::gpus`].
     pub fn link(&self, a: usize, b: usize) -> Link {
         self.links[a * self.gpus + b]
+    }
+
+    /// Whether no adapter of the node is nearer to the GPU than `nic` is.
+    pub fn is_nearest(&self, nic: &Nic, gpu: usize) -> bool {
+        let mine = nic.distance(gpu);
+        self.nics.iter().all(|other| mine <= other.distance(gpu))
     }
 }
 

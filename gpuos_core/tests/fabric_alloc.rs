@@ -1,48 +1,13 @@
 //! Bandwidth and promises allocate nothing after the first calls: they run inside slurmctld's
 //! locks. This test has a binary of its own, because it counts allocations.
 
+mod counting;
 mod plan_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting::allocations;
 use gpuos_core::fabric::{Compact, Net, Promises, Scratch, Uplink};
 use gpuos_core::gpuset::GpuSet;
 use plan_support::*;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`; the memory is the system's.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 fn work(net: &Net, promises: &mut Promises, scratch: &mut Scratch, compact: &mut Compact) -> u64 {
     let mut sum = 0;
@@ -68,9 +33,9 @@ fn nothing_is_allocated_once_warm() {
     let (mut promises, mut scratch) = (Promises::new(&net), Scratch::new(&net));
     let mut compact = Compact::default();
     let first = work(&net, &mut promises, &mut scratch, &mut compact);
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     let again = work(&net, &mut promises, &mut scratch, &mut compact);
-    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(allocations(), before);
     assert_eq!(again, first);
     assert!(promises.is_empty());
 }

@@ -18,6 +18,12 @@ fn facts(count: usize) -> Vec<NodeFacts> {
     (1..=count).map(node).collect()
 }
 
+/// Names of the levels, narrowest first.
+fn levels(cluster: &Cluster) -> Vec<&str> {
+    let levels = cluster.fabric.levels.iter();
+    levels.map(|level| level.name.as_str()).collect()
+}
+
 fn site(text: &str, nodes: usize) -> (Cluster, Net) {
     let config = Config::parse(text, "gpuos.toml").unwrap_or_else(|error| panic!("{error}"));
     let cluster = config.cluster(&facts(nodes), None);
@@ -205,13 +211,7 @@ fn hypercube() {
             }
         }
     }
-    let levels: Vec<&str> = cluster
-        .fabric
-        .levels
-        .iter()
-        .map(|l| l.name.as_str())
-        .collect();
-    assert_eq!(levels, ["cube1", "cube2", "cube3"]);
+    assert_eq!(levels(&cluster), ["cube1", "cube2", "cube3"]);
 }
 
 #[test]
@@ -297,13 +297,7 @@ fn islands_of_different_kinds() {
          nodes-per-switch = 4\n";
     let (cluster, net) = site(text, 26);
     nested(&cluster);
-    let levels: Vec<&str> = cluster
-        .fabric
-        .levels
-        .iter()
-        .map(|l| l.name.as_str())
-        .collect();
-    assert_eq!(levels, ["leaf", "block2", "island"]);
+    assert_eq!(levels(&cluster), ["leaf", "block2", "island"]);
     assert_eq!(
         place(&cluster, 23),
         ["leaf:new-leaf2", "block2:new-leaf2", "island:new"]

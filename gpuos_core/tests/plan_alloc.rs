@@ -1,48 +1,13 @@
 //! Planning allocates nothing once every form of request was seen: it runs inside slurmctld's
 //! locks. This test has a binary of its own, because it counts allocations.
 
+mod counting;
 mod plan_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting::allocations;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
 use plan_support::*;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`; the memory is the system's.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 #[test]
 fn planning_allocates_nothing() {
@@ -100,28 +65,21 @@ fn planning_allocates_nothing() {
             state.free = GpuSet(0xff & !busy);
         }
         for request in &requests {
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             // A refusal carries names: only choices must be free of allocations.
             let planned = planner.plan(&state, request, round % 3).is_ok();
             if planned && round > 0 {
-                assert_eq!(ALLOCATIONS.get(), before, "round {round}: {request:?}");
+                assert_eq!(allocations(), before, "round {round}: {request:?}");
                 choices += 1;
             }
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             let planned = planner.decide(request, Some(&some), round % 3).is_ok();
             if planned && round > 0 {
-                assert_eq!(
-                    ALLOCATIONS.get(),
-                    before,
-                    "round {round}, some: {request:?}"
-                );
+                assert_eq!(allocations(), before, "round {round}, some: {request:?}");
             }
-            let before = ALLOCATIONS.get();
+            let before = allocations();
             planner.future(&state, request, 0);
-            assert!(
-                round == 0 || ALLOCATIONS.get() == before,
-                "future: {request:?}"
-            );
+            assert!(round == 0 || allocations() == before, "future: {request:?}");
         }
     }
     assert!(choices > 100, "{choices} choices");

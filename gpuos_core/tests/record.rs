@@ -1,41 +1,16 @@
 //! Recordings of decisions: what is written is read back and replays bit by bit, whatever happened
 //! to the bytes meanwhile; writing allocates nothing. A binary of its own: it counts allocations.
 
+mod counting;
 mod plan_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+use counting::allocations;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
 use gpuos_core::record::{Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
 use plan_support::*;
 use proptest::prelude::*;
-
-struct Counting;
-
-thread_local! {
-    /// Allocations of this thread.
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system allocator unchanged; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`; the memory is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// A scheduler that keeps a ring.
 struct Scheduler {
@@ -236,12 +211,12 @@ fn writing_allocates_nothing() {
         .clone();
     for round in 0..2000u32 {
         scheduler.states[round as usize % 12].free = GpuSet(u64::from(round % 255));
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         let (writer, memory) = (&mut scheduler.writer, &mut scheduler.memory);
         writer.states(memory, &scheduler.states);
         writer.asked(memory, round, Purpose::Start, 0, &request, Ok(&choice), 7);
         writer.ended(memory, round, Outcome::Taken);
-        assert_eq!(ALLOCATIONS.get(), before, "round {round}");
+        assert_eq!(allocations(), before, "round {round}");
     }
 }
 

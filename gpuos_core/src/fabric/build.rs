@@ -406,29 +406,11 @@ fn adapters(node_type: Option<&NodeType>) -> Vec<(u16, GpuSet, u32)> {
         .iter()
         .filter(|nic| rate(nic.gbps) >= fastest / 2)
     {
-        let near = |&gpu: &usize| {
-            let mine = far(nic.links.get(gpu));
-            let all = &mut node_type.nics.iter();
-            all.all(|other| mine <= far(other.links.get(gpu)))
-        };
-        let near = (0..node_type.gpus).filter(near);
+        let near = (0..node_type.gpus).filter(|&gpu| node_type.is_nearest(nic, gpu));
         let set = near.fold(GpuSet::EMPTY, GpuSet::with);
         list.push((nic.rail.min(MAX_RAILS - 1), set, rate(nic.gbps)));
     }
     list
-}
-
-/// How far an adapter is from a GPU, in the order of `nvidia-smi topo -m`.
-fn far(link: Option<&Link>) -> u8 {
-    match link {
-        Some(Link::Same | Link::Nv(_)) => 0,
-        Some(Link::Pix) => 1,
-        Some(Link::Pxb) => 2,
-        Some(Link::Phb) => 3,
-        Some(Link::Node) => 4,
-        Some(Link::Sys) => 5,
-        None => 6,
-    }
 }
 
 /// Rate of a GPU's own NVLinks.

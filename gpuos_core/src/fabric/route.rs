@@ -150,9 +150,7 @@ impl Router {
             return 0;
         };
         let (group, at) = (from / routers, from % routers);
-        let (low, high) = (at.min(to), at.max(to));
-        // Pairs low < high, row by row.
-        let pair = low * (2 * routers - low - 1) / 2 + high - low - 1;
+        let pair = pair(at, to, routers);
         let pairs = routers * (routers - 1) / 2;
         local + 2 * (group * pairs + pair) + u32::from(at > to)
     }
@@ -168,8 +166,7 @@ impl Router {
         else {
             return 0;
         };
-        let (low, high) = (from.min(to), from.max(to));
-        let pair = low * (2 * groups - low - 1) / 2 + high - low - 1;
+        let pair = pair(from, to, groups);
         global + 2 * (pair * globals + nth) + u32::from(from > to)
     }
 
@@ -241,6 +238,12 @@ impl Router {
         };
         Some(if back { (b, a) } else { (a, b) })
     }
+}
+
+/// Number of the pair of `a` and `b` among all pairs of `count` things: those of the lowest first.
+fn pair(a: u32, b: u32, count: u32) -> u32 {
+    let (low, high) = (a.min(b), a.max(b));
+    low * (2 * count - low - 1) / 2 + high - low - 1
 }
 
 /// The table of next links of a graph: from each switch towards each other one the fewest links,

@@ -53,28 +53,9 @@ pub fn nic_units(node_type: &NodeType, set: GpuSet) -> u32 {
     }
     let mut sum = 0.0;
     for nic in &node_type.nics {
-        let nearest = set.iter().any(|gpu| {
-            let mine = distance(nic.links.get(gpu));
-            node_type
-                .nics
-                .iter()
-                .all(|other| mine <= distance(other.links.get(gpu)))
-        });
-        if nearest {
+        if set.iter().any(|gpu| node_type.is_nearest(nic, gpu)) {
             sum += nic.gbps.max(0.0);
         }
     }
     (sum * UNITS_PER_GBPS / set.len() as f32).clamp(0.0, 1_000_000.0) as u32
-}
-
-fn distance(link: Option<&Link>) -> u8 {
-    match link {
-        Some(Link::Same | Link::Nv(_)) => 0,
-        Some(Link::Pix) => 1,
-        Some(Link::Pxb) => 2,
-        Some(Link::Phb) => 3,
-        Some(Link::Node) => 4,
-        Some(Link::Sys) => 5,
-        None => 6,
-    }
 }
