@@ -222,6 +222,7 @@ fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
                 .clone()
                 .or_else(|| site.config.policy.topology.clone()),
             placement: args.placement.clone().unwrap_or_else(|| policy(site)),
+            cost_first: false,
         },
         gres_type,
         partitions: args.partition.clone(),

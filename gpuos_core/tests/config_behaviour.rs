@@ -454,10 +454,16 @@ fn objectives_hold_by_partition_and_qos() {
                 [[policy.rule]]\npartition = \"batch\"\nqos = \"green\"\nobjectives = { energy = 100 }\n\
                 [[policy.rule]]\npartition = \"batch\"\nplacement = \"pack\"\nobjectives = { cost = 100 }\n";
     let policy = Config::parse(text, "gpuos.toml").unwrap().policy;
-    let weight = |partition: &str, qos: &str, of| policy.objectives_for(partition, qos).weight(of);
-    assert_eq!(weight("other", "green", Objective::Energy), 30);
-    assert_eq!(weight("batch", "green", Objective::Energy), 100);
-    assert_eq!(weight("batch", "normal", Objective::Cost), 100);
+    let weight = |partition: &str, qos: &str, of| {
+        policy
+            .objectives_for(partition, qos)
+            .map(|all| all.weight(of))
+    };
+    assert_eq!(weight("other", "green", Objective::Energy), Some(30));
+    assert_eq!(weight("batch", "green", Objective::Energy), Some(100));
+    assert_eq!(weight("batch", "normal", Objective::Cost), Some(100));
+    // Nothing said: no node type is preferred.
+    assert_eq!(Config::default().policy.objectives_for("batch", ""), None);
     assert_eq!(*policy.placement_for("batch", "green"), Placement::Pack);
     assert_eq!(*policy.placement_for("x", ""), Placement::Default);
     assert_eq!(policy.topology_for("batch", "green"), None);

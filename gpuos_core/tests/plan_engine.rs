@@ -184,6 +184,7 @@ proptest! {
         count in 1u32..=5,
         wanted in 2u32..6,
         learned in proptest::option::of(any::<u32>()),
+        cost_first in any::<bool>(),
     ) {
         let places: Vec<_> = nodes.iter().map(|(kind, place, _)| (*kind, *place)).collect();
         let kind: Vec<usize> = nodes.iter().map(|(kind, ..)| *kind).collect();
@@ -212,10 +213,11 @@ proptest! {
                 NodeState { present, free: state.free.and(present), free_cpus: u32::MAX, free_memory_mib: u64::MAX, ..*state }
             })
             .collect();
-        let pass = Pass { cluster: &cluster, states: &states, rule: &rule, kind: &kind };
+        let pass = Pass { cluster: &cluster, states: &states, rule: &rule, kind: &kind, cost_first };
         let fits = pass.fits(&mut brutes, count);
         let mut one = request(1, GpuShape::PerNode(count));
         one.placement = rule.clone();
+        one.cost_first = cost_first;
         let want = pass.singles(&fits);
         for (skip, want) in want.iter().enumerate() {
             let got = planner.plan(&states, &one, skip as u32).unwrap();
@@ -278,7 +280,7 @@ fn a_choice_says_what_decided() {
     assert_eq!(decided(&states, &one), (4, Criterion::Index));
     states[5].free = GpuSet(0x3f);
     assert_eq!(decided(&states, &one), (5, Criterion::Usability));
-    states[5].penalty = 1;
+    states[5].set_rules(1);
     // The whole nodes are better now; those of the leaf with fewer of them come first.
     assert_eq!(decided(&states, &one), (4, Criterion::Index));
     states[7].candidate = false;

@@ -76,6 +76,7 @@ impl JobRequest {
                     .placement
                     .clone()
                     .unwrap_or_else(|| site.config.policy.placement.clone()),
+                cost_first: false,
             },
             gres_type,
             partitions: job.partitions.clone(),

@@ -106,6 +106,7 @@ pub fn build(
                 .placement
                 .clone()
                 .unwrap_or_else(|| default_placement.clone()),
+            cost_first: false,
         },
         nodes,
     })

@@ -19,8 +19,8 @@ pub struct Policy {
     pub placement: Placement,
     /// Preferred closeness; never required, so that no job waits for what it did not ask for.
     pub topology: Option<TopologyWish>,
-    /// What is weighed.
-    pub objectives: Objectives,
+    /// What is weighed; `None` = nothing was said, and no node type is preferred.
+    pub objectives: Option<Objectives>,
     /// What holds instead in a partition or for a QOS, in the order of the file.
     pub rules: Vec<PolicyRule>,
 }
@@ -53,10 +53,10 @@ impl Policy {
     }
 
     /// What is weighed for a job of a partition and a QOS (empty when it has none).
-    pub fn objectives_for(&self, partition: &str, qos: &str) -> Objectives {
+    pub fn objectives_for(&self, partition: &str, qos: &str) -> Option<Objectives> {
         let mut rules = self.rules_for(partition, qos);
         let own = rules.find_map(|rule| rule.objectives);
-        own.unwrap_or(self.objectives)
+        own.or(self.objectives)
     }
 
     /// The placement rule for a job of a partition and a QOS.
@@ -81,7 +81,7 @@ impl Policy {
         let mut policy = Policy {
             placement: placement(check, &raw.placement)?.unwrap_or_default(),
             topology: topology(check, &raw.topology)?,
-            objectives: objectives(check, &raw.objectives)?.unwrap_or_default(),
+            objectives: objectives(check, &raw.objectives)?,
             rules: Vec::new(),
         };
         for table in &raw.rule {

@@ -9,6 +9,8 @@ use crate::model::NodeType;
 
 /// Bytes of the all-reduce by which latency is judged: a small exchange.
 const SMALL: u64 = 8 << 10;
+/// Keeps digits when a speed is divided by W or a price.
+const SHARP: u64 = 1 << 20;
 
 /// A place to be scored.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +66,7 @@ impl fmt::Display for Score {
 }
 
 /// The best that a cluster has of everything: what places are measured by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Model {
     precision: Precision,
     /// Most tenths of TFLOPS and GB/s of memory of a GPU.
@@ -72,10 +74,8 @@ pub struct Model {
     memory: u32,
     /// Most bus bandwidth inside a node, in hundredths of GB/s.
     bus: u32,
-    /// Fewest W for a GPU's full rate: rate times 1000 over W, the most.
-    per_watt: u64,
-    /// The same by price.
-    per_price: u64,
+    /// Figures of the node types, and the W of a GPU with its share of the node.
+    types: Vec<(Figures, u32)>,
 }
 
 impl Model {
@@ -93,12 +93,10 @@ impl Model {
         };
         for node_type in types {
             let figures = &node_type.figures;
-            let rate = figures.rate(precision);
-            let watts = figures.watts(1, node_type.gpus as u32);
-            model.rate = model.rate.max(rate);
+            model.rate = model.rate.max(figures.rate(precision));
             model.memory = model.memory.max(figures.memory_gbps);
-            model.per_watt = model.per_watt.max(per(rate, watts));
-            model.per_price = model.per_price.max(per(rate, figures.price_milli));
+            let watts = figures.watts(1, node_type.gpus as u32);
+            model.types.push((*figures, watts));
         }
         model
     }
@@ -121,19 +119,26 @@ impl Model {
         let full = figures.watts(1, gpus);
         let spared = figures.gpu_watts - place.condition.gpu_watts(figures);
         let watts = full.saturating_sub(spared);
-        // Work for W: the speed by the power, against the best rate by its power.
-        let by = |most: u64, of: u32| match (most, of) {
-            (0, _) | (_, 0) => speed,
-            _ => {
-                let own = u64::from(speed) * u64::from(self.rate) / u64::from(of);
-                (own * u64::from(WHOLE) / most).min(WHOLE.into()) as u32
+        // Speed for W, or for the price, against the best that any node type would have for this
+        // workload: for a job that waits for files that is the type which takes least.
+        let by = |of: fn(&(Figures, u32)) -> u32, own: u32| {
+            let each = self.types.iter().map(|kind| match of(kind) {
+                0 => 0,
+                of => u64::from(self.best_speed(workload, &kind.0)) * SHARP / u64::from(of),
+            });
+            match (each.max().unwrap_or(0), own) {
+                (0, _) | (_, 0) => speed,
+                (most, own) => {
+                    let own = u64::from(speed) * SHARP / u64::from(own);
+                    (own * u64::from(WHOLE) / most).min(WHOLE.into()) as u32
+                }
             }
         };
         let value = |objective| match objective {
             Objective::Throughput => speed,
             Objective::Latency => self.latency(place),
-            Objective::Energy => by(self.per_watt, watts),
-            Objective::Cost => by(self.per_price, figures.price_milli),
+            Objective::Energy => by(|kind| kind.1, watts),
+            Objective::Cost => by(|kind| kind.0.price_milli, figures.price_milli),
             Objective::Fairness => WHOLE - speed * over_share.min(WHOLE) / WHOLE,
         };
         let parts = OBJECTIVES.map(|(_, objective)| Part {
@@ -150,7 +155,16 @@ impl Model {
     /// Work in a time, in thousandths of that on the cluster's best GPUs and links: each share of
     /// the job's time is stretched by what the place has less of its resource (Amdahl's law).
     fn speed(&self, place: &Place<'_>, workload: &Workload, figures: &Figures) -> u32 {
-        let clock = u64::from(place.condition.clock(figures).max(1));
+        self.speed_at(place.bus, place.condition.clock(figures), workload, figures)
+    }
+
+    /// The same on GPUs as new, with the best links of the cluster.
+    fn best_speed(&self, workload: &Workload, figures: &Figures) -> u32 {
+        self.speed_at(UNBOUNDED, WHOLE, workload, figures)
+    }
+
+    fn speed_at(&self, bus: u32, clock: u32, workload: &Workload, figures: &Figures) -> u32 {
+        let clock = u64::from(clock.max(1));
         let stretched = |share: u32, best: u32, own: u32, clock: u64| {
             let ratio = match (best, own) {
                 (0, _) | (_, 0) => u64::from(WHOLE),
@@ -158,7 +172,7 @@ impl Model {
             };
             u64::from(share) * ratio.max(u64::from(WHOLE)) / clock
         };
-        let own_bus = match place.bus {
+        let own_bus = match bus {
             UNBOUNDED => self.bus,
             bus => bus,
         };
@@ -188,12 +202,5 @@ impl Model {
             0 => WHOLE,
             own => (time(1, true) * u64::from(WHOLE) / own).min(WHOLE.into()) as u32,
         }
-    }
-}
-
-fn per(rate: u32, of: u32) -> u64 {
-    match of {
-        0 => 0,
-        of => u64::from(rate) * u64::from(WHOLE) / u64::from(of),
     }
 }

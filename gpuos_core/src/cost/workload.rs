@@ -63,11 +63,14 @@ pub struct Workload {
 impl Default for Workload {
     /// A job that says nothing: mostly arithmetic, with all of the rest.
     fn default() -> Workload {
-        Workload::of(500, 200, 200)
+        Workload::UNKNOWN
     }
 }
 
 impl Workload {
+    /// That of a job that says nothing: mostly arithmetic, with all of the rest.
+    pub const UNKNOWN: Workload = Workload::of(500, 200, 200);
+
     const fn of(compute: u32, memory: u32, communication: u32) -> Workload {
         Workload {
             compute,

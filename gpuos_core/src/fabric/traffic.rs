@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Net;
 use super::bandwidth::{Promise, Promises, Scratch};
 use crate::gpuset::GpuSet;
-use crate::plan::{Choice, NodeState, Placement, Planner, Request};
+use crate::plan::{Choice, NodeChoice, NodeState, Placement, Planner, Request};
 
 /// How many places are compared.
 const PLACES: u32 = 4;
@@ -83,8 +83,8 @@ impl Traffic {
 
     /// Which of the planner's best choices has the most bandwidth beside the running gangs: its
     /// number, as [`Planner::plan`] takes it for `skip`. Of the first four choices those count
-    /// that are as close as the best one, on as many nodes, with as good links inside them; of equals
-    /// the first. 0 also when there is nothing to compare: nobody else on the network, a job
+    /// that are as close as the best one, on as many nodes, with as good links inside them and worth
+    /// as much to the job; of equals the first. 0 also when there is nothing to compare: nobody else on the network, a job
     /// on one node or on more than 64, or a placement rule that says otherwise where to go.
     pub fn best(&mut self, planner: &mut Planner, states: &[NodeState], request: &Request) -> u32 {
         let free = matches!(
@@ -101,7 +101,10 @@ impl Traffic {
                 break;
             };
             let nodes = place.nodes.len();
-            let alike = (place.reached, nodes, place.bus_gbps.to_bits());
+            // Bandwidth beside others is no reason to take what is worth less to the job.
+            let cost = |one: &NodeChoice| states.get(one.node as usize).map_or(0, NodeState::cost);
+            let cost = place.nodes.iter().map(cost).max();
+            let alike = (place.reached, nodes, place.bus_gbps.to_bits(), cost);
             if !(2..=MOST_NODES).contains(&nodes) || *first.get_or_insert(alike) != alike {
                 break;
             }

@@ -3,7 +3,8 @@
 //! The narrowest level that has a domain with room for the whole job is taken; the level `any`
 //! is one domain with all nodes. Among the domains of that level the best is, in this order:
 //! near the named jobs (or away from them) by an affinity rule; the fewest nodes (the most, for a
-//! request with a share per node and a range of nodes); the highest ring of the worst node; the
+//! request with a share per node and a range of nodes); the most worth of its worst node, for a job
+//! that weighs that first; the highest ring of the worst node; the
 //! fewest domains of the narrowest level spanned; the least penalty; the least usability lost; the
 //! least room left over; the wider domain with the least room left over; the lowest domain. `pack`
 //! puts the room left over before the usability, `spread` does the same with the most room,
@@ -44,7 +45,7 @@ pub struct Entry {
 const AVOID: u32 = 1 << 16;
 
 /// Rank of a domain, lower first.
-type Key = [u32; 9];
+type Key = [u32; 10];
 
 /// A domain with room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -278,16 +279,19 @@ impl Planner {
     /// Ranks the domain by what is in `picked`.
     fn key(&mut self, job: &Job, level: usize, span: &Span, left: u32) -> Key {
         if job.rule == Rule::FirstFit {
-            return [0, 0, 0, 0, 0, 0, 0, 0, span.domain];
+            return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
         }
         let scratch = &mut self.gang;
         scratch.stamp = scratch.stamp.wrapping_add(1);
         let nodes = scratch.picked.len() as u32;
         let (mut ring, mut spanned) = (u32::MAX, 0u32);
-        let (mut distance, mut penalty, mut lost) = (0u32, 0u32, 0u32);
+        let (mut distance, mut lost) = (0u32, 0u32);
+        let (mut cost, mut rules, mut costs) = (0, 0, 0);
         for entry in &scratch.picked {
             distance = distance.saturating_add(entry.distance);
-            penalty = penalty.saturating_add(entry.penalty);
+            rules += entry.penalty >> 8;
+            costs += entry.penalty & 0xff;
+            cost = cost.max(job.cost(entry.penalty as u16));
             lost = lost.saturating_add(entry.lost);
             ring = ring.min(entry.ring);
             let cell = self.fabric.cell(entry.at);
@@ -311,9 +315,11 @@ impl Planner {
             } else {
                 u32::MAX - nodes
             },
+            cost,
             u32::MAX - ring,
             spanned,
-            penalty,
+            // In one number, so that no sum of costs outweighs a rule.
+            rules.min(0xffff) << 16 | costs.min(0xffff),
             first,
             second,
             outer,
@@ -413,14 +419,16 @@ fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
     match a.iter().zip(b).position(|(a, b)| a != b) {
         Some(0) => Criterion::Affinity,
         Some(1) => Criterion::Nodes,
-        Some(2) => Criterion::Bandwidth,
-        Some(3) => Criterion::Compactness,
-        Some(4) => Criterion::Penalty,
-        Some(5) if full => Criterion::Fit,
-        Some(5) => Criterion::Usability,
-        Some(6) if full => Criterion::Usability,
-        Some(6) => Criterion::Fit,
-        Some(7) => Criterion::Surroundings,
+        Some(2) => Criterion::Cost,
+        Some(3) => Criterion::Bandwidth,
+        Some(4) => Criterion::Compactness,
+        Some(5) if a[5] >> 16 == b[5] >> 16 => Criterion::Cost,
+        Some(5) => Criterion::Penalty,
+        Some(6) if full => Criterion::Fit,
+        Some(6) => Criterion::Usability,
+        Some(7) if full => Criterion::Usability,
+        Some(7) => Criterion::Fit,
+        Some(8) => Criterion::Surroundings,
         _ => Criterion::Index,
     }
 }

@@ -33,6 +33,8 @@ pub struct Job<'a> {
     pub rule: Rule,
     /// What free GPUs are worth to it.
     pub worth: Worth,
+    /// Whether what a node is worth counts before bandwidth.
+    pub cost_first: bool,
     /// Nodes that must be part of it, ascending.
     pub required: &'a [u32],
     /// CPUs and memory that a node must have.
@@ -94,6 +96,7 @@ impl<'a> Job<'a> {
                 Placement::BestFit => Worth::Even,
                 _ => Worth::Learned,
             },
+            cost_first: request.cost_first,
             required,
             cpus_per_node: request.cpus_per_node,
             cpus_per_gpu: request.cpus_per_gpu,
@@ -135,6 +138,14 @@ impl<'a> Job<'a> {
             Rule::Affinity => u32::from(u16::MAX - affinity),
             Rule::AntiAffinity => u32::from(affinity),
             _ => 0,
+        }
+    }
+
+    /// What a penalty counts before bandwidth.
+    pub fn cost(&self, penalty: u16) -> u32 {
+        match self.cost_first {
+            true => u32::from(penalty & 0xff),
+            false => 0,
         }
     }
 

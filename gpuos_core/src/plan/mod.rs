@@ -10,7 +10,8 @@
 //! 2. a rule of affinity, if the job has one;
 //! 3. bandwidth: the narrowest link of the best ring over the GPUs of a node, as NCCL would
 //!    build it; for a job on several nodes that of its worst node;
-//! 4. what speaks against a node: its penalty for heat, health or power;
+//! 4. what speaks against a node: its penalty by rules and by what it is worth to the job
+//!    ([`Planner::weigh`]; the latter counts before bandwidth for jobs that weigh it first);
 //! 5. what stays usable: how much less the GPUs that stay free are worth to the next jobs
 //!    (`pack` and `spread` put the fullest or emptiest places before this);
 //! 6. the best fit: the fullest node, the domain with the least room left over, and domains
@@ -24,6 +25,7 @@
 //! tests compare it with brute force and with a pass over all nodes.
 
 mod bits;
+mod costs;
 mod fabric;
 mod future;
 mod gang;
@@ -70,6 +72,7 @@ pub struct Planner {
     gang: gang::Scratch,
     future: Vec<future::Place>,
     choice: Choice,
+    costs: costs::Costs,
 }
 
 /// A level of closeness, by what it means to the planner.
@@ -119,6 +122,7 @@ impl Planner {
         let gpus = tables.iter().map(|table| table.gpus).max().unwrap_or(0);
         let kinds: usize = tables.iter().map(GpuTable::kinds).sum();
         let mut planner = Planner {
+            costs: costs::Costs::new(&types, &tables),
             tables,
             state: State::new(cluster.nodes.len(), positions, gpus, positions.min(kinds)),
             room: Room::new(positions, gpus),

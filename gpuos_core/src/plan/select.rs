@@ -285,6 +285,7 @@ impl Planner {
             self.choose_listed(job, list, wanted as usize, give);
             return;
         }
+        self.keep_worthy(job, &span, wanted);
         if self.room.ranks(give * job.unit).rings.len() > 1 {
             self.keep_fast(job, &span, wanted, give);
         }

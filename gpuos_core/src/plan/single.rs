@@ -1,8 +1,8 @@
 //! Jobs on one node: the node and its GPUs together.
 //!
 //! The best place is, in this order: near the named jobs (or away from them) by an affinity rule;
-//! the GPU set with the highest ring, then total bandwidth; the least penalty; the least usability
-//! lost; the fullest node; in the fabric, the domain with the fewest nodes that are wholly free,
+//! the most worth, for a job that weighs that first; the GPU set with the highest ring, then total
+//! bandwidth; the least penalty; the least usability lost; the fullest node; in the fabric, the domain with the fewest nodes that are wholly free,
 //! from the narrowest level to the widest, so that whole leaves stay free; the lowest node index.
 //! `pack` puts the fullest node before the usability, `spread` the emptiest, and turns the order of
 //! domains round; `first-fit` looks at the index alone.
@@ -24,9 +24,9 @@ use super::{Linked, Planner, bits};
 use crate::gpuset::GpuSet;
 use crate::model::{NO_DOMAIN, NodeType};
 
-/// Rank of a node before the fabric is looked at, lower first: distance, links, and the order by
-/// the job's rule.
-type Key = [u32; 6];
+/// Rank of a node before the fabric is looked at, lower first: distance, cost, links, and the order
+/// by the job's rule.
+type Key = [u32; 7];
 
 /// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
@@ -198,8 +198,8 @@ impl Planner {
             field, tied, best, ..
         } = &mut self.single;
         best.clear();
-        let mut first = [u32::MAX; 6];
-        let mut second = [u32::MAX; 6];
+        let mut first = [u32::MAX; 7];
+        let mut second = [u32::MAX; 7];
         for &slot in index.active() {
             let pattern = index.pattern(slot);
             let Some((pick, side)) = pick(&mut self.tables, pattern, count, job, linked) else {
@@ -504,11 +504,12 @@ fn pick(
 
 fn key(job: &Job, pattern: &Pattern, pick: &Pick, distance: u32) -> Key {
     if job.rule == Rule::FirstFit {
-        return [0; 6];
+        return [0; 7];
     }
     let [a, b, c] = job.order(pattern.penalty, pick.lost, pattern.free.len() as u32);
     let links = [u32::MAX - pick.ring, u32::MAX - pick.total];
-    [distance, links[0], links[1], a, b, c]
+    let cost = job.cost(pattern.penalty);
+    [distance, cost, links[0], links[1], a, b, c]
 }
 
 /// What tells two different ranks apart.
@@ -516,11 +517,13 @@ fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
     let full = matches!(rule, Rule::Pack | Rule::Spread);
     match a.iter().zip(b).position(|(a, b)| a != b) {
         Some(0) => Criterion::Affinity,
-        Some(1) => Criterion::Bandwidth,
-        Some(2) => Criterion::Links,
-        Some(3) => Criterion::Penalty,
-        Some(4) if full => Criterion::Fit,
-        Some(4) => Criterion::Usability,
+        Some(1) => Criterion::Cost,
+        Some(2) => Criterion::Bandwidth,
+        Some(3) => Criterion::Links,
+        Some(4) if a[4] >> 8 == b[4] >> 8 => Criterion::Cost,
+        Some(4) => Criterion::Penalty,
+        Some(5) if full => Criterion::Fit,
+        Some(5) => Criterion::Usability,
         Some(_) if full => Criterion::Usability,
         Some(_) => Criterion::Fit,
         None => Criterion::Index,

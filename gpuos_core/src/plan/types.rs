@@ -82,6 +82,9 @@ pub struct Request {
     pub topology: Option<TopologyWish>,
     /// Rule among equally close places.
     pub placement: Placement,
+    /// Whether what a place is worth to the job ([`NodeState::cost`]) counts before the bandwidth
+    /// between its GPUs, not after it. [`super::Planner::weigh`] sets it.
+    pub cost_first: bool,
 }
 
 impl Request {
@@ -98,6 +101,7 @@ impl Request {
             required_nodes: Vec::new(),
             topology: None,
             placement: Placement::default(),
+            cost_first: false,
         }
     }
 }
@@ -117,10 +121,33 @@ pub struct NodeState {
     pub free_memory_mib: u64,
     /// How many of the jobs or users named in the affinity rule run here.
     pub affinity: u16,
-    /// What speaks against the node: heat, degraded health, a short supply of power. Higher is
-    /// worse; nodes are grouped by it, so give few different values. It counts after closeness
-    /// and bandwidth, before what stays usable.
+    /// What speaks against the node, higher is worse. The high byte is that of rules, the low byte
+    /// that of the cost model ([`NodeState::cost`]). Nodes are grouped by it, so give few different
+    /// values. It counts after closeness and bandwidth, before what stays usable.
     pub penalty: u16,
+}
+
+impl NodeState {
+    /// What rules hold against the node: the high byte of the penalty.
+    pub fn rules(&self) -> u8 {
+        (self.penalty >> 8) as u8
+    }
+
+    /// By how much the node is worth less to the job than the best one: the low byte of the penalty,
+    /// in steps of 5 %.
+    pub fn cost(&self) -> u8 {
+        (self.penalty & 0xff) as u8
+    }
+
+    /// Sets the rules' byte of the penalty; the other one stays.
+    pub fn set_rules(&mut self, rules: u8) {
+        self.penalty = u16::from(rules) << 8 | u16::from(self.cost());
+    }
+
+    /// Sets the cost model's byte of the penalty; the other one stays.
+    pub fn set_cost(&mut self, cost: u8) {
+        self.penalty = u16::from(self.rules()) << 8 | u16::from(cost);
+    }
 }
 
 /// One node of a choice.
@@ -175,7 +202,7 @@ pub enum Criterion {
     Links,
     /// How many domains of the narrowest level are touched.
     Compactness,
-    /// Heat, health or power of the nodes.
+    /// What rules hold against the nodes.
     Penalty,
     /// What stays usable for the next jobs.
     Usability,
@@ -185,6 +212,8 @@ pub enum Criterion {
     Surroundings,
     /// The lowest index: nothing else told them apart.
     Index,
+    /// What the nodes are worth to the job by the administrator's objectives.
+    Cost,
 }
 
 /// What the numbers of [`Wait::Level`] count.

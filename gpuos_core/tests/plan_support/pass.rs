@@ -20,6 +20,8 @@ pub struct Fit {
     order: [u64; 3],
     lost: u64,
     penalty: u64,
+    /// What the node costs, where that counts before bandwidth.
+    cost: u64,
 }
 
 pub struct Pass<'a> {
@@ -28,6 +30,7 @@ pub struct Pass<'a> {
     pub rule: &'a Placement,
     /// By node: which brute force answers for its type.
     pub kind: &'a [usize],
+    pub cost_first: bool,
 }
 
 impl Pass<'_> {
@@ -71,6 +74,10 @@ impl Pass<'_> {
                 },
                 lost,
                 penalty,
+                cost: match (self.cost_first, self.rule) {
+                    (false, _) | (_, Placement::FirstFit) => 0,
+                    _ => u64::from(state.cost()),
+                },
             });
         }
         fits
@@ -106,13 +113,20 @@ impl Pass<'_> {
                     _ => (Reverse(fit.ring), Reverse(fit.total)),
                 };
                 (
-                    (fit.distance, links, fit.order, whole(fit.node), fit.node),
+                    (
+                        fit.distance,
+                        fit.cost,
+                        links,
+                        fit.order,
+                        whole(fit.node),
+                        fit.node,
+                    ),
                     fit.set,
                 )
             })
             .collect();
         ranked.sort();
-        ranked.into_iter().map(|(key, set)| (key.4, set)).collect()
+        ranked.into_iter().map(|(key, set)| (key.5, set)).collect()
     }
 
     /// The best place of a gang with one share on each of `wanted` nodes: level and nodes.
@@ -151,6 +165,7 @@ impl Pass<'_> {
                 let ring = picked.iter().map(|f| f.ring).min().unwrap();
                 let mut key = vec![
                     sum(|f| f.distance) / wanted as u64,
+                    picked.iter().map(|f| f.cost).max().unwrap(),
                     u64::MAX - ring,
                     cells(&picked),
                     sum(|f| f.penalty),
@@ -187,6 +202,16 @@ impl Pass<'_> {
         if matches!(self.rule, Placement::FirstFit) {
             picked.extend(&inside[..wanted]);
             return;
+        }
+        let mut inside = inside.to_vec();
+        let named = matches!(
+            self.rule,
+            Placement::Affinity(_) | Placement::AntiAffinity(_)
+        );
+        if !named {
+            let mut costs: Vec<u64> = inside.iter().map(|f| f.cost).collect();
+            costs.sort_unstable();
+            inside.retain(|f| f.cost <= costs[wanted - 1]);
         }
         let mut ranks: Vec<_> = inside
             .iter()
