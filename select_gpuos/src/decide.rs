@@ -68,14 +68,21 @@ impl Engine {
             return None;
         }
         let policy = &self.settings.config.policy;
+        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
         let mut wanted = request::build(
             call,
             job,
             gpus,
             &options,
-            policy.topology.as_ref(),
-            &policy.placement,
+            policy.topology_for(partition, &qos),
+            policy.placement_for(partition, &qos),
         )?;
+        if let Some(planner) = &mut self.planner {
+            let objectives = policy.objectives_for(partition, &qos);
+            let asked = (&mut wanted.request, &mut self.snapshot);
+            self.standing
+                .weigh(planner, job, &options, objectives, asked);
+        }
         if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
             &wanted.request.placement
         {

@@ -17,6 +17,7 @@ use crate::call::{Call, Mode};
 use crate::cluster;
 use crate::ledger::{Held, Ledger};
 use crate::note::Pending;
+use crate::policy::Standing;
 use crate::reasons::Reasons;
 use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
@@ -68,6 +69,7 @@ pub struct Engine {
     pub(crate) ledger: Ledger,
     pub(crate) reasons: Reasons,
     pub(crate) records: Records,
+    pub(crate) standing: Standing,
     registration: Registration,
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
@@ -126,6 +128,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         ledger: Ledger::default(),
         reasons: Reasons::default(),
         records: Records::default(),
+        standing: Standing::default(),
         registration: Registration::default(),
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
@@ -195,6 +198,7 @@ pub fn job_ends(job: *mut c_void) {
         if engine.reads_records() {
             // SAFETY: the record that slurmctld is ending, under its job write lock.
             if let Some(job) = unsafe { Job::new(job, engine.layout) } {
+                engine.learn(job);
                 engine.ledger.remove(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
@@ -221,6 +225,7 @@ pub fn reload() {
     with(|engine| {
         let steered = engine.settings.config.slurm.steer;
         engine.settings = settings::load(&engine.fields);
+        engine.standing.reload();
         if engine.settings.config.slurm.steer != steered {
             engine.settings.announce(engine.release);
         }
@@ -349,6 +354,7 @@ impl Engine {
             Ok(cluster) => {
                 self.records.model(&cluster);
                 self.traffic = self.settings.config.traffic(&cluster);
+                self.standing.conditions = self.settings.config.conditions(&cluster);
                 self.planner = Some(Planner::new(cluster));
                 self.snapshot.changed = false;
                 if self.traffic.is_some() {

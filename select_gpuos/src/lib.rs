@@ -12,6 +12,7 @@ mod exports;
 mod forward;
 mod ledger;
 mod note;
+mod policy;
 mod reasons;
 mod records;
 mod registration;

@@ -128,6 +128,7 @@ impl Engine {
             }
             Decision::Stock => return self.drop_note(job),
         };
+        let worth = self.worth(&request);
         let config = &self.settings.config.slurm;
         let Some(planner) = self.planner.as_ref() else {
             return;
@@ -145,7 +146,10 @@ impl Engine {
             nodes: self.chosen.nodes.iter().filter_map(given).collect(),
             ..self.chosen
         };
-        let note = Note::new(&given, &request, planner.cluster(), self.attempt);
+        let note = Note {
+            worth,
+            ..Note::new(&given, &request, planner.cluster(), self.attempt)
+        };
         let line = note.encode();
         if config.note == NoteField::SystemComment {
             let comment = beside(job.system_comment().unwrap_or_default(), &line);

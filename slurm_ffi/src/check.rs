@@ -143,6 +143,10 @@ pub fn job(
         part == 0 || read::<u32>(part + layout.part.magic) == Some(PART_MAGIC),
         || "partition record without its magic number".into(),
     )?;
+    if part != 0 {
+        heap_string(part, layout.part.name, "the name of the partition")?;
+    }
+    heap_string(at, layout.job.name, "the job's name")?;
     heap_string(at, layout.job.system_comment, "system_comment")?;
     heap_string(at, layout.job.state_desc, "state_desc")?;
     let reason: u32 = read(at + layout.job.state_reason).ok_or("unreadable state_reason")?;

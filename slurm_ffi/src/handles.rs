@@ -126,6 +126,53 @@ impl<'a> Job<'a> {
         })
     }
 
+    /// Partition that the job is being placed in; of several that it named, the one at hand.
+    pub fn partition(self) -> &'a str {
+        let part: usize = self.get(self.layout.job.part_ptr);
+        if part == 0 {
+            return "";
+        }
+        // SAFETY: part_ptr is null or a live partition record, whose name is a NUL-terminated string.
+        unsafe { text(field(part as *mut c_void, self.layout.part.name)) }.unwrap_or_default()
+    }
+
+    /// Number of the job's QOS; 0 = none.
+    pub fn qos(self) -> u32 {
+        known(self.get(self.layout.job.qos_id))
+    }
+
+    /// Slurm's priority of the job.
+    pub fn priority(self) -> u32 {
+        known(self.get(self.layout.job.priority))
+    }
+
+    /// Number of the job's user.
+    pub fn user(self) -> u32 {
+        self.get(self.layout.job.user_id)
+    }
+
+    /// Name of the job.
+    pub fn name(self) -> &'a str {
+        // SAFETY: null or a NUL-terminated string of the record.
+        unsafe { text(self.get(self.layout.job.name)) }.unwrap_or_default()
+    }
+
+    /// Seconds that an ended job ran, without those in which it was suspended.
+    pub fn run_seconds(self) -> u32 {
+        let [end, suspended] =
+            [self.layout.job.end_time, self.layout.job.tot_sus_time].map(|of| self.get::<i64>(of));
+        let ran = end
+            .saturating_sub(self.start_time())
+            .saturating_sub(suspended);
+        u32::try_from(ran).unwrap_or(0)
+    }
+
+    /// Whether the job ended by itself, with success.
+    pub fn completed(self) -> bool {
+        const JOB_COMPLETE: u32 = 3;
+        self.get::<u32>(self.layout.job.job_state) & 0xff == JOB_COMPLETE
+    }
+
     /// Code of the reason why the job waits.
     pub fn reason(self) -> u32 {
         self.get(self.layout.job.state_reason)

@@ -141,9 +141,9 @@ macro_rules! layout {
 layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
-        magic, details, gres_list_req, job_id, job_resrcs,
-        job_state, name, part_ptr, spank_job_env, spank_job_env_size,
-        start_time, state_desc, state_reason, system_comment, user_id, user_name,
+        magic, details, end_time, gres_list_req, job_id, job_resrcs,
+        job_state, name, part_ptr, priority, qos_id, spank_job_env, spank_job_env_size,
+        start_time, state_desc, state_reason, system_comment, tot_sus_time, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
@@ -153,7 +153,7 @@ layout! {
     /// Slurm's `job_resources_t`.
     JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
-    PartRecord = "part_record" { magic, max_share }
+    PartRecord = "part_record" { magic, max_share, name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
         node_state, real_memory, sched_weight, tot_cores, tot_sockets }

@@ -21,5 +21,6 @@ pub mod layout;
 pub mod log;
 pub mod mem;
 pub mod plugin;
+pub mod qos;
 pub mod release;
 pub mod spank;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use toml::Spanned;
 
+use crate::cost::Condition;
 use crate::fabric::{Net, Traffic};
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
@@ -99,6 +100,7 @@ pub struct Config {
 struct Rule {
     nodes: Vec<String>,
     node_type: Arc<NodeType>,
+    condition: Condition,
     place: Place,
 }
 
@@ -146,9 +148,16 @@ impl Config {
             let form = format!("one of {}", known.join(", "));
             check.refuse("type", name, quoted(name.get_ref()), form)
         })?;
+        let cap = check.int("gpu-cap-watts", &raw.gpu_cap_watts, 1..=100_000, 0)?;
+        let health = check.int("health-percent", &raw.health_percent, 0..=100, 100)?;
         Ok(Rule {
             nodes,
             node_type,
+            condition: Condition {
+                cap_watts: cap as u32,
+                health: health as u32 * 10,
+                ..Condition::default()
+            },
             place: check.place(list),
         })
     }
@@ -211,6 +220,24 @@ impl Config {
             nodes: out,
             fabric: self.fabric.build(&self.file, &names, fabric_from_slurm)?,
         })
+    }
+
+    /// The conditions of a cluster's nodes, by index; empty when the file says that all are as new.
+    pub fn conditions(&self, cluster: &Cluster) -> Vec<Condition> {
+        let known = |rule: &&Rule| rule.condition != Condition::default();
+        let rules = self.rules.iter().filter(known);
+        let by_name: HashMap<&str, Condition> = rules
+            .flat_map(|rule| {
+                rule.nodes
+                    .iter()
+                    .map(|node| (node.as_str(), rule.condition))
+            })
+            .collect();
+        if by_name.is_empty() {
+            return Vec::new();
+        }
+        let of = |node: &Node| by_name.get(node.name.as_str()).copied().unwrap_or_default();
+        cluster.nodes.iter().map(of).collect()
     }
 
     /// The network of a cluster that [`Config::cluster`] made: its links, routes and rates.

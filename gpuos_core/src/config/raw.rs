@@ -124,6 +124,8 @@ pub(crate) struct RawRule {
     pub nodes: Option<Spanned<String>>,
     #[serde(rename = "type")]
     pub node_type: Option<Spanned<String>>,
+    pub gpu_cap_watts: Option<Spanned<i64>>,
+    pub health_percent: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

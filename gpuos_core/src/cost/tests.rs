@@ -292,3 +292,48 @@ fn history_is_bounded_and_forgets_the_oldest() {
     history.note(&end(&long, 10, 0));
     assert!(history.get("ann", &long).is_some());
 }
+
+#[test]
+fn weights_in_a_text_read_back_or_are_refused_with_a_sentence() {
+    for text in [
+        "throughput=100",
+        "throughput=40,energy=60",
+        "latency=1,cost=2,fairness=97",
+    ] {
+        assert_eq!(text.parse::<Objectives>().unwrap().to_string(), text);
+    }
+    for (text, what) in [
+        (
+            "",
+            "'' is none of throughput, latency, energy, cost, fairness",
+        ),
+        ("energy", "energy: '' is no percentage"),
+        (
+            "energy=60,throughput=50",
+            "contradict each other, they make 110",
+        ),
+        ("energy=-1,throughput=101", "energy: '-1' is no percentage"),
+        ("energy=50,energy=50", "energy stands twice"),
+        ("watts=100", "'watts' is none of"),
+    ] {
+        let why = text.parse::<Objectives>().unwrap_err();
+        assert!(
+            why.contains(what) && why.contains("add up to 100"),
+            "{text}: {why}"
+        );
+    }
+    let even = objectives([50, 0, 50, 0, 0]);
+    assert_eq!(even.heaviest(), Objective::Throughput);
+    assert_eq!(objectives([30, 0, 0, 70, 0]).heaviest(), Objective::Cost);
+}
+
+proptest::proptest! {
+    /// Any text is weights or a sentence.
+    #[test]
+    fn any_text_is_weights_or_refused(text in "[a-z]{0,10}=?[0-9-]{0,4},?(energy|cost)?=?[0-9]{0,5}|\\PC{0,40}") {
+        match text.parse::<Objectives>() {
+            Ok(objectives) => proptest::prop_assert_eq!(objectives.to_string().parse(), Ok(objectives)),
+            Err(why) => proptest::prop_assert!(why.contains("write percent") && why.len() < 400, "{}", why),
+        }
+    }
+}

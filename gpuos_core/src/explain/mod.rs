@@ -2,9 +2,11 @@
 
 mod note;
 mod sentence;
+mod worth;
 
-pub use note::{MAX_NOTE, NodeGpus, Note, beside, parse_gpus, without};
+pub use note::{MAX_NOTE, NodeGpus, Note, Worth, beside, parse_gpus, without};
 pub use sentence::{level_reached, sentence, why_wait};
+pub use worth::worth_sentence;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::cost::Objectives;
 use crate::gpuset::{GpuSet, MAX_GPUS};
 use crate::hostlist::{compress, expand};
 use crate::model::Cluster;
@@ -36,6 +37,17 @@ pub struct NodeGpus {
     pub gpus: GpuSet,
 }
 
+/// By how much a place is worth more to a job than another one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Worth {
+    /// What was weighed.
+    pub objectives: Objectives,
+    /// In percent of the other place.
+    pub percent: u32,
+    /// Name of a node there.
+    pub than: String,
+}
+
 /// A decision, as a job carries it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Note {
@@ -55,6 +67,8 @@ pub struct Note {
     pub feasible_domains: u32,
     /// Which choice Slurm took: 0 is the best one.
     pub attempt: u32,
+    /// What was weighed, where that made a difference to a node of another type.
+    pub worth: Option<Worth>,
     /// Nodes and GPUs.
     pub gpus: Vec<NodeGpus>,
     /// Nodes that did not fit into the note.
@@ -80,6 +94,7 @@ impl Note {
             feasible_nodes: choice.feasible_nodes,
             feasible_domains: choice.feasible_domains,
             attempt,
+            worth: None,
             gpus: gpus.collect(),
             more_nodes: 0,
         }
@@ -102,6 +117,16 @@ impl Note {
         field("nodes", self.feasible_nodes.to_string(), true);
         field("domains", self.feasible_domains.to_string(), true);
         field("try", self.attempt.to_string(), self.attempt > 0);
+        if let Some(worth) = &self.worth {
+            let Worth {
+                objectives,
+                percent,
+                ..
+            } = worth;
+            field("by", objectives.to_string(), true);
+            field("more", percent.to_string(), true);
+            field("than", word(&worth.than), true);
+        }
         out.push_str(" gpus=");
         let room = MAX_NOTE - out.len();
         out.push_str(&self.gpu_list(room));
@@ -162,6 +187,7 @@ impl Note {
     pub fn parse(comment: &str) -> Option<Note> {
         let line = &comment[find(comment)?][MARK.len()..];
         let mut note = Note::default();
+        let (mut by, mut more, mut than) = (None, None, None);
         for field in line.split_whitespace() {
             let (name, value) = field.split_once('=')?;
             match name {
@@ -173,10 +199,20 @@ impl Note {
                 "nodes" => note.feasible_nodes = value.parse().ok()?,
                 "domains" => note.feasible_domains = value.parse().ok()?,
                 "try" => note.attempt = value.parse().ok()?,
+                "by" => by = Some(value.parse().ok()?),
+                "more" => more = Some(value.parse().ok()?),
+                "than" => than = Some(value.to_string()),
                 "gpus" => note.read_gpus(value)?,
                 // A field of a later release.
                 _ => {}
             }
+        }
+        if let (Some(objectives), Some(percent), Some(than)) = (by, more, than) {
+            note.worth = Some(Worth {
+                objectives,
+                percent,
+                than,
+            });
         }
         (!note.level.is_empty()).then_some(note)
     }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cost::Objectives;
 use crate::gpuset::GpuSet;
 use crate::model::{Cluster, Fabric, FabricLevel, Node};
 use crate::plan::{Choice, GpuShape, NodeChoice, Request, TopologyWish, Unit, Wait};
@@ -91,6 +92,27 @@ fn sentence_says_when_the_wish_was_not_met() {
         &cluster(),
     );
     assert!(!met.contains("would have waited"), "{met}");
+}
+
+#[test]
+fn what_a_place_is_worth_beside_another() {
+    let of = |objectives: &str| {
+        let worth = Worth {
+            objectives: objectives.parse().unwrap(),
+            percent: 31,
+            than: "n5".into(),
+        };
+        worth_sentence(&worth, &cluster())
+    };
+    assert_eq!(
+        of("cost=100"),
+        "More work by 31 % for the price than n5 (dgx-h100)."
+    );
+    assert_eq!(of("throughput=100"), "Faster by 31 % than n5 (dgx-h100).");
+    assert_eq!(
+        of("throughput=40,energy=60"),
+        "Worth 31 % more by throughput=40,energy=60 than n5 (dgx-h100)."
+    );
 }
 
 #[test]
@@ -208,6 +230,7 @@ prop_compose! {
         figures in (0u32..4000, 0u32..100, any::<u32>(), any::<u32>(), 0u32..16),
         nodes in proptest::collection::vec(("(n|gpu-)", 0u32..5000, 0usize..5, any::<u64>()), 0..200),
         same in any::<bool>(),
+        worth in proptest::option::of((0i64..=100, 0u32..1000, "[!-{]{1,70}")),
     ) -> Note {
         let gpus = nodes.into_iter().map(|(stem, number, width, gpus)| NodeGpus {
             node: format!("{stem}{number:0width$}"),
@@ -222,6 +245,11 @@ prop_compose! {
             feasible_nodes: figures.2,
             feasible_domains: figures.3,
             attempt: figures.4,
+            worth: worth.map(|(energy, percent, than)| Worth {
+                objectives: Objectives::new([100 - energy, 0, energy, 0, 0]).unwrap(),
+                percent,
+                than,
+            }),
             gpus: gpus.collect(),
             more_nodes: 0,
         }
@@ -240,6 +268,8 @@ proptest! {
         prop_assert!(read.gpus.iter().all(|entry| all.binary_search(entry).is_ok()));
         prop_assert_eq!(&read.wish, &note.wish);
         prop_assert_eq!(read.feasible_nodes, note.feasible_nodes);
+        let percent = |note: &Note| note.worth.as_ref().map(|worth| (worth.objectives, worth.percent));
+        prop_assert_eq!(percent(&read), percent(&note));
         prop_assert!((read.bus_gbps - note.bus_gbps).abs() <= 0.051);
         // What was read is a note again, as it stands.
         prop_assert_eq!(Note::parse(&read.encode()), Some(read));

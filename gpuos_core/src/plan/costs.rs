@@ -10,9 +10,9 @@ use super::fabric::Span;
 use super::gpus::Worth;
 use super::job::Job;
 use super::links::nic_units;
-use super::types::{GpuShape, NodeState, Request};
+use super::types::{Choice, GpuShape, NodeState, Request};
 use super::{NO_TYPE, Planner, bits};
-use crate::cost::{Condition, Model, Place, Precision, Score, Wish, steps};
+use crate::cost::{Condition, Model, Place, Precision, Score, Wish, percent_better, steps};
 use crate::fabric::UNBOUNDED;
 use crate::model::NodeType;
 
@@ -104,6 +104,46 @@ impl Planner {
             NO_TYPE => None,
             type_of => self.score_type(type_of, condition, wish, request),
         }
+    }
+
+    /// The best candidate of another type or condition than the choice's worst node, with room for a
+    /// share of the job, if it is worth less to the job: its index, and by how many percent less than
+    /// the choice, of its own worth.
+    pub fn beside(
+        &mut self,
+        choice: &Choice,
+        wish: &Wish,
+        conditions: &[Condition],
+        request: &Request,
+        states: &[NodeState],
+    ) -> Option<(u32, u32)> {
+        self.costs.scores.clear();
+        let nodes = choice.nodes.iter().map(|one| one.node);
+        let own = nodes
+            .clone()
+            .map(|node| self.worth(node as usize, conditions, wish, request));
+        let own = own.min()?;
+        let share = choice.nodes.iter().map(|one| one.gpus.len()).max()?.max(1);
+        let mut best: Option<(u32, u32)> = None;
+        for (node, state) in states.iter().enumerate() {
+            if !state.candidate || state.free.len() < share {
+                continue;
+            }
+            let kind = |at: u32| {
+                let condition = conditions.get(at as usize).copied().unwrap_or_default();
+                (self.type_of.get(at as usize).copied(), condition)
+            };
+            if nodes.clone().any(|taken| kind(taken) == kind(node as u32)) {
+                continue;
+            }
+            let worth = self.worth(node, conditions, wish, request);
+            if worth > 0 && best.is_none_or(|(_, most)| worth > most) {
+                best = Some((node as u32, worth));
+            }
+        }
+        let (node, worth) = best?;
+        let more = percent_better(own, worth);
+        (more > 0).then_some((node, more))
     }
 
     fn worth(

@@ -1,0 +1,148 @@
+//! What holds for one job: the policy of its partition and QOS, and what places are worth to it.
+
+use std::collections::HashMap;
+
+use gpuos_core::config::Policy;
+use gpuos_core::cost::{Condition, End, History, Objective, Wish};
+use gpuos_core::explain::{Note, Worth};
+use gpuos_core::options::JobOptions;
+use gpuos_core::plan::{Planner, Request};
+use slurm_ffi::handles::Job;
+use slurm_ffi::{log, qos};
+
+use crate::engine::Engine;
+use crate::snapshot::Snapshot;
+
+/// How many users and job names are remembered.
+const REMEMBERED: usize = 4096;
+
+/// What is kept from job to job.
+pub struct Standing {
+    /// Names of QOS by number; `None` = Slurm has no such QOS.
+    names: HashMap<u32, Option<String>>,
+    /// Whether it was said that names of QOS cannot be had.
+    complained: bool,
+    /// Conditions of the nodes of the planner's cluster, by index.
+    pub conditions: Vec<Condition>,
+    /// What the job at hand wants of a place.
+    wish: Option<Wish>,
+    /// The highest priority of late.
+    priority: u32,
+    history: History,
+}
+
+impl Default for Standing {
+    fn default() -> Standing {
+        Standing {
+            names: HashMap::new(),
+            complained: false,
+            conditions: Vec::new(),
+            wish: None,
+            priority: 0,
+            history: History::new(REMEMBERED),
+        }
+    }
+}
+
+impl Standing {
+    /// Forgets what comes from files and from Slurm's tables.
+    pub fn reload(&mut self) {
+        self.names.clear();
+        self.complained = false;
+        self.priority = 0;
+    }
+
+    /// Name of a job's QOS, empty when it has none; looked up only where a rule asks for it.
+    pub fn qos(&mut self, policy: &Policy, job: Job<'_>) -> String {
+        let number = job.qos();
+        if policy.rules.iter().all(|rule| rule.qos.is_none()) {
+            return String::new();
+        }
+        if let Some(known) = self.names.get(&number) {
+            return known.clone().unwrap_or_default();
+        }
+        // SAFETY: job_test runs without locks of the association manager.
+        match unsafe { qos::name(number) } {
+            Ok(name) => {
+                self.names.insert(number, name.clone());
+                name.unwrap_or_default()
+            }
+            Err(why) => {
+                if !std::mem::replace(&mut self.complained, true) {
+                    let why = match why {
+                        qos::Unknown::NoList => "slurmctld knows no QOS; it does with slurmdbd",
+                        qos::Unknown::NoFunction => "this slurmctld does not tell the names of QOS",
+                    };
+                    log::error(&format!(
+                        "[[policy.rule]] with qos = in gpuos.toml holds for no job: {why}"
+                    ));
+                }
+                self.names.insert(number, None);
+                String::new()
+            }
+        }
+    }
+
+    /// Sets the penalties of the candidates by what they are worth to the job.
+    pub fn weigh(
+        &mut self,
+        planner: &mut Planner,
+        job: Job<'_>,
+        options: &JobOptions,
+        objectives: Option<gpuos_core::cost::Objectives>,
+        (request, snapshot): (&mut Request, &mut Snapshot),
+    ) {
+        let alone = options.profile.is_none() && options.shape.is_none();
+        let learned = match objectives {
+            Some(_) if alone && !self.history.is_empty() => {
+                let known = self.history.get(&job.user().to_string(), job.name());
+                known.and_then(|known| known.communication)
+            }
+            _ => None,
+        };
+        self.wish = Wish::of(objectives, options.profile, options.shape.as_ref(), learned);
+        if let Some(wish) = &mut self.wish
+            && wish.objectives.weight(Objective::Fairness) > 0
+        {
+            // Slowly less, so that one job with a priority set by hand does not count for ever.
+            let known = self.priority - self.priority / 1024;
+            self.priority = known.max(job.priority());
+            let short = u64::from(self.priority - job.priority()) * 1000;
+            wish.over_share = short.checked_div(self.priority.into()).unwrap_or(0) as u32;
+        }
+        let wish = self.wish.as_ref();
+        planner.weigh(wish, &self.conditions, request, &mut snapshot.states);
+    }
+}
+
+impl Engine {
+    /// By how much the chosen place is worth more to the job than one of another kind, for the note.
+    pub(crate) fn worth(&mut self, request: &Request) -> Option<Worth> {
+        let wish = self.standing.wish.as_ref()?;
+        let planner = self.planner.as_mut()?;
+        let states = &self.snapshot.states;
+        let conditions = &self.standing.conditions;
+        let (than, percent) = planner.beside(&self.chosen, wish, conditions, request, states)?;
+        Some(Worth {
+            objectives: wish.objectives,
+            percent,
+            than: planner.cluster().nodes.get(than as usize)?.name.clone(),
+        })
+    }
+
+    /// Learns from the end of a job, what its note says of its place included.
+    pub(crate) fn learn(&mut self, job: Job<'_>) {
+        let Some(note) = job.system_comment().and_then(Note::parse) else {
+            return;
+        };
+        let gpus: usize = note.gpus.iter().map(|one| one.gpus.len()).sum();
+        self.standing.history.note(&End {
+            user: &job.user().to_string(),
+            name: job.name(),
+            gpus: gpus as u32,
+            seconds: job.run_seconds(),
+            bus: (note.bus_gbps * 100.0) as u32,
+            completed: job.completed(),
+        });
+    }
+}

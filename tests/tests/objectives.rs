@@ -1,0 +1,141 @@
+//! Objectives and profiles choose the node type, by partition, in a cluster with two kinds of nodes.
+
+use gpuos_core::explain::Note;
+use gpuos_lab::{NodeGroup, Suite};
+use gpuos_tests::{Cluster, Setup, per_suite};
+
+per_suite!(objectives);
+
+/// n1 and n2 are L40S servers, n3 and n4 DGX H100.
+const TOML: &str = r#"
+[[node-type]]
+name = "cheap"
+base = "l40s-8"
+price-per-gpu-hour = 1.0
+
+[[node-type]]
+name = "fast"
+base = "dgx-h100"
+price-per-gpu-hour = 6.0
+
+[[nodes]]
+match = "n[1-2]"
+type = "cheap"
+
+[[nodes]]
+match = "n3"
+type = "fast"
+
+[[nodes]]
+match = "n4"
+type = "fast"
+gpu-cap-watts = 350
+
+[[policy.rule]]
+partition = "price"
+objectives = { cost = 100 }
+
+[[policy.rule]]
+partition = "speed"
+objectives = { throughput = 100 }
+placement = "spread"
+
+[[policy.rule]]
+qos = "none"
+objectives = { energy = 100 }
+"#;
+
+fn objectives(suite: &Suite) {
+    let mut setup = Setup::new("objectives", suite);
+    setup.spec.node_type = "l40s-8".into();
+    setup.spec.more_nodes = vec![NodeGroup {
+        names: vec!["n3".into(), "n4".into()],
+        node_type: "dgx-h100".into(),
+    }];
+    setup.spec.gpuos_toml = Some(TOML.into());
+    let partition =
+        |name: &str| format!("PartitionName={name} Nodes=ALL MaxTime=INFINITE State=UP");
+    setup.spec.slurm_conf_extra.extend([
+        "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP".into(),
+        partition("price"),
+        partition("speed"),
+    ]);
+    let Some(mut cluster) = setup.steered() else {
+        return;
+    };
+    // It says that names of QOS cannot be had.
+    cluster.expects_errors = true;
+    by_partition(&cluster);
+    by_profile(&cluster);
+    never_waits(&cluster);
+    let log = cluster.lab.slurmctld_log();
+    assert_eq!(
+        log.matches("with qos = in gpuos.toml holds for no job")
+            .count(),
+        1,
+        "{}",
+        cluster.report("gpuos")
+    );
+}
+
+/// Where a job runs, and its note.
+fn place(cluster: &Cluster, options: &[&str]) -> (String, Note) {
+    let job = cluster.start(options);
+    let node = cluster.planned(job).into_keys().next().expect("a node");
+    let note = cluster.note(job).expect("a note");
+    cluster.cancel(&[job]);
+    cluster.drained();
+    (node, note)
+}
+
+/// The partition decides, also between places of unlike bandwidth.
+fn by_partition(cluster: &Cluster) {
+    for gpus in ["--gres=gpu:1", "--gres=gpu:4"] {
+        let (node, note) = place(cluster, &["-p", "price", "--gpuos-profile=compute", gpus]);
+        assert!(["n1", "n2"].contains(&node.as_str()), "{gpus}: {node}");
+        let worth = note.worth.expect("what decided");
+        assert_eq!(worth.objectives.to_string(), "cost=100");
+        assert!(
+            worth.percent > 20 && ["n3", "n4"].contains(&worth.than.as_str()),
+            "{worth:?}"
+        );
+        // The node with capped GPUs is slower.
+        let (node, note) = place(cluster, &["-p", "speed", "--gpuos-profile=compute", gpus]);
+        assert_eq!(node, "n3", "{gpus}");
+        assert_eq!(
+            note.worth.expect("what decided").objectives.to_string(),
+            "throughput=100"
+        );
+    }
+    // Of several partitions the one at hand counts, and `placement` of its rule too.
+    let first = cluster.start(&["-p", "speed", "--gres=gpu:1"]);
+    let (node, _) = place(cluster, &["-p", "price,all", "--gres=gpu:1"]);
+    assert!(["n1", "n2"].contains(&node.as_str()), "{node}");
+    cluster.cancel(&[first]);
+    cluster.drained();
+}
+
+/// A profile is enough; without it, and without objectives, nothing is weighed.
+fn by_profile(cluster: &Cluster) {
+    let (node, note) = place(
+        cluster,
+        &["-p", "all", "--gres=gpu:1", "--gpuos-profile=compute"],
+    );
+    assert_eq!(node, "n3");
+    assert!(note.worth.is_some());
+    let (_, note) = place(cluster, &["-p", "all", "--gres=gpu:1"]);
+    assert_eq!(note.worth, None);
+}
+
+/// Jobs start on what is left, whatever it is worth to them.
+fn never_waits(cluster: &Cluster) {
+    let jobs: Vec<u32> = (0..4)
+        .map(|_| cluster.start(&["-p", "price", "--gres=gpu:8"]))
+        .collect();
+    cluster.cancel(&jobs);
+    cluster.drained();
+    let counts = cluster.recording().replay(&mut |step| {
+        assert!(step.same, "job {}: {:?}", step.asked.job, step.again);
+    });
+    assert!(counts.replayed >= jobs.len() as u64, "{counts:?}");
+}
