@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -199,16 +201,56 @@ impl Cluster {
         }
     }
 
-    /// Kills slurmctld and starts it again, with its state saved before: what slurmctld had
-    /// not saved is lost under any select plugin. `job` is one that runs or waits.
-    pub fn crash(&self, job: u32) {
+    /// Has slurmctld save its state. `job` is one that runs or waits.
+    pub fn save(&self, job: u32) {
         // A save after a change; a start by the backfill scheduler alone sets off none.
         let id = format!("JobId={job}");
         self.run("scontrol", &["update", &id, "Comment=saved"]);
         self.lab.wait_saved().expect("saves");
+    }
+
+    /// Kills slurmctld and starts it again, with its state saved before: what slurmctld had
+    /// not saved is lost under any select plugin. `job` is one that runs or waits.
+    pub fn crash(&self, job: u32) {
+        self.save(job);
         self.end_slurmctld(9);
         self.lab.start_slurmctld().expect("starts");
         self.ready();
+    }
+
+    /// Kills the slurmd of a node with `kill -9`. Its jobs run on.
+    pub fn kill_slurmd(&self, node: &str) {
+        // Without mercy: in order it would wait for steps that it is just starting or ending.
+        if let Some(pid) = self.lab.slurmd_pid(node) {
+            self.run("sh", &["-c", &format!("kill -9 {pid}")]);
+            self.until("the slurmd is gone", || {
+                self.lab.slurmd_pid(node).is_none().then_some(())
+            });
+        }
+    }
+
+    /// `scontrol update`, once more where slurmctld does not answer in time.
+    pub fn update(&self, args: &[&str]) {
+        let args = [&["update"], args].concat();
+        self.until(&args.join(" "), || match self.try_run("scontrol", &args) {
+            Err(why) if why.contains("timed out") => None,
+            Err(why) => panic!("{why}{}", self.report("")),
+            Ok(_) => Some(()),
+        });
+    }
+
+    /// Sets the state of a node.
+    pub fn set_node(&self, node: &str, state: &str) {
+        let (node, state) = (format!("NodeName={node}"), format!("State={state}"));
+        self.update(&[&node, &state, "Reason=test"]);
+    }
+
+    /// Writes an executable script of `sh` into the folder that jobs run in; its path.
+    pub fn script(&self, name: &str, lines: &str) -> String {
+        let file = self.lab.dir().join("work").join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{lines}\n")).expect("writes");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("may run");
+        file.to_string_lossy().into_owned()
     }
 
     /// Ends slurmctld in order and starts it again.
@@ -344,6 +386,13 @@ impl Cluster {
         self.lab.version().starts_with("22.05") && log.lines().any(is_lost_requeued)
     }
 
+    /// Whether the lab has a Slurm older than this, for example `[24, 11, 6]`.
+    pub fn is_before(&self, release: [u32; 3]) -> bool {
+        let parts = self.lab.version().split('.');
+        let mut numbers = parts.map_while(|part| part.parse().ok());
+        std::array::from_fn(|_| numbers.next().unwrap_or(u32::MAX)) < release
+    }
+
     fn restarted_22_05(&self) -> bool {
         let log = self.lab.slurmctld_log();
         self.lab.version().starts_with("22.05") && log.matches("started on cluster").count() > 1
@@ -358,8 +407,11 @@ impl Cluster {
         // until their nodes have registered: stock or not.
         let types_lost = self.restarted_22_05();
         let requeues = self.lost_a_requeued_job();
+        // Of a number in a job's own record, nothing of what nodes have (`tests/epilog.rs` shows it).
+        let epilogs = self.is_before([24, 11, 6]);
         let known = |line: &str| {
             requeues && is_lost_requeued(line)
+                || epilogs && line.contains("error: job_update_tres_cnt: cpu_cnt underflow (")
                 || miscounts
                     && (line.contains("underflow") || line.contains("overallocated resources"))
                 || types_lost && line.contains(" type ") && line.contains("gres count underflow")

@@ -1,10 +1,11 @@
 //! Tests of the whole: real Slurm daemons in a lab, and the rules of the house.
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
-//! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]) and what it shows of its jobs
-//! ([`show`]).
+//! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
+//! ([`show`]), and who holds which GPU ([`ledger`]).
 
 pub mod cluster;
+pub mod ledger;
 pub mod plugins;
 pub mod show;
 pub mod suites;

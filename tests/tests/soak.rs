@@ -8,11 +8,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::{LabSpec, Suite};
-use gpuos_tests::{Cluster, Setup, per_suite, show};
+use gpuos_tests::{Cluster, Setup, ledger, per_suite, show};
 
 per_suite!(soak, late_start);
 
@@ -24,7 +22,7 @@ fn soak(suite: &Suite) {
     // The short run of every day is always the same one; longer ones look for news.
     let fresh = || match number("GPUOS_SOAK") {
         None => 2205,
-        Some(_) => nanoseconds() as u64,
+        Some(_) => ledger::now() as u64,
     };
     let seed = number("GPUOS_SOAK_SEED").unwrap_or_else(fresh);
     let mut setup = Setup::new("soak", suite);
@@ -45,12 +43,13 @@ fn soak(suite: &Suite) {
     let Some(cluster) = cluster else {
         return;
     };
-    write_ledger_scripts(&cluster);
+    ledger::write_scripts(&cluster);
     ledger_is_right(&cluster);
     eprintln!(
         "soak on Slurm {}: {operations} operations, GPUOS_SOAK_SEED={seed}",
         cluster.lab.version()
     );
+    let _kept = KeepLogs(&cluster);
     let mut run = Run {
         cluster: &cluster,
         random: Random(seed | 1),
@@ -69,25 +68,12 @@ fn soak(suite: &Suite) {
     }
     eprintln!("{:?}", run.done);
     // First: what follows may fail for less.
-    let ledger = read_ledger(&cluster);
-    if let Err(why) = check_ledger(&ledger) {
-        // The lab goes with this test.
-        let kept = std::env::temp_dir().join(cluster.lab.name());
-        let _ = fs::write(
-            kept.with_extension("slurmctld.log"),
-            cluster.lab.slurmctld_log(),
-        );
-        let _ = fs::copy(
-            cluster.lab.dir().join("work/ledger"),
-            kept.with_extension("ledger"),
-        );
-        let kept = kept.display();
-        panic!("{why}; GPUOS_SOAK_SEED={seed}; kept: {kept}.ledger, {kept}.slurmctld.log");
-    }
+    let events = ledger::read(&cluster);
+    assert_eq!(ledger::check(&events), Ok(()));
     cluster.drained();
-    let starts = ledger
+    let starts = events
         .iter()
-        .filter(|event| event.kind == Kind::Start)
+        .filter(|event| event.kind == ledger::Kind::Start)
         .count();
     assert!(
         starts as u64 > operations / 10,
@@ -103,9 +89,27 @@ fn soak(suite: &Suite) {
     eprintln!("{starts} starts of jobs on nodes");
 }
 
-fn nanoseconds() -> u128 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(1, |time| time.as_nanos())
+/// The lab goes with its test; of one that fails, its logs and the ledger stay.
+struct KeepLogs<'a>(&'a Cluster);
+
+impl Drop for KeepLogs<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let lab = &self.0.lab;
+        let kept = std::env::temp_dir().join(lab.name());
+        let _ = fs::create_dir_all(&kept);
+        let _ = fs::copy(lab.dir().join("work/ledger"), kept.join("ledger"));
+        for file in fs::read_dir(lab.dir().join("log"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let _ = fs::copy(file.path(), kept.join(file.file_name()));
+        }
+        eprintln!("logs and ledger are kept in {}", kept.display());
+    }
 }
 
 /// Numbers that look random and can be repeated (xorshift64*).
@@ -205,6 +209,8 @@ impl Run<'_> {
                 }
                 "submit"
             }
+            // On a busy machine; the job may be there or not.
+            Err(why) if why.contains("Socket timed out") => "submit timed out",
             Err(why) => panic!("{form}: {why}{}", self.cluster.report("")),
         }
     }
@@ -241,17 +247,9 @@ impl Run<'_> {
     fn node_dies(&mut self) -> &'static str {
         let node = self.node();
         let lab = &self.cluster.lab;
-        // Without mercy: in order it would wait for steps that it is just starting or ending.
-        if let Some(pid) = lab.slurmd_pid(&node) {
-            self.cluster.run("sh", &["-c", &format!("kill -9 {pid}")]);
-            self.cluster.until("the slurmd is gone", || {
-                lab.slurmd_pid(&node).is_none().then_some(())
-            });
-        }
-        let name = format!("NodeName={node}");
-        let args = ["update", &name, "State=DOWN", "Reason=soak"];
-        self.cluster.run("scontrol", &args);
-        record_failure(self.cluster, &node);
+        self.cluster.kill_slurmd(&node);
+        self.cluster.set_node(&node, "DOWN");
+        ledger::record_failure(self.cluster, &node);
         // A child that the dead slurmd had just forked may still hold its port.
         self.cluster
             .until("the slurmd starts", || lab.start_slurmd(&node).ok());
@@ -264,7 +262,7 @@ impl Run<'_> {
     fn crash(&mut self) -> &'static str {
         let partitions = |state: &str| {
             for name in ["PartitionName=all", "PartitionName=high"] {
-                self.cluster.run("scontrol", &["update", name, state]);
+                self.cluster.update(&[name, state]);
             }
         };
         partitions("State=DOWN");
@@ -304,28 +302,6 @@ impl Run<'_> {
     }
 }
 
-/// Prolog and epilog write who holds which GPU of which node, and since when.
-fn write_ledger_scripts(cluster: &Cluster) {
-    let lab = &cluster.lab;
-    let dir = lab.dir().join("work");
-    for (name, kind) in [("Prolog", "S"), ("Epilog", "E")] {
-        let file = dir.join(name);
-        let script = format!(
-            "#!/bin/sh\necho {kind} $(date +%s%N) ${{SLURMD_NODENAME:-$SLURM_NODENAME}} $SLURM_JOB_ID \
-             ${{SLURM_JOB_GPUS:-none}} ${{SLURM_JOB_RESTART_COUNT:--}} >> {}\n",
-            dir.join("ledger").display()
-        );
-        fs::write(&file, script).expect("writes");
-        fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("may run");
-        lab.set_slurm_conf(name, Some(&file.to_string_lossy()))
-            .expect("edits");
-    }
-    // On all nodes of the job, before it starts.
-    lab.set_slurm_conf("PrologFlags", Some("Alloc"))
-        .expect("edits");
-    lab.restart().expect("restarts");
-}
-
 /// The ledger shows of each node of a job what Slurm gave it there.
 fn ledger_is_right(cluster: &Cluster) {
     let beside = cluster.start(&["--gres=gpu:3", "-w", "n1"]);
@@ -333,8 +309,8 @@ fn ledger_is_right(cluster: &Cluster) {
     let job = cluster.start(&["--gpus=13", "-w", "n1,n2", "-N2"]);
     let gpus = cluster.gpus(job);
     cluster.until("both nodes stand in the ledger", || {
-        let ledger = read_ledger(cluster);
-        let own = ledger.iter().filter(|event| event.job == job);
+        let events = ledger::read(cluster);
+        let own = events.iter().filter(|event| event.job == job);
         let seen: show::Gpus = own
             .map(|event| (event.node.clone(), event.gpus.clone()))
             .collect();
@@ -342,193 +318,6 @@ fn ledger_is_right(cluster: &Cluster) {
     });
     assert_ne!(gpus["n1"], gpus["n2"]);
     cluster.cancel(&[beside, job]);
-}
-
-/// A node has failed and is set down: slurmctld has taken back every start of a job there. Slurmctld goes
-/// on sending what it had under way to the node, though, and a slurmd that comes back soon runs the prolog
-/// of a start that was taken back (stock Slurm too). So the ledger notes which starts can still be valid.
-fn record_failure(cluster: &Cluster, node: &str) {
-    let jobs = cluster.run("scontrol", &["show", "job"]);
-    let valid: Vec<String> = jobs.split("\n\n").filter_map(first_valid).collect();
-    let valid = match valid.is_empty() {
-        true => "none".to_string(),
-        false => valid.join(","),
-    };
-    record(cluster, &format!("F {} {node} {valid}", nanoseconds()));
-}
-
-/// `JOB:RESTARTS`: a start of this job with a lower restart count has been taken back. `None` where
-/// no start has been.
-fn first_valid(block: &str) -> Option<String> {
-    let field = |name| gpuos_lab::field(block, name);
-    let job = field("JobId")?;
-    let restarts: u32 = field("Restarts")?.parse().ok()?;
-    let goes_on = [
-        "PENDING",
-        "RUNNING",
-        "SUSPENDED",
-        "COMPLETING",
-        "CONFIGURING",
-    ];
-    let over = !goes_on.contains(&field("JobState")?);
-    // A job that is over starts again only after a requeue, which counts one more.
-    let first = restarts + u32::from(over);
-    (first > 0).then(|| format!("{job}:{first}"))
-}
-
-fn record(cluster: &Cluster, line: &str) {
-    use std::io::Write;
-    let path = cluster.lab.dir().join("work/ledger");
-    let file = fs::OpenOptions::new().create(true).append(true).open(path);
-    writeln!(file.expect("opens"), "{line}").expect("writes");
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
-    /// A node has failed: nothing on it is held any more.
-    Failure,
-    /// A job has ended on a node.
-    End,
-    /// A job starts on a node.
-    Start,
-}
-
-struct Event {
-    time: u128,
-    kind: Kind,
-    node: String,
-    job: u32,
-    gpus: Vec<usize>,
-    /// How often the job had been started anew; not every epilog knows it.
-    restarts: Option<u32>,
-    /// At a failure: the first restart count of each job that is still valid.
-    valid: Vec<(u32, u32)>,
-}
-
-fn read_ledger(cluster: &Cluster) -> Vec<Event> {
-    let text = fs::read_to_string(cluster.lab.dir().join("work/ledger"));
-    parse_ledger(&text.unwrap_or_default())
-}
-
-/// Lines are `S TIME NODE JOB GPUS RESTARTS`, the same with `E`, and `F TIME NODE JOB:RESTARTS,...`.
-fn parse_ledger(text: &str) -> Vec<Event> {
-    let pair = |text: &str| {
-        let (job, first) = text.split_once(':')?;
-        Some((job.parse().ok()?, first.parse().ok()?))
-    };
-    let mut events: Vec<Event> = text
-        .lines()
-        .map(|line| {
-            let words: Vec<&str> = line.split(' ').collect();
-            let word = |index: usize| words.get(index).copied().unwrap_or_default();
-            Event {
-                kind: match word(0) {
-                    "F" => Kind::Failure,
-                    "S" => Kind::Start,
-                    "E" => Kind::End,
-                    _ => panic!("ledger: {line:?}"),
-                },
-                time: word(1).parse().expect("a time"),
-                node: word(2).to_string(),
-                job: word(3).parse().unwrap_or(0),
-                gpus: show::indices(word(4)),
-                restarts: word(5).parse().ok(),
-                valid: word(3).split(',').filter_map(pair).collect(),
-            }
-        })
-        .collect();
-    events.sort_by_key(|event| (event.time, event.kind));
-    events
-}
-
-/// No GPU may be held by two jobs at once. What a start that was taken back before has on record does not
-/// count: the GPU may be another job's by then.
-fn check_ledger(events: &[Event]) -> Result<(), String> {
-    // Job and restart count that hold each GPU of each node.
-    let mut held: BTreeMap<(&str, usize), (u32, Option<u32>)> = BTreeMap::new();
-    let mut valid: BTreeMap<u32, u32> = BTreeMap::new();
-    for event in events {
-        match event.kind {
-            Kind::Failure => {
-                held.retain(|(node, _), _| *node != event.node);
-                for (job, first) in &event.valid {
-                    let known = valid.entry(*job).or_default();
-                    *known = (*known).max(*first);
-                }
-            }
-            Kind::End => held.retain(|(node, _), (job, restarts)| {
-                // The epilog of a requeued start names the count of the next one.
-                let other_start = match (event.restarts, *restarts) {
-                    (Some(ended), Some(holds)) => holds > ended,
-                    _ => false,
-                };
-                *node != event.node || *job != event.job || other_start
-            }),
-            Kind::Start => {
-                let first = valid.get(&event.job).copied().unwrap_or(0);
-                if event.restarts.is_some_and(|restarts| restarts < first) {
-                    continue;
-                }
-                for gpu in &event.gpus {
-                    let before = held.insert((&event.node, *gpu), (event.job, event.restarts));
-                    if let Some((other, _)) = before.filter(|(other, _)| *other != event.job) {
-                        return Err(format!(
-                            "{} GPU {gpu} was given to job {} while job {other} held it",
-                            event.node, event.job
-                        ));
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn the_ledger_sees_a_gpu_given_twice() {
-    let good = "S 10 n1 1 0,1 0\nS 12 n2 2 0 0\nE 20 n1 1 0,1 -\nS 30 n1 3 1-2 0\nF 40 n1 none\n\
-                S 41 n1 4 1 0\n";
-    assert_eq!(check_ledger(&parse_ledger(good)), Ok(()));
-    let bad = good.to_string() + "S 50 n1 5 0-1 0\n";
-    assert!(check_ledger(&parse_ledger(&bad)).is_err());
-}
-
-/// The order that 26.05 shows after a slurmd's death: job 5 was given GPU 0, the node failed, job 6 was
-/// given the GPU, and then the node ran the prolog of job 5's first start, and its epilog.
-#[test]
-fn a_start_that_was_taken_back_holds_nothing() {
-    let check = |text: &str| check_ledger(&parse_ledger(text));
-    let start = "F 10 n1 5:1\nS 20 n1 6 0 0\n";
-    assert_eq!(check(&format!("{start}S 30 n1 5 0 0\n")), Ok(()));
-    // Its second start is as good as any.
-    let twice = check(&format!("{start}S 30 n1 5 0 1\n"));
-    assert_eq!(
-        twice.unwrap_err(),
-        "n1 GPU 0 was given to job 5 while job 6 held it"
-    );
-    // The end of the first start is not the end of the second.
-    let late_end = "F 10 n1 5:1\nS 20 n1 5 0 1\nE 25 n1 5 0 0\nS 30 n1 6 0 0\n";
-    assert!(check(late_end).is_err());
-    // After a requeue slurmctld has counted on before the epilog runs.
-    let requeued = "S 20 n1 5 0 0\nE 25 n1 5 0 1\nS 30 n1 6 0 0\n";
-    assert_eq!(check(requeued), Ok(()));
-    // A start that was taken back keeps nobody out either.
-    let first = "F 10 n1 5:1\nS 20 n1 5 0 0\nS 30 n1 6 0 0\n";
-    assert_eq!(check(first), Ok(()));
-}
-
-#[test]
-fn a_failure_notes_which_starts_are_valid() {
-    let job = |state: &str, restarts: u32| {
-        first_valid(&format!(
-            "JobId=7 JobName=wrap\n   JobState={state} Reason=None\n   Requeue=1 Restarts={restarts} BatchFlag=1"
-        ))
-    };
-    assert_eq!(job("PENDING", 0), None);
-    assert_eq!(job("RUNNING", 0), None);
-    assert_eq!(job("PENDING", 1).as_deref(), Some("7:1"));
-    assert_eq!(job("CANCELLED", 0).as_deref(), Some("7:1"));
-    assert_eq!(job("COMPLETED", 2).as_deref(), Some("7:3"));
 }
 
 /// A job is given a GPU of a node whose slurmd has just died; the node is set down and comes back, and
@@ -542,29 +331,26 @@ fn late_start(suite: &Suite) {
     let Some(cluster) = cluster else {
         return;
     };
-    write_ledger_scripts(&cluster);
+    ledger::write_scripts(&cluster);
     let lab = &cluster.lab;
-    let pid = lab.slurmd_pid("n1").expect("runs");
-    cluster.run("sh", &["-c", &format!("kill -9 {pid}")]);
+    cluster.kill_slurmd("n1");
     let options = ["--requeue", "--gres=gpu:8", "-w", "n1"];
     let first = cluster.sbatch(&options, "sleep 3");
     cluster.wait(first, &["RUNNING", "CONFIGURING"]);
-    let update = |state| {
-        let args = ["update", "NodeName=n1", state, "Reason=soak"];
-        cluster.run("scontrol", &args);
-    };
-    update("State=DOWN");
-    record_failure(&cluster, "n1");
+    cluster.set_node("n1", "DOWN");
+    ledger::record_failure(&cluster, "n1");
     cluster.run("scontrol", &["hold", &first.to_string()]);
     let second = cluster.sbatch(&options, "sleep 5");
     cluster.until("the slurmd starts", || lab.start_slurmd("n1").ok());
     cluster.wait(second, &["COMPLETED"]);
     cluster.drained();
-    let ledger = read_ledger(&cluster);
-    let late = ledger
+    let events = ledger::read(&cluster);
+    let late = events
         .iter()
-        .filter(|event| (event.kind, event.job, event.restarts) == (Kind::Start, first, Some(0)))
+        .filter(|event| {
+            (event.kind, event.job, event.restarts) == (ledger::Kind::Start, first, Some(0))
+        })
         .count();
     eprintln!("{late} prologs of a start that was taken back");
-    assert_eq!(check_ledger(&ledger), Ok(()));
+    assert_eq!(ledger::check(&events), Ok(()));
 }
