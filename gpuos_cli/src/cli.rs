@@ -4,7 +4,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gpuos_core::options::{GresRequest, parse_gpus, parse_gres, parse_placement, parse_topology};
+use gpuos_core::cost::{Objectives, Profile};
+use gpuos_core::options::{
+    GresRequest, parse_gpus, parse_gres, parse_placement, parse_profile, parse_topology,
+};
 use gpuos_core::plan::{Placement, TopologyWish};
 
 /// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
@@ -112,10 +115,20 @@ pub struct PlanArgs {
     /// affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
     #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
     pub placement: Option<Placement>,
+    /// What limits the job: compute, memory, communication or io.
+    #[arg(long, visible_alias = "gpuos-profile", value_name = "PROFILE", value_parser = profile)]
+    pub profile: Option<Profile>,
+    /// Weights in percent that add up to 100, such as energy=60,throughput=40, instead of those of
+    /// gpuos.toml: of throughput, latency, energy, cost and fairness.
+    #[arg(long, value_name = "WEIGHTS")]
+    pub objectives: Option<Objectives>,
+    /// QOS of the job, for the rules of gpuos.toml.
+    #[arg(short, long, value_name = "NAME", default_value = "")]
+    pub qos: String,
     /// GPU type, as in --gpus=TYPE:N.
     #[arg(long = "type", value_name = "TYPE")]
     pub gpu_type: Option<String>,
-    /// Partitions to consider.
+    /// Partitions to consider; the rules of gpuos.toml hold for the first.
     #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
     pub partition: Vec<String>,
     /// Features that the nodes must have.
@@ -427,6 +440,10 @@ fn topology(text: &str) -> Result<TopologyWish, String> {
 
 fn placement(text: &str) -> Result<Placement, String> {
     parse_placement(text).map_err(|e| reason(&e))
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    parse_profile(text).map_err(|e| reason(&e))
 }
 
 fn hosts(text: &str) -> Result<Hosts, String> {

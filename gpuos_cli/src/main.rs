@@ -18,6 +18,7 @@ mod smaller;
 mod table;
 mod topo;
 mod why;
+mod worth;
 
 use std::process::ExitCode;
 

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use gpuos_core::cost::Wish;
 use gpuos_core::explain::{sentence, why_wait};
-use gpuos_core::plan::{GpuShape, NodeState, Placement, Planner, Request};
+use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
 use gpuos_host::{JobRequest, Machine, Site, slurm};
 use serde_json::json;
 
@@ -14,13 +15,22 @@ use crate::network::{self, Network};
 use crate::reply::Reply;
 use crate::smaller::{changes, forecast};
 use crate::table::count;
+use crate::worth::Worths;
 
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Result<Reply> {
     let site = Site::read(machine, config)?;
-    let wanted = request(args, &site)?;
+    let partition = partition(machine, &site, args);
+    let policy = &site.config.policy;
+    let mut wanted = request(args, &site, &partition)?;
     let jobs = slurm::jobs(machine)?;
-    let state = wanted.state(&site, &jobs);
+    let mut state = wanted.state(&site, &jobs);
     let mut planner = Planner::new(site.cluster.clone());
+    let objectives = args
+        .objectives
+        .or(policy.objectives_for(&partition, &args.qos));
+    let wish = Wish::of(objectives, args.profile, None, None);
+    let conditions = site.config.conditions(&site.cluster);
+    planner.weigh(wish.as_ref(), &conditions, &mut wanted.request, &mut state);
     let mut traffic = network::traffic(&site, &jobs);
     let mut asked = wanted.request.clone();
     if let Some(wish) = asked.topology.as_mut().filter(|_| args.defrag) {
@@ -36,7 +46,10 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         Ok(choice) => {
             let choice = choice.clone();
             let network = traffic.and_then(|mut traffic| network::of(&mut traffic, &choice));
-            return Ok(fits(&site, &wanted, &choice, &state, network.as_ref()));
+            let asked = (&wanted.request, &state[..]);
+            let worths = wish.map(|wish| Worths::of(&mut planner, &site, wish, asked, &choice));
+            let beside = (network.as_ref(), worths.as_ref());
+            return Ok(fits(&site, &wanted, &choice, &state, beside));
         }
         Err(_) if args.defrag => {
             return crate::defrag::run(machine, &site, &wanted, &jobs, args);
@@ -82,7 +95,7 @@ fn fits(
     wanted: &JobRequest,
     choice: &gpuos_core::plan::Choice,
     state: &[NodeState],
-    network: Option<&Network>,
+    (network, worths): (Option<&Network>, Option<&Worths>),
 ) -> Reply {
     let said = sentence(choice, &wanted.request, &site.cluster);
     let free: usize = state
@@ -93,9 +106,10 @@ fn fits(
     let offering = state.iter().filter(|s| s.candidate && !s.free.is_empty());
     let nodes = offering.count();
     let text = format!(
-        "It would start now: {said}\n\n{}{}\nFree for such a job: {} on {}.\n{}",
+        "It would start now: {said}\n\n{}{}{}\nFree for such a job: {} on {}.\n{}",
         figures::table(choice, &site.cluster),
         network.map(Network::text).unwrap_or_default(),
+        worths.map(|worths| worths.text(site)).unwrap_or_default(),
         count(free, "GPU"),
         count(nodes, "node"),
         notes(site)
@@ -110,6 +124,10 @@ fn fits(
     // Only where gpuos.toml describes the network.
     if let Some(network) = network {
         json["network"] = network.json();
+    }
+    // Only where something is weighed.
+    if let Some(worths) = worths {
+        json["worth"] = worths.json();
     }
     Reply {
         schema: "gpuos.plan/1",
@@ -145,7 +163,7 @@ pub fn notes(site: &Site) -> String {
         .collect()
 }
 
-fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
+fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> {
     let typed = |gpus: &Gpus| gpus.gres_type.clone();
     let (gpus, gres_type) = if let Some(g) = args.gres.as_ref().or(args.gpus_per_node.as_ref()) {
         (GpuShape::PerNode(g.count), typed(g))
@@ -207,6 +225,7 @@ fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
         .unwrap_or(min_nodes)
         .div_ceil(max_nodes.max(1))
         .max(1);
+    let policy = &site.config.policy;
     Ok(JobRequest {
         request: Request {
             min_nodes,
@@ -220,8 +239,11 @@ fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
             topology: args
                 .topology
                 .clone()
-                .or_else(|| site.config.policy.topology.clone()),
-            placement: args.placement.clone().unwrap_or_else(|| policy(site)),
+                .or_else(|| policy.topology_for(partition, &args.qos).cloned()),
+            placement: args
+                .placement
+                .clone()
+                .unwrap_or_else(|| policy.placement_for(partition, &args.qos).clone()),
             cost_first: false,
         },
         gres_type,
@@ -233,6 +255,13 @@ fn request(args: &PlanArgs, site: &Site) -> Result<JobRequest> {
     })
 }
 
-fn policy(site: &Site) -> Placement {
-    site.config.policy.placement.clone()
+/// The partition whose rules hold: the first one named, else Slurm's default, which is looked up only
+/// where a rule could name it.
+fn partition(machine: &dyn Machine, site: &Site, args: &PlanArgs) -> String {
+    let rules = &site.config.policy.rules;
+    match args.partition.first() {
+        Some(named) => named.clone(),
+        None if rules.iter().all(|rule| rule.partition.is_none()) => String::new(),
+        None => slurm::default_partition(machine).unwrap_or_default(),
+    }
 }

@@ -54,6 +54,8 @@ impl JobRequest {
         let cpus_per_node = job.min_cpus_node.max(tasks_cpus).max(1);
         let cpus_per_gpu = gpus_in(&job.cpus_per_tres).map_or(0, |(n, _)| n);
         let (required_nodes, missing) = site.indices(&job.required_nodes);
+        let policy = &site.config.policy;
+        let partition = job.partitions.first().map_or("", String::as_str);
         Some(JobRequest {
             request: Request {
                 min_nodes: job.min_nodes.max(1),
@@ -71,11 +73,11 @@ impl JobRequest {
                 topology: options
                     .topology
                     .clone()
-                    .or_else(|| site.config.policy.topology.clone()),
+                    .or_else(|| policy.topology_for(partition, &job.qos).cloned()),
                 placement: options
                     .placement
                     .clone()
-                    .unwrap_or_else(|| site.config.policy.placement.clone()),
+                    .unwrap_or_else(|| policy.placement_for(partition, &job.qos).clone()),
                 cost_first: false,
             },
             gres_type,

@@ -1,8 +1,9 @@
 //! gpuos.toml, the fabric, the node types, and whether Slurm counts the GPUs as described.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use gpuos_core::cost::{Objective, Objectives};
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
 use gpuos_host::slurm::Running;
@@ -44,6 +45,7 @@ pub fn check(
             ),
         ),
     }
+    policy(&site, running, findings);
     fabric(&site, findings);
     node_types(&site, findings);
     states(&site, findings);
@@ -54,6 +56,49 @@ fn others(count: usize) -> String {
         format!(" (and {} more)", count - 1)
     } else {
         String::new()
+    }
+}
+
+/// What `[policy]` asks for and this Slurm, or this gpuos.toml, cannot give.
+fn policy(site: &Site, running: &Running, findings: &mut Findings) {
+    let policy = &site.config.policy;
+    let has = |key: &str, value: &str| running.get(key).is_some_and(|is| is.ends_with(value));
+    if policy.rules.iter().any(|rule| rule.qos.is_some())
+        && !has("AccountingStorageType", "slurmdbd")
+    {
+        findings.warn(
+            "policy",
+            "[[policy.rule]] with qos = holds for no job: without slurmdbd jobs have no QOS",
+            "set AccountingStorageType=accounting_storage/slurmdbd, or make the rules for partitions",
+        );
+    }
+    let rules = policy.rules.iter().filter_map(|rule| rule.objectives);
+    let all: Vec<Objectives> = policy.objectives.into_iter().chain(rules).collect();
+    let weighed = |of| all.iter().any(|objectives| objectives.weight(of) > 0);
+    let share = running.get("PriorityWeightFairShare").unwrap_or("0");
+    if weighed(Objective::Fairness) && (!has("PriorityType", "multifactor") || share == "0") {
+        findings.warn(
+            "policy",
+            "the objective fairness goes by the jobs' priority, and Slurm's says nothing of fair shares here",
+            "set PriorityType=priority/multifactor and PriorityWeightFairShare, or weigh something else",
+        );
+    }
+    let types = site
+        .cluster
+        .nodes
+        .iter()
+        .filter_map(|node| node.node_type.as_deref());
+    let free: BTreeSet<&str> = types
+        .filter(|kind| kind.figures.price_milli == 0)
+        .map(|kind| kind.name.as_str())
+        .collect();
+    if weighed(Objective::Cost) && !free.is_empty() {
+        let names: Vec<&str> = free.into_iter().collect();
+        findings.warn(
+            "policy",
+            format!("the objective cost has no price for {}: it counts by its throughput", names.join(", ")),
+            "write price-per-gpu-hour into a [[node-type]] with base = the type, and name that in [[nodes]]",
+        );
     }
 }
 

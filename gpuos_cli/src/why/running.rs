@@ -1,6 +1,6 @@
 //! Where a job went, and how good that place is.
 
-use gpuos_core::explain::{Note, level_reached, sentence};
+use gpuos_core::explain::{Note, level_reached, sentence, worth_sentence};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::JobOptions;
@@ -58,7 +58,10 @@ pub fn explain(site: &Site, job: &Job) -> Answer {
                 0 => String::new(),
                 n => format!(" Slurm refused {n} better choices."),
             };
-            format!("{}{tried}", sentence(&here, &wanted.request, &site.cluster))
+            let worth = note.worth.as_ref();
+            let worth = worth.map(|worth| format!(" {}", worth_sentence(worth, &site.cluster)));
+            let said = sentence(&here, &wanted.request, &site.cluster);
+            format!("{said}{}{tried}", worth.unwrap_or_default())
         }
         _ => format!(
             "{} on {} ({on}){}. gpuos left no note: Slurm chose the place.",

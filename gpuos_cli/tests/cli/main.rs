@@ -12,3 +12,4 @@ mod site;
 mod topo;
 mod usage;
 mod why;
+mod worth;

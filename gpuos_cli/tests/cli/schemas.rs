@@ -82,6 +82,9 @@ fn the_json_has_the_agreed_form() {
     ] {
         agreed(&site, name, args, schema);
     }
+    let mixed = crate::worth::site();
+    let args = ["plan", "--gpus=1", "--objectives=cost=100"];
+    agreed(&mixed, "plan-worth", &args, "gpuos.plan/1");
     let idle = crate::defrag::site();
     let args = [&crate::defrag::ASK[..], &["-p", "main"]].concat();
     agreed(&idle, "plan-defrag", &args, "gpuos.plan-defrag/1");

@@ -44,6 +44,8 @@ pub struct Job {
     pub dependency: String,
     /// Partitions.
     pub partitions: Vec<String>,
+    /// QOS; empty when it has none.
+    pub qos: String,
     /// Reservation, if any.
     pub reservation: String,
     /// Nodes that it has.
@@ -149,6 +151,7 @@ impl Job {
                 .filter(|p| !p.is_empty())
                 .map(String::from)
                 .collect(),
+            qos: record.text("QOS"),
             reservation: record.text("Reservation"),
             nodes: hosts("NodeList"),
             planned_nodes: hosts("SchedNodeList"),

@@ -52,6 +52,16 @@ pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
     Ok(Job::parse_all(&scontrol(machine, &["-d", "show", "jobs"])?))
 }
 
+/// Name of the partition for jobs that name none.
+pub fn default_partition(machine: &dyn Machine) -> Option<String> {
+    let text = scontrol(machine, &["show", "partitions"]).ok()?;
+    let all = Record::parse_all(&text, "PartitionName");
+    let default = all
+        .iter()
+        .find(|record| record.get("Default") == Some("YES"));
+    default.map(|record| record.text("PartitionName"))
+}
+
 /// The configuration that slurmctld runs with.
 pub fn running(machine: &dyn Machine) -> Result<Running> {
     Ok(Running::parse(&scontrol(machine, &["show", "config"])?))
