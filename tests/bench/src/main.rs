@@ -34,6 +34,9 @@ struct Options {
     /// Eight samples in each cell instead of 30 and more.
     #[arg(long)]
     quick: bool,
+    /// The cluster of four nodes only: where the work of gpuos itself shows most.
+    #[arg(long)]
+    small: bool,
     /// Without a topology.conf: all nodes alike.
     #[arg(long)]
     flat: bool,
@@ -71,7 +74,11 @@ fn run(options: &Options) -> Result<bool> {
     let mut report = Report::new(options.flat);
     for name in &options.slurm {
         let suite: Suite = name.parse()?;
-        for cluster in [Cluster::small(), Cluster::large()] {
+        let clusters = match options.small {
+            true => vec![Cluster::small()],
+            false => vec![Cluster::small(), Cluster::large()],
+        };
+        for cluster in clusters {
             match measure(options, &suite, &cluster) {
                 Ok(run) => report.runs.push(run),
                 Err(why) if skipped(&why) => {
