@@ -95,18 +95,25 @@ pub enum Mode {
     Other,
 }
 
+/// How many nodes Slurm asks for.
+#[derive(Clone, Copy)]
+pub struct Counts {
+    /// Fewest.
+    pub min: u32,
+    /// Most.
+    pub max: u32,
+    /// Wanted.
+    pub wanted: u32,
+}
+
 /// The arguments of one `select_p_job_test`.
 pub struct Call {
     /// `job_record_t *`
     pub job: *mut c_void,
     /// `bitstr_t *`: candidates in, choice out.
     pub nodes: *mut c_void,
-    /// Fewest nodes.
-    pub min_nodes: u32,
-    /// Most nodes.
-    pub max_nodes: u32,
-    /// Nodes wanted.
-    pub req_nodes: u32,
+    /// Number of nodes.
+    pub counts: Counts,
     mode: u16,
     /// Jobs that may be preempted, or null.
     pub preemptable: *mut c_void,
@@ -133,9 +140,11 @@ impl Call {
         Call {
             job,
             nodes,
-            min_nodes,
-            max_nodes,
-            req_nodes,
+            counts: Counts {
+                min: min_nodes,
+                max: max_nodes,
+                wanted: req_nodes,
+            },
             mode,
             preemptable,
             preempted,
@@ -165,6 +174,12 @@ impl Call {
         self.mode() != Mode::Other && !self.job.is_null() && !self.nodes.is_null()
     }
 
+    /// Whether a lack of free GPUs is the answer: cons_tres could only find the same, after a longer search.
+    /// When the job could start, and whether others make way for it, is for cons_tres to say.
+    pub fn answers_no_room(&self) -> bool {
+        self.mode() == Mode::RunNow && self.preemptable.is_null()
+    }
+
     /// Asks cons_tres, with the node bitmap as it stands now.
     pub fn forward(&self) -> c_int {
         let code = self.ask(self.preemptable, self.preempted);
@@ -188,9 +203,9 @@ impl Call {
             transmute::<usize, JobTest>(address)(
                 self.job,
                 self.nodes,
-                self.min_nodes,
-                self.max_nodes,
-                self.req_nodes,
+                self.counts.min,
+                self.counts.max,
+                self.counts.wanted,
                 self.mode,
                 preemptable,
                 preempted,

@@ -15,12 +15,12 @@ use crate::call::{Call, Mode};
 use crate::engine::Engine;
 use crate::note::Decision;
 use crate::reasons;
-use crate::request::{self, Wanted};
+use crate::request::Wanted;
 use crate::snapshot::Place;
 use crate::steer::Purpose;
 
 /// Slurm's "no" to a job that cannot start now.
-const NOT_NOW: c_int = -1;
+pub const NOT_NOW: c_int = -1;
 
 /// How many domains are asked for the start of a job that waits for a required level.
 const FUTURES: u32 = 16;
@@ -52,6 +52,9 @@ impl Engine {
         }
         // SAFETY: as above.
         unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
+        if let Some(nothing) = self.nothing_to_choose(call, job, gpus, nodes) {
+            return self.hand_on(call, nothing);
+        }
         let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
             log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
             JobOptions::default()
@@ -67,22 +70,7 @@ impl Engine {
         if self.snapshot.unlisted || !self.model() {
             return None;
         }
-        let policy = &self.settings.config.policy;
-        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
-        let mut wanted = request::build(
-            call,
-            job,
-            gpus,
-            &options,
-            policy.topology_for(partition, &qos),
-            policy.placement_for(partition, &qos),
-        )?;
-        if let Some(planner) = &mut self.planner {
-            let objectives = policy.objectives_for(partition, &qos);
-            let asked = (&mut wanted.request, &mut self.snapshot);
-            self.standing
-                .weigh(planner, job, &options, objectives, asked);
-        }
+        let mut wanted = self.wanted(call.counts, job, gpus, &options)?;
         if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
             &wanted.request.placement
         {
@@ -151,13 +139,9 @@ impl Engine {
         }
         let room = self.snapshot.with_free(gpus);
         if room < request.min_nodes {
-            // cons_tres could only find the same, after a longer search; when the job could start is
-            // its to say.
-            let now = call.mode() == Mode::RunNow && call.preemptable.is_null();
-            return Some(if now {
-                NoPlan::Answer(NOT_NOW)
-            } else {
-                NoPlan::Stock
+            return Some(match call.answers_no_room() {
+                true => NoPlan::Answer(NOT_NOW),
+                false => NoPlan::Stock,
             });
         }
         let all = room == wanted.nodes && nodes.count() == room as usize;
@@ -207,6 +191,14 @@ impl Engine {
             for weight in 0..weights {
                 if weights > 1 {
                     self.snapshot.up_to_weight(weight);
+                    // Too few free GPUs up to this weight: seen without asking the planner.
+                    let lacks = match wanted.request.gpus {
+                        GpuShape::PerNode(gpus) => self.snapshot.with_free(gpus) < min,
+                        _ => false,
+                    };
+                    if lacks && weight + 1 < weights {
+                        continue;
+                    }
                 }
                 match self.offer_best(call, nodes, wanted, (min, max)) {
                     Offer::Taken => return Some(0),

@@ -169,6 +169,7 @@ pub fn job_test(call: &Call) -> c_int {
     let mut answer = None;
     let mut kept_out = None;
     with(|engine| {
+        engine.fetch();
         if engine.trusts(call) {
             kept_out = engine.keep_out(call);
             answer = engine.decide(call);
@@ -236,6 +237,16 @@ pub fn reload() {
 }
 
 impl Engine {
+    /// Has the processor fetch what every call reads first, all at once instead of one after the other.
+    fn fetch(&self) {
+        const LINE: usize = 64;
+        let start = std::ptr::from_ref(self) as usize;
+        for line in (start..start + size_of::<Engine>()).step_by(LINE) {
+            mem::prefetch(line);
+        }
+        self.snapshot.hints.fetch_first();
+    }
+
     fn open_records(&mut self) {
         let folder = conf::folder(Some(&self.fields));
         let count = self.settings.config.slurm.records;

@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use gpuos_core::config::{LogLevel, NoteField};
 use gpuos_core::explain::{Note, beside, without as note_free};
 use gpuos_core::gpuset::GpuSet;
+use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{Choice, NodeChoice, Request};
 use gpuos_core::record;
 use slurm_ffi::bits::Bitmap;
@@ -13,7 +14,7 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
 use slurm_ffi::log;
 
-use crate::call::{Call, Mode};
+use crate::call::{Call, Counts, Mode};
 use crate::engine::Engine;
 
 /// What is to be noted of a job, should Slurm start it: a RUN_NOW that cons_tres accepted can still end
@@ -29,6 +30,8 @@ pub enum Decision {
     Planned(Request),
     /// There was only one way to place it; what that way is worth is seen when it is noted.
     OnlyWay(Request),
+    /// As that, and neither nodes nor request have been read: so many nodes were asked for.
+    Unread(Counts),
     /// cons_tres chose by itself.
     Stock,
 }
@@ -108,7 +111,11 @@ impl Engine {
         else {
             return;
         };
-        let request = match pending.decision {
+        let decision = match pending.decision {
+            Decision::Unread(counts) => self.read_again(counts, job, gpus),
+            decision => decision,
+        };
+        let request = match decision {
             Decision::Planned(request) => request,
             Decision::OnlyWay(request) => {
                 let Some(planner) = self.planner.as_mut() else {
@@ -126,7 +133,7 @@ impl Engine {
                 self.attempt = 0;
                 request
             }
-            Decision::Stock => return self.drop_note(job),
+            Decision::Unread(_) | Decision::Stock => return self.drop_note(job),
         };
         let worth = self.worth(&request);
         let config = &self.settings.config.slurm;
@@ -158,6 +165,25 @@ impl Engine {
         if config.log == LogLevel::Decisions {
             log::info(&format!("job {}: {line}", job.id()));
         }
+    }
+
+    /// Reads what was left unread when the job could only have all nodes that were offered: nothing of it has
+    /// changed, for what the job was given counts as allocated only after this call.
+    fn read_again(&mut self, counts: Counts, job: Job<'_>, gpus: JobGres<'_>) -> Decision {
+        let Some(nodes) = job.given_nodes() else {
+            return Decision::Stock;
+        };
+        let source = self.source();
+        // SAFETY: called while slurmctld starts a job, under its node write lock.
+        unsafe {
+            self.snapshot
+                .take(&source, nodes, gpus.type_name(), &self.ledger)
+        };
+        if self.snapshot.unlisted || !self.model() {
+            return Decision::Stock;
+        }
+        self.wanted(counts, job, gpus, &JobOptions::default())
+            .map_or(Decision::Stock, |wanted| Decision::OnlyWay(wanted.request))
     }
 
     /// Takes away the note of an earlier start of a job that cons_tres placed by itself this time.

@@ -5,7 +5,7 @@ use gpuos_core::plan::{GpuShape, Placement, Request, TopologyWish};
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
 
-use crate::call::Call;
+use crate::call::Counts;
 
 /// A job may name this many nodes; more cannot be a plan.
 const MOST_NODES: u32 = 1 << 20;
@@ -26,28 +26,46 @@ impl Wanted {
     }
 }
 
+/// The numbers of nodes that a job can have, as the planner sees them: never none, and those that its
+/// tasks need (`-n 16 --ntasks-per-node=4` without -N needs four nodes although Slurm asks for at least one).
+pub fn counts(asked: Counts, job: Job<'_>) -> Counts {
+    let min = asked.min.max(1);
+    let max = asked.max.clamp(min, MOST_NODES);
+    let wanted = asked.wanted.clamp(min, max);
+    let needed = match job.tasks_per_node() {
+        0 => 0,
+        each => job.tasks().div_ceil(each),
+    };
+    match needed > min && needed <= max {
+        true => Counts {
+            min: needed,
+            max,
+            wanted: wanted.max(needed),
+        },
+        false => Counts { min, max, wanted },
+    }
+}
+
 /// Builds the request; `None` for a form that is left to Slurm.
 pub fn build(
-    call: &Call,
+    asked: Counts,
     job: Job<'_>,
     gpus: JobGres<'_>,
     options: &JobOptions,
     default_topology: Option<&TopologyWish>,
     default_placement: &Placement,
 ) -> Option<Wanted> {
-    let mut min_nodes = call.min_nodes.max(1);
-    let mut max_nodes = call.max_nodes.clamp(min_nodes, MOST_NODES);
-    let mut nodes = call.req_nodes.clamp(min_nodes, max_nodes);
     let per_node = small(gpus.per_node())?;
     let per_job = small(gpus.per_job())?;
     let per_task = small(gpus.per_task())?;
     let per_socket = small(gpus.per_socket())?;
     let tasks = job.tasks();
+    let mut counts = counts(asked, job);
 
     let shape = if per_node > 0 {
         if per_job > 0 && per_job % per_node == 0 {
-            let exact = (per_job / per_node).clamp(min_nodes, max_nodes);
-            (min_nodes, max_nodes, nodes) = (exact, exact, exact);
+            let exact = (per_job / per_node).clamp(asked.min.max(1), counts.max);
+            (counts.min, counts.max, counts.wanted) = (exact, exact, exact);
         }
         GpuShape::PerNode(per_node)
     } else if per_task != 0 {
@@ -68,15 +86,7 @@ pub fn build(
         return None;
     };
 
-    // `-n 16 --ntasks-per-node=4` without -N needs four nodes although Slurm asks for at least one.
-    if tasks > 0 && job.tasks_per_node() > 0 {
-        let needed = tasks.div_ceil(job.tasks_per_node());
-        if needed > min_nodes && needed <= max_nodes {
-            min_nodes = needed;
-            nodes = nodes.max(needed);
-        }
-    }
-    let per_node_share = job.min_cpus().checked_div(nodes).unwrap_or(0);
+    let per_node_share = job.min_cpus().checked_div(counts.wanted).unwrap_or(0);
     let cpus_per_node = match shape {
         // The split of CPUs over nodes is open; one task's CPUs are needed anywhere.
         GpuShape::Total(_) | GpuShape::PerTask { .. } => {
@@ -90,8 +100,8 @@ pub fn build(
         .unwrap_or_default();
     Some(Wanted {
         request: Request {
-            min_nodes,
-            max_nodes,
+            min_nodes: counts.min,
+            max_nodes: counts.max,
             gpus: shape,
             cpus_per_node,
             cpus_per_gpu: gpus.cpus_per_gpu(),
@@ -108,7 +118,7 @@ pub fn build(
                 .unwrap_or_else(|| default_placement.clone()),
             cost_first: false,
         },
-        nodes,
+        nodes: counts.wanted,
     })
 }
 

@@ -8,6 +8,7 @@ use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::{Node, NodeTable, gres_data};
 use slurm_ffi::layout::Layout;
 
+use crate::hints::Hints;
 use crate::ledger::Ledger;
 
 /// With more node weights than this, weights are not planned one by one.
@@ -49,6 +50,8 @@ pub struct Snapshot {
     pub states: Vec<NodeState>,
     /// By node index.
     pub places: Vec<Place>,
+    /// Where to find the candidates' GPUs, as a hint.
+    pub hints: Hints,
     /// Facts of each node that the cluster model is built from, condensed; by node index.
     pub signatures: Vec<u64>,
     weights: Vec<u64>,
@@ -111,7 +114,9 @@ impl Snapshot {
         self.places.resize(count, Place::NONE);
         self.signatures.resize(count, 0);
         self.unlisted = false;
+        let mut ahead = self.hints.begin(candidates, count);
         for index in candidates.iter().take_while(|index| *index < count) {
+            self.hints.fetch(ahead.next());
             // SAFETY: by the caller; the table's slot holds null or a live record.
             let Some(node) = (unsafe { Node::new(source.table.raw(index), source.layout) }) else {
                 continue;
@@ -120,6 +125,7 @@ impl Snapshot {
             let Some(gpus) = (unsafe { source.gpus(node) }) else {
                 continue;
             };
+            self.hints.remember(index, node, gpus, source.layout);
             let signature = signature(node, gpus);
             if self.signatures[index] != signature {
                 self.signatures[index] = signature;
@@ -133,27 +139,12 @@ impl Snapshot {
                 self.unlisted = true;
                 continue;
             }
-            let present = GpuSet::first(bits.len());
-            let topologies = gpus.topologies();
-            let fitting = match wanted_type {
-                None => present,
-                Some(kind) if topologies == 0 => {
-                    if gpus.only_type() == Some(kind) {
-                        present
-                    } else {
-                        GpuSet::EMPTY
-                    }
-                }
-                Some(kind) => (0..topologies)
-                    .filter(|t| gpus.topology_type(*t) == Some(kind))
-                    .filter_map(|t| gpus.topology_bits(t))
-                    .fold(GpuSet::EMPTY, |set, bits| GpuSet(set.0 | bits.chunk(0))),
-            };
+            let fitting = fitting(gpus, bits.len(), wanted_type);
             let (cpus, memory) = ledger.on(index);
             let known_memory = source.memory_counts && node.memory() > 1;
             self.places[index] = Place {
                 gres: gpus.raw() as usize,
-                flat: topologies == 0,
+                flat: gpus.topologies() == 0,
                 devices: bits.len(),
                 weight: node.weight(),
                 record: node.raw() as usize,
@@ -161,8 +152,8 @@ impl Snapshot {
             };
             self.states[index] = NodeState {
                 candidate: true,
-                present: present.and(fitting),
-                free: present.and(fitting).minus(GpuSet(bits.chunk(0))),
+                present: fitting,
+                free: fitting.minus(GpuSet(bits.chunk(0))),
                 free_cpus: node.cpus().saturating_sub(cpus),
                 free_memory_mib: if known_memory {
                     node.memory().saturating_sub(memory)
@@ -215,6 +206,26 @@ impl Snapshot {
             state.free_memory_mib = u64::MAX;
         }
     }
+}
+
+/// The GPUs of a node with so many devices that are of a GRES type, if one is wanted.
+pub fn fitting(gpus: NodeGres<'_>, devices: usize, wanted_type: Option<&str>) -> GpuSet {
+    let present = GpuSet::first(devices);
+    let Some(kind) = wanted_type else {
+        return present;
+    };
+    let topologies = gpus.topologies();
+    if topologies == 0 {
+        return match gpus.only_type() == Some(kind) {
+            true => present,
+            false => GpuSet::EMPTY,
+        };
+    }
+    let of_kind = (0..topologies).filter(|t| gpus.topology_type(*t) == Some(kind));
+    let all = of_kind
+        .filter_map(|t| gpus.topology_bits(t))
+        .fold(0, |set, bits| set | bits.chunk(0));
+    present.and(GpuSet(all))
 }
 
 /// Condenses what the cluster model takes from Slurm, so that a change (nodes register one by one

@@ -288,21 +288,36 @@ impl<'a> Job<'a> {
         })
     }
 
+    /// Whether some SPANK plugin has an option of the job's.
+    pub fn has_spank_env(self) -> bool {
+        self.get::<u32>(self.layout.job.spank_job_env_size) > 0
+    }
+
+    /// The nodes that the job was given last (`job_resrcs->node_bitmap`), where it was given any.
+    pub fn given_nodes(self) -> Option<Bitmap<'a>> {
+        let resources = self.get::<usize>(self.layout.job.job_resrcs) as *mut c_void;
+        if resources.is_null() {
+            return None;
+        }
+        // SAFETY: job_resrcs is a live job_resources_t, whose node_bitmap is a live bitmap or null.
+        unsafe {
+            Bitmap::new(field::<usize>(resources, self.layout.resources.node_bitmap) as *mut c_void)
+        }
+    }
+
     /// What the job holds on each node, `(node index, CPUs, memory in MiB)`, handed to `each`.
     pub fn for_each_held(self, mut each: impl FnMut(usize, u32, u64)) {
         let resources = self.get::<usize>(self.layout.job.job_resrcs) as *mut c_void;
         if resources.is_null() {
             return;
         }
+        let Some(nodes) = self.given_nodes() else {
+            return;
+        };
         let layout = &self.layout.resources;
         // SAFETY: job_resrcs is a live job_resources_t; its arrays have nhosts elements, one per set bit
         // of node_bitmap, or are null.
         unsafe {
-            let Some(nodes) =
-                Bitmap::new(field::<usize>(resources, layout.node_bitmap) as *mut c_void)
-            else {
-                return;
-            };
             let hosts = field::<u32>(resources, layout.nhosts) as usize;
             let cpus = field::<usize>(resources, layout.cpus) as *mut c_void;
             let memory = field::<usize>(resources, layout.memory_allocated) as *mut c_void;

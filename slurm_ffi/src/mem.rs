@@ -66,6 +66,25 @@ pub fn read_str(address: usize, max: usize) -> Option<String> {
     None
 }
 
+/// Asks the processor to have the memory at an address ready soon. Only a hint: it may be any address, what
+/// is there is not read by the program, and nothing happens where it is not mapped.
+#[inline]
+pub fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch neither faults nor changes anything, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address as *const i8);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
 fn copy(address: usize, to: *mut u8, len: usize) -> bool {
     if address < 4096 || address.checked_add(len).is_none() {
         return false;
@@ -101,5 +120,9 @@ mod tests {
             text.to_str().ok()
         );
         assert_eq!(read_str(text.as_ptr() as usize, 10), None);
+        for address in [0, 1, usize::MAX, &raw const value as usize] {
+            prefetch(address);
+        }
+        assert_eq!(value, 0x1234_5678_9abc_def0);
     }
 }

@@ -94,6 +94,7 @@ fn gangs(suite: &Suite) {
     };
     one_leaf(&cluster);
     required_waits(&cluster);
+    whole_cluster(&cluster);
     predictions(&cluster);
 }
 
@@ -146,6 +147,26 @@ fn required_waits(cluster: &Cluster) {
         "{gpus:?}"
     );
     cluster.cancel(&[waits, second]);
+    cluster.drained();
+}
+
+/// A gang of all GPUs: nothing is to be chosen, the note names everything all the same. While one GPU is in
+/// use it waits, and takes none.
+fn whole_cluster(cluster: &Cluster) {
+    let gang = ["-N16", "--gpus-per-node=8"];
+    let one = cluster.start(&["--gres=gpu:1"]);
+    let waits = cluster.sbatch(&gang, "sleep 600");
+    let tested = [&gang[..], &["--test-only", "--wrap=true"]].concat();
+    let tested = cluster.lab.output("sbatch", &tested).expect("sbatch");
+    let tested = String::from_utf8_lossy(&tested.stderr).into_owned();
+    assert!(tested.contains("n[1-16]"), "{tested}");
+    assert_eq!(cluster.lab.job_state(waits).expect("known"), "PENDING");
+    cluster.cancel(&[one]);
+    cluster.wait(waits, &["RUNNING"]);
+    let gpus = cluster.planned(waits);
+    assert_eq!(gpus.values().map(Vec::len).sum::<usize>(), 16 * 8);
+    let note = cluster.note(waits).expect("a note");
+    assert_eq!((note.feasible_nodes, note.feasible_domains), (16, 1));
     cluster.drained();
 }
 

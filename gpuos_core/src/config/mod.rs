@@ -162,6 +162,21 @@ impl Config {
         })
     }
 
+    /// Whether nothing in the file takes a node away from a job that says nothing to gpuos, or makes it wait:
+    /// then what Slurm offers is all that counts for it.
+    pub fn leaves_all_nodes(&self) -> bool {
+        // Named one by one: whoever adds a table that takes nodes away has to say so here.
+        let Config {
+            slurm: _,
+            policy: _,
+            node_types: _,
+            rules: _,
+            fabric: _,
+            file: _,
+        } = self;
+        true
+    }
+
     /// The types of this file, then the shipped ones.
     fn all_types(&self) -> impl Iterator<Item = &Arc<NodeType>> {
         let shipped: &[Arc<NodeType>] = crate::node_types::all();

@@ -20,6 +20,9 @@ pub const MAX_NOTE: usize = 512;
 /// The longest level or domain name that a note keeps, in bytes.
 const MAX_WORD: usize = 64;
 
+/// Longer than any list of GPU indexes of a node.
+const MAX_GPU_LIST: usize = 3 * MAX_GPUS;
+
 const MARK: &str = "gpuos: ";
 
 /// How every note begins; the mark alone may be somebody's text.
@@ -103,33 +106,55 @@ impl Note {
     /// The note as one line of at most [`MAX_NOTE`] bytes. Nodes with the same GPUs are
     /// written together, so their order can change; nodes that do not fit are counted.
     pub fn encode(&self) -> String {
-        let mut out = format!("{MARK}level={}", word(&self.level));
-        let mut field = |name: &str, value: String, shown: bool| {
-            if shown {
-                out.push_str(&format!(" {name}={value}"));
+        // Made while slurmctld starts a job: into one buffer, without the machinery of `format`.
+        let mut out = String::with_capacity(MAX_NOTE);
+        out.push_str(START);
+        push_word(&mut out, &self.level);
+        if !self.domain.is_empty() {
+            out.push_str(" domain=");
+            push_word(&mut out, &self.domain);
+        }
+        if let Some(wish) = &self.wish {
+            out.push_str(" wish=");
+            out.push_str(&wish_text(wish));
+        }
+        out.push_str(" bus=");
+        push_number(&mut out, self.bus_gbps);
+        out.push_str(" lost=");
+        push_number(&mut out, self.usability_lost);
+        for (name, value) in [
+            (" nodes=", self.feasible_nodes),
+            (" domains=", self.feasible_domains),
+            (" try=", self.attempt),
+        ] {
+            if value > 0 || name != " try=" {
+                out.push_str(name);
+                push_whole(&mut out, u64::from(value));
             }
-        };
-        field("domain", word(&self.domain), !self.domain.is_empty());
-        let wish = self.wish.as_ref().map(wish_text).unwrap_or_default();
-        field("wish", wish, self.wish.is_some());
-        field("bus", number(self.bus_gbps), true);
-        field("lost", number(self.usability_lost), true);
-        field("nodes", self.feasible_nodes.to_string(), true);
-        field("domains", self.feasible_domains.to_string(), true);
-        field("try", self.attempt.to_string(), self.attempt > 0);
+        }
         if let Some(worth) = &self.worth {
             let Worth {
                 objectives,
                 percent,
-                ..
+                than,
             } = worth;
-            field("by", objectives.to_string(), true);
-            field("more", percent.to_string(), true);
-            field("than", word(&worth.than), true);
+            out.push_str(&format!(" by={objectives} more={percent} than="));
+            push_word(&mut out, than);
         }
         out.push_str(" gpus=");
         let room = MAX_NOTE - out.len();
-        out.push_str(&self.gpu_list(room));
+        match self.gpus.as_slice() {
+            [one]
+                if self.more_nodes == 0
+                    && !one.node.is_empty()
+                    && one.node.len() + MAX_GPU_LIST < room =>
+            {
+                out.push_str(&one.node);
+                out.push(':');
+                push_gpus(&mut out, one.gpus);
+            }
+            _ => out.push_str(&self.gpu_list(room)),
+        }
         out
     }
 
@@ -315,19 +340,69 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A value without what would break the line apart, and not too long.
-fn word(text: &str) -> String {
+/// Adds a value without what would break the line apart, and not too long.
+fn push_word(out: &mut String, text: &str) {
     let clean = |c: char| match c.is_ascii_graphic() && c != '|' {
         true => c,
         false => '_',
     };
-    text.chars().map(clean).take(MAX_WORD).collect()
+    out.extend(text.chars().map(clean).take(MAX_WORD));
+}
+
+/// Adds a whole number.
+fn push_whole(out: &mut String, value: u64) {
+    if value >= 10 {
+        push_whole(out, value / 10);
+    }
+    out.push(char::from(b'0' + (value % 10) as u8));
+}
+
+/// Adds what [`number`] makes of a figure.
+fn push_number(out: &mut String, value: f32) {
+    // A figure times ten is exact in twice the digits, so it is rounded once, as `format` does.
+    let tenths = (f64::from(value) * 10.0).round_ties_even();
+    if !(0.0..1e15).contains(&tenths) || value.is_sign_negative() {
+        return out.push_str(&number(value));
+    }
+    let tenths = tenths as u64;
+    push_whole(out, tenths / 10);
+    if !tenths.is_multiple_of(10) {
+        out.push('.');
+        push_whole(out, tenths % 10);
+    }
+}
+
+/// Adds GPU indexes as [`GpuSet`] displays them.
+fn push_gpus(out: &mut String, gpus: GpuSet) {
+    if gpus.is_empty() {
+        return out.push('-');
+    }
+    let mut rest = gpus.0;
+    let mut comma = false;
+    while rest != 0 {
+        let low = rest.trailing_zeros();
+        let ones = (rest >> low).trailing_ones();
+        if comma {
+            out.push(',');
+        }
+        comma = true;
+        push_whole(out, u64::from(low));
+        if ones > 1 {
+            out.push('-');
+            push_whole(out, u64::from(low + ones - 1));
+        }
+        rest &= u64::MAX.checked_shl(low + ones).unwrap_or(0);
+    }
 }
 
 /// The wish with a level name that fits.
 fn wish_text(wish: &TopologyWish) -> String {
     topology_text(&TopologyWish {
-        level: word(&wish.level),
+        level: {
+            let mut level = String::new();
+            push_word(&mut level, &wish.level);
+            level
+        },
         required: wish.required,
     })
 }

@@ -1,0 +1,66 @@
+//! Where the GPU state of nodes stood when it was read last: to have the processor fetch it before it is read
+//! again. Between two calls other work has thrown it out of the caches, and it hangs on a chain of pointers,
+//! each of which would be waited for in turn. A hint may be wrong: nothing is ever read through it.
+
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::NodeGres;
+use slurm_ffi::handles::Node;
+use slurm_ffi::layout::Layout;
+use slurm_ffi::mem::prefetch;
+
+/// So many nodes are fetched before the one that is read.
+const AHEAD: usize = 8;
+
+/// Addresses for one node.
+type Hint = [usize; 5];
+
+/// By node index.
+#[derive(Default)]
+pub struct Hints(Vec<Hint>);
+
+impl Hints {
+    /// Has the processor fetch what belongs to the first nodes.
+    pub fn fetch_first(&self) {
+        for hint in self.0.iter().take(AHEAD) {
+            hint.iter().for_each(|address| prefetch(*address));
+        }
+    }
+
+    /// Makes room for so many nodes and fetches the first candidates; what comes back are those that follow,
+    /// one for [`Hints::fetch`] at each node that is read.
+    pub fn begin<'a>(
+        &mut self,
+        candidates: Bitmap<'a>,
+        nodes: usize,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        self.0.resize(nodes, Hint::default());
+        let mut ahead = candidates.iter();
+        ahead
+            .by_ref()
+            .take(AHEAD)
+            .for_each(|index| self.fetch(Some(index)));
+        ahead
+    }
+
+    /// Has the processor fetch what belongs to a node.
+    pub fn fetch(&self, index: Option<usize>) {
+        if let Some(hint) = index.and_then(|index| self.0.get(index)) {
+            hint.iter().for_each(|address| prefetch(*address));
+        }
+    }
+
+    /// Remembers where the state of a node was found.
+    pub fn remember(&mut self, index: usize, node: Node<'_>, gpus: NodeGres<'_>, layout: &Layout) {
+        let gres = gpus.raw() as usize;
+        let bits = gpus.bits().map_or(0, |bits| bits.raw() as usize);
+        if let Some(hint) = self.0.get_mut(index) {
+            *hint = [
+                node.raw() as usize + layout.node.gres_list,
+                node.gres_list() as usize,
+                gres + layout.gres_node.gres_bit_alloc,
+                gres + layout.gres_node.topo_cnt,
+                bits,
+            ];
+        }
+    }
+}

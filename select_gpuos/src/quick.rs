@@ -1,0 +1,148 @@
+//! The calls in which there is nothing to choose: too few nodes have enough free GPUs, or all nodes have to be
+//! taken whole. On a small cluster they are many, and whatever else gpuos read and made before it handed them
+//! on would only be added to what cons_tres takes. So they are told apart first, by as little as shows them.
+
+use std::ffi::c_int;
+
+use gpuos_core::gpuset::MAX_GPUS;
+use gpuos_core::options::JobOptions;
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::JobGres;
+use slurm_ffi::handles::{Job, Node};
+
+use crate::call::{Call, Counts};
+use crate::decide::NOT_NOW;
+use crate::engine::Engine;
+use crate::note::Decision;
+use crate::request::{self, Wanted};
+use crate::snapshot;
+
+/// With more candidates than this the look is not worth its time where it finds a choice after all.
+const MOST_NODES: usize = 64;
+
+/// What a quick look found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Nothing {
+    /// Fewer candidates than needed have enough free GPUs.
+    Room,
+    /// As many as needed have, each of them whole, and there are no others.
+    Choice,
+}
+
+impl Engine {
+    /// Tells the calls apart in which there is nothing to choose; `None`: there may be. Only for jobs that
+    /// say nothing to gpuos, once the cluster model is made. The same calls are told apart by
+    /// `Engine::without_a_plan` where this look is not enough.
+    pub(crate) fn nothing_to_choose(
+        &mut self,
+        call: &Call,
+        job: Job<'_>,
+        gpus: JobGres<'_>,
+        nodes: Bitmap<'_>,
+    ) -> Option<Nothing> {
+        let wanted = gpus.per_node();
+        let other_forms = gpus.per_job() | gpus.per_task() | gpus.per_socket();
+        if wanted == 0
+            || wanted > MAX_GPUS as u64
+            || other_forms != 0
+            || job.has_spank_env()
+            || job.whole_nodes()
+            || self.planner.is_none()
+            || !self.settings.config.leaves_all_nodes()
+            // A rule may go by the QOS, whose name is not to be looked up at the start of a job.
+            || !self.settings.config.policy.rules.is_empty()
+        {
+            return None;
+        }
+        let candidates = nodes.count();
+        if candidates > MOST_NODES {
+            return None;
+        }
+        let source = self.source();
+        let count = source.table.len();
+        let hints = &mut self.snapshot.hints;
+        let mut ahead = hints.begin(nodes, count);
+        let counts = request::counts(call.counts, job);
+        // Where cores are hidden from cons_tres there is more to do than to hand the call on.
+        let mut whole = !self.hides_cores && candidates == counts.wanted as usize;
+        let mut room = 0;
+        for index in nodes.iter().take_while(|index| *index < count) {
+            hints.fetch(ahead.next());
+            // SAFETY: called from job_test, under slurmctld's node write lock; the table's slot holds null
+            // or a live record.
+            let found = unsafe {
+                Node::new(source.table.raw(index), source.layout)
+                    .and_then(|node| Some((node, source.gpus(node)?)))
+            };
+            let Some((node, gres)) = found else { continue };
+            hints.remember(index, node, gres, source.layout);
+            let Some(bits) = gres.bits().filter(|bits| bits.len() <= MAX_GPUS) else {
+                if gres.available() > 0 {
+                    return None;
+                }
+                continue;
+            };
+            let fitting = snapshot::fitting(gres, bits.len(), gpus.type_name());
+            let free = (fitting.0 & !bits.chunk(0)).count_ones();
+            if u64::from(free) < wanted {
+                whole = false;
+                continue;
+            }
+            room += 1;
+            whole = whole && gres.topologies() > 0 && bits.len() as u64 == wanted;
+            if room >= counts.min && !whole {
+                return None;
+            }
+        }
+        if room < counts.min {
+            return Some(Nothing::Room);
+        }
+        (whole && room == counts.wanted).then_some(Nothing::Choice)
+    }
+
+    /// Ends a call in which there is nothing to choose; `None` hands it on as it came.
+    pub(crate) fn hand_on(&mut self, call: &Call, nothing: Nothing) -> Option<c_int> {
+        match nothing {
+            Nothing::Room if call.answers_no_room() => Some(NOT_NOW),
+            Nothing::Room => {
+                self.decided(call, Decision::Stock);
+                None
+            }
+            Nothing::Choice => {
+                let code = call.forward();
+                if code == 0 {
+                    self.decided(call, Decision::Unread(call.counts));
+                }
+                Some(code)
+            }
+        }
+    }
+
+    /// What a job wants of the planner, by the policy of its partition and QOS where it says nothing itself;
+    /// sets what the candidates are worth to it.
+    pub(crate) fn wanted(
+        &mut self,
+        asked: Counts,
+        job: Job<'_>,
+        gpus: JobGres<'_>,
+        options: &JobOptions,
+    ) -> Option<Wanted> {
+        let policy = &self.settings.config.policy;
+        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
+        let mut wanted = request::build(
+            asked,
+            job,
+            gpus,
+            options,
+            policy.topology_for(partition, &qos),
+            policy.placement_for(partition, &qos),
+        )?;
+        if let Some(planner) = &mut self.planner {
+            let objectives = policy.objectives_for(partition, &qos);
+            let asked = (&mut wanted.request, &mut self.snapshot);
+            self.standing
+                .weigh(planner, job, options, objectives, asked);
+        }
+        Some(wanted)
+    }
+}
