@@ -297,3 +297,24 @@ proptest! {
         prop_assert_eq!(parse_gpus(&set.to_string()), Some(set));
     }
 }
+
+proptest! {
+    /// The figures and GPUs of a note read as `format` writes them.
+    #[test]
+    fn notes_are_written_as_format_would(
+        bus in prop_oneof![0.0f32..2000.0, (0u32..80_000).prop_map(|n| n as f32 / 40.0), any::<f32>()],
+        mask in any::<u64>(),
+    ) {
+        let gpus = GpuSet(mask);
+        let note = Note {
+            level: "leaf".into(),
+            bus_gbps: bus,
+            gpus: vec![NodeGpus { node: "n1".into(), gpus }],
+            ..Note::default()
+        };
+        let figure = format!("{bus:.1}");
+        let figure = figure.strip_suffix(".0").unwrap_or(&figure);
+        let wanted = format!("gpuos: level=leaf bus={figure} lost=0 nodes=0 domains=0 gpus=n1:{gpus}");
+        prop_assert_eq!(note.encode(), wanted);
+    }
+}
