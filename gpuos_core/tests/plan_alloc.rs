@@ -5,6 +5,7 @@ mod counting;
 mod plan_support;
 
 use counting::allocations;
+use gpuos_core::cost::{Objectives, Profile, Wish};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
 use plan_support::*;
@@ -83,4 +84,30 @@ fn planning_allocates_nothing() {
         }
     }
     assert!(choices > 100, "{choices} choices");
+    weighing_allocates_nothing();
+}
+
+/// Nor does weighing what nodes of two types are worth, with wishes that change from job to job.
+fn weighing_allocates_nothing() {
+    let kinds = [pairs(), nvswitch()].map(std::sync::Arc::new);
+    let types: Vec<_> = (0..64).map(|n| kinds[n / 8 % 2].clone()).collect();
+    let cluster = cluster(&types, &[("leaf", (0..64).map(|n| n / 8).collect())]);
+    let states = idle(&cluster);
+    let mut planner = Planner::new(cluster);
+    let wishes = [
+        None,
+        Wish::of(None, Some(Profile::Compute), None, None),
+        Wish::of(Objectives::new([0, 0, 50, 50, 0]).ok(), None, None, None),
+    ];
+    let (mut now, mut asked) = (states.clone(), request(1, GpuShape::PerNode(2)));
+    for round in 0..9 {
+        now.copy_from_slice(&states);
+        let before = allocations();
+        planner.weigh(wishes[round % 3].as_ref(), &[], &mut asked, &mut now);
+        let planned = planner.plan(&now, &asked, 0).is_ok();
+        assert!(
+            planned && (round < 6 || allocations() == before),
+            "round {round}"
+        );
+    }
 }

@@ -136,6 +136,14 @@ impl Engine {
             return;
         };
         let gpus: usize = note.gpus.iter().map(|one| one.gpus.len()).sum();
+        if job.completed() {
+            let seconds = job.run_seconds();
+            log::debug(&format!(
+                "job {}: {seconds} s, remembered as a run of {}",
+                job.id(),
+                job.name()
+            ));
+        }
         self.standing.history.note(&End {
             user: &job.user().to_string(),
             name: job.name(),

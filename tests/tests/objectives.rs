@@ -53,6 +53,10 @@ fn objectives(suite: &Suite) {
         node_type: "dgx-h100".into(),
     }];
     setup.spec.gpuos_toml = Some(TOML.into());
+    setup
+        .spec
+        .slurm_conf_extra
+        .push("SlurmctldDebug=debug".into());
     let partition =
         |name: &str| format!("PartitionName={name} Nodes=ALL MaxTime=INFINITE State=UP");
     setup.spec.slurm_conf_extra.extend([
@@ -68,6 +72,7 @@ fn objectives(suite: &Suite) {
     by_partition(&cluster);
     by_profile(&cluster);
     never_waits(&cluster);
+    remembered(&cluster);
     let log = cluster.lab.slurmctld_log();
     assert_eq!(
         log.matches("with qos = in gpuos.toml holds for no job")
@@ -125,6 +130,25 @@ fn by_profile(cluster: &Cluster) {
     assert!(note.worth.is_some());
     let (_, note) = place(cluster, &["-p", "all", "--gres=gpu:1"]);
     assert_eq!(note.worth, None);
+}
+
+/// The end of a job is remembered with the time that it ran, if it ended by itself.
+fn remembered(cluster: &Cluster) {
+    let ended = cluster.sbatch(&["--gres=gpu:1", "-J", "short"], "sleep 2");
+    let failed = cluster.sbatch(&["--gres=gpu:1", "-J", "fails"], "exit 3");
+    cluster.wait(ended, &["COMPLETED"]);
+    cluster.wait(failed, &["FAILED"]);
+    let line = format!("job {ended}: ");
+    let seconds = cluster.until("the end of the job in the log", || {
+        let log = cluster.lab.slurmctld_log();
+        let end = log
+            .lines()
+            .find(|one| one.contains(&line) && one.ends_with("a run of short"))?;
+        let (_, rest) = end.split_once(&line)?;
+        rest.split_once(" s,")?.0.parse::<u32>().ok()
+    });
+    assert!((2..60).contains(&seconds), "{seconds}");
+    assert!(!cluster.lab.slurmctld_log().contains("a run of fails"));
 }
 
 /// Jobs start on what is left, whatever it is worth to them.

@@ -98,7 +98,9 @@ pub const OPTIONS: &[OptionHelp] = &[
         environment: "GPUOS_PROFILE",
         summary: "what limits the job: compute, memory, communication or io",
         details: "What the job's time goes with: the GPUs' arithmetic, their memory bandwidth, the \
-                  links between GPUs, or files and the host. Places are scored accordingly.",
+                  links between GPUs, or files and the host. Where nodes of several types are \
+                  free, those are taken first that suit it best by the objectives of the \
+                  partition or QOS, or by speed where there are none; the job waits for none.",
     },
 ];
 
