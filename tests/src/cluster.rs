@@ -220,13 +220,13 @@ impl Cluster {
 
     /// Kills the slurmd of a node with `kill -9`. Its jobs run on.
     pub fn kill_slurmd(&self, node: &str) {
-        // Without mercy: in order it would wait for steps that it is just starting or ending.
-        if let Some(pid) = self.lab.slurmd_pid(node) {
-            self.run("sh", &["-c", &format!("kill -9 {pid}")]);
-            self.until("the slurmd is gone", || {
-                self.lab.slurmd_pid(node).is_none().then_some(())
-            });
-        }
+        // Without mercy: in order it would wait for steps that it is just starting or ending. The pid of one
+        // that a reconfigure has just put in place of the old one is not known at once.
+        let pid = self.until("the slurmd runs", || self.lab.slurmd_pid(node));
+        self.run("sh", &["-c", &format!("kill -9 {pid}")]);
+        self.until("the slurmd is gone", || {
+            self.lab.slurmd_pid(node).is_none().then_some(())
+        });
     }
 
     /// `scontrol update`, once more where slurmctld does not answer in time.
