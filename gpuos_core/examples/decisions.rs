@@ -1,0 +1,61 @@
+//! Fixed decisions whose instructions `scripts/instructions.sh` counts under callgrind.
+//!
+//! `decisions` lists their names; `decisions NAME` makes that one, once beforehand and then ten
+//! times in [`measured`], the only function that is counted.
+
+#[path = "../benches/load/mod.rs"]
+mod load;
+
+use std::hint::black_box;
+
+use gpuos_core::plan::{Planner, Request};
+use load::{Fill, Random};
+
+/// Name, number of nodes, how full they are, and the name of the request.
+const DECISIONS: [(&str, u32, Fill, &str); 8] = [
+    ("one-gpu-idle", 1250, Fill::Percent(0), "1 GPU"),
+    ("one-gpu-full", 1250, Fill::Percent(90), "1 GPU"),
+    ("four-gpus-fragmented", 1250, Fill::Fragmented, "4 GPUs"),
+    ("gang-8-full", 1250, Fill::Percent(90), "8 GPUs, 2 x 4"),
+    ("gang-64-idle", 1250, Fill::Percent(0), "64 GPUs, 8 x 8"),
+    ("gang-512-half", 1250, Fill::Percent(50), "512 GPUs, 64 x 8"),
+    (
+        "total-64-fragmented",
+        1250,
+        Fill::Fragmented,
+        "64 GPUs in all",
+    ),
+    (
+        "gang-512-waits",
+        1250,
+        Fill::Percent(99),
+        "512 GPUs, 64 x 8",
+    ),
+];
+
+#[inline(never)]
+fn measured(planner: &mut Planner, request: &Request) {
+    for _ in 0..10 {
+        black_box(planner.decide(black_box(request), None, 0)).ok();
+    }
+}
+
+fn main() {
+    let wanted = std::env::args().nth(1);
+    for (name, nodes, fill, request) in DECISIONS {
+        let Some(wanted) = &wanted else {
+            println!("{name}");
+            continue;
+        };
+        if wanted != name {
+            continue;
+        }
+        let cluster = load::levels(load::support::pairs(), nodes, 2);
+        let mut planner = load::planner(cluster, fill, &mut Random(42));
+        for (named, request) in load::requests().iter().filter(|r| r.0 == request) {
+            black_box(planner.decide(request, None, 0)).ok();
+            measured(&mut planner, request);
+            eprintln!("{name}: {named}");
+        }
+    }
+}
