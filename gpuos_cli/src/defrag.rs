@@ -1,6 +1,6 @@
 //! `gpuos plan --defrag`: which running jobs to preempt or to move so that a job could start.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use gpuos_core::defrag::{
     Action, Cost, Gang, Impossible, Job as Held, Limits, Method, Plan, Prices, Problem, solve,
 };
@@ -19,7 +19,9 @@ use crate::plan::notes;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
-const SCHEMA: &str = "gpuos.plan-defrag/1";
+const SCHEMA: &str = "gpuos.plan-defrag/2";
+/// Ways to spread GPUs over nodes that are looked at, for the waiting job and for each other one.
+const SPLITS: usize = 24;
 
 /// The cheapest way to start a job that does not fit.
 ///
@@ -38,22 +40,22 @@ pub fn run(
         .filter(|job| job.is_running() && job.gpu_count() > 0)
         .collect();
     let mut classes = vec![gang_nodes(site, wanted)?];
-    let (nodes, gpus) = shape(site, wanted)?;
+    let shapes = shapes(site, wanted)?;
     let free = free(site, &running);
     let held: Vec<Held> = running
         .iter()
         .map(|job| held(site, job, &rules, args, &mut classes))
         .collect();
     let preemptable = held.iter().filter(|job| job.preemptable).count();
-    let problem = Problem {
+    let mut problem = Problem {
         cluster: &site.cluster,
         free,
         classes,
         jobs: held,
         gang: Gang {
-            nodes,
-            gpus,
-            level: level(site, wanted, nodes)?,
+            nodes: 0,
+            gpus: 0,
+            level: None,
             class: 0,
         },
         prices: Prices {
@@ -62,7 +64,15 @@ pub fn run(
             ..Prices::default()
         },
     };
-    let found = solve(&problem, Limits::default());
+    let mut tried = Vec::new();
+    for &(nodes, gpus) in &shapes {
+        (problem.gang.nodes, problem.gang.gpus) = (nodes, gpus);
+        problem.gang.level = level(site, wanted, nodes)?;
+        tried.push((problem.gang, solve(&problem, Limits::default())));
+    }
+    let (gang, found) = cheapest(tried)
+        .ok_or_else(|| anyhow!("--defrag: there is no form of the job to plan for"))?;
+    problem.gang = gang;
     let place = found
         .as_ref()
         .ok()
@@ -71,8 +81,8 @@ pub fn run(
         Ok(plan) => told(site, wanted, &running, &problem, plan, place.as_ref()),
         Err(Impossible::NoRoom) => format!(
             "No set of preemptions and moves makes room for {} GPUs on each of {}.\n",
-            gpus,
-            count(nodes as usize, "node")
+            gang.gpus,
+            count(gang.nodes as usize, "node")
         ),
         Err(Impossible::NotFound) => {
             "No set of preemptions and moves was found in the time that the search may take.\n"
@@ -87,6 +97,8 @@ pub fn run(
         "possible": found.is_ok(),
         "method": found.as_ref().ok().map(|plan| method(plan.method)),
         "cost": found.as_ref().ok().map(|plan| cost_json(plan.cost)),
+        "bound_gpu_seconds": found.as_ref().ok().map(|plan| plan.bound),
+        "looked_at": found.as_ref().ok().map(|plan| plan.looked),
         "actions": found.as_ref().map_or(Vec::new(), |plan| {
             plan.actions.iter().map(|(at, action)| action_json(site, running[*at], action)).collect()
         }),
@@ -125,20 +137,60 @@ fn gang_nodes(site: &Site, wanted: &JobRequest) -> Result<Vec<bool>> {
     Ok((0..).zip(&site.nodes).map(usable).collect())
 }
 
-/// Nodes, and GPUs on each.
-fn shape(site: &Site, wanted: &JobRequest) -> Result<(u32, u32)> {
+/// Nodes, and GPUs on each: all even forms of the request, the fewest nodes first.
+fn shapes(site: &Site, wanted: &JobRequest) -> Result<Vec<(u32, u32)>> {
     let request = &wanted.request;
     let kind = wanted.gres_type.as_deref();
     let most = site.nodes.iter().map(|node| node.gpus_of_type(kind).len());
     let most = most.max().unwrap_or(0) as u32;
-    match request.gpus {
-        GpuShape::PerNode(gpus) => Ok((request.min_nodes, gpus)),
-        GpuShape::Total(gpus) if request.min_nodes == 1 && gpus <= most => Ok((1, gpus)),
-        _ => bail!(
+    let shapes: Vec<(u32, u32)> = match request.gpus {
+        GpuShape::PerNode(gpus) => vec![(request.min_nodes, gpus)],
+        GpuShape::Total(gpus) => {
+            let last = request.max_nodes.max(request.min_nodes);
+            let last = last.min(gpus).min(site.nodes.len() as u32);
+            let even = (request.min_nodes.max(1)..=last)
+                .filter(|nodes| gpus % nodes == 0 && gpus / nodes <= most);
+            even.take(SPLITS)
+                .map(|nodes| (nodes, gpus / nodes))
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    if shapes.is_empty() {
+        bail!(
             "--defrag plans for the same number of GPUs on each node: write --gpus-per-node=N \
              and --nodes=M"
-        ),
+        );
     }
+    Ok(shapes)
+}
+
+/// The cheapest of the plans for the forms of the job. What none costs less than is so for all of
+/// them together.
+fn cheapest(
+    tried: Vec<(Gang, Result<Plan, Impossible>)>,
+) -> Option<(Gang, Result<Plan, Impossible>)> {
+    let bounds = tried.iter().filter_map(|(_, found)| match found {
+        Ok(plan) => Some(plan.bound),
+        Err(Impossible::NoRoom) => None,
+        Err(Impossible::NotFound) => Some(0),
+    });
+    let bound = bounds.min();
+    let looked = tried.iter().flat_map(|one| &one.1).map(|plan| plan.looked);
+    let looked = looked.fold(0, u32::saturating_add);
+    let cost = |found: &Result<Plan, Impossible>| match found {
+        Ok(plan) => (0, plan.cost.total),
+        Err(Impossible::NotFound) => (1, 0),
+        Err(Impossible::NoRoom) => (2, 0),
+    };
+    let (gang, mut found) = tried.into_iter().min_by_key(|one| cost(&one.1))?;
+    if let (Ok(plan), Some(bound)) = (&mut found, bound) {
+        (plan.bound, plan.looked) = (bound, looked);
+        if plan.cost.total > bound {
+            plan.method = Method::Bounded;
+        }
+    }
+    Some((gang, found))
 }
 
 /// The fabric level of the wish, required or not: that is the level to make room at.
@@ -223,6 +275,10 @@ fn held(
         Some(node_type.gpu_memory_mib)
     });
     let gpus: u64 = shares.iter().map(|share| u64::from(share.1)).sum();
+    let others = match job.tres_per_job.is_empty() {
+        true => Vec::new(),
+        false => others(site, &shares),
+    };
     Held {
         id: job.id,
         preemptable: rules.may(job),
@@ -231,8 +287,45 @@ fn held(
         memory_mib: memory.max().unwrap_or(0),
         class: class.unwrap_or(0),
         level: narrowest(site, &shares),
+        others,
         shares,
     }
+}
+
+/// Other ways to spread the GPUs of a job with `--gpus=N` over as many nodes as it has: the range of
+/// nodes that its user gave is not shown for a running job.
+fn others(site: &Site, shares: &[(u32, u32)]) -> Vec<Vec<u32>> {
+    fn parts(left: u32, nodes: usize, most: u32, begun: &mut Vec<u32>, all: &mut Vec<Vec<u32>>) {
+        if all.len() >= SPLITS || nodes == 0 {
+            if nodes == 0 && left == 0 && all.len() < SPLITS {
+                all.push(begun.clone());
+            }
+            return;
+        }
+        let rest = nodes as u32 - 1;
+        let even = left.div_ceil(nodes as u32);
+        // The most even first.
+        for first in even..=most.min(left.saturating_sub(rest)) {
+            begun.push(first);
+            parts(left - first, nodes - 1, first, begun, all);
+            begun.pop();
+        }
+    }
+    let most = site.nodes.iter().map(|node| node.gpu_count() as u32).max();
+    let mut own: Vec<u32> = shares.iter().map(|share| share.1).collect();
+    own.sort_unstable_by(|a, b| b.cmp(a));
+    let mut all = Vec::new();
+    if own.len() > 1 {
+        parts(
+            own.iter().sum(),
+            own.len(),
+            most.unwrap_or(0),
+            &mut Vec::new(),
+            &mut all,
+        );
+    }
+    all.retain(|split| *split != own);
+    all
 }
 
 /// The narrowest fabric level with all of a job's nodes in one domain; a moved job keeps it.
@@ -333,8 +426,16 @@ fn told(
     }
     let cost = plan.cost;
     let how = match plan.method {
-        Method::Exact => "there is no cheaper way",
-        Method::Bounded => "the best that was found; there may be a cheaper way",
+        Method::Exact => "proved cheapest: no other set of actions costs less".to_string(),
+        Method::Bounded if plan.bound == 0 => format!("best of {} looked at", plan.looked),
+        Method::Bounded => format!(
+            "best of {} looked at, at most {} % above the bound of {} that none can cost less than",
+            plan.looked,
+            (cost.total - plan.bound)
+                .saturating_mul(100)
+                .div_ceil(plan.bound),
+            plan.bound
+        ),
     };
     format!(
         "With {} out of its way it could start: {gets}\n\n{}\n\

@@ -37,7 +37,7 @@ fn the_cheapest_move_is_shown_with_its_cost() {
     for words in [
         "With 1 job out of its way it could start: 4 GPUs on 1 node (n2)",
         "3 GPUs moved, 239 GiB of GPU memory copied",
-        "there is no cheaper way",
+        "proved cheapest",
         "Nothing was done.",
         "Slurm preempts no job here",
     ] {
@@ -61,8 +61,25 @@ fn the_cheapest_move_is_shown_with_its_cost() {
         json["place"]["nodes"][0]["gpus"].as_array().unwrap().len(),
         4
     );
+    assert_eq!(json["bound_gpu_seconds"], json["cost"]["gpu_seconds"]);
     let none = site.run(&[&ASK[..], &["--no-moves"]].concat());
     assert_eq!(none.code, 1, "{}", none.out);
+}
+
+#[test]
+fn gpus_in_all_may_lie_on_any_number_of_nodes() {
+    // Six are free on no node; two nodes with three each cost less than one with six.
+    let site = site();
+    let ask = |gpus: &str| {
+        let args = ["plan", gpus, "-x", "n4", "--defrag", "--json"];
+        site.run(&args).json()
+    };
+    let total = ask("--gpus=6");
+    assert_eq!(total["possible"], true, "{total}");
+    let whole = ask("--gpus-per-node=6");
+    let cost = |json: &serde_json::Value| json["cost"]["gpu_seconds"].as_u64();
+    let whole = cost(&whole).unwrap_or(u64::MAX);
+    assert!(cost(&total).is_some_and(|total| total <= whole), "{total}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn the_json_has_the_agreed_form() {
         (
             "plan-defrag-none",
             &["plan", "--gpus-per-node=4", "--defrag"],
-            "gpuos.plan-defrag/1",
+            "gpuos.plan-defrag/2",
         ),
         ("replay", &["replay", &good], "gpuos.replay/1"),
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
@@ -87,7 +87,7 @@ fn the_json_has_the_agreed_form() {
     agreed(&mixed, "plan-worth", &args, "gpuos.plan/1");
     let idle = crate::defrag::site();
     let args = [&crate::defrag::ASK[..], &["-p", "main"]].concat();
-    agreed(&idle, "plan-defrag", &args, "gpuos.plan-defrag/1");
+    agreed(&idle, "plan-defrag", &args, "gpuos.plan-defrag/2");
 }
 
 /// Holds the form of one answer against its file.

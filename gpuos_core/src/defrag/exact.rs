@@ -23,14 +23,21 @@ struct Choice {
     kind: Kind,
 }
 
-/// The cheapest set, or the bounded one if that costs no more or nothing cheaper was found in time.
+/// The cheapest set, or the good one if that costs no more or nothing cheaper was found in time.
+/// No plan costs less than `least`.
 pub fn solve(
     problem: &Problem<'_>,
     domains: &Domains,
     limits: Limits,
-    bounded: Option<Plan>,
+    good: Option<Plan>,
+    least: u64,
 ) -> Result<Plan, Impossible> {
-    let most = bounded.as_ref().map_or(u64::MAX, |plan| plan.cost.total);
+    let most = good.as_ref().map_or(u64::MAX, |plan| plan.cost.total);
+    if most <= least
+        && let Some(good) = good
+    {
+        return Ok(proved(good));
+    }
     let mut known = true;
     let mut kinds = vec![None; problem.jobs.len()];
     if let Some(plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
@@ -66,7 +73,9 @@ pub fn solve(
         }
         sets += 1;
         if sets > most_sets {
-            return finish(bounded, Method::Bounded);
+            // All that cost less did not work.
+            let bound = if known { cost.max(least) } else { least };
+            return bounded(good, bound, sets);
         }
         let Some(&last) = set.last() else { continue };
         if last + 1 < choices.len() {
@@ -89,23 +98,49 @@ pub fn solve(
         if twice {
             continue;
         }
-        if let Some(mut plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
-            if !known {
-                plan.method = Method::Bounded;
-            }
-            return Ok(plan);
+        if let Some(plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
+            return if known {
+                Ok(Plan {
+                    looked: sets,
+                    ..plan
+                })
+            } else {
+                bounded(Some(plan), least, sets)
+            };
         }
     }
-    match (known, bounded.is_some()) {
-        (true, false) => Err(Impossible::NoRoom),
-        (true, true) => finish(bounded, Method::Exact),
-        (false, _) => finish(bounded, Method::Bounded),
+    match (known, good) {
+        (true, None) => Err(Impossible::NoRoom),
+        (true, Some(good)) => Ok(Plan {
+            looked: sets,
+            ..proved(good)
+        }),
+        (false, good) => bounded(good, least, sets),
     }
 }
 
-fn finish(bounded: Option<Plan>, method: Method) -> Result<Plan, Impossible> {
-    let plan = bounded.ok_or(Impossible::NotFound)?;
-    Ok(Plan { method, ..plan })
+fn proved(good: Plan) -> Plan {
+    Plan {
+        method: Method::Exact,
+        bound: good.cost.total,
+        ..good
+    }
+}
+
+fn bounded(good: Option<Plan>, bound: u64, looked: u32) -> Result<Plan, Impossible> {
+    let plan = good.ok_or(Impossible::NotFound)?;
+    if plan.cost.total <= bound {
+        return Ok(Plan {
+            looked,
+            ..proved(plan)
+        });
+    }
+    Ok(Plan {
+        method: Method::Bounded,
+        bound,
+        looked,
+        ..plan
+    })
 }
 
 /// The plan of one set, if it works; `known` becomes false when that could not be found out.
@@ -141,10 +176,13 @@ pub fn plan(problem: &Problem<'_>, kinds: &[Option<Kind>], places: Places, metho
         };
         Some((job, action))
     };
+    let cost = problem.sum(kinds);
     Plan {
         actions: kinds.iter().enumerate().filter_map(action).collect(),
-        cost: problem.sum(kinds),
+        cost,
         gang: places.gang,
         method,
+        bound: cost.total,
+        looked: 0,
     }
 }

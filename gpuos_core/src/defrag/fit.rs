@@ -147,9 +147,12 @@ impl Search<'_> {
         };
         let problem = self.problem;
         let job = &problem.jobs[index];
-        let mut shares: Vec<u32> = job.shares.iter().map(|share| share.1).collect();
-        shares.sort_unstable_by(|a, b| b.cmp(a));
-        for nodes in self.domains.at(job.level) {
+        for (nodes, shares) in self
+            .domains
+            .at(job.level)
+            .iter()
+            .flat_map(|nodes| job.splits().map(move |shares| (nodes, shares)))
+        {
             let mut nodes: Vec<usize> = nodes
                 .iter()
                 .copied()

@@ -8,22 +8,21 @@
 //! started or was last saved, and its restart; the time that the GPUs of a moved job stand still
 //! while their memory is copied.
 //!
-//! Sets of actions are tried from the cheapest on, so the first one that works is the best
-//! ([`Method::Exact`]). That ends within [`Limits`] when few or cheap actions suffice. Else the
-//! answer is that of `greedy`: domain by domain it frees the nodes that cost least, and then drops
-//! or replaces what is not needed ([`Method::Bounded`]).
-//!
-//! How good that is: on 163 random problems of 24 jobs on 16 nearly full nodes, for which the exact
-//! search ended, the bounded plan alone was the cheapest in 74 and cost 5.8 times as much on
-//! average, 100 times at worst: there a move costs minutes and a preemption hours, and several
-//! jobs have to move for each other. Large and nearly full clusters are where to expect that.
+//! First `search` looks for a good plan: branch and bound over sets of nodes for the gang, the
+//! cheapest first, where moved jobs may make others move in turn. Then sets of actions are tried
+//! from the cheapest on (`exact`): the first one that works is the best, and when none that costs
+//! less than the good plan works, that one is ([`Method::Exact`]). If [`Limits`] end that before, the good
+//! plan is the answer ([`Method::Bounded`]), and [`Plan::bound`] says what none can cost less than.
+//! docs/defrag.md tells how good that is.
 //!
 //! It counts GPUs: which ones of a node a job gets is the planner's to say afterwards, and CPUs and
 //! memory are the scheduler's.
 
+mod board;
 mod exact;
 mod fit;
-mod greedy;
+mod polish;
+mod search;
 
 use std::collections::BTreeMap;
 
@@ -48,12 +47,22 @@ pub struct Job {
     pub class: usize,
     /// It must stay inside one domain of this fabric level when it is moved; `None` = anywhere.
     pub level: Option<usize>,
+    /// Other ways to spread its GPUs over nodes that its request allows: GPUs on each node, the most
+    /// first, never 0. Empty = only as it is.
+    pub others: Vec<Vec<u32>>,
 }
 
 impl Job {
     /// Its GPUs.
     pub fn gpus(&self) -> u64 {
         self.shares.iter().map(|share| u64::from(share.1)).sum()
+    }
+
+    /// How its GPUs may be spread over nodes, as it is first; on each the most first.
+    fn splits(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
+        let mut own: Vec<u32> = self.shares.iter().map(|share| share.1).collect();
+        own.sort_unstable_by(|a, b| b.cmp(a));
+        std::iter::once(own).chain(self.others.iter().cloned())
     }
 }
 
@@ -172,6 +181,10 @@ pub struct Plan {
     pub cost: Cost,
     /// Whether it is the cheapest.
     pub method: Method,
+    /// What no plan costs less than, in GPU-seconds; [`Cost::total`] where it is the cheapest.
+    pub bound: u64,
+    /// Sets of nodes and of actions that were looked at.
+    pub looked: u32,
 }
 
 /// Why there is no plan.
@@ -204,8 +217,14 @@ pub fn solve(problem: &Problem<'_>, limits: Limits) -> Result<Plan, Impossible> 
     if !fit::could_fit(problem, &domains, &everything) {
         return Err(Impossible::NoRoom);
     }
-    let bounded = greedy::solve(problem, &domains, limits.steps);
-    exact::solve(problem, &domains, limits, bounded)
+    let board = board::Board::new(problem, &domains);
+    let least = board.least();
+    let (good, looked) = search::solve(&board, least);
+    let found = exact::solve(problem, &domains, limits, good, least)?;
+    Ok(Plan {
+        looked: found.looked + looked,
+        ..found
+    })
 }
 
 impl Problem<'_> {

@@ -14,12 +14,22 @@ use crate::cells::Cluster;
 use crate::samples::{Sample, Samples};
 
 /// Who chooses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Who {
     /// Slurm's select/cons_tres.
     Stock,
     /// select/gpuos.
     Gpuos,
+}
+
+impl Who {
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Who::Stock => "stock",
+            Who::Gpuos => "gpuos",
+        }
+    }
 }
 
 /// Shared objects that were built for the benchmark.

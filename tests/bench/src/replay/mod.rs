@@ -54,6 +54,10 @@ pub struct Options {
     /// Type of the nodes.
     #[arg(long, default_value = "pairs-8")]
     node_type: String,
+    /// The two that are compared. `stock,stock` shows by how much two equal ones differ: what is
+    /// less than that between stock and gpuos is noise.
+    #[arg(long, value_enum, num_args = 2, value_delimiter = ',', default_values = ["stock", "gpuos"], value_name = "ONE,OTHER")]
+    peers: Vec<Who>,
     /// 60 jobs in 10 seconds on 16 nodes in leaves of 4.
     #[arg(long)]
     quick: bool,
@@ -95,7 +99,10 @@ pub fn run(options: &Options) -> Result<bool> {
         report::headline(&scale, leaf, &options.node_type, &jobs)
     );
     let mut judge = Judge::new(scale.nodes, leaf, &node_type);
-    let mut report = Report::new(scale, leaf, &options.node_type, &jobs);
+    let [one, other] = options.peers[..] else {
+        bail!("--peers takes two, each stock or gpuos");
+    };
+    let mut report = Report::new(names(one, other), scale, leaf, &options.node_type, &jobs);
     for name in &options.slurm {
         let suite: Suite = name.parse()?;
         match replay(options, &suite, &scale, leaf, &jobs, &mut judge) {
@@ -113,7 +120,7 @@ pub fn run(options: &Options) -> Result<bool> {
     println!("written: {}/replay.json", options.out.display());
     let missed = report.missed();
     for line in &missed {
-        println!("behind stock: {line}");
+        println!("behind: {line}");
     }
     Ok(!options.check || missed.is_empty())
 }
@@ -137,7 +144,7 @@ fn replay(
     judge: &mut Judge,
 ) -> Result<Run> {
     let mut sides = Vec::new();
-    for who in [Who::Stock, Who::Gpuos] {
+    for &who in &options.peers {
         sides.push(Side {
             peer: Peer::start(
                 who,
@@ -151,7 +158,10 @@ fn replay(
             ended: 0,
         });
     }
-    crate::steers(&sides[1].peer)?;
+    let steered = || (0..2).filter(|&at| options.peers[at] == Who::Gpuos);
+    for at in steered() {
+        crate::steers(&sides[at].peer)?;
+    }
     let version = sides[0].peer.version().to_string();
     eprintln!(
         "Slurm {version}: {} jobs on {} nodes",
@@ -172,16 +182,27 @@ fn replay(
         let figures = side.tally.figures(jobs, judge, scale.seconds)?;
         peers.push((figures, report::Work::of(&side.samples)));
     }
-    crate::steers(&sides[1].peer)?;
-    let [stock, gpuos] = <[_; 2]>::try_from(peers).map_err(|_| anyhow::anyhow!("two peers"))?;
+    for at in steered() {
+        crate::steers(&sides[at].peer)?;
+    }
+    let peers = <[_; 2]>::try_from(peers).map_err(|_| anyhow::anyhow!("two peers"))?;
     let run = Run {
         slurm: version,
+        names: names(options.peers[0], options.peers[1]),
         late,
-        stock,
-        gpuos,
+        peers,
     };
     eprint!("{}", run.text());
     Ok(run)
+}
+
+/// What the two are called: two of a kind are told apart by a number.
+fn names(one: Who, other: Who) -> [String; 2] {
+    let mut names = [one, other].map(|who| who.name().to_string());
+    if one == other {
+        names[1] += "-2";
+    }
+    names
 }
 
 fn spec(scale: &Scale, leaf: usize, node_type: &str) -> LabSpec {
@@ -233,7 +254,7 @@ fn drive(sides: &mut [Side], jobs: &[Job], scale: &Scale) -> Result<f64> {
         if now() - told > 30.0 {
             told = now();
             eprintln!(
-                "  {:>4.0} s: {next} submitted, ended: stock {}, gpuos {}; running: {}, {}",
+                "  {:>4.0} s: {next} submitted, ended: {}, {}; running: {}, {}",
                 now() - begin,
                 sides[0].ended,
                 sides[1].ended,
@@ -243,7 +264,7 @@ fn drive(sides: &mut [Side], jobs: &[Job], scale: &Scale) -> Result<f64> {
         }
         ensure!(
             now() < limit,
-            "after {:.0} s stock has ended {} and gpuos {} of {} jobs",
+            "after {:.0} s one has ended {} and the other {} of {} jobs",
             now() - begin,
             sides[0].ended,
             sides[1].ended,

@@ -70,12 +70,12 @@ impl Work {
 pub struct Run {
     /// Release of Slurm.
     pub slurm: String,
+    /// What the two are called.
+    pub names: [String; 2],
     /// By how many seconds the latest submission was late.
     pub late: f64,
-    /// select/cons_tres.
-    pub stock: (Figures, Work),
-    /// select/gpuos.
-    pub gpuos: (Figures, Work),
+    /// The two; the second is held against the first.
+    pub peers: [(Figures, Work); 2],
 }
 
 /// What is better, and what counts as level.
@@ -94,10 +94,10 @@ struct Row {
 
 impl Row {
     fn reached(&self) -> bool {
-        let [stock, gpuos] = self.values;
+        let [first, second] = self.values;
         match self.better {
-            Better::Less(slack) => gpuos <= stock * (1.0 + LEVEL) + slack,
-            Better::More => gpuos >= stock * (1.0 - 0.005),
+            Better::Less(slack) => second <= first * (1.0 + LEVEL) + slack,
+            Better::More => second >= first * (1.0 - 0.005),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Run {
         let row = |name, key, of: &dyn Fn(&(Figures, Work)) -> f64, digits, better| Row {
             name,
             key,
-            values: [of(&self.stock), of(&self.gpuos)],
+            values: [of(&self.peers[0]), of(&self.peers[1])],
             digits,
             better,
         };
@@ -131,6 +131,20 @@ impl Run {
                 "mean wait of jobs on several nodes, s",
                 "mean_gang_wait_s",
                 &|p| mean(&p.0.gang_waits),
+                2,
+                Better::Less(SECOND),
+            ),
+            row(
+                "mean wait of jobs with several GPUs of one node, s",
+                "mean_local_wait_s",
+                &|p| mean(&p.0.local_waits),
+                2,
+                Better::Less(SECOND),
+            ),
+            row(
+                "mean wait of jobs with one GPU, s",
+                "mean_single_wait_s",
+                &|p| mean(&p.0.single_waits),
                 2,
                 Better::Less(SECOND),
             ),
@@ -211,10 +225,11 @@ impl Run {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for row in self.rows() {
-            let [stock, gpuos] = row.values;
+            let [first, second] = row.values;
+            let [one, other] = &self.names;
             let _ = writeln!(
                 text,
-                "  {:<54} stock {stock:>9.d$}  gpuos {gpuos:>9.d$}",
+                "  {:<54} {one} {first:>9.d$}  {other} {second:>9.d$}",
                 row.name,
                 d = row.digits
             );
@@ -238,13 +253,15 @@ impl Run {
             }
             value
         };
-        json!({
+        let mut value = json!({
             "slurm": self.slurm,
             "latest_submission_late_s": self.late,
-            "stock": side(0, &self.stock),
-            "gpuos": side(1, &self.gpuos),
             "behind": self.rows().iter().filter(|r| !r.reached()).map(|r| r.key).collect::<Vec<_>>(),
-        })
+        });
+        for (at, peer) in self.peers.iter().enumerate() {
+            value[&self.names[at]] = side(at, peer);
+        }
+        value
     }
 }
 
@@ -252,19 +269,27 @@ impl Run {
 pub struct Report {
     about: Value,
     headline: String,
+    names: [String; 2],
     /// One for each release.
     pub runs: Vec<Run>,
 }
 
 impl Report {
     /// Without any run yet.
-    pub fn new(scale: Scale, leaf: usize, node_type: &str, jobs: &[Job]) -> Report {
+    pub fn new(
+        names: [String; 2],
+        scale: Scale,
+        leaf: usize,
+        node_type: &str,
+        jobs: &[Job],
+    ) -> Report {
         let count = |wanted: &dyn Fn(&Job) -> bool| jobs.iter().filter(|job| wanted(job)).count();
         let mut runs: Vec<f64> = jobs.iter().map(|job| job.run).collect();
         runs.sort_unstable_by(f64::total_cmp);
         let gangs = count(&|job| job.nodes > 1);
         let local = count(&|job| job.nodes == 1 && job.per_node > 1);
         Report {
+            names,
             headline: headline(&scale, leaf, node_type, jobs),
             about: json!({
                 "trace": "philly",
@@ -288,7 +313,8 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = format!("\n{}\n| |", self.headline);
         for run in &self.runs {
-            let _ = write!(text, " {0}: stock | {0}: gpuos |", run.slurm);
+            let [one, other] = &self.names;
+            let _ = write!(text, " {0}: {one} | {0}: {other} |", run.slurm);
         }
         text += "\n| --- |";
         text += &" ---: | ---: |".repeat(self.runs.len());
@@ -311,8 +337,15 @@ impl Report {
         for run in &self.runs {
             for row in run.rows().iter().filter(|row| !row.reached()) {
                 missed.push(format!(
-                    "Slurm {}: {}: stock {:.*}, gpuos {:.*}",
-                    run.slurm, row.name, row.digits, row.values[0], row.digits, row.values[1]
+                    "Slurm {}: {}: {} {:.*}, {} {:.*}",
+                    run.slurm,
+                    row.name,
+                    self.names[0],
+                    row.digits,
+                    row.values[0],
+                    self.names[1],
+                    row.digits,
+                    row.values[1]
                 ));
             }
         }

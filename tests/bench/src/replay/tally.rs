@@ -182,7 +182,14 @@ impl Tally {
         let mut weighted = (0.0, 0.0);
         for (job, place) in jobs.iter().zip(places) {
             let gpus = f64::from(job.gpus());
-            waits.push(place.start - place.eligible);
+            let wait = place.start - place.eligible;
+            waits.push(wait);
+            let kind = match (job.nodes, job.per_node) {
+                (1, 1) => &mut figures.single_waits,
+                (1, _) => &mut figures.local_waits,
+                _ => &mut figures.gang_waits,
+            };
+            kind.push(wait);
             figures.makespan = figures.makespan.max(place.end - from);
             inside += gpus * (place.end.min(from + seconds) - place.start).max(0.0);
             total += gpus * (place.end - place.start);
@@ -198,7 +205,6 @@ impl Tally {
                 let span = judge.span(&place.nodes) as f64;
                 figures.gang_gbps.push(gbps);
                 figures.spans.push(span);
-                figures.gang_waits.push(place.start - place.eligible);
             }
         }
         let capacity = (judge.state.len() * judge.gpus) as f64;
@@ -218,6 +224,10 @@ pub struct Figures {
     pub waits: Vec<f64>,
     /// Waits of jobs on several nodes.
     pub gang_waits: Vec<f64>,
+    /// Waits of jobs with several GPUs of one node.
+    pub local_waits: Vec<f64>,
+    /// Waits of jobs with one GPU.
+    pub single_waits: Vec<f64>,
     /// First submission to last end, seconds.
     pub makespan: f64,
     /// Share of the GPUs held while jobs were submitted.
