@@ -165,7 +165,7 @@ pub struct SimArgs {
     /// gzipped or not.
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
-    /// Policies to compare: gpuos, fgd, best-fit, dotprod, packing, clustering, random, stock.
+    /// Policies to compare: gpuos, select, fgd, best-fit, dotprod, packing, clustering, random, stock.
     #[arg(
         long,
         value_name = "P[,P...]",
@@ -181,6 +181,11 @@ pub struct SimArgs {
     /// Node list instead of openb_node_list_gpu_node.csv beside the trace.
     #[arg(long, value_name = "FILE")]
     pub nodes: Option<PathBuf>,
+    /// Jobs as Slurm's gres/gpu can run them: a share of a GPU becomes a whole one, cores are
+    /// rounded up, and jobs without GPUs go where the model of stock Slurm puts them under every
+    /// policy. The policy select, the planner of select/gpuos, is for such jobs.
+    #[arg(long)]
+    pub whole_gpus: bool,
     /// Seeds of the order of jobs and nodes, as N or N-M.
     #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
     pub seeds: Seeds,

@@ -1,10 +1,9 @@
 //! The worth of idle GPUs, and the choice of a node by it.
 
 use gpuos_core::frag::{
-    Chooser, Class, Cluster, FillValue, Fragmentation, MAX_CLASSES, MAX_DEVICES, MILLI, MaskValue,
-    Mix, Node, Request, Rng, Score, SizeMix, Slot, State, WEIGHT_UNIT,
+    Chooser, Class, Cluster, FillValue, Fragmentation, MAX_CLASSES, MAX_DEVICES, MILLI, Mix, Node,
+    Request, Rng, Score, Slot, State, WEIGHT_UNIT,
 };
-use gpuos_core::gpuset::GpuSet;
 use proptest::prelude::*;
 
 const ANY: u64 = u64::MAX;
@@ -217,72 +216,5 @@ proptest! {
         let known = mix(&[(request(4000, 1, 300), 5), (request(9000, 1, MILLI), 5), (request(20_000, 4, MILLI), 4)]);
         let state = state(cpu, &free);
         prop_assert!(FillValue::given(&known).expected(&state) <= state.idle());
-    }
-}
-
-/// Links in pairs: 0-1, 2-3, 4-5, 6-7, all others a tenth.
-fn pairs(set: GpuSet) -> u32 {
-    let gpus: Vec<usize> = set.iter().collect();
-    let linked = gpus.len() == 2 && gpus[0] / 2 == gpus[1] / 2;
-    if linked { 100 } else { 10 }
-}
-
-#[test]
-fn a_mask_is_worth_what_well_linked_jobs_will_use() {
-    let value = |sizes: &[usize]| MaskValue::new(8, pairs, &SizeMix::even(sizes));
-    let twos = value(&[2]);
-    assert_eq!(twos.of(GpuSet(0b0000_0011)), 2000);
-    assert_eq!(twos.of(GpuSet(0b0000_0110)), 0);
-    assert_eq!(twos.of(GpuSet(0b0011_0110)), 2000);
-    assert_eq!(twos.of(GpuSet(0xFF)), 8000);
-    assert_eq!(value(&[1]).of(GpuSet(0b0101_0110)), 4000);
-    // Taking one GPU of a whole pair loses its partner, one without a partner nothing.
-    assert_eq!(twos.loss(GpuSet(0b0111), GpuSet(0b0100)), -1000);
-    assert_eq!(twos.loss(GpuSet(0b0111), GpuSet(0b0001)), 1000);
-    // With singles in the mix a broken pair is still worth something, but less than a whole one.
-    let both = value(&[1, 2]);
-    assert!(both.of(GpuSet(0b0011)) == 2000 && both.of(GpuSet(0b0110)) == 2000);
-    assert!(both.of(GpuSet(0xFF)) == 8000);
-    // Nothing that comes can use a set that is too small.
-    assert_eq!(value(&[4]).of(GpuSet(0b0111)), 0);
-    assert_eq!(value(&[]).of(GpuSet(0xFF)), 0);
-}
-
-#[test]
-fn large_nodes_are_valued_in_blocks() {
-    let even = |_: GpuSet| 5;
-    let mut mix = SizeMix::default();
-    for gpus in [0, 2, 2, 65] {
-        mix.add(gpus);
-    }
-    let value = MaskValue::new(16, even, &mix);
-    assert_eq!(value.of(GpuSet::first(16)), 16_000);
-    assert_eq!(value.of(GpuSet(0x0101)), 0);
-    assert_eq!(value.of(GpuSet(0x0303)), 4000);
-    mix.add(16);
-    let value = MaskValue::new(16, even, &mix);
-    assert_eq!(value.of(GpuSet::first(16)), 16_000);
-    // A fifth of the mix still has use for fifteen.
-    assert_eq!(value.of(GpuSet::first(15)), 14_000 * 4 / 20);
-}
-
-#[test]
-fn a_mask_value_never_exceeds_the_free_gpus() {
-    let mut rng = Rng::new(3);
-    for _ in 0..20 {
-        let links: Vec<u32> = (0..64).map(|_| 1 + rng.below(100) as u32).collect();
-        let ring = |set: GpuSet| {
-            let gpus: Vec<usize> = set.iter().collect();
-            let pair = |a: usize, b: usize| links[a.min(b) * 8 + a.max(b)];
-            let along = gpus.windows(2).map(|w| pair(w[0], w[1]));
-            along.min().unwrap_or(0)
-        };
-        let value = MaskValue::new(8, ring, &SizeMix::even(&[1, 2, 4, 8]));
-        for free in 0..256 {
-            assert!(
-                value.of(GpuSet(free)) <= free.count_ones() * 1000,
-                "{free:b}"
-            );
-        }
     }
 }

@@ -6,6 +6,7 @@ mod plan_support;
 
 use counting::allocations;
 use gpuos_core::cost::{Objectives, Profile, Wish};
+use gpuos_core::frag::{Learner, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
 use plan_support::*;
@@ -50,6 +51,22 @@ fn planning_allocates_nothing() {
             requests.push(request);
         }
     }
+    // By a mix that was learned, among many nodes and among few.
+    let mut learner = Learner::new();
+    for gpus in [1, 2, 4, 8].into_iter().cycle().take(40) {
+        let share = Share {
+            gpus,
+            cpus: 4,
+            memory_gib: 0,
+            types: 0,
+        };
+        learner.arrives(share, 1);
+    }
+    planner.learn(learner.expected(vec![(64, 1 << 20)]));
+    assert!(planner.work(usize::MAX));
+    for gpus in [1, 2, 8] {
+        requests.push(request(1, GpuShape::PerNode(gpus)));
+    }
     // States that change, so that other nodes and GPU sets are chosen each time.
     let mut random = 1u64;
     // Three of four nodes are candidates.
@@ -64,6 +81,7 @@ fn planning_allocates_nothing() {
                 0
             };
             state.free = GpuSet(0xff & !busy);
+            state.free_cpus = 8 * state.free.len() as u32;
         }
         for request in &requests {
             let before = allocations();

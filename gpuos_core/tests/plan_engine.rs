@@ -157,6 +157,8 @@ proptest! {
                         let gpus = nth_kind(&nodes, number).gpus;
                         planner.set_mask_values(number, &values(gpus, salt)).unwrap();
                     }
+                    planner.learn(mix(salt, seen.len()));
+                    prop_assert!(planner.work(usize::MAX));
                 }
             }
             let mut offered = states.clone();

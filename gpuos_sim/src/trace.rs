@@ -146,6 +146,16 @@ pub fn jobs(text: &str, cluster: &Nodes) -> Result<Vec<Job>, TraceError> {
     Ok(jobs)
 }
 
+/// The same jobs as Slurm's gres/gpu can run them: a share of a GPU becomes a whole one, and cores
+/// are rounded up to whole ones.
+pub fn whole(jobs: &mut [Job]) {
+    for job in jobs {
+        let request = &mut job.request;
+        request.share = if request.gpus > 0 { MILLI } else { 0 };
+        request.cpu = request.cpu.div_ceil(1000) * 1000;
+    }
+}
+
 fn gpus(row: &Row<'_>) -> Result<u8, TraceError> {
     match row.number(3)? {
         gpus if gpus <= MAX_DEVICES as u64 => Ok(gpus as u8),

@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use gpuos_sim::curve::Curve;
-use gpuos_sim::policy::Name;
+use gpuos_sim::policy::{Contender, Name};
 use gpuos_sim::protocol::inflation::Inflation;
 use gpuos_sim::protocol::lifetimes::Lifetimes;
-use gpuos_sim::trace::{Job, Nodes, jobs, nodes};
+use gpuos_sim::trace::{Job, Nodes, jobs, nodes, whole};
 
 /// One node and one job of so many are kept.
 const PART: usize = 8;
@@ -39,7 +39,7 @@ fn small(workload: &str) -> (Nodes, Vec<Job>) {
 }
 
 /// Allocation in millionths when 100 % and 130 % have arrived.
-fn inflation(cluster: &Nodes, jobs: &[Job], policy: Name, seed: u64) -> (u64, u64) {
+fn inflation(cluster: &Nodes, jobs: &[Job], policy: impl Into<Contender>, seed: u64) -> (u64, u64) {
     let mut run = Inflation::new(cluster, jobs, policy, seed);
     let mut curve = Curve::new();
     let mut steps = 0;
@@ -56,6 +56,14 @@ fn inflation(cluster: &Nodes, jobs: &[Job], policy: Name, seed: u64) -> (u64, u6
     (curve.at(100), curve.at(130))
 }
 
+const AS_SLURM: [Name; 5] = [
+    Name::Select,
+    Name::Gpuos,
+    Name::Fgd,
+    Name::BestFit,
+    Name::Stock,
+];
+
 fn figures() -> String {
     let mut text = String::from("workload\tpolicy\tseed\tfigures\n");
     for workload in ["default", "cpu200", "gpushare40", "gpuspec10", "multigpu20"] {
@@ -67,8 +75,27 @@ fn figures() -> String {
             }
         }
     }
+    // As Slurm's GPUs are given, with the planner that select/gpuos uses.
+    for workload in ["default", "multigpu20"] {
+        let (cluster, mut jobs) = small(workload);
+        whole(&mut jobs);
+        for policy in AS_SLURM {
+            for seed in SEEDS {
+                let contender = Contender {
+                    policy,
+                    gpu_jobs_only: true,
+                };
+                let (full, last) = inflation(&cluster, &jobs, contender, seed);
+                let _ = writeln!(
+                    text,
+                    "{workload}, whole GPUs\t{policy}\t{seed}\t{full} {last}"
+                );
+            }
+        }
+    }
     let (cluster, jobs) = small("default");
-    for policy in Name::ALL {
+    // The planner gives no shares.
+    for policy in Name::ALL.into_iter().filter(|&name| name != Name::Select) {
         let mut run = Lifetimes::new(&cluster, &jobs, policy, 95, 42).expect("lifetimes");
         while run.step() {}
         let _ = writeln!(
@@ -121,6 +148,12 @@ fn the_default_is_ahead_on_small_workloads() {
         let ours = mean(workload, "gpuos");
         for other in ["fgd", "best-fit", "stock"] {
             assert!(ours > mean(workload, other), "{workload}: {other}");
+        }
+    }
+    for workload in ["default, whole GPUs", "multigpu20, whole GPUs"] {
+        let select = mean(workload, "select");
+        for other in ["fgd", "best-fit", "stock"] {
+            assert!(select > mean(workload, other), "{workload}: {other}");
         }
     }
 }

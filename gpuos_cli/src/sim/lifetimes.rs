@@ -33,8 +33,14 @@ pub fn run(input: &Input<'_>) -> Result<Report> {
 
 fn one(input: &Input<'_>, policy: Name, seed: u64) -> Result<Run> {
     let load = u64::from(input.args.load);
-    let mut run = Lifetimes::new(&input.nodes, &input.jobs, policy, load, seed)
-        .map_err(|e| anyhow!("{}: {e}", input.args.trace.display()))?;
+    let mut run = Lifetimes::new(
+        &input.nodes,
+        &input.jobs,
+        input.contender(policy),
+        load,
+        seed,
+    )
+    .map_err(|e| anyhow!("{}: {e}", input.args.trace.display()))?;
     let bar = &input.bar;
     bar.set_length((run.steps() * input.args.runs()) as u64);
     bar.set_message(format!("{policy}, seed {seed}"));

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use gpuos_sim::policy::{Contender, Name};
 use gpuos_sim::trace::{self, Job, Nodes};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
@@ -43,6 +44,16 @@ struct Input<'a> {
     bar: ProgressBar,
 }
 
+impl Input<'_> {
+    /// The policy, with what it decides on.
+    fn contender(&self, policy: Name) -> Contender {
+        Contender {
+            policy,
+            gpu_jobs_only: self.args.whole_gpus,
+        }
+    }
+}
+
 pub fn run(args: &SimArgs) -> Result<Reply> {
     if args.protocol == Protocol::Lifetimes && args.svg.is_some() {
         let problem = "--svg plots allocation against arrived load: --protocol lifetimes has no \
@@ -62,7 +73,10 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     }
     let nodes_file = args.nodes.clone().unwrap_or_else(|| beside(&args.trace));
     let nodes = read(&nodes_file, trace::nodes)?;
-    let jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;
+    let mut jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;
+    if args.whole_gpus {
+        trace::whole(&mut jobs);
+    }
     let name = args.trace.file_name().unwrap_or_default();
     let name = name.to_string_lossy();
     let input = Input {

@@ -37,7 +37,7 @@ pub fn run(input: &Input<'_>) -> Result<Report> {
 }
 
 fn one(input: &Input<'_>, policy: Name, seed: u64) -> Run {
-    let mut run = Inflation::new(&input.nodes, &input.jobs, policy, seed);
+    let mut run = Inflation::new(&input.nodes, &input.jobs, input.contender(policy), seed);
     let mut curve = Curve::new();
     let bar = &input.bar;
     bar.set_length((run.steps() * input.args.runs()) as u64);

@@ -13,8 +13,9 @@
 //! measures take a [`Mix`], which is given or learned from arrivals.
 //!
 //! [`Cluster`] and [`Chooser`] hold nodes and the score of each for each class of request, so
-//! that a decision looks anew only at nodes that have changed. For whole GPUs and their links
-//! inside one node there is [`MaskValue`].
+//! that a decision looks anew only at nodes that have changed. The planner has a value of its own,
+//! for whole GPUs and with the links inside a node, by the same idea: [`Learner`] counts the mix
+//! for it, and [`crate::plan::Planner::learn`] takes it.
 //!
 //! Everything is integer arithmetic: the same arrivals give the same choices on every machine.
 
@@ -22,7 +23,7 @@ mod choose;
 mod cluster;
 mod fill;
 mod fragmentation;
-mod mask;
+mod learn;
 mod mix;
 mod request;
 mod rng;
@@ -31,7 +32,7 @@ pub use choose::{Choice, Chooser, Score};
 pub use cluster::{Cluster, Node};
 pub use fill::FillValue;
 pub use fragmentation::{Fragmentation, WEIGHT_UNIT};
-pub use mask::{MaskValue, SizeMix};
+pub use learn::{Expected, Learner, Share, WEIGHTS};
 pub use mix::{Class, MAX_CLASSES, Mix};
 pub use request::{MAX_DEVICES, MILLI, Request, Slot, State};
 pub use rng::Rng;

@@ -347,30 +347,71 @@ impl GpuTable {
     }
 
     fn search(&self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<GpuSet> {
-        let sets = &self.sorted[self.ends[count - 1]..self.ends[count]];
         let mut best: Option<((u32, u32), GpuSet)> = None;
-        let mut links = (0, 0);
-        for set in sets.iter().map(|&set| GpuSet(u64::from(set))) {
-            if !set.minus(free).is_empty() {
-                continue;
-            }
-            let mine = (self.ring(set), self.total(set));
-            // Worse links follow from here on.
-            if best.is_some() && mine != links {
-                break;
-            }
-            if linked && !self.linked(set) {
-                continue;
-            }
-            links = mine;
+        self.for_each_best(free, count, linked, |set| {
             let usable = self.usable(free.minus(set), worth);
             let key = (usable, u32::MAX - self.numa_nodes(set));
             // Equal sets come in ascending order: the first of equals is the smallest.
             if best.is_none_or(|(known, _)| key > known) {
                 best = Some((key, set));
             }
-        }
+        });
         best.map(|(_, set)| set)
+    }
+
+    /// Calls `visit` with all sets of `count` free GPUs that have the best links, ascending; with
+    /// `linked`, among those with NVLink between all pairs. None above [`EXACT_GPUS`].
+    pub fn for_each_best(
+        &self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        mut visit: impl FnMut(GpuSet),
+    ) {
+        if count == 0 || count >= self.ends.len() {
+            return;
+        }
+        let sets = &self.sorted[self.ends[count - 1]..self.ends[count]];
+        let mut links = None;
+        for set in sets.iter().map(|&set| GpuSet(u64::from(set))) {
+            if !set.minus(free).is_empty() {
+                continue;
+            }
+            let mine = (self.ring(set), self.total(set));
+            // Worse links follow from here on.
+            if links.is_some_and(|links| links != mine) {
+                break;
+            }
+            if !linked || self.linked(set) {
+                links = Some(mine);
+                visit(set);
+            }
+        }
+    }
+}
+
+impl GpuTable {
+    /// Calls `visit` with those sets of [`GpuTable::for_each_best`] that leave the most GPUs with
+    /// an NVLink to another one: a job of one GPU breaks no pair while an odd GPU is free.
+    pub fn for_each_kind(
+        &self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        mut visit: impl FnMut(GpuSet),
+    ) {
+        let joined = |set: GpuSet| {
+            let rest = free.minus(set);
+            let gpus = rest.iter().filter(|&gpu| self.nvlink[gpu] & rest.0 != 0);
+            gpus.count()
+        };
+        let mut most = 0;
+        self.for_each_best(free, count, linked, |set| most = most.max(joined(set)));
+        self.for_each_best(free, count, linked, |set| {
+            if joined(set) == most {
+                visit(set);
+            }
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::gpus::Worth;
 use super::types::{GpuShape, NodeState, Placement, Request, Wait};
+use super::values::Needs;
 
 /// How equally close places are told apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,8 @@ pub struct Job<'a> {
     pub leave: bool,
     /// Rule among equally close places.
     pub rule: Rule,
+    /// Whether its node is chosen by what that is worth to the mix of jobs that was learned.
+    pub learned: bool,
     /// What free GPUs are worth to it.
     pub worth: Worth,
     /// Whether what a node is worth counts before bandwidth.
@@ -92,6 +95,8 @@ impl<'a> Job<'a> {
                 Placement::Affinity(_) => Rule::Affinity,
                 Placement::AntiAffinity(_) => Rule::AntiAffinity,
             },
+            learned: matches!(request.placement, Placement::Default | Placement::Frag)
+                && !request.whole_nodes,
             worth: match request.placement {
                 Placement::BestFit => Worth::Even,
                 _ => Worth::Learned,
@@ -107,6 +112,18 @@ impl<'a> Job<'a> {
     /// GPUs of the whole job when it runs on one node.
     pub fn gpus_on_one(&self) -> u64 {
         u64::from(self.unit) * u64::from(self.units.unwrap_or(1))
+    }
+
+    /// What the whole job takes of one node.
+    pub fn needs(&self) -> Needs {
+        let gpus = self.gpus_on_one().min(u64::from(u32::MAX)) as u32;
+        Needs {
+            gpus,
+            cpus: self
+                .cpus_per_node
+                .max(self.cpus_per_gpu.saturating_mul(gpus)),
+            memory_mib: self.memory_mib,
+        }
     }
 
     /// How many GPUs of a node the job could use, given its CPUs and memory.

@@ -12,15 +12,17 @@
 //!    build it; for a job on several nodes that of its worst node;
 //! 4. what speaks against a node: its penalty by rules and by what it is worth to the job
 //!    ([`Planner::weigh`]; the latter counts before bandwidth for jobs that weigh it first);
-//! 5. what stays usable: how much less the GPUs that stay free are worth to the next jobs
+//! 5. what stays usable: how much less the GPUs that stay free are worth to the next jobs; with a
+//!    mix that was learned ([`Planner::learn`]), for jobs on one node, what the node loses, CPUs
+//!    and memory included
 //!    (`pack` and `spread` put the fullest or emptiest places before this);
 //! 6. the best fit: the fullest node, the domain with the least room left over, and domains
 //!    that are broken into already;
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` for jobs on one node, `gang` for the domain, `select` for the nodes in
-//! it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
+//! of a node, `single` for jobs on one node, `learn`, `values`, `kinds` and `scores` for the mix
+//! of jobs, `gang` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
 //! tests compare it with brute force and with a pass over all nodes.
 
@@ -32,14 +34,18 @@ mod gang;
 mod gpus;
 mod index;
 mod job;
+mod kinds;
 mod large;
+mod learn;
 mod links;
 mod rails;
 mod room;
+mod scores;
 mod select;
 mod single;
 mod state;
 mod types;
+mod values;
 mod why;
 
 use std::sync::Arc;
@@ -48,8 +54,11 @@ use crate::model::{Cluster, NodeType};
 use fabric::FabricIndex;
 use gpus::GpuTable;
 use job::{Assume, Job, Rule};
+use kinds::Kinds;
 use room::Room;
+use scores::Scores;
 use state::State;
+use values::{Building, Values};
 
 pub use types::*;
 
@@ -71,6 +80,11 @@ pub struct Planner {
     single: single::Scratch,
     gang: gang::Scratch,
     future: Vec<future::Place>,
+    /// What idle nodes are worth to the mix of jobs, once it is known; see [`Planner::learn`].
+    values: Option<Values>,
+    building: Option<Building>,
+    kinds: Vec<Kinds>,
+    scores: Scores,
     choice: Choice,
     costs: costs::Costs,
 }
@@ -129,6 +143,10 @@ impl Planner {
             single: single::Scratch::new(&fabric),
             gang: gang::Scratch::new(&fabric),
             future: Vec::with_capacity(cluster.nodes.len()),
+            values: None,
+            building: None,
+            kinds: Vec::new(),
+            scores: Scores::default(),
             choice: Choice {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
                 ..Choice::default()
@@ -179,7 +197,8 @@ impl Planner {
         candidates: Option<&[u64]>,
         skip: u32,
     ) -> Result<&Choice, Wait> {
-        let job = Job::new(request, self.cluster.nodes.len())?;
+        let mut job = Job::new(request, self.cluster.nodes.len())?;
+        job.learned &= self.values.is_some();
         let wish = self.wish(request)?;
         self.candidates(candidates);
         if self.search(&job, wish, skip) {

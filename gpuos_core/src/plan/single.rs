@@ -18,6 +18,7 @@ use super::gpus::{MILLI, Pick};
 use super::index::{Index, Pattern};
 use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
+use super::scores::Look;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
 use super::{Linked, Planner, bits};
@@ -230,14 +231,31 @@ impl Planner {
                 *word |= n & f;
             }
         }
+        let narrowed = job.learned && self.narrow_by_mix(job);
         let (at, decided) = self.best_of_tied(job.rule)?;
         let decided = match decided {
+            Criterion::Only if narrowed => Criterion::Mix,
             // No other node has this rank.
-            Criterion::Only if second[0] != u32::MAX => criterion(job.rule, &first, &second),
+            Criterion::Only if second[0] != u32::MAX => criterion(job, &first, &second),
             Criterion::Only if nearer => Criterion::Affinity,
             told => told,
         };
         Some((at, decided))
+    }
+
+    /// Leaves of the tied nodes those that lose least to the mix; says whether any were taken out.
+    fn narrow_by_mix(&mut self, job: &Job) -> bool {
+        let Some(values) = &self.values else {
+            return false;
+        };
+        let look = Look {
+            state: &self.state,
+            fabric: &self.fabric,
+            type_of: &self.type_of,
+            values,
+        };
+        self.scores
+            .narrow(&look, &job.needs(), &mut self.single.tied)
     }
 
     /// The node of the tied ones by the fabric and the index.
@@ -290,6 +308,14 @@ impl Planner {
         let index = &self.state.now;
         let mut ranked = std::mem::take(&mut self.single.ranked);
         ranked.clear();
+        let look = self.values.as_ref().filter(|_| job.learned);
+        let look = look.map(|values| Look {
+            state: &self.state,
+            fabric: &self.fabric,
+            type_of: &self.type_of,
+            values,
+        });
+        let needs = job.needs();
         // Many nodes are alike: the last answer often holds for the next node too.
         let mut last = None;
         for (word, &nodes) in self.single.field.iter().enumerate() {
@@ -303,7 +329,10 @@ impl Planner {
                 let Some((pick, side)) = found else { continue };
                 if side.holds(&self.fabric, at) {
                     let distance = job.distance(self.state.node(at).affinity);
-                    let key = key(job, index.pattern(slot), &pick, distance);
+                    let mut key = key(job, index.pattern(slot), &pick, distance);
+                    if let Some(look) = look {
+                        key[5] = u32::from(look.step(&needs, at));
+                    }
                     ranked.push(Ranked { key, at });
                 }
             }
@@ -328,7 +357,7 @@ impl Planner {
             let next = after.iter().min_by(|a, b| order(a, b));
             let decided = next.map_or(Criterion::Only, |next| {
                 if best.key != next.key {
-                    criterion(job.rule, &best.key, &next.key)
+                    criterion(job, &best.key, &next.key)
                 } else if by_place(best, next).is_ne() {
                     Criterion::Surroundings
                 } else {
@@ -356,10 +385,18 @@ impl Planner {
             free: state.free,
             ..*self.state.now.pattern(self.state.now.slot(at))
         };
-        let Some((pick, _)) = pick(&mut self.tables, &pattern, count, job, linked) else {
+        let Some((mut pick, side)) = pick(&mut self.tables, &pattern, count, job, linked) else {
             return false;
         };
-        let table = &self.tables[pattern.type_of as usize];
+        let table = &mut self.tables[pattern.type_of as usize];
+        if let Some(values) = self.values.as_ref().filter(|_| job.learned) {
+            let (has, needs) = ((state.free_cpus, state.free_memory_mib), job.needs());
+            let of_linked = matches!(linked, Linked::Must(_)) && side == Side::All && !job.leave;
+            let chosen = values.choose(table, pattern.type_of, state.free, has, &needs, of_linked);
+            pick.set = chosen.unwrap_or(pick.set);
+            pick.lost = values.lost(pattern.type_of, state.free, has, &needs);
+        }
+        let table = &*table;
         let (set, bus) = match job.whole {
             true => (state.free, table.ring(state.free)),
             false => (pick.set, pick.ring),
@@ -506,15 +543,20 @@ fn key(job: &Job, pattern: &Pattern, pick: &Pick, distance: u32) -> Key {
     if job.rule == Rule::FirstFit {
         return [0; 7];
     }
-    let [a, b, c] = job.order(pattern.penalty, pick.lost, pattern.free.len() as u32);
+    let mut order = job.order(pattern.penalty, pick.lost, pattern.free.len() as u32);
+    if job.learned {
+        // Nodes of a pattern differ by their CPUs and memory: they are compared one by one.
+        order = [order[0], 0, 0];
+    }
+    let [a, b, c] = order;
     let links = [u32::MAX - pick.ring, u32::MAX - pick.total];
     let cost = job.cost(pattern.penalty);
     [distance, cost, links[0], links[1], a, b, c]
 }
 
 /// What tells two different ranks apart.
-fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
-    let full = matches!(rule, Rule::Pack | Rule::Spread);
+fn criterion(job: &Job, a: &Key, b: &Key) -> Criterion {
+    let full = matches!(job.rule, Rule::Pack | Rule::Spread);
     match a.iter().zip(b).position(|(a, b)| a != b) {
         Some(0) => Criterion::Affinity,
         Some(1) => Criterion::Cost,
@@ -522,6 +564,7 @@ fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
         Some(3) => Criterion::Links,
         Some(4) if a[4] >> 8 == b[4] >> 8 => Criterion::Cost,
         Some(4) => Criterion::Penalty,
+        Some(5) if job.learned => Criterion::Mix,
         Some(5) if full => Criterion::Fit,
         Some(5) => Criterion::Usability,
         Some(_) if full => Criterion::Usability,

@@ -23,6 +23,10 @@ pub struct State {
     pub marked: Vec<u64>,
     /// By word: the least free CPUs and memory of a node in it that has free GPUs.
     pub floor: Vec<(u32, u64)>,
+    /// Positions whose free GPUs, CPUs or memory have changed, one after the other, and how many
+    /// such changes there were before the first of them.
+    changes: Vec<u32>,
+    dropped: u64,
     /// The candidates of the decision at hand.
     pub candidates: Vec<u64>,
     spare: Vec<u64>,
@@ -41,6 +45,8 @@ impl State {
             alive: vec![0; words],
             marked: vec![0; words],
             floor: vec![(u32::MAX, u64::MAX); words],
+            changes: Vec::with_capacity(2 * positions + 64),
+            dropped: 0,
             candidates: vec![0; words],
             spare: vec![0; words],
         }
@@ -86,6 +92,26 @@ impl State {
             free_memory_mib: u64::MAX,
             ..NodeState::default()
         }
+    }
+
+    /// How many changes there have been.
+    pub fn version(&self) -> u64 {
+        self.dropped + self.changes.len() as u64
+    }
+
+    /// The positions that have changed since `version`, perhaps some of them twice; `None` when
+    /// that is too long ago to tell.
+    pub fn changed_since(&self, version: u64) -> Option<&[u32]> {
+        let from = version.checked_sub(self.dropped)?;
+        self.changes.get(from as usize..)
+    }
+
+    fn note(&mut self, at: u32) {
+        if self.changes.len() == self.changes.capacity() {
+            self.dropped += self.changes.len() as u64;
+            self.changes.clear();
+        }
+        self.changes.push(at);
     }
 
     /// Lowers or raises the floor of a word after the node at a position has changed.
@@ -135,6 +161,10 @@ impl Planner {
             self.index_node(at, old.present != present);
         }
         let held = &mut self.state;
+        let idle = |node: &NodeState| (node.free, node.free_cpus, node.free_memory_mib);
+        if idle(&old) != idle(&new) {
+            held.note(at);
+        }
         bits::put(&mut held.offered, at, new.candidate);
         bits::put(&mut held.alive, at, !present.is_empty());
         bits::put(&mut held.marked, at, new.affinity != 0);

@@ -18,7 +18,7 @@ pub struct TopologyWish {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Placement {
     /// `Frag` where the planner knows what free GPUs are worth to the mix of jobs
-    /// ([`super::Planner::set_mask_values`]), else `BestFit`; the same as `Frag`, but the user
+    /// ([`super::Planner::learn`]), else `BestFit`; the same as `Frag`, but the user
     /// did not say so.
     #[default]
     Default,
@@ -206,6 +206,8 @@ pub enum Criterion {
     Penalty,
     /// What stays usable for the next jobs.
     Usability,
+    /// What stays usable for the mix of jobs that was learned.
+    Mix,
     /// How full the node or the domain is.
     Fit,
     /// How much is wholly free around it.

@@ -6,6 +6,7 @@ pub mod pass;
 
 use std::sync::Arc;
 
+use gpuos_core::frag::{Expected, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::{Cluster, Fabric, FabricLevel, Link, NO_DOMAIN, Nic, Node, NodeType};
 use gpuos_core::plan::{GpuShape, NodeState, Request, TopologyWish};
@@ -216,4 +217,22 @@ pub fn wish(mut request: Request, level: &str, required: bool) -> Request {
         required,
     });
     request
+}
+
+/// A mix of jobs of many sizes, for nodes of 64 CPUs and 1 TiB.
+pub fn mix(salt: u32, types: usize) -> Expected {
+    let class = |nth: u32| {
+        let odd = (salt ^ nth.wrapping_mul(0x9E37_79B9)).rotate_left(nth + 3) >> 4;
+        let share = Share {
+            gpus: (1 + odd % 8) as u8,
+            cpus: odd >> 4 & 31,
+            memory_gib: odd >> 9 & 255,
+            types: u64::from(odd >> 17 & 3),
+        };
+        (share, 1 + (odd >> 20 & 63))
+    };
+    Expected {
+        classes: (0..1 + salt % 12).map(class).collect(),
+        nodes: vec![(64, 1 << 20); types],
+    }
 }

@@ -1,6 +1,7 @@
 //! Placement policies: gpuos's default, published ones, and a model of stock Slurm's.
 
 mod fgd;
+mod planner;
 mod published;
 mod stock;
 
@@ -32,6 +33,8 @@ impl<S: Score> Policy for Chooser<S> {
 pub enum Name {
     /// gpuos's default: the expected fill under the mix that it learns from arrivals.
     Gpuos,
+    /// The planner of select/gpuos, with what it learns; for whole GPUs.
+    Select,
     /// Fragmentation gradient descent as published, told the typical mix beforehand.
     Fgd,
     /// Best fit over cores and GPUs.
@@ -50,8 +53,9 @@ pub enum Name {
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 8] = [
+    pub const ALL: [Name; 9] = [
         Name::Gpuos,
+        Name::Select,
         Name::Fgd,
         Name::BestFit,
         Name::DotProduct,
@@ -65,6 +69,7 @@ impl Name {
     pub const fn as_str(self) -> &'static str {
         match self {
             Name::Gpuos => "gpuos",
+            Name::Select => "select",
             Name::Fgd => "fgd",
             Name::BestFit => "best-fit",
             Name::DotProduct => "dotprod",
@@ -80,6 +85,7 @@ impl Name {
     pub fn make(self, known: &[Request], seed: u64) -> Box<dyn Policy> {
         match self {
             Name::Gpuos => Box::new(Chooser::new(FillValue::learning())),
+            Name::Select => Box::new(planner::BySelect::default()),
             Name::Fgd => Box::new(Chooser::new(fgd::Fgd::new(&Mix::typical(known, 95)))),
             Name::BestFit => Box::new(Chooser::new(published::BestFit)),
             Name::DotProduct => Box::new(Chooser::new(published::DotProduct)),
@@ -88,6 +94,56 @@ impl Name {
             Name::Random => Box::new(published::Random::new(seed)),
             Name::Stock => Box::new(stock::Stock),
         }
+    }
+}
+
+/// A policy, and what it decides on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contender {
+    /// The policy.
+    pub policy: Name,
+    /// Whether jobs without GPUs go where the model of stock Slurm puts them, whatever the
+    /// policy: select/gpuos has no say there.
+    pub gpu_jobs_only: bool,
+}
+
+impl From<Name> for Contender {
+    fn from(policy: Name) -> Contender {
+        Contender {
+            policy,
+            gpu_jobs_only: false,
+        }
+    }
+}
+
+impl Contender {
+    /// See [`Name::make`].
+    pub fn make(self, known: &[Request], seed: u64) -> Box<dyn Policy> {
+        let policy = self.policy.make(known, seed);
+        match self.gpu_jobs_only {
+            true => Box::new(GpuJobs(policy)),
+            false => policy,
+        }
+    }
+}
+
+/// Leaves jobs without GPUs to the model of stock Slurm.
+struct GpuJobs(Box<dyn Policy>);
+
+impl Policy for GpuJobs {
+    fn choose(&mut self, cluster: &Cluster, request: &Request) -> Option<Choice> {
+        match request.gpus {
+            0 => stock::Stock.choose(cluster, request),
+            _ => self.0.choose(cluster, request),
+        }
+    }
+
+    fn started(&mut self, node: usize, request: &Request) {
+        self.0.started(node, request);
+    }
+
+    fn ended(&mut self, node: usize, request: &Request) {
+        self.0.ended(node, request);
     }
 }
 

@@ -7,7 +7,7 @@
 use gpuos_core::frag::{Request, Rng};
 
 use super::{Cell, shuffled};
-use crate::policy::Name;
+use crate::policy::Contender;
 use crate::trace::{Job, Nodes};
 
 /// Load that arrives, in % of the cluster's GPUs.
@@ -42,13 +42,18 @@ pub struct Standing {
 impl Inflation {
     /// A run under a policy. The order of jobs and nodes comes from `seed` alone, so that all
     /// policies meet the same ones.
-    pub fn new(cluster: &Nodes, jobs: &[Job], policy: Name, seed: u64) -> Inflation {
+    pub fn new(
+        cluster: &Nodes,
+        jobs: &[Job],
+        policy: impl Into<Contender>,
+        seed: u64,
+    ) -> Inflation {
         let mut rng = Rng::new(seed);
         let requests: Vec<Request> = jobs.iter().map(|job| job.request).collect();
         let capacity = cluster.milli();
         let arrivals = arrivals(&requests, capacity, &mut rng);
         let nodes = shuffled(&cluster.nodes, &mut rng);
-        let policy = policy.make(&requests, rng.bits());
+        let policy = policy.into().make(&requests, rng.bits());
         Inflation {
             cell: Cell::new(nodes, policy),
             arrivals,

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use gpuos_core::frag::{MAX_DEVICES, MILLI, Request, Rng, State};
 
 use super::{Cell, Running, shuffled};
-use crate::policy::Name;
+use crate::policy::Contender;
 use crate::trace::{Job, Nodes};
 
 /// Lifetimes are cut here, in seconds: six hours, which nine of ten jobs do not reach.
@@ -72,7 +72,7 @@ impl Lifetimes {
     pub fn new(
         cluster: &Nodes,
         jobs: &[Job],
-        policy: Name,
+        policy: impl Into<Contender>,
         load: u64,
         seed: u64,
     ) -> Result<Lifetimes, String> {
@@ -103,7 +103,7 @@ impl Lifetimes {
         drawn.append(&mut again);
         let requests: Vec<Request> = jobs.iter().map(|job| job.request).collect();
         let nodes = shuffled(&cluster.nodes, &mut rng);
-        let policy = policy.make(&requests, rng.bits());
+        let policy = policy.into().make(&requests, rng.bits());
         Ok(Lifetimes {
             cell: Cell::new(nodes, policy),
             running: vec![None; drawn.len()],
