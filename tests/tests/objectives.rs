@@ -41,6 +41,10 @@ objectives = { throughput = 100 }
 placement = "spread"
 
 [[policy.rule]]
+partition = "fair"
+objectives = { fairness = 100 }
+
+[[policy.rule]]
 qos = "none"
 objectives = { energy = 100 }
 "#;
@@ -63,6 +67,7 @@ fn objectives(suite: &Suite) {
         "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP".into(),
         partition("price"),
         partition("speed"),
+        partition("fair"),
     ]);
     let Some(mut cluster) = setup.steered() else {
         return;
@@ -71,6 +76,7 @@ fn objectives(suite: &Suite) {
     cluster.expects_errors = true;
     by_partition(&cluster);
     by_profile(&cluster);
+    by_share(&cluster);
     never_waits(&cluster);
     remembered(&cluster);
     let log = cluster.lab.slurmctld_log();
@@ -149,6 +155,19 @@ fn remembered(cluster: &Cluster) {
     });
     assert!((2..60).contains(&seconds), "{seconds}");
     assert!(!cluster.lab.slurmctld_log().contains("a run of fails"));
+}
+
+/// Who is far below the highest priority leaves the fast nodes to others.
+fn by_share(cluster: &Cluster) {
+    let job = ["-p", "fair", "--gres=gpu:1"];
+    let (_, note) = place(cluster, &[&job[..], &["--priority=1000000"]].concat());
+    assert_eq!(note.worth, None, "nobody has had more");
+    let (node, note) = place(cluster, &[&job[..], &["--priority=1"]].concat());
+    assert!(["n1", "n2"].contains(&node.as_str()), "{node}");
+    assert_eq!(
+        note.worth.expect("what decided").objectives.to_string(),
+        "fairness=100"
+    );
 }
 
 /// Jobs start on what is left, whatever it is worth to them.
