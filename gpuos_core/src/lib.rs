@@ -18,6 +18,7 @@ pub mod node_types;
 pub mod options;
 pub mod plan;
 pub mod record;
+pub mod rules;
 pub mod site;
 pub mod slurm_conf;
 pub mod slurm_topology;

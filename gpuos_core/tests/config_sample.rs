@@ -95,6 +95,10 @@ fn every_key_is_in_the_sample() {
         "fabric.net",
         "fabric.net.switch",
         "fabric.net.link",
+        "class",
+        "rule",
+        "reserve",
+        "power-domain",
     ] {
         let keys = keys_of(&match path {
             "slurm" | "policy" | "fabric" => format!("[{path}]"),

@@ -19,6 +19,7 @@ mod net;
 mod node_type;
 mod policy;
 mod raw;
+mod rules;
 
 pub use error::ConfigError;
 pub(crate) use error::Place;
@@ -29,6 +30,7 @@ use check::{Check, quoted};
 use error::Source;
 use fabric::FabricConfig;
 use raw::{RawFile, RawType};
+use rules::RuleTables;
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE: usize = 4 << 20;
@@ -92,6 +94,7 @@ pub struct Config {
     pub node_types: Vec<Arc<NodeType>>,
     rules: Vec<Rule>,
     fabric: FabricConfig,
+    apart: RuleTables,
     file: String,
 }
 
@@ -111,6 +114,7 @@ impl Config {
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
         let (raw, check) = read(text, file_name)?;
+        let apart = RuleTables::read(check, &raw)?;
         let known = crate::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -119,6 +123,7 @@ impl Config {
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
+            apart,
             file: file_name.into(),
         };
         let mut owners = HashMap::new();
@@ -302,10 +307,61 @@ impl Config {
         let ruled = rules.flat_map(|rule| rule.nodes.iter().map(|n| (n.as_str(), rule.place)));
         ruled
             .chain(self.fabric.node_names())
+            .chain(
+                self.apart
+                    .nodes
+                    .iter()
+                    .map(|(n, place)| (n.as_str(), *place)),
+            )
             .filter(|(name, _)| !known.contains(name))
             .map(|(name, place)| {
                 place.error(&self.file, format!("node {name} is not in slurm.conf"))
             })
+            .collect()
+    }
+}
+
+impl Config {
+    /// Who may run beside whom.
+    pub fn rules(&self) -> &crate::rules::Rules {
+        &self.apart.rules
+    }
+
+    /// Levels in rules that the cluster does not have: such a rule does nothing.
+    pub fn unknown_levels(&self, cluster: &Cluster) -> Vec<ConfigError> {
+        let levels = cluster
+            .fabric
+            .levels
+            .iter()
+            .map(|level| level.name.as_str());
+        let known: Vec<&str> = ["node", "nvlink"].into_iter().chain(levels).collect();
+        let strange = |(level, _): &&(String, Place)| !known.contains(&level.as_str());
+        let error = |(level, place): &(String, Place)| {
+            let known = known.join(", ");
+            let message = format!(
+                "this cluster has no level {level}, so the rule does nothing; write one of {known}"
+            );
+            place.error(&self.file, message)
+        };
+        self.apart
+            .levels
+            .iter()
+            .filter(strange)
+            .map(error)
+            .collect()
+    }
+
+    /// Partitions in rules that Slurm does not have.
+    pub fn unknown_partitions(&self, partitions: &[&str]) -> Vec<ConfigError> {
+        let strange = |(name, _): &&(String, Place)| !partitions.contains(&name.as_str());
+        let error = |(name, place): &(String, Place)| {
+            place.error(&self.file, format!("partition {name} is not in slurm.conf"))
+        };
+        self.apart
+            .partitions
+            .iter()
+            .filter(strange)
+            .map(error)
             .collect()
     }
 }

@@ -14,6 +14,54 @@ pub(crate) struct RawFile {
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
+    pub class: Vec<Spanned<RawClass>>,
+    pub rule: Vec<Spanned<RawApart>>,
+    pub reserve: Vec<Spanned<RawReserve>>,
+    pub power_domain: Vec<Spanned<RawPower>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[class]]")]
+pub(crate) struct RawClass {
+    pub name: Option<Spanned<String>>,
+    pub partition: Option<Spanned<String>>,
+    pub account: Option<Spanned<String>>,
+    pub user: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[rule]]")]
+pub(crate) struct RawApart {
+    pub never_beside: Option<Spanned<Vec<Spanned<String>>>>,
+    pub tenants: Option<Spanned<String>>,
+    pub level: Option<Spanned<String>>,
+    pub prefer: Option<bool>,
+    pub partition: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[reserve]]")]
+pub(crate) struct RawReserve {
+    pub nodes: Option<Spanned<i64>>,
+    pub domains: Option<Spanned<i64>>,
+    pub level: Option<Spanned<String>>,
+    pub gangs: Option<Spanned<i64>>,
+    pub hard: Option<bool>,
+    pub unless_shorter: Option<Spanned<String>>,
+    #[serde(rename = "match")]
+    pub part: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[power-domain]]")]
+pub(crate) struct RawPower {
+    pub name: Option<Spanned<String>>,
+    pub nodes: Option<Spanned<String>>,
+    pub watts: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
