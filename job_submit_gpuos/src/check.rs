@@ -8,6 +8,9 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
+use gpuos_core::rules::Rules;
+
+use crate::neighbours;
 
 /// What a job asks of Slurm, as far as it matters here. 0 = not said.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -61,17 +64,19 @@ impl From<OptionError> for Refusal {
 pub struct Catalogue {
     planner: Planner,
     levels: Vec<String>,
+    rules: Rules,
     bounded: bool,
 }
 
 impl Catalogue {
-    /// From the cluster; `bounded` says whether there are no nodes but these.
-    pub fn new(cluster: Cluster, bounded: bool) -> Catalogue {
+    /// From the cluster and its rules; `bounded` says whether there are no nodes but these.
+    pub fn new(cluster: Cluster, rules: Rules, bounded: bool) -> Catalogue {
         let planner = Planner::new(cluster);
         let levels = planner.level_names();
         Catalogue {
             planner,
             levels,
+            rules,
             bounded,
         }
     }
@@ -98,6 +103,7 @@ impl Catalogue {
             )
             .into());
         }
+        neighbours::check(options, &self.rules, &self.levels)?;
         if let Some(groups) = &options.shape {
             ranks(groups, shape)?;
         }
@@ -241,6 +247,10 @@ pub fn contradiction(options: &JobOptions) -> Result<(), Refusal> {
             .profile
             .as_ref()
             .map(|profile| format!("profile={profile}")),
+        options
+            .exclusive
+            .as_ref()
+            .map(|level| format!("exclusive={level}")),
     ];
     let Some(other) = others.into_iter().flatten().next() else {
         return Ok(());
@@ -369,6 +379,7 @@ mod tests {
         };
         Catalogue::new(
             Config::default().cluster(&nodes, Some(&fabric)).unwrap(),
+            Rules::default(),
             true,
         )
     }

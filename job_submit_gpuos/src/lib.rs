@@ -5,6 +5,7 @@
 //! or the site's files have a mistake: then one line in slurmctld's log says so.
 
 mod check;
+mod neighbours;
 mod request;
 mod state;
 

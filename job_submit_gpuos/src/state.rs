@@ -140,9 +140,10 @@ fn catalogue(known: &Known) -> Option<Catalogue> {
     });
     match site {
         Ok((site, ..)) if !site.config.slurm.steer => None,
-        Ok((_, cluster, bounded)) => {
+        Ok((site, cluster, bounded)) => {
             say_once(None);
-            Some(Catalogue::new(cluster, bounded))
+            let rules = site.config.rules().clone();
+            Some(Catalogue::new(cluster, rules, bounded))
         }
         Err(why) => {
             say_once(Some(why));

@@ -84,7 +84,9 @@ impl Engine {
                     }
                 },
             );
+            self.go_near(names);
         }
+        self.mark_avoided(job.id());
         let purpose = match call.mode() {
             Mode::RunNow => record::Purpose::Start,
             _ => record::Purpose::Forecast,

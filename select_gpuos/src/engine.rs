@@ -16,6 +16,7 @@ use slurm_ffi::{check, conf, cores, log, mem};
 use crate::call::{Call, Mode};
 use crate::cluster;
 use crate::ledger::{Held, Ledger};
+use crate::neighbours::Neighbours;
 use crate::note::Pending;
 use crate::policy::Standing;
 use crate::reasons::Reasons;
@@ -70,6 +71,7 @@ pub struct Engine {
     pub(crate) reasons: Reasons,
     pub(crate) records: Records,
     pub(crate) standing: Standing,
+    pub(crate) neighbours: Neighbours,
     registration: Registration,
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
@@ -129,6 +131,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         reasons: Reasons::default(),
         records: Records::default(),
         standing: Standing::default(),
+        neighbours: Neighbours::default(),
         registration: Registration::default(),
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
@@ -167,15 +170,26 @@ fn with(work: impl FnOnce(&mut Engine)) {
 /// Steers one call, or hands it on as it came.
 pub fn job_test(call: &Call) -> c_int {
     let mut answer = None;
-    let mut kept_out = None;
+    let (mut kept_out, mut apart) = (None, None);
     with(|engine| {
         engine.fetch();
         if engine.trusts(call) {
             kept_out = engine.keep_out(call);
-            answer = engine.decide(call);
+            apart = engine.keep_apart(call);
+            answer = match engine.lacks_a_named_node(call, apart.is_some()) {
+                true => Some(-1),
+                false => engine.decide(call),
+            };
         }
     });
-    let code = answer.unwrap_or_else(|| call.forward());
+    let mut code = answer.unwrap_or_else(|| call.forward());
+    if let Some(apart) = apart {
+        match code {
+            0 => apart.done(),
+            _ => drop(apart),
+        }
+        with(|engine| code = engine.say_apart(call, code));
+    }
     if let Some(kept_out) = kept_out.filter(|_| code == 0) {
         kept_out.done();
     }
@@ -201,6 +215,7 @@ pub fn job_ends(job: *mut c_void) {
             if let Some(job) = unsafe { Job::new(job, engine.layout) } {
                 engine.learn(job);
                 engine.ledger.remove(job.id());
+                engine.neighbours.ended(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
                 }
@@ -214,6 +229,7 @@ pub fn forget_nodes() {
     with(|engine| {
         engine.planner = None;
         engine.traffic = None;
+        engine.neighbours = Neighbours::default();
         engine.snapshot.signatures.clear();
         engine.ledger.clear();
         engine.open_records();
@@ -232,6 +248,7 @@ pub fn reload() {
         }
         engine.planner = None;
         engine.traffic = None;
+        engine.neighbours.book = None;
         engine.open_records();
     });
 }
@@ -367,8 +384,9 @@ impl Engine {
                 self.traffic = self.settings.config.traffic(&cluster);
                 self.standing.conditions = self.settings.config.conditions(&cluster);
                 self.planner = Some(Planner::new(cluster));
+                self.new_book();
                 self.snapshot.changed = false;
-                if self.traffic.is_some() {
+                if self.traffic.is_some() || self.neighbours.book.is_some() {
                     self.count_running();
                 }
                 true
@@ -383,7 +401,7 @@ impl Engine {
     }
 
     /// Counts what all running jobs hold: those that started before the layout was trusted or the model made.
-    fn count_running(&mut self) {
+    pub(crate) fn count_running(&mut self) {
         let mut records = Vec::new();
         // SAFETY: called from job_test, under slurmctld's job lock; pushing an address does not unwind.
         unsafe { for_each_job(self.api, &mut |record| records.push(record as usize)) };
@@ -422,6 +440,7 @@ impl Engine {
         if self.traffic.is_some() {
             self.note_traffic(record, job.id(), &held);
         }
+        self.note_neighbour(job, &held);
         self.ledger.set(job.id(), held);
     }
 

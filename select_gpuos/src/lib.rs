@@ -12,6 +12,7 @@ mod exports;
 mod forward;
 mod hints;
 mod ledger;
+mod neighbours;
 mod note;
 mod policy;
 mod quick;

@@ -62,6 +62,12 @@ fn note_change() {
     }
 }
 
+/// The time, in seconds since the epoch.
+pub fn now() -> i64 {
+    // SAFETY: time() with null only returns.
+    unsafe { libc::time(std::ptr::null_mut()) }
+}
+
 /// Shows a sentence on a job that waits for resources; any other reason is Slurm's to tell.
 pub fn show(api: &Api, job: Job<'_>, sentence: &str) {
     if matches!(job.reason(), WAIT_RESOURCES | WAIT_PRIORITY | 0) {

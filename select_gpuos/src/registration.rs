@@ -43,7 +43,13 @@ pub struct KeptOut<'a> {
     nodes: Vec<usize>,
 }
 
-impl KeptOut<'_> {
+impl<'a> KeptOut<'a> {
+    /// Takes nodes out of the candidates; `None` where there are none.
+    pub fn new(candidates: Bitmap<'a>, nodes: Vec<usize>) -> Option<KeptOut<'a>> {
+        nodes.iter().for_each(|node| candidates.put(*node, false));
+        (!nodes.is_empty()).then_some(KeptOut { candidates, nodes })
+    }
+
     /// The call has made its choice: it stands in the candidates.
     pub fn done(mut self) {
         self.nodes.clear();
@@ -100,10 +106,6 @@ impl Registration {
             }
             nodes.push(index);
         }
-        if nodes.is_empty() {
-            return None;
-        }
-        nodes.iter().for_each(|node| candidates.put(*node, false));
-        Some(KeptOut { candidates, nodes })
+        KeptOut::new(candidates, nodes)
     }
 }

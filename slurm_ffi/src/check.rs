@@ -147,6 +147,8 @@ pub fn job(
         heap_string(part, layout.part.name, "the name of the partition")?;
     }
     heap_string(at, layout.job.name, "the job's name")?;
+    heap_string(at, layout.job.account, "account")?;
+    heap_string(at, layout.job.user_name, "user_name")?;
     heap_string(at, layout.job.system_comment, "system_comment")?;
     heap_string(at, layout.job.state_desc, "state_desc")?;
     let reason: u32 = read(at + layout.job.state_reason).ok_or("unreadable state_reason")?;

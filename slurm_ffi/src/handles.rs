@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use crate::api::Api;
 use crate::bits::Bitmap;
-use crate::layout::{Layout, NodeRecord};
+use crate::layout::{JobRecord, Layout, NodeRecord};
 use crate::mem::Plain;
 
 /// Slurm's "not set" for 32-bit values.
@@ -80,9 +80,13 @@ impl<'a> Job<'a> {
         })
     }
 
-    fn get<T: Plain>(self, offset: usize) -> T {
+    pub(crate) fn get<T: Plain>(self, offset: usize) -> T {
         // SAFETY: `new`'s caller vouches for record and layout.
         unsafe { field(self.pointer, offset) }
+    }
+
+    pub(crate) fn fields(self) -> &'a JobRecord {
+        &self.layout.job
     }
 
     fn detail<T: Plain>(self, offset: usize) -> T {

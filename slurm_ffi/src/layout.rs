@@ -141,9 +141,9 @@ macro_rules! layout {
 layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
-        magic, details, end_time, gres_list_req, job_id, job_resrcs,
-        job_state, name, part_ptr, priority, qos_id, spank_job_env, spank_job_env_size,
-        start_time, state_desc, state_reason, system_comment, tot_sus_time, user_id, user_name,
+        magic, account, details, end_time, gres_list_req, job_id, job_resrcs,
+        job_state, name, part_ptr, priority, qos_id, spank_job_env, spank_job_env_size, start_time,
+        state_desc, state_reason, system_comment, time_limit, tot_sus_time, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {

@@ -24,3 +24,4 @@ pub mod plugin;
 pub mod qos;
 pub mod release;
 pub mod spank;
+pub mod tenancy;

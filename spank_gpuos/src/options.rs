@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 5;
+pub const COUNT: usize = 7;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,10 @@ pub enum Opt {
     Shape = 3,
     /// `--gpuos-profile`
     Profile = 4,
+    /// `--gpuos-class`
+    Class = 5,
+    /// `--gpuos-exclusive`
+    Exclusive = 6,
 }
 
 impl Opt {
@@ -35,6 +39,8 @@ impl Opt {
         Opt::Switch,
         Opt::Shape,
         Opt::Profile,
+        Opt::Class,
+        Opt::Exclusive,
     ];
 
     /// The option whose `val` is this number.
@@ -55,6 +61,8 @@ impl Opt {
             Opt::Switch => c"_SLURM_SPANK_OPTION_gpuos_gpuos",
             Opt::Shape => c"_SLURM_SPANK_OPTION_gpuos_gpuos_shape",
             Opt::Profile => c"_SLURM_SPANK_OPTION_gpuos_gpuos_profile",
+            Opt::Class => c"_SLURM_SPANK_OPTION_gpuos_gpuos_class",
+            Opt::Exclusive => c"_SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
         }
     }
 
@@ -71,6 +79,8 @@ impl Opt {
             Opt::Switch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos",
             Opt::Shape => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_shape",
             Opt::Profile => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_profile",
+            Opt::Class => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_class",
+            Opt::Exclusive => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
         }
     }
 
@@ -157,7 +167,7 @@ mod tests {
     /// Topology, placement and switch; the other options are not given.
     fn strings(values: [Option<&str>; 3]) -> Result<[Option<String>; COUNT], OptionError> {
         let [topology, placement, switch] = values.map(|v| v.map(str::to_owned));
-        Ok([topology, placement, switch, None, None])
+        Ok([topology, placement, switch, None, None, None, None])
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl RuleTables {
         let raw = table.get_ref();
         let key = check.need(table, "[[class]]", "name", &raw.name)?;
         let class = Class {
-            name: check.name("name", key)?,
+            name: class_name(check, "name", key)?,
             partition: self.partition(check, &raw.partition)?,
             account: name(check, "account", &raw.account)?,
             user: name(check, "user", &raw.user)?,
@@ -91,7 +91,7 @@ impl RuleTables {
                     return Err(check.refuse("never-beside", pair, given, form));
                 };
                 for class in [a, b] {
-                    let name = check.name("never-beside", class)?;
+                    let name = class_name(check, "never-beside", class)?;
                     self.rules.check_class(&name).map_err(|known| {
                         let form = format!("a [[class]] of this file: {known}");
                         check.refuse("never-beside", class, quoted(&name), form)
@@ -281,6 +281,15 @@ fn name(
         .as_ref()
         .map(|value| check.name(key, value))
         .transpose()
+}
+
+/// The name of a class, as [`crate::options::parse_class`] makes it.
+fn class_name(check: Check, key: &str, value: &Spanned<String>) -> Result<String, ConfigError> {
+    let name = check.name(key, value)?;
+    match name == name.to_ascii_lowercase() {
+        true => Ok(name),
+        false => Err(check.refuse(key, value, quoted(&name), "the class in lower case")),
+    }
 }
 
 /// A time such as `30m`, `2h` or `1d`, in minutes.

@@ -12,8 +12,11 @@ use crate::hostlist::shorten;
 use crate::plan::{Placement, TopologyWish};
 
 pub mod gres;
+mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
+use share::check_target;
+pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
 
 /// How the names of gpuos options start in a job's `spank_job_env`: Slurm's prefix and the
 /// name of the SPANK plugin.
@@ -70,8 +73,10 @@ pub const OPTIONS: &[OptionHelp] = &[
                   frag does, where it is known, else as best-fit does, with all sizes equally \
                   likely. pack takes the fewest and fullest nodes, spread the emptiest, \
                   first-fit the lowest. affinity:A,B goes near the \
-                  nodes that run the named jobs or users, anti-affinity:A,B away from them; \
-                  up to 16 names.",
+                  nodes that run the named jobs or users, anti-affinity:A,B away from them. \
+                  class=NAME stands for the jobs of a class, switch=NAME or LEVEL=NAME (leaf=l1, \
+                  rack=r7) for a domain of the fabric, power=NAME for a power domain of \
+                  gpuos.toml. Up to 16 names.",
     },
     OptionHelp {
         name: "gpuos",
@@ -101,6 +106,24 @@ pub const OPTIONS: &[OptionHelp] = &[
                   links between GPUs, or files and the host. Where nodes of several types are \
                   free, those are taken first that suit it best by the objectives of the \
                   partition or QOS, or by speed where there are none; the job waits for none.",
+    },
+    OptionHelp {
+        name: "gpuos-class",
+        argument: "NAME",
+        environment: "GPUOS_CLASS",
+        summary: "what kind of job this is, for rules such as never beside noisy",
+        details: "The rules of the site ([[rule]] in gpuos.toml) and affinity:class=NAME go by \
+                  it. Where gpuos.toml describes classes, only these can be named, and a job \
+                  that names none may get one by its partition, account or user.",
+    },
+    OptionHelp {
+        name: "gpuos-exclusive",
+        argument: "LEVEL",
+        environment: "GPUOS_EXCLUSIVE",
+        summary: "no other GPU job in the same domain of LEVEL (node, nvlink, leaf, ...)",
+        details: "The job starts only in domains of LEVEL where no other job has GPUs, and while \
+                  it runs no job with GPUs joins it there. It waits until such a domain is \
+                  free, and squeue shows the reason. Jobs without GPUs are not kept out.",
     },
 ];
 
@@ -199,7 +222,7 @@ pub(crate) fn placement_of(option: &str, value: &str) -> Result<Placement, Optio
         return Err(error(&format!("more than {MAX_NAMES} names")));
     }
     for name in &names {
-        check_word(name, "job or user name").map_err(|reason| error(&reason))?;
+        check_target(name).map_err(|reason| error(&reason))?;
     }
     let names = names.into_iter().map(String::from).collect();
     Ok(match near {
@@ -303,6 +326,10 @@ pub struct JobOptions {
     pub shape: Option<GroupShape>,
     /// What limits the job.
     pub profile: Option<Profile>,
+    /// What kind of job it is.
+    pub class: Option<String>,
+    /// The level whose domains it wants to itself.
+    pub exclusive: Option<String>,
 }
 
 impl JobOptions {
@@ -316,6 +343,8 @@ impl JobOptions {
             "gpuos-placement" => self.placement = Some(parse_placement(value)?),
             "gpuos-shape" => self.shape = Some(parse_shape(value)?),
             "gpuos-profile" => self.profile = Some(parse_profile(value)?),
+            "gpuos-class" => self.class = Some(parse_class(value)?),
+            "gpuos-exclusive" => self.exclusive = Some(parse_exclusive(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

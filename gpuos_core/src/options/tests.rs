@@ -53,6 +53,56 @@ fn placement_forms() {
 }
 
 #[test]
+fn options_about_other_jobs() {
+    let near = parse_placement("affinity:class=io,leaf=l1,switch=s2,power=p,bob").unwrap();
+    let Placement::Affinity(names) = near else {
+        panic!("{near:?}");
+    };
+    let targets: Vec<Target> = names.iter().map(|name| Target::of(name)).collect();
+    let domain = |level, name| Target::Domain { level, name };
+    assert_eq!(
+        targets,
+        [
+            Target::Class("io"),
+            domain(Some("leaf"), "l1"),
+            domain(None, "s2"),
+            Target::Power("p"),
+            Target::Job("bob")
+        ]
+    );
+    for (bad, what) in [
+        ("affinity:leaf=", "the name of a place is missing"),
+        ("affinity:=l1", "the kind of place"),
+        ("affinity:leaf=a=b", "'a=b' is no name of a place"),
+    ] {
+        let error = parse_placement(bad).unwrap_err().to_string();
+        assert!(error.contains(what), "{bad}: {error}");
+    }
+    assert_eq!(parse_class("Noisy"), Ok("noisy".into()));
+    assert_eq!(
+        parse_class("a b").unwrap_err().to_string(),
+        "--gpuos-class=a b: 'a b' is no class name (letters, digits and . _ - @ +); \
+         write a name such as noisy or training"
+    );
+    assert_eq!(parse_exclusive("NVLink"), Ok("nvlink".into()));
+    for bad in ["", "any", "leaf:required", &"x".repeat(2000)] {
+        let error = parse_exclusive(bad).unwrap_err().to_string();
+        assert!(error.ends_with("write node, nvlink or a level of the fabric such as leaf"));
+    }
+    assert!(is_exclusive(
+        "_SLURM_SPANK_OPTION_gpuos_gpuos_exclusive=node"
+    ));
+    assert!(is_exclusive("_SLURM_SPANK_OPTION_gpuos_gpuos-exclusive="));
+    for other in [
+        "",
+        "_SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
+        "GPUOS_EXCLUSIVE=node",
+    ] {
+        assert!(!is_exclusive(other));
+    }
+}
+
+#[test]
 fn shape_and_profile_forms() {
     assert_eq!(parse_shape("TP8:pp4:dp16").unwrap().ranks(), 512);
     assert_eq!(

@@ -6,6 +6,7 @@ use super::cause::Blame;
 use super::kept::Reserved;
 use super::{Bond, Facts, Rules, Tenant, Verdict};
 use crate::model::{Cluster, NO_DOMAIN};
+use crate::options::Target;
 
 /// The number of a name that no running job has.
 const UNKNOWN: u32 = u32::MAX;
@@ -300,11 +301,85 @@ impl Book {
         }
     }
 
-    /// The nodes of running jobs of a class.
-    pub fn nodes_of_class(&self, class: &str) -> impl Iterator<Item = u32> {
-        let class = self.names.known(class);
-        let jobs = self.jobs.values().filter(move |job| job.key.class == class);
-        jobs.flat_map(|job| job.nodes.iter().copied())
+    /// Calls `each` with the nodes that the target of an affinity rule means, once for each job
+    /// there; [`Target::Job`] is for the caller to find.
+    pub fn for_each_node(&self, target: Target<'_>, mut each: impl FnMut(u32)) {
+        match target {
+            Target::Job(_) => {}
+            Target::Class(name) => {
+                let class = self.names.known(name);
+                let jobs = self.jobs.values().filter(|job| job.key.class == class);
+                jobs.flat_map(|job| &job.nodes).for_each(|node| each(*node));
+            }
+            Target::Power(name) => {
+                let is = |of: &&Power| self.rules.power[of.index].name == name;
+                let Some(at) = self.power.iter().position(|of| is(&of)) else {
+                    return;
+                };
+                let of = self.power_of.iter().zip(0..);
+                of.filter(|(of, _)| **of == at as u32)
+                    .for_each(|(_, node)| each(node));
+            }
+            Target::Domain { level, name } => {
+                let scope = level.and_then(|level| self.scope(level));
+                let scopes = match scope {
+                    Some(at) => &self.scopes[at..=at],
+                    None => &self.scopes[..],
+                };
+                for scope in scopes {
+                    let of = scope.of.iter().zip(0..);
+                    let named = of.filter(|(of, _)| scope.names[**of as usize] == name);
+                    named.for_each(|(_, node)| each(node));
+                }
+            }
+        }
+    }
+
+    /// Whether a hard reserve keeps a node from a job that was judged last.
+    pub fn is_kept(&self, job: &Newcomer, node: u32) -> bool {
+        let blame = self.blame(job, node as usize);
+        matches!(blame, Some(Blame::Reserve(at)) if self.verdict(Blame::Reserve(at)) == Verdict::Forbidden)
+    }
+
+    /// Calls `each` with the running jobs that keep a job from nodes: once they have all ended, and no
+    /// others came, the nodes are open to it.
+    pub fn for_each_blocker(
+        &self,
+        job: &Newcomer,
+        wanted: &dyn Fn(u32) -> bool,
+        mut each: impl FnMut(u32),
+    ) {
+        let domains = |scope: &Scope| {
+            let mut domains = vec![false; scope.names.len()];
+            for node in (0..self.verdicts.len()).filter(|node| wanted(*node as u32)) {
+                domains[scope.of[node] as usize] = true;
+            }
+            domains
+        };
+        let domains: Vec<Vec<bool>> = self.scopes.iter().map(domains).collect();
+        let meets = |scope: usize, other: &Entry| {
+            let of = &self.scopes[scope].of;
+            let mut held = other.nodes.iter().map(|node| of[*node as usize] as usize);
+            held.any(|domain| domains[scope][domain])
+        };
+        for (id, other) in &self.jobs {
+            let soles = [job.key.sole, other.key.sole].into_iter().flatten();
+            let hard = |bound: &&Bound| !self.rules.rules[bound.rule].prefer;
+            let apart = self.bound.iter().filter(hard).filter(|bound| {
+                bound.concerns(&job.key)
+                    && bound.concerns(&other.key)
+                    && bound.parts(&job.key, &other.key)
+            });
+            let mut scopes = soles.chain(apart.map(|bound| bound.scope));
+            if scopes.any(|scope| meets(scope, other)) {
+                each(*id);
+            }
+        }
+    }
+
+    /// The verdicts of the last [`Book::judge`].
+    pub fn verdicts(&self) -> &[Verdict] {
+        &self.verdicts
     }
 
     fn count(&mut self, entry: &Entry, more: bool) {

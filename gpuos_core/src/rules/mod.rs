@@ -37,7 +37,7 @@ pub struct Class {
     pub partition: Option<String>,
     /// Account of its jobs; any when absent.
     pub account: Option<String>,
-    /// User of its jobs; any when absent.
+    /// User of its jobs, by name or number; any when absent.
     pub user: Option<String>,
 }
 
@@ -149,9 +149,10 @@ impl Rules {
         let is = |asked: &Option<String>, has: &str| asked.as_ref().is_none_or(|a| a == has);
         let fits = |class: &&Class| {
             let asks = class.partition.is_some() || class.account.is_some() || class.user.is_some();
+            let number = class.user.as_ref().and_then(|user| user.parse().ok());
             asks && is(&class.partition, job.partition)
                 && is(&class.account, job.account)
-                && is(&class.user, job.user)
+                && (is(&class.user, job.user) || number == Some(job.uid))
         };
         let given = || self.classes.iter().find(fits).map(|c| c.name.as_str());
         job.class.or_else(given)

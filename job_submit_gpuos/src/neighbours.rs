@@ -1,0 +1,108 @@
+//! Classes, levels and places that the options about other jobs name.
+
+use gpuos_core::options::{JobOptions, OptionError, Target};
+use gpuos_core::plan::Placement;
+use gpuos_core::rules::Rules;
+
+use crate::check::Refusal;
+
+/// Refuses names that the cluster does not have. `levels` are those that a job can name, `any` last.
+pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(), Refusal> {
+    let known = || format!("one of {}", levels[..levels.len() - 1].join(", "));
+    let level = |level: &str| level != "any" && levels.iter().any(|l| l == level);
+    let refuse = |option: &str, given: &str, reason: &str, accepted: &str| {
+        Err(OptionError::new(option, given, reason, accepted).into())
+    };
+    let class = options.class.as_ref();
+    if let Some((name, known)) = class.and_then(|n| Some((n, rules.check_class(n).err()?))) {
+        let reason = "this cluster has no such class";
+        return refuse("--gpuos-class", name, reason, &format!("one of {known}"));
+    }
+    if let Some(wanted) = options.exclusive.as_ref().filter(|wanted| !level(wanted)) {
+        let reason = format!("this cluster has no level '{wanted}'");
+        return refuse("--gpuos-exclusive", wanted, &reason, &known());
+    }
+    let Some(Placement::Affinity(names) | Placement::AntiAffinity(names)) = &options.placement
+    else {
+        return Ok(());
+    };
+    for word in names {
+        let (reason, accepted) = match Target::of(word) {
+            Target::Domain {
+                level: Some(of), ..
+            } if of != "rack" && !level(of) => (
+                format!("this cluster has no level '{of}'"),
+                format!("class, power, switch or {}", known()),
+            ),
+            Target::Power(name) if !rules.power.iter().any(|p| p.name == name) => {
+                let all: Vec<&str> = rules.power.iter().map(|p| p.name.as_str()).collect();
+                let accepted = match all.is_empty() {
+                    true => "no power=: gpuos.toml describes none".into(),
+                    false => format!("one of {}", all.join(", ")),
+                };
+                (
+                    format!("this cluster has no power domain '{name}'"),
+                    accepted,
+                )
+            }
+            _ => continue,
+        };
+        return refuse("--gpuos-placement", word, &reason, &accepted);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuos_core::config::Config;
+
+    fn said(toml: &str, name: &str, value: &str) -> Option<String> {
+        let mut options = JobOptions::default();
+        options.set(name, value).expect("an option");
+        let config = Config::parse(toml, "gpuos.toml").expect("a configuration");
+        let levels = ["nvlink", "node", "leaf", "any"].map(String::from);
+        check(&options, config.rules(), &levels)
+            .err()
+            .map(|refusal| refusal.sentence)
+    }
+
+    #[test]
+    fn names_that_the_cluster_lacks_are_refused() {
+        let classes = "[[class]]\nname = \"io\"\n[[class]]\nname = \"train\"\n";
+        let power = "[[power-domain]]\nname = \"pdu1\"\nnodes = \"n1\"\n";
+        assert_eq!(said("", "gpuos-class", "free"), None);
+        assert_eq!(said(classes, "gpuos-class", "IO"), None);
+        assert_eq!(
+            said(classes, "gpuos-class", "free").unwrap(),
+            "--gpuos-class=free: this cluster has no such class; write one of io, train"
+        );
+        assert_eq!(said("", "gpuos-exclusive", "leaf"), None);
+        assert_eq!(
+            said("", "gpuos-exclusive", "spine").unwrap(),
+            "--gpuos-exclusive=spine: this cluster has no level 'spine'; write one of nvlink, node, leaf"
+        );
+        for good in [
+            "bob",
+            "class=x",
+            "leaf=l1",
+            "switch=l1",
+            "rack=r1",
+            "power=pdu1",
+        ] {
+            assert_eq!(
+                said(power, "gpuos-placement", &format!("affinity:{good}")),
+                None
+            );
+        }
+        assert_eq!(
+            said("", "gpuos-placement", "anti-affinity:pod=p1").unwrap(),
+            "--gpuos-placement=pod=p1: this cluster has no level 'pod'; write class, power, switch \
+             or one of nvlink, node, leaf"
+        );
+        assert_eq!(
+            said(power, "gpuos-placement", "affinity:power=p").unwrap(),
+            "--gpuos-placement=power=p: this cluster has no power domain 'p'; write one of pdu1"
+        );
+    }
+}
