@@ -92,7 +92,7 @@ impl Engine {
         // `--gpus=32` needs four nodes with eight.
         let (total, most_gpus) = (self.gpus_of(job)?.per_job(), self.neighbours.most_gpus);
         let book = self.neighbours.book.as_mut()?;
-        let nodes = call.min_nodes.max(total.div_ceil(most_gpus.max(1)) as u32);
+        let nodes = call.counts.min.max(total.div_ceil(most_gpus.max(1)) as u32);
         let new = book.newcomer(&facts(job, &options, nodes));
         if !book.matters(&new) {
             return None;
@@ -257,7 +257,7 @@ impl Engine {
             word.is_some_and(|word| word >> (node % 64) & 1 == 1)
         };
         let room = self.room(job, &offered);
-        if room.len() < call.min_nodes as usize {
+        if room.len() < call.counts.min as usize {
             return None;
         }
         let named = job

@@ -177,9 +177,10 @@ impl Config {
             node_types: _,
             rules: _,
             fabric: _,
+            apart,
             file: _,
         } = self;
-        true
+        !apart.rules.bind()
     }
 
     /// The types of this file, then the shipped ones.
