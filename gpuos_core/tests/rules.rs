@@ -1,7 +1,6 @@
 //! Rules of co-location against a checker that looks at every pair of jobs, and what is said of them.
 
 mod counting;
-#[allow(dead_code, reason = "shared with the planner's tests")]
 mod plan_support;
 
 use std::collections::BTreeMap;
