@@ -12,7 +12,9 @@ sudo=
 [ "$(id -u)" = 0 ] || sudo="sudo -E"
 
 echo 'Building optimised plugins and the benchmark'
-cargo build --release --locked -p select_gpuos -p gpuos_bench
+# As `make release` builds it.
+CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 \
+    cargo build --release --locked -p select_gpuos -p gpuos_bench
 mkdir -p "$target/bench"
 cc -O2 -Wall -Wextra -shared -fPIC -Wl,-z,nodelete -o "$target/bench/probe.so" tests/bench/probe/probe.c -ldl
 
