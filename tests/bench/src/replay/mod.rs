@@ -56,7 +56,7 @@ pub struct Options {
     node_type: String,
     /// The two that are compared. `stock,stock` shows by how much two equal ones differ: what is
     /// less than that between stock and gpuos is noise.
-    #[arg(long, value_enum, num_args = 2, value_delimiter = ',', default_values = ["stock", "gpuos"], value_name = "ONE,OTHER")]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["stock", "gpuos"], value_name = "ONE,OTHER")]
     peers: Vec<Who>,
     /// 60 jobs in 10 seconds on 16 nodes in leaves of 4.
     #[arg(long)]
@@ -229,14 +229,17 @@ fn drive(sides: &mut [Side], jobs: &[Job], scale: &Scale) -> Result<f64> {
     let begin = now();
     let limit = begin + scale.seconds * 4.0 + 300.0;
     let (mut next, mut late, mut looked, mut told) = (0, 0.0_f64, 0.0, begin);
+    // Whoever comes second waits for the first one's client: that alternates.
+    let mut order = [0, 1];
     while sides.iter().any(|side| side.ended < jobs.len()) {
-        for side in sides.iter_mut() {
-            end_due(side)?;
+        order.reverse();
+        for i in order {
+            end_due(&mut sides[i])?;
         }
         if now() - looked > 0.8 {
             looked = now();
-            for side in sides.iter_mut() {
-                look(side, jobs)?;
+            for i in order {
+                look(&mut sides[i], jobs)?;
             }
         }
         match jobs.get(next) {
@@ -338,4 +341,24 @@ fn now() -> f64 {
 /// Calls by kind, for [`report::Work`].
 fn of_kind(samples: &[Sample], kind: Kind) -> impl Iterator<Item = &Sample> {
     samples.iter().filter(move |sample| sample.kind == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers(more: &[&str]) -> Option<Vec<Who>> {
+        let fixed = ["replay", "--probe=p", "--plugin=q"];
+        let options = Options::try_parse_from(fixed.iter().chain(more));
+        options.ok().map(|options| options.peers)
+    }
+
+    #[test]
+    fn the_two_peers_may_be_of_a_kind() {
+        assert_eq!(peers(&[]), Some(vec![Who::Stock, Who::Gpuos]));
+        let both = peers(&["--peers", "stock,stock"]);
+        assert_eq!(both, Some(vec![Who::Stock; 2]));
+        assert_eq!(names(Who::Stock, Who::Stock), ["stock", "stock-2"]);
+        assert_eq!(peers(&["--peers=stock,other"]), None);
+    }
 }
