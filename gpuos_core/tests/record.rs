@@ -8,7 +8,7 @@ use counting::allocations;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use gpuos_core::record::{Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
+use gpuos_core::record::{Event, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
 use plan_support::*;
 use proptest::prelude::*;
 
@@ -89,6 +89,15 @@ impl Scheduler {
             .asked(&mut self.memory, job, purpose, skip, request, answer, at);
     }
 
+    /// The planner goes by another mix of jobs from now on.
+    fn learn(&mut self) {
+        let salt = self.below(1 << 20) as u32;
+        self.planner.learn(mix(salt, 1));
+        assert!(self.planner.work(usize::MAX));
+        let expected = self.planner.learned().expect("just learned").clone();
+        self.writer.learned(&mut self.memory, &expected);
+    }
+
     fn read(&self) -> Recording {
         read(&self.memory).expect("a ring")
     }
@@ -121,6 +130,31 @@ fn decisions_replay_bit_by_bit_in_order() {
     let mut outcomes = 0;
     recording.replay(&mut |step| outcomes += u32::from(step.outcome == Some(Outcome::Taken)));
     assert_eq!(outcomes, 500);
+}
+
+#[test]
+fn what_was_learned_is_part_of_a_recording() {
+    let mut scheduler = Scheduler::new(&small(), 512, 9);
+    for round in 0..2000 {
+        if round % 150 == 70 {
+            scheduler.learn();
+        }
+        scheduler.decide();
+    }
+    let recording = scheduler.read();
+    assert!(holds(&recording) >= 512);
+    let opened = |event: Option<&Event>| matches!(event, Some(Event::Learned(_)));
+    assert!(recording.segments.iter().all(|s| opened(s.events.first())));
+    // A new model begins without.
+    let cluster = scheduler.planner.cluster().clone();
+    scheduler.writer.model(&mut scheduler.memory, &cluster);
+    scheduler.planner = Planner::new(cluster);
+    scheduler.decide();
+    let recording = scheduler.read();
+    holds(&recording);
+    assert!(!opened(
+        recording.segments.last().and_then(|s| s.events.first())
+    ));
 }
 
 #[test]

@@ -71,6 +71,7 @@ impl Engine {
             return None;
         }
         let mut wanted = self.wanted(call.counts, job, gpus, &options)?;
+        self.mix_arrives(job.id(), &wanted, gpus.type_name().is_some());
         if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
             &wanted.request.placement
         {

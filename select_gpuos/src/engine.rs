@@ -16,6 +16,7 @@ use slurm_ffi::{check, conf, cores, log, mem};
 use crate::call::{Call, Mode};
 use crate::cluster;
 use crate::ledger::{Held, Ledger};
+use crate::mix::Mix;
 use crate::neighbours::Neighbours;
 use crate::note::Pending;
 use crate::policy::Standing;
@@ -50,7 +51,7 @@ pub struct Engine {
     strings: check::Strings,
     fields: Fields,
     release: Release,
-    table: NodeTable,
+    pub(crate) table: NodeTable,
     pub(crate) gpu_id: u32,
     pub(crate) trust: Trust,
     /// Whether the layout of what a job holds has been held against a job that holds something.
@@ -70,6 +71,7 @@ pub struct Engine {
     pub(crate) ledger: Ledger,
     pub(crate) reasons: Reasons,
     pub(crate) records: Records,
+    pub(crate) mix: Mix,
     pub(crate) standing: Standing,
     pub(crate) neighbours: Neighbours,
     registration: Registration,
@@ -130,6 +132,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         ledger: Ledger::default(),
         reasons: Reasons::default(),
         records: Records::default(),
+        mix: Mix::default(),
         standing: Standing::default(),
         neighbours: Neighbours::default(),
         registration: Registration::default(),
@@ -180,6 +183,7 @@ pub fn job_test(call: &Call) -> c_int {
                 true => Some(-1),
                 false => engine.decide(call),
             };
+            engine.mix_works();
         }
     });
     let mut code = answer.unwrap_or_else(|| call.forward());
@@ -385,6 +389,7 @@ impl Engine {
                 self.standing.conditions = self.settings.config.conditions(&cluster);
                 self.planner = Some(Planner::new(cluster));
                 self.new_book();
+                self.mix.tell_anew();
                 self.snapshot.changed = false;
                 if self.traffic.is_some() || self.neighbours.book.is_some() {
                     self.count_running();
@@ -441,6 +446,12 @@ impl Engine {
             self.note_traffic(record, job.id(), &held);
         }
         self.note_neighbour(job, &held);
+        // SAFETY: as above.
+        if let Some((job, gpus)) = unsafe { self.gpu_request(record) } {
+            let per_task = gpus.per_task() * u64::from(job.tasks());
+            let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());
+            self.mix_runs(job.id(), in_all.max(per_task), &held);
+        }
         self.ledger.set(job.id(), held);
     }
 

@@ -12,6 +12,7 @@ mod exports;
 mod forward;
 mod hints;
 mod ledger;
+mod mix;
 mod neighbours;
 mod note;
 mod policy;

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gpuos_core::frag::Expected;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
 use gpuos_core::record::{self, Outcome, Purpose, Sizes, Writer};
@@ -67,6 +68,13 @@ impl Records {
     pub fn model(&mut self, cluster: &Cluster) {
         if let Some(ring) = &mut self.ring {
             ring.writer.model(ring.memory.bytes(), cluster);
+        }
+    }
+
+    /// The planner goes by this mix of jobs from now on.
+    pub fn learned(&mut self, expected: &Expected) {
+        if let Some(ring) = &mut self.ring {
+            ring.writer.learned(ring.memory.bytes(), expected);
         }
     }
 

@@ -38,6 +38,11 @@ impl Planner {
         self.building.is_some()
     }
 
+    /// The mix whose values are being computed.
+    pub fn learning(&self) -> Option<&Expected> {
+        self.building.as_ref().map(Building::expected)
+    }
+
     /// The mix that decides, if one was learned.
     pub fn learned(&self) -> Option<&Expected> {
         self.values.as_ref().map(|values| &values.expected)

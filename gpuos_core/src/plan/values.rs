@@ -34,6 +34,8 @@ pub const STEPS: usize = 128;
 /// Steps of CPUs and of memory of a node. 32 of memory were worse by 0.1 points.
 const CPU_STEPS: u32 = 128;
 const MEMORY_STEPS: u64 = 64;
+/// Classes that are looked at.
+const MOST_CLASSES: usize = 256;
 /// The fill is computed in millionths of a GPU.
 const FINE: u64 = 1000;
 
@@ -93,6 +95,9 @@ pub struct Building {
 impl Building {
     /// Begins. Allocates.
     pub fn new(expected: Expected, kinds: &[Kinds]) -> Building {
+        // A recording can say anything.
+        let mut expected = expected;
+        expected.classes.truncate(MOST_CLASSES);
         let table = |(number, kinds): (usize, &Kinds)| {
             let size = expected.nodes.get(number).copied().unwrap_or_default();
             Table::new(&expected, number, kinds, size)
@@ -104,6 +109,11 @@ impl Building {
             at: 0,
             fill: Vec::with_capacity(longest),
         }
+    }
+
+    /// The mix.
+    pub fn expected(&self) -> &Expected {
+        &self.values.expected
     }
 
     /// Computes so many entries; the values when all are there.
@@ -206,7 +216,7 @@ impl Table {
             memory_step,
             cpus: cpus / cpu_step,
             memory: (memory / memory_step) as u32,
-            weights: expected.classes.iter().map(|c| u64::from(c.1)).sum(),
+            weights: expected.classes.iter().map(|c| weight(c.1)).sum(),
             ..Table::default()
         };
         for &(share, weight) in &expected.classes {
@@ -222,7 +232,7 @@ impl Table {
                 gpus: usize::from(share.gpus),
                 cpus: cpus as u32,
                 memory: memory as u32,
-                weight: u64::from(weight),
+                weight: self::weight(weight),
             };
             let same = |c: &&mut Class| {
                 (c.gpus, c.cpus, c.memory) == (class.gpus, class.cpus, class.memory)
@@ -311,5 +321,7 @@ impl Table {
     }
 }
 
-/// A mix counts in weights of this sum, about; a table needs them small enough to be multiplied.
-const _: () = assert!(WEIGHTS * 64_000_000 < u64::MAX / 1000);
+/// A weight that sums of products have room for.
+fn weight(given: u32) -> u64 {
+    u64::from(given).min(WEIGHTS)
+}

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use crate::frag::Expected;
 use crate::plan::{Choice, NodeState, Request, Wait};
 
 /// Why the scheduler asked.
@@ -73,4 +74,6 @@ pub enum Event<'a> {
         /// How.
         outcome: Outcome,
     },
+    /// The planner goes by this mix of jobs from now on ([`crate::plan::Planner::learn`]).
+    Learned(Cow<'a, Expected>),
 }

@@ -57,9 +57,19 @@ impl Recording {
                 counts.skipped += segment.events.iter().filter(asked).count() as u64;
                 continue;
             };
+            // A segment begins with the mix, if there is one.
+            if !matches!(segment.events.first(), Some(Event::Learned(_))) {
+                planner.unlearn();
+            }
             let mut state = State::new(planner.cluster().nodes.len());
             for (at, event) in segment.events.iter().enumerate() {
                 state.apply(event);
+                if let Event::Learned(expected) = event
+                    && planner.learned() != Some(&**expected)
+                {
+                    planner.learn(expected.clone().into_owned());
+                    planner.work(usize::MAX);
+                }
                 let Event::Asked(asked) = event else {
                     continue;
                 };
@@ -116,7 +126,7 @@ impl State {
             Event::Nodes { from, count, .. } | Event::Offered { from, count, .. } => {
                 range(*from, *count)
             }
-            Event::Asked(_) | Event::Ended { .. } => return,
+            Event::Asked(_) | Event::Ended { .. } | Event::Learned(_) => return,
         };
         for node in range {
             let known = &mut self.known[node];
@@ -128,7 +138,7 @@ impl State {
                     }
                 }
                 Event::Offered { yes, .. } => known.candidate = *yes,
-                Event::Asked(_) | Event::Ended { .. } => {}
+                Event::Asked(_) | Event::Ended { .. } | Event::Learned(_) => {}
             }
             self.seen[node] = match known.candidate {
                 true => *known,

@@ -17,6 +17,7 @@ use super::bytes::{check, put, u32_at, u64_at};
 use super::event::{Asked, Event, Outcome, Purpose};
 use super::model::Model;
 use super::{FORMAT, MODELS, SEGMENTS};
+use crate::frag::Expected;
 use crate::model::Cluster;
 use crate::plan::{Choice, NodeState, Request, Wait};
 
@@ -37,6 +38,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DECISION: usize = 256;
 /// Room for the state of a node with all figures at their longest.
 const NODE_STATE: usize = 48;
+/// Room for the mix of jobs that the planner goes by, at its longest.
+const LEARNED: usize = 4096;
 /// Room for the model: node types and levels, and for each node its name and domains.
 const MODEL_BASE: usize = 32 << 10;
 const MODEL_NODE: usize = 64;
@@ -58,7 +61,9 @@ impl Sizes {
         let page = |bytes: usize| bytes.next_multiple_of(4096);
         Sizes {
             model: page(MODEL_BASE + nodes * MODEL_NODE),
-            segment: page(records as usize * DECISION / SEGMENTS + 2 * nodes * NODE_STATE),
+            segment: page(
+                records as usize * DECISION / SEGMENTS + 2 * nodes * NODE_STATE + LEARNED,
+            ),
         }
     }
 
@@ -107,6 +112,8 @@ pub struct Writer {
     at: usize,
     /// What the events so far add up to. `candidate` = offered.
     state: Vec<NodeState>,
+    /// The mix of jobs that the planner goes by.
+    learned: Option<Expected>,
     /// Jobs whose last answer is known, with a check of it, by job id.
     known: Vec<(u32, u32)>,
 }
@@ -139,6 +146,7 @@ impl Writer {
             lap,
             at: 0,
             state: vec![NodeState::default(); nodes],
+            learned: None,
             known: vec![(0, 0); KNOWN],
         }
     }
@@ -147,6 +155,7 @@ impl Writer {
     /// reconfigurations, not for decisions.
     pub fn model(&mut self, memory: &mut [u8], cluster: &Cluster) {
         self.at = 0;
+        self.learned = None;
         self.state.clear();
         self.state.resize(cluster.nodes.len(), NodeState::default());
         self.model = 0;
@@ -217,6 +226,13 @@ impl Writer {
             self.state[at..at + count as usize].fill(new);
             at += count as usize;
         }
+    }
+
+    /// Writes down that the planner goes by this mix from now on. A new model begins without any.
+    /// Allocates: for times at which the planner begins to go by new values, not for decisions.
+    pub fn learned(&mut self, memory: &mut [u8], expected: &Expected) {
+        self.event(memory, &Event::Learned(Cow::Borrowed(expected)));
+        self.learned = Some(expected.clone());
     }
 
     /// Writes down a question and its answer. A forecast or a "no" that says the same as the last
@@ -311,6 +327,10 @@ impl Writer {
         put(memory, start, &self.lap.to_le_bytes());
         put(memory, start + 8, &self.model.to_le_bytes());
         self.at = start + SEGMENT_HEAD;
+        if let Some(expected) = self.learned.take() {
+            self.first(memory, &Event::Learned(Cow::Borrowed(&expected)));
+            self.learned = Some(expected);
+        }
         let mut node = 0;
         while node < self.state.len() {
             let state = self.state[node];

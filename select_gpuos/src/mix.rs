@@ -1,0 +1,146 @@
+//! The mix of jobs, learned as they arrive, for the planner's choice of nodes.
+//!
+//! A job counts once: when it is decided for the first time, or when it is seen to run, as after a
+//! restart of slurmctld. What is counted outlives a reconfiguration; the values that follow are
+//! computed in pieces, some after each call, and recorded when they come into use.
+
+use std::collections::HashSet;
+
+use gpuos_core::frag::{Learner, Share};
+use gpuos_core::plan::{GpuShape, Planner, Request};
+use slurm_ffi::handles::{Job, Node};
+use slurm_ffi::log;
+
+use crate::engine::Engine;
+use crate::ledger::Held;
+use crate::request::Wanted;
+
+/// Jobs that are remembered as counted, before those that are gone are looked for.
+const REMEMBERED: usize = 1 << 16;
+/// Work after a call: entries of a table times classes of the mix, some 50 microseconds.
+const WORK: usize = 16_000;
+/// What an entry takes beside the classes, in classes.
+const ENTRY: usize = 16;
+
+/// What is known of the jobs that come.
+#[derive(Default)]
+pub struct Mix {
+    learner: Learner,
+    seen: HashSet<u32>,
+    limit: usize,
+}
+
+impl Mix {
+    /// The planner begins anew: it is told again what was learned.
+    pub fn tell_anew(&mut self) {
+        self.learner.conclude_anew();
+    }
+}
+
+impl Engine {
+    /// A job is decided.
+    pub(crate) fn mix_arrives(&mut self, job: u32, wanted: &Wanted, typed: bool) {
+        if !self.is_new(job) {
+            return;
+        }
+        let Some(planner) = &self.planner else {
+            return;
+        };
+        let request = &wanted.request;
+        let (gpus, nodes) = share(request, wanted.nodes, planner);
+        let mut types = 0u64;
+        // The nodes that have GPUs of the type asked for.
+        let states = self.snapshot.states.iter().enumerate().filter(|_| typed);
+        for (node, _) in states.filter(|(_, state)| !state.present.is_empty()) {
+            let number = planner.type_number(node as u32).unwrap_or(0) as u32;
+            types |= 1u64.checked_shl(number).unwrap_or(0);
+        }
+        let cpus = request.cpus_per_gpu.saturating_mul(gpus);
+        let share = Share {
+            gpus: gpus.min(255) as u8,
+            cpus: cpus.max(request.cpus_per_node),
+            memory_gib: request.memory_mib_per_node.div_ceil(1024).min(1 << 20) as u32,
+            types,
+        };
+        self.mix.learner.arrives(share, nodes);
+    }
+
+    /// A job is seen to run.
+    pub(crate) fn mix_runs(&mut self, job: u32, gpus: u64, held: &[Held]) {
+        let nodes = held.len() as u64;
+        if gpus == 0 || nodes == 0 || !self.is_new(job) {
+            return;
+        }
+        let most = |figure: fn(&Held) -> u64| held.iter().map(figure).max().unwrap_or(0);
+        let share = Share {
+            gpus: gpus.div_ceil(nodes).min(255) as u8,
+            cpus: most(|one| u64::from(one.cpus)) as u32,
+            memory_gib: most(|one| one.memory_mib).div_ceil(1024).min(1 << 20) as u32,
+            types: 0,
+        };
+        self.mix.learner.arrives(share, nodes as u32);
+    }
+
+    fn is_new(&mut self, job: u32) -> bool {
+        let mix = &mut self.mix;
+        if mix.seen.len() >= mix.limit.max(REMEMBERED) {
+            let layout = self.layout;
+            // SAFETY: called under slurmctld's job lock, as job_test is.
+            mix.seen
+                .retain(|id| unsafe { Job::find(*id, layout) }.is_some());
+            mix.limit = 2 * mix.seen.len();
+        }
+        mix.seen.insert(job)
+    }
+
+    /// After a call: goes on with the values, a little.
+    pub(crate) fn mix_works(&mut self) {
+        let Some(planner) = &mut self.planner else {
+            return;
+        };
+        if planner.has_work() {
+            let classes = planner
+                .learning()
+                .map_or(0, |expected| expected.classes.len());
+            if planner.work(WORK / (classes + ENTRY))
+                && let Some(expected) = planner.learned()
+            {
+                self.records.learned(expected);
+                let sizes = expected.sizes().into_iter().take(4);
+                let sizes: Vec<String> = sizes
+                    .map(|(gpus, part)| format!("{part} % of {gpus}"))
+                    .collect();
+                log::info(&format!(
+                    "nodes are chosen by the mix of {} jobs from now on, by GPUs on a node: {}",
+                    self.mix.learner.arrived(),
+                    sizes.join(", ")
+                ));
+            }
+        } else if self.mix.learner.due() {
+            let mut sizes = vec![(0, 0); planner.types()];
+            for index in 0..self.table.len() {
+                // SAFETY: called under slurmctld's node lock; the slot holds null or a live record.
+                let node = unsafe { Node::new(self.table.raw(index), self.layout) };
+                if let (Some(node), Some(number)) = (node, planner.type_number(index as u32)) {
+                    let size: &mut (u32, u64) = &mut sizes[number];
+                    *size = (size.0.max(node.cpus()), size.1.max(node.memory()));
+                }
+            }
+            planner.learn(self.mix.learner.expected(sizes));
+        }
+    }
+}
+
+/// GPUs that a job takes of one node, and of how many nodes.
+fn share(request: &Request, nodes: u32, planner: &Planner) -> (u32, u32) {
+    let all = match request.gpus {
+        GpuShape::PerNode(gpus) | GpuShape::PerSocket(gpus) => return (gpus, nodes),
+        GpuShape::Total(gpus) => gpus,
+        GpuShape::PerTask { per_task, tasks } => per_task.saturating_mul(tasks),
+    };
+    let types = planner.cluster().nodes.iter();
+    let types = types.filter_map(|node| node.node_type.as_ref());
+    let most = types.map(|of| of.gpus as u32).max().unwrap_or(1).max(1);
+    let nodes = all.div_ceil(most).max(request.min_nodes).max(1);
+    (all.div_ceil(nodes), nodes)
+}
