@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_core::cost::{Objectives, Profile};
 use gpuos_core::options::{
-    GresRequest, parse_gpus, parse_gres, parse_placement, parse_profile, parse_topology,
+    GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
+    parse_profile, parse_topology,
 };
 use gpuos_core::plan::{Placement, TopologyWish};
 
@@ -131,6 +132,15 @@ pub struct PlanArgs {
     /// Partitions to consider; the rules of gpuos.toml hold for the first.
     #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
     pub partition: Vec<String>,
+    /// Account of the job, for rules that keep tenants apart.
+    #[arg(short = 'A', long, value_name = "NAME", default_value = "")]
+    pub account: String,
+    /// Class of the job, for rules of co-location.
+    #[arg(long, visible_alias = "gpuos-class", value_name = "NAME", value_parser = class)]
+    pub class: Option<String>,
+    /// Level of the domains that the job wants to itself: node, nvlink, a level of the fabric.
+    #[arg(long, visible_alias = "gpuos-exclusive", value_name = "LEVEL", value_parser = alone)]
+    pub alone: Option<String>,
     /// Features that the nodes must have.
     #[arg(short = 'C', long, value_name = "FEATURES")]
     pub constraint: Option<String>,
@@ -156,6 +166,14 @@ pub struct PlanArgs {
     /// With --defrag: GiB/s at which the memory of each moved GPU is copied.
     #[arg(long, requires = "defrag", value_name = "GIB/S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub move_rate: u64,
+}
+
+fn class(value: &str) -> Result<String, String> {
+    parse_class(value).map_err(|e| reason(&e))
+}
+
+fn alone(value: &str) -> Result<String, String> {
+    parse_exclusive(value).map_err(|e| reason(&e))
 }
 
 /// `gpuos sim`.

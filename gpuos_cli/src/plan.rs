@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use gpuos_core::cost::Wish;
 use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use gpuos_host::{JobRequest, Machine, Site, slurm};
+use gpuos_host::{Asker, JobRequest, Machine, Neighbours, Site, slurm};
 use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
@@ -31,6 +31,24 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let wish = Wish::of(objectives, args.profile, None, None);
     let conditions = site.config.conditions(&site.cluster);
     planner.weigh(wish.as_ref(), &conditions, &mut wanted.request, &mut state);
+    let asker = Asker {
+        user: machine.env("USER").unwrap_or_default(),
+        account: args.account.clone(),
+        class: args.class.clone(),
+        exclusive: args.alone.clone(),
+        minutes: None,
+    };
+    let known = planner.level_names();
+    if let Some(level) = args.alone.as_ref().filter(|level| !known.contains(level)) {
+        let known = known[..known.len() - 1].join(", ");
+        bail!("--alone={level}: this cluster has no level '{level}'; write one of {known}");
+    }
+    let neighbours = Neighbours::judge(&site, &jobs, &wanted, &asker, &mut state);
+    if let Some(first) = neighbours.first_resort(&state)
+        && planner.plan(&first, &wanted.request, 0).is_ok()
+    {
+        state = first;
+    }
     let mut traffic = network::traffic(&site, &jobs);
     let mut asked = wanted.request.clone();
     if let Some(wish) = asked.topology.as_mut().filter(|_| args.defrag) {
@@ -49,7 +67,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             let asked = (&wanted.request, &state[..]);
             let worths = wish.map(|wish| Worths::of(&mut planner, &site, wish, asked, &choice));
             let beside = (network.as_ref(), worths.as_ref());
-            return Ok(fits(&site, &wanted, &choice, &state, beside));
+            let mut reply = fits(&site, &wanted, &choice, &state, beside);
+            kept(&neighbours, &mut reply);
+            return Ok(reply);
         }
         Err(_) if args.defrag => {
             return crate::defrag::run(machine, &site, &wanted, &jobs, args);
@@ -82,12 +102,27 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         "forecast": later.map(|f| f.json(&site)),
         "notes": site.notes,
     });
-    Ok(Reply {
+    let mut reply = Reply {
         schema: "gpuos.plan/1",
         json,
         text,
         yes: false,
-    })
+    };
+    kept(&neighbours, &mut reply);
+    Ok(reply)
+}
+
+/// Adds what rules keep from the job.
+fn kept(neighbours: &Neighbours, reply: &mut Reply) {
+    if !neighbours.kept.is_empty() {
+        let said: Vec<String> = neighbours
+            .kept
+            .iter()
+            .map(|kept| kept.to_string())
+            .collect();
+        reply.text += &neighbours.text();
+        reply.json["kept"] = json!(said);
+    }
 }
 
 fn fits(

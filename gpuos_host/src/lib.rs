@@ -8,11 +8,13 @@
 
 pub mod elf;
 mod machine;
+mod neighbours;
 pub mod releases;
 mod request;
 mod site;
 pub mod slurm;
 
 pub use machine::{Machine, Output, Recorded, ThisMachine};
+pub use neighbours::{Asker, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 pub use site::Site;

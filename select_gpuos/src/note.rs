@@ -153,8 +153,14 @@ impl Engine {
             nodes: self.chosen.nodes.iter().filter_map(given).collect(),
             ..self.chosen
         };
+        let said = match job.has_spank_env() {
+            true => JobOptions::from_spank_env(job.spank_env()).unwrap_or_default(),
+            false => JobOptions::default(),
+        };
         let note = Note {
             worth,
+            class: said.class,
+            alone: said.exclusive,
             ..Note::new(&given, &request, planner.cluster(), self.attempt)
         };
         let line = note.encode();

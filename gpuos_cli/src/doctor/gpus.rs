@@ -29,7 +29,14 @@ pub fn check(
         }
     };
     let names: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
-    let unknown = site.config.unknown_nodes(&names);
+    let partitions: Vec<&str> = site
+        .nodes
+        .iter()
+        .flat_map(|node| node.partitions.iter().map(String::as_str))
+        .collect();
+    let mut unknown = site.config.unknown_nodes(&names);
+    unknown.extend(site.config.unknown_levels(&site.cluster));
+    unknown.extend(site.config.unknown_partitions(&partitions));
     match (&site.config_file, unknown.first()) {
         (_, Some(first)) => findings.warn(
             "gpuos.toml",

@@ -5,7 +5,7 @@ use gpuos_core::hostlist::compress;
 use gpuos_core::options::{JobOptions, topology_text};
 use gpuos_core::plan::Planner;
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Site};
+use gpuos_host::{Asker, JobRequest, Neighbours, Site};
 use serde_json::{Value, json};
 
 use super::{Answer, reason};
@@ -66,11 +66,13 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
             yes: true,
         };
     }
-    let state = wanted.state(site, jobs);
+    let mut state = wanted.state(site, jobs);
+    let asker = Asker::of_job(job, options);
+    let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);
     let mut planner = Planner::new(site.cluster.clone());
     let now = planner.plan(&state, &wanted.request, 0).cloned();
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
-    let mut details = asked;
+    let mut details = asked + &neighbours.text();
     if let Some(own) = &own {
         let said = now.as_ref().err().map(why_wait).unwrap_or_default();
         // While nothing has changed since, both are the same sentence.

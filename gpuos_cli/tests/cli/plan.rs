@@ -88,3 +88,55 @@ fn plan_says_what_the_network_gives_beside_the_jobs_that_run() {
     let one = site.run(&["plan", "--gpus=1", "--json"]).json();
     assert!(one.get("network").is_none(), "{one}");
 }
+
+#[test]
+fn plan_keeps_to_the_rules_of_the_site() {
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    let alone = site.run(&["plan", "--gres=gpu:1", "--alone", "node", "--json"]);
+    assert_eq!(alone.code, 0, "{}{}", alone.out, alone.err);
+    let json = alone.json();
+    assert_eq!(json["place"]["nodes"][0]["node"], "n4");
+    let kept = json["kept"][0].as_str().unwrap();
+    assert!(
+        kept.contains("runs there, and the job wants the node to itself"),
+        "{kept}"
+    );
+    // The jobs that run have no account.
+    site.file(
+        "gpuos.toml",
+        "[[rule]]\ntenants = \"account\"\nlevel = \"node\"\n",
+    );
+    let tenant = site.run(&["plan", "--gres=gpu:1", "-A", "physics", "-w", "n1"]);
+    assert_eq!(tenant.code, 1, "{}", tenant.out);
+    assert!(
+        tenant
+            .out
+            .contains("a job without account runs there (rule 1)"),
+        "{}",
+        tenant.out
+    );
+    let same = site.run(&["plan", "--gres=gpu:1", "--json"]).json();
+    assert_eq!(same.get("kept"), None);
+    // A reserve is a last resort.
+    site.file("gpuos.toml", "[[reserve]]\nnodes = 1\ngangs = 2\n");
+    let small = site.run(&["plan", "--gres=gpu:8"]);
+    assert!(small.out.contains("n4 is a last resort"), "{}", small.out);
+    let level = site.run(&["plan", "--gres=gpu:1", "--alone", "pod"]);
+    assert_eq!(level.code, 1);
+    assert!(
+        level.err.contains("no level 'pod'; write one of"),
+        "{}",
+        level.err
+    );
+    site.file(
+        "gpuos.toml",
+        "[[rule]]\ntenants = \"user\"\nlevel = \"pod\"\n",
+    );
+    let doctor = site.run(&["doctor"]);
+    assert!(
+        doctor.out.contains("this cluster has no level pod"),
+        "{}",
+        doctor.out
+    );
+}

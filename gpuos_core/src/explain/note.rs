@@ -23,6 +23,9 @@ const MAX_WORD: usize = 64;
 /// Longer than any list of GPU indexes of a node.
 const MAX_GPU_LIST: usize = 3 * MAX_GPUS;
 
+/// What is kept for nodes and GPUs at least, in bytes.
+const LEAST_GPUS: usize = 64;
+
 const MARK: &str = "gpuos: ";
 
 /// How every note begins; the mark alone may be somebody's text.
@@ -72,6 +75,10 @@ pub struct Note {
     pub attempt: u32,
     /// What was weighed, where that made a difference to a node of another type.
     pub worth: Option<Worth>,
+    /// The job's class, as it said itself (`--gpuos-class`).
+    pub class: Option<String>,
+    /// The level of the domains that it has to itself (`--gpuos-exclusive`).
+    pub alone: Option<String>,
     /// Nodes and GPUs.
     pub gpus: Vec<NodeGpus>,
     /// Nodes that did not fit into the note.
@@ -98,6 +105,8 @@ impl Note {
             feasible_domains: choice.feasible_domains,
             attempt,
             worth: None,
+            class: None,
+            alone: None,
             gpus: gpus.collect(),
             more_nodes: 0,
         }
@@ -140,6 +149,15 @@ impl Note {
             } = worth;
             out.push_str(&format!(" by={objectives} more={percent} than="));
             push_word(&mut out, than);
+        }
+        for (name, value) in [(" class=", &self.class), (" alone=", &self.alone)] {
+            // The nodes need some room too.
+            if let Some(value) = value
+                && out.len() + name.len() + value.len() < MAX_NOTE - LEAST_GPUS
+            {
+                out.push_str(name);
+                push_word(&mut out, value);
+            }
         }
         out.push_str(" gpus=");
         let room = MAX_NOTE - out.len();
@@ -227,6 +245,8 @@ impl Note {
                 "by" => by = Some(value.parse().ok()?),
                 "more" => more = Some(value.parse().ok()?),
                 "than" => than = Some(value.to_string()),
+                "class" => note.class = Some(value.into()),
+                "alone" => note.alone = Some(value.into()),
                 "gpus" => note.read_gpus(value)?,
                 // A field of a later release.
                 _ => {}

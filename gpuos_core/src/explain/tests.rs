@@ -250,10 +250,31 @@ prop_compose! {
                 percent,
                 than,
             }),
+            class: None,
+            alone: None,
             gpus: gpus.collect(),
             more_nodes: 0,
         }
     }
+}
+
+#[test]
+fn a_note_keeps_class_and_exclusive_level_where_there_is_room() {
+    let mut note = Note {
+        level: "node".into(),
+        class: Some("noisy".into()),
+        alone: Some("leaf".into()),
+        ..Note::default()
+    };
+    assert_eq!(
+        note.encode(),
+        "gpuos: level=node bus=0 lost=0 nodes=0 domains=0 class=noisy alone=leaf gpus="
+    );
+    assert_eq!(Note::parse(&note.encode()), Some(note.clone()));
+    let long = "x".repeat(64);
+    (note.level, note.domain) = (long.clone(), long.clone());
+    (note.class, note.alone) = (Some(long.clone()), Some(long));
+    assert!(note.encode().len() <= MAX_NOTE);
 }
 
 proptest! {

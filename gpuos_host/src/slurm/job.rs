@@ -36,6 +36,10 @@ pub struct Job {
     pub name: String,
     /// User.
     pub user: String,
+    /// Number of the user.
+    pub uid: u32,
+    /// Account; empty when it has none.
+    pub account: String,
     /// `PENDING`, `RUNNING`, …
     pub state: String,
     /// Slurm's reason or gpuos's own; empty when there is none.
@@ -142,6 +146,12 @@ impl Job {
             array_tasks: record.text("ArrayTaskId"),
             name: record.text("JobName"),
             user: record.text("UserId").split('(').next().unwrap_or("").into(),
+            uid: {
+                let user = record.text("UserId");
+                let number = user.split('(').nth(1).and_then(|n| n.strip_suffix(')'));
+                number.and_then(|n| n.parse().ok()).unwrap_or(u32::MAX)
+            },
+            account: record.text("Account"),
             state: record.text("JobState"),
             reason: record.text("Reason"),
             dependency: record.text("Dependency"),
@@ -185,6 +195,11 @@ impl Job {
             system_comment: record.text("SystemComment"),
             submit_line: record.text("SubmitLine"),
         }
+    }
+
+    /// Its time limit in minutes, if it has one.
+    pub fn limit_minutes(&self) -> Option<u32> {
+        u32::try_from(seconds(&self.time_limit)? / 60).ok()
     }
 
     /// Whether the job waits.
