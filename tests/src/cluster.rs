@@ -215,6 +215,11 @@ impl Cluster {
         self.save(job);
         self.end_slurmctld(9);
         self.lab.start_slurmctld().expect("starts");
+        // Nodes are saved at other times than jobs: a drain that was taken back just before is there again.
+        for node in self.lab.spec().node_names() {
+            let name = format!("NodeName={node}");
+            let _ = self.try_run("scontrol", &["update", &name, "State=UNDRAIN"]);
+        }
         self.ready();
     }
 
