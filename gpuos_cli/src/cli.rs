@@ -112,8 +112,8 @@ pub struct PlanArgs {
     /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
     #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
     pub topology: Option<TopologyWish>,
-    /// Which of several equally close places: default, best-fit, frag, pack, spread, first-fit,
-    /// affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
+    /// Which of several equally close places: default, best-fit, frag, backfill, pack, spread,
+    /// first-fit, affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
     #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
     pub placement: Option<Placement>,
     /// What limits the job: compute, memory, communication or io.
@@ -241,6 +241,12 @@ pub struct GangArgs {
     /// Seconds that a gang of gpuos may wait for a close place with --protocol gangs; 0 by default.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32))]
     pub patience: Option<u32>,
+    /// Time limits of --protocol gangs so many times as long; 1 by default.
+    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limits: Option<u32>,
+    /// gpuos places by the rule backfill with --protocol gangs, not by default.
+    #[arg(long)]
+    pub backfill: bool,
 }
 
 impl GangArgs {
@@ -252,6 +258,8 @@ impl GangArgs {
             ("--days", self.days.is_some()),
             ("--gang-scale", self.gang_scale.is_some()),
             ("--patience", self.patience.is_some()),
+            ("--limits", self.limits.is_some()),
+            ("--backfill", self.backfill),
         ];
         let first = given.iter().find(|(_, given)| *given);
         first.map(|(name, _)| *name)

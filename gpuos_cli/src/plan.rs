@@ -280,6 +280,7 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
                 .clone()
                 .unwrap_or_else(|| policy.placement_for(partition, &args.qos).clone()),
             cost_first: false,
+            until: 0,
         },
         gres_type,
         partitions: args.partition.clone(),

@@ -22,6 +22,7 @@ fn planning_allocates_nothing() {
         Placement::Pack,
         Placement::Spread,
         Placement::FirstFit,
+        Placement::Backfill,
         Placement::AntiAffinity(Vec::new()),
     ] {
         for (nodes, gpus) in [

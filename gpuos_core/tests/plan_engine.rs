@@ -52,9 +52,10 @@ fn state() -> impl Strategy<Value = NodeState> {
         0u32..40,
         prop_oneof![3 => Just(0u16), 1 => 0u16..3],
         prop_oneof![3 => Just(0u16), 1 => 0u16..3],
+        prop_oneof![1 => Just(0u32), 3 => 1u32..200],
     );
     (masks, rest, prop::bool::weighted(0.9)).prop_map(
-        |((free, present), (cpus, affinity, penalty), candidate)| NodeState {
+        |((free, present), (cpus, affinity, penalty, until), candidate)| NodeState {
             candidate,
             present: GpuSet(present),
             free: GpuSet(free),
@@ -62,6 +63,7 @@ fn state() -> impl Strategy<Value = NodeState> {
             free_memory_mib: if cpus == 39 { 5 } else { u64::MAX },
             affinity,
             penalty,
+            until,
         },
     )
 }
@@ -71,6 +73,7 @@ fn rule() -> impl Strategy<Value = Placement> {
         Just(Placement::Default),
         Just(Placement::BestFit),
         Just(Placement::Frag),
+        Just(Placement::Backfill),
         Just(Placement::FirstFit),
         Just(Placement::Pack),
         Just(Placement::Spread),
@@ -99,6 +102,7 @@ fn any_request() -> impl Strategy<Value = Request> {
                 let mut request = request(min, gpus);
                 request.max_nodes = min + more;
                 request.placement = rule;
+                request.until = needs.0 * 25;
                 (request.cpus_per_node, request.cpus_per_gpu) = (needs.0, needs.1);
                 request.memory_mib_per_node = needs.2;
                 request.whole_nodes = whole;
@@ -186,7 +190,7 @@ proptest! {
         count in 1u32..=5,
         wanted in 2u32..6,
         learned in proptest::option::of(any::<u32>()),
-        cost_first in any::<bool>(),
+        (cost_first, until) in (any::<bool>(), 0u32..250),
     ) {
         let places: Vec<_> = nodes.iter().map(|(kind, place, _)| (*kind, *place)).collect();
         let kind: Vec<usize> = nodes.iter().map(|(kind, ..)| *kind).collect();
@@ -215,11 +219,12 @@ proptest! {
                 NodeState { present, free: state.free.and(present), free_cpus: u32::MAX, free_memory_mib: u64::MAX, ..*state }
             })
             .collect();
-        let pass = Pass { cluster: &cluster, states: &states, rule: &rule, kind: &kind, cost_first };
+        let pass = Pass { cluster: &cluster, states: &states, rule: &rule, kind: &kind, cost_first, until };
         let fits = pass.fits(&mut brutes, count);
         let mut one = request(1, GpuShape::PerNode(count));
         one.placement = rule.clone();
         one.cost_first = cost_first;
+        one.until = until;
         let want = pass.singles(&fits);
         for (skip, want) in want.iter().enumerate() {
             let got = planner.plan(&states, &one, skip as u32).unwrap();

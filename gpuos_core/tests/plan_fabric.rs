@@ -60,6 +60,7 @@ fn place() -> impl Strategy<Value = Place> {
                     free_memory_mib: u64::MAX,
                     affinity,
                     penalty: 0,
+                    until: 0,
                 },
             }
         },

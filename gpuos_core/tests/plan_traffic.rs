@@ -35,6 +35,7 @@ fn state(free: u64) -> NodeState {
         free_memory_mib: u64::MAX,
         affinity: 0,
         penalty: 0,
+        until: 0,
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod elf;
+mod ends;
 mod machine;
 mod neighbours;
 pub mod releases;

@@ -5,6 +5,7 @@ use gpuos_core::options::{GresRequest, JobOptions, parse_gres};
 use gpuos_core::plan::{GpuShape, NodeState, Placement, Request};
 
 use crate::Site;
+use crate::ends;
 use crate::slurm::{Job, NodeRecord};
 
 /// A request together with what Slurm filters nodes by.
@@ -79,6 +80,7 @@ impl JobRequest {
                     .clone()
                     .unwrap_or_else(|| policy.placement_for(partition, &job.qos).clone()),
                 cost_first: false,
+                until: 0,
             },
             gres_type,
             partitions: job.partitions.clone(),
@@ -89,8 +91,16 @@ impl JobRequest {
         })
     }
 
+    /// The same request at a moment at which these jobs run, if it is one of a job that waits: then
+    /// it is known when that would end.
+    pub fn beside(mut self, job: &Job, jobs: &[Job]) -> JobRequest {
+        self.request.until = ends::if_started_now(job, jobs);
+        self
+    }
+
     /// What is free for this request on every node of the site. `jobs` are those in the queue;
-    /// they matter to the affinity rules only.
+    /// they matter to the affinity rules and
+    /// to when nodes become free.
     pub fn state(&self, site: &Site, jobs: &[Job]) -> Vec<NodeState> {
         site.nodes
             .iter()
@@ -115,6 +125,10 @@ impl JobRequest {
             },
             affinity: affinity(&self.request.placement, node, jobs),
             penalty: 0,
+            until: match self.request.placement {
+                Placement::Backfill => ends::of_node(node, jobs),
+                _ => 0,
+            },
         }
     }
 

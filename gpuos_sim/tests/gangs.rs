@@ -5,6 +5,7 @@ use std::io::Read;
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::NodeChoice;
+use gpuos_core::plan::Placement;
 use gpuos_sim::gangs::philly::{self, TraceJob};
 use gpuos_sim::gangs::policy::{Ask, Policy, PolicyKind, Room};
 use gpuos_sim::gangs::queue::Settings;
@@ -34,9 +35,11 @@ fn options(site: SiteKind, nodes: u32, gang_scale: u32) -> Options {
             warm_days: 1,
             gang_scale,
             most_gpus: 256,
+            limit_factor: 1,
             seed: 42,
         },
         queue: Settings::default(),
+        placement: Placement::Default,
         patience: 0,
         policies: PolicyKind::ALL.to_vec(),
         seeds: vec![42],
@@ -118,6 +121,7 @@ fn the_load_is_what_was_asked_for() {
             warm_days: 0,
             gang_scale: 1,
             most_gpus: 1024,
+            limit_factor: 1,
             seed: 1,
         };
         let workload = build(&trace, &site, &scale).expect("it fits");
@@ -153,6 +157,7 @@ fn gangs_grow_by_the_scale_and_keep_their_shape() {
             warm_days: 0,
             gang_scale,
             most_gpus: 1024,
+            limit_factor: 1,
             seed: 1,
         };
         let workload = build(&trace, &site, &scale).expect("it fits");
@@ -230,6 +235,7 @@ fn a_scale_that_cannot_be_is_refused() {
         warm_days: 0,
         gang_scale: 1,
         most_gpus: 1024,
+        limit_factor: 1,
         seed: 1,
     };
     for (scale, word) in [
@@ -265,12 +271,14 @@ fn chosen(kind: PolicyKind, site: &Site, free: &[usize], wanted: (u32, u32)) -> 
     let room = Room {
         free: &free,
         kept: &[],
+        until: &vec![0; free.len()],
     };
     let ask = Ask {
         nodes: wanted.0,
         per_node: wanted.1,
+        until: 0,
     };
-    let mut policy: Box<dyn Policy> = kind.make(site, 0);
+    let mut policy: Box<dyn Policy> = kind.make(site, &Placement::Default, 0);
     let choice: Option<Vec<NodeChoice>> = policy.place(room, ask, false);
     let choice = choice.unwrap_or_default();
     choice.iter().map(|at| at.node).collect()

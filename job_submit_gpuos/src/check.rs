@@ -160,6 +160,7 @@ impl Catalogue {
                 free_memory_mib: u64::MAX,
                 affinity: 0,
                 penalty: 0,
+                until: 0,
             })
             .collect()
     }

@@ -15,6 +15,7 @@ use slurm_ffi::{check, conf, cores, log, mem};
 
 use crate::call::{Call, Mode};
 use crate::cluster;
+use crate::ends;
 use crate::ledger::{Held, Ledger};
 use crate::mix::Mix;
 use crate::neighbours::Neighbours;
@@ -452,7 +453,7 @@ impl Engine {
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());
             self.mix_runs(job.id(), in_all.max(per_task), &held);
         }
-        self.ledger.set(job.id(), held);
+        self.ledger.set(job.id(), held, ends::of_running(job));
     }
 
     /// Counts a job among the gangs on the network, if it has GPUs on several nodes.

@@ -1,9 +1,11 @@
-//! Which CPUs and how much memory running jobs hold on each node.
+//! Which CPUs and how much memory running jobs hold on each node, and until when.
 //!
 //! Slurm keeps this in cons_tres's private state. The planner needs it only as advice (cons_tres
 //! has the last word), so it is followed from the start and end of jobs.
 
 use std::collections::HashMap;
+
+use crate::ends::Ends;
 
 /// What one job holds on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +23,15 @@ pub struct Held {
 pub struct Ledger {
     jobs: HashMap<u32, Vec<Held>>,
     sums: Vec<(u32, u64)>,
+    ends: Ends,
 }
 
 impl Ledger {
-    /// Replaces what is known of a job.
-    pub fn set(&mut self, job: u32, held: Vec<Held>) {
+    /// Replaces what is known of a job; `until` = when it ends at the latest, as the planner has it.
+    pub fn set(&mut self, job: u32, held: Vec<Held>, until: u32) {
         self.remove(job);
         for one in &held {
+            self.ends.add(one.node, job, until);
             let index = one.node as usize;
             if self.sums.len() <= index {
                 self.sums.resize(index + 1, (0, 0));
@@ -46,6 +50,7 @@ impl Ledger {
             let sum = &mut self.sums[one.node as usize];
             sum.0 = sum.0.saturating_sub(one.cpus);
             sum.1 = sum.1.saturating_sub(one.memory_mib);
+            self.ends.remove(one.node, job);
         }
     }
 
@@ -53,11 +58,17 @@ impl Ledger {
     pub fn clear(&mut self) {
         self.jobs.clear();
         self.sums.clear();
+        self.ends.clear();
     }
 
     /// CPUs and MiB held on a node.
     pub fn on(&self, node: usize) -> (u32, u64) {
         self.sums.get(node).copied().unwrap_or((0, 0))
+    }
+
+    /// When the last job on a node ends; 0 = nothing runs there, or it is not known.
+    pub fn until(&self, node: usize) -> u32 {
+        self.ends.last(node)
     }
 
     /// Calls `each` with the nodes of every job for which `meant` answers yes to its id.
@@ -80,13 +91,15 @@ mod tests {
             cpus,
             memory_mib: 10,
         };
-        ledger.set(1, vec![one(0, 4), one(2, 4)]);
-        ledger.set(2, vec![one(2, 8)]);
+        ledger.set(1, vec![one(0, 4), one(2, 4)], 7);
+        ledger.set(2, vec![one(2, 8)], 5);
+        assert_eq!([0, 2, 9].map(|node| ledger.until(node)), [7, 7, 0]);
         assert_eq!(
             (ledger.on(0), ledger.on(2), ledger.on(9)),
             ((4, 10), (12, 20), (0, 0))
         );
-        ledger.set(1, vec![one(2, 2)]);
+        ledger.set(1, vec![one(2, 2)], 4);
+        assert_eq!([0, 2].map(|node| ledger.until(node)), [0, 5]);
         assert_eq!((ledger.on(0), ledger.on(2)), ((0, 0), (10, 20)));
         let mut nodes = Vec::new();
         ledger.for_each_node(|job| job == 1, |node| nodes.push(node));
@@ -94,6 +107,6 @@ mod tests {
         ledger.remove(1);
         ledger.remove(2);
         ledger.remove(3);
-        assert_eq!(ledger.on(2), (0, 0));
+        assert_eq!((ledger.on(2), ledger.until(2)), ((0, 0), 0));
     }
 }

@@ -7,6 +7,7 @@
 mod call;
 mod cluster;
 mod decide;
+mod ends;
 mod engine;
 mod exports;
 mod forward;

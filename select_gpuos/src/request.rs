@@ -6,6 +6,7 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
 
 use crate::call::Counts;
+use crate::ends;
 
 /// A job may name this many nodes; more cannot be a plan.
 const MOST_NODES: u32 = 1 << 20;
@@ -98,6 +99,8 @@ pub fn build(
         .required_nodes()
         .map(|map| map.iter().map(|node| node as u32).collect())
         .unwrap_or_default();
+    let placement = options.placement.clone();
+    let placement = placement.unwrap_or_else(|| default_placement.clone());
     Some(Wanted {
         request: Request {
             min_nodes: counts.min,
@@ -112,10 +115,11 @@ pub fn build(
                 .topology
                 .clone()
                 .or_else(|| default_topology.cloned()),
-            placement: options
-                .placement
-                .clone()
-                .unwrap_or_else(|| default_placement.clone()),
+            until: match &placement {
+                Placement::Backfill => ends::if_started_now(job),
+                _ => 0,
+            },
+            placement,
             cost_first: false,
         },
         nodes: counts.wanted,

@@ -162,6 +162,7 @@ impl Snapshot {
                 },
                 affinity: 0,
                 penalty: 0,
+                until: ledger.until(index),
             };
         }
     }

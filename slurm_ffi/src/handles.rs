@@ -113,6 +113,27 @@ impl<'a> Job<'a> {
         self.get(self.layout.job.start_time)
     }
 
+    /// Time limit in seconds: the job's own, else what its partition gives; `None` = not known. None
+    /// at all counts as a year, as in [`Job::end_time`].
+    pub fn limit_seconds(self) -> Option<i64> {
+        let part: usize = self.get(self.layout.job.part_ptr);
+        let of_part = |offset: usize| match part {
+            0 => NO_VAL,
+            // SAFETY: part_ptr is null or a live partition record.
+            _ => unsafe { field::<u32>(part as *mut c_void, offset) },
+        };
+        let limits = [
+            self.get::<u32>(self.layout.job.time_limit),
+            of_part(self.layout.part.default_time),
+            of_part(self.layout.part.max_time),
+        ];
+        let limit = limits.into_iter().find(|&limit| limit != NO_VAL)?;
+        Some(match limit {
+            INFINITE => 365 * 86_400,
+            minutes => i64::from(minutes) * 60,
+        })
+    }
+
     /// Slurm's pointer, for the self-check.
     pub fn raw(self) -> *mut c_void {
         self.pointer

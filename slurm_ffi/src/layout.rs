@@ -153,7 +153,7 @@ layout! {
     /// Slurm's `job_resources_t`.
     JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
-    PartRecord = "part_record" { magic, max_share, name }
+    PartRecord = "part_record" { magic, default_time, max_share, max_time, name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
         node_state, real_memory, sched_weight, tot_cores, tot_sockets }

@@ -3,6 +3,7 @@
 use anyhow::{Result, anyhow};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use gpuos_core::plan::Placement;
 use gpuos_sim::gangs::policy::PolicyKind;
 use gpuos_sim::gangs::queue::Settings;
 use gpuos_sim::gangs::site::SiteKind;
@@ -94,9 +95,14 @@ fn options(args: &SimArgs) -> Result<Options> {
             warm_days: (days / 10).max(1),
             gang_scale: gangs.gang_scale.unwrap_or(1),
             most_gpus: MOST_GPUS,
+            limit_factor: gangs.limits.unwrap_or(1),
             seed: 0,
         },
         queue: Settings::default(),
+        placement: match gangs.backfill {
+            true => Placement::Backfill,
+            false => Placement::Default,
+        },
         patience: i64::from(gangs.patience.unwrap_or(0)),
         policies,
         seeds: args.seeds.iter().collect(),

@@ -66,6 +66,7 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
             yes: true,
         };
     }
+    let wanted = wanted.beside(job, jobs);
     let mut state = wanted.state(site, jobs);
     let asker = Asker::of_job(job, options);
     let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);

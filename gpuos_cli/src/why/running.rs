@@ -112,6 +112,7 @@ fn measure(planner: &mut Planner, site: &Site, job: &Job) -> Option<Choice> {
                 free_memory_mib: u64::MAX,
                 affinity: 0,
                 penalty: 0,
+                until: 0,
             };
         }
     }
@@ -141,6 +142,7 @@ fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> O
                 free_memory_mib: u64::MAX,
                 affinity: 0,
                 penalty: 0,
+                until: 0,
             }
         })
         .collect();

@@ -130,7 +130,7 @@ fn placement(
     let Some(value) = value else { return Ok(None) };
     let placement = placement_of("placement", value.get_ref()).map_err(at(check, value))?;
     if let Placement::Affinity(_) | Placement::AntiAffinity(_) = placement {
-        let form = "\"default\", \"best-fit\", \"frag\", \"pack\", \"spread\" or \"first-fit\"; affinity is for single jobs";
+        let form = "\"default\", \"best-fit\", \"frag\", \"backfill\", \"pack\", \"spread\" or \"first-fit\"; affinity is for single jobs";
         return Err(check.refuse("placement", value, quoted(value.get_ref()), form));
     }
     Ok(Some(placement))

@@ -4,7 +4,7 @@ use super::note::number;
 use crate::hostlist::compress;
 use crate::model::Cluster;
 use crate::options::topology_text;
-use crate::plan::{Choice, Placement, Request, TopologyWish, Unit, Wait};
+use crate::plan::{Choice, Criterion, Placement, Request, TopologyWish, Unit, Wait};
 
 /// The name of the level that a choice reaches, and that of the domain there, if any.
 pub fn level_reached<'a>(choice: &Choice, cluster: &'a Cluster) -> (&'a str, Option<&'a str>) {
@@ -90,6 +90,10 @@ fn room(choice: &Choice, level: &str, domain: Option<&str>, cluster: &Cluster) -
 fn lost(choice: &Choice, request: &Request) -> String {
     let rule = match request.placement {
         Placement::Default | Placement::BestFit | Placement::Frag => "",
+        Placement::Backfill if choice.decided == Criterion::Ends => {
+            " (where other jobs last as long)"
+        }
+        Placement::Backfill => "",
         Placement::FirstFit => " (first fit)",
         Placement::Pack => " (packed)",
         Placement::Spread => " (spread)",

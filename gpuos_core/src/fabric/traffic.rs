@@ -89,7 +89,7 @@ impl Traffic {
     pub fn best(&mut self, planner: &mut Planner, states: &[NodeState], request: &Request) -> u32 {
         let free = matches!(
             request.placement,
-            Placement::Default | Placement::BestFit | Placement::Frag
+            Placement::Default | Placement::BestFit | Placement::Frag | Placement::Backfill
         );
         if !free || self.running.is_empty() || request.max_nodes.max(request.min_nodes) < 2 {
             return 0;

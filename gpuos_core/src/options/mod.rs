@@ -32,7 +32,7 @@ pub const MAX_WORD: usize = 64;
 pub const MAX_NAMES: usize = 16;
 
 const TOPOLOGY_FORM: &str = "LEVEL, LEVEL:required or LEVEL:preferred";
-const PLACEMENT_FORM: &str = "default, pack, spread, best-fit, frag, first-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
+const PLACEMENT_FORM: &str = "default, pack, spread, best-fit, frag, backfill, first-fit, affinity:NAME[,NAME...] or anti-affinity:NAME[,NAME...]";
 const SWITCH_FORM: &str = "on or off";
 const PROFILE_FORM: &str = "compute, memory, communication or io";
 
@@ -67,11 +67,12 @@ pub const OPTIONS: &[OptionHelp] = &[
         name: "gpuos-placement",
         argument: "RULE",
         environment: "GPUOS_PLACEMENT",
-        summary: "best-fit, frag, pack, spread, first-fit, affinity:A[,..], anti-affinity:A..",
+        summary: "best-fit, frag, backfill, pack, spread, first-fit, [anti-]affinity:A[,..]",
         details: "Which of several equally close places is taken. default takes the one that \
                   leaves the most useful GPUs for the next jobs: by the usual mix of jobs, as \
                   frag does, where it is known, else as best-fit does, with all sizes equally \
-                  likely. pack takes the fewest and fullest nodes, spread the emptiest, \
+                  likely. backfill is default, and of the nodes of a leaf takes the one where other \
+                  jobs last as long by their time limits. pack takes the fewest and fullest nodes, spread the emptiest, \
                   first-fit the lowest. affinity:A,B goes near the \
                   nodes that run the named jobs or users, anti-affinity:A,B away from them. \
                   class=NAME stands for the jobs of a class, switch=NAME or LEVEL=NAME (leaf=l1, \
@@ -207,12 +208,16 @@ pub(crate) fn placement_of(option: &str, value: &str) -> Result<Placement, Optio
         ("pack", None) => return Ok(Placement::Pack),
         ("spread", None) => return Ok(Placement::Spread),
         ("best-fit", None) => return Ok(Placement::BestFit),
+        ("backfill", None) => return Ok(Placement::Backfill),
         ("frag", None) => return Ok(Placement::Frag),
         ("first-fit", None) => return Ok(Placement::FirstFit),
         ("default", None) => return Ok(Placement::Default),
         ("affinity", _) => true,
         ("anti-affinity", _) => false,
-        ("pack" | "spread" | "best-fit" | "frag" | "first-fit" | "default", Some(_)) => {
+        (
+            "pack" | "spread" | "best-fit" | "frag" | "backfill" | "first-fit" | "default",
+            Some(_),
+        ) => {
             return Err(error(&format!("'{rule}' takes no names")));
         }
         _ => return Err(error(&not_understood(&rule))),
@@ -275,6 +280,7 @@ pub fn placement_text(placement: &Placement) -> String {
         Placement::Default => "default".into(),
         Placement::BestFit => "best-fit".into(),
         Placement::Frag => "frag".into(),
+        Placement::Backfill => "backfill".into(),
         Placement::FirstFit => "first-fit".into(),
         Placement::Pack => "pack".into(),
         Placement::Spread => "spread".into(),

@@ -23,6 +23,7 @@ fn placement_forms() {
     assert_eq!(parse_placement("pack"), Ok(Placement::Pack));
     assert_eq!(parse_placement("Spread"), Ok(Placement::Spread));
     assert_eq!(parse_placement("best-fit"), Ok(Placement::BestFit));
+    assert_eq!(parse_placement("backfill"), Ok(Placement::Backfill));
     assert_eq!(
         parse_placement("affinity:alice,123"),
         Ok(Placement::Affinity(vec!["alice".into(), "123".into()]))

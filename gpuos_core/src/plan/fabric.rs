@@ -50,6 +50,8 @@ pub struct FabricIndex {
     inside: Vec<Vec<u64>>,
     /// By position: its span of the narrowest level.
     cell: Vec<u32>,
+    /// Whether the narrowest level is that of NVLink domains.
+    pub islands: bool,
     runs: Vec<Run>,
 }
 
@@ -99,6 +101,11 @@ impl FabricIndex {
         FabricIndex {
             spans,
             cell,
+            islands: cluster
+                .fabric
+                .levels
+                .first()
+                .is_some_and(|l| l.name == "nvlink"),
             runs: runs(&place),
             levels,
             words,

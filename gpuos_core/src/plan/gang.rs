@@ -1,7 +1,8 @@
 //! Jobs on several nodes: the domain, the nodes in it and their GPUs.
 //!
 //! The narrowest level that has a domain with room for the whole job is taken; the level `any`
-//! is one domain with all nodes. Among the domains of that level the best is, in this order:
+//! is one domain with all nodes. Where the narrowest level is that of NVLink domains and none of
+//! them has room, the wider level is taken in which the job touches the fewest of them. Among the domains of that level the best is, in this order:
 //! near the named jobs (or away from them) by an affinity rule; the fewest nodes (the most, for a
 //! request with a share per node and a range of nodes); the most worth of its worst node, for a job
 //! that weighs that first; the highest ring of the worst node; the
@@ -18,7 +19,7 @@ use super::gpus::MILLI;
 use super::job::{Job, Rule};
 use super::links::UNITS_PER_GBPS;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Planner, bits};
+use super::{Levels, Planner, bits};
 use crate::gpuset::{GpuSet, MAX_GPUS};
 use crate::model::NO_DOMAIN;
 
@@ -46,6 +47,8 @@ const AVOID: u32 = 1 << 16;
 
 /// Rank of a domain, lower first.
 type Key = [u32; 10];
+/// Where in it the number of narrowest domains stands.
+const TOUCHED: usize = 4;
 
 /// A domain with room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -122,60 +125,98 @@ pub struct Count {
 }
 
 impl Planner {
-    /// Puts choice number `skip` on domains of the levels `from..=to` into `self.choice`; else
+    /// Puts choice number `skip` on domains of the stage's levels into `self.choice`; else
     /// takes the number of choices off `skip`. After the domains of a level come those with room
-    /// left over once more, with other nodes. With `within`, all nodes lie in one domain of
-    /// that level. Domains that contain one with room at a level asked before give nothing new
-    /// and are left out, also across calls with ascending `from`. [`Planner::offers`] has been
-    /// asked.
-    pub(super) fn gang(
-        &mut self,
-        job: &Job,
-        from: usize,
-        to: usize,
-        within: Option<usize>,
-        skip: &mut u32,
-    ) -> bool {
-        if from == 0 {
+    /// left over once more, with other nodes. Domains that contain one with room at a level asked
+    /// before give nothing new and are left out, also across calls with ascending levels.
+    /// [`Planner::offers`] has been asked.
+    pub(super) fn gang(&mut self, job: &Job, levels: Levels, skip: &mut u32) -> bool {
+        if levels.from == 0 {
             self.gang.covered.fill(0);
         }
-        if !self.fits_gang(job, to, within) {
+        if !self.fits_gang(job, levels.to, levels.within) {
             return false;
         }
         self.gang.avoiding = false;
-        for level in from..=to {
+        let mut closest = true;
+        for level in levels.from..=levels.to {
             self.find_domains(job, level);
-            let found = self.gang.offers.len() as u32;
+            if closest && !self.gang.offers.is_empty() {
+                closest = false;
+                if let Some(wider) = self.fewer_islands(job, level, levels) {
+                    if self.nth_offer(job, wider, skip) {
+                        return true;
+                    }
+                    self.find_domains(job, level);
+                }
+            }
             for at in 0..self.gang.offers.len() {
                 let span = self.fabric.spans(level)[self.gang.offers[at].span as usize];
                 for (word, mask) in bits::words(span.start, span.end) {
                     self.gang.covered[word] |= mask;
                 }
             }
-            for again in [false, true] {
-                if again {
-                    self.gang.offers.retain(|offer| offer.left > 0);
-                }
-                let count = self.gang.offers.len() as u32;
-                if *skip >= count {
-                    *skip -= count;
-                    continue;
-                }
-                let nth = *skip as usize;
-                let (_, best, after) = self.gang.offers.select_nth_unstable(nth);
-                let (best, next) = (*best, after.iter().min());
-                let decided = next.map_or(Criterion::Only, |next| {
-                    criterion(job.rule, &best.key, &next.key)
-                });
-                if self.gang.last != Some((level, best.span)) {
-                    self.select(job, level, best.span);
-                }
-                if again {
-                    self.avoid_picked(job, level, best.span);
-                }
-                self.settle(job, found, decided);
+            if self.nth_offer(job, level, skip) {
                 return true;
             }
+        }
+        false
+    }
+
+    /// The wider level, not wider than the job asked for, in which it touches fewer NVLink domains
+    /// than in the closest one, and its domains in place of those of that level; else leaves
+    /// these as they are. A gang cut into many NVLink domains is slow inside, and leaves that
+    /// many broken for those that come after.
+    fn fewer_islands(&mut self, job: &Job, level: usize, levels: Levels) -> Option<usize> {
+        let most = match levels.wished {
+            wished if wished < level => levels.to,
+            wished => wished.min(levels.to),
+        };
+        if !self.fabric.islands || level == 0 || job.rule == Rule::FirstFit {
+            return None;
+        }
+        let touched = |offers: &[Offer]| offers.iter().min().map(|best| best.key[TOUCHED]);
+        let mut least = touched(&self.gang.offers)?;
+        let mut found = None;
+        for wider in level + 1..=most {
+            self.find_domains(job, wider);
+            let here = touched(&self.gang.offers).filter(|here| *here < least);
+            if let Some(here) = here {
+                (least, found) = (here, Some(wider));
+            }
+        }
+        if most > level && found != Some(most) {
+            self.find_domains(job, found.unwrap_or(level));
+        }
+        found
+    }
+
+    /// Makes number `skip` of the offers of a level the choice, or takes their number off `skip`.
+    fn nth_offer(&mut self, job: &Job, level: usize, skip: &mut u32) -> bool {
+        let found = self.gang.offers.len() as u32;
+        for again in [false, true] {
+            if again {
+                self.gang.offers.retain(|offer| offer.left > 0);
+            }
+            let count = self.gang.offers.len() as u32;
+            if *skip >= count {
+                *skip -= count;
+                continue;
+            }
+            let nth = *skip as usize;
+            let (_, best, after) = self.gang.offers.select_nth_unstable(nth);
+            let (best, next) = (*best, after.iter().min());
+            let decided = next.map_or(Criterion::Only, |next| {
+                criterion(job.rule, &best.key, &next.key)
+            });
+            if self.gang.last != Some((level, best.span)) {
+                self.select(job, level, best.span);
+            }
+            if again {
+                self.avoid_picked(job, level, best.span);
+            }
+            self.settle(job, found, decided);
+            return true;
         }
         false
     }

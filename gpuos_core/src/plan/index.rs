@@ -26,6 +26,13 @@ pub struct Pattern {
     pub free: GpuSet,
 }
 
+impl Pattern {
+    /// Whether all GPUs in service are free.
+    pub fn is_whole(&self) -> bool {
+        self.free.len() == self.present.len()
+    }
+}
+
 /// Nodes by pattern and by number of free GPUs.
 #[derive(Debug)]
 pub struct Index {

@@ -8,12 +8,16 @@ use super::values::Needs;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     BestFit,
+    Backfill,
     Pack,
     Spread,
     FirstFit,
     Affinity,
     AntiAffinity,
 }
+
+/// Quarters of an hour by which a job may outlast the others on a node without counting as longer.
+const OUTSTAYS: u32 = 16;
 
 /// A request, normalised: every GPU shape is a number of *units* of some GPUs each.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,8 @@ pub struct Job<'a> {
     pub cpus_per_node: u32,
     pub cpus_per_gpu: u32,
     pub memory_mib: u64,
+    /// When it would end, in quarters; 0 = not known.
+    pub until: u32,
 }
 
 impl<'a> Job<'a> {
@@ -89,14 +95,17 @@ impl<'a> Job<'a> {
             leave: request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket(_)),
             rule: match request.placement {
                 Placement::Default | Placement::BestFit | Placement::Frag => Rule::BestFit,
+                Placement::Backfill => Rule::Backfill,
                 Placement::Pack => Rule::Pack,
                 Placement::Spread => Rule::Spread,
                 Placement::FirstFit => Rule::FirstFit,
                 Placement::Affinity(_) => Rule::Affinity,
                 Placement::AntiAffinity(_) => Rule::AntiAffinity,
             },
-            learned: matches!(request.placement, Placement::Default | Placement::Frag)
-                && !request.whole_nodes,
+            learned: matches!(
+                request.placement,
+                Placement::Default | Placement::Frag | Placement::Backfill
+            ) && !request.whole_nodes,
             worth: match request.placement {
                 Placement::BestFit => Worth::Even,
                 _ => Worth::Learned,
@@ -106,6 +115,7 @@ impl<'a> Job<'a> {
             cpus_per_node: request.cpus_per_node,
             cpus_per_gpu: request.cpus_per_gpu,
             memory_mib: request.memory_mib_per_node,
+            until: request.until,
         })
     }
 
@@ -164,6 +174,19 @@ impl<'a> Job<'a> {
             true => u32::from(penalty & 0xff),
             false => 0,
         }
+    }
+
+    /// How much longer it would stay on a node than the jobs that are there, in steps that double
+    /// from four hours on; 0 = not longer. Lower is better: the node is whole again as soon as it
+    /// would have been. With limits as wide as people set them, finer steps tell nothing.
+    ///
+    /// `until` is that of the node, 0 = nobody is there, or nobody knows.
+    pub fn outstays(&self, until: u32) -> u32 {
+        if self.rule != Rule::Backfill || self.until == 0 || until == 0 {
+            return 0;
+        }
+        let over = self.until.saturating_sub(until) / OUTSTAYS;
+        u32::BITS - over.leading_zeros()
     }
 
     /// The order of three figures by the rule: penalty, usability lost, and free GPUs of the node.

@@ -250,7 +250,7 @@ impl Planner {
         let mut skip = skip;
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => planner.one(job, linked, &mut skip),
-            Stage::Several { from, to, within } => planner.gang(job, from, to, within, &mut skip),
+            Stage::Several(reach) => planner.gang(job, reach, &mut skip),
         })
     }
 
@@ -259,7 +259,7 @@ impl Planner {
         self.offers(assume, job);
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => planner.fits_one(job, linked),
-            Stage::Several { to, within, .. } => planner.fits_gang(job, to, within),
+            Stage::Several(reach) => planner.fits_gang(job, reach.to, reach.within),
         })
     }
 
@@ -288,35 +288,39 @@ impl Planner {
                 let within = if required { at } else { None };
                 one(self, Linked::Must(at))
                     || at.is_some_and(|to| {
-                        let stage = Stage::Several {
+                        let stage = Stage::Several(Levels {
                             from: 0,
                             to,
                             within,
-                        };
+                            wished: any,
+                        });
                         spread && visit(self, &gang, stage)
                     })
                     || !required
                         && (on_one && visit(self, job, Stage::One(Linked::MustNot(at)))
                             || spread && {
-                                let stage = Stage::Several {
+                                let stage = Stage::Several(Levels {
                                     from: at.map_or(0, |level| level + 1),
                                     to: any,
                                     within: None,
-                                };
+                                    wished: any,
+                                });
                                 visit(self, &gang, stage)
                             })
             }
             Some((Reach::Node, true)) => one(self, Linked::Ignore),
             _ => {
-                let (to, within) = match wish {
-                    Some((Reach::Fabric(level), true)) => (level, Some(level)),
-                    _ => (any, None),
+                let (to, within, wished) = match wish {
+                    Some((Reach::Fabric(level), true)) => (level, Some(level), level),
+                    Some((Reach::Fabric(level), false)) => (any, None, level),
+                    _ => (any, None, any),
                 };
-                let stage = Stage::Several {
+                let stage = Stage::Several(Levels {
                     from: 0,
                     to,
                     within,
-                };
+                    wished,
+                });
                 one(self, Linked::Ignore) || spread && visit(self, &gang, stage)
             }
         }
@@ -328,10 +332,18 @@ impl Planner {
 enum Stage {
     /// On one node.
     One(Linked),
-    /// On several, in a domain of the levels `from..=to`; see [`Planner::gang`].
-    Several {
-        from: usize,
-        to: usize,
-        within: Option<usize>,
-    },
+    /// On several.
+    Several(Levels),
+}
+
+/// Where a stage looks for several nodes: in a domain of the levels `from..=to`; see
+/// [`Planner::gang`].
+#[derive(Clone, Copy, Debug)]
+struct Levels {
+    from: usize,
+    to: usize,
+    /// All nodes lie in one domain of this level.
+    within: Option<usize>,
+    /// The level that the job asked for; past the last one = none.
+    wished: usize,
 }

@@ -28,6 +28,8 @@ pub struct Run {
     used: u32,
     /// Whether these nodes are in no domain of the level.
     stray: bool,
+    /// The span of the next level that it lies in, where that matters.
+    around: u32,
 }
 
 /// A node with its rank inside a domain of the narrowest level.
@@ -347,10 +349,16 @@ impl Planner {
             self.take_best(job, &span, wanted, give);
             return;
         }
-        let inner = level - 1;
+        // Above the level around NVLink domains these are chosen at once.
+        let flat = self.fabric.islands && level >= 2;
+        let inner = if flat { 0 } else { level - 1 };
+        let children = match flat {
+            true => self.fabric.cell(span.start) as u32..self.fabric.cell(span.end - 1) as u32 + 1,
+            false => span.children.0..span.children.1,
+        };
         let mut runs = std::mem::take(&mut self.gang.runs[inner]);
         runs.clear();
-        for number in span.children.0..span.children.1 {
+        for number in children {
             let child = self.fabric.spans(inner)[number as usize];
             runs.push(Run {
                 span: number,
@@ -360,12 +368,14 @@ impl Planner {
                     _ => bits::count(&self.gang.taken, child.start, child.end),
                 },
                 stray: child.domain == NO_DOMAIN,
+                around: if flat { child.parent } else { 0 },
             });
         }
         let mut missing = wanted;
         while missing > 0 {
             // A child that holds chosen nodes already, then the smallest that suffices, then the
             // largest; nodes in no domain of that level come last.
+            // Of equal ones the one around which most is chosen already.
             let rank = |run: &Run| {
                 let suffices = run.len >= missing;
                 let size = if suffices {
@@ -373,7 +383,21 @@ impl Planner {
                 } else {
                     u32::MAX - run.len
                 };
-                (run.stray, u32::MAX - run.used, !suffices, size)
+                let around = match flat {
+                    true => self.fabric.spans(1)[run.around as usize],
+                    false => span,
+                };
+                let beside = match flat {
+                    true => bits::count(&self.gang.taken, around.start, around.end),
+                    false => 0,
+                };
+                (
+                    run.stray,
+                    u32::MAX - run.used,
+                    !suffices,
+                    size,
+                    u32::MAX - beside,
+                )
             };
             let Some(best) = (0..runs.len())
                 .filter(|&at| runs[at].len > 0)

@@ -3,7 +3,8 @@
 //! The best place is, in this order: near the named jobs (or away from them) by an affinity rule;
 //! the most worth, for a job that weighs that first; the GPU set with the highest ring, then total
 //! bandwidth; the least penalty; the least usability lost; the fullest node; in the fabric, the domain with the fewest nodes that are wholly free,
-//! from the narrowest level to the widest, so that whole leaves stay free; the lowest node index.
+//! from the narrowest level to the widest, so that whole leaves stay free; for
+//! `backfill`, the node on which the other jobs last as long; the lowest node index.
 //! `pack` puts the fullest node before the usability, `spread` the emptiest, and turns the order of
 //! domains round; `first-fit` looks at the index alone.
 //!
@@ -13,7 +14,7 @@
 
 use std::cmp::Ordering;
 
-use super::fabric::FabricIndex;
+use super::fabric::{FabricIndex, Span};
 use super::gpus::{MILLI, Pick};
 use super::index::{Index, Pattern};
 use super::job::{Job, Rule};
@@ -44,6 +45,17 @@ enum Side {
     Inside(usize),
     /// Those in none.
     Outside(usize),
+}
+
+/// The node of a domain that a job outstays the least.
+#[derive(Clone, Copy, Debug)]
+struct Soonest {
+    /// See [`Job::outstays`].
+    stay: u32,
+    at: u32,
+    /// Whether it does so on another node too, and whether it outstays a third one by more.
+    equal: bool,
+    longer: bool,
 }
 
 /// Lists kept between calls.
@@ -91,6 +103,29 @@ impl Scratch {
                 parent = fabric.spans(level)[parent].parent as usize;
             }
         }
+    }
+
+    /// The tied node of a domain that the job outstays the least, the first of several.
+    fn soonest(&self, job: &Job, state: &State, span: &Span) -> Soonest {
+        let mut best = Soonest {
+            stay: u32::MAX,
+            at: span.start,
+            equal: false,
+            longer: false,
+        };
+        for (word, mask) in bits::words(span.start, span.end) {
+            for at in bits::each(word, self.tied[word] & mask) {
+                let stay = job.outstays(state.until[at as usize]);
+                if stay < best.stay {
+                    best.longer = best.stay != u32::MAX;
+                    (best.stay, best.at, best.equal) = (stay, at, false);
+                } else {
+                    best.equal |= stay == best.stay;
+                    best.longer |= stay > best.stay;
+                }
+            }
+        }
+        best
     }
 
     /// Order of two spans of the narrowest level by their domains: fewest wholly free nodes first.
@@ -232,7 +267,7 @@ impl Planner {
             }
         }
         let narrowed = job.learned && self.narrow_by_mix(job);
-        let (at, decided) = self.best_of_tied(job.rule)?;
+        let (at, decided) = self.best_of_tied(job)?;
         let decided = match decided {
             Criterion::Only if narrowed => Criterion::Mix,
             // No other node has this rank.
@@ -258,43 +293,71 @@ impl Planner {
             .narrow(&look, &job.needs(), &mut self.single.tied)
     }
 
-    /// The node of the tied ones by the fabric and the index.
-    fn best_of_tied(&mut self, rule: Rule) -> Option<(u32, Criterion)> {
+    /// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
+    fn best_of_tied(&mut self, job: &Job) -> Option<(u32, Criterion)> {
+        let rule = job.rule;
         if rule != Rule::FirstFit {
             self.single.count_whole(&self.fabric, &self.state);
         }
-        let scratch = &self.single;
-        let mut best: Option<(usize, u32)> = None;
-        // Whether another domain is just as good, and whether there is another at all.
-        let (mut equal, mut others) = (false, false);
+        let (scratch, index) = (&self.single, &self.state.now);
+        let broken = |&(slot, _): &(u32, Side)| !index.pattern(slot).is_whole();
+        let timed = rule == Rule::Backfill && job.until > 0 && scratch.best.iter().any(broken);
+        let mut best: Option<(usize, Soonest)> = None;
+        // Whether there is another domain at all.
+        let mut others = false;
         for (cell, span) in self.fabric.spans(0).iter().enumerate() {
             let Some(at) = bits::first(&scratch.tied, span.start, span.end) else {
                 continue;
             };
-            if let Some((known, lowest)) = best {
-                let order = match rule {
-                    Rule::FirstFit => Ordering::Equal,
-                    Rule::Spread => scratch.by_place(&self.fabric, known, cell),
-                    _ => scratch.by_place(&self.fabric, cell, known),
-                };
-                others = true;
-                equal = order == Ordering::Equal || equal && order == Ordering::Greater;
-                let lower = self.fabric.node(at) < self.fabric.node(lowest);
-                if order == Ordering::Greater || order == Ordering::Equal && !lower {
-                    continue;
-                }
+            let order = best.map_or(Ordering::Less, |(known, _)| match rule {
+                Rule::FirstFit => Ordering::Equal,
+                Rule::Spread => scratch.by_place(&self.fabric, known, cell),
+                _ => scratch.by_place(&self.fabric, cell, known),
+            });
+            others |= best.is_some();
+            if order.is_gt() {
+                continue;
             }
-            best = Some((cell, at));
+            let mut here = match timed {
+                true => scratch.soonest(job, &self.state, span),
+                false => Soonest {
+                    stay: 0,
+                    at,
+                    // Counted for the best domain alone, at the end.
+                    equal: false,
+                    longer: false,
+                },
+            };
+            if let (Ordering::Equal, Some((known, last))) = (order, best) {
+                let lower = self.fabric.node(here.at) < self.fabric.node(last.at);
+                let alike = here.stay == last.stay;
+                let cell = if here.stay < last.stay || alike && lower {
+                    cell
+                } else {
+                    known
+                };
+                let longer = here.longer || last.longer || !alike;
+                if cell == known {
+                    here = last;
+                }
+                here.equal |= alike;
+                here.longer = longer;
+                best = Some((cell, here));
+            } else {
+                best = Some((cell, here));
+            }
         }
-        let (cell, at) = best?;
+        let (cell, best) = best?;
         let span = self.fabric.spans(0)[cell];
-        let beside = bits::count(&scratch.tied, span.start, span.end) > 1;
-        let decided = match (equal || beside, others) {
+        let beside = || bits::count(&scratch.tied, span.start, span.end) > 1;
+        let equal = best.equal || !timed && beside();
+        let decided = match (equal, best.longer) {
             (true, _) => Criterion::Index,
-            (false, true) => Criterion::Surroundings,
+            (false, true) => Criterion::Ends,
+            (false, false) if others => Criterion::Surroundings,
             (false, false) => Criterion::Only,
         };
-        Some((at, decided))
+        Some((best.at, decided))
     }
 
     /// Choice number `nth` among the nodes of the field, one by one.
@@ -348,8 +411,10 @@ impl Planner {
                 _ => self.single.by_place(&self.fabric, a, b),
             }
         };
+        let stay = |node: &Ranked| job.outstays(self.state.until[node.at as usize]);
         let order = |a: &Ranked, b: &Ranked| {
             let place = a.key.cmp(&b.key).then_with(|| by_place(a, b));
+            let place = place.then_with(|| stay(a).cmp(&stay(b)));
             place.then_with(|| self.fabric.node(a.at).cmp(&self.fabric.node(b.at)))
         };
         let best = (nth < ranked.len()).then(|| {
@@ -360,6 +425,8 @@ impl Planner {
                     criterion(job, &best.key, &next.key)
                 } else if by_place(best, next).is_ne() {
                     Criterion::Surroundings
+                } else if stay(best) != stay(next) {
+                    Criterion::Ends
                 } else {
                     Criterion::Index
                 }

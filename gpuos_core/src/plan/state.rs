@@ -21,6 +21,8 @@ pub struct State {
     offered: Vec<u64>,
     alive: Vec<u64>,
     pub marked: Vec<u64>,
+    /// By position: when the last job there ends ([`NodeState::until`]); 0 on nodes that are whole.
+    pub until: Vec<u32>,
     /// By word: the least free CPUs and memory of a node in it that has free GPUs.
     pub floor: Vec<(u32, u64)>,
     /// Positions whose free GPUs, CPUs or memory have changed, one after the other, and how many
@@ -44,6 +46,7 @@ impl State {
             offered: vec![0; words],
             alive: vec![0; words],
             marked: vec![0; words],
+            until: vec![0; positions],
             floor: vec![(u32::MAX, u64::MAX); words],
             changes: Vec::with_capacity(2 * positions + 64),
             dropped: 0,
@@ -168,6 +171,7 @@ impl Planner {
         bits::put(&mut held.offered, at, new.candidate);
         bits::put(&mut held.alive, at, !present.is_empty());
         bits::put(&mut held.marked, at, new.affinity != 0);
+        held.until[at as usize] = if new.free == present { 0 } else { new.until };
         held.settle_floor(at, old);
     }
 

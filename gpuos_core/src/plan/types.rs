@@ -28,6 +28,9 @@ pub enum Placement {
     Frag,
     /// The first place that has room, in the order of domains and nodes.
     FirstFit,
+    /// As `Default`, and in a domain on the node that is broken into for as long anyway: whole nodes
+    /// come back sooner, for gangs that wait, and gangs start sooner and farther apart.
+    Backfill,
     /// Fewest nodes, on the fullest nodes.
     Pack,
     /// Emptiest nodes first.
@@ -85,6 +88,9 @@ pub struct Request {
     /// Whether what a place is worth to the job ([`NodeState::cost`]) counts before the bandwidth
     /// between its GPUs, not after it. [`super::Planner::weigh`] sets it.
     pub cost_first: bool,
+    /// When the job would end by its time limit if it started now, in the quarters of
+    /// [`NodeState::until`]; 0 = not known.
+    pub until: u32,
 }
 
 impl Request {
@@ -102,8 +108,16 @@ impl Request {
             topology: None,
             placement: Placement::default(),
             cost_first: false,
+            until: 0,
         }
     }
+}
+
+/// A moment in seconds since 1970 as [`NodeState::until`] has it, rounded up to the next quarter of
+/// an hour, so that a waiting job's request stays the same from one question to the next.
+pub fn quarters(seconds: i64) -> u32 {
+    let past = (seconds.clamp(1, i64::MAX - 900) + 899) / 900;
+    u32::try_from(past).unwrap_or(u32::MAX)
 }
 
 /// What is free on a node for this request. One entry per node, by node index.
@@ -125,6 +139,9 @@ pub struct NodeState {
     /// that of the cost model ([`NodeState::cost`]). Nodes are grouped by it, so give few different
     /// values. It counts after closeness and bandwidth, before what stays usable.
     pub penalty: u16,
+    /// When the last job on the node ends by its time limit, in quarters of an hour since 1970
+    /// ([`quarters`]); 0 = nothing runs there, or it is not known.
+    pub until: u32,
 }
 
 impl NodeState {
@@ -212,6 +229,8 @@ pub enum Criterion {
     Fit,
     /// How much is wholly free around it.
     Surroundings,
+    /// When the other jobs on the node end.
+    Ends,
     /// The lowest index: nothing else told them apart.
     Index,
     /// What the nodes are worth to the job by the administrator's objectives.

@@ -200,6 +200,7 @@ pub fn idle(cluster: &Cluster) -> Vec<NodeState> {
             free_memory_mib: u64::MAX,
             affinity: 0,
             penalty: 0,
+            until: 0,
         }
     };
     cluster.nodes.iter().map(state).collect()

@@ -31,6 +31,8 @@ pub struct Pass<'a> {
     /// By node: which brute force answers for its type.
     pub kind: &'a [usize],
     pub cost_first: bool,
+    /// When the job would end.
+    pub until: u32,
 }
 
 impl Pass<'_> {
@@ -105,6 +107,19 @@ impl Pass<'_> {
                 _ => counts.collect(),
             }
         };
+        // Four hours are 16 quarters; each step is twice as long as the one before.
+        let stay = |node: u32| {
+            let state = &self.states[node as usize];
+            let broken = state.free.and(state.present) != state.present;
+            let known = self.until > 0 && state.until > 0 && broken;
+            match self.rule {
+                Placement::Backfill if known => {
+                    let over = self.until.saturating_sub(state.until) / 16;
+                    (0..).find(|step| over < 1 << step).unwrap_or(32)
+                }
+                _ => 0u32,
+            }
+        };
         let mut ranked: Vec<_> = fits
             .iter()
             .map(|fit| {
@@ -119,6 +134,7 @@ impl Pass<'_> {
                         links,
                         fit.order,
                         whole(fit.node),
+                        stay(fit.node),
                         fit.node,
                     ),
                     fit.set,
@@ -126,7 +142,7 @@ impl Pass<'_> {
             })
             .collect();
         ranked.sort();
-        ranked.into_iter().map(|(key, set)| (key.5, set)).collect()
+        ranked.into_iter().map(|(key, set)| (key.6, set)).collect()
     }
 
     /// The best place of a gang with one share on each of `wanted` nodes: level and nodes.

@@ -11,6 +11,7 @@ pub use config::Running;
 pub use job::{Allocation, Job};
 pub use node::NodeRecord;
 pub use preempt::Preemption;
+pub(crate) use preempt::seconds;
 pub use text::Record;
 
 use anyhow::{Result, bail};

@@ -15,6 +15,8 @@ pub mod workload;
 
 use std::fmt;
 
+use gpuos_core::plan::Placement;
+
 use metrics::{Count, Metrics};
 use philly::TraceJob;
 use policy::PolicyKind;
@@ -34,6 +36,8 @@ pub struct Options {
     pub scale: Scale,
     /// How the queue is run.
     pub queue: queue::Settings,
+    /// The rule by which gpuos places.
+    pub placement: Placement,
     /// Seconds that a gang of gpuos may wait for a close place; 0, as select/gpuos does it,
     /// starts every job that fits.
     pub patience: i64,
@@ -117,7 +121,7 @@ pub fn run(
         outcome.left_out = workload.left_out;
         for (kind, metrics) in &mut outcome.rows {
             progress(kind.name(), seed);
-            let mut policy = kind.make(&site, options.patience);
+            let mut policy = kind.make(&site, &options.placement, options.patience);
             let mut count = Count::new(&site, window);
             queue::run(
                 &workload.jobs,

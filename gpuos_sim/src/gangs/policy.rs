@@ -2,7 +2,7 @@
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
-use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Planner, Request};
+use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Placement, Planner, Request};
 
 use super::site::Site;
 use super::stock::{StockFlat, StockTree};
@@ -14,6 +14,8 @@ pub struct Ask {
     pub nodes: u32,
     /// GPUs on each.
     pub per_node: u32,
+    /// When it ends by its limit ([`gpuos_core::plan::quarters`]); 0 = not known.
+    pub until: u32,
 }
 
 /// What a policy may use: the free GPUs by node, and the nodes that are kept for another job.
@@ -23,6 +25,8 @@ pub struct Room<'a> {
     pub free: &'a [GpuSet],
     /// Whether a node is kept for another job; empty = none is.
     pub kept: &'a [bool],
+    /// When the last job of each node ends by its limit, likewise; 0 = none runs, or not known.
+    pub until: &'a [u32],
 }
 
 impl Room<'_> {
@@ -86,13 +90,16 @@ impl PolicyKind {
         }
     }
 
-    /// Makes it for a site; `patience` is for gpuos alone, see [`Gpuos::new`].
-    pub fn make(self, site: &Site, patience: i64) -> Box<dyn Policy> {
+    /// Makes it for a site; `placement` and `patience` are for gpuos alone, see [`Gpuos::new`].
+    pub fn make(self, site: &Site, placement: &Placement, patience: i64) -> Box<dyn Policy> {
         match self {
             PolicyKind::Stock => Box::new(StockFlat),
             PolicyKind::StockTree => Box::new(StockTree::new(&site.cluster)),
             PolicyKind::BestFit => Box::new(BestFit),
-            PolicyKind::Gpuos => Box::new(Gpuos::new(site.cluster.clone(), patience)),
+            PolicyKind::Gpuos => {
+                let placement = placement.clone();
+                Box::new(Gpuos::new(site.cluster.clone(), placement, patience))
+            }
         }
     }
 }
@@ -140,11 +147,12 @@ pub(super) fn take(room: Room<'_>, ask: Ask, nodes: impl Iterator<Item = u32>) -
 /// A gang is patient for this part of its time limit at most: a tenth.
 const PART: i64 = 10;
 
-/// gpuos's planner, as select/gpuos asks it: no wish, default placement.
+/// gpuos's planner, as select/gpuos asks it: no wish.
 #[derive(Debug)]
 pub struct Gpuos {
     planner: Planner,
     state: Vec<NodeState>,
+    placement: Placement,
     /// Seconds that a gang waits for a close place at most.
     patience: i64,
     /// By level: nodes of a whole domain.
@@ -157,7 +165,7 @@ impl Gpuos {
     /// Makes the planner of a cluster. With `patience`, a gang whose turn has come waits up to so
     /// many seconds, and a tenth of its time limit at most, for a place as close together as the
     /// empty cluster has one; jobs behind it may go first meanwhile.
-    pub fn new(cluster: Cluster, patience: i64) -> Gpuos {
+    pub fn new(cluster: Cluster, placement: Placement, patience: i64) -> Gpuos {
         let all = cluster.nodes.iter().map(|node| {
             let gpus = node.node_type.as_ref().map_or(0, |of| of.gpus);
             NodeState {
@@ -170,6 +178,7 @@ impl Gpuos {
         let levels = cluster.fabric.levels.iter();
         Gpuos {
             state: all.collect(),
+            placement,
             patience,
             widths: levels
                 .map(|level| level.domain_of.iter().filter(|&&of| of == 0).count() as u32)
@@ -208,9 +217,14 @@ impl Policy for Gpuos {
         }
         for (node, state) in self.state.iter_mut().enumerate() {
             state.free = room.free[node];
+            state.until = room.until[node];
             state.candidate = !room.kept.get(node).is_some_and(|kept| *kept);
         }
-        let request = Request::new(ask.nodes, ask.nodes, GpuShape::PerNode(ask.per_node));
+        let request = Request {
+            until: ask.until,
+            placement: self.placement.clone(),
+            ..Request::new(ask.nodes, ask.nodes, GpuShape::PerNode(ask.per_node))
+        };
         let choice = self.planner.plan(&self.state, &request, 0).ok()?;
         Some(choice.nodes.clone())
     }

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::plan::NodeChoice;
+use gpuos_core::plan::{NodeChoice, quarters};
 
 use super::policy::{Ask, Policy, Room};
 use super::workload::Job;
@@ -103,6 +103,7 @@ fn ask(job: &Job) -> Ask {
     Ask {
         nodes: job.nodes,
         per_node: job.per_node,
+        until: 0,
     }
 }
 
@@ -117,6 +118,9 @@ struct Sim<'a> {
     ends: BinaryHeap<Reverse<(i64, u32)>>,
     /// The running jobs by the moment at which their limit is reached.
     limits: BTreeSet<(i64, u32)>,
+    /// By node: when its last job ends by its limit, as the planner has it; its jobs.
+    until: Vec<u32>,
+    on: Vec<Vec<u32>>,
     /// By job: its entry in `limits`.
     limit_of: Vec<i64>,
     /// By job: until when it waits for a close place; 0 = its turn has not come yet.
@@ -146,6 +150,8 @@ pub fn run(
         held: vec![Vec::new(); jobs.len()],
         ends: BinaryHeap::new(),
         limits: BTreeSet::new(),
+        until: vec![0; nodes as usize],
+        on: vec![Vec::new(); nodes as usize],
         limit_of: vec![0; jobs.len()],
         patient: vec![0; jobs.len()],
         retries: BinaryHeap::new(),
@@ -196,6 +202,12 @@ impl Sim<'_> {
         let nodes = std::mem::take(&mut self.held[id as usize]);
         self.free.give(&nodes);
         self.limits.remove(&(self.limit_of[id as usize], id));
+        for at in &nodes {
+            let on = &mut self.on[at.node as usize];
+            on.retain(|&other| other != id);
+            let last = on.iter().map(|&other| self.limit_of[other as usize]).max();
+            self.until[at.node as usize] = last.map_or(0, quarters);
+        }
         self.observer.ended(now, &self.jobs[id as usize], &nodes);
     }
 
@@ -206,8 +218,11 @@ impl Sim<'_> {
         let room = Room {
             free: &self.free.sets,
             kept,
+            until: &self.until,
         };
-        let nodes = self.policy.place(room, ask(job), patient);
+        let until = quarters(now + job.limit);
+        let timed = Ask { until, ..ask(job) };
+        let nodes = self.policy.place(room, timed, patient);
         if nodes.is_none() && patient {
             return Ok(false);
         }
@@ -223,6 +238,11 @@ impl Sim<'_> {
         self.ends.push(Reverse((now + job.run, id)));
         self.limit_of[id as usize] = now + job.limit;
         self.limits.insert((now + job.limit, id));
+        for at in &nodes {
+            self.on[at.node as usize].push(id);
+            let last = &mut self.until[at.node as usize];
+            *last = (*last).max(until);
+        }
         self.held[id as usize] = nodes;
         Ok(true)
     }
@@ -274,11 +294,18 @@ impl Sim<'_> {
             at = Some(end);
             later.give(&self.held[id as usize]);
         }
+        let moment = at?;
+        // Of nodes that are whole by then the planner asks no end.
         let room = Room {
             free: &later.sets,
             kept: &[],
+            until: &self.until,
         };
-        let nodes = self.policy.place(room, ask(job), false)?;
+        let timed = Ask {
+            until: quarters(moment + job.limit),
+            ..ask(job)
+        };
+        let nodes = self.policy.place(room, timed, false)?;
         Some((at?, nodes))
     }
 
@@ -286,6 +313,7 @@ impl Sim<'_> {
         let least = Ask {
             nodes: 1,
             per_node: 1,
+            until: 0,
         };
         let Some(&id) = self.waiting.get(head) else {
             return Ok(());

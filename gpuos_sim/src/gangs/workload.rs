@@ -47,6 +47,8 @@ pub struct Scale {
     pub gang_scale: u32,
     /// The most GPUs of one job.
     pub most_gpus: u32,
+    /// Time limits are so many times what the trace's durations suggest; 1 = the next usual one.
+    pub limit_factor: u32,
     /// Seed of everything random.
     pub seed: u64,
 }
@@ -162,7 +164,7 @@ pub fn build(trace: &[TraceJob], site: &Site, scale: &Scale) -> Result<Workload,
                     Job {
                         submit: 0,
                         run,
-                        limit: limit(job.run) + before,
+                        limit: job.limit + before,
                         counted: false,
                         ..*job
                     },
@@ -211,7 +213,7 @@ fn shape(job: &TraceJob, site: &Site, scale: &Scale) -> Option<Job> {
     Some(Job {
         submit: 0,
         run: job.run,
-        limit: limit(job.run),
+        limit: limit(job.run) * i64::from(scale.limit_factor.max(1)),
         nodes,
         per_node: gpus.div_ceil(nodes),
         counted: false,
