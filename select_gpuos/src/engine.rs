@@ -17,7 +17,7 @@ use crate::call::{Call, Mode};
 use crate::cluster;
 use crate::ends;
 use crate::ledger::{Held, Ledger};
-use crate::mix::Mix;
+use crate::mix::{Mix, Spare};
 use crate::neighbours::Neighbours;
 use crate::note::Pending;
 use crate::policy::Standing;
@@ -184,7 +184,10 @@ pub fn job_test(call: &Call) -> c_int {
                 true => Some(-1),
                 false => engine.decide(call),
             };
-            engine.mix_works();
+            engine.mix_works(match answer {
+                Some(code) if code != 0 => Spare::Refused,
+                _ => Spare::Asked,
+            });
         }
     });
     let mut code = answer.unwrap_or_else(|| call.forward());
@@ -224,6 +227,7 @@ pub fn job_ends(job: *mut c_void) {
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
                 }
+                engine.mix_works(Spare::End);
             }
         }
     });

@@ -2,7 +2,7 @@
 //!
 //! A job counts once: when it is decided for the first time, or when it is seen to run, as after a
 //! restart of slurmctld. What is counted outlives a reconfiguration; the values that follow are
-//! computed in pieces, some after each call, and recorded when they come into use.
+//! computed in pieces, where there is time for some, and recorded when they come into use.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,34 @@ use crate::request::Wanted;
 
 /// Jobs that are remembered as counted, before those that are gone are looked for.
 const REMEMBERED: usize = 1 << 16;
-/// Work after a call: entries of a table times classes of the mix, some 50 microseconds.
+/// Most work at a time: entries of a table times classes of the mix, some 50 microseconds.
 const WORK: usize = 16_000;
+/// From so many nodes on a call takes so long that this work does not show in it.
+const MANY: usize = 512;
 /// What an entry takes beside the classes, in classes.
 const ENTRY: usize = 16;
+
+/// When there is time for the values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spare {
+    /// A call for which cons_tres was, or will be, asked: on small clusters stock Slurm would be as quick.
+    Asked,
+    /// A call that was refused without asking cons_tres, which saved more than this takes.
+    Refused,
+    /// A job has ended.
+    End,
+}
+
+impl Spare {
+    fn work(self, nodes: usize) -> usize {
+        match self {
+            _ if nodes >= MANY => WORK,
+            Spare::Asked => 0,
+            Spare::Refused => WORK / 2,
+            Spare::End => WORK / 4,
+        }
+    }
+}
 
 /// What is known of the jobs that come.
 #[derive(Default)]
@@ -93,16 +117,20 @@ impl Engine {
         mix.seen.insert(job)
     }
 
-    /// After a call: goes on with the values, a little.
-    pub(crate) fn mix_works(&mut self) {
+    /// After a call: goes on with the values, a little, as far as there is time.
+    pub(crate) fn mix_works(&mut self, spare: Spare) {
+        let work = spare.work(self.table.len());
         let Some(planner) = &mut self.planner else {
             return;
         };
+        if work == 0 {
+            return;
+        }
         if planner.has_work() {
             let classes = planner
                 .learning()
                 .map_or(0, |expected| expected.classes.len());
-            if planner.work(WORK / (classes + ENTRY))
+            if planner.work(work / (classes + ENTRY))
                 && let Some(expected) = planner.learned()
             {
                 self.records.learned(expected);
