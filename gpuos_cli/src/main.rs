@@ -8,6 +8,7 @@ mod figures;
 mod lab;
 mod layout;
 mod matrix;
+mod mix;
 mod network;
 mod pages;
 mod plan;

@@ -11,7 +11,9 @@ use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
+use crate::mix::Mix;
 use crate::network::{self, Network};
+use crate::replay::recording;
 use crate::reply::Reply;
 use crate::smaller::{changes, forecast};
 use crate::table::count;
@@ -25,6 +27,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let jobs = slurm::jobs(machine)?;
     let mut state = wanted.state(&site, &jobs);
     let mut planner = Planner::new(site.cluster.clone());
+    let recording = recording(machine, &site.running.directory()).ok();
+    let mix = Mix::tell(&mut planner, recording.as_ref(), &site, &jobs);
     let objectives = args
         .objectives
         .or(policy.objectives_for(&partition, &args.qos));
@@ -68,6 +72,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             let worths = wish.map(|wish| Worths::of(&mut planner, &site, wish, asked, &choice));
             let beside = (network.as_ref(), worths.as_ref());
             let mut reply = fits(&site, &wanted, &choice, &state, beside);
+            reply.text += &mix.text(&wanted.request);
+            reply.json["mix"] = mix.json();
             kept(&neighbours, &mut reply);
             return Ok(reply);
         }
@@ -100,6 +106,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         "wait": figures::wait_json(&wait),
         "changes": changes.iter().map(|c| c.json(&site)).collect::<Vec<_>>(),
         "forecast": later.map(|f| f.json(&site)),
+        "mix": mix.json(),
         "notes": site.notes,
     });
     let mut reply = Reply {

@@ -7,7 +7,6 @@
 use std::collections::HashSet;
 
 use gpuos_core::frag::{Learner, Share};
-use gpuos_core::plan::{GpuShape, Planner, Request};
 use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::log;
 
@@ -70,22 +69,10 @@ impl Engine {
         let Some(planner) = &self.planner else {
             return;
         };
-        let request = &wanted.request;
-        let (gpus, nodes) = share(request, wanted.nodes, planner);
-        let mut types = 0u64;
-        // The nodes that have GPUs of the type asked for.
-        let states = self.snapshot.states.iter().enumerate().filter(|_| typed);
-        for (node, _) in states.filter(|(_, state)| !state.present.is_empty()) {
-            let number = planner.type_number(node as u32).unwrap_or(0) as u32;
-            types |= 1u64.checked_shl(number).unwrap_or(0);
-        }
-        let cpus = request.cpus_per_gpu.saturating_mul(gpus);
-        let share = Share {
-            gpus: gpus.min(255) as u8,
-            cpus: cpus.max(request.cpus_per_node),
-            memory_gib: request.memory_mib_per_node.div_ceil(1024).min(1 << 20) as u32,
-            types,
-        };
+        let states = self.snapshot.states.iter().zip(0..).filter(|_| typed);
+        let named = states.filter(|(state, _)| !state.present.is_empty());
+        let named = named.map(|(_, node)| node);
+        let (share, nodes) = planner.share(&wanted.request, wanted.nodes, named);
         self.mix.learner.arrives(share, nodes);
     }
 
@@ -157,18 +144,4 @@ impl Engine {
             planner.learn(self.mix.learner.expected(sizes));
         }
     }
-}
-
-/// GPUs that a job takes of one node, and of how many nodes.
-fn share(request: &Request, nodes: u32, planner: &Planner) -> (u32, u32) {
-    let all = match request.gpus {
-        GpuShape::PerNode(gpus) | GpuShape::PerSocket(gpus) => return (gpus, nodes),
-        GpuShape::Total(gpus) => gpus,
-        GpuShape::PerTask { per_task, tasks } => per_task.saturating_mul(tasks),
-    };
-    let types = planner.cluster().nodes.iter();
-    let types = types.filter_map(|node| node.node_type.as_ref());
-    let most = types.map(|of| of.gpus as u32).max().unwrap_or(1).max(1);
-    let nodes = all.div_ceil(most).max(request.min_nodes).max(1);
-    (all.div_ceil(nodes), nodes)
 }

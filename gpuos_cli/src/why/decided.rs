@@ -2,19 +2,31 @@
 
 use gpuos_core::explain::level_reached;
 use gpuos_core::model::Cluster;
-use gpuos_core::plan::{Choice, Wait};
+use gpuos_core::plan::{Choice, Criterion, Wait};
 use gpuos_core::record::{Outcome, Purpose, Recording, Step};
 use gpuos_host::slurm::Job;
 use serde_json::{Value, json};
 
 use crate::figures::{choice_json, wait_json};
+use crate::mix;
 use crate::table::{Table, count, utc};
 
 /// The best places that are shown.
 const SHOWN: u32 = 4;
 
-/// The last decision on a job, as text and as JSON; an empty text and null when none is recorded.
-pub fn last(recording: Option<&Recording>, job: &Job) -> (String, Value) {
+/// The last decision on a job.
+#[derive(Default)]
+pub struct Decided {
+    /// Empty when none is recorded.
+    pub text: String,
+    /// The same; null when none is recorded.
+    pub json: Value,
+    /// A sentence, where the mix of jobs told the place from the next best one.
+    pub mix: Option<String>,
+}
+
+/// The last decision on a job that is recorded.
+pub fn last(recording: Option<&Recording>, job: &Job) -> Decided {
     let mut found = None;
     if let Some(recording) = recording {
         recording.replay(&mut |step| {
@@ -29,10 +41,10 @@ pub fn last(recording: Option<&Recording>, job: &Job) -> (String, Value) {
             }
         });
     }
-    found.unwrap_or((String::new(), Value::Null))
+    found.unwrap_or_default()
 }
 
-fn told(step: Step<'_>) -> (String, Value) {
+fn told(step: Step<'_>) -> Decided {
     let Step {
         asked,
         planner,
@@ -71,15 +83,27 @@ fn told(step: Step<'_>) -> (String, Value) {
     } else {
         text.push('\n');
     }
+    let by_mix = matches!(&again, Ok(choice) if choice.decided == Criterion::Mix);
+    let learned = planner.learned().filter(|_| by_mix);
     let json = json!({
         "at": at,
         "offered_nodes": offered,
         "nodes_with_free_gpus": with_free,
         "choice": asked.skip + 1,
+        "mix": learned.map(mix::sizes_json),
         "wait": again.err().as_ref().map(|wait: &Wait| wait_json(wait)),
         "best": best.iter().map(|choice| choice_json(choice, cluster)).collect::<Vec<_>>(),
     });
-    (text, json)
+    Decided {
+        text,
+        json,
+        mix: learned.map(|mix| {
+            format!(
+                "Of places with equal links it took the one that the mix of jobs ({}) will miss least.",
+                mix::sizes(mix)
+            )
+        }),
+    }
 }
 
 fn table(best: &[Choice], chosen: usize, cluster: &Cluster) -> String {

@@ -10,6 +10,7 @@ use std::path::Path;
 use anyhow::Result;
 use gpuos_core::explain::Note;
 use gpuos_core::options::JobOptions;
+use gpuos_core::record::Recording;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, Site, options_in_script, options_in_words};
 use serde_json::{Value, json};
@@ -55,7 +56,11 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     let mut answers = Vec::new();
     let mut yes = false;
     for job in mine {
-        let answer = answer(machine, &site, &jobs, job);
+        let mut answer = answer(machine, &site, &jobs, recording.as_ref(), job);
+        let decided = decided::last(recording.as_ref(), job);
+        if let (Some(mix), true) = (&decided.mix, job.is_running()) {
+            answer.sentence += &format!(" {mix}");
+        }
         if !text.is_empty() {
             text.push('\n');
         }
@@ -64,9 +69,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             text += &format!("\n{}", answer.details);
         }
         yes |= answer.yes;
-        let (told, decision) = decided::last(recording.as_ref(), job);
-        if !told.is_empty() {
-            text += &format!("\n{told}");
+        if !decided.text.is_empty() {
+            text += &format!("\n{}", decided.text);
         }
         let mut fields = json!({
             "job": job.label,
@@ -76,7 +80,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             "state": job.state,
             "reason": job.reason,
             "sentence": answer.sentence,
-            "decision": decision,
+            "decision": decided.json,
         });
         if let (Value::Object(all), Value::Object(more)) = (&mut fields, answer.json) {
             all.extend(more);
@@ -103,11 +107,17 @@ fn is_meant(job: &Job, label: &str) -> bool {
             .is_some_and(|rest| rest.starts_with(['_', '+']))
 }
 
-fn answer(machine: &dyn Machine, site: &Site, jobs: &[Job], job: &Job) -> Answer {
+fn answer(
+    machine: &dyn Machine,
+    site: &Site,
+    jobs: &[Job],
+    recording: Option<&Recording>,
+    job: &Job,
+) -> Answer {
     if job.is_running() {
         running::explain(site, job)
     } else if job.is_pending() {
-        pending::explain(site, jobs, job, &options(machine, job))
+        pending::explain(site, (jobs, recording), job, &options(machine, job))
     } else {
         let ended = if job.end.is_empty() {
             String::new()

@@ -4,17 +4,24 @@ use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::{JobOptions, topology_text};
 use gpuos_core::plan::Planner;
+use gpuos_core::record::Recording;
 use gpuos_host::slurm::Job;
 use gpuos_host::{Asker, JobRequest, Neighbours, Site};
 use serde_json::{Value, json};
 
 use super::{Answer, reason};
 use crate::figures;
+use crate::mix::Mix;
 use crate::plan::have;
 use crate::smaller::{changes, forecast};
 use crate::table::count;
 
-pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> Answer {
+pub fn explain(
+    site: &Site,
+    (jobs, recording): (&[Job], Option<&Recording>),
+    job: &Job,
+    options: &JobOptions,
+) -> Answer {
     if let Some(sentence) = reason::plain(job) {
         return Answer {
             sentence,
@@ -71,6 +78,7 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
     let asker = Asker::of_job(job, options);
     let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);
     let mut planner = Planner::new(site.cluster.clone());
+    let mix = Mix::tell(&mut planner, recording, site, jobs);
     let now = planner.plan(&state, &wanted.request, 0).cloned();
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
     let mut details = asked + &neighbours.text();
@@ -95,10 +103,12 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
                 sentence(&choice, &wanted.request, &site.cluster)
             );
             details += &format!("\n{}", figures::table(&choice, &site.cluster));
+            details += &mix.text(&wanted.request);
             details += &slurms_estimate(job);
             let json = json!({
                 "cause": "priority",
                 "place": figures::choice_json(&choice, &site.cluster),
+                "mix": mix.json(),
                 "slurm_estimate": estimate_json(job),
             });
             Answer {
@@ -138,6 +148,7 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job, options: &JobOptions) -> An
                 "wait": figures::wait_json(&wait),
                 "changes": changes.iter().map(|c| c.json(site)).collect::<Vec<_>>(),
                 "forecast": later.map(|f| f.json(site)),
+                "mix": mix.json(),
                 "slurm_estimate": estimate_json(job),
             });
             Answer {

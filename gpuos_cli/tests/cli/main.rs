@@ -3,6 +3,7 @@
 
 mod defrag;
 mod doctor;
+mod mix;
 mod plan;
 mod replay;
 mod schemas;

@@ -3,8 +3,9 @@
 use super::Planner;
 use super::gpus::GpuTable;
 use super::kinds::Kinds;
+use super::types::{GpuShape, Request};
 use super::values::Building;
-use crate::frag::Expected;
+use crate::frag::{Expected, Share};
 
 impl Planner {
     /// Begins to compute what idle nodes are worth to this mix. [`Planner::work`] goes on with it;
@@ -52,6 +53,36 @@ impl Planner {
     pub fn unlearn(&mut self) {
         self.values = None;
         self.building = None;
+    }
+
+    /// What a request counts as in the mix: its share of one node, and of how many nodes. `named`
+    /// are the nodes with GPUs of the type that it names; none when it names no type.
+    pub fn share(
+        &self,
+        request: &Request,
+        nodes: u32,
+        named: impl Iterator<Item = u32>,
+    ) -> (Share, u32) {
+        let spread = |gpus: u32| {
+            let most = self.tables.iter().map(|table| table.gpus as u32).max();
+            let nodes = gpus.div_ceil(most.unwrap_or(1).max(1));
+            let nodes = nodes.max(request.min_nodes).max(1);
+            (gpus.div_ceil(nodes), nodes)
+        };
+        let (gpus, nodes) = match request.gpus {
+            GpuShape::PerNode(gpus) | GpuShape::PerSocket(gpus) => (gpus, nodes),
+            GpuShape::Total(gpus) => spread(gpus),
+            GpuShape::PerTask { per_task, tasks } => spread(per_task.saturating_mul(tasks)),
+        };
+        let bit = |node| 1u64.checked_shl(self.type_number(node).unwrap_or(0) as u32);
+        let cpus = request.cpus_per_gpu.saturating_mul(gpus);
+        let share = Share {
+            gpus: gpus.min(255) as u8,
+            cpus: cpus.max(request.cpus_per_node),
+            memory_gib: request.memory_mib_per_node.div_ceil(1024).min(1 << 20) as u32,
+            types: named.fold(0, |all, node| all | bit(node).unwrap_or(0)),
+        };
+        (share, nodes)
     }
 
     /// Number of a node's type, in the order of their first nodes; `None` for a node without GPUs.

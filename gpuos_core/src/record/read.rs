@@ -7,6 +7,7 @@ use super::event::Event;
 use super::model::Model;
 use super::ring::{FRAME, MADE_BY, MAGIC, SEGMENT_HEAD, Sizes, VERSION, seed};
 use super::{FORMAT, MODELS, SEGMENTS};
+use crate::frag::Expected;
 use crate::model::Cluster;
 
 /// Why bytes are no recording that this gpuos reads.
@@ -63,6 +64,21 @@ pub struct Recording {
     pub clusters: Vec<Cluster>,
     /// Segments, oldest first.
     pub segments: Vec<Segment>,
+}
+
+impl Recording {
+    /// The cluster that the last decisions were made for, and the mix that they went by, if one
+    /// was learned; `None` when that cluster is not kept.
+    pub fn latest(&self) -> Option<(&Cluster, Option<&Expected>)> {
+        let last = self.segments.last()?;
+        let mut newest = last.events.iter().rev();
+        // A segment begins with the mix, if there is one.
+        let learned = newest.find_map(|event| match event {
+            Event::Learned(expected) => Some(&**expected),
+            _ => None,
+        });
+        Some((self.clusters.get(last.cluster?)?, learned))
+    }
 }
 
 /// Reads a ring, also while it is being written: what is half written or half overwritten is left
