@@ -5,6 +5,7 @@ mod plan_support;
 
 use std::sync::Arc;
 
+use gpuos_core::frag::Expected;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::{Cluster, Link, NO_DOMAIN, NodeType};
 use gpuos_core::plan::{Criterion, GpuShape, NodeState, Placement, Planner, Request};
@@ -121,6 +122,17 @@ fn values(gpus: usize, salt: u32) -> Vec<u32> {
     (0..1u32 << gpus).map(value).collect()
 }
 
+/// The same on nodes as small as those of the states here: the tables grow with the CPUs.
+fn few_cpus(mut mix: Expected) -> Expected {
+    for (share, _) in &mut mix.classes {
+        share.cpus %= 8;
+    }
+    for node in &mut mix.nodes {
+        node.0 = 12;
+    }
+    mix
+}
+
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -155,14 +167,20 @@ proptest! {
             // Values may come at any time.
             if let Some(salt) = learned.filter(|_| step > 0) {
                 let salt = salt.wrapping_add(step as u32 / 3);
+                let seen: std::collections::BTreeSet<usize> = nodes.iter().map(|n| n.0).collect();
                 for planner in [&mut planner, &mut fresh] {
-                    let seen: std::collections::BTreeSet<usize> = nodes.iter().map(|n| n.0).collect();
                     for number in 0..seen.len() {
                         let gpus = nth_kind(&nodes, number).gpus;
                         planner.set_mask_values(number, &values(gpus, salt)).unwrap();
                     }
-                    planner.learn(mix(salt, seen.len()));
-                    prop_assert!(planner.work(usize::MAX));
+                }
+                // The values are the costly part: the one planner keeps them until the mix changes.
+                let expected = few_cpus(mix(salt, seen.len()));
+                for planner in [&mut planner, &mut fresh] {
+                    if planner.learned() != Some(&expected) {
+                        planner.learn(expected.clone());
+                        prop_assert!(planner.work(usize::MAX));
+                    }
                 }
             }
             let mut offered = states.clone();

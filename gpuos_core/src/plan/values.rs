@@ -23,7 +23,7 @@ use crate::frag::{Expected, WEIGHTS};
 use crate::gpuset::GpuSet;
 
 /// Draws after which it ends, in the mean. 32 and 128 give the same figures on openb within
-/// their spread; without an end sizes that come rarely fill everything, and 0.4 points are lost.
+/// their spread; without an end sizes that come rarely fill everything, and 0.2 points are lost.
 const HORIZON: u64 = 64;
 /// What room counts beside the fill, in percent.
 const ROOM_PERCENT: u64 = 50;
@@ -31,7 +31,7 @@ const ROOM_PERCENT: u64 = 50;
 const STEP: u32 = 100;
 /// Losses are told apart up to so many steps.
 pub const STEPS: usize = 128;
-/// Steps of CPUs and of memory of a node. 32 of memory were worse by 0.1 points.
+/// Steps of CPUs and of memory of a node. 32 of memory were worse by 0.05 points.
 const CPU_STEPS: u32 = 128;
 const MEMORY_STEPS: u64 = 64;
 /// Classes that are looked at.
