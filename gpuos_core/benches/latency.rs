@@ -81,8 +81,12 @@ fn measure(
     (Times(times), placed, allocations)
 }
 
-fn table(nodes: u32, levels: usize, fill: Fill, runs: usize) {
-    println!("\n{nodes} nodes of 8 GPUs, {levels} levels, {fill:?}");
+fn table(nodes: u32, levels: usize, fill: Fill, runs: usize, learned: bool) {
+    let by = match learned {
+        true => ", a learned mix",
+        false => "",
+    };
+    println!("\n{nodes} nodes of 8 GPUs, {levels} levels, {fill:?}{by}");
     println!(
         "  {:<32} {:>8} {:>8} {:>9} {:>8} {:>8}  placed allocations",
         "microseconds", "p50", "p99", "p99.9", "cold p50", "p99"
@@ -91,6 +95,9 @@ fn table(nodes: u32, levels: usize, fill: Fill, runs: usize) {
     let mut other = vec![0u64; 4 << 20];
     let mut random = Random(7);
     let mut planner = load::planner(load::levels(pairs(), nodes, levels), fill, &mut random);
+    if learned {
+        load::learn(&mut planner);
+    }
     for (name, request) in load::requests() {
         let (warm, placed, allocations) = measure(&mut planner, &request, fill, runs, None);
         let (cold, _, more) = measure(&mut planner, &request, fill, 200, Some(&mut other));
@@ -137,10 +144,13 @@ fn waiting(jobs: usize) -> Vec<Request> {
         .collect()
 }
 
-fn pass(nodes: u32) {
+fn pass(nodes: u32, learned: bool) {
     let fill = Fill::Percent(99);
     let cluster = load::levels(nvswitch(), nodes, 2);
     let mut planner = load::planner(cluster, fill, &mut Random(5));
+    if learned {
+        load::learn(&mut planner);
+    }
     let jobs = waiting(10_000);
     let mut runs: Vec<(Duration, usize)> = (0..9)
         .map(|_| {
@@ -153,9 +163,46 @@ fn pass(nodes: u32) {
     runs.sort_unstable();
     let (time, fitting) = runs[runs.len() / 2];
     println!(
-        "a pass over {} waiting jobs on {nodes} nodes, 99 % full: {:.1} ms ({fitting} fit now)",
+        "a pass over {} waiting jobs on {nodes} nodes, 99 % full{}: {:.1} ms ({fitting} fit now)",
         jobs.len(),
+        if learned { ", a learned mix" } else { "" },
         time.as_secs_f64() * 1000.0
+    );
+}
+
+/// How long a piece of the work takes that is done after calls of the scheduler: as many entries as
+/// select_gpuos does at a time.
+fn pieces() {
+    let mut planner = load::planner(
+        load::levels(pairs(), 1_250, 2),
+        Fill::Percent(90),
+        &mut Random(3),
+    );
+    let entries = 16_000 / (load::mix().classes.len() + 16);
+    let start = Instant::now();
+    planner.learn(load::mix());
+    let begun = start.elapsed();
+    let mut times = Vec::new();
+    while planner.has_work() {
+        let start = Instant::now();
+        black_box(planner.work(entries));
+        times.push(start.elapsed());
+    }
+    let all = times.iter().sum::<Duration>();
+    let pieces = times.len();
+    let last = times.last().copied().unwrap_or_default();
+    times.sort_unstable();
+    let times = Times(times);
+    println!(
+        "a mix of {} classes: begun in {:.0} us, {pieces} pieces of {entries} entries, {:.1} ms in all; a piece: \
+         p50 {:.1}, p99 {:.1}, most {:.1} us; the last, which brings it into use: {:.1} us",
+        load::mix().classes.len(),
+        begun.as_secs_f64() * 1e6,
+        all.as_secs_f64() * 1e3,
+        times.us(500),
+        times.us(990),
+        times.us(1000),
+        last.as_secs_f64() * 1e6,
     );
 }
 
@@ -275,15 +322,19 @@ fn main() {
             Fill::Percent(99),
             Fill::Fragmented,
         ] {
-            table(nodes, levels, fill, 5_000);
+            table(nodes, levels, fill, 5_000, false);
+            table(nodes, levels, fill, 5_000, true);
         }
     }
     for levels in [1, 4] {
-        table(1_250, levels, Fill::Percent(90), 5_000);
+        table(1_250, levels, Fill::Percent(90), 5_000, false);
     }
     println!();
-    pass(1_250);
-    pass(12_500);
+    for nodes in [1_250, 12_500] {
+        pass(nodes, false);
+        pass(nodes, true);
+    }
+    pieces();
     let rows = series(5_000);
     print!("\n{}", csv(&rows));
     if let Some(folder) = folder {

@@ -11,8 +11,9 @@ use std::hint::black_box;
 use gpuos_core::plan::{Planner, Request};
 use load::{Fill, Random};
 
-/// Name, number of nodes, how full they are, and the name of the request.
-const DECISIONS: [(&str, u32, Fill, &str); 8] = [
+/// Name, number of nodes, how full they are, and the name of the request. Where the name ends in `-mix`
+/// a mix of jobs was learned.
+const DECISIONS: [(&str, u32, Fill, &str); 9] = [
     ("one-gpu-idle", 1250, Fill::Percent(0), "1 GPU"),
     ("one-gpu-full", 1250, Fill::Percent(90), "1 GPU"),
     ("four-gpus-fragmented", 1250, Fill::Fragmented, "4 GPUs"),
@@ -31,6 +32,7 @@ const DECISIONS: [(&str, u32, Fill, &str); 8] = [
         Fill::Percent(99),
         "512 GPUs, 64 x 8",
     ),
+    ("one-gpu-full-mix", 1250, Fill::Percent(90), "1 GPU"),
 ];
 
 #[inline(never)]
@@ -52,6 +54,9 @@ fn main() {
         }
         let cluster = load::levels(load::support::pairs(), nodes, 2);
         let mut planner = load::planner(cluster, fill, &mut Random(42));
+        if name.ends_with("-mix") {
+            load::learn(&mut planner);
+        }
         for (named, request) in load::requests().iter().filter(|r| r.0 == request) {
             black_box(planner.decide(request, None, 0)).ok();
             measured(&mut planner, request);

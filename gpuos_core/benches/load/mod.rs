@@ -2,6 +2,7 @@
 //! Everything is the same in every run.
 #![allow(dead_code, reason = "each program uses its part")]
 
+use gpuos_core::frag::{Expected, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::{Cluster, NodeType};
 use gpuos_core::plan::{GpuShape, Planner, Request};
@@ -73,6 +74,31 @@ pub fn planner(cluster: Cluster, fill: Fill, random: &mut Random) -> Planner {
         planner.update(node as u32, state);
     }
     planner
+}
+
+/// The mix of jobs that is learned: by GPUs, 40 % jobs of 1, 10 of 2, 20 of 4 and 30 of 8, each with 4,
+/// 6 or 8 CPUs a GPU and 0, 32 or 64 GiB, on nodes of 64 CPUs and 1 TiB.
+pub fn mix() -> Expected {
+    let classes = [(1, 40), (2, 10), (4, 20), (8, 30)].into_iter();
+    let classes = classes.flat_map(|(gpus, weight)| {
+        let share = move |nth: u32| Share {
+            gpus,
+            cpus: u32::from(gpus) * (4 + nth % 3 * 2),
+            memory_gib: nth / 3 * 32,
+            types: 0,
+        };
+        (0..9).map(move |nth| (share(nth), weight))
+    });
+    Expected {
+        classes: classes.collect(),
+        nodes: vec![(64, 1 << 20)],
+    }
+}
+
+/// Tells a planner the mix.
+pub fn learn(planner: &mut Planner) {
+    planner.learn(mix());
+    planner.work(usize::MAX);
 }
 
 /// One event: a node's free GPUs are drawn anew.
