@@ -1,7 +1,8 @@
 //! How long a decision takes, as a histogram: p50 and p99, warm and cold, with the allocations
 //! counted; then a pass over 10,000 waiting jobs, and the cost against the size of the cluster.
 //!
-//! `cargo bench -p gpuos_core --bench latency [-- FOLDER]`. With a folder the series of sizes is
+//! `cargo bench -p gpuos_core --bench latency [-- FOLDER]`; with `-- --learned` only what a learned
+//! mix of jobs matters to. With a folder the series of sizes is
 //! written there as `placement-speed.csv` and `placement-speed.svg`. Figures are of the machine
 //! that it runs on; nothing is asserted about them but that no decision allocates. A decision
 //! during which the kernel gave the processor to another program is asked again and not counted.
@@ -14,8 +15,10 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use gpuos_core::frag::{Expected, Share};
+use gpuos_core::model::NodeType;
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
-use load::support::{nvswitch, pairs, request, wish};
+use load::support::{irregular, nvswitch, pairs, request, wish};
 use load::{Fill, Random};
 
 /// Durations of one kind of decision, sorted.
@@ -98,7 +101,10 @@ fn table(nodes: u32, levels: usize, fill: Fill, runs: usize, learned: bool) {
     if learned {
         load::learn(&mut planner);
     }
-    for (name, request) in load::requests() {
+    // A mix matters to jobs on one node.
+    let mut requests = load::requests();
+    requests.retain(|(_, of)| !learned || (of.max_nodes == 1 && of.topology.is_none()));
+    for (name, request) in requests {
         let (warm, placed, allocations) = measure(&mut planner, &request, fill, runs, None);
         let (cold, _, more) = measure(&mut planner, &request, fill, 200, Some(&mut other));
         println!(
@@ -171,38 +177,63 @@ fn pass(nodes: u32, learned: bool) {
 }
 
 /// How long a piece of the work takes that is done after calls of the scheduler: as many entries as
-/// select_gpuos does at a time.
-fn pieces() {
-    let mut planner = load::planner(
-        load::levels(pairs(), 1_250, 2),
-        Fill::Percent(90),
-        &mut Random(3),
-    );
-    let entries = 16_000 / (load::mix().classes.len() + 16);
-    let start = Instant::now();
-    planner.learn(load::mix());
-    let begun = start.elapsed();
+/// select_gpuos does at a time. Pieces during which the processor was taken away are not counted.
+fn pieces(name: &str, of: NodeType, mix: Expected) {
+    let cluster = load::levels(of, 1_250, 2);
+    let mut planner = load::planner(cluster, Fill::Percent(90), &mut Random(3));
+    let classes = mix.classes.len();
+    let entries = 16_000 / (classes + 16);
+    planner.learn(mix);
     let mut times = Vec::new();
     while planner.has_work() {
+        let quiet = interruptions();
         let start = Instant::now();
         black_box(planner.work(entries));
-        times.push(start.elapsed());
+        let time = start.elapsed();
+        if interruptions() == quiet {
+            times.push(time);
+        }
     }
-    let all = times.iter().sum::<Duration>();
-    let pieces = times.len();
-    let last = times.last().copied().unwrap_or_default();
     times.sort_unstable();
+    let pieces = times.len();
     let times = Times(times);
     println!(
-        "a mix of {} classes: begun in {:.0} us, {pieces} pieces of {entries} entries, {:.1} ms in all; a piece: \
-         p50 {:.1}, p99 {:.1}, most {:.1} us; the last, which brings it into use: {:.1} us",
-        load::mix().classes.len(),
-        begun.as_secs_f64() * 1e6,
-        all.as_secs_f64() * 1e3,
+        "a mix of {classes} classes on {name}: {pieces} pieces of {entries} entries, us: p50 {:.1}, p99 {:.1}, most {:.1}",
         times.us(500),
         times.us(990),
         times.us(1000),
-        last.as_secs_f64() * 1e6,
+    );
+}
+
+/// Jobs on one node in more forms than the planner keeps figures of, in turns.
+fn forms(nodes: u32, fill: Fill) {
+    let mut planner = load::planner(load::levels(pairs(), nodes, 3), fill, &mut Random(5));
+    load::learn(&mut planner);
+    let forms: Vec<Request> = (0..24u32)
+        .map(|nth| Request {
+            cpus_per_node: nth,
+            ..request(1, GpuShape::PerNode(1 + nth % 4))
+        })
+        .collect();
+    let mut random = Random(17);
+    let mut times = Vec::new();
+    while times.len() < 2_000 {
+        load::event(&mut planner, fill, &mut random);
+        let request = &forms[times.len() % forms.len()];
+        let quiet = interruptions();
+        let start = Instant::now();
+        black_box(planner.decide(request, None, 0)).ok();
+        let time = start.elapsed();
+        if interruptions() == quiet {
+            times.push(time);
+        }
+    }
+    times.sort_unstable();
+    let times = Times(times);
+    println!(
+        "24 forms of jobs in turns on {nodes} nodes, {fill:?}, a learned mix, us: p50 {:.1}, p99 {:.1}",
+        times.us(500),
+        times.us(990),
     );
 }
 
@@ -313,6 +344,7 @@ fn svg(rows: &[Row]) -> String {
 
 fn main() {
     // Cargo adds flags of its own.
+    let only_learned = std::env::args().any(|arg| arg == "--learned");
     let folder = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
     for (nodes, levels) in [(1_250, 2), (12_500, 3)] {
         for fill in [
@@ -322,11 +354,13 @@ fn main() {
             Fill::Percent(99),
             Fill::Fragmented,
         ] {
-            table(nodes, levels, fill, 5_000, false);
+            if !only_learned {
+                table(nodes, levels, fill, 5_000, false);
+            }
             table(nodes, levels, fill, 5_000, true);
         }
     }
-    for levels in [1, 4] {
+    for levels in [1, 4].into_iter().filter(|_| !only_learned) {
         table(1_250, levels, Fill::Percent(90), 5_000, false);
     }
     println!();
@@ -334,7 +368,32 @@ fn main() {
         pass(nodes, false);
         pass(nodes, true);
     }
-    pieces();
+    for nodes in [1_250, 12_500] {
+        forms(nodes, Fill::Percent(50));
+        forms(nodes, Fill::Fragmented);
+    }
+    pieces("pairs", pairs(), load::mix());
+    let many = || {
+        let mut mix = load::mix();
+        let more = mix.classes.clone().into_iter().cycle().zip(0..60);
+        let more = more.map(|((share, weight), nth)| {
+            let memory_gib = 100 + nth;
+            (
+                Share {
+                    memory_gib,
+                    ..share
+                },
+                weight,
+            )
+        });
+        mix.classes.extend(more.collect::<Vec<_>>());
+        mix
+    };
+    pieces("pairs", pairs(), many());
+    pieces("an irregular type", irregular(), many());
+    if only_learned {
+        return;
+    }
     let rows = series(5_000);
     print!("\n{}", csv(&rows));
     if let Some(folder) = folder {
