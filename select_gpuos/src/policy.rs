@@ -132,25 +132,27 @@ impl Engine {
 
     /// Learns from the end of a job, what its note says of its place included.
     pub(crate) fn learn(&mut self, job: Job<'_>) {
+        // Others teach nothing, so their notes need not be read.
+        if !job.completed() || job.run_seconds() == 0 {
+            return;
+        }
         let Some(note) = job.system_comment().and_then(Note::parse) else {
             return;
         };
         let gpus: usize = note.gpus.iter().map(|one| one.gpus.len()).sum();
-        if job.completed() {
-            let seconds = job.run_seconds();
-            log::debug(&format!(
-                "job {}: {seconds} s, remembered as a run of {}",
-                job.id(),
-                job.name()
-            ));
-        }
+        let seconds = job.run_seconds();
+        log::debug(&format!(
+            "job {}: {seconds} s, remembered as a run of {}",
+            job.id(),
+            job.name()
+        ));
         self.standing.history.note(&End {
             user: &job.user().to_string(),
             name: job.name(),
             gpus: gpus as u32,
-            seconds: job.run_seconds(),
+            seconds,
             bus: (note.bus_gbps * 100.0) as u32,
-            completed: job.completed(),
+            completed: true,
         });
     }
 }
