@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::Duration;
 
 use gpuos_lab::{LabSpec, Suite};
 use gpuos_tests::{Cluster, Setup, ledger, per_suite, show};
@@ -170,7 +171,11 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn step(&mut self) {
-        let name = match self.random.below(1000) {
+        let draw = self.random.below(1000);
+        if draw >= 940 {
+            self.take_back_drains();
+        }
+        let name = match draw {
             0..650 => self.submit(),
             650..800 => self.each_job("scancel", &["scancel"]),
             800..850 => self.each_job("requeue", &["scontrol", "requeue"]),
@@ -253,8 +258,27 @@ impl Run<'_> {
         // A child that the dead slurmd had just forked may still hold its port.
         self.cluster
             .until("the slurmd starts", || lab.start_slurmd(&node).ok());
-        self.cluster.ready();
+        self.cluster.until("the node is back", || {
+            self.take_back_drains();
+            lab.wait_ready(Duration::from_secs(5)).ok()
+        });
         "node dies"
+    }
+
+    /// A slurmd that is asked to start a job again while it believes an earlier start to go on refuses, and
+    /// slurmctld drains the node with this reason, under any select plugin.
+    fn take_back_drains(&self) {
+        let Ok(nodes) = self.cluster.try_run("sinfo", &["-h", "-N", "-o", "%N %E"]) else {
+            return;
+        };
+        for line in nodes.lines() {
+            if let Some((node, "Duplicate jobid")) = line.split_once(' ') {
+                let name = format!("NodeName={node}");
+                let _ = self
+                    .cluster
+                    .try_run("scontrol", &["update", &name, "State=RESUME"]);
+            }
+        }
     }
 
     /// slurmctld is killed. No job may start between its last save and its death: what it had not
