@@ -39,6 +39,7 @@ mod large;
 mod learn;
 mod links;
 mod rails;
+mod rank;
 mod room;
 mod scores;
 mod select;

@@ -2,9 +2,10 @@
 //!
 //! The best place is, in this order: near the named jobs (or away from them) by an affinity rule;
 //! the most worth, for a job that weighs that first; the GPU set with the highest ring, then total
-//! bandwidth; the least penalty; the least usability lost; the fullest node; in the fabric, the domain with the fewest nodes that are wholly free,
-//! from the narrowest level to the widest, so that whole leaves stay free; for
-//! `backfill`, the node on which the other jobs last as long; the lowest node index.
+//! bandwidth; the least penalty; the least usability lost; the fullest node; in the fabric, the
+//! domain with the fewest nodes that are wholly free, from the narrowest level to the widest, so
+//! that whole leaves stay free; for `backfill`, the node on which the other jobs last as long; the
+//! lowest node index.
 //! `pack` puts the fullest node before the usability, `spread` the emptiest, and turns the order of
 //! domains round; `first-fit` looks at the index alone.
 //!
@@ -15,10 +16,11 @@
 use std::cmp::Ordering;
 
 use super::fabric::{FabricIndex, Span};
-use super::gpus::{MILLI, Pick};
-use super::index::{Index, Pattern};
+use super::gpus::MILLI;
+use super::index::Pattern;
 use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
+use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick};
 use super::scores::Look;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
@@ -26,25 +28,11 @@ use super::{Linked, Planner, bits};
 use crate::gpuset::GpuSet;
 use crate::model::{NO_DOMAIN, NodeType};
 
-/// Rank of a node before the fabric is looked at, lower first: distance, cost, links, and the order
-/// by the job's rule.
-type Key = [u32; 7];
-
 /// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
 struct Ranked {
     key: Key,
     at: u32,
-}
-
-/// The nodes of a pattern that a pick holds for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
-    All,
-    /// Those in a domain of the level.
-    Inside(usize),
-    /// Those in none.
-    Outside(usize),
 }
 
 /// The node of a domain that a job outstays the least.
@@ -500,142 +488,5 @@ impl Planner {
     pub(super) fn nic(&self, node: u32, set: GpuSet) -> u32 {
         let of: &NodeType = &self.types[self.type_of[node as usize] as usize];
         nic_units(of, set)
-    }
-}
-
-impl Side {
-    fn holds(self, fabric: &FabricIndex, at: u32) -> bool {
-        match self {
-            Side::All => true,
-            Side::Inside(level) => bits::has(fabric.inside(level), at),
-            Side::Outside(level) => !bits::has(fabric.inside(level), at),
-        }
-    }
-}
-
-/// The nodes of a pattern on one side, word by word.
-fn nodes_of<'a>(
-    index: &'a Index,
-    fabric: &'a FabricIndex,
-    slot: u32,
-    side: Side,
-) -> impl Iterator<Item = u64> + 'a {
-    let nodes = index.nodes(slot).iter().enumerate();
-    nodes.map(move |(word, &nodes)| match side {
-        Side::All => nodes,
-        Side::Inside(level) => nodes & fabric.inside(level)[word],
-        Side::Outside(level) => nodes & !fabric.inside(level)[word],
-    })
-}
-
-/// Leaves only the nodes of the field that are best by an affinity rule; says whether any were
-/// taken out.
-fn narrow(job: &Job, state: &State, field: &mut [u64]) -> bool {
-    if !matches!(job.rule, Rule::Affinity | Rule::AntiAffinity) {
-        return false;
-    }
-    let mut best = u32::MAX;
-    let of = |at: u32| job.distance(state.node(at).affinity);
-    for (word, (&nodes, &marked)) in field.iter().zip(&state.marked).enumerate() {
-        if nodes & !marked != 0 {
-            best = best.min(job.distance(0));
-        }
-        best = bits::each(word, nodes & marked)
-            .map(of)
-            .fold(best, u32::min);
-    }
-    let mut narrowed = false;
-    for (word, (nodes, &marked)) in field.iter_mut().zip(&state.marked).enumerate() {
-        let mut keep = if best == job.distance(0) {
-            *nodes & !marked
-        } else {
-            0
-        };
-        for at in bits::each(word, *nodes & marked).filter(|&at| of(at) == best) {
-            keep |= 1 << (at % 64);
-        }
-        narrowed |= keep != *nodes;
-        *nodes = keep;
-    }
-    narrowed
-}
-
-/// The best GPUs of a pattern for `count` of the job's GPUs, and the nodes that this holds for.
-fn pick(
-    tables: &mut [super::gpus::GpuTable],
-    pattern: &Pattern,
-    count: usize,
-    job: &Job,
-    linked: Linked,
-) -> Option<(Pick, Side)> {
-    let free = pattern.free;
-    if free.len() < count {
-        return None;
-    }
-    let table = &mut tables[pattern.type_of as usize];
-    let mut best = |linked| table.best(free, count, linked, job.worth);
-    let (mut pick, side) = match linked {
-        Linked::Ignore => (best(false)?, Side::All),
-        Linked::Must(at) | Linked::MustNot(at) => {
-            let joined = match job.leave {
-                // Where the scheduler chooses the GPUs, all that it could choose must be joined.
-                true => table
-                    .linked(pattern.present)
-                    .then(|| table.best(free, count, false, job.worth))
-                    .flatten(),
-                false => best(true),
-            };
-            match (linked, joined, at) {
-                (Linked::Must(_), Some(pick), _) => (pick, Side::All),
-                (Linked::Must(_), None, None) => return None,
-                (Linked::Must(_), None, Some(level)) => (
-                    table.best(free, count, false, job.worth)?,
-                    Side::Inside(level),
-                ),
-                (_, Some(_), _) => return None,
-                (_, None, at) => (
-                    table.best(free, count, false, job.worth)?,
-                    at.map_or(Side::All, Side::Outside),
-                ),
-            }
-        }
-    };
-    if job.whole {
-        pick.lost = table.usable(free, job.worth);
-    }
-    Some((pick, side))
-}
-
-fn key(job: &Job, pattern: &Pattern, pick: &Pick, distance: u32) -> Key {
-    if job.rule == Rule::FirstFit {
-        return [0; 7];
-    }
-    let mut order = job.order(pattern.penalty, pick.lost, pattern.free.len() as u32);
-    if job.learned {
-        // Nodes of a pattern differ by their CPUs and memory: they are compared one by one.
-        order = [order[0], 0, 0];
-    }
-    let [a, b, c] = order;
-    let links = [u32::MAX - pick.ring, u32::MAX - pick.total];
-    let cost = job.cost(pattern.penalty);
-    [distance, cost, links[0], links[1], a, b, c]
-}
-
-/// What tells two different ranks apart.
-fn criterion(job: &Job, a: &Key, b: &Key) -> Criterion {
-    let full = matches!(job.rule, Rule::Pack | Rule::Spread);
-    match a.iter().zip(b).position(|(a, b)| a != b) {
-        Some(0) => Criterion::Affinity,
-        Some(1) => Criterion::Cost,
-        Some(2) => Criterion::Bandwidth,
-        Some(3) => Criterion::Links,
-        Some(4) if a[4] >> 8 == b[4] >> 8 => Criterion::Cost,
-        Some(4) => Criterion::Penalty,
-        Some(5) if job.learned => Criterion::Mix,
-        Some(5) if full => Criterion::Fit,
-        Some(5) => Criterion::Usability,
-        Some(_) if full => Criterion::Usability,
-        Some(_) => Criterion::Fit,
-        None => Criterion::Index,
     }
 }
