@@ -71,7 +71,11 @@ fn record(cluster: &Cluster, line: &str) {
     use std::io::Write;
     let path = cluster.lab.dir().join("work/ledger");
     let file = fs::OpenOptions::new().create(true).append(true).open(path);
-    writeln!(file.expect("opens"), "{line}").expect("writes");
+    // At once, or a prolog's line could come between the line and its end.
+    let line = format!("{line}\n");
+    file.expect("opens")
+        .write_all(line.as_bytes())
+        .expect("writes");
 }
 
 /// What happened; at the same moment in this order.
