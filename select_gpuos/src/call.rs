@@ -95,6 +95,9 @@ pub enum Mode {
     Other,
 }
 
+/// Slurm's "no" to a job that cannot start now.
+pub const NOT_NOW: c_int = -1;
+
 /// How many nodes Slurm asks for.
 #[derive(Clone, Copy)]
 pub struct Counts {

@@ -11,16 +11,13 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, gres_data};
 use slurm_ffi::log;
 
-use crate::call::{Call, Mode};
+use crate::call::{Call, Mode, NOT_NOW};
 use crate::engine::Engine;
 use crate::note::Decision;
 use crate::reasons;
 use crate::request::Wanted;
 use crate::snapshot::Place;
 use crate::steer::Purpose;
-
-/// Slurm's "no" to a job that cannot start now.
-pub const NOT_NOW: c_int = -1;
 
 /// How many domains are asked for the start of a job that waits for a required level.
 const FUTURES: u32 = 16;

@@ -4,10 +4,10 @@
 //! The end of a running job is that of its record when it started or was resized last. A time limit
 //! that is changed later is not seen: the end is advice, as a limit is.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use gpuos_core::plan::quarters;
 use slurm_ffi::handles::Job;
+
+use crate::clock;
 
 /// The ends of the jobs on each node.
 #[derive(Default)]
@@ -57,9 +57,6 @@ pub fn of_running(job: Job<'_>) -> u32 {
 
 /// When a job would end at the latest if it started now; 0 = not known.
 pub fn if_started_now(job: Job<'_>) -> u32 {
-    // Read without a system call.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs() as i64);
     job.limit_seconds()
-        .map_or(0, |limit| quarters(now.saturating_add(limit)))
+        .map_or(0, |limit| quarters(clock::now().saturating_add(limit)))
 }

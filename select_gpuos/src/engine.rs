@@ -13,7 +13,7 @@ use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, cores, log, mem};
 
-use crate::call::{Call, Mode};
+use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
 use crate::ends;
 use crate::ledger::{Held, Ledger};
@@ -181,7 +181,7 @@ pub fn job_test(call: &Call) -> c_int {
             kept_out = engine.keep_out(call);
             apart = engine.keep_apart(call);
             answer = match engine.lacks_a_named_node(call, apart.is_some()) {
-                true => Some(-1),
+                true => Some(NOT_NOW),
                 false => engine.decide(call),
             };
             engine.mix_works(match answer {

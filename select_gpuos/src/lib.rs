@@ -5,6 +5,7 @@
 //! wrong there ends in the plain forwarded call.
 
 mod call;
+mod clock;
 mod cluster;
 mod decide;
 mod ends;

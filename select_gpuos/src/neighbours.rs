@@ -13,14 +13,12 @@ use slurm_ffi::handles::{Job, Node, gres_data};
 use slurm_ffi::log;
 use slurm_ffi::tenancy::nodes_in_service;
 
-use crate::call::{Call, Mode};
+use crate::call::{Call, Mode, NOT_NOW};
+use crate::clock;
 use crate::engine::Engine;
 use crate::ledger::Held;
 use crate::reasons;
 use crate::registration::KeptOut;
-
-/// Slurm's "no" to a job that cannot start now.
-const NOT_NOW: c_int = -1;
 
 /// Added to the weight of nodes that are a last resort: Slurm and gpuos take lower weights first.
 const LAST_RESORT: u64 = 1 << 62;
@@ -229,7 +227,7 @@ impl Engine {
             return code;
         };
         let forecast = call.mode() == Mode::WillRun;
-        if code == 0 && !(forecast && job.start_time() > reasons::now()) {
+        if code == 0 && !(forecast && job.start_time() > clock::now()) {
             return code;
         }
         let code = match code {

@@ -7,10 +7,13 @@ use gpuos_core::cost::{Condition, End, History, Objective, Wish};
 use gpuos_core::explain::{Note, Worth};
 use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{Planner, Request};
+use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
 use slurm_ffi::{log, qos};
 
+use crate::call::Counts;
 use crate::engine::Engine;
+use crate::request::{self, Wanted};
 use crate::snapshot::Snapshot;
 
 /// How many users and job names are remembered.
@@ -116,6 +119,34 @@ impl Standing {
 }
 
 impl Engine {
+    /// What a job wants of the planner, by the policy of its partition and QOS where it says nothing itself;
+    /// sets what the candidates are worth to it.
+    pub(crate) fn wanted(
+        &mut self,
+        asked: Counts,
+        job: Job<'_>,
+        gpus: JobGres<'_>,
+        options: &JobOptions,
+    ) -> Option<Wanted> {
+        let policy = &self.settings.config.policy;
+        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
+        let mut wanted = request::build(
+            asked,
+            job,
+            gpus,
+            options,
+            policy.topology_for(partition, &qos),
+            policy.placement_for(partition, &qos),
+        )?;
+        if let Some(planner) = &mut self.planner {
+            let objectives = policy.objectives_for(partition, &qos);
+            let asked = (&mut wanted.request, &mut self.snapshot);
+            self.standing
+                .weigh(planner, job, options, objectives, asked);
+        }
+        Some(wanted)
+    }
+
     /// By how much the chosen place is worth more to the job than one of another kind, for the note.
     pub(crate) fn worth(&mut self, request: &Request) -> Option<Worth> {
         let wish = self.standing.wish.as_ref()?;

@@ -5,16 +5,14 @@
 use std::ffi::c_int;
 
 use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::options::JobOptions;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, Node};
 
-use crate::call::{Call, Counts};
-use crate::decide::NOT_NOW;
+use crate::call::{Call, NOT_NOW};
 use crate::engine::Engine;
 use crate::note::Decision;
-use crate::request::{self, Wanted};
+use crate::request;
 use crate::snapshot;
 
 /// With more candidates than this the look is not worth its time where it finds a choice after all.
@@ -116,33 +114,5 @@ impl Engine {
                 Some(code)
             }
         }
-    }
-
-    /// What a job wants of the planner, by the policy of its partition and QOS where it says nothing itself;
-    /// sets what the candidates are worth to it.
-    pub(crate) fn wanted(
-        &mut self,
-        asked: Counts,
-        job: Job<'_>,
-        gpus: JobGres<'_>,
-        options: &JobOptions,
-    ) -> Option<Wanted> {
-        let policy = &self.settings.config.policy;
-        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
-        let mut wanted = request::build(
-            asked,
-            job,
-            gpus,
-            options,
-            policy.topology_for(partition, &qos),
-            policy.placement_for(partition, &qos),
-        )?;
-        if let Some(planner) = &mut self.planner {
-            let objectives = policy.objectives_for(partition, &qos);
-            let asked = (&mut wanted.request, &mut self.snapshot);
-            self.standing
-                .weigh(planner, job, options, objectives, asked);
-        }
-        Some(wanted)
     }
 }

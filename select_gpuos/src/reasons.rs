@@ -9,6 +9,8 @@ use slurm_ffi::handles::Job;
 use slurm_ffi::layout::Layout;
 use slurm_ffi::log;
 
+use crate::clock;
+
 /// Slurm's WAIT_RESOURCES, the same number in every release.
 const WAIT_RESOURCES: u32 = 3;
 /// Slurm's WAIT_PRIORITY.
@@ -58,14 +60,8 @@ impl Reasons {
 fn note_change() {
     if let Some(last) = api::symbol(c"last_job_update") {
         // SAFETY: slurmctld's `time_t last_job_update`; job_test runs under its job write lock.
-        unsafe { *last.cast::<libc::time_t>() = libc::time(std::ptr::null_mut()) }
+        unsafe { *last.cast::<libc::time_t>() = clock::now() }
     }
-}
-
-/// The time, in seconds since the epoch.
-pub fn now() -> i64 {
-    // SAFETY: time() with null only returns.
-    unsafe { libc::time(std::ptr::null_mut()) }
 }
 
 /// Shows a sentence on a job that waits for resources; any other reason is Slurm's to tell.

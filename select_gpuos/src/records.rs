@@ -10,13 +10,14 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::frag::Expected;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
 use gpuos_core::record::{self, Outcome, Purpose, Sizes, Writer};
 use slurm_ffi::log;
+
+use crate::clock;
 
 /// Where decisions are recorded, if they are.
 #[derive(Default)]
@@ -95,9 +96,7 @@ impl Records {
     pub fn asked(&mut self, request: &Request, skip: u32, answer: &Result<&Choice, Wait>) {
         if let (Some(ring), Some(purpose)) = (&mut self.ring, self.purpose) {
             let answer = answer.as_ref().map(|choice| *choice);
-            // Read without a system call.
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now = now.map_or(0, |since| since.as_secs());
+            let now = u64::try_from(clock::now()).unwrap_or(0);
             let memory = ring.memory.bytes();
             ring.writer
                 .asked(memory, self.job, purpose, skip, request, answer, now);
