@@ -11,7 +11,7 @@ use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, Node, gres_data};
 use slurm_ffi::log;
-use slurm_ffi::tenancy::nodes_in_service;
+use slurm_ffi::nodes::nodes_in_service;
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;

@@ -20,6 +20,7 @@ pub mod handles;
 pub mod layout;
 pub mod log;
 pub mod mem;
+pub mod nodes;
 pub mod plugin;
 pub mod qos;
 pub mod release;

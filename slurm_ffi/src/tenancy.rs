@@ -1,8 +1,5 @@
-//! Whose a job is and when it ends, and which nodes are in service: what rules of co-location ask.
+//! Whose a job is and when it ends: what rules of co-location ask.
 
-use std::ffi::c_void;
-
-use crate::bits::Bitmap;
 use crate::handles::{Job, NO_VAL, place, text};
 
 impl<'a> Job<'a> {
@@ -34,14 +31,4 @@ impl<'a> Job<'a> {
         // SAFETY: null or a NUL-terminated string of the record.
         unsafe { text(self.get(self.fields().account)) }
     }
-}
-
-/// Nodes that are up and not drained; `None` where slurmctld does not tell.
-///
-/// # Safety
-/// The caller holds slurmctld's node read lock for `'a`.
-pub unsafe fn nodes_in_service<'a>() -> Option<Bitmap<'a>> {
-    let global = crate::api::symbol(c"avail_node_bitmap")?;
-    // SAFETY: slurmctld's global `bitstr_t *avail_node_bitmap`, null or live under the lock.
-    unsafe { Bitmap::new(global.cast::<*mut c_void>().read()) }
 }
