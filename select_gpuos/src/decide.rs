@@ -8,7 +8,7 @@ use gpuos_core::plan::{GpuShape, Placement, Unit, Wait};
 use gpuos_core::record;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, gres_data};
+use slurm_ffi::handles::Job;
 use slurm_ffi::log;
 
 use crate::call::{Call, Mode, NOT_NOW};
@@ -32,14 +32,7 @@ impl Engine {
         if job.id() == 0 {
             return None;
         }
-        // SAFETY: as above.
-        let requested = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
-        // Several GPU types in one request are left to Slurm.
-        let [one] = requested.items() else {
-            return None;
-        };
-        // SAFETY: as above.
-        let gpus = unsafe { JobGres::new(*one, &layout.gres_job)? };
+        let gpus = self.one_type(job)?;
         self.pending = None;
         if call.mode() == Mode::RunNow {
             gpus.withdraw(self.api);

@@ -8,7 +8,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
-use slurm_ffi::handles::{Job, NodeTable, for_each_job, gres_data};
+use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, cores, log, mem};
@@ -290,10 +290,7 @@ impl Engine {
         unsafe {
             let job = Job::new(call.job, self.layout)?;
             let candidates = Bitmap::new(call.nodes)?;
-            let asked = gres_data(self.api, self.layout, job.gres_list(), self.gpu_id);
-            if asked.items().is_empty() {
-                return None;
-            }
+            self.gpus_asked(job).next()?;
             let source = self.source();
             self.registration.keep_out(&source, candidates)
         }
@@ -448,11 +445,10 @@ impl Engine {
             })
         });
         if self.traffic.is_some() {
-            self.note_traffic(record, job.id(), &held);
+            self.note_traffic(job, &held);
         }
         self.note_neighbour(job, &held);
-        // SAFETY: as above.
-        if let Some((job, gpus)) = unsafe { self.gpu_request(record) } {
+        if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());
             self.mix_runs(job.id(), in_all.max(per_task), &held);
@@ -461,12 +457,11 @@ impl Engine {
     }
 
     /// Counts a job among the gangs on the network, if it has GPUs on several nodes.
-    fn note_traffic(&mut self, record: *mut c_void, id: u32, held: &[Held]) {
-        // SAFETY: as for the caller: Slurm's record of a job, under the job lock.
-        let gpus = unsafe { self.gpu_request(record) };
+    fn note_traffic(&mut self, job: Job<'_>, held: &[Held]) {
+        let gpus = self.one_type(job);
         let selected = gpus.filter(|_| self.trust == Trust::Selection);
         let on = |one: &Held| {
-            let bits = selected.and_then(|(_, gpus)| gpus.selected(one.node as usize));
+            let bits = selected.and_then(|gpus| gpus.selected(one.node as usize));
             // Empty = any of the node's.
             (one.node, bits.map_or(GpuSet::EMPTY, |b| GpuSet(b.chunk(0))))
         };
@@ -475,7 +470,7 @@ impl Engine {
             None => Vec::new(),
         };
         if let Some(traffic) = &mut self.traffic {
-            traffic.start(id, nodes);
+            traffic.start(job.id(), nodes);
         }
     }
 }

@@ -9,7 +9,7 @@ use gpuos_core::options::{JobOptions, Target, is_exclusive};
 use gpuos_core::rules::{Book, Facts, Newcomer, Verdict};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, Node, gres_data};
+use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::log;
 use slurm_ffi::nodes::nodes_in_service;
 
@@ -60,12 +60,19 @@ fn facts<'a>(job: Job<'a>, options: &'a JobOptions, nodes: u32) -> Facts<'a> {
         class: options.class.as_deref(),
         exclusive: options.exclusive.as_deref(),
         nodes,
-        minutes: job.minutes(),
+        minutes: job.limit_minutes(),
     }
 }
 
 fn options(job: Job<'_>) -> JobOptions {
     JobOptions::from_spank_env(job.spank_env()).unwrap_or_default()
+}
+
+/// Tells which nodes are in service: all, where slurmctld does not say. For the length of a `job_test`.
+fn in_service() -> impl Fn(u32) -> bool {
+    // SAFETY: job_test is called under slurmctld's node write lock.
+    let service = unsafe { nodes_in_service() };
+    move |node| service.is_none_or(|nodes| nodes.test(node as usize))
 }
 
 impl Engine {
@@ -80,7 +87,7 @@ impl Engine {
             unsafe { (Job::new(call.job, self.layout)?, Bitmap::new(call.nodes)?) };
         let concerned =
             self.neighbours.needed || config.rules().bind() || job.spank_env().any(is_exclusive);
-        if !concerned || !config.slurm.steer || job.id() == 0 || self.gpus_of(job).is_none() {
+        if !concerned || !config.slurm.steer || job.id() == 0 || !self.wants_gpus(job) {
             return None;
         }
         let options = options(job);
@@ -88,31 +95,28 @@ impl Engine {
             return None;
         }
         // `--gpus=32` needs four nodes with eight.
-        let (total, most_gpus) = (self.gpus_of(job)?.per_job(), self.neighbours.most_gpus);
+        let (total, most_gpus) = (self.sum(job, JobGres::per_job), self.neighbours.most_gpus);
         let book = self.neighbours.book.as_mut()?;
         let nodes = call.counts.min.max(total.div_ceil(most_gpus.max(1)) as u32);
         let new = book.newcomer(&facts(job, &options, nodes));
         if !book.matters(&new) {
             return None;
         }
-        // SAFETY: job_test is called under slurmctld's node write lock.
-        let service = unsafe { nodes_in_service() };
-        let in_service = |node: u32| service.is_none_or(|nodes| nodes.test(node as usize));
-        let verdicts = book.judge(&new, &in_service);
+        let verdicts = book.judge(&new, &in_service());
         self.neighbours.judged = Some((job.id(), new));
         candidates.save(&mut self.neighbours.offered);
         let forbidden = |node: &usize| verdicts.get(*node) == Some(&Verdict::Forbidden);
         KeptOut::new(candidates, candidates.iter().filter(forbidden).collect())
     }
 
-    /// The GPUs that a job asks for, the first type of them.
-    fn gpus_of<'a>(&self, job: Job<'a>) -> Option<JobGres<'a>> {
-        // SAFETY: the list of a live record and its entry, under slurmctld's job lock; the layout was
-        // accepted.
-        unsafe {
-            let asked = gres_data(self.api, self.layout, job.gres_list(), self.gpu_id);
-            JobGres::new(*asked.items().first()?, &self.layout.gres_job)
-        }
+    /// Whether a job asks for GPUs; rules hold for those of several types too.
+    fn wants_gpus(&self, job: Job<'_>) -> bool {
+        self.gpus_asked(job).next().is_some()
+    }
+
+    /// What a job asks for of all types together.
+    fn sum<'a>(&self, job: Job<'a>, of: fn(JobGres<'a>) -> u64) -> u64 {
+        self.gpus_asked(job).map(of).fold(0, u64::saturating_add)
     }
 
     /// Makes the book of who runs where, if there is none.
@@ -151,7 +155,7 @@ impl Engine {
             self.neighbours.needed |= job.spank_env().any(is_exclusive);
             return;
         }
-        if self.gpus_of(job).is_none() {
+        if !self.wants_gpus(job) {
             return;
         }
         let nodes: Vec<u32> = held.iter().map(|one| one.node).collect();
@@ -246,9 +250,6 @@ impl Engine {
 
     /// Which nodes are kept from the job, and why, where it is not for a lack of free GPUs that it waits.
     fn why_apart(&mut self, call: &Call, job: Job<'_>, new: &Newcomer) -> Option<String> {
-        // SAFETY: job_test is called under slurmctld's node write lock.
-        let service = unsafe { nodes_in_service() };
-        let in_service = |node: u32| service.is_none_or(|nodes| nodes.test(node as usize));
         let offered = &self.neighbours.offered;
         let offered = |node: u32| {
             let word = offered.get(node as usize / 64);
@@ -269,7 +270,7 @@ impl Engine {
             .neighbours
             .book
             .as_mut()?
-            .explain(new, &in_service, &has_room);
+            .explain(new, &in_service(), &has_room);
         let kept = kept
             .iter()
             .filter(|kept| kept.verdict == Verdict::Forbidden);
@@ -280,7 +281,7 @@ impl Engine {
     /// Those of some nodes with free GPUs for a share of the job, ascending.
     fn room(&self, job: Job<'_>, among: &dyn Fn(u32) -> bool) -> Vec<usize> {
         let source = self.source();
-        let least = self.gpus_of(job).map_or(1, |gpus| gpus.per_node().max(1));
+        let least = self.sum(job, JobGres::per_node).max(1);
         let has_room = |index: &usize| {
             // SAFETY: job_test is called under slurmctld's node write lock; the table's slot holds null
             // or a live record.

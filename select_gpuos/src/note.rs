@@ -11,7 +11,7 @@ use gpuos_core::plan::{Choice, NodeChoice, Request};
 use gpuos_core::record;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, gres_data};
+use slurm_ffi::handles::Job;
 use slurm_ffi::log;
 
 use crate::call::{Call, Counts, Mode};
@@ -47,35 +47,24 @@ impl Engine {
         }
     }
 
-    /// The GPU request of a job record.
+    /// A job that cons_tres has just given its nodes, and what it asks of GPUs.
     ///
     /// # Safety
     /// `record` is a live job record under slurmctld's job write lock.
-    pub(crate) unsafe fn gpu_request(
-        &self,
-        record: *mut c_void,
-    ) -> Option<(Job<'static>, JobGres<'static>)> {
-        let layout = self.layout;
-        // SAFETY: by the caller; the layout was accepted by the self-check.
-        unsafe {
-            let job = Job::new(record, layout)?;
-            let requested = gres_data(self.api, layout, job.gres_list(), self.gpu_id);
-            let [one] = requested.items() else {
-                return None;
-            };
-            Some((job, JobGres::new(*one, &layout.gres_job)?))
+    unsafe fn selected(&mut self, record: *mut c_void) -> Option<(Job<'static>, JobGres<'static>)> {
+        // Checked again after cons_tres wrote its selection.
+        if !self.trusts_selection(record) {
+            return None;
         }
+        // SAFETY: by the caller; the layout was accepted by the self-check.
+        let job = unsafe { Job::new(record, self.layout)? };
+        Some((job, self.one_type(job)?))
     }
 
     /// Completes a successful RUN_NOW that followed the choice in `self.chosen`.
     pub(crate) fn complete_selection(&mut self, call: &Call, nodes: Bitmap<'_>) {
-        // SAFETY: the job record of this call, locked by slurmctld for its length; its GRES request is
-        // checked again after cons_tres wrote its selection.
-        let Some((job, gpus)) = self
-            .trusts_selection(call.job)
-            .then(|| unsafe { self.gpu_request(call.job) })
-            .flatten()
-        else {
+        // SAFETY: the job record of this call, locked by slurmctld for its length.
+        let Some((job, gpus)) = (unsafe { self.selected(call.job) }) else {
             return;
         };
         for one in &self.chosen.nodes {
@@ -104,11 +93,7 @@ impl Engine {
             return;
         };
         // SAFETY: the record that slurmctld is starting, under its job write lock.
-        let Some((job, gpus)) = self
-            .trusts_selection(record)
-            .then(|| unsafe { self.gpu_request(record) })
-            .flatten()
-        else {
+        let Some((job, gpus)) = (unsafe { self.selected(record) }) else {
             return;
         };
         let decision = match pending.decision {

@@ -3,10 +3,11 @@
 use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{GpuShape, Placement, Request, TopologyWish};
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::Job;
+use slurm_ffi::handles::{Job, gres_data};
 
 use crate::call::Counts;
 use crate::ends;
+use crate::engine::Engine;
 
 /// A job may name this many nodes; more cannot be a plan.
 const MOST_NODES: u32 = 1 << 20;
@@ -44,6 +45,30 @@ pub fn counts(asked: Counts, job: Job<'_>) -> Counts {
             wanted: wanted.max(needed),
         },
         false => Counts { min, max, wanted },
+    }
+}
+
+impl Engine {
+    /// The GPUs that a job asks for, one entry for each type that it names.
+    pub(crate) fn gpus_asked<'a>(
+        &self,
+        job: Job<'a>,
+    ) -> impl Iterator<Item = JobGres<'a>> + use<'a> {
+        let layout = self.layout;
+        // SAFETY: the list of a live record, under slurmctld's job lock; the layout was accepted.
+        let asked = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
+        (0..).map_while(move |at| {
+            let entry = *asked.items().get(at)?;
+            // SAFETY: as above, an entry of that list.
+            unsafe { JobGres::new(entry, &layout.gres_job) }
+        })
+    }
+
+    /// The GPUs that a job asks for, where they are of one type or of any: several types in one request are
+    /// left to Slurm.
+    pub(crate) fn one_type<'a>(&self, job: Job<'a>) -> Option<JobGres<'a>> {
+        let mut asked = self.gpus_asked(job);
+        asked.next().filter(|_| asked.next().is_none())
     }
 }
 

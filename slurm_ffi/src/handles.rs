@@ -9,15 +9,13 @@ use std::marker::PhantomData;
 
 use crate::api::Api;
 use crate::bits::Bitmap;
-use crate::layout::{JobRecord, Layout};
+use crate::layout::{JobRecord, Layout, PartRecord};
 use crate::mem::Plain;
 
 pub use crate::nodes::{Node, NodeTable};
 
 /// Slurm's "not set" for 32-bit values.
 pub const NO_VAL: u32 = 0xffff_fffe;
-/// Slurm's "infinite" for 32-bit values.
-pub const INFINITE: u32 = 0xffff_ffff;
 /// Slurm's "not set" for 16-bit values.
 pub const NO_VAL16: u16 = 0xfffe;
 
@@ -96,6 +94,13 @@ impl<'a> Job<'a> {
         unsafe { field(self.details, offset) }
     }
 
+    /// A field of the job's partition, if it has one.
+    pub(crate) fn of_part<T: Plain>(self, offset: fn(&PartRecord) -> usize) -> Option<T> {
+        let part = self.get::<usize>(self.layout.job.part_ptr) as *mut c_void;
+        // SAFETY: part_ptr is null or a live partition record.
+        (!part.is_null()).then(|| unsafe { field(part, offset(&self.layout.part)) })
+    }
+
     /// The job that Slurm has under an id.
     ///
     /// # Safety
@@ -113,27 +118,6 @@ impl<'a> Job<'a> {
     /// Predicted or real start, in seconds since the epoch.
     pub fn start_time(self) -> i64 {
         self.get(self.layout.job.start_time)
-    }
-
-    /// Time limit in seconds: the job's own, else what its partition gives; `None` = not known. None
-    /// at all counts as a year, as in [`Job::end_time`].
-    pub fn limit_seconds(self) -> Option<i64> {
-        let part: usize = self.get(self.layout.job.part_ptr);
-        let of_part = |offset: usize| match part {
-            0 => NO_VAL,
-            // SAFETY: part_ptr is null or a live partition record.
-            _ => unsafe { field::<u32>(part as *mut c_void, offset) },
-        };
-        let limits = [
-            self.get::<u32>(self.layout.job.time_limit),
-            of_part(self.layout.part.default_time),
-            of_part(self.layout.part.max_time),
-        ];
-        let limit = limits.into_iter().find(|&limit| limit != NO_VAL)?;
-        Some(match limit {
-            INFINITE => 365 * 86_400,
-            minutes => i64::from(minutes) * 60,
-        })
     }
 
     /// Slurm's pointer, for the self-check.
@@ -155,12 +139,9 @@ impl<'a> Job<'a> {
 
     /// Partition that the job is being placed in; of several that it named, the one at hand.
     pub fn partition(self) -> &'a str {
-        let part: usize = self.get(self.layout.job.part_ptr);
-        if part == 0 {
-            return "";
-        }
-        // SAFETY: part_ptr is null or a live partition record, whose name is a NUL-terminated string.
-        unsafe { text(field(part as *mut c_void, self.layout.part.name)) }.unwrap_or_default()
+        let name = self.of_part(|part| part.name).unwrap_or(0);
+        // SAFETY: null or a NUL-terminated string of a live partition record.
+        unsafe { text(name) }.unwrap_or_default()
     }
 
     /// Number of the job's QOS; 0 = none.
@@ -182,16 +163,6 @@ impl<'a> Job<'a> {
     pub fn name(self) -> &'a str {
         // SAFETY: null or a NUL-terminated string of the record.
         unsafe { text(self.get(self.layout.job.name)) }.unwrap_or_default()
-    }
-
-    /// Seconds that an ended job ran, without those in which it was suspended.
-    pub fn run_seconds(self) -> u32 {
-        let [end, suspended] =
-            [self.layout.job.end_time, self.layout.job.tot_sus_time].map(|of| self.get::<i64>(of));
-        let ran = end
-            .saturating_sub(self.start_time())
-            .saturating_sub(suspended);
-        u32::try_from(ran).unwrap_or(0)
     }
 
     /// Whether the job ended by itself, with success.
@@ -251,10 +222,7 @@ impl<'a> Job<'a> {
 
     /// Whether the job takes whole nodes, by its own wish or its partition's rule.
     pub fn whole_nodes(self) -> bool {
-        let part: usize = self.get(self.layout.job.part_ptr);
-        // SAFETY: part_ptr is null or a live partition record.
-        let exclusive_partition = part != 0
-            && unsafe { field::<u16>(part as *mut c_void, self.layout.part.max_share) } == 0;
+        let exclusive_partition = self.of_part::<u16>(|part| part.max_share) == Some(0);
         self.detail::<u8>(self.layout.details.whole_node) & 1 == 1
             || self.detail::<u8>(self.layout.details.share_res) == 0
             || exclusive_partition
@@ -264,12 +232,8 @@ impl<'a> Job<'a> {
     /// which cores it gets, or how many: then more cores are of no use to it.
     pub fn cpus_of_each_node(self, nodes: u32) -> Option<u32> {
         const NOT_SHARED: u16 = 1;
-        let part: usize = self.get(self.layout.job.part_ptr);
         let details = &self.layout.details;
-        // SAFETY: part_ptr is null or a live partition record.
-        let own = part != 0
-            && unsafe { field::<u16>(part as *mut c_void, self.layout.part.max_share) }
-                == NOT_SHARED;
+        let own = self.of_part(|part| part.max_share) == Some(NOT_SHARED);
         let plain = self.detail::<u8>(details.whole_node) == 0
             && self.detail::<u8>(details.overcommit) == 0
             && self.detail::<u16>(details.core_spec) == NO_VAL16

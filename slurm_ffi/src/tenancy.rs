@@ -1,6 +1,9 @@
-//! Whose a job is and when it ends: what rules of co-location ask.
+//! Whose a job is, and when it ends.
 
 use crate::handles::{Job, NO_VAL, place, text};
+
+/// Slurm's "infinite" for 32-bit values.
+const INFINITE: u32 = 0xffff_ffff;
 
 impl<'a> Job<'a> {
     /// Sets the predicted start of a job that waits.
@@ -14,10 +17,35 @@ impl<'a> Job<'a> {
         self.get(self.fields().end_time)
     }
 
-    /// Time limit in minutes, if there is one.
-    pub fn minutes(self) -> Option<u32> {
-        let limit: u32 = self.get(self.fields().time_limit);
-        (limit < NO_VAL).then_some(limit)
+    /// Seconds that an ended job ran, without those in which it was suspended.
+    pub fn run_seconds(self) -> u32 {
+        let suspended: i64 = self.get(self.fields().tot_sus_time);
+        let ran = self.end_time().saturating_sub(self.start_time());
+        u32::try_from(ran.saturating_sub(suspended)).unwrap_or(0)
+    }
+
+    /// Time limit in minutes, if there is one: the job's own, else what its partition gives.
+    pub fn limit_minutes(self) -> Option<u32> {
+        self.limit().filter(|&limit| limit != INFINITE)
+    }
+
+    /// As [`Job::limit_minutes`], in seconds. None at all counts as a year, as in [`Job::end_time`]; `None` = not
+    /// known.
+    pub fn limit_seconds(self) -> Option<i64> {
+        Some(match self.limit()? {
+            INFINITE => 365 * 86_400,
+            minutes => i64::from(minutes) * 60,
+        })
+    }
+
+    /// As Slurm writes it: in minutes, or [`INFINITE`].
+    fn limit(self) -> Option<u32> {
+        let limits = [
+            Some(self.get(self.fields().time_limit)),
+            self.of_part(|part| part.default_time),
+            self.of_part(|part| part.max_time),
+        ];
+        limits.into_iter().flatten().find(|&limit| limit != NO_VAL)
     }
 
     /// Name of its user, if Slurm has looked it up.

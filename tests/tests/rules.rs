@@ -7,7 +7,8 @@ per_suite!(
     classes_and_tenants_are_kept_apart,
     a_domain_of_its_own,
     a_reserve_is_for_gangs,
-    affinity_to_places
+    affinity_to_places,
+    several_types_at_once
 );
 
 const LEAVES: &str = "[[fabric.level]]\nname = \"leaf\"\n\
@@ -167,6 +168,10 @@ fn a_reserve_is_for_gangs(suite: &Suite) {
     assert_eq!(in_leaf(&cluster, gang), 2);
     let short = cluster.start(&["--gres=gpu:1", "-t", "2"]);
     assert_eq!(in_leaf(&cluster, short), 2);
+    // Short by its partition.
+    cluster.run("scontrol", &["update", "PartitionName=all", "DefaultTime=2"]);
+    let short = cluster.start(&["--gres=gpu:1"]);
+    assert_eq!(in_leaf(&cluster, short), 2);
     for job in [waiting, stock] {
         assert_eq!(cluster.lab.job_state(job).expect("known"), "PENDING");
     }
@@ -201,5 +206,43 @@ fn affinity_to_places(suite: &Suite) {
     let far = cluster.start(&["--gres=gpu:1", "--gpuos-placement=anti-affinity:class=io"]);
     assert_ne!(node(&cluster, far), "n3");
     cluster.cancel(&[io, near, far]);
+    cluster.drained();
+}
+
+/// A job that asks for GPUs of two types is placed by Slurm, and rules hold for it all the same.
+fn several_types_at_once(suite: &Suite) {
+    let rules = "[[rule]]\ntenants = \"account\"\nlevel = \"leaf\"\n";
+    let Some(cluster) = four("types", rules, suite) else {
+        return;
+    };
+    let lab = &cluster.lab;
+    let line = |kind: &str, gpus: &str| {
+        let device = lab.device_dir().join(format!("nvidia{gpus}"));
+        format!(
+            "NodeName=n[1-4] Name=gpu Type={kind} File={}\n",
+            device.display()
+        )
+    };
+    let both = line("old", "[0-3]") + &line("new", "[4-7]");
+    lab.write_conf("gres.conf", &format!("AutoDetect=off\n{both}"))
+        .expect("writes");
+    lab.edit_slurm_conf(|text| text.replace("gpu:a40:8", "gpu:old:4,gpu:new:4"))
+        .expect("writes");
+    lab.restart().expect("restarts");
+
+    let two = ["--gres=gpu:old:1,gpu:new:1", "-A"];
+    let physics = cluster.start(&["--gres=gpu:old:1", "-A", "physics", "-w", "n1"]);
+    let biology = cluster.start(&[&two[..], &["biology"]].concat());
+    assert_eq!(in_leaf(&cluster, biology), 2);
+    let third = cluster.sbatch(&[&two[..], &["loud"]].concat(), "sleep 600");
+    waits(&cluster, third, "kept apart: account");
+    // It keeps others away as well.
+    let one = ["--gres=gpu:old:1", "-A", "loud", "-w", "n3"];
+    let single = cluster.sbatch(&one, "sleep 600");
+    waits(&cluster, single, "kept apart: account");
+    cluster.cancel(&[single, physics]);
+    cluster.wait(third, &["RUNNING"]);
+    assert_eq!(in_leaf(&cluster, third), 1);
+    cluster.cancel(&[biology, third]);
     cluster.drained();
 }
