@@ -470,6 +470,25 @@ fn objectives_hold_by_partition_and_qos() {
 }
 
 #[test]
+fn whether_anything_is_weighed_is_known_of_all_jobs_at_once() {
+    for (text, weighs) in [
+        ("", false),
+        (
+            "[policy]\nplacement = \"pack\"\n[[policy.rule]]\nqos = \"low\"\nplacement = \"spread\"\n",
+            false,
+        ),
+        ("[policy]\nobjectives = { cost = 100 }\n", true),
+        (
+            "[[policy.rule]]\nqos = \"low\"\nobjectives = { cost = 100 }\n",
+            true,
+        ),
+    ] {
+        let policy = Config::parse(text, "gpuos.toml").unwrap().policy;
+        assert_eq!(policy.weighs(), weighs, "{text}");
+    }
+}
+
+#[test]
 fn contradictory_weights_are_told_with_their_line() {
     let rule = "[[policy.rule]]\npartition = \"a\"\n";
     for (text, line, what) in [

@@ -163,6 +163,10 @@ impl Engine {
 
     /// Learns from the end of a job, what its note says of its place included.
     pub(crate) fn learn(&mut self, job: Job<'_>) {
+        // Only jobs with objectives are placed by what earlier runs teach.
+        if !self.settings.config.policy.weighs() {
+            return;
+        }
         // Others teach nothing, so their notes need not be read.
         if !job.completed() || job.run_seconds() == 0 {
             return;

@@ -52,6 +52,12 @@ impl Policy {
         rules.filter(move |rule| is(&rule.partition, partition) && is(&rule.qos, qos))
     }
 
+    /// Whether anything is weighed for jobs of some partition or QOS.
+    pub fn weighs(&self) -> bool {
+        let mut rules = self.rules.iter();
+        self.objectives.is_some() || rules.any(|rule| rule.objectives.is_some())
+    }
+
     /// What is weighed for a job of a partition and a QOS (empty when it has none).
     pub fn objectives_for(&self, partition: &str, qos: &str) -> Option<Objectives> {
         let mut rules = self.rules_for(partition, qos);
