@@ -169,7 +169,10 @@ fn a_reserve_is_for_gangs(suite: &Suite) {
     let short = cluster.start(&["--gres=gpu:1", "-t", "2"]);
     assert_eq!(in_leaf(&cluster, short), 2);
     // Short by its partition.
-    cluster.run("scontrol", &["update", "PartitionName=all", "DefaultTime=2"]);
+    cluster.run(
+        "scontrol",
+        &["update", "PartitionName=all", "DefaultTime=2"],
+    );
     let short = cluster.start(&["--gres=gpu:1"]);
     assert_eq!(in_leaf(&cluster, short), 2);
     for job in [waiting, stock] {

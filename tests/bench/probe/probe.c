@@ -11,7 +11,7 @@
  *   FOLDER/inner/select_cons_tres.so  is what gpuos finds beside itself: measures the calls that
  *                                     gpuos makes into Slurm's own
  *
- * Records go to work/job_test.samples in the folder above the one of $SLURM_CONF. That file is
+ * Records go to log/job_test.samples in the folder above the one of $SLURM_CONF. That file is
  * mapped: noting a sample costs a few stores and no write.
  */
 #define _GNU_SOURCE
@@ -112,7 +112,7 @@ static void open_samples(void)
 	for (int up = 0; up < 2; up++)
 		if ((slash = strrchr(path, '/')))
 			*slash = '\0';
-	strncat(path, "/work/job_test.samples", sizeof(path) - strlen(path) - 1);
+	strncat(path, "/log/job_test.samples", sizeof(path) - strlen(path) - 1);
 	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
 	if (fd < 0)
 		return;

@@ -96,7 +96,7 @@ impl Peer {
         ]);
         let lab = Lab::up(&spec, &mut |_| ())?;
         install_probe(&lab, who, files)?;
-        let samples = Samples::new(lab.dir().join("work/job_test.samples"));
+        let samples = Samples::new(lab.dir().join("log/job_test.samples"));
         let peer = Peer { lab, samples };
         peer.samples.peek()?;
         Ok(peer)

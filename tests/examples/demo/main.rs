@@ -109,16 +109,17 @@ fn row(request: &str, stock: &str, gpuos: &str) {
 
 /// A paragraph under a line of the table.
 fn paragraph(text: &str) {
+    let indented = |line: &str| println!("{}", format!("      {line}").trim_end());
     let mut line = String::new();
     for word in text.split_whitespace() {
         if line.len() + word.len() > WIDTH {
-            println!("      {}", line.trim_end());
+            indented(&line);
             line.clear();
         }
         line += word;
         line.push(' ');
     }
-    println!("      {}", line.trim_end());
+    indented(&line);
 }
 
 impl Pair {
