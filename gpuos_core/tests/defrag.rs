@@ -2,11 +2,13 @@
 //! plan has to keep.
 
 mod plan_support;
+mod random;
 
 use gpuos_core::defrag::*;
 use gpuos_core::model::{Cluster, NO_DOMAIN};
 use plan_support::{pcie, tree};
 use proptest::prelude::*;
+use random::Random;
 
 const MOST: u32 = 8;
 
@@ -169,19 +171,6 @@ fn holds(problem: &Problem, plan: &Plan) {
         assert_eq!(different.len(), nodes.len());
         to.iter()
             .for_each(|&(node, gpus)| take(node, gpus, job.class));
-    }
-}
-
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % limit.max(1)
     }
 }
 

@@ -1,23 +1,12 @@
 //! How much more than the cheapest plan the quick search's plan costs, on nearly full clusters.
 
 mod plan_support;
+mod random;
 
 use gpuos_core::defrag::*;
 use gpuos_core::model::Cluster;
 use plan_support::{pcie, tree};
-
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % limit.max(1)
-    }
-}
+use random::Random;
 
 /// A cluster of nodes with eight GPUs that jobs of 1, 2, 4, 8 and 16 GPUs fill but for about
 /// `idle` %; one third of them may not be preempted, one third not moved. A preemption loses up to

@@ -4,25 +4,12 @@
 #[path = "../../tests/fuzz/src/targets.rs"]
 mod targets;
 
+mod random;
+
+use random::Random;
+
 /// Texts tried for each target.
 const ROUNDS: u32 = 4000;
-
-/// A small generator (xorshift64*): the same numbers everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let value = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        (value % limit.max(1) as u64) as usize
-    }
-
-    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
-        from[self.below(from.len())]
-    }
-}
 
 /// Pieces that parsers of many kinds stumble over.
 const PIECES: &[&str] = &[
@@ -82,10 +69,10 @@ const PIECES: &[&str] = &[
 fn mutate(random: &mut Random, seeds: &[&str]) -> String {
     let mut text: Vec<char> = random.pick(seeds).chars().collect();
     // One change more often than many: most texts should still reach the checks of meaning.
-    for _ in 0..=random.below(3) * random.below(3) {
-        let at = random.below(text.len() + 1);
-        let end = (at + 1 + random.below(12)).min(text.len());
-        match random.below(8) {
+    for _ in 0..=random.index(3) * random.index(3) {
+        let at = random.index(text.len() + 1);
+        let end = (at + 1 + random.index(12)).min(text.len());
+        match random.index(8) {
             0 if at < end => drop(text.drain(at..end)),
             1 => {
                 let piece: Vec<char> = random.pick(PIECES).chars().collect();
@@ -95,23 +82,23 @@ fn mutate(random: &mut Random, seeds: &[&str]) -> String {
                 let copy: Vec<char> = text[at..end].to_vec();
                 text.splice(at..at, copy);
             }
-            3 if at < text.len() => text[at] = (32 + random.below(96) as u8) as char,
+            3 if at < text.len() => text[at] = (32 + random.index(96) as u8) as char,
             4 => {
                 let other: Vec<char> = random.pick(seeds).chars().collect();
-                let from = random.below(other.len() + 1);
+                let from = random.index(other.len() + 1);
                 text.truncate(at);
                 text.extend(&other[from..]);
             }
             5 => {
-                let piece = random.pick(PIECES).repeat(1 + random.below(40));
+                let piece = random.pick(PIECES).repeat(1 + random.index(40));
                 text.splice(at..at, piece.chars());
             }
             // Another number: what parses stays right in form and may be wrong in meaning.
             _ => {
                 let digits = (0..text.len()).filter(|&at| text[at].is_ascii_digit());
                 let digits: Vec<usize> = digits.collect();
-                if let Some(&at) = digits.get(random.below(digits.len())) {
-                    text[at] = (b'0' + random.below(10) as u8) as char;
+                if let Some(&at) = digits.get(random.index(digits.len())) {
+                    text[at] = (b'0' + random.index(10) as u8) as char;
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod counting;
 mod plan_support;
+mod random;
 
 use std::collections::BTreeMap;
 
@@ -11,30 +12,15 @@ use gpuos_core::model::{Cluster, NO_DOMAIN};
 use gpuos_core::rules::{Bond, Book, Class, Facts, Rule, Rules, Tenant, Verdict};
 use gpuos_core::rules::{PowerDomain, Reserve};
 use plan_support::{cluster, pairs, tree};
+use random::Random;
 
 const NODES: usize = 12;
-
-/// A small generator (xorshift64*): the same numbers everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % limit
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const LEVELS: [&str; 4] = ["node", "nvlink", "leaf", "spine"];
 
 fn facts(random: &mut Random) -> Facts<'static> {
-    let uid = random.below(3);
+    let uid = random.index(3);
     Facts {
         uid: uid as u32,
         user: NAMES[uid],
@@ -42,37 +28,37 @@ fn facts(random: &mut Random) -> Facts<'static> {
         partition: random.pick(&["p", "q"]),
         class: random.pick(&[None, Some("a"), Some("b"), Some("c")]),
         exclusive: random.pick(&[None, None, None, Some("node"), Some("leaf"), Some("nvlink")]),
-        nodes: 1 + random.below(3) as u32,
+        nodes: 1 + random.index(3) as u32,
         minutes: random.pick(&[None, Some(10), Some(100)]),
     }
 }
 
 fn rules(random: &mut Random) -> Rules {
     let mut rules = Rules::default();
-    for _ in 0..random.below(4) {
-        let bond = match random.below(2) {
+    for _ in 0..random.index(4) {
+        let bond = match random.index(2) {
             0 => Bond::Classes(random.pick(&NAMES).into(), random.pick(&NAMES).into()),
             _ => Bond::Tenants(random.pick(&[Tenant::Account, Tenant::User])),
         };
         rules.rules.push(Rule {
             bond,
             level: random.pick(&LEVELS).into(),
-            prefer: random.below(3) == 0,
+            prefer: random.index(3) == 0,
             partition: random.pick(&[None, None, Some("p")]).map(String::from),
         });
     }
-    for _ in 0..random.below(2) {
+    for _ in 0..random.index(2) {
         let half = (0..NODES / 2).map(|n| format!("n{n}")).collect();
         rules.reserves.push(Reserve {
-            count: 1 + random.below(4) as u32,
+            count: 1 + random.index(4) as u32,
             level: random.pick(&LEVELS).into(),
             nodes: random.pick(&[&Vec::new(), &half]).clone(),
-            gangs: 2 + random.below(2) as u32,
-            hard: random.below(2) == 0,
+            gangs: 2 + random.index(2) as u32,
+            hard: random.index(2) == 0,
             unless_shorter: random.pick(&[None, Some(60)]),
         });
     }
-    if random.below(2) == 0 {
+    if random.index(2) == 0 {
         rules.classes.push(Class {
             name: "c".into(),
             user: Some("b".into()),
@@ -246,15 +232,15 @@ fn verdicts_are_those_of_a_look_at_every_pair_and_no_hard_rule_is_ever_broken() 
             let free = |n: &u32| verdicts[*n as usize] != Verdict::Forbidden;
             let mut open: Vec<u32> = (0..NODES as u32).filter(free).collect();
             for _ in 0..open.len().saturating_sub(job.nodes as usize) {
-                open.remove(random.below(open.len()));
+                open.remove(random.index(open.len()));
             }
             if open.len() == job.nodes as usize {
                 placed += 1;
                 book.start(id, &job, &open);
                 naive.jobs.insert(id, (job, open));
             }
-            if random.below(3) == 0 {
-                let ends = 1 + random.below(id as usize) as u32;
+            if random.index(3) == 0 {
+                let ends = 1 + random.index(id as usize) as u32;
                 book.end(ends);
                 naive.jobs.remove(&ends);
             }
@@ -281,7 +267,7 @@ fn judging_allocates_nothing() {
         let rules = rules(&mut random);
         let mut book = Book::new(&rules, &cluster);
         for id in 1..200 {
-            let nodes = [random.below(300) as u32, random.below(300) as u32];
+            let nodes = [random.index(300) as u32, random.index(300) as u32];
             book.start(id, &facts(&mut random), &nodes);
         }
         let job = facts(&mut random);
