@@ -33,7 +33,9 @@ impl Engine {
             return None;
         }
         let gpus = self.one_type(job)?;
+        // Unless something is decided below, cons_tres chooses by itself.
         self.pending = None;
+        self.decided(call, Decision::Stock);
         if call.mode() == Mode::RunNow {
             gpus.withdraw(self.api);
         }
@@ -93,15 +95,11 @@ impl Engine {
                     }
                     Some(code)
                 }
-                NoPlan::Stock => {
-                    self.decided(call, Decision::Stock);
-                    None
-                }
+                NoPlan::Stock => None,
             };
         }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
             self.records.ended(record::Outcome::Left);
-            self.decided(call, Decision::Stock);
             return None;
         };
         self.records.ended(match code {

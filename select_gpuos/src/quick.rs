@@ -102,10 +102,7 @@ impl Engine {
     pub(crate) fn hand_on(&mut self, call: &Call, nothing: Nothing) -> Option<c_int> {
         match nothing {
             Nothing::Room if call.answers_no_room() => Some(NOT_NOW),
-            Nothing::Room => {
-                self.decided(call, Decision::Stock);
-                None
-            }
+            Nothing::Room => None,
             Nothing::Choice => {
                 let code = call.forward();
                 if code == 0 {

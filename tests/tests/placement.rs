@@ -22,6 +22,7 @@ fn pairs(suite: &Suite) {
     linked(&cluster);
     unbroken(&cluster);
     switched_off(&cluster);
+    no_stale_note(&cluster);
 }
 
 /// GPUs with all links between them, on an empty node and beside other jobs.
@@ -81,6 +82,29 @@ fn switched_off(cluster: &Cluster) {
     let next = cluster.start(&["--gres=gpu:2"]);
     let gpus = cluster.planned(next);
     assert!(gpus.values().all(|set| whole_pairs(set) == 1), "{gpus:?}");
+    cluster.drained();
+}
+
+/// A job that Slurm alone starts anew has no note of its earlier start left, whose nodes it no longer has.
+fn no_stale_note(cluster: &Cluster) {
+    let job = cluster.start(&["--gres=gpu:2", "--requeue", "--comment=mine"]);
+    assert!(cluster.note(job).is_some());
+    let lab = &cluster.lab;
+    let again = |text| {
+        lab.write_conf("gpuos.toml", text).expect("writes");
+        lab.reconfigure().expect("reconfigures");
+        cluster.ready();
+        let id = job.to_string();
+        cluster.run("scontrol", &["requeuehold", &id]);
+        cluster.wait(job, &["PENDING"]);
+        cluster.update(&[&format!("JobId={id}"), "StartTime=now"]);
+        cluster.run("scontrol", &["release", &id]);
+        cluster.wait(job, &["RUNNING"]);
+    };
+    again("[slurm]\nsteer = false\n");
+    assert_eq!(cluster.note(job), None, "{}", cluster.show(job));
+    again("");
+    assert!(cluster.note(job).is_some());
     cluster.drained();
 }
 
