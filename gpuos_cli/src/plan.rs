@@ -61,7 +61,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     }
     // As select_gpuos does.
     let skip = match &mut traffic {
-        Some(traffic) => traffic.best(&mut planner, &state, &asked),
+        Some(traffic) => traffic.best(&mut planner, &state, &asked).skip,
         None => 0,
     };
     let wait = match planner.plan(&state, &asked, skip) {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, Request, Wait};
-use gpuos_core::record::{self, Recording};
+use gpuos_core::record::{self, Counts, FORMAT, Recording};
 use gpuos_host::{Machine, slurm};
 use serde_json::{Value, json};
 
@@ -64,8 +64,13 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
         let then = then.map_err(|wait| &**wait);
         let now = step.again.as_ref();
         let request = &step.asked.request;
+        let skip = step.pick.map_or(step.asked.skip, |pick| pick.skip);
+        let other = match skip == step.asked.skip {
+            true => String::new(),
+            false => format!(", now choice {}", skip + 1),
+        };
         let text = format!(
-            "The first: job {} at {}, choice {}.\n  recorded: {}\n  now:      {}\n",
+            "The first: job {} at {}, choice {}{other}.\n  recorded: {}\n  now:      {}\n",
             step.asked.job,
             utc(step.asked.at),
             step.asked.skip + 1,
@@ -74,6 +79,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
         );
         let json = json!({
             "job": step.asked.job, "at": utc(step.asked.at), "choice": step.asked.skip + 1,
+            "choice_now": skip + 1,
             "recorded": answer_json(then, cluster), "now": answer_json(now, cluster),
         });
         first = Some(Difference { json, text });
@@ -99,6 +105,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
         (n, 0) => format!("{n} were asked again and came out the same, bit by bit.\n"),
         (n, d) => format!("{n} were asked again, and {d} came out otherwise.\n"),
     };
+    text += &beside_gangs(recording, &counts);
     if counts.skipped > 0 {
         text += &format!(
             "{} made for the cluster as it was some changes ago, and cannot be asked again.\n",
@@ -128,6 +135,9 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
             "same": counts.same,
             "different": different,
             "not_replayed": counts.skipped,
+            "compared_beside_gangs": counts.compared,
+            "not_compared_beside_gangs": counts.not_compared,
+            "form": recording.format,
             "from": from,
             "to": to,
             "first_difference": first.map(|first| first.json),
@@ -136,6 +146,31 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
         text,
         yes: different == 0,
     }
+}
+
+/// What was done about the gangs on the network; empty where there is none.
+fn beside_gangs(recording: &Recording, counts: &Counts) -> String {
+    let mut text = String::new();
+    if recording.format < FORMAT {
+        text += &format!(
+            "It is in form {}, which does not have the gangs on the network: which of several equally close \
+             places a gang took is repeated by its number.\n",
+            recording.format
+        );
+    }
+    if counts.compared > 0 {
+        text += &format!(
+            "For {} equally close places were compared by what running gangs leave of the network.\n",
+            count(counts.compared as usize, "decision")
+        );
+    }
+    if counts.not_compared > 0 {
+        text += &format!(
+            "For {} more gangs ran than were recorded, and the place is repeated by its number.\n",
+            count(counts.not_compared as usize, "decision")
+        );
+    }
+    text
 }
 
 fn words(answer: Result<&Choice, &Wait>, request: &Request, cluster: &Cluster) -> String {

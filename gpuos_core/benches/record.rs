@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{GpuShape, Planner};
-use gpuos_core::record::{Outcome, Purpose, Sizes, Writer};
+use gpuos_core::record::{By, Outcome, Purpose, Sizes, Writer};
 use plan_support::{idle, nvswitch, request, tree};
 
 const RUNS: u32 = 20_000;
@@ -24,7 +24,7 @@ fn bench(nodes: u32, gang: u32) {
     let sizes = Sizes::new(4096, cluster.nodes.len());
     let mut memory = vec![0; sizes.total()];
     let mut writer = Writer::open(&mut memory, sizes, cluster.nodes.len());
-    writer.model(&mut memory, &cluster);
+    writer.model(&mut memory, &cluster, None);
     let mut times: Vec<Duration> = (0..RUNS)
         .map(|job| {
             // A job of that size ended meanwhile, and another one started.
@@ -39,7 +39,7 @@ fn bench(nodes: u32, gang: u32) {
                 &mut memory,
                 job,
                 Purpose::Start,
-                0,
+                (0, By::Order),
                 &request,
                 answer,
                 1_800_000_000,

@@ -61,9 +61,9 @@ fn a_gang_goes_where_no_other_uses_the_uplinks() {
         nodes(planner.plan(&states, &want, 0).unwrap()),
         [0, 1, 2, 3]
     );
-    assert_eq!(traffic.best(&mut planner, &states, &want), 0);
+    assert_eq!(traffic.best(&mut planner, &states, &want).skip, 0);
     traffic.start(7, vec![(0, GpuSet(0x0f)), (2, GpuSet(0x0f))]);
-    let skip = traffic.best(&mut planner, &states, &want);
+    let skip = traffic.best(&mut planner, &states, &want).skip;
     let first = planner.plan(&states, &want, 0).unwrap().clone();
     let [(alone, _), (beside, narrowest)] = traffic.bandwidth(&first);
     assert!(beside < alone && alone < UNBOUNDED, "{beside} of {alone}");
@@ -79,15 +79,15 @@ fn a_gang_goes_where_no_other_uses_the_uplinks() {
             placement,
             ..want.clone()
         };
-        assert_eq!(traffic.best(&mut planner, &states, &request), 0);
+        assert_eq!(traffic.best(&mut planner, &states, &request).skip, 0);
     }
-    assert_eq!(traffic.best(&mut planner, &states, &gang(1, 4)), 0);
+    assert_eq!(traffic.best(&mut planner, &states, &gang(1, 4)).skip, 0);
     // The gang ends; so it does when it is reported on one node.
     traffic.end(7);
-    assert_eq!(traffic.best(&mut planner, &states, &want), 0);
+    assert_eq!(traffic.best(&mut planner, &states, &want).skip, 0);
     traffic.start(7, vec![(0, GpuSet(0x0f)), (2, GpuSet(0x0f))]);
     traffic.start(7, vec![(0, GpuSet(0x0f))]);
-    assert_eq!(traffic.best(&mut planner, &states, &want), 0);
+    assert_eq!(traffic.best(&mut planner, &states, &want).skip, 0);
 }
 
 #[test]
@@ -119,7 +119,7 @@ proptest! {
         for (job, (nodes, set)) in running.iter().enumerate() {
             traffic.start(job as u32, nodes.iter().map(|&node| (node, GpuSet(*set))).collect());
         }
-        let skip = traffic.best(&mut planner, &states, &want);
+        let skip = traffic.best(&mut planner, &states, &want).skip;
         let mut rate = |traffic: &mut Traffic, skip| {
             let place = planner.plan(&states, &want, skip).ok()?.clone();
             let [_, (beside, _)] = traffic.bandwidth(&place);
@@ -141,6 +141,6 @@ proptest! {
         for job in 0..running.len() {
             traffic.end(job as u32);
         }
-        prop_assert_eq!(traffic.best(&mut planner, &states, &want), 0);
+        prop_assert_eq!(traffic.best(&mut planner, &states, &want).skip, 0);
     }
 }

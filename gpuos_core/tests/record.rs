@@ -5,10 +5,11 @@ mod counting;
 mod plan_support;
 
 use counting::allocations;
+use gpuos_core::fabric::{Promise, Recipe};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use gpuos_core::record::{Event, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
+use gpuos_core::record::{By, Event, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
 use plan_support::*;
 use proptest::prelude::*;
 
@@ -27,7 +28,7 @@ impl Scheduler {
         let sizes = Sizes::new(records, cluster.nodes.len());
         let mut memory = vec![0x5a; sizes.total()];
         let mut writer = Writer::open(&mut memory, sizes, cluster.nodes.len());
-        writer.model(&mut memory, cluster);
+        writer.model(&mut memory, cluster, None);
         Scheduler {
             planner: Planner::new(cluster.clone()),
             writer,
@@ -85,8 +86,15 @@ impl Scheduler {
         let answer = self.planner.plan(&self.states, request, skip);
         let answer = answer.as_ref().map(|choice| *choice);
         let (job, at) = (self.job, 1_700_000_000 + u64::from(self.job));
-        self.writer
-            .asked(&mut self.memory, job, purpose, skip, request, answer, at);
+        self.writer.asked(
+            &mut self.memory,
+            job,
+            purpose,
+            (skip, By::Order),
+            request,
+            answer,
+            at,
+        );
     }
 
     /// The planner goes by another mix of jobs from now on.
@@ -147,7 +155,9 @@ fn what_was_learned_is_part_of_a_recording() {
     assert!(recording.segments.iter().all(|s| opened(s.events.first())));
     // A new model begins without.
     let cluster = scheduler.planner.cluster().clone();
-    scheduler.writer.model(&mut scheduler.memory, &cluster);
+    scheduler
+        .writer
+        .model(&mut scheduler.memory, &cluster, None);
     scheduler.planner = Planner::new(cluster);
     scheduler.decide();
     let recording = scheduler.read();
@@ -183,7 +193,9 @@ fn a_restarted_writer_goes_on() {
     let before = scheduler.read().asked().count();
     let sizes = Sizes::new(512, cluster.nodes.len());
     scheduler.writer = Writer::open(&mut scheduler.memory, sizes, cluster.nodes.len());
-    scheduler.writer.model(&mut scheduler.memory, &cluster);
+    scheduler
+        .writer
+        .model(&mut scheduler.memory, &cluster, None);
     scheduler.decide();
     let after = scheduler.read();
     assert!(after.asked().count() > before);
@@ -192,7 +204,9 @@ fn a_restarted_writer_goes_on() {
     // which comes back again and again, is kept.
     for nodes in 13..20 {
         for cluster in [tree(quads(), nodes, 6, 1), tree(pairs(), 12, 4, 2)] {
-            scheduler.writer.model(&mut scheduler.memory, &cluster);
+            scheduler
+                .writer
+                .model(&mut scheduler.memory, &cluster, None);
             scheduler.planner = Planner::new(cluster.clone());
             scheduler.states = idle(&cluster);
             scheduler.decide();
@@ -243,12 +257,31 @@ fn writing_allocates_nothing() {
         .plan(&scheduler.states, &request, 0)
         .unwrap()
         .clone();
+    // Each new segment begins with the gangs.
+    let net = Recipe::Levels {
+        uplinks: Vec::new(),
+        rails: false,
+    };
+    let (writer, memory) = (&mut scheduler.writer, &mut scheduler.memory);
+    writer.model(memory, &small(), Some(&net));
+    for job in 0..5 {
+        let nodes = [(job, GpuSet(0xff)), (job + 1, GpuSet(0xff))];
+        writer.gang(memory, 9000 + job, &nodes, Promise { ring: 2500 });
+    }
     for round in 0..2000u32 {
         scheduler.states[round as usize % 12].free = GpuSet(u64::from(round % 255));
         let before = allocations();
         let (writer, memory) = (&mut scheduler.writer, &mut scheduler.memory);
         writer.states(memory, &scheduler.states);
-        writer.asked(memory, round, Purpose::Start, 0, &request, Ok(&choice), 7);
+        writer.asked(
+            memory,
+            round,
+            Purpose::Start,
+            (0, By::Network(Some(round))),
+            &request,
+            Ok(&choice),
+            7,
+        );
         writer.ended(memory, round, Outcome::Taken);
         assert_eq!(allocations(), before, "round {round}");
     }
@@ -312,7 +345,7 @@ proptest! {
         let sizes = Sizes::new(64, 12);
         scheduler.memory = bytes;
         scheduler.writer = Writer::open(&mut scheduler.memory, sizes, 12);
-        scheduler.writer.model(&mut scheduler.memory, &small());
+        scheduler.writer.model(&mut scheduler.memory, &small(), None);
         scheduler.decide();
         let last = read(&scheduler.memory).unwrap();
         prop_assert_eq!(last.asked().last().map(|asked| asked.job), Some(scheduler.job));

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use gpuos_core::explain;
 use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{GpuShape, Placement, Unit, Wait};
-use gpuos_core::record;
+use gpuos_core::record::{self, By};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
@@ -230,9 +230,11 @@ impl Engine {
             let Some(planner) = self.planner.as_mut() else {
                 break;
             };
+            let mut by = By::Order;
             // The place with the most bandwidth beside the running gangs goes first, then all others.
             if let (0, Some(traffic)) = (tried, &mut self.traffic) {
-                first = traffic.best(planner, &self.snapshot.states, request);
+                let pick = traffic.best(planner, &self.snapshot.states, request);
+                (first, by) = (pick.skip, By::Network(pick.beside));
             }
             let skip = match tried {
                 0 => first,
@@ -240,7 +242,7 @@ impl Engine {
                 n => n,
             };
             let answer = planner.plan(&self.snapshot.states, request, skip);
-            self.records.asked(request, skip, &answer);
+            self.records.asked(request, (skip, by), &answer);
             match answer {
                 Ok(choice) => {
                     let layout = self.layout;

@@ -226,6 +226,7 @@ pub fn job_ends(job: *mut c_void) {
                 engine.neighbours.ended(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
+                    engine.records.gang(job.id(), traffic);
                 }
                 engine.mix_works(Spare::End);
             }
@@ -386,7 +387,8 @@ impl Engine {
         // SAFETY: called from job_test, under slurmctld's node write lock.
         match unsafe { cluster::build(&self.source(), &self.settings) } {
             Ok(cluster) => {
-                self.records.model(&cluster);
+                let net = self.settings.config.recipe(&cluster);
+                self.records.model(&cluster, net.as_ref());
                 self.traffic = self.settings.config.traffic(&cluster);
                 self.standing.conditions = self.settings.config.conditions(&cluster);
                 self.planner = Some(Planner::new(cluster));
@@ -471,6 +473,7 @@ impl Engine {
         };
         if let Some(traffic) = &mut self.traffic {
             traffic.start(job.id(), nodes);
+            self.records.gang(job.id(), traffic);
         }
     }
 }

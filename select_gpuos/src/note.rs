@@ -109,7 +109,8 @@ impl Engine {
                 let answer = planner.plan(&self.snapshot.states, &request, 0);
                 self.records.begin(job.id(), record::Purpose::Start);
                 self.records.states(&self.snapshot.states);
-                self.records.asked(&request, 0, &answer);
+                self.records
+                    .asked(&request, (0, record::By::Order), &answer);
                 let Ok(choice) = answer else {
                     return self.drop_note(job);
                 };

@@ -11,10 +11,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use gpuos_core::fabric::{Recipe, Traffic};
 use gpuos_core::frag::Expected;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
-use gpuos_core::record::{self, Outcome, Purpose, Sizes, Writer};
+use gpuos_core::record::{self, By, Outcome, Purpose, Sizes, Writer};
 use slurm_ffi::log;
 
 use crate::clock;
@@ -66,9 +67,22 @@ impl Records {
     }
 
     /// The planner plans for this cluster from now on.
-    pub fn model(&mut self, cluster: &Cluster) {
+    pub fn model(&mut self, cluster: &Cluster, net: Option<&Recipe>) {
         if let Some(ring) = &mut self.ring {
-            ring.writer.model(ring.memory.bytes(), cluster);
+            ring.writer.model(ring.memory.bytes(), cluster, net);
+        }
+    }
+
+    /// What a job does on the network has changed: it is a gang there now, or is none. Not called in a
+    /// decision.
+    pub fn gang(&mut self, job: u32, traffic: &Traffic) {
+        let Some(ring) = &mut self.ring else {
+            return;
+        };
+        let memory = ring.memory.bytes();
+        match traffic.gang(job) {
+            Some((nodes, promise)) => ring.writer.gang(memory, job, nodes, promise),
+            None => ring.writer.gang_ended(memory, job),
         }
     }
 
@@ -92,14 +106,14 @@ impl Records {
         }
     }
 
-    /// A question and its answer.
-    pub fn asked(&mut self, request: &Request, skip: u32, answer: &Result<&Choice, Wait>) {
+    /// A question, with the number of the choice that was asked for and how that came about, and its answer.
+    pub fn asked(&mut self, request: &Request, choice: (u32, By), answer: &Result<&Choice, Wait>) {
         if let (Some(ring), Some(purpose)) = (&mut self.ring, self.purpose) {
             let answer = answer.as_ref().map(|choice| *choice);
             let now = u64::try_from(clock::now()).unwrap_or(0);
             let memory = ring.memory.bytes();
             ring.writer
-                .asked(memory, self.job, purpose, skip, request, answer, now);
+                .asked(memory, self.job, purpose, choice, request, answer, now);
         }
     }
 

@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use gpuos_core::record::Outcome;
+use gpuos_core::record::{By, Outcome};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
-per_suite!(recording);
+per_suite!(recording, contended);
 
 /// The jobs that started by a recorded choice, all of which come out again.
 fn started(cluster: &Cluster) -> Vec<u32> {
@@ -78,4 +78,48 @@ fn recording(suite: &Suite) {
     let file = cluster.ring();
     drop(cluster);
     assert!(!file.exists(), "{}", file.display());
+}
+
+/// Which of several equally close places a gang took beside the gangs that ran comes out again, however
+/// slurmctld began: the running gangs are recorded.
+fn contended(suite: &Suite) {
+    let mut setup = Setup::new("contended", suite);
+    setup.spec.nodes = 8.into();
+    setup.spec.gpuos_toml = Some(
+        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-8]\"\nnode-gbps = 25\n\
+         nodes-per-switch = 2\nfanout = [2, 2]\noversubscription = [4, 4]\n"
+            .into(),
+    );
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    // Two leaves of the first half are joined by its uplinks only.
+    let other = cluster.start(&["-N2", "-w", "n1,n3", "--gpus-per-node=4"]);
+    for what in ["start", "reconfigure", "restart", "kill -9"] {
+        match what {
+            "start" => {}
+            "reconfigure" => cluster.lab.reconfigure().expect("reconfigures"),
+            "restart" => cluster.restart_slurmctld(),
+            _ => cluster.crash(other),
+        }
+        cluster.ready();
+        let job = cluster.start(&["-N4", "--gpus-per-node=4"]);
+        let nodes: Vec<String> = cluster.planned(job).into_keys().collect();
+        assert_eq!(nodes, ["n5", "n6", "n7", "n8"], "{what}");
+        cluster.cancel(&[job]);
+        let mut pick = None;
+        let counts = cluster.recording().replay(&mut |step| {
+            assert!(step.same, "{what}: {:?} now {:?}", step.asked, step.pick);
+            if step.asked.job == job && matches!(step.asked.by, By::Network(_)) {
+                pick = step.pick;
+            }
+        });
+        let pick = pick.unwrap_or_else(|| panic!("{what}: no comparison for {job}"));
+        assert!(pick.skip > 0 && pick.beside.is_some(), "{what}: {pick:?}");
+        assert!(
+            counts.compared > 0 && counts.not_compared == 0,
+            "{what}: {counts:?}"
+        );
+    }
+    cluster.drained();
 }

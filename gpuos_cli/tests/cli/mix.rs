@@ -6,7 +6,7 @@ use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::frag::{Expected, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Criterion, GpuShape, NodeState, Planner, Request};
-use gpuos_core::record::{Outcome, Purpose, Sizes, Writer, path};
+use gpuos_core::record::{By, Outcome, Purpose, Sizes, Writer, path};
 
 use crate::site::Site;
 
@@ -39,7 +39,7 @@ fn ring(nodes: u32, learned: Option<&Expected>) -> Vec<u8> {
     let sizes = Sizes::new(64, nodes as usize);
     let mut memory = vec![0; sizes.total()];
     let mut writer = Writer::open(&mut memory, sizes, nodes as usize);
-    writer.model(&mut memory, &cluster);
+    writer.model(&mut memory, &cluster, None);
     if let Some(expected) = learned {
         planner.learn(expected.clone());
         planner.work(usize::MAX);
@@ -63,7 +63,15 @@ fn ring(nodes: u32, learned: Option<&Expected>) -> Vec<u8> {
     let at = 1_795_210_800;
     writer.states(&mut memory, &states);
     let why = Purpose::Start;
-    writer.asked(&mut memory, 2, why, 0, &request, Ok(&choice), at);
+    writer.asked(
+        &mut memory,
+        2,
+        why,
+        (0, By::Order),
+        &request,
+        Ok(&choice),
+        at,
+    );
     writer.ended(&mut memory, 2, Outcome::Taken);
     memory
 }

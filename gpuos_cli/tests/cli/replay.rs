@@ -5,7 +5,7 @@ use std::fs;
 use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use gpuos_core::record::{Outcome, Purpose, Sizes, Writer, path};
+use gpuos_core::record::{By, Outcome, Purpose, Sizes, Writer, path};
 
 use crate::site::Site;
 
@@ -37,13 +37,13 @@ pub fn ring(job: u32, wrong: bool) -> Vec<u8> {
     let sizes = Sizes::new(64, 2);
     let mut memory = vec![0; sizes.total()];
     let mut writer = Writer::open(&mut memory, sizes, 2);
-    writer.model(&mut memory, &cluster);
+    writer.model(&mut memory, &cluster, None);
     writer.states(&mut memory, &states);
     writer.asked(
         &mut memory,
         job,
         Purpose::Start,
-        0,
+        (0, By::Order),
         &request,
         Ok(&choice),
         1_795_210_800,
@@ -75,6 +75,86 @@ fn a_recording_replays_alone_or_shows_the_first_difference() {
     assert_eq!(
         (&json["different"], &json["first_difference"]["job"]),
         (&1.into(), &17.into())
+    );
+}
+
+#[test]
+fn what_a_recording_has_of_the_network_is_told() {
+    let site = Site::new("24.11.5");
+    let text = include_str!("../../../gpuos_core/tests/data/recording-form-3.txt");
+    let mut lines = text.lines().skip(1);
+    let mut old = vec![0u8; lines.next().unwrap().parse().unwrap()];
+    for line in lines {
+        let (at, hex) = line.split_once(' ').unwrap();
+        let at: usize = at.parse().unwrap();
+        for (nth, byte) in old[at..at + 32].iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&hex[2 * nth..2 * nth + 2], 16).unwrap();
+        }
+    }
+    fs::write(site.path("old"), old).unwrap();
+    let answer = site.run(&["replay", &site.path("old")]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    assert!(
+        answer
+            .out
+            .contains("36 were asked again and came out the same")
+            && answer.out.contains("form 3, which does not have the gangs"),
+        "{}",
+        answer.out
+    );
+    // Two leaves with an uplink each; a gang on both of the first half.
+    let node = |at: usize| NodeFacts {
+        name: format!("n{at}"),
+        gpus: 8,
+        gres_type: "h100".into(),
+        ..NodeFacts::default()
+    };
+    let net = "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-8]\"\nnode-gbps = 25\n\
+               nodes-per-switch = 2\nfanout = [2, 2]\noversubscription = [4, 4]\n";
+    let config = Config::parse(net, "gpuos.toml").unwrap();
+    let nodes: Vec<NodeFacts> = (1..=8).map(node).collect();
+    let cluster = config.cluster(&nodes, None).unwrap();
+    let (mut traffic, net) = (config.traffic(&cluster).unwrap(), config.recipe(&cluster));
+    let sizes = Sizes::new(64, 8);
+    let mut memory = vec![0; sizes.total()];
+    let mut writer = Writer::open(&mut memory, sizes, 8);
+    writer.model(&mut memory, &cluster, net.as_ref());
+    let state = NodeState {
+        candidate: true,
+        present: GpuSet::first(8),
+        free: GpuSet::first(4),
+        free_cpus: 64,
+        free_memory_mib: u64::MAX,
+        ..NodeState::default()
+    };
+    let states = vec![state; 8];
+    let mut planner = Planner::new(cluster);
+    traffic.start(7, vec![(0, GpuSet(0xf0)), (2, GpuSet(0xf0))]);
+    let (gang, promise) = traffic.gang(7).unwrap();
+    writer.gang(&mut memory, 7, gang, promise);
+    writer.states(&mut memory, &states);
+    let request = Request::new(4, 4, GpuShape::PerNode(4));
+    let pick = traffic.best(&mut planner, &states, &request);
+    let answer = planner.plan(&states, &request, pick.skip);
+    let mut ask = |by| {
+        let answer = answer.as_ref().map(|choice| *choice);
+        let why = Purpose::Start;
+        writer.asked(&mut memory, 8, why, (pick.skip, by), &request, answer, 1);
+    };
+    ask(By::Network(pick.beside));
+    ask(By::Network(Some(1)));
+    fs::write(site.path("net"), &memory).unwrap();
+    let answer = site.run(&["replay", &site.path("net")]);
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    assert!(
+        answer
+            .out
+            .contains("2 were asked again, and 1 came out otherwise")
+            && answer
+                .out
+                .contains("For 2 decisions equally close places were compared"),
+        "{}",
+        answer.out
     );
 }
 

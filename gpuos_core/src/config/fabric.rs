@@ -9,7 +9,7 @@ use super::check::{Check, quoted};
 use super::error::{ConfigError, Place};
 use super::net::{NetConfig, nvlink_level};
 use super::raw::{RawFabric, RawLevel, RawSwitch};
-use crate::fabric::{Island, Net, Uplink, levels_of, units};
+use crate::fabric::{Island, Net, Recipe, Uplink, levels_of, units};
 use crate::hostlist::{MAX_HOSTS, expand};
 use crate::model::{Cluster, Fabric, FabricLevel, NO_DOMAIN};
 
@@ -196,8 +196,8 @@ impl FabricConfig {
         self.nets.iter().filter_map(island).collect()
     }
 
-    /// The network of the cluster that [`FabricConfig::build`] made the levels of.
-    pub fn net(&self, file: &str, cluster: &Cluster) -> Result<Net, ConfigError> {
+    /// What the network of the cluster that [`FabricConfig::build`] made the levels of is made of.
+    pub fn recipe(&self, cluster: &Cluster) -> Recipe {
         let names = cluster.nodes.iter().enumerate();
         let index = names.map(|(at, node)| (node.name.as_str(), at)).collect();
         let islands = self.islands(&index);
@@ -209,14 +209,14 @@ impl FabricConfig {
                 .map(|level| level.map_or(Uplink::Full, |level| level.uplink))
                 .collect();
             let rails = levels.flatten().any(|level| level.rails);
-            return Ok(Net::of_levels(cluster, &uplinks, rails));
+            return Recipe::Levels { uplinks, rails };
         }
-        let nvlink = cluster
-            .fabric
-            .levels
-            .iter()
-            .find(|level| level.name == "nvlink");
-        Net::new(cluster, &islands, nvlink).map_err(|message| {
+        Recipe::Islands(islands)
+    }
+
+    /// The network of the same cluster.
+    pub fn net(&self, file: &str, cluster: &Cluster) -> Result<Net, ConfigError> {
+        self.recipe(cluster).net(cluster).map_err(|message| {
             let place = self.nets.first().map(|net| net.place).unwrap_or_default();
             place.error(file, message)
         })

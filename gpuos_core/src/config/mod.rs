@@ -8,7 +8,7 @@ use std::sync::Arc;
 use toml::Spanned;
 
 use crate::cost::Condition;
-use crate::fabric::{Net, Traffic};
+use crate::fabric::{Net, Recipe, Traffic};
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
 
@@ -272,8 +272,13 @@ impl Config {
     /// The gangs on the network that `[[fabric.net]]` describes, none yet; `None` without such a
     /// table.
     pub fn traffic(&self, cluster: &Cluster) -> Option<Traffic> {
-        let net = self.fabric.has_nets().then(|| self.net(cluster).ok());
-        net.flatten().map(Traffic::new)
+        Some(Traffic::new(self.recipe(cluster)?.net(cluster).ok()?))
+    }
+
+    /// What the network that `[[fabric.net]]` describes is made of; `None` without such a table.
+    pub fn recipe(&self, cluster: &Cluster) -> Option<Recipe> {
+        let described = self.fabric.has_nets();
+        described.then(|| self.fabric.recipe(cluster))
     }
 
     fn checked(&self, rule: &Rule, facts: &NodeFacts) -> Result<Arc<NodeType>, ConfigError> {

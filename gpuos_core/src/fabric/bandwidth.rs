@@ -95,13 +95,33 @@ impl Promises {
             return Promise::default();
         }
         let ring = u64::from(scratch.pace) * u64::from(permille.min(1000)) / 1000;
+        let promise = Promise { ring: ring as u32 };
+        self.count(scratch, promise);
+        promise
+    }
+
+    /// A gang runs that was promised this: [`Promises::add`] without asking anew what it gets.
+    pub fn keep(
+        &mut self,
+        net: &Net,
+        scratch: &mut Scratch,
+        nodes: &[(u32, GpuSet)],
+        promise: Promise,
+    ) {
+        if promise != Promise::default() {
+            net.rings(scratch, nodes);
+            self.count(scratch, promise);
+        }
+    }
+
+    /// Adds the rings that were laid last.
+    fn count(&mut self, scratch: &Scratch, promise: Promise) {
         for &link in &scratch.touched {
             let (units, rings) = &mut self.load[link as usize];
             let own = scratch.rings_on[link as usize];
-            *units += u64::from(own) * ring;
+            *units += u64::from(own) * u64::from(promise.ring);
             *rings += own;
         }
-        Promise { ring: ring as u32 }
     }
 
     /// A gang ends: the same nodes as when it started, and what [`Promises::add`] gave for it.

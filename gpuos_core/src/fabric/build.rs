@@ -1,6 +1,6 @@
 //! From a cluster and the description of its fabric to the graph.
 
-use super::kinds::{Island, Kind, Tree, TreeLevel, Uplink};
+use super::kinds::{Island, Kind, MAX_GRAPH_SWITCHES, Tree, TreeLevel, Uplink};
 use super::route::{Router, table};
 use super::torus::Torus;
 use super::{NONE, Net, Port, UNBOUNDED, Ways, levels, units};
@@ -387,7 +387,33 @@ fn check(island: &Island) -> Result<(), String> {
             island.nodes.len()
         ));
     }
+    if !refers(island) {
+        return Err(format!(
+            "{name} names a switch, a domain or a place that it does not have; each has to be one of its own"
+        ));
+    }
     Ok(())
+}
+
+/// Whether switches and domains that an island names are its own.
+fn refers(island: &Island) -> bool {
+    match &island.kind {
+        Kind::Tree(tree) => tree.levels.iter().all(|level| {
+            let known = |&of: &u32| of == NO_DOMAIN || (of as usize) < level.domains.len();
+            level.of.len() == island.nodes.len() && level.of.iter().all(known)
+        }),
+        Kind::Graph(graph) => {
+            let count = graph.switches.len();
+            let known = |switch: u32| (switch as usize) < count;
+            count <= MAX_GRAPH_SWITCHES
+                && graph
+                    .links
+                    .iter()
+                    .all(|link| known(link.a) && known(link.b))
+                && graph.places.iter().flatten().all(|hung| known(hung.1))
+        }
+        Kind::Torus { .. } | Kind::Dragonfly(_) => true,
+    }
 }
 
 /// Adapters of a node: rail, GPUs nearest to it, rate. Those slower than half the fastest carry

@@ -1,5 +1,7 @@
 //! What a fabric is made of, kind by kind, before it becomes a [`super::Net`].
 
+use serde::{Deserialize, Serialize};
+
 use super::UNBOUNDED;
 use crate::model::NO_DOMAIN;
 
@@ -7,7 +9,7 @@ use crate::model::NO_DOMAIN;
 pub const MAX_GRAPH_SWITCHES: usize = 1024;
 
 /// A part of the network with one kind of fabric. A cluster has one island or several.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Island {
     /// Its name.
     pub name: String,
@@ -23,7 +25,7 @@ pub struct Island {
 }
 
 /// A kind of fabric.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Kind {
     /// A fat tree or Clos of any depth, rail-optimised or not.
     Tree(Tree),
@@ -46,7 +48,7 @@ pub enum Kind {
 
 /// A tree of switches, given by the domains of each level. The switches of a level inside one
 /// domain, and their parallel links upwards, count as one.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Tree {
     /// From the leaves upwards.
     pub levels: Vec<TreeLevel>,
@@ -55,7 +57,7 @@ pub struct Tree {
 }
 
 /// One level of a tree.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TreeLevel {
     /// Name of the level.
     pub name: String,
@@ -68,7 +70,7 @@ pub struct TreeLevel {
 }
 
 /// Capacity of a switch's links upwards, all together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Uplink {
     /// As much as all its links downwards.
     #[default]
@@ -142,7 +144,7 @@ impl Tree {
 }
 
 /// A dragonfly with minimal routing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dragonfly {
     /// Groups.
     pub groups: u32,
@@ -159,7 +161,7 @@ pub struct Dragonfly {
 }
 
 /// A graph of switches.
-#[derive(Clone, Debug, PartialEq, Default)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Graph {
     /// Names of the switches.
     pub switches: Vec<String>,
@@ -170,7 +172,7 @@ pub struct Graph {
 }
 
 /// A link of a graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphLink {
     /// One switch.
     pub a: u32,

@@ -19,6 +19,7 @@ mod bandwidth;
 mod build;
 mod kinds;
 mod levels;
+mod recipe;
 mod route;
 mod search;
 mod torus;
@@ -26,8 +27,9 @@ mod traffic;
 
 pub use bandwidth::{Promise, Promises, Scratch};
 pub use kinds::{Dragonfly, Graph, GraphLink, Island, Kind, MAX_GRAPH_SWITCHES, Tree, Uplink};
+pub use recipe::Recipe;
 pub use search::Compact;
-pub use traffic::Traffic;
+pub use traffic::{Pick, Traffic};
 
 use crate::gpuset::GpuSet;
 use crate::model::Fabric;

@@ -14,6 +14,16 @@ const PLACES: u32 = 4;
 /// such a gang spans much of the fabric wherever it lies.
 const MOST_NODES: usize = 64;
 
+/// Which of the planner's choices a gang is to take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pick {
+    /// Number of the choice, as [`Planner::plan`] takes it for `skip`.
+    pub skip: u32,
+    /// Its modelled bandwidth between the nodes beside the running gangs, in hundredths of GB/s;
+    /// `None` when there was nothing to compare.
+    pub beside: Option<u32>,
+}
+
 /// A network and what its running gangs were promised. Kept current by events: [`Traffic::start`]
 /// and [`Traffic::end`].
 #[derive(Clone, Debug)]
@@ -52,6 +62,21 @@ impl Traffic {
         }
     }
 
+    /// The nodes of a running gang and what it was promised; `None` when it needs no network.
+    pub fn gang(&self, job: u32) -> Option<(&[(u32, GpuSet)], Promise)> {
+        let (nodes, promise) = self.running.get(&job)?;
+        Some((nodes, *promise))
+    }
+
+    /// A job runs on these nodes and was promised this when it started: as [`Traffic::start`], whatever
+    /// has been promised to others since.
+    pub fn resume(&mut self, job: u32, nodes: Vec<(u32, GpuSet)>, promise: Promise) {
+        self.end(job);
+        self.promises
+            .keep(&self.net, &mut self.scratch, &nodes, promise);
+        self.running.insert(job, (nodes, promise));
+    }
+
     /// A job ends.
     pub fn end(&mut self, job: u32) {
         if let Some((nodes, promise)) = self.running.remove(&job) {
@@ -81,18 +106,17 @@ impl Traffic {
         ]
     }
 
-    /// Which of the planner's best choices has the most bandwidth beside the running gangs: its
-    /// number, as [`Planner::plan`] takes it for `skip`. Of the first four choices those count
+    /// Which of the planner's best choices has the most bandwidth beside the running gangs. Of the first four choices those count
     /// that are as close as the best one, on as many nodes, with as good links inside them and worth
-    /// as much to the job; of equals the first. 0 also when there is nothing to compare: nobody else on the network, a job
+    /// as much to the job; of equals the first. The first one also when there is nothing to compare: nobody else on the network, a job
     /// on one node or on more than 64, or a placement rule that says otherwise where to go.
-    pub fn best(&mut self, planner: &mut Planner, states: &[NodeState], request: &Request) -> u32 {
+    pub fn best(&mut self, planner: &mut Planner, states: &[NodeState], request: &Request) -> Pick {
         let free = matches!(
             request.placement,
             Placement::Default | Placement::BestFit | Placement::Frag | Placement::Backfill
         );
         if !free || self.running.is_empty() || request.max_nodes.max(request.min_nodes) < 2 {
-            return 0;
+            return Pick::default();
         }
         let mut best: Option<(u32, u32)> = None;
         let mut first = None;
@@ -114,7 +138,10 @@ impl Traffic {
                 best = Some((skip, units));
             }
         }
-        best.map_or(0, |(skip, _)| skip)
+        best.map_or_else(Pick::default, |(skip, units)| Pick {
+            skip,
+            beside: Some(units),
+        })
     }
 
     /// What a link joins, in words for people.

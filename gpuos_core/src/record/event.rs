@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::frag::Expected;
+use crate::gpuset::GpuSet;
 use crate::plan::{Choice, NodeState, Request, Wait};
 
 /// Why the scheduler asked.
@@ -16,6 +17,17 @@ pub enum Purpose {
     Forecast,
 }
 
+/// How the number of a choice came about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum By {
+    /// The best one, or the next after one that was refused.
+    Order,
+    /// Of equally close places the one with the most bandwidth beside the running gangs
+    /// ([`crate::fabric::Traffic::best`]): that much between its nodes, in hundredths of GB/s; `None`
+    /// when there was nothing to compare.
+    Network(Option<u32>),
+}
+
 /// One question to the planner, with its answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Asked<'a> {
@@ -25,6 +37,8 @@ pub struct Asked<'a> {
     pub purpose: Purpose,
     /// Which choice was asked for: 0 = the best, n = the n-th next one.
     pub skip: u32,
+    /// How that number came about.
+    pub by: By,
     /// The request.
     pub request: Cow<'a, Request>,
     /// The choice, or why there was none.
@@ -76,4 +90,24 @@ pub enum Event<'a> {
     },
     /// The planner goes by this mix of jobs from now on ([`crate::plan::Planner::learn`]).
     Learned(Cow<'a, Expected>),
+    /// The nodes are joined by a network whose gangs are recorded. Stands at the head of a segment,
+    /// and where that changes.
+    Network {
+        /// Whether all gangs that run follow; they may be too many for a segment.
+        whole: bool,
+    },
+    /// A gang uses the network from now on ([`crate::fabric::Traffic::resume`]).
+    Gang {
+        /// Job id; what was known of it is replaced.
+        job: u32,
+        /// Its nodes, and its GPUs on each.
+        nodes: Cow<'a, [(u32, GpuSet)]>,
+        /// What one of its rings was promised, in hundredths of GB/s.
+        ring: u32,
+    },
+    /// It does no longer.
+    GangEnded {
+        /// Job id.
+        job: u32,
+    },
 }

@@ -6,7 +6,7 @@
 //! [`Recording::replay`] asks the planner all questions again.
 //!
 //! The ring is a file of events: a node's state changed, the scheduler offers other nodes, the
-//! planner was asked, the scheduler took or refused a choice. It is cut into [`SEGMENTS`] equal
+//! planner was asked, the scheduler took or refused a choice, a gang uses the network. It is cut into [`SEGMENTS`] equal
 //! segments, each of which begins with the whole state, so that the oldest one can be overwritten
 //! and the others still replay. `ring` says how the bytes lie.
 //!
@@ -16,11 +16,12 @@
 mod bytes;
 mod event;
 mod model;
+mod older;
 mod read;
 mod replay;
 mod ring;
 
-pub use event::{Asked, Event, Outcome, Purpose};
+pub use event::{Asked, By, Event, Outcome, Purpose};
 pub use read::{ReadError, Recording, Segment, read};
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};
@@ -33,7 +34,10 @@ pub const SEGMENTS: usize = 8;
 pub const MODELS: usize = 4;
 
 /// Version of the form of the bytes. It changes with the events and with every type inside them.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
+
+/// The oldest form that is still read. Form 3 knows nothing of the gangs on the network.
+pub const OLDEST: u32 = 3;
 
 /// Where slurmctld keeps its ring: a file in memory, one for each folder of a slurm.conf.
 /// A path on a disk would let slurmctld wait for the disk.

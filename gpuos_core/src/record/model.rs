@@ -5,19 +5,21 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fabric::Recipe;
 use crate::gpuset::MAX_GPUS;
 use crate::model::{Cluster, Fabric, NO_DOMAIN, Node, NodeType};
 
 /// A cluster to be written or as it was read.
 #[derive(Serialize, Deserialize)]
 pub struct Model<'a> {
-    types: Vec<Cow<'a, NodeType>>,
-    nodes: Vec<(Cow<'a, str>, Option<u16>)>,
-    fabric: Cow<'a, Fabric>,
+    pub types: Vec<Cow<'a, NodeType>>,
+    pub nodes: Vec<(Cow<'a, str>, Option<u16>)>,
+    pub fabric: Cow<'a, Fabric>,
+    pub net: Option<Cow<'a, Recipe>>,
 }
 
 impl<'a> Model<'a> {
-    pub fn of(cluster: &'a Cluster) -> Model<'a> {
+    pub fn of(cluster: &'a Cluster, net: Option<&'a Recipe>) -> Model<'a> {
         let mut types: Vec<&Arc<NodeType>> = Vec::new();
         let mut nodes = Vec::with_capacity(cluster.nodes.len());
         for node in &cluster.nodes {
@@ -34,11 +36,13 @@ impl<'a> Model<'a> {
             types: types.into_iter().map(|t| Cow::Borrowed(&**t)).collect(),
             nodes,
             fabric: Cow::Borrowed(&cluster.fabric),
+            net: net.map(Cow::Borrowed),
         }
     }
 
-    /// The cluster, if it is one that plans can be made for: bytes can say anything.
-    pub fn cluster(self) -> Option<Cluster> {
+    /// The cluster, if it is one that plans can be made for, and what its network is made of: bytes can
+    /// say anything.
+    pub fn cluster(self) -> Option<(Cluster, Option<Recipe>)> {
         let sound = |t: &NodeType| {
             (1..=MAX_GPUS).contains(&t.gpus)
                 && t.links.len() == t.gpus * t.gpus
@@ -63,10 +67,11 @@ impl<'a> Model<'a> {
                 node_type,
             })
         };
-        Some(Cluster {
+        let cluster = Cluster {
             nodes: self.nodes.into_iter().map(node).collect::<Option<_>>()?,
             fabric: self.fabric.into_owned(),
-        })
+        };
+        Some((cluster, self.net.map(Cow::into_owned)))
     }
 }
 

@@ -5,8 +5,10 @@ use std::fmt;
 use super::bytes::{check, u32_at, u64_at};
 use super::event::Event;
 use super::model::Model;
+use super::older;
 use super::ring::{FRAME, MADE_BY, MAGIC, SEGMENT_HEAD, Sizes, VERSION, seed};
-use super::{FORMAT, MODELS, SEGMENTS};
+use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
+use crate::fabric::Recipe;
 use crate::frag::Expected;
 use crate::model::Cluster;
 
@@ -31,8 +33,8 @@ impl fmt::Display for ReadError {
             ),
             ReadError::OtherFormat(version, format) => write!(
                 f,
-                "gpuos {version} wrote it in form {format}, this is gpuos {VERSION} with form {FORMAT}; \
-                 use the gpuos command of that release"
+                "gpuos {version} wrote it in form {format}, this is gpuos {VERSION}, which reads \
+                 forms {OLDEST} to {FORMAT}; use the gpuos command of that release"
             ),
             ReadError::Length => f.write_str(
                 "its length is not what it says at its start; it was cut off or damaged when it was copied",
@@ -60,8 +62,12 @@ pub struct Segment {
 pub struct Recording {
     /// Version of gpuos that wrote it.
     pub made_by: String,
+    /// The form in which it wrote, from [`OLDEST`] to [`FORMAT`].
+    pub format: u32,
     /// The cluster, as it was configured and as nodes came and went.
     pub clusters: Vec<Cluster>,
+    /// For each cluster what the network between its nodes is made of, where gangs on it are recorded.
+    pub nets: Vec<Option<Recipe>>,
     /// Segments, oldest first.
     pub segments: Vec<Segment>,
 }
@@ -85,7 +91,7 @@ impl Recording {
 /// out.
 ///
 /// # Errors
-/// The bytes are no ring of this format.
+/// The bytes are no ring of a form that is known.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     if !bytes.starts_with(MAGIC) || bytes.len() < MADE_BY.end {
         return Err(ReadError::NotARing);
@@ -93,20 +99,21 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let made_by = String::from_utf8_lossy(&bytes[MADE_BY]);
     let made_by = made_by.trim_end_matches('\0').to_string();
     let format = u32_at(bytes, 8);
-    if format != FORMAT {
+    if !(OLDEST..=FORMAT).contains(&format) {
         let printable = made_by.chars().filter(char::is_ascii_graphic).collect();
         return Err(ReadError::OtherFormat(printable, format));
     }
     let sizes = Sizes::of(bytes).ok_or(ReadError::Length)?;
-    let mut clusters = Vec::new();
+    let (mut clusters, mut nets) = (Vec::new(), Vec::new());
     let mut checks = Vec::new();
     for model in 0..MODELS {
         let at = sizes.model_at(model);
         let cluster = framed(&bytes[at..at + sizes.model], 0, 0)
-            .and_then(|bytes| postcard::from_bytes::<Model>(bytes).ok())
+            .and_then(|bytes| older::model(format, bytes))
             .and_then(Model::cluster);
-        if let Some(cluster) = cluster {
+        if let Some((cluster, net)) = cluster {
             clusters.push(cluster);
+            nets.push(net);
             checks.push(u32_at(bytes, at + 4));
         }
     }
@@ -122,6 +129,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
                     &bytes[..start + sizes.segment],
                     start + SEGMENT_HEAD,
                     number,
+                    format,
                 ),
             }
         })
@@ -130,16 +138,18 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     segments.sort_by_key(|segment| segment.number);
     Ok(Recording {
         made_by,
+        format,
         clusters,
+        nets,
         segments,
     })
 }
 
 /// All whole events from `at` on.
-fn events(bytes: &[u8], mut at: usize, lap: u64) -> Vec<Event<'static>> {
+fn events(bytes: &[u8], mut at: usize, lap: u64, format: u32) -> Vec<Event<'static>> {
     let mut events = Vec::new();
     while let Some(found) = framed(bytes, at, seed(lap, at + FRAME)) {
-        let Ok(event) = postcard::from_bytes::<Event>(found) else {
+        let Some(event) = older::event(format, found) else {
             break;
         };
         events.push(event);

@@ -1,7 +1,8 @@
 //! Asking again.
 
-use super::event::{Asked, Event, Outcome};
+use super::event::{Asked, By, Event, Outcome};
 use super::read::Recording;
+use crate::fabric::{Pick, Promise, Traffic};
 use crate::plan::{Choice, NodeState, Planner, Wait};
 
 /// One question of a recording, asked again.
@@ -10,6 +11,8 @@ pub struct Step<'a> {
     pub asked: &'a Asked<'static>,
     /// What became of it, if that was recorded right after.
     pub outcome: Option<Outcome>,
+    /// The choice now of equally close places beside the running gangs, if there was one.
+    pub pick: Option<Pick>,
     /// The answer now.
     pub again: Result<Choice, Wait>,
     /// Whether it is the recorded one, bit by bit.
@@ -29,6 +32,11 @@ pub struct Counts {
     pub same: u64,
     /// Decisions for a cluster that is not kept any more, which cannot be asked again.
     pub skipped: u64,
+    /// Decisions among those asked again for which places were compared beside the running gangs.
+    pub compared: u64,
+    /// Decisions for which that could not be done again, as the gangs are not recorded in whole: their
+    /// places were asked for by their numbers.
+    pub not_compared: u64,
 }
 
 impl Recording {
@@ -45,7 +53,14 @@ impl Recording {
     pub fn replay(&self, visit: &mut dyn FnMut(Step<'_>)) -> Counts {
         let mut counts = Counts::default();
         let mut planners: Vec<Option<Planner>> = self.clusters.iter().map(|_| None).collect();
+        let mut quiet: Vec<Option<Traffic>> = Vec::new();
+        for (cluster, net) in self.clusters.iter().zip(&self.nets) {
+            let net = net.as_ref().and_then(|net| net.net(cluster).ok());
+            quiet.push(net.map(Traffic::new));
+        }
         for segment in &self.segments {
+            let mut traffic = None;
+            let quiet = segment.cluster.and_then(|at| quiet.get(at)?.as_ref());
             let planner = segment.cluster.and_then(|at| {
                 let new = || Some(Planner::new(self.clusters.get(at)?.clone()));
                 let place = planners.get_mut(at)?;
@@ -64,6 +79,7 @@ impl Recording {
             let mut state = State::new(planner.cluster().nodes.len());
             for (at, event) in segment.events.iter().enumerate() {
                 state.apply(event);
+                follow(&mut traffic, quiet, event);
                 if let Event::Learned(expected) = event
                     && planner.learned() != Some(&**expected)
                 {
@@ -74,9 +90,21 @@ impl Recording {
                     continue;
                 };
                 let states = state.seen();
-                let again = planner.plan(states, &asked.request, asked.skip).cloned();
-                let same = is_same(&again, asked);
+                let pick = match (asked.by, &mut traffic) {
+                    (By::Network(_), Some(traffic)) => {
+                        Some(traffic.best(planner, states, &asked.request))
+                    }
+                    _ => None,
+                };
+                let skip = pick.map_or(asked.skip, |pick| pick.skip);
+                let again = planner.plan(states, &asked.request, skip).cloned();
+                let picked = |pick: Pick| (pick.skip, By::Network(pick.beside));
+                let same = is_same(&again, asked)
+                    && pick.is_none_or(|pick| picked(pick) == (asked.skip, asked.by));
                 counts.replayed += 1;
+                counts.compared += u64::from(pick.is_some_and(|pick| pick.beside.is_some()));
+                let unknown = matches!(asked.by, By::Network(Some(_))) && pick.is_none();
+                counts.not_compared += u64::from(unknown);
                 counts.same += u64::from(same);
                 let outcome = match segment.events.get(at + 1) {
                     Some(Event::Ended { job, outcome }) if *job == asked.job => Some(*outcome),
@@ -85,6 +113,7 @@ impl Recording {
                 visit(Step {
                     asked,
                     outcome,
+                    pick,
                     again,
                     same,
                     planner,
@@ -93,6 +122,18 @@ impl Recording {
             }
         }
         counts
+    }
+}
+
+/// The gangs on the network after an event.
+fn follow(traffic: &mut Option<Traffic>, quiet: Option<&Traffic>, event: &Event<'_>) {
+    match (event, traffic.as_mut()) {
+        (Event::Network { whole }, _) => *traffic = quiet.filter(|_| *whole).cloned(),
+        (Event::Gang { job, nodes, ring }, Some(traffic)) => {
+            traffic.resume(*job, nodes.to_vec(), Promise { ring: *ring });
+        }
+        (Event::GangEnded { job }, Some(traffic)) => traffic.end(*job),
+        _ => {}
     }
 }
 
@@ -126,7 +167,7 @@ impl State {
             Event::Nodes { from, count, .. } | Event::Offered { from, count, .. } => {
                 range(*from, *count)
             }
-            Event::Asked(_) | Event::Ended { .. } | Event::Learned(_) => return,
+            _ => return,
         };
         for node in range {
             let known = &mut self.known[node];
@@ -138,7 +179,7 @@ impl State {
                     }
                 }
                 Event::Offered { yes, .. } => known.candidate = *yes,
-                Event::Asked(_) | Event::Ended { .. } | Event::Learned(_) => {}
+                _ => {}
             }
             self.seen[node] = match known.candidate {
                 true => *known,

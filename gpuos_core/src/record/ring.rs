@@ -12,12 +12,15 @@
 //! agreement with the writer: in the middle of a write, after a crash, in an old lap.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use super::bytes::{check, put, u32_at, u64_at};
-use super::event::{Asked, Event, Outcome, Purpose};
+use super::event::{Asked, By, Event, Outcome, Purpose};
 use super::model::Model;
-use super::{FORMAT, MODELS, SEGMENTS};
+use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
+use crate::fabric::{Promise, Recipe};
 use crate::frag::Expected;
+use crate::gpuset::GpuSet;
 use crate::model::Cluster;
 use crate::plan::{Choice, NodeState, Request, Wait};
 
@@ -38,6 +41,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DECISION: usize = 256;
 /// Room for the state of a node with all figures at their longest.
 const NODE_STATE: usize = 48;
+/// Room for the gangs at the head of a segment: three of usual length on each node, and some more.
+const NODE_GANGS: usize = 16;
+const MORE_GANGS: usize = 2048;
 /// Room for the mix of jobs that the planner goes by, at its longest.
 const LEARNED: usize = 4096;
 /// Room for the model: node types and levels, and for each node its name and domains.
@@ -62,7 +68,10 @@ impl Sizes {
         Sizes {
             model: page(MODEL_BASE + nodes * MODEL_NODE),
             segment: page(
-                records as usize * DECISION / SEGMENTS + 2 * nodes * NODE_STATE + LEARNED,
+                records as usize * DECISION / SEGMENTS
+                    + nodes * (2 * NODE_STATE + NODE_GANGS)
+                    + MORE_GANGS
+                    + LEARNED,
             ),
         }
     }
@@ -72,11 +81,11 @@ impl Sizes {
         self.segment_at(SEGMENTS)
     }
 
-    /// What the head of a ring says; `None` when it is no ring of this format or its lengths
+    /// What the head of a ring says; `None` when it is no ring of a known form or its lengths
     /// are not those of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Option<Sizes> {
         let known = bytes.starts_with(MAGIC)
-            && u32_at(bytes, 8) == FORMAT
+            && (OLDEST..=FORMAT).contains(&u32_at(bytes, 8))
             && u32_at(bytes, 12) as usize == SEGMENTS;
         let sizes = Sizes {
             model: usize::try_from(u64_at(bytes, 16)).ok()?,
@@ -100,6 +109,14 @@ impl Sizes {
     }
 }
 
+/// A gang that runs.
+#[derive(Debug)]
+struct Gang {
+    nodes: Vec<(u32, GpuSet)>,
+    ring: u32,
+    bytes: usize,
+}
+
 /// Writes a ring. All methods take the same memory, of [`Sizes::total`] bytes.
 #[derive(Debug)]
 pub struct Writer {
@@ -114,6 +131,10 @@ pub struct Writer {
     state: Vec<NodeState>,
     /// The mix of jobs that the planner goes by.
     learned: Option<Expected>,
+    /// Whether there is a network, the gangs on it by job, and the bytes that they take.
+    network: bool,
+    gangs: BTreeMap<u32, Gang>,
+    gang_bytes: usize,
     /// Jobs whose last answer is known, with a check of it, by job id.
     known: Vec<(u32, u32)>,
 }
@@ -124,7 +145,8 @@ impl Writer {
     pub fn open(memory: &mut [u8], sizes: Sizes, nodes: usize) -> Writer {
         let mut version = [0; 32];
         put(&mut version, 0, VERSION.as_bytes());
-        let goes_on = Sizes::of(memory) == Some(sizes) && memory[MADE_BY] == version;
+        let this_form = u32_at(memory, 8) == FORMAT && memory[MADE_BY] == version;
+        let goes_on = this_form && Sizes::of(memory) == Some(sizes);
         let mut lap = 0;
         if goes_on {
             let laps = (0..SEGMENTS).map(|n| u64_at(memory, sizes.segment_at(n)));
@@ -147,24 +169,34 @@ impl Writer {
             at: 0,
             state: vec![NodeState::default(); nodes],
             learned: None,
+            network: false,
+            gangs: BTreeMap::new(),
+            gang_bytes: 0,
             known: vec![(0, 0); KNOWN],
         }
     }
 
-    /// Writes down the cluster that the planner plans for. Allocates: for starts and
-    /// reconfigurations, not for decisions.
-    pub fn model(&mut self, memory: &mut [u8], cluster: &Cluster) {
+    /// Writes down the cluster that the planner plans for, and what the network is made of whose gangs
+    /// will be told of; there are none yet. Allocates: for starts and reconfigurations, not for decisions.
+    pub fn model(&mut self, memory: &mut [u8], cluster: &Cluster, net: Option<&Recipe>) {
         self.at = 0;
         self.learned = None;
+        self.gangs.clear();
+        self.gang_bytes = 0;
         self.state.clear();
         self.state.resize(cluster.nodes.len(), NodeState::default());
         self.model = 0;
-        let Ok(bytes) = postcard::to_allocvec(&Model::of(cluster)) else {
+        let room = self.sizes.model - FRAME;
+        let bytes = |net| {
+            let bytes = postcard::to_allocvec(&Model::of(cluster, net)).ok();
+            bytes.filter(|bytes| bytes.len() <= room)
+        };
+        let whole = bytes(net);
+        // A network of very many links may have no room; all but the choice beside its gangs replays.
+        self.network = net.is_some() && whole.is_some();
+        let Some(bytes) = whole.or_else(|| bytes(None)) else {
             return;
         };
-        if bytes.len() > self.sizes.model - FRAME {
-            return;
-        }
         self.model = check(0, &bytes);
         let known = |&model: &usize| u32_at(memory, self.sizes.model_at(model) + 4) == self.model;
         let place = (0..MODELS).find(known);
@@ -235,6 +267,48 @@ impl Writer {
         self.learned = Some(expected.clone());
     }
 
+    /// Writes down that a gang uses the network from now on, and what it was promised. Allocates: for
+    /// starts of jobs, not for decisions.
+    pub fn gang(&mut self, memory: &mut [u8], job: u32, nodes: &[(u32, GpuSet)], promise: Promise) {
+        if !self.network {
+            return;
+        }
+        self.forget(job);
+        let event = Event::Gang {
+            job,
+            nodes: Cow::Borrowed(nodes),
+            ring: promise.ring,
+        };
+        let bytes = match self.place(memory, &event) {
+            Some((place, length)) => {
+                self.commit(memory, place, length);
+                FRAME + length
+            }
+            // Too long for a segment: as long as it runs, none are told of.
+            None => {
+                self.event(memory, &Event::Network { whole: false });
+                self.sizes.segment
+            }
+        };
+        let nodes = nodes.to_vec();
+        let ring = promise.ring;
+        self.gangs.insert(job, Gang { nodes, ring, bytes });
+        self.gang_bytes += bytes;
+    }
+
+    /// Writes down that a gang has ended, if the job was one.
+    pub fn gang_ended(&mut self, memory: &mut [u8], job: u32) {
+        if self.forget(job) {
+            self.event(memory, &Event::GangEnded { job });
+        }
+    }
+
+    fn forget(&mut self, job: u32) -> bool {
+        let gone = self.gangs.remove(&job);
+        self.gang_bytes -= gone.as_ref().map_or(0, |gang| gang.bytes);
+        gone.is_some()
+    }
+
     /// Writes down a question and its answer. A forecast or a "no" that says the same as the last
     /// one to the same job is left out: the scheduler asks again and again for all that wait.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
@@ -243,7 +317,7 @@ impl Writer {
         memory: &mut [u8],
         job: u32,
         purpose: Purpose,
-        skip: u32,
+        (skip, by): (u32, By),
         request: &Request,
         answer: Result<&Choice, &Wait>,
         at: u64,
@@ -252,6 +326,7 @@ impl Writer {
             job,
             purpose,
             skip,
+            by,
             request: Cow::Borrowed(request),
             answer: answer.map(Cow::Borrowed).map_err(Cow::Borrowed),
             at,
@@ -331,6 +406,9 @@ impl Writer {
             self.first(memory, &Event::Learned(Cow::Borrowed(&expected)));
             self.learned = Some(expected);
         }
+        if self.network {
+            self.first_gangs(memory);
+        }
         let mut node = 0;
         while node < self.state.len() {
             let state = self.state[node];
@@ -351,6 +429,22 @@ impl Writer {
                 self.first(memory, &Event::Offered { from, count, yes });
             }
         }
+    }
+
+    /// The gangs that run at the head of a segment, or a word that they are too many for it.
+    fn first_gangs(&mut self, memory: &mut [u8]) {
+        let whole = self.gang_bytes <= self.state.len() * NODE_GANGS + MORE_GANGS;
+        self.first(memory, &Event::Network { whole });
+        if !whole {
+            return;
+        }
+        let gangs = std::mem::take(&mut self.gangs);
+        for (&job, gang) in &gangs {
+            let nodes = Cow::Borrowed(gang.nodes.as_slice());
+            let ring = gang.ring;
+            self.first(memory, &Event::Gang { job, nodes, ring });
+        }
+        self.gangs = gangs;
     }
 
     /// An event of the state that a segment begins with: there is room for it.

@@ -14,7 +14,7 @@ use gpuos_core::options::{
     parse_topology, placement_text, topology_text,
 };
 use gpuos_core::plan::{GpuShape, NodeState, Request, Wait};
-use gpuos_core::record::{Purpose, Sizes, Writer, read};
+use gpuos_core::record::{By, Purpose, Sizes, Writer, read};
 use gpuos_core::slurm_conf::NodeLines;
 use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
 
@@ -117,7 +117,7 @@ pub fn record(bytes: &[u8]) {
     let sizes = Sizes::new(0, cluster.nodes.len());
     let mut memory = vec![0; sizes.total()];
     let mut writer = Writer::open(&mut memory, sizes, cluster.nodes.len());
-    writer.model(&mut memory, &cluster);
+    writer.model(&mut memory, &cluster, None);
     let free = |bits: u8| NodeState {
         candidate: true,
         present: GpuSet(0xff),
@@ -129,7 +129,15 @@ pub fn record(bytes: &[u8]) {
     let request = Request::new(1, 2, GpuShape::PerNode(4));
     let wait = Wait::Never { why: "x".into() };
     for job in 0..8 {
-        writer.asked(&mut memory, job, Purpose::Start, 0, &request, Err(&wait), 1);
+        writer.asked(
+            &mut memory,
+            job,
+            Purpose::Start,
+            (0, By::Order),
+            &request,
+            Err(&wait),
+            1,
+        );
     }
     // Every fourth byte of the input says how far on the next three go.
     let mut at = 0usize;
