@@ -7,6 +7,7 @@
 mod call;
 mod clock;
 mod cluster;
+mod cut;
 mod decide;
 mod ends;
 mod engine;

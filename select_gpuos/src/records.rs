@@ -3,6 +3,7 @@
 //! The file is made, sized and mapped when slurmctld reads its node table or its configuration; a
 //! decision only stores into the mapping. The file is on tmpfs, its pages are reserved before it is
 //! mapped, and only SlurmUser and root can open it: no store waits for a disk or finds no memory.
+//! If one of them cuts it short all the same, [`cut`] keeps slurmctld alive.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,6 +18,8 @@ use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
 use gpuos_core::record::{self, By, Outcome, Purpose, Sizes, Writer};
 use slurm_ffi::log;
+
+use crate::cut;
 
 use crate::clock;
 
@@ -48,6 +51,7 @@ impl Records {
             return;
         }
         let sizes = Sizes::new(count, nodes);
+        self.drop_cut();
         if nodes == 0 || self.ring.as_ref().is_some_and(|ring| ring.sizes == sizes) {
             return;
         }
@@ -63,6 +67,17 @@ impl Records {
             Err(why) => log::info(&format!(
                 "decisions are not recorded: {path}: {why}; jobs are placed all the same"
             )),
+        }
+    }
+
+    /// Records no further into a file that was cut short.
+    fn drop_cut(&mut self) {
+        if self.ring.is_some() && cut::was_cut() {
+            self.ring = None;
+            log::error(
+                "the file of recorded decisions in /dev/shm was cut short by somebody else; none are recorded \
+                 until the next `scontrol reconfigure`; jobs are placed all the same",
+            );
         }
     }
 
@@ -95,6 +110,7 @@ impl Records {
 
     /// The calls that follow are about this job.
     pub fn begin(&mut self, job: u32, purpose: Purpose) {
+        self.drop_cut();
         self.job = job;
         self.purpose = Some(purpose);
     }
@@ -183,10 +199,12 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Mapping {
+        let mapping = Mapping {
             start: start.cast(),
             length,
-        })
+        };
+        cut::watch(start as usize, length)?;
+        Ok(mapping)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -198,6 +216,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        cut::unwatch(self.start as usize);
         // SAFETY: made by mmap with this length, and no slice of it outlives `self`.
         unsafe { libc::munmap(self.start.cast(), self.length) };
     }

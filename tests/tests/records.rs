@@ -7,7 +7,7 @@ use gpuos_core::record::{By, Outcome};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
-per_suite!(recording, contended);
+per_suite!(recording, contended, cut_short);
 
 /// The jobs that started by a recorded choice, all of which come out again.
 fn started(cluster: &Cluster) -> Vec<u32> {
@@ -120,6 +120,41 @@ fn contended(suite: &Suite) {
             counts.compared > 0 && counts.not_compared == 0,
             "{what}: {counts:?}"
         );
+    }
+    cluster.drained();
+}
+
+/// Whoever owns the ring cuts it short while slurmctld stores into it: slurmctld lives, places jobs and says
+/// what happened, and records again from the next reconfigure on.
+fn cut_short(suite: &Suite) {
+    let mut setup = Setup::new("cut", suite);
+    setup.spec.gpuos_toml = Some(String::new());
+    let Some(mut cluster) = setup.steered() else {
+        return;
+    };
+    // Its own word on the recording.
+    cluster.expects_errors = true;
+    cluster.start(&["--gres=gpu:1"]);
+    for (left, times) in [(5000, 1), (0, 2)] {
+        let pid = cluster.lab.slurmctld_pid();
+        let ring = std::fs::File::options().write(true).open(cluster.ring());
+        ring.and_then(|ring| ring.set_len(left)).expect("is cut");
+        for _ in 0..3 {
+            let job = cluster.start(&["--gres=gpu:1"]);
+            cluster.planned(job);
+            cluster.cancel(&[job]);
+        }
+        assert_eq!(cluster.lab.slurmctld_pid(), pid, "{left} bytes left");
+        let log = cluster.lab.slurmctld_log();
+        let told = log.matches("was cut short by somebody else").count();
+        assert_eq!(told, times, "{left} bytes left");
+        cluster.lab.reconfigure().expect("reconfigures");
+        cluster.ready();
+        let job = cluster.start(&["--gres=gpu:2"]);
+        let mut told = started(&cluster);
+        told.dedup();
+        assert_eq!(told, [job], "{left} bytes left");
+        cluster.cancel(&[job]);
     }
     cluster.drained();
 }
