@@ -1,5 +1,7 @@
 //! `gpuos plan --defrag`: which running jobs to preempt or to move so that a job could start.
 
+use std::collections::HashMap;
+
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::defrag::{
     Action, Cost, Gang, Impossible, Job as Held, Limits, Method, Plan, Prices, Problem, solve,
@@ -9,7 +11,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
 use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner, Request};
-use gpuos_host::slurm::{Job, Preemption};
+use gpuos_host::slurm::{Job, NodeRecord, Preemption};
 use gpuos_host::{JobRequest, Machine, Site};
 use serde_json::{Value, json};
 
@@ -39,7 +41,10 @@ pub fn run(
         .iter()
         .filter(|job| job.is_running() && job.gpu_count() > 0)
         .collect();
-    let mut classes = vec![gang_nodes(site, wanted)?];
+    let mut classes = Classes {
+        lists: vec![gang_nodes(site, wanted)?],
+        known: HashMap::new(),
+    };
     let shapes = shapes(site, wanted)?;
     let free = free(site, &running);
     let held: Vec<Held> = running
@@ -50,7 +55,7 @@ pub fn run(
     let mut problem = Problem {
         cluster: &site.cluster,
         free,
-        classes,
+        classes: classes.lists,
         jobs: held,
         gang: Gang {
             nodes: 0,
@@ -131,7 +136,7 @@ fn gang_nodes(site: &Site, wanted: &JobRequest) -> Result<Vec<bool>> {
     if !named.is_empty() && named.len() != request.min_nodes as usize {
         bail!("--defrag with --nodelist needs all nodes of the job in the list");
     }
-    let usable = |(at, node): (u32, &gpuos_host::slurm::NodeRecord)| {
+    let usable = |(at, node): (u32, &NodeRecord)| {
         node.is_up() && wanted.allows(node) && (named.is_empty() || named.contains(&at))
     };
     Ok((0..).zip(&site.nodes).map(usable).collect())
@@ -238,38 +243,60 @@ fn shares(site: &Site, job: &Job) -> Vec<(u32, u32)> {
     shares
 }
 
+/// Nodes that jobs may use, a list for each kind of job.
+struct Classes {
+    lists: Vec<Vec<bool>>,
+    known: HashMap<Filters, usize>,
+}
+
+/// What Slurm filters nodes by: partitions, reservation, features, excluded nodes, GPU type.
+type Filters = (Vec<String>, bool, String, Vec<String>, Option<String>);
+
+impl Classes {
+    /// The list of a job. The nodes are looked through once for all jobs that are filtered alike.
+    fn of(&mut self, site: &Site, request: JobRequest) -> usize {
+        let filters = (
+            request.partitions.clone(),
+            request.reserved,
+            request.features.clone(),
+            request.excluded.clone(),
+            request.gres_type.clone(),
+        );
+        if let Some(&class) = self.known.get(&filters) {
+            return class;
+        }
+        let kind = request.gres_type.as_deref();
+        let may = |node: &NodeRecord| {
+            node.is_up() && request.allows(node) && !node.gpus_of_type(kind).is_empty()
+        };
+        let nodes: Vec<bool> = site.nodes.iter().map(may).collect();
+        let same = self.lists.iter().position(|known| *known == nodes);
+        let class = same.unwrap_or_else(|| {
+            self.lists.push(nodes);
+            self.lists.len() - 1
+        });
+        self.known.insert(filters, class);
+        class
+    }
+}
+
 /// A running job with what may be done to it.
 fn held(
     site: &Site,
     job: &Job,
     rules: &Preemption,
     args: &PlanArgs,
-    classes: &mut Vec<Vec<bool>>,
+    classes: &mut Classes,
 ) -> Held {
     let shares = shares(site, job);
     let request = JobRequest::of_job(job, &Default::default(), site);
-    let nodes: Option<Vec<bool>> = request.map(|request| {
-        let kind = request.gres_type.as_deref();
-        let may = |node: &gpuos_host::slurm::NodeRecord| {
-            node.is_up() && request.allows(node) && !node.gpus_of_type(kind).is_empty()
-        };
-        site.nodes.iter().map(may).collect()
-    });
     // What Slurm pins to its place stays there.
     let movable = !args.no_moves
         && !job.exclusive
         && job.reservation.is_empty()
         && job.required_nodes.is_empty()
         && job.state == "RUNNING";
-    let class = nodes.map(|nodes| {
-        classes
-            .iter()
-            .position(|known| *known == nodes)
-            .unwrap_or_else(|| {
-                classes.push(nodes);
-                classes.len() - 1
-            })
-    });
+    let class = request.map(|request| classes.of(site, request));
     let memory = shares.iter().filter_map(|&(node, _)| {
         let node_type = site.cluster.nodes.get(node as usize)?.node_type.as_ref()?;
         Some(node_type.gpu_memory_mib)
@@ -344,19 +371,20 @@ fn narrowest(site: &Site, shares: &[(u32, u32)]) -> Option<usize> {
 fn place(site: &Site, wanted: &JobRequest, running: &[&Job], plan: &Plan) -> Option<Choice> {
     let kind = wanted.gres_type.as_deref();
     let mut states = vec![NodeState::default(); site.nodes.len()];
-    for &node in &plan.gang {
-        let record = &site.nodes[node as usize];
-        let mut used = GpuSet::EMPTY;
-        for (at, job) in running.iter().enumerate() {
-            if plan.actions.iter().any(|(done, _)| *done == at) {
-                continue;
-            }
-            for allocation in &job.allocations {
-                if allocation.nodes.contains(&record.name) {
-                    used = GpuSet(used.0 | allocation.gpus.0);
-                }
+    let mut stays = vec![true; running.len()];
+    plan.actions.iter().for_each(|(at, _)| stays[*at] = false);
+    let mut used = vec![GpuSet::EMPTY; site.nodes.len()];
+    for (job, _) in running.iter().zip(stays).filter(|(_, stays)| *stays) {
+        for allocation in &job.allocations {
+            for node in site.indices(&allocation.nodes).0 {
+                let used = &mut used[node as usize];
+                *used = GpuSet(used.0 | allocation.gpus.0);
             }
         }
+    }
+    for &node in &plan.gang {
+        let record = &site.nodes[node as usize];
+        let used = used[node as usize];
         states[node as usize] = NodeState {
             candidate: true,
             present: GpuSet::first(record.gpu_count()),

@@ -1,6 +1,8 @@
 //! What would start a job that has to wait: the smallest change of its request, and the jobs
 //! whose end makes room.
 
+use std::collections::HashSet;
+
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner, Request, TopologyWish};
 use gpuos_host::slurm::Job;
@@ -247,12 +249,12 @@ pub fn forecast(
         if !touched {
             continue;
         }
-        ended.push(job.label.clone());
+        ended.push(job);
         if let Ok(choice) = planner.plan(&state, &wanted.request, 0) {
             let choice = choice.clone();
             return Some(Forecast {
                 at: job.end.clone(),
-                jobs: needed(site, &choice, jobs, &ended),
+                jobs: needed(site, &choice, &ended),
                 choice,
             });
         }
@@ -261,16 +263,14 @@ pub fn forecast(
 }
 
 /// Those of the ended jobs that stood on a node of the choice.
-fn needed(site: &Site, choice: &Choice, jobs: &[Job], ended: &[String]) -> Vec<String> {
-    let on: Vec<&str> = choice
+fn needed(site: &Site, choice: &Choice, ended: &[&Job]) -> Vec<String> {
+    let on: HashSet<&str> = choice
         .nodes
         .iter()
         .filter_map(|chosen| site.nodes.get(chosen.node as usize))
         .map(|node| node.name.as_str())
         .collect();
-    let stood = |label: &&String| {
-        let job = jobs.iter().find(|job| job.label == ***label);
-        job.is_some_and(|job| job.nodes.iter().any(|node| on.contains(&node.as_str())))
-    };
-    ended.iter().filter(stood).cloned().collect()
+    let stood = |job: &&&Job| job.nodes.iter().any(|node| on.contains(node.as_str()));
+    let needed = ended.iter().filter(stood);
+    needed.map(|job| job.label.clone()).collect()
 }

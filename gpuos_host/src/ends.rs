@@ -2,7 +2,8 @@
 
 use gpuos_core::plan::quarters;
 
-use crate::slurm::{Job, NodeRecord, seconds};
+use crate::Site;
+use crate::slurm::{Job, seconds};
 
 /// A job without a limit counts as if it had a year, as in Slurm's own records.
 const YEAR: i64 = 365 * 86_400;
@@ -26,11 +27,16 @@ fn local(text: &str) -> Option<i64> {
     Some(days * 86_400 + seconds(clock)? as i64)
 }
 
-/// When the last job on a node ends, as the planner has it; 0 = nothing runs there, or nobody says.
-pub fn of_node(node: &NodeRecord, jobs: &[Job]) -> u32 {
-    let here = |job: &&Job| job.is_running() && job.nodes.contains(&node.name);
-    let ends = jobs.iter().filter(here).filter_map(|job| local(&job.end));
-    ends.max().map_or(0, quarters)
+/// When the last job on each node ends, as the planner has it; 0 = nothing runs there, or nobody says.
+pub fn of_nodes(site: &Site, jobs: &[Job]) -> Vec<u32> {
+    let mut ends = vec![0; site.nodes.len()];
+    for job in jobs.iter().filter(|job| job.is_running()) {
+        let end = local(&job.end).map_or(0, quarters);
+        for node in site.indices(&job.nodes).0 {
+            ends[node as usize] = end.max(ends[node as usize]);
+        }
+    }
+    ends
 }
 
 /// When a waiting job would end if it started now; 0 = not known. What time it is now is told by

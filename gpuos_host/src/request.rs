@@ -99,16 +99,26 @@ impl JobRequest {
     }
 
     /// What is free for this request on every node of the site. `jobs` are those in the queue;
-    /// they matter to the affinity rules and
-    /// to when nodes become free.
+    /// they matter to the affinity rules and to when
+    /// nodes become free.
     pub fn state(&self, site: &Site, jobs: &[Job]) -> Vec<NodeState> {
-        site.nodes
-            .iter()
-            .map(|node| self.node(node, site, jobs))
+        let affinity = affinity(&self.request.placement, site, jobs);
+        let ends = match self.request.placement {
+            Placement::Backfill => ends::of_nodes(site, jobs),
+            _ => Vec::new(),
+        };
+        let of = |list: &[u32], at: usize| list.get(at).copied().unwrap_or(0);
+        let nodes = site.nodes.iter().enumerate();
+        nodes
+            .map(|(at, node)| NodeState {
+                affinity: of(&affinity, at).min(u16::MAX.into()) as u16,
+                until: of(&ends, at),
+                ..self.node(node, site)
+            })
             .collect()
     }
 
-    fn node(&self, node: &NodeRecord, site: &Site, jobs: &[Job]) -> NodeState {
+    fn node(&self, node: &NodeRecord, site: &Site) -> NodeState {
         let present = GpuSet::first(node.gpu_count());
         let idle_enough = !self.request.whole_nodes || node.cpus_allocated == 0;
         NodeState {
@@ -123,12 +133,9 @@ impl JobRequest {
             } else {
                 u64::MAX
             },
-            affinity: affinity(&self.request.placement, node, jobs),
+            affinity: 0,
             penalty: 0,
-            until: match self.request.placement {
-                Placement::Backfill => ends::of_node(node, jobs),
-                _ => 0,
-            },
+            until: 0,
         }
     }
 
@@ -158,17 +165,23 @@ fn gpus_in(text: &str) -> Option<(u32, Option<String>)> {
     (count > 0).then(|| (u32::try_from(count).unwrap_or(u32::MAX), gres_type))
 }
 
-fn affinity(placement: &Placement, node: &NodeRecord, jobs: &[Job]) -> u16 {
+/// How many running jobs on each node an affinity rule names; empty without such a rule.
+fn affinity(placement: &Placement, site: &Site, jobs: &[Job]) -> Vec<u32> {
     let (Placement::Affinity(names) | Placement::AntiAffinity(names)) = placement else {
-        return 0;
+        return Vec::new();
     };
     let named = |job: &Job| {
         names.iter().any(|n| {
             *n == job.name || *n == job.user || *n == job.label || *n == job.id.to_string()
         })
     };
-    let here = |job: &&Job| job.is_running() && named(job) && job.nodes.contains(&node.name);
-    jobs.iter().filter(here).count().min(u16::MAX.into()) as u16
+    let mut counts = vec![0; site.nodes.len()];
+    for job in jobs.iter().filter(|job| job.is_running() && named(job)) {
+        for node in site.indices(&job.nodes).0 {
+            counts[node as usize] += 1;
+        }
+    }
+    counts
 }
 
 /// Whether a node with these features meets a `--constraint`. `None`: the expression is of a

@@ -29,6 +29,8 @@ pub struct Site {
     pub notes: Vec<String>,
     /// Nodes that Slurm's topology file names and slurmctld does not have.
     pub topology_strangers: Vec<String>,
+    /// Index of each node by name.
+    by_name: HashMap<String, u32>,
 }
 
 impl Site {
@@ -58,20 +60,15 @@ impl Site {
             cluster,
             notes,
             topology_strangers,
+            by_name: names.into_iter().zip(0..).collect(),
         })
     }
 
     /// Indices of nodes, ascending, and the names that are no node.
     pub fn indices(&self, names: &[String]) -> (Vec<u32>, Vec<String>) {
-        let known: HashMap<&str, u32> = self
-            .nodes
-            .iter()
-            .zip(0..)
-            .map(|(node, at)| (node.name.as_str(), at))
-            .collect();
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names {
-            match known.get(name.as_str()) {
+            match self.by_name.get(name) {
                 Some(&at) => found.push(at),
                 None => missing.push(name.clone()),
             }
