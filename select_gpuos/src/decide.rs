@@ -43,7 +43,7 @@ impl Engine {
             return None;
         }
         // SAFETY: as above.
-        unsafe { self.reasons.hand_over(self.api, layout, job.id()) };
+        unsafe { reasons::begin(self.api, layout, job.id()) };
         if let Some(nothing) = self.nothing_to_choose(call, job, gpus, nodes) {
             return self.hand_on(call, nothing);
         }
@@ -327,8 +327,8 @@ impl Engine {
         if let Some(wait) = wait {
             let sentence = format!("gpuos: {}", explain::why_wait(&wait));
             match call.mode() {
-                Mode::WillRun => reasons::show(self.api, job, &sentence),
-                _ => self.reasons.later(job.id(), sentence),
+                Mode::WillRun => reasons::show(self.api, job, sentence),
+                _ => reasons::later(job.id(), sentence),
             }
         }
         code

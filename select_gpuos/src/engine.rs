@@ -16,12 +16,13 @@ use slurm_ffi::{check, conf, cores, log, mem};
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
 use crate::ends;
+use crate::keeper;
 use crate::ledger::{Held, Ledger};
 use crate::mix::{Mix, Spare};
 use crate::neighbours::Neighbours;
 use crate::note::Pending;
 use crate::policy::Standing;
-use crate::reasons::Reasons;
+use crate::reasons;
 use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
 use crate::settings::{self, Settings};
@@ -70,7 +71,6 @@ pub struct Engine {
     pub(crate) snapshot: Snapshot,
     pub(crate) steering: Steering,
     pub(crate) ledger: Ledger,
-    pub(crate) reasons: Reasons,
     pub(crate) records: Records,
     pub(crate) mix: Mix,
     pub(crate) standing: Standing,
@@ -131,7 +131,6 @@ fn prepare(release: Release) -> Result<Engine, String> {
         snapshot: Snapshot::default(),
         steering: Steering::default(),
         ledger: Ledger::default(),
-        reasons: Reasons::default(),
         records: Records::default(),
         mix: Mix::default(),
         standing: Standing::default(),
@@ -244,6 +243,7 @@ pub fn forget_nodes() {
         engine.ledger.clear();
         engine.open_records();
         engine.registration.clear();
+        engine.keep_reasons();
     });
 }
 
@@ -260,6 +260,7 @@ pub fn reload() {
         engine.traffic = None;
         engine.neighbours.book = None;
         engine.open_records();
+        engine.keep_reasons();
     });
 }
 
@@ -278,6 +279,21 @@ impl Engine {
         let folder = conf::folder(Some(&self.fields));
         let count = self.settings.config.slurm.records;
         self.records.open(&folder, count, self.table.len());
+    }
+
+    /// Has reasons kept in sight where gpuos steers. Called where slurmctld reads its tables, when it has
+    /// become the process and the controller that it is going to be.
+    fn keep_reasons(&self) {
+        if self.settings.config.slurm.steer && self.trust != Trust::Refused {
+            keeper::start(self.release, self.api, self.layout);
+        } else {
+            self.drop_reasons();
+        }
+    }
+
+    fn drop_reasons(&self) {
+        keeper::stop();
+        reasons::clear();
     }
 
     /// Takes nodes out of a GPU job's candidates that slurmctld does not know well enough yet; also when it
@@ -371,6 +387,7 @@ impl Engine {
             Ok(()) => self.trust = next,
             Err(why) => {
                 self.trust = Trust::Refused;
+                self.drop_reasons();
                 pass_through(&format!(
                     "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this \
                      line with the exact Slurm package"

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use slurm_ffi::guard::guard;
 
 use crate::call::{self, Call, Entry};
-use crate::{engine, start};
+use crate::{engine, keeper, start};
 
 /// The kind and name under which Slurm finds the plugin.
 #[unsafe(no_mangle)]
@@ -62,6 +62,7 @@ pub extern "C" fn fini() -> c_int {
     if start::another_is_selected() {
         return 0;
     }
+    keeper::stop();
     call::forward_plain(Entry::Fini, std::ptr::null_mut(), std::ptr::null_mut())
 }
 

@@ -14,6 +14,7 @@ mod engine;
 mod exports;
 mod forward;
 mod hints;
+mod keeper;
 mod ledger;
 mod mix;
 mod neighbours;

@@ -241,8 +241,8 @@ impl Engine {
         };
         if let Some(sentence) = self.why_apart(call, job, &new) {
             match forecast {
-                true => reasons::show(self.api, job, &sentence),
-                false => self.reasons.later(job.id(), sentence),
+                true => reasons::show(self.api, job, sentence),
+                false => reasons::later(job.id(), sentence),
             }
         }
         code

@@ -1,73 +1,175 @@
 //! The sentence that squeue shows while a job with a required level waits.
 //!
-//! slurmctld clears a job's reason right after a refused RUN_NOW, so the sentence is handed over at
-//! the next call that holds the job lock; after a refused WILL_RUN it stays as it is set. Backfill
-//! asks WILL_RUN only when something has changed, so a cleared sentence counts as a change.
+//! slurmctld clears a job's reason right after a refused RUN_NOW, and calls no plugin before another job is
+//! tested. So sentences are remembered here, and a thread ([`crate::keeper`]) puts them back. Where there is
+//! no such thread, the next test of another job does.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
 use slurm_ffi::api::{self, Api};
 use slurm_ffi::handles::Job;
 use slurm_ffi::layout::Layout;
 use slurm_ffi::log;
 
-use crate::clock;
+use crate::{clock, keeper};
 
 /// Slurm's WAIT_RESOURCES, the same number in every release.
 const WAIT_RESOURCES: u32 = 3;
 /// Slurm's WAIT_PRIORITY.
 const WAIT_PRIORITY: u32 = 1;
 
-/// More waiting jobs than this get their sentence a cycle later.
-const MOST: usize = 512;
+/// Sentences that are remembered at most; of more waiting jobs, each has its own until it is refused again.
+const MOST: usize = 1024;
 
-/// Sentences that wait for the next call.
-#[derive(Default)]
-pub struct Reasons {
-    later: Vec<(u32, String)>,
+/// Jobs that wait, with the sentence of each. Decisions and the thread use it under slurmctld's job write lock,
+/// so neither finds it locked by the other; a reload may be at it, and then a sentence comes a round later.
+static WAITING: Mutex<Vec<(u32, String)>> = Mutex::new(Vec::new());
+/// How many there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Whether slurmctld has cleared one of them, or is about to.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+fn waiting() -> Option<MutexGuard<'static, Vec<(u32, String)>>> {
+    match WAITING.try_lock() {
+        Ok(waiting) => Some(waiting),
+        // Each step leaves it whole.
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
-impl Reasons {
-    /// Keeps a sentence for the next call.
-    pub fn later(&mut self, job: u32, sentence: String) {
-        self.later.retain(|(id, _)| *id != job);
-        if self.later.len() < MOST {
-            self.later.push((job, sentence));
-        }
-        note_change();
+fn with(work: impl FnOnce(&mut Vec<(u32, String)>)) {
+    if let Some(mut waiting) = waiting() {
+        work(&mut waiting);
+        COUNT.store(waiting.len(), Ordering::Release);
     }
+}
 
-    /// Hands over what was kept, except for `current`, which is being decided right now.
-    ///
-    /// # Safety
-    /// The caller holds slurmctld's job write lock.
-    pub unsafe fn hand_over(&mut self, api: &Api, layout: &Layout, current: u32) {
-        if self.later.is_empty() {
-            return;
+/// Makes room for all sentences, so that remembering one allocates nothing.
+pub fn reserve() {
+    with(|waiting| waiting.reserve_exact(MOST.saturating_sub(waiting.len())));
+}
+
+/// Forgets all.
+pub fn clear() {
+    with(Vec::clear);
+}
+
+/// Whether any sentence is remembered.
+pub fn any() -> bool {
+    COUNT.load(Ordering::Acquire) > 0
+}
+
+/// Whether a sentence was cleared since this was asked last.
+pub fn lost() -> bool {
+    LOST.swap(false, Ordering::AcqRel)
+}
+
+fn remember(job: u32, sentence: String) {
+    with(|waiting| {
+        if let Some((_, old)) = waiting.iter_mut().find(|(id, _)| *id == job) {
+            *old = sentence;
+        } else if waiting.len() < MOST {
+            waiting.push((job, sentence));
         }
-        for (id, sentence) in self.later.drain(..) {
-            if id == current {
-                continue;
-            }
+    });
+}
+
+/// A job is being decided: what was said of it holds no longer. Where no thread does it, other jobs' sentences
+/// are put back.
+///
+/// # Safety
+/// The caller holds slurmctld's job write lock, and `layout` describes this release.
+pub unsafe fn begin(api: &Api, layout: &Layout, job: u32) {
+    if any() {
+        with(|waiting| waiting.retain(|(id, _)| *id != job));
+        if !keeper::runs() && lost() {
             // SAFETY: by the caller.
-            if let Some(job) = unsafe { Job::find(id, layout) } {
-                show(api, job, &sentence);
-            }
+            unsafe { restore(api, layout) };
         }
     }
 }
 
-/// Tells slurmctld that a job has changed, as it does itself wherever it sets a reason: backfill then
-/// looks at the waiting jobs once more, at its next interval.
-fn note_change() {
-    if let Some(last) = api::symbol(c"last_job_update") {
-        // SAFETY: slurmctld's `time_t last_job_update`; job_test runs under its job write lock.
-        unsafe { *last.cast::<libc::time_t>() = clock::now() }
+/// Remembers why a job waits, whose reason slurmctld clears when it has the answer.
+pub fn later(job: u32, sentence: String) {
+    remember(job, sentence);
+    LOST.store(true, Ordering::Release);
+    if !keeper::runs() {
+        note_change();
     }
 }
 
 /// Shows a sentence on a job that waits for resources; any other reason is Slurm's to tell.
-pub fn show(api: &Api, job: Job<'_>, sentence: &str) {
+pub fn show(api: &Api, job: Job<'_>, sentence: String) {
     if matches!(job.reason(), WAIT_RESOURCES | WAIT_PRIORITY | 0) {
         log::debug(&format!("job {} waits: {sentence}", job.id()));
-        job.set_reason(api, WAIT_RESOURCES, sentence);
+        job.set_reason(api, WAIT_RESOURCES, &sentence);
+        remember(job.id(), sentence);
+    }
+}
+
+/// Puts every sentence back that slurmctld has cleared, and forgets those of jobs that no longer wait for
+/// resources.
+///
+/// # Safety
+/// The caller holds slurmctld's job write lock, and `layout` describes this release.
+pub unsafe fn restore(api: &Api, layout: &Layout) {
+    let mut changed = false;
+    with(|waiting| {
+        waiting.retain(|(id, sentence)| {
+            // SAFETY: by the caller.
+            let Some(job) = (unsafe { Job::find(*id, layout) }) else {
+                return false;
+            };
+            let ours = job.is_pending() && job.reason() == WAIT_RESOURCES;
+            if ours && !job.has_reason_text() {
+                job.set_reason(api, WAIT_RESOURCES, sentence);
+                changed = true;
+            }
+            ours
+        });
+    });
+    if changed {
+        note_change();
+    }
+}
+
+/// Tells slurmctld that a job has changed, as it does itself wherever it sets a reason.
+fn note_change() {
+    static LAST: OnceLock<Option<usize>> = OnceLock::new();
+    let last = LAST.get_or_init(|| api::symbol(c"last_job_update").map(|last| last as usize));
+    if let Some(last) = *last {
+        let last = (last as *mut c_void).cast::<libc::time_t>();
+        // SAFETY: slurmctld's `time_t last_job_update`; all callers are under its job write lock.
+        unsafe { *last = clock::now() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_replaced() {
+        reserve();
+        let room = waiting().expect("free").capacity();
+        for job in 0..MOST as u32 + 10 {
+            remember(job, format!("job {job}"));
+        }
+        remember(3, "again".into());
+        let all = waiting().expect("free");
+        assert_eq!((all.len(), all.capacity()), (MOST, room));
+        assert_eq!(all.iter().filter(|(id, _)| *id == 3).count(), 1);
+        assert!(all.contains(&(3, "again".into())));
+        drop(all);
+        assert!(any());
+        clear();
+        assert!(!any());
+        // Of a release without a thread: the next decision looks.
+        later(7, "waits".into());
+        assert!(lost() && !lost());
+        clear();
     }
 }

@@ -176,6 +176,17 @@ impl<'a> Job<'a> {
         self.get(self.layout.job.state_reason)
     }
 
+    /// Whether the job waits to start.
+    pub fn is_pending(self) -> bool {
+        const JOB_PENDING: u32 = 0;
+        self.get::<u32>(self.layout.job.job_state) & 0xff == JOB_PENDING
+    }
+
+    /// Whether squeue shows a sentence as the reason why the job waits, and not the name of the code alone.
+    pub fn has_reason_text(self) -> bool {
+        self.get::<usize>(self.layout.job.state_desc) != 0
+    }
+
     /// Whether the job runs or is suspended, that is, holds what its record says.
     pub fn holds_resources(self) -> bool {
         matches!(self.get::<u32>(self.layout.job.job_state) & 0xff, 1 | 2)

@@ -13,6 +13,7 @@ pub mod api;
 pub mod bits;
 pub mod check;
 pub mod conf;
+pub mod controller;
 pub mod cores;
 pub mod gres;
 pub mod guard;
