@@ -394,7 +394,7 @@ fn job_id(text: &str) -> Result<String, String> {
     }
 }
 
-fn one_kind(list: Vec<GresRequest>) -> Result<Gpus, String> {
+fn one_kind(list: Vec<GresRequest>, example: &str) -> Result<Gpus, String> {
     let mut gpus = list.into_iter().filter(|r| r.name == "gpu");
     match (gpus.next(), gpus.next()) {
         (Some(only), None) => match u32::try_from(only.count) {
@@ -404,21 +404,19 @@ fn one_kind(list: Vec<GresRequest>) -> Result<Gpus, String> {
             }),
             _ => Err("that is more GPUs than any cluster has".into()),
         },
-        (None, _) => Err("it asks for no GPU; write for example 8 or h100:8".into()),
+        (None, _) => Err(format!("it asks for no GPU; write for example {example}")),
         (Some(_), Some(_)) => Err("name one GPU type only".into()),
     }
 }
 
 fn gpus(text: &str) -> Result<Gpus, String> {
-    parse_gpus("--gpus", text)
-        .map_err(|e| reason(&e))
-        .and_then(one_kind)
+    let list = parse_gpus("--gpus", text).map_err(|e| reason(&e))?;
+    one_kind(list, "8 or h100:8")
 }
 
 fn gres(text: &str) -> Result<Gpus, String> {
-    parse_gres("--gres", text)
-        .map_err(|e| reason(&e))
-        .and_then(one_kind)
+    let list = parse_gres("--gres", text).map_err(|e| reason(&e))?;
+    one_kind(list, "gpu:8 or gpu:h100:8")
 }
 
 /// clap names the option and the value already.

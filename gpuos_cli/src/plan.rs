@@ -1,12 +1,14 @@
 //! `gpuos plan`: where a job would go now.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use gpuos_core::cost::Wish;
 use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use gpuos_host::{Asker, JobRequest, Machine, Neighbours, Site, slurm};
+use gpuos_host::slurm::NodeRecord;
+use gpuos_host::{Asker, JobRequest, Machine, Neighbours, Site, feature_match, slurm};
 use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
@@ -23,10 +25,11 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let site = Site::read(machine, config)?;
     let partition = partition(machine, &site, args);
     let policy = &site.config.policy;
+    let mut planner = Planner::new(site.cluster.clone());
+    names_something(args, &site, &planner.level_names())?;
     let mut wanted = request(args, &site, &partition)?;
     let jobs = slurm::jobs(machine)?;
     let mut state = wanted.state(&site, &jobs);
-    let mut planner = Planner::new(site.cluster.clone());
     let recording = recording(machine, &site.running.directory()).ok();
     let mix = Mix::tell(&mut planner, recording.as_ref(), &site, &jobs);
     let objectives = args
@@ -42,11 +45,6 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         exclusive: args.alone.clone(),
         minutes: None,
     };
-    let known = planner.level_names();
-    if let Some(level) = args.alone.as_ref().filter(|level| !known.contains(level)) {
-        let known = known[..known.len() - 1].join(", ");
-        bail!("--alone={level}: this cluster has no level '{level}'; write one of {known}");
-    }
     let neighbours = Neighbours::judge(&site, &jobs, &wanted, &asker, &mut state);
     if let Some(first) = neighbours.first_resort(&state)
         && planner.plan(&first, &wanted.request, 0).is_ok()
@@ -205,6 +203,44 @@ pub fn notes(site: &Site) -> String {
         .collect()
 }
 
+/// Refuses what names nothing in this cluster; its answer would be about another job. `levels` are those that
+/// a job can name, `any` last.
+fn names_something(args: &PlanArgs, site: &Site, levels: &[String]) -> Result<()> {
+    let of_nodes = |list: fn(&NodeRecord) -> &Vec<String>| -> Vec<String> {
+        let all: BTreeSet<&String> = site.nodes.iter().flat_map(list).collect();
+        all.into_iter().cloned().collect()
+    };
+    let partitions = of_nodes(|node| &node.partitions);
+    if let Some(name) = args.partition.iter().find(|p| !partitions.contains(p)) {
+        let known = partitions.join(", ");
+        bail!("--partition={name}: no node of this cluster is in it; write one of {known}");
+    }
+    if let Some(wanted) = &args.constraint {
+        let fits = |node: &NodeRecord| feature_match(wanted, &node.features) != Some(false);
+        if !site.nodes.iter().any(fits) {
+            let known = of_nodes(|node| &node.features).join(", ");
+            bail!("--constraint={wanted}: no node has these features; there are {known}");
+        }
+    }
+    for (option, list) in [("--nodelist", &args.nodelist), ("--exclude", &args.exclude)] {
+        let (_, missing) = site.indices(list.as_ref().map_or(&[], |hosts| &hosts.0));
+        if let Some(name) = missing.first() {
+            bail!("{option}={name}: this cluster has no such node; `gpuos topo` shows them");
+        }
+    }
+    let topology = args.topology.as_ref().map(|wish| &wish.level);
+    for (option, level, known) in [
+        ("--topology", topology, levels),
+        ("--alone", args.alone.as_ref(), &levels[..levels.len() - 1]),
+    ] {
+        if let Some(level) = level.filter(|level| !known.contains(level)) {
+            let known = known.join(", ");
+            bail!("{option}={level}: this cluster has no level '{level}'; write one of {known}");
+        }
+    }
+    Ok(())
+}
+
 fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> {
     let typed = |gpus: &Gpus| gpus.gres_type.clone();
     let (gpus, gres_type) = if let Some(g) = args.gres.as_ref().or(args.gpus_per_node.as_ref()) {
@@ -231,7 +267,7 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         bail!("--type={b} contradicts the type {a} given with the number; give one of them");
     }
     let gres_type = gres_type.or_else(|| args.gpu_type.clone());
-    let of_type = |node: &slurm::NodeRecord| node.gpus_of_type(gres_type.as_deref()).len();
+    let of_type = |node: &NodeRecord| node.gpus_of_type(gres_type.as_deref()).len();
     if let (Some(wanted), true) = (&gres_type, site.nodes.iter().all(|node| of_type(node) == 0)) {
         let mut known: Vec<&str> = site
             .nodes
@@ -256,10 +292,7 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         (None, _) => (1, 1),
     };
     let names = |hosts: &Option<crate::cli::Hosts>| hosts.clone().map(|h| h.0).unwrap_or_default();
-    let (required_nodes, missing) = site.indices(&names(&args.nodelist));
-    if let Some(name) = missing.first() {
-        bail!("--nodelist={name}: this cluster has no such node; `gpuos topo` shows them");
-    }
+    let (required_nodes, _) = site.indices(&names(&args.nodelist));
     let min_nodes = min_nodes.max(required_nodes.len() as u32);
     // Tasks spread over the nodes; each node has room for its share at least.
     let tasks = args

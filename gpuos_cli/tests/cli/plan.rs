@@ -62,6 +62,56 @@ fn plan_says_where_or_why_not() {
 }
 
 #[test]
+fn what_names_nothing_in_the_cluster_is_no_request() {
+    let site = Site::new("24.11.5");
+    for (option, words) in [
+        (
+            "--partition=main,nope",
+            "--partition=nope: no node of this cluster is in it; write one of main",
+        ),
+        (
+            "--constraint=slow",
+            "--constraint=slow: no node has these features; there are fast",
+        ),
+        (
+            "--exclude=n4,n9",
+            "--exclude=n9: this cluster has no such node",
+        ),
+        (
+            "--nodelist=n4,n9",
+            "--nodelist=n9: this cluster has no such node",
+        ),
+        (
+            "--topology=rack",
+            "--topology=rack: this cluster has no level 'rack'; write one of nvlink, node, leaf, spine, any",
+        ),
+        (
+            "--alone=rack",
+            "--alone=rack: this cluster has no level 'rack'; write one of nvlink, node, leaf, spine",
+        ),
+    ] {
+        let answer = site.run(&["plan", "--gres=gpu:1", option]);
+        assert_eq!(answer.code, 1, "{option}: {}", answer.out);
+        assert!(
+            answer.err.contains(words),
+            "{option}: {}{}",
+            answer.out,
+            answer.err
+        );
+    }
+    // Only Slurm judges brackets.
+    for option in [
+        "--constraint=fast",
+        "--constraint=[slow*2]",
+        "--topology=leaf",
+        "--topology=any",
+    ] {
+        let answer = site.run(&["plan", "--gres=gpu:1", option]);
+        assert_eq!(answer.err, "", "{option}");
+    }
+}
+
+#[test]
 fn plan_says_what_the_network_gives_beside_the_jobs_that_run() {
     let site = Site::new("24.11.5");
     site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");

@@ -17,7 +17,14 @@ fn wrong_usage_is_told_and_exits_2() {
             &["plan", "--gpus", "4", "--gres", "gpu:2"],
             "cannot be used with",
         ),
-        (&["plan", "--gpus=0"], "asks for no GPU"),
+        (
+            &["plan", "--gpus=0"],
+            "asks for no GPU; write for example 8 or h100:8",
+        ),
+        (
+            &["plan", "--gres=gpu:0"],
+            "asks for no GPU; write for example gpu:8 or gpu:h100:8",
+        ),
         (&["plan", "--gpus=1", "--nodes=3-1"], "write N or N-M"),
         (
             &["plan", "--gpus=1", "--topology=leaf:maybe"],
