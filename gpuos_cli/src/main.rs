@@ -5,6 +5,7 @@ mod cli;
 mod defrag;
 mod doctor;
 mod figures;
+mod forecast;
 mod lab;
 mod layout;
 mod matrix;

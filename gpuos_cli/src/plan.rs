@@ -13,11 +13,12 @@ use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
+use crate::forecast::forecast;
 use crate::mix::Mix;
 use crate::network::{self, Network};
 use crate::replay::recording;
 use crate::reply::Reply;
-use crate::smaller::{changes, forecast};
+use crate::smaller::{Case, changes, told};
 use crate::table::count;
 use crate::worth::Worths;
 
@@ -45,6 +46,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         exclusive: args.alone.clone(),
         minutes: None,
     };
+    let before_rules = state.clone();
     let neighbours = Neighbours::judge(&site, &jobs, &wanted, &asker, &mut state);
     if let Some(first) = neighbours.first_resort(&state)
         && planner.plan(&first, &wanted.request, 0).is_ok()
@@ -81,15 +83,22 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         Err(wait) => wait,
     };
     let mut text = format!("{}\n", why_wait(&wait));
-    let changes = changes(&mut planner, &state, &wanted.request);
-    if let Some(change) = changes.first() {
+    let case = Case {
+        site: &site,
+        jobs: &jobs,
+        wanted: &wanted,
+        asker: &asker,
+        states: &before_rules,
+    };
+    let changes = changes(&mut planner, case);
+    for change in told(&changes) {
         text += &format!(
             "With {} it would start now: {}\n",
             change.option,
             sentence(&change.choice, &wanted.request, &site.cluster)
         );
     }
-    let later = forecast(&mut planner, &site, &state, &wanted, &jobs);
+    let later = forecast(&mut planner, case);
     if let Some(later) = &later {
         text += &format!(
             "At {} at the latest there is room, when {} ended.\n",

@@ -1,20 +1,45 @@
-//! What would start a job that has to wait: the smallest change of its request, and the jobs
-//! whose end makes room.
+//! What would start a job that has to wait: the smallest change of its request, or of a rule that keeps it
+//! from the nodes.
 
-use std::collections::HashSet;
-
-use gpuos_core::gpuset::GpuSet;
+use gpuos_core::options::topology_text;
 use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner, Request, TopologyWish};
+use gpuos_core::rules::Rules;
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Site};
+use gpuos_host::{Asker, JobRequest, Judge, Site};
 use serde_json::{Value, json};
 
 use crate::figures::choice_json;
 
-/// A change of a request with which it would start now.
+/// A job that asks for a place, and what it finds.
+#[derive(Clone, Copy)]
+pub struct Case<'a> {
+    /// The site.
+    pub site: &'a Site,
+    /// The jobs in its queue.
+    pub jobs: &'a [Job],
+    /// What the job asks for.
+    pub wanted: &'a JobRequest,
+    /// Whose it is.
+    pub asker: &'a Asker,
+    /// What is free on every node, before rules.
+    pub states: &'a [NodeState],
+}
+
+/// Who can make a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// Who submits the job.
+    User,
+    /// The administrator, in gpuos.toml.
+    Administrator,
+}
+
+/// A change with which a job would start now.
 pub struct Change {
-    /// The option to give instead, for example `--nodes=3`.
+    /// What to give or to have instead, for example `--nodes=3`.
     pub option: String,
+    /// Who can.
+    pub who: Who,
     /// GPUs less than asked for.
     pub fewer_gpus: u32,
     /// Where it would go.
@@ -26,100 +51,291 @@ impl Change {
     pub fn json(&self, site: &Site) -> Value {
         json!({
             "option": self.option,
+            "by": match self.who {
+                Who::User => "user",
+                Who::Administrator => "administrator",
+            },
             "fewer_gpus": self.fewer_gpus,
             "place": choice_json(&self.choice, &site.cluster),
         })
     }
 }
 
-/// Changes that would start the request now, the smallest first: one that keeps all GPUs
-/// comes before one that gives some up.
-pub fn changes(planner: &mut Planner, state: &[NodeState], request: &Request) -> Vec<Change> {
-    let mut found = Vec::new();
-    let mut try_one = |planner: &mut Planner, request: &Request, option: String, fewer: u32| {
-        let choice = planner.plan(state, request, 0).ok().cloned();
+/// Searches changes, one after the other.
+struct Search<'a> {
+    case: Case<'a>,
+    planner: &'a mut Planner,
+    judge: Judge<'a>,
+    found: Vec<Change>,
+}
+
+impl Search<'_> {
+    /// The place of a request under the rules, if there is one now.
+    fn place(&mut self, wanted: &JobRequest, asker: &Asker) -> Option<Choice> {
+        place(
+            self.planner,
+            &mut self.judge,
+            (wanted, asker),
+            self.case.states,
+        )
+    }
+
+    /// Notes the change if the job would start with it; answers whether it would.
+    fn try_one(
+        &mut self,
+        (wanted, asker): (&JobRequest, &Asker),
+        option: String,
+        fewer_gpus: u32,
+    ) -> bool {
+        let choice = self.place(wanted, asker);
         let fits = choice.is_some();
-        found.extend(choice.map(|choice| Change {
+        self.found.extend(choice.map(|choice| Change {
             option,
-            fewer_gpus: fewer,
+            who: Who::User,
+            fewer_gpus,
             choice,
         }));
         fits
-    };
-    if let Some(wish) = request.topology.clone().filter(|wish| wish.required) {
-        let known = planner.level_names();
-        let wider = known
-            .iter()
-            .position(|l| *l == wish.level)
-            .map_or(0, |at| at + 1);
-        let levels = known.iter().skip(wider).filter(|l| *l != "any");
-        for level in levels {
-            let mut request = request.clone();
-            request.topology = Some(TopologyWish {
-                level: level.clone(),
+    }
+
+    /// The same of a request that differs.
+    fn try_request(&mut self, request: Request, option: String, fewer_gpus: u32) -> bool {
+        let wanted = JobRequest {
+            request,
+            ..self.case.wanted.clone()
+        };
+        self.try_one((&wanted, self.case.asker), option, fewer_gpus)
+    }
+
+    /// A wider level, or the level as a wish.
+    fn levels(&mut self) {
+        let request = self.case.wanted.request.clone();
+        let Some(wish) = request.topology.clone().filter(|wish| wish.required) else {
+            return;
+        };
+        let known = self.planner.level_names();
+        let wider = known.iter().position(|level| *level == wish.level);
+        let wider = wider.map_or(0, |at| at + 1);
+        for level in known.into_iter().skip(wider).filter(|level| level != "any") {
+            let topology = TopologyWish {
+                level,
                 required: true,
-            });
-            if try_one(
-                planner,
-                &request,
-                format!("--gpuos-topology={level}:required"),
-                0,
-            ) {
+            };
+            let option = format!("--gpuos-topology={}", topology_text(&topology));
+            let topology = Some(topology);
+            let request = Request {
+                topology,
+                ..request.clone()
+            };
+            if self.try_request(request, option, 0) {
                 break;
             }
         }
-        let mut request = request.clone();
-        request.topology = Some(TopologyWish {
+        let option = format!("--gpuos-topology={}:preferred", wish.level);
+        let topology = Some(TopologyWish {
             required: false,
-            ..wish.clone()
+            ..wish
         });
-        try_one(
-            planner,
-            &request,
-            format!("--gpuos-topology={}:preferred", wish.level),
+        self.try_request(
+            Request {
+                topology,
+                ..request
+            },
+            option,
             0,
         );
     }
-    if request.whole_nodes {
-        let request = Request {
-            whole_nodes: false,
-            ..request.clone()
-        };
-        try_one(planner, &request, "no --exclusive".into(), 0);
-    }
-    // The same GPUs on more nodes: a total may be spread.
-    if let GpuShape::Total(total) = request.gpus {
-        let most = (state.len() as u32).min(total);
-        let more = (request.max_nodes + 1..=most).find(|&nodes| {
-            let request = Request {
-                max_nodes: nodes,
-                ..request.clone()
-            };
-            planner.plan(state, &request, 0).is_ok()
-        });
-        if let Some(nodes) = more {
-            let request = Request {
-                max_nodes: nodes,
-                ..request.clone()
-            };
-            try_one(
-                planner,
-                &request,
-                format!("--nodes={}-{nodes}", request.min_nodes),
-                0,
-            );
+
+    /// Nodes that others share, where the job asks for whole ones.
+    fn shared_nodes(&mut self) {
+        let case = self.case;
+        if !case.wanted.request.whole_nodes {
+            return;
         }
+        let mut wanted = case.wanted.clone();
+        wanted.request.whole_nodes = false;
+        let mut states = case.states.to_vec();
+        // Nodes with other jobs are open to it then.
+        for (state, open) in states.iter_mut().zip(wanted.state(case.site, case.jobs)) {
+            state.candidate = open.candidate;
+        }
+        let asked = (&wanted, case.asker);
+        let choice = place(self.planner, &mut self.judge, asked, &states);
+        self.found.extend(choice.map(|choice| Change {
+            option: "no --exclusive".into(),
+            who: Who::User,
+            fewer_gpus: 0,
+            choice,
+        }));
     }
-    let rest = fewer(request);
-    for list in rest {
-        for (request, option, fewer) in list {
-            if try_one(planner, &request, option, fewer) {
+
+    /// The same GPUs on more nodes: a total may be spread.
+    fn more_nodes(&mut self) {
+        let request = &self.case.wanted.request;
+        let GpuShape::Total(total) = request.gpus else {
+            return;
+        };
+        let min_nodes = request.min_nodes;
+        let most = (self.case.states.len() as u32).min(total);
+        for max_nodes in request.max_nodes + 1..=most {
+            let request = Request {
+                max_nodes,
+                ..request.clone()
+            };
+            if self.try_request(request, format!("--nodes={min_nodes}-{max_nodes}"), 0) {
                 break;
             }
         }
     }
+
+    /// What the job says of its neighbours, or of its time, said otherwise.
+    fn other_neighbours(&mut self) {
+        let Case { wanted, asker, .. } = self.case;
+        if let Some(level) = &asker.exclusive {
+            let known = self.planner.level_names();
+            let narrower = known.iter().take_while(|name| *name != level);
+            let narrower: Vec<String> =
+                narrower.filter(|name| *name != "nvlink").cloned().collect();
+            // The widest that is possible.
+            for level in narrower.into_iter().rev() {
+                let option = format!("--gpuos-exclusive={level}");
+                let exclusive = Some(level);
+                let asker = Asker {
+                    exclusive,
+                    ..asker.clone()
+                };
+                if self.try_one((wanted, &asker), option, 0) {
+                    break;
+                }
+            }
+            let asker = Asker {
+                exclusive: None,
+                ..asker.clone()
+            };
+            self.try_one((wanted, &asker), "no --gpuos-exclusive".into(), 0);
+        }
+        if asker.class.is_some() {
+            let asker = Asker {
+                class: None,
+                ..asker.clone()
+            };
+            self.try_one((wanted, &asker), "no --gpuos-class".into(), 0);
+        }
+        let reserves = self.case.site.config.rules().reserves.iter();
+        let limits = reserves.filter_map(|reserve| reserve.unless_shorter);
+        let below =
+            limits.filter(|limit| *limit > 1 && asker.minutes.is_none_or(|has| has >= *limit));
+        let mut minutes: Vec<u32> = below.map(|limit| limit - 1).collect();
+        minutes.sort_unstable_by(|a, b| b.cmp(a));
+        minutes.dedup();
+        for minutes in minutes {
+            let asker = Asker {
+                minutes: Some(minutes),
+                ..asker.clone()
+            };
+            if self.try_one((wanted, &asker), format!("--time={minutes}"), 0) {
+                break;
+            }
+        }
+    }
+
+    /// A rule less in gpuos.toml: each one alone, else all of them.
+    fn fewer_rules(&mut self) {
+        let Case {
+            site,
+            jobs,
+            wanted,
+            asker,
+            states,
+        } = self.case;
+        let rules = site.config.rules();
+        let mut less: Vec<(String, Rules)> = Vec::new();
+        for at in (0..rules.rules.len()).filter(|at| !rules.rules[*at].prefer) {
+            let mut without = rules.clone();
+            without.rules.remove(at);
+            less.push((format!("no rule {} in gpuos.toml", at + 1), without));
+        }
+        for at in (0..rules.reserves.len()).filter(|at| rules.reserves[*at].hard) {
+            let mut without = rules.clone();
+            without.reserves.remove(at);
+            less.push((format!("no reserve {} in gpuos.toml", at + 1), without));
+        }
+        if less.len() > 1 {
+            let mut without = rules.clone();
+            without.rules.clear();
+            without.reserves.clear();
+            less.push(("no rules and no reserves in gpuos.toml".into(), without));
+        }
+        for (option, rules) in less {
+            let mut judge = Judge::by(&rules, site, jobs);
+            if let Some(choice) = place(self.planner, &mut judge, (wanted, asker), states) {
+                self.found.push(Change {
+                    option,
+                    who: Who::Administrator,
+                    fewer_gpus: 0,
+                    choice,
+                });
+                break;
+            }
+        }
+    }
+}
+
+/// The place of a job under rules, as slurmctld would choose it: nodes that are a last resort only when
+/// there is no other place. `states` are those before rules.
+pub fn place(
+    planner: &mut Planner,
+    judge: &mut Judge<'_>,
+    (wanted, asker): (&JobRequest, &Asker),
+    states: &[NodeState],
+) -> Option<Choice> {
+    let mut marked = states.to_vec();
+    let last_resort = judge.mark(wanted, asker, &mut marked);
+    if !last_resort.is_empty() {
+        let mut first = marked.clone();
+        for at in last_resort {
+            first[at].candidate = false;
+        }
+        if let Ok(choice) = planner.plan(&first, &wanted.request, 0) {
+            return Some(choice.clone());
+        }
+    }
+    planner.plan(&marked, &wanted.request, 0).ok().cloned()
+}
+
+/// Changes that would start a job now, the smallest first: one that keeps all GPUs comes before one
+/// that gives some up, and what the job can ask for before what the administrator would have to change.
+pub fn changes(planner: &mut Planner, case: Case<'_>) -> Vec<Change> {
+    let mut search = Search {
+        case,
+        planner,
+        judge: Judge::new(case.site, case.jobs),
+        found: Vec::new(),
+    };
+    search.levels();
+    search.shared_nodes();
+    search.more_nodes();
+    search.other_neighbours();
+    search.fewer_rules();
+    for list in fewer(&case.wanted.request) {
+        for (request, option, fewer) in list {
+            if search.try_request(request, option, fewer) {
+                break;
+            }
+        }
+    }
+    let mut found = search.found;
     found.sort_by_key(|change| change.fewer_gpus);
     found
+}
+
+/// What to tell of the changes: the smallest, and if that is for the administrator, the smallest that the
+/// job itself can ask for.
+pub fn told(changes: &[Change]) -> impl Iterator<Item = &Change> {
+    let first = changes.first();
+    let other = first.filter(|change| change.who == Who::Administrator);
+    let own = |_: &Change| changes.iter().find(|change| change.who == Who::User);
+    first.into_iter().chain(other.and_then(own))
 }
 
 /// Requests with less, each list from the least loss on.
@@ -191,86 +407,4 @@ fn fewer(request: &Request) -> Vec<Vec<(Request, String, u32)>> {
         }
     }
     lists
-}
-
-/// When running jobs will have made room.
-pub struct Forecast {
-    /// Local time at which the last of them ends at the latest.
-    pub at: String,
-    /// The jobs that have to end, in that order.
-    pub jobs: Vec<String>,
-    /// Where the job would go then.
-    pub choice: Choice,
-}
-
-impl Forecast {
-    /// The forecast as JSON.
-    pub fn json(&self, site: &Site) -> Value {
-        json!({ "at": self.at, "jobs": self.jobs, "place": choice_json(&self.choice, &site.cluster) })
-    }
-}
-
-/// Ends the running jobs one after the other, by their latest end, until the request fits.
-/// Jobs that wait are not thought of: with a higher priority they come first.
-pub fn forecast(
-    planner: &mut Planner,
-    site: &Site,
-    state: &[NodeState],
-    wanted: &JobRequest,
-    jobs: &[Job],
-) -> Option<Forecast> {
-    let mut ends: Vec<&Job> = jobs
-        .iter()
-        .filter(|job| job.is_running() && !job.end.is_empty())
-        .collect();
-    // The format sorts as time does.
-    ends.sort_by(|a, b| a.end.cmp(&b.end));
-    let mut state = state.to_vec();
-    let mut used: Vec<u32> = site.nodes.iter().map(|node| node.cpus_allocated).collect();
-    let mut ended = Vec::new();
-    for job in ends {
-        let mut touched = false;
-        for allocation in &job.allocations {
-            for at in site.indices(&allocation.nodes).0 {
-                let at = at as usize;
-                let node = &site.nodes[at];
-                let free = &mut state[at];
-                let of_type = node.gpus_of_type(wanted.gres_type.as_deref());
-                free.free = GpuSet(free.free.0 | allocation.gpus.and(of_type).0);
-                free.free_cpus = free.free_cpus.saturating_add(allocation.cpus);
-                free.free_memory_mib = free.free_memory_mib.saturating_add(allocation.memory_mib);
-                used[at] = used[at].saturating_sub(allocation.cpus);
-                if wanted.request.whole_nodes && used[at] == 0 {
-                    free.candidate = node.is_up() && wanted.allows(node);
-                }
-                touched |= free.candidate;
-            }
-        }
-        if !touched {
-            continue;
-        }
-        ended.push(job);
-        if let Ok(choice) = planner.plan(&state, &wanted.request, 0) {
-            let choice = choice.clone();
-            return Some(Forecast {
-                at: job.end.clone(),
-                jobs: needed(site, &choice, &ended),
-                choice,
-            });
-        }
-    }
-    None
-}
-
-/// Those of the ended jobs that stood on a node of the choice.
-fn needed(site: &Site, choice: &Choice, ended: &[&Job]) -> Vec<String> {
-    let on: HashSet<&str> = choice
-        .nodes
-        .iter()
-        .filter_map(|chosen| site.nodes.get(chosen.node as usize))
-        .map(|node| node.name.as_str())
-        .collect();
-    let stood = |job: &&&Job| job.nodes.iter().any(|node| on.contains(node.as_str()));
-    let needed = ended.iter().filter(stood);
-    needed.map(|job| job.label.clone()).collect()
 }

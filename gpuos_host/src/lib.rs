@@ -16,6 +16,6 @@ mod site;
 pub mod slurm;
 
 pub use machine::{Machine, Output, Recorded, ThisMachine};
-pub use neighbours::{Asker, Neighbours};
+pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 pub use site::Site;

@@ -1,9 +1,11 @@
 //! Rules of co-location by what scontrol shows: who runs where, and what that keeps a job from.
 
+use std::collections::HashMap;
+
 use gpuos_core::explain::Note;
 use gpuos_core::options::{JobOptions, Target};
 use gpuos_core::plan::{GpuShape, NodeState, Placement};
-use gpuos_core::rules::{Book, Facts, Kept, Verdict};
+use gpuos_core::rules::{Book, Facts, Kept, Newcomer, Rules, Verdict};
 
 use crate::slurm::Job;
 use crate::{JobRequest, Site, options_in_words};
@@ -62,24 +64,131 @@ fn said(job: &Job) -> JobOptions {
     }
 }
 
-/// The running jobs with GPUs, in a book of the site's rules.
-fn book(site: &Site, jobs: &[Job]) -> Book {
-    let mut book = Book::new(site.config.rules(), &site.cluster);
-    for job in jobs.iter().filter(|job| job.is_running()) {
-        let gpus = job.allocations.iter().filter(|on| on.gpu_count > 0);
-        let names: Vec<String> = gpus.flat_map(|on| on.nodes.clone()).collect();
-        let (nodes, _) = site.indices(&names);
-        if !nodes.is_empty() {
-            let partition = job.partitions.first().map_or("", String::as_str);
-            let asker = Asker::of_job(job, &said(job));
-            book.start(
-                job.id,
-                &asker.facts(job.uid, partition, nodes.len() as u32),
-                &nodes,
-            );
+/// Rules over the jobs that run on a site: what they make of the nodes for whoever asks for a place.
+pub struct Judge<'a> {
+    site: &'a Site,
+    /// Numbers of users that have jobs.
+    uids: HashMap<&'a str, u32>,
+    book: Book,
+    /// GPUs of the largest node.
+    most_gpus: u32,
+}
+
+impl<'a> Judge<'a> {
+    /// By the rules of the site.
+    pub fn new(site: &'a Site, jobs: &'a [Job]) -> Judge<'a> {
+        Judge::by(site.config.rules(), site, jobs)
+    }
+
+    /// By other rules.
+    pub fn by(rules: &Rules, site: &'a Site, jobs: &'a [Job]) -> Judge<'a> {
+        let mut book = Book::new(rules, &site.cluster);
+        for job in jobs.iter().filter(|job| job.is_running()) {
+            let gpus = job.allocations.iter().filter(|on| on.gpu_count > 0);
+            let names: Vec<String> = gpus.flat_map(|on| on.nodes.clone()).collect();
+            let (nodes, _) = site.indices(&names);
+            if !nodes.is_empty() {
+                let partition = job.partitions.first().map_or("", String::as_str);
+                let asker = Asker::of_job(job, &said(job));
+                let facts = asker.facts(job.uid, partition, nodes.len() as u32);
+                book.start(job.id, &facts, &nodes);
+            }
+        }
+        let types = site.cluster.nodes.iter();
+        let gpus = types.filter_map(|node| Some(node.node_type.as_ref()?.gpus as u32));
+        Judge {
+            site,
+            uids: jobs
+                .iter()
+                .map(|job| (job.user.as_str(), job.uid))
+                .collect(),
+            book,
+            most_gpus: gpus.max().unwrap_or(0).max(1),
         }
     }
-    book
+
+    /// A running job has ended.
+    pub fn end(&mut self, job: u32) {
+        self.book.end(job);
+    }
+
+    fn newcomer(&self, wanted: &JobRequest, asker: &Asker) -> Newcomer {
+        let request = &wanted.request;
+        let nodes = match request.gpus {
+            GpuShape::Total(gpus) => request.min_nodes.max(gpus.div_ceil(self.most_gpus)),
+            _ => request.min_nodes,
+        };
+        let uid = self.uids.get(asker.user.as_str());
+        let uid = uid.copied().unwrap_or(u32::MAX);
+        let partition = wanted.partitions.first().map_or("", String::as_str);
+        self.book.newcomer(&asker.facts(uid, partition, nodes))
+    }
+
+    /// Whether rules can say anything of a request.
+    pub fn matters(&self, wanted: &JobRequest, asker: &Asker) -> bool {
+        self.book.matters(&self.newcomer(wanted, asker))
+    }
+
+    /// Marks the states as slurmctld's plugin does: forbidden nodes are no candidates. Returns the nodes
+    /// that are a last resort.
+    pub fn mark(
+        &mut self,
+        wanted: &JobRequest,
+        asker: &Asker,
+        states: &mut [NodeState],
+    ) -> Vec<usize> {
+        if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
+            &wanted.request.placement
+        {
+            for target in names.iter().map(|name| Target::of(name)) {
+                self.book.for_each_node(target, |node| {
+                    let affinity = &mut states[node as usize].affinity;
+                    *affinity = affinity.saturating_add(1);
+                });
+            }
+        }
+        let new = self.newcomer(wanted, asker);
+        let mut last_resort = Vec::new();
+        if !self.book.matters(&new) {
+            return last_resort;
+        }
+        let site = self.site;
+        let in_service = |node: u32| site.nodes[node as usize].is_up();
+        for (at, verdict) in self.book.judge(&new, &in_service).iter().enumerate() {
+            match verdict {
+                Verdict::Allowed => {}
+                Verdict::Avoided => states[at].set_rules(1),
+                Verdict::LastResort => last_resort.push(at),
+                Verdict::Forbidden => states[at].candidate = false,
+            }
+        }
+        last_resort
+    }
+
+    /// What speaks against nodes that the request allows, the worst first.
+    fn kept(&mut self, wanted: &JobRequest, asker: &Asker) -> Vec<Kept> {
+        let new = self.newcomer(wanted, asker);
+        if !self.book.matters(&new) {
+            return Vec::new();
+        }
+        let site = self.site;
+        let in_service = |node: u32| site.nodes[node as usize].is_up();
+        let offered = |node: u32| wanted.allows(&site.nodes[node as usize]) && in_service(node);
+        self.book.explain(&new, &in_service, &offered)
+    }
+
+    /// The running jobs beside which the request may not be on some nodes, by id.
+    pub fn blockers(
+        &self,
+        wanted: &JobRequest,
+        asker: &Asker,
+        nodes: &dyn Fn(u32) -> bool,
+    ) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let new = self.newcomer(wanted, asker);
+        self.book.for_each_blocker(&new, nodes, |id| ids.push(id));
+        ids
+    }
 }
 
 /// What rules keep from a job.
@@ -91,7 +200,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Judges a job and marks the states as slurmctld's plugin does: forbidden nodes are no candidates.
+    /// Judges a job by the rules of the site and marks the states ([`Judge::mark`]).
     pub fn judge(
         site: &Site,
         jobs: &[Job],
@@ -99,47 +208,10 @@ impl Neighbours {
         asker: &Asker,
         states: &mut [NodeState],
     ) -> Neighbours {
-        let mut book = book(site, jobs);
-        let request = &wanted.request;
-        let types = site
-            .cluster
-            .nodes
-            .iter()
-            .filter_map(|node| node.node_type.as_ref());
-        let most = types.map(|t| t.gpus as u32).max().unwrap_or(0).max(1);
-        let nodes = match request.gpus {
-            GpuShape::Total(gpus) => request.min_nodes.max(gpus.div_ceil(most)),
-            _ => request.min_nodes,
-        };
-        if let Placement::Affinity(names) | Placement::AntiAffinity(names) = &request.placement {
-            for target in names.iter().map(|name| Target::of(name)) {
-                book.for_each_node(target, |node| {
-                    let affinity = &mut states[node as usize].affinity;
-                    *affinity = affinity.saturating_add(1);
-                });
-            }
-        }
-        let mut same_user = jobs.iter().filter(|job| job.user == asker.user);
-        let uid = same_user.next().map_or(u32::MAX, |job| job.uid);
-        let partition = wanted.partitions.first().map_or("", String::as_str);
-        let new = book.newcomer(&asker.facts(uid, partition, nodes));
-        if !book.matters(&new) {
-            return Neighbours::default();
-        }
-        let in_service = |node: u32| site.nodes[node as usize].is_up();
-        let mut last_resort = Vec::new();
-        for (at, verdict) in book.judge(&new, &in_service).iter().enumerate() {
-            match verdict {
-                Verdict::Allowed => {}
-                Verdict::Avoided => states[at].set_rules(1),
-                Verdict::LastResort => last_resort.push(at),
-                Verdict::Forbidden => states[at].candidate = false,
-            }
-        }
-        let offered = |node: u32| wanted.allows(&site.nodes[node as usize]) && in_service(node);
+        let mut judge = Judge::new(site, jobs);
         Neighbours {
-            kept: book.explain(&new, &in_service, &offered),
-            last_resort,
+            last_resort: judge.mark(wanted, asker, states),
+            kept: judge.kept(wanted, asker),
         }
     }
 

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::{Answer, reason};
 use crate::figures;
+use crate::forecast::forecast;
 use crate::mix::Mix;
 use crate::plan::have;
-use crate::smaller::{changes, forecast};
+use crate::smaller::{Case, Who, changes, told};
 use crate::table::count;
 
 pub fn explain(
@@ -76,10 +77,22 @@ pub fn explain(
     let wanted = wanted.beside(job, jobs);
     let mut state = wanted.state(site, jobs);
     let asker = Asker::of_job(job, options);
+    let before_rules = state.clone();
     let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);
     let mut planner = Planner::new(site.cluster.clone());
     let mix = Mix::tell(&mut planner, recording, site, jobs);
+    if let Some(first) = neighbours.first_resort(&state)
+        && planner.plan(&first, &wanted.request, 0).is_ok()
+    {
+        state = first;
+    }
     let now = planner.plan(&state, &wanted.request, 0).cloned();
+    // Whether it is rules alone that it waits for.
+    let kept = neighbours
+        .kept
+        .iter()
+        .find(|_| neighbours.forbids() && planner.plan(&before_rules, &wanted.request, 0).is_ok());
+    let kept = kept.filter(|_| now.is_err()).map(ToString::to_string);
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
     let mut details = asked + &neighbours.text();
     if let Some(own) = &own {
@@ -119,17 +132,32 @@ pub fn explain(
             }
         }
         Err(wait) => {
-            let changes = changes(&mut planner, &state, &wanted.request);
-            if let Some(change) = changes.first() {
+            let case = Case {
+                site,
+                jobs,
+                wanted: &wanted,
+                asker: &asker,
+                states: &before_rules,
+            };
+            let changes = changes(&mut planner, case);
+            for (nth, change) in told(&changes).enumerate() {
+                let by = match (nth, change.who) {
+                    (0, Who::User) => "Smallest change that would start it now",
+                    (0, Who::Administrator) => {
+                        "Smallest change that would start it now, for the administrator"
+                    }
+                    _ => "Smallest that the job itself can ask for",
+                };
                 details += &format!(
-                    "Smallest change that would start it now: {}. It would get {}\n",
+                    "{by}: {}. It would get {}\n",
                     change.option,
                     sentence(&change.choice, &wanted.request, &site.cluster)
                 );
-            } else {
+            }
+            if changes.is_empty() {
                 details += "No smaller request of this kind would start now.\n";
             }
-            let later = forecast(&mut planner, site, &state, &wanted, jobs);
+            let later = forecast(&mut planner, case);
             match &later {
                 Some(later) => {
                     details += &format!(
@@ -139,12 +167,19 @@ pub fn explain(
                     );
                 }
                 None => {
-                    details += "The end of the running jobs alone makes no room: nodes that are down, drained or reserved are needed too.\n";
+                    details += match neighbours.forbids() {
+                        true => {
+                            "The end of the running jobs alone makes no room: nodes that are down, drained or reserved, or that rules keep from it, are needed too.\n"
+                        }
+                        false => {
+                            "The end of the running jobs alone makes no room: nodes that are down, drained or reserved are needed too.\n"
+                        }
+                    };
                 }
             }
             details += &slurms_estimate(job);
             let json = json!({
-                "cause": "gpus",
+                "cause": if kept.is_some() { "rules" } else { "gpus" },
                 "wait": figures::wait_json(&wait),
                 "changes": changes.iter().map(|c| c.json(site)).collect::<Vec<_>>(),
                 "forecast": later.map(|f| f.json(site)),
@@ -152,7 +187,10 @@ pub fn explain(
                 "slurm_estimate": estimate_json(job),
             });
             Answer {
-                sentence: format!("Job {} waits. {}", job.label, why_wait(&wait)),
+                sentence: match kept {
+                    Some(kept) => format!("Job {} waits: {kept}.", job.label),
+                    None => format!("Job {} waits. {}", job.label, why_wait(&wait)),
+                },
                 details,
                 json,
                 yes: true,

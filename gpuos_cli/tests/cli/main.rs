@@ -6,6 +6,7 @@ mod doctor;
 mod mix;
 mod plan;
 mod replay;
+mod rules;
 mod schemas;
 mod sim;
 mod sim_gangs;

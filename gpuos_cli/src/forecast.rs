@@ -1,0 +1,101 @@
+//! When the end of running jobs will have made room for a job that waits.
+
+use std::collections::HashSet;
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::plan::{Choice, Planner};
+use gpuos_host::slurm::Job;
+use gpuos_host::{Judge, Site};
+use serde_json::{Value, json};
+
+use crate::figures::choice_json;
+use crate::smaller::{Case, place};
+
+/// When running jobs will have made room.
+pub struct Forecast {
+    /// Local time at which the last of them ends at the latest.
+    pub at: String,
+    /// The jobs that have to end, in that order.
+    pub jobs: Vec<String>,
+    /// Where the job would go then.
+    pub choice: Choice,
+}
+
+impl Forecast {
+    /// The forecast as JSON.
+    pub fn json(&self, site: &Site) -> Value {
+        json!({ "at": self.at, "jobs": self.jobs, "place": choice_json(&self.choice, &site.cluster) })
+    }
+}
+
+/// Ends the running jobs one after the other, by their latest end, until the request fits and no rule
+/// speaks against it. Jobs that wait are not thought of: with a higher priority they come first.
+pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
+    let Case {
+        site,
+        jobs,
+        wanted,
+        asker,
+        ..
+    } = case;
+    let mut ends: Vec<&Job> = jobs
+        .iter()
+        .filter(|job| job.is_running() && !job.end.is_empty())
+        .collect();
+    // The format sorts as time does.
+    ends.sort_by(|a, b| a.end.cmp(&b.end));
+    let mut judge = Judge::new(site, jobs);
+    let mut states = case.states.to_vec();
+    let mut used: Vec<u32> = site.nodes.iter().map(|node| node.cpus_allocated).collect();
+    let mut ended = Vec::new();
+    for job in ends {
+        // Whom a rule keeps apart is in the way on nodes beside his own, too.
+        let mut touched = judge.matters(wanted, asker);
+        judge.end(job.id);
+        for allocation in &job.allocations {
+            for at in site.indices(&allocation.nodes).0 {
+                let at = at as usize;
+                let node = &site.nodes[at];
+                let free = &mut states[at];
+                let of_type = node.gpus_of_type(wanted.gres_type.as_deref());
+                free.free = GpuSet(free.free.0 | allocation.gpus.and(of_type).0);
+                free.free_cpus = free.free_cpus.saturating_add(allocation.cpus);
+                free.free_memory_mib = free.free_memory_mib.saturating_add(allocation.memory_mib);
+                used[at] = used[at].saturating_sub(allocation.cpus);
+                if wanted.request.whole_nodes && used[at] == 0 {
+                    free.candidate = node.is_up() && wanted.allows(node);
+                }
+                touched |= free.candidate;
+            }
+        }
+        if !touched {
+            continue;
+        }
+        ended.push(job);
+        if let Some(choice) = place(planner, &mut judge, (wanted, asker), &states) {
+            return Some(Forecast {
+                at: job.end.clone(),
+                jobs: needed(case, &choice, &ended),
+                choice,
+            });
+        }
+    }
+    None
+}
+
+/// Those of the ended jobs that stood on a node of the choice, or that a rule keeps apart from it.
+fn needed(case: Case<'_>, choice: &Choice, ended: &[&Job]) -> Vec<String> {
+    let nodes: Vec<u32> = choice.nodes.iter().map(|chosen| chosen.node).collect();
+    let names = nodes
+        .iter()
+        .filter_map(|at| case.site.nodes.get(*at as usize));
+    let names: HashSet<&str> = names.map(|node| node.name.as_str()).collect();
+    let judge = Judge::new(case.site, case.jobs);
+    let chosen = |node: u32| nodes.contains(&node);
+    let apart = judge.blockers(case.wanted, case.asker, &chosen);
+    let stood = |job: &Job| job.nodes.iter().any(|node| names.contains(node.as_str()));
+    let needed = ended
+        .iter()
+        .filter(|job| stood(job) || apart.contains(&job.id));
+    needed.map(|job| job.label.clone()).collect()
+}
