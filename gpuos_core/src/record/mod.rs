@@ -14,6 +14,7 @@
 //! figures come from the planner, which has the same state in a replay.
 
 mod bytes;
+mod encode;
 mod event;
 mod model;
 mod older;

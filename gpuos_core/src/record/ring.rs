@@ -375,8 +375,7 @@ impl Writer {
     fn encode(&self, memory: &mut [u8], event: &Event<'_>) -> Option<(usize, usize)> {
         let place = self.at + FRAME;
         let room = memory.get_mut(place..self.end())?;
-        let length = postcard::to_slice(event, room).ok()?.len();
-        Some((place, length))
+        Some((place, super::encode::encode(event, room)?))
     }
 
     fn commit(&mut self, memory: &mut [u8], place: usize, length: usize) {
