@@ -19,6 +19,17 @@ use crate::request::Wanted;
 use crate::snapshot::Place;
 use crate::steer::Purpose;
 
+/// The options of a job that has none.
+static NOTHING_SAID: JobOptions = JobOptions {
+    off: false,
+    topology: None,
+    placement: None,
+    shape: None,
+    profile: None,
+    class: None,
+    exclusive: None,
+};
+
 /// How many domains are asked for the start of a job that waits for a required level.
 const FUTURES: u32 = 16;
 
@@ -47,10 +58,8 @@ impl Engine {
         if let Some(nothing) = self.nothing_to_choose(call, job, gpus, nodes) {
             return self.hand_on(call, nothing);
         }
-        let options = JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
-            log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
-            JobOptions::default()
-        });
+        let said = job.has_spank_env().then(|| said(job));
+        let options = said.as_ref().unwrap_or(&NOTHING_SAID);
         if options.off {
             return None;
         }
@@ -62,7 +71,7 @@ impl Engine {
         if self.snapshot.unlisted || !self.model() {
             return None;
         }
-        let mut wanted = self.wanted(call.counts, job, gpus, &options)?;
+        let mut wanted = self.wanted(call.counts, job, gpus, options)?;
         self.mix_arrives(job.id(), &wanted, gpus.type_name().is_some());
         if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
             &wanted.request.placement
@@ -333,6 +342,15 @@ impl Engine {
         }
         code
     }
+}
+
+/// What a job says to gpuos.
+#[inline(never)]
+fn said(job: Job<'_>) -> JobOptions {
+    JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
+        log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
+        JobOptions::default()
+    })
 }
 
 /// A call that needs no plan.

@@ -398,9 +398,13 @@ impl Engine {
 
     /// Makes the cluster model, when there is none or a node has changed.
     pub(crate) fn model(&mut self) -> bool {
-        if self.planner.is_some() && !self.snapshot.changed {
-            return true;
-        }
+        self.planner.is_some() && !self.snapshot.changed || self.new_model()
+    }
+
+    // Apart, so that calls that need none do not pay for its place on the stack.
+    #[cold]
+    #[inline(never)]
+    fn new_model(&mut self) -> bool {
         // SAFETY: called from job_test, under slurmctld's node write lock.
         match unsafe { cluster::build(&self.source(), &self.settings) } {
             Ok(cluster) => {

@@ -50,9 +50,16 @@ impl Hints {
     }
 
     /// Remembers where the state of a node was found.
-    pub fn remember(&mut self, index: usize, node: Node<'_>, gpus: NodeGres<'_>, layout: &Layout) {
+    pub fn remember(
+        &mut self,
+        index: usize,
+        node: Node<'_>,
+        gpus: NodeGres<'_>,
+        bits: Option<Bitmap<'_>>,
+        layout: &Layout,
+    ) {
         let gres = gpus.raw() as usize;
-        let bits = gpus.bits().map_or(0, |bits| bits.raw() as usize);
+        let bits = bits.map_or(0, |bits| bits.raw() as usize);
         if let Some(hint) = self.0.get_mut(index) {
             *hint = [
                 node.raw() as usize + layout.node.gres_list,

@@ -5,6 +5,7 @@
 //! computed in pieces, where there is time for some, and recorded when they come into use.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use gpuos_core::frag::{Learner, Share};
 use slurm_ffi::handles::{Job, Node};
@@ -45,11 +46,31 @@ impl Spare {
     }
 }
 
+/// Spreads job ids, which Slurm hands out in order: nobody can choose those that collide.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        let mixed = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The set takes the highest bits and the lowest.
+        self.0 = mixed ^ mixed >> 32;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// What is known of the jobs that come.
 #[derive(Default)]
 pub struct Mix {
     learner: Learner,
-    seen: HashSet<u32>,
+    seen: HashSet<u32, BuildHasherDefault<Spread>>,
     limit: usize,
 }
 
@@ -107,12 +128,16 @@ impl Engine {
     /// After a call: goes on with the values, a little, as far as there is time.
     pub(crate) fn mix_works(&mut self, spare: Spare) {
         let work = spare.work(self.table.len());
+        if work != 0 {
+            self.mix_works_on(work);
+        }
+    }
+
+    #[inline(never)]
+    fn mix_works_on(&mut self, work: usize) {
         let Some(planner) = &mut self.planner else {
             return;
         };
-        if work == 0 {
-            return;
-        }
         if planner.has_work() {
             let classes = planner
                 .learning()

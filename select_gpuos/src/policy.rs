@@ -129,7 +129,11 @@ impl Engine {
         options: &JobOptions,
     ) -> Option<Wanted> {
         let policy = &self.settings.config.policy;
-        let (partition, qos) = (job.partition(), self.standing.qos(policy, job));
+        // Names count for rules only.
+        let (partition, qos) = match policy.rules.is_empty() {
+            true => ("", String::new()),
+            false => (job.partition(), self.standing.qos(policy, job)),
+        };
         let mut wanted = request::build(
             asked,
             job,

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use gpuos_core::gpuset::MAX_GPUS;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, Node};
+use slurm_ffi::handles::Job;
 
 use crate::call::{Call, NOT_NOW};
 use crate::engine::Engine;
@@ -56,6 +56,7 @@ impl Engine {
         if candidates > MOST_NODES {
             return None;
         }
+        let wanted_type = gpus.type_name();
         let source = self.source();
         let count = source.table.len();
         let hints = &mut self.snapshot.hints;
@@ -66,28 +67,21 @@ impl Engine {
         let mut room = 0;
         for index in nodes.iter().take_while(|index| *index < count) {
             hints.fetch(ahead.next());
-            // SAFETY: called from job_test, under slurmctld's node write lock; the table's slot holds null
-            // or a live record.
-            let found = unsafe {
-                Node::new(source.table.raw(index), source.layout)
-                    .and_then(|node| Some((node, source.gpus(node)?)))
-            };
-            let Some((node, gres)) = found else { continue };
-            hints.remember(index, node, gres, source.layout);
-            let Some(bits) = gres.bits().filter(|bits| bits.len() <= MAX_GPUS) else {
-                if gres.available() > 0 {
+            // SAFETY: called from job_test, under slurmctld's node write lock.
+            let seen = unsafe { snapshot::look(&source, hints, index, wanted_type) };
+            let Some(seen) = seen else { continue };
+            let Some(devices) = seen.devices.filter(|devices| *devices <= MAX_GPUS) else {
+                if seen.gpus.available() > 0 {
                     return None;
                 }
                 continue;
             };
-            let fitting = snapshot::fitting(gres, bits.len(), gpus.type_name());
-            let free = (fitting.0 & !bits.chunk(0)).count_ones();
-            if u64::from(free) < wanted {
+            if (seen.free.len() as u64) < wanted {
                 whole = false;
                 continue;
             }
             room += 1;
-            whole = whole && gres.topologies() > 0 && bits.len() as u64 == wanted;
+            whole = whole && devices as u64 == wanted && seen.gpus.topologies() > 0;
             if room >= counts.min && !whole {
                 return None;
             }

@@ -76,19 +76,23 @@ pub struct Source<'a> {
     pub memory_counts: bool,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
     /// The GPUs of a node, if it has any.
     ///
     /// # Safety
     /// The caller holds slurmctld's node write lock for as long as the handle lives.
-    pub unsafe fn gpus(&self, node: Node<'_>) -> Option<NodeGres<'_>> {
+    pub unsafe fn gpus<'n>(&self, node: Node<'n>) -> Option<NodeGres<'n>>
+    where
+        'a: 'n,
+    {
         // SAFETY: the node's own list, under the lock the caller holds; layout accepted by the self-check.
         unsafe {
-            let found = gres_data(self.api, self.layout, node.gres_list(), self.gpu_id);
+            let layout = self.layout;
+            let found = gres_data(self.api, layout, node.gres_list(), self.gpu_id);
             found
                 .items()
                 .first()
-                .and_then(|data| NodeGres::new(*data, &self.layout.gres_node))
+                .and_then(|data| NodeGres::new(*data, &layout.gres_node))
         }
     }
 }
@@ -117,43 +121,38 @@ impl Snapshot {
         let mut ahead = self.hints.begin(candidates, count);
         for index in candidates.iter().take_while(|index| *index < count) {
             self.hints.fetch(ahead.next());
-            // SAFETY: by the caller; the table's slot holds null or a live record.
-            let Some(node) = (unsafe { Node::new(source.table.raw(index), source.layout) }) else {
-                continue;
-            };
             // SAFETY: by the caller.
-            let Some(gpus) = (unsafe { source.gpus(node) }) else {
+            let Some(seen) = (unsafe { look(source, &mut self.hints, index, wanted_type) }) else {
                 continue;
             };
-            self.hints.remember(index, node, gpus, source.layout);
-            let signature = signature(node, gpus);
+            let (node, gpus) = (seen.node, seen.gpus);
+            let signature = signature(node, gpus, seen.devices);
             if self.signatures[index] != signature {
                 self.signatures[index] = signature;
                 self.changed = true;
             }
-            let Some(bits) = gpus.bits() else {
+            let Some(devices) = seen.devices else {
                 self.unlisted |= gpus.available() > 0;
                 continue;
             };
-            if bits.len() > MAX_GPUS {
+            if devices > MAX_GPUS {
                 self.unlisted = true;
                 continue;
             }
-            let fitting = fitting(gpus, bits.len(), wanted_type);
             let (cpus, memory) = ledger.on(index);
             let known_memory = source.memory_counts && node.memory() > 1;
             self.places[index] = Place {
                 gres: gpus.raw() as usize,
                 flat: gpus.topologies() == 0,
-                devices: bits.len(),
+                devices,
                 weight: node.weight(),
                 record: node.raw() as usize,
                 idle: cpus == 0,
             };
             self.states[index] = NodeState {
                 candidate: true,
-                present: fitting,
-                free: fitting.minus(GpuSet(bits.chunk(0))),
+                present: seen.fitting,
+                free: seen.free,
                 free_cpus: node.cpus().saturating_sub(cpus),
                 free_memory_mib: if known_memory {
                     node.memory().saturating_sub(memory)
@@ -209,8 +208,56 @@ impl Snapshot {
     }
 }
 
+/// What the first look at a node with GPUs finds.
+pub struct Seen<'a> {
+    /// The node.
+    pub node: Node<'a>,
+    /// Its GPUs.
+    pub gpus: NodeGres<'a>,
+    /// How many devices it has, where they are listed one by one.
+    pub devices: Option<usize>,
+    /// Those of the wanted type; none where there are more than [`MAX_GPUS`].
+    pub fitting: GpuSet,
+    /// Those of them that are free.
+    pub free: GpuSet,
+}
+
+/// Looks at a node's GPUs, of one type where one is wanted; `None`: there are none. Not inlined: a call
+/// that looks twice is to find this code at hand the second time.
+///
+/// # Safety
+/// The caller holds slurmctld's node write lock for as long as the handles live.
+#[inline(never)]
+pub unsafe fn look<'a>(
+    source: &Source<'a>,
+    hints: &mut Hints,
+    index: usize,
+    wanted_type: Option<&str>,
+) -> Option<Seen<'a>> {
+    // SAFETY: by the caller; the table's slot holds null or a live record.
+    let (node, gpus) = unsafe {
+        let node = Node::new(source.table.raw(index), source.layout)?;
+        (node, source.gpus(node)?)
+    };
+    let bits = gpus.bits();
+    hints.remember(index, node, gpus, bits, source.layout);
+    let devices = bits.map(|bits| bits.len());
+    let (mut present, mut taken) = (GpuSet::EMPTY, 0);
+    if let Some(bits) = bits.filter(|bits| bits.len() <= MAX_GPUS) {
+        present = fitting(gpus, bits.len(), wanted_type);
+        taken = bits.chunk(0);
+    }
+    Some(Seen {
+        node,
+        gpus,
+        devices,
+        fitting: present,
+        free: present.minus(GpuSet(taken)),
+    })
+}
+
 /// The GPUs of a node with so many devices that are of a GRES type, if one is wanted.
-pub fn fitting(gpus: NodeGres<'_>, devices: usize, wanted_type: Option<&str>) -> GpuSet {
+fn fitting(gpus: NodeGres<'_>, devices: usize, wanted_type: Option<&str>) -> GpuSet {
     let present = GpuSet::first(devices);
     let Some(kind) = wanted_type else {
         return present;
@@ -231,8 +278,8 @@ pub fn fitting(gpus: NodeGres<'_>, devices: usize, wanted_type: Option<&str>) ->
 
 /// Condenses what the cluster model takes from Slurm, so that a change (nodes register one by one
 /// after a start) is noticed without comparing matrices.
-fn signature(node: Node<'_>, gpus: NodeGres<'_>) -> u64 {
-    let bits = gpus.bits().map_or(0, |b| b.len() as u64 + 1);
+fn signature(node: Node<'_>, gpus: NodeGres<'_>, devices: Option<usize>) -> u64 {
+    let bits = devices.map_or(0, |devices| devices as u64 + 1);
     let fields = [
         bits,
         gpus.topologies() as u64,

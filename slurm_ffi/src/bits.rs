@@ -90,6 +90,24 @@ impl<'a> Bitmap<'a> {
         }
     }
 
+    /// Sets or clears those of the first 64 bits that are set in `bits`; ignored past the end.
+    pub fn put_first(self, bits: u64, value: bool) {
+        let bits = match self.len() {
+            len @ 0..64 => bits & ((1 << len) - 1),
+            _ => bits,
+        };
+        if bits != 0 {
+            let word = self.word(0);
+            // SAFETY: some bit below len is set, so the word exists; Slurm's locks make this the only writer.
+            unsafe {
+                match value {
+                    true => *word |= bits,
+                    false => *word &= !bits,
+                }
+            }
+        }
+    }
+
     /// Clears all bits.
     pub fn clear(self) {
         for index in 0..self.len().div_ceil(64) {
@@ -168,6 +186,9 @@ mod tests {
         map.put(64, false);
         map.put(70, true);
         assert_eq!(map.iter().collect::<Vec<_>>(), [3, 65, 66, 67, 68, 69]);
+        map.put_first(0b1010, false);
+        map.put_first(1 << 63, true);
+        assert_eq!(map.iter().collect::<Vec<_>>(), [63, 65, 66, 67, 68, 69]);
         assert_eq!(probe(words.as_ptr() as usize).map(|p| p.0), Some(70));
         words[0] = 7;
         // SAFETY: as above.

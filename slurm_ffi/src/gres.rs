@@ -123,28 +123,39 @@ impl<'a> NodeGres<'a> {
         (row != 0).then(|| unsafe { field(row as *mut c_void, b * size_of::<i32>()) })
     }
 
-    /// Adds `sign` times one unit of `bit` to every counter that Slurm keeps of allocated devices.
-    fn count(self, bit: usize, add: bool) {
-        let step = |place: *mut u64| {
+    /// Adds the devices of `marked` to every counter that Slurm keeps of allocated devices, or takes them off.
+    fn count(self, marked: u64, add: bool) {
+        let step = |place: *mut u64, devices: u64| {
+            let devices = u64::from(devices.count_ones());
             // SAFETY: `place` is a live counter of this structure; the node write lock makes this the only writer.
             unsafe {
                 *place = if add {
-                    (*place).wrapping_add(1)
+                    (*place).wrapping_add(devices)
                 } else {
-                    (*place).saturating_sub(1)
+                    (*place).saturating_sub(devices)
                 }
             }
         };
         // SAFETY: offset of a u64 counter in a live structure.
-        step(unsafe { place(self.pointer, self.layout.gres_cnt_alloc) });
+        step(
+            unsafe { place(self.pointer, self.layout.gres_cnt_alloc) },
+            marked,
+        );
+        let mut rest = marked;
         for index in 0..self.topologies() {
-            if !self.topology_bits(index).is_some_and(|bits| bits.test(bit)) {
+            // A device belongs to one entry; a second one would be counted by Slurm only once, too.
+            let devices = rest & self.topology_bits(index).map_or(0, |bits| bits.chunk(0));
+            if devices == 0 {
                 continue;
             }
+            rest &= !devices;
             let counters: usize = self.get(self.layout.topo_gres_cnt_alloc);
             if counters != 0 {
                 // SAFETY: topo_gres_cnt_alloc has topo_cnt counters.
-                step(unsafe { place(counters as *mut c_void, index * 8) });
+                step(
+                    unsafe { place(counters as *mut c_void, index * 8) },
+                    devices,
+                );
             }
             let wanted: Option<u32> = self.element(self.layout.topo_type_id, index);
             let types = self.get::<u16>(self.layout.type_cnt) as usize;
@@ -153,11 +164,12 @@ impl<'a> NodeGres<'a> {
                 let id: Option<u32> = self.element(self.layout.type_id, kind);
                 if type_counters != 0 && id.is_some() && id == wanted {
                     // SAFETY: type_cnt_alloc has type_cnt counters.
-                    step(unsafe { place(type_counters as *mut c_void, kind * 8) });
+                    step(
+                        unsafe { place(type_counters as *mut c_void, kind * 8) },
+                        devices,
+                    );
                 }
             }
-            // A device belongs to one entry; a second one would be counted by Slurm only once, too.
-            break;
         }
     }
 
@@ -166,9 +178,9 @@ impl<'a> NodeGres<'a> {
     pub fn mask(self, unwanted: u64) -> u64 {
         let Some(bits) = self.bits() else { return 0 };
         let marked = unwanted & !bits.chunk(0) & low(bits.len());
-        for bit in each(marked) {
-            bits.put(bit, true);
-            self.count(bit, true);
+        if marked != 0 {
+            bits.put_first(marked, true);
+            self.count(marked, true);
         }
         marked
     }
@@ -176,11 +188,10 @@ impl<'a> NodeGres<'a> {
     /// Takes back exactly what [`NodeGres::mask`] marked.
     pub fn unmask(self, marked: u64) {
         let Some(bits) = self.bits() else { return };
-        for bit in each(marked) {
-            if bits.test(bit) {
-                bits.put(bit, false);
-                self.count(bit, false);
-            }
+        let still = marked & bits.chunk(0);
+        if still != 0 {
+            bits.put_first(still, false);
+            self.count(still, false);
         }
     }
 }
