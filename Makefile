@@ -51,6 +51,7 @@ test:
 	@scripts/needs.sh build lab layout count
 	$(CARGO) build --workspace --locked
 	@scripts/instructions.sh
+	@scripts/nvml-clients.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
 
 lint:

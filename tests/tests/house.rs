@@ -25,7 +25,7 @@ const GPL_CRATES: [&str; 4] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("gpuos_core", &[]),
     ("slurm_ffi", &["gpuos_core"]),
     ("select_gpuos", &["slurm_ffi", "gpuos_core"]),
@@ -44,6 +44,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         "gpuos_bench",
         &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
     ),
+    ("gpuos_nvml", &["gpuos_core"]),
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.
