@@ -1,7 +1,8 @@
 //! Fixed decisions whose instructions `scripts/instructions.sh` counts under callgrind.
 //!
 //! `decisions` lists their names; `decisions NAME` makes that one, once beforehand and then ten
-//! times in [`measured`], the only function that is counted.
+//! times in [`measured`], the only function that is counted. `decisions NAME once` makes it once
+//! between [`begin`] and [`end`], for `scripts/footprint.sh`, which looks at the memory that it touches.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
@@ -13,7 +14,8 @@ use load::{Fill, Random};
 
 /// Name, number of nodes, how full they are, and the name of the request. Where the name ends in `-mix`
 /// a mix of jobs was learned.
-const DECISIONS: [(&str, u32, Fill, &str); 9] = [
+const DECISIONS: [(&str, u32, Fill, &str); 11] = [
+    ("one-gpu-4-nodes", 4, Fill::Fragmented, "1 GPU"),
     ("one-gpu-idle", 1250, Fill::Percent(0), "1 GPU"),
     ("one-gpu-full", 1250, Fill::Percent(90), "1 GPU"),
     ("four-gpus-fragmented", 1250, Fill::Fragmented, "4 GPUs"),
@@ -33,6 +35,7 @@ const DECISIONS: [(&str, u32, Fill, &str); 9] = [
         "512 GPUs, 64 x 8",
     ),
     ("one-gpu-full-mix", 1250, Fill::Percent(90), "1 GPU"),
+    ("one-gpu-fragmented-mix", 1250, Fill::Fragmented, "1 GPU"),
 ];
 
 #[inline(never)]
@@ -42,7 +45,29 @@ fn measured(planner: &mut Planner, request: &Request) {
     }
 }
 
+/// Marks where the memory trace begins.
+#[inline(never)]
+fn begin() {
+    black_box(1);
+}
+
+/// Marks where it ends. Not the same code as [`begin`], which would be merged with it.
+#[inline(never)]
+fn end() {
+    black_box(2);
+}
+
+fn once(planner: &mut Planner, request: &Request) {
+    // Where the program was loaded: the trace has addresses.
+    let place: fn() = begin;
+    println!("{:x}", place as usize);
+    begin();
+    black_box(planner.decide(black_box(request), None, 0)).ok();
+    end();
+}
+
 fn main() {
+    let once_only = std::env::args().nth(2).is_some_and(|arg| arg == "once");
     let wanted = std::env::args().nth(1);
     for (name, nodes, fill, request) in DECISIONS {
         let Some(wanted) = &wanted else {
@@ -59,7 +84,10 @@ fn main() {
         }
         for (named, request) in load::requests().iter().filter(|r| r.0 == request) {
             black_box(planner.decide(request, None, 0)).ok();
-            measured(&mut planner, request);
+            match once_only {
+                true => once(&mut planner, request),
+                false => measured(&mut planner, request),
+            }
             eprintln!("{name}: {named}");
         }
     }

@@ -49,12 +49,15 @@ pub fn meet(a: &[u64], b: &[u64], start: u32, end: u32) -> bool {
     words(start, end).any(|(word, mask)| a[word] & b[word] & mask != 0)
 }
 
-/// The lowest position of the range in the set.
-pub fn first(set: &[u64], start: u32, end: u32) -> Option<u32> {
-    words(start, end).find_map(|(word, mask)| {
-        let bits = set[word] & mask;
-        (bits != 0).then(|| word as u32 * 64 + bits.trailing_zeros())
-    })
+/// The lowest position in the set that is not below `from`.
+pub fn next(set: &[u64], from: u32) -> Option<u32> {
+    let mut word = from as usize / 64;
+    let mut bits = set.get(word)? & u64::MAX << (from % 64);
+    while bits == 0 {
+        word += 1;
+        bits = *set.get(word)?;
+    }
+    Some(word as u32 * 64 + bits.trailing_zeros())
 }
 
 /// The positions in one word of a set, ascending.

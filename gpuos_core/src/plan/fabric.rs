@@ -50,9 +50,17 @@ pub struct FabricIndex {
     inside: Vec<Vec<u64>>,
     /// By position: its span of the narrowest level.
     cell: Vec<u32>,
+    /// By span of the narrowest level: the position after its last; and by level and span, the one
+    /// that it lies in. The same as in `spans`, so close together that a pass over all reads little.
+    ends: Vec<u32>,
+    parents: Vec<Vec<u32>>,
+    /// Whether nodes stand in the order of their indices.
+    ascending: bool,
     /// Whether the narrowest level is that of NVLink domains.
     pub islands: bool,
     runs: Vec<Run>,
+    /// Whether position and index are the same for every node.
+    plain: bool,
 }
 
 impl FabricIndex {
@@ -98,6 +106,9 @@ impl FabricIndex {
         for (index, span) in spans[0].iter().enumerate() {
             cell[span.start as usize..span.end as usize].fill(index as u32);
         }
+        let ends = spans[0].iter().map(|span| span.end).collect();
+        let parents = |spans: &Vec<Span>| spans.iter().map(|span| span.parent).collect();
+        let parents = spans.iter().map(parents).collect();
         FabricIndex {
             spans,
             cell,
@@ -107,6 +118,10 @@ impl FabricIndex {
                 .first()
                 .is_some_and(|l| l.name == "nvlink"),
             runs: runs(&place),
+            ends,
+            parents,
+            ascending: order.is_sorted(),
+            plain: order.iter().enumerate().all(|(at, &n)| at == n as usize),
             levels,
             words,
             order,
@@ -136,6 +151,14 @@ impl FabricIndex {
         self.order[at as usize]
     }
 
+    /// Whether the node at one position has a lower index than that at another.
+    pub fn is_before(&self, at: u32, other: u32) -> bool {
+        match self.ascending {
+            true => at < other,
+            false => self.node(at) < self.node(other),
+        }
+    }
+
     /// Position of a node, if it has GPUs.
     pub fn place(&self, node: u32) -> Option<u32> {
         let place = self.place.get(node as usize).copied();
@@ -147,6 +170,33 @@ impl FabricIndex {
         self.cell[at as usize] as usize
     }
 
+    /// By span of the narrowest level: the position after its last.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The span of the next wider level that a span of this one lies in.
+    pub fn parent(&self, level: usize, span: usize) -> usize {
+        self.parents[level][span] as usize
+    }
+
+    /// A zero for every span of every level.
+    pub fn by_span(&self) -> Vec<Vec<u32>> {
+        let zeros = |spans: &Vec<Span>| vec![0; spans.len()];
+        self.spans.iter().map(zeros).collect()
+    }
+
+    /// Visits the domains that a position lies in, by level and span, but for the level `any`.
+    pub fn around(&self, at: u32, mut visit: impl FnMut(usize, usize)) {
+        let mut span = self.cell(at);
+        for level in 0..self.levels {
+            if self.spans[level][span].domain != NO_DOMAIN {
+                visit(level, span);
+            }
+            span = self.parent(level, span);
+        }
+    }
+
     /// The nodes that are in some domain of a level.
     pub fn inside(&self, level: usize) -> &[u64] {
         &self.inside[level]
@@ -155,6 +205,11 @@ impl FabricIndex {
     /// Narrows the positions in `set` to the nodes of a bitmap by node index; nodes past its end
     /// are not in it.
     pub fn restrict(&self, nodes: &[u64], set: &mut [u64], room: &mut [u64]) {
+        if self.plain {
+            let nodes = nodes.iter().chain(std::iter::repeat(&0));
+            set.iter_mut().zip(nodes).for_each(|(word, n)| *word &= n);
+            return;
+        }
         room.fill(0);
         for run in &self.runs {
             let from = nodes.get(run.node as usize / 64).copied().unwrap_or(0);

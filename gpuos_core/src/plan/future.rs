@@ -160,7 +160,7 @@ impl Planner {
             if span.domain == NO_DOMAIN || self.left_over(job, span).is_none() {
                 continue;
             }
-            let (now, candidates) = (&self.state.now, &self.state.candidates);
+            let (now, candidates) = (&self.state.now, self.state.candidates());
             // A node with three free GPUs is counted three times.
             let with = |gpus| bits::count_both(now.least(gpus), candidates, span.start, span.end);
             let free: u32 = (1..=self.room.gpus()).map(with).sum();

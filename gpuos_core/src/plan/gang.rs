@@ -130,6 +130,8 @@ impl Planner {
     /// left over once more, with other nodes. Domains that contain one with room at a level asked
     /// before give nothing new and are left out, also across calls with ascending levels.
     /// [`Planner::offers`] has been asked.
+    #[cold]
+    #[inline(never)]
     pub(super) fn gang(&mut self, job: &Job, levels: Levels, skip: &mut u32) -> bool {
         if levels.from == 0 {
             self.gang.covered.fill(0);

@@ -115,8 +115,9 @@ impl Index {
         self.free[at as usize]
     }
 
-    /// The node at a position has `free` GPUs now, which makes it one of the pattern.
-    pub fn set(&mut self, at: u32, free: GpuSet, pattern: Pattern) {
+    /// The node at a position has `free` GPUs now, which makes it one of the pattern. Returns the
+    /// slot that stands for another pattern from now on, if any does.
+    pub fn set(&mut self, at: u32, free: GpuSet, pattern: Pattern) -> Option<u32> {
         let (had, has) = (self.free[at as usize].len(), free.len());
         self.free[at as usize] = free;
         for gpus in had.min(has) + 1..=had.max(has) {
@@ -125,15 +126,17 @@ impl Index {
         bits::put(&mut self.whole, at, has > 0 && free == pattern.present);
         let old = self.slot[at as usize];
         if old != NO_PATTERN && has > 0 && self.patterns[old as usize] == pattern {
-            return;
+            return None;
         }
         if old != NO_PATTERN {
             self.leave(old, at);
         }
-        self.slot[at as usize] = match has {
-            0 => NO_PATTERN,
+        let (slot, opened) = match has {
+            0 => (NO_PATTERN, false),
             _ => self.join(pattern, at),
         };
+        self.slot[at as usize] = slot;
+        opened.then_some(slot)
     }
 
     fn leave(&mut self, slot: u32, at: u32) {
@@ -152,14 +155,12 @@ impl Index {
         self.vacant.push(slot);
     }
 
-    fn join(&mut self, pattern: Pattern, at: u32) -> u32 {
-        let slot = match self.known.get(&pattern) {
-            Some(&slot) => slot,
-            None => self.open(pattern),
-        };
+    fn join(&mut self, pattern: Pattern, at: u32) -> (u32, bool) {
+        let known = self.known.get(&pattern).copied();
+        let slot = known.unwrap_or_else(|| self.open(pattern));
         bits::put(&mut self.nodes[slot as usize * self.words..], at, true);
         self.count[slot as usize].0 += 1;
-        slot
+        (slot, known.is_none())
     }
 
     fn open(&mut self, pattern: Pattern) -> u32 {

@@ -21,7 +21,7 @@
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` for jobs on one node, `learn`, `values`, `kinds` and `scores` for the mix
+//! of a node, `single` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds` and `scores` for the mix
 //! of jobs, `gang` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
 //! tests compare it with brute force and with a pass over all nodes.
@@ -38,6 +38,7 @@ mod kinds;
 mod large;
 mod learn;
 mod links;
+mod quick;
 mod rails;
 mod rank;
 mod room;
@@ -78,6 +79,7 @@ pub struct Planner {
     fabric: FabricIndex,
     state: State,
     room: Room,
+    quick: quick::Quick,
     single: single::Scratch,
     gang: gang::Scratch,
     future: Vec<future::Place>,
@@ -139,7 +141,8 @@ impl Planner {
         let mut planner = Planner {
             costs: costs::Costs::new(&types, &tables),
             tables,
-            state: State::new(cluster.nodes.len(), positions, gpus, positions.min(kinds)),
+            state: State::new(cluster.nodes.len(), &fabric, gpus, kinds),
+            quick: quick::Quick::new(gpus),
             room: Room::new(positions, gpus),
             single: single::Scratch::new(&fabric),
             gang: gang::Scratch::new(&fabric),
@@ -247,11 +250,17 @@ impl Planner {
     /// Looks for the choice number `skip`, stage by stage from close to far, and leaves it in
     /// `self.choice`.
     fn search(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> bool {
-        self.offers(Assume::Now, job);
         let mut skip = skip;
+        let mut asked = false;
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => planner.one(job, linked, &mut skip),
-            Stage::Several(reach) => planner.gang(job, reach, &mut skip),
+            Stage::Several(reach) => {
+                if !asked {
+                    planner.offers(Assume::Now, job);
+                    asked = true;
+                }
+                planner.gang(job, reach, &mut skip)
+            }
         })
     }
 

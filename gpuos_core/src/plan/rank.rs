@@ -4,6 +4,7 @@ use super::fabric::FabricIndex;
 use super::gpus::Pick;
 use super::index::{Index, Pattern};
 use super::job::{Job, Rule};
+use super::quick::Figures;
 use super::state::State;
 use super::types::Criterion;
 use super::{Linked, bits};
@@ -50,10 +51,9 @@ pub fn nodes_of<'a>(
 
 /// Leaves only the nodes of the field that are best by an affinity rule; says whether any were
 /// taken out.
+#[cold]
+#[inline(never)]
 pub fn narrow(job: &Job, state: &State, field: &mut [u64]) -> bool {
-    if !matches!(job.rule, Rule::Affinity | Rule::AntiAffinity) {
-        return false;
-    }
     let mut best = u32::MAX;
     let of = |at: u32| job.distance(state.node(at).affinity);
     for (word, (&nodes, &marked)) in field.iter().zip(&state.marked).enumerate() {
@@ -124,6 +124,26 @@ pub fn pick(
         pick.lost = table.usable(free, job.worth);
     }
     Some((pick, side))
+}
+
+/// What [`pick`] finds, as figures to compare.
+#[inline(never)]
+pub fn wished(
+    tables: &mut [super::gpus::GpuTable],
+    pattern: &Pattern,
+    count: usize,
+    job: &Job,
+    linked: Linked,
+) -> Option<(Figures, Side)> {
+    let (pick, side) = pick(tables, pattern, count, job, linked)?;
+    let figures = Figures {
+        ring: pick.ring,
+        total: pick.total,
+        lost: pick.lost,
+        penalty: pattern.penalty,
+        free: pattern.free.len() as u16,
+    };
+    Some((figures, side))
 }
 
 /// The rank of the nodes of a pattern, by what they offer to the job.

@@ -15,18 +15,19 @@
 
 use std::cmp::Ordering;
 
-use super::fabric::{FabricIndex, Span};
+use super::fabric::FabricIndex;
 use super::gpus::MILLI;
 use super::index::Pattern;
-use super::job::{Job, Rule};
+use super::job::{Assume, Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
-use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick};
+use super::quick::{self, fill};
+use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick, wished};
 use super::scores::Look;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
 use super::{Linked, Planner, bits};
 use crate::gpuset::GpuSet;
-use crate::model::{NO_DOMAIN, NodeType};
+use crate::model::NodeType;
 
 /// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
@@ -76,32 +77,34 @@ impl Scratch {
         self.best.reserve(slots.saturating_sub(self.best.len()));
     }
 
-    /// Counts the wholly free candidates in every domain.
+    /// Counts the wholly free candidates in every domain: those on offer, less those left out.
+    #[cold]
     fn count_whole(&mut self, fabric: &FabricIndex, state: &State) {
-        for counts in &mut self.whole[1..] {
-            counts.fill(0);
+        for (counts, all) in self.whole.iter_mut().zip(state.whole()) {
+            counts.copy_from_slice(all);
         }
-        let whole = state.now.whole();
-        for (cell, span) in fabric.spans(0).iter().enumerate() {
-            let count = bits::count_both(whole, &state.candidates, span.start, span.end);
-            self.whole[0][cell] = count;
-            let mut parent = span.parent as usize;
-            for level in 1..fabric.levels {
-                self.whole[level][parent] += count;
-                parent = fabric.spans(level)[parent].parent as usize;
+        for word in 0..fabric.words {
+            let mut out = state.left_out(word);
+            while out != 0 {
+                let at = word as u32 * 64 + out.trailing_zeros();
+                let end = fabric.ends()[fabric.cell(at)] - word as u32 * 64;
+                let here = if end < 64 { (1 << end) - 1 } else { u64::MAX };
+                let count = (out & here).count_ones();
+                fabric.around(at, |level, span| self.whole[level][span] -= count);
+                out &= !here;
             }
         }
     }
 
     /// The tied node of a domain that the job outstays the least, the first of several.
-    fn soonest(&self, job: &Job, state: &State, span: &Span) -> Soonest {
+    fn soonest(&self, job: &Job, state: &State, start: u32, end: u32) -> Soonest {
         let mut best = Soonest {
             stay: u32::MAX,
-            at: span.start,
+            at: start,
             equal: false,
             longer: false,
         };
-        for (word, mask) in bits::words(span.start, span.end) {
+        for (word, mask) in bits::words(start, end) {
             for at in bits::each(word, self.tied[word] & mask) {
                 let stay = job.outstays(state.until[at as usize]);
                 if stay < best.stay {
@@ -115,38 +118,33 @@ impl Scratch {
         }
         best
     }
+}
 
-    /// Order of two spans of the narrowest level by their domains: fewest wholly free nodes first.
-    fn by_place(&self, fabric: &FabricIndex, a: usize, b: usize) -> Ordering {
-        let (mut a, mut b) = (a, b);
-        for level in 0..fabric.levels {
-            if a == b {
-                break;
-            }
-            let spans = fabric.spans(level);
-            let whole = |at: usize| match spans[at].domain {
-                NO_DOMAIN => 0,
-                _ => self.whole[level][at],
-            };
-            let order = whole(a).cmp(&whole(b));
-            if order.is_ne() {
-                return order;
-            }
-            (a, b) = (spans[a].parent as usize, spans[b].parent as usize);
+/// Order of two spans of the narrowest level by their domains: fewest wholly free nodes first.
+fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) -> Ordering {
+    let (mut a, mut b) = (a, b);
+    for (level, whole) in whole.iter().enumerate().take(fabric.levels) {
+        if a == b {
+            break;
         }
-        Ordering::Equal
+        let order = whole[a].cmp(&whole[b]);
+        if order.is_ne() {
+            return order;
+        }
+        (a, b) = (fabric.parent(level, a), fabric.parent(level, b));
     }
+    Ordering::Equal
 }
 
 impl Planner {
     /// Puts choice number `skip` on one node into `self.choice`; else takes the number of
-    /// choices off `skip`. [`Planner::offers`] has been asked.
+    /// choices off `skip`.
     pub(super) fn one(&mut self, job: &Job, linked: Linked, skip: &mut u32) -> bool {
-        if !self.field(job) {
-            return false;
-        }
+        let mut found = self.field_now(job);
         let count = job.gpus_on_one() as usize;
-        let found = self.found(job, count, linked);
+        if linked != Linked::Ignore && found > 0 {
+            found = self.found(job, count, linked);
+        }
         if *skip >= found {
             *skip -= found;
             return false;
@@ -154,12 +152,11 @@ impl Planner {
         let nth = std::mem::take(skip) as usize;
         // An affinity rule is met by taking nodes out beforehand, which wants all to be choices.
         let affinity = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
-        let few =
-            found as usize <= self.state.now.active().len() || affinity && linked != Linked::Ignore;
-        let best = if nth > 0 || few {
+        let few = found as usize <= self.state.now.active().len();
+        let best = if nth > 0 || linked != Linked::Ignore && (few || affinity) {
             self.rank_nodes(job, count, linked, nth)
         } else {
-            self.best_of_patterns(job, count, linked)
+            self.best_of_patterns(job, count, linked, few)
         };
         best.is_some_and(|(at, decided)| self.settle_one(job, count, linked, at, (found, decided)))
     }
@@ -169,7 +166,92 @@ impl Planner {
         self.field(job) && self.found(job, job.gpus_on_one() as usize, linked) > 0
     }
 
-    /// Collects the nodes with room for the whole job; false when there is none.
+    /// Collects the nodes with room for the whole job as things are; returns how many they are.
+    fn field_now(&mut self, job: &Job) -> u32 {
+        let (state, field) = (&self.state, self.single.field.as_mut_slice());
+        self.room.assume = Assume::Now;
+        self.room.offered = 0;
+        let all = job.gpus_on_one();
+        if job.unit as usize > self.room.gpus() {
+            return 0;
+        }
+        let (candidates, part) = (state.candidates(), state.now.least(job.unit as usize));
+        let whole = job.whole.then(|| state.now.whole());
+        let needy = job.cpus_per_node > 0 || job.cpus_per_gpu > 0 || job.memory_mib > 0;
+        if all == u64::from(job.unit) && whole.is_none() && !needy {
+            let mut found = 0;
+            for ((field, part), candidates) in field.iter_mut().zip(part).zip(candidates) {
+                *field = part & candidates;
+                found += field.count_ones();
+            }
+            self.room.offered = found;
+        } else {
+            self.room.offered = self.field_of_needy(job);
+        }
+        if !job.required.is_empty() {
+            self.only_required(job);
+        }
+        match job.required.is_empty() && all == u64::from(job.unit) {
+            true => self.room.offered,
+            false => bits::count_all(&self.single.field),
+        }
+    }
+
+    /// The same for a job that wants more than free GPUs for one of its units; returns how many nodes
+    /// have room for one.
+    #[inline(never)]
+    fn field_of_needy(&mut self, job: &Job) -> u32 {
+        let (state, field) = (&self.state, &mut self.single.field);
+        let units = job.units.unwrap_or(1);
+        let (all, most) = (job.gpus_on_one(), self.room.gpus());
+        let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
+            Some(_) => most as u32,
+            None => job.unit,
+        });
+        let need = job.cpus_per_node.max(with_gpus);
+        let part = state.now.least(job.unit as usize);
+        let enough = (all <= most as u64).then(|| state.now.least(all as usize));
+        let mut offered = 0;
+        for (word, field) in field.iter_mut().enumerate() {
+            let mut fit = part[word] & state.candidates()[word];
+            if job.whole {
+                fit &= state.now.whole()[word];
+            }
+            *field = fit & enough.map_or(0, |nodes| nodes[word]);
+            let (cpus, memory) = state.floor[word];
+            if fit != 0 && (cpus < need || memory < job.memory_mib) {
+                for at in bits::each(word, fit) {
+                    let has = job.room(state.node(at));
+                    let bit = 1u64 << (at % 64);
+                    if has == 0 {
+                        fit &= !bit;
+                    }
+                    if has < units {
+                        *field &= !bit;
+                    }
+                }
+            }
+            offered += fit.count_ones();
+        }
+        offered
+    }
+
+    /// Leaves only the node that the job names; none when it names several.
+    #[cold]
+    fn only_required(&mut self, job: &Job) {
+        let field = &mut self.single.field;
+        if let [first, others @ ..] = job.required {
+            let only = self.fabric.place(*first).filter(|_| others.is_empty());
+            let only = only.filter(|&at| bits::has(field, at));
+            field.fill(0);
+            if let Some(at) = only {
+                bits::put(field, at, true);
+            }
+        }
+    }
+
+    /// Collects the nodes with room for the whole job by what [`Planner::offers`] has found; false when
+    /// there is none.
     fn field(&mut self, job: &Job) -> bool {
         let room = &self.room;
         let units = job.units.unwrap_or(1);
@@ -179,18 +261,12 @@ impl Planner {
             let nodes = room.exactly(units);
             field.iter_mut().zip(nodes).for_each(|(word, n)| *word |= n);
         }
-        if let [first, others @ ..] = job.required {
-            let only = self.fabric.place(*first).filter(|_| others.is_empty());
-            let only = only.filter(|&at| bits::has(field, at));
-            field.fill(0);
-            if let Some(at) = only {
-                bits::put(field, at, true);
-            }
-        }
-        field.iter().any(|&word| word != 0)
+        self.only_required(job);
+        self.single.field.iter().any(|&word| word != 0)
     }
 
     /// How many nodes of the field are a choice.
+    #[inline(never)]
     fn found(&mut self, job: &Job, count: usize, linked: Linked) -> u32 {
         let field = &self.single.field;
         if linked == Linked::Ignore {
@@ -209,43 +285,74 @@ impl Planner {
         found
     }
 
-    /// The best node of the field, by way of the patterns.
+    /// The best node of the field, by way of the patterns; `few` when there are fewer nodes than
+    /// patterns.
     fn best_of_patterns(
         &mut self,
         job: &Job,
         count: usize,
         linked: Linked,
+        few: bool,
     ) -> Option<(u32, Criterion)> {
-        let index = &self.state.now;
-        let nearer = narrow(job, &self.state, &mut self.single.field);
+        let nearer = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
+            && narrow(job, &self.state, &mut self.single.field);
         let Scratch {
             field, tied, best, ..
         } = &mut self.single;
+        let (index, tables) = (&self.state.now, &mut self.tables);
+        let known = self.quick.of(count, job.worth);
         best.clear();
-        let mut first = [u32::MAX; 7];
-        let mut second = [u32::MAX; 7];
-        for &slot in index.active() {
-            let pattern = index.pattern(slot);
-            let Some((pick, side)) = pick(&mut self.tables, pattern, count, job, linked) else {
-                continue;
+        let mut first = u128::MAX;
+        let mut second = u128::MAX;
+        let mut consider = |slot: u32, has_nodes: bool| {
+            let (figures, side) = if linked == Linked::Ignore && !job.whole {
+                let known = &mut known[slot as usize];
+                if known.free == 0 {
+                    let pattern = index.pattern(slot);
+                    let table = &mut tables[pattern.type_of as usize];
+                    *known = fill(table, pattern, count, job.worth);
+                }
+                (*known, Side::All)
+            } else {
+                match wished(tables, index.pattern(slot), count, job, linked) {
+                    Some(found) => found,
+                    None => return,
+                }
             };
-            let key = key(job, pattern, &pick, 0);
-            if key >= second && key != first {
-                continue;
+            if usize::from(figures.free) < count {
+                return;
             }
-            let mut nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
-            if !nodes.any(|(n, f)| n & f != 0) {
-                continue;
+            let rank = figures.rank(job);
+            if rank >= second && rank != first {
+                return;
             }
-            match key.cmp(&first) {
+            if !has_nodes {
+                let mut nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
+                if !nodes.any(|(n, f)| n & f != 0) {
+                    return;
+                }
+            }
+            match rank.cmp(&first) {
                 Ordering::Less => {
-                    (first, second) = (key, first);
+                    (first, second) = (rank, first);
                     best.clear();
                     best.push((slot, side));
                 }
+                // With few nodes a pattern comes up once for each of its nodes.
+                Ordering::Equal if has_nodes && best.contains(&(slot, side)) => {}
                 Ordering::Equal => best.push((slot, side)),
-                Ordering::Greater => second = key,
+                Ordering::Greater => second = rank,
             }
+        };
+        if few {
+            for (word, &nodes) in field.iter().enumerate() {
+                bits::each(word, nodes).for_each(|at| consider(index.slot(at), true));
+            }
+        } else {
+            index
+                .active()
+                .iter()
+                .for_each(|&slot| consider(slot, false));
         }
         tied.fill(0);
         for &(slot, side) in &*best {
@@ -259,7 +366,7 @@ impl Planner {
         let decided = match decided {
             Criterion::Only if narrowed => Criterion::Mix,
             // No other node has this rank.
-            Criterion::Only if second[0] != u32::MAX => criterion(job, &first, &second),
+            Criterion::Only if second != u128::MAX => quick::criterion(job, first, second),
             Criterion::Only if nearer => Criterion::Affinity,
             told => told,
         };
@@ -267,6 +374,7 @@ impl Planner {
     }
 
     /// Leaves of the tied nodes those that lose least to the mix; says whether any were taken out.
+    #[inline(never)]
     fn narrow_by_mix(&mut self, job: &Job) -> bool {
         let Some(values) = &self.values else {
             return false;
@@ -284,30 +392,40 @@ impl Planner {
     /// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
     fn best_of_tied(&mut self, job: &Job) -> Option<(u32, Criterion)> {
         let rule = job.rule;
-        if rule != Rule::FirstFit {
+        let kept = rule == Rule::FirstFit || self.state.kept_whole();
+        if !kept {
             self.single.count_whole(&self.fabric, &self.state);
         }
-        let (scratch, index) = (&self.single, &self.state.now);
+        let (scratch, index, fabric) = (&self.single, &self.state.now, &self.fabric);
+        let whole = match kept {
+            true => self.state.whole(),
+            false => &scratch.whole,
+        };
         let broken = |&(slot, _): &(u32, Side)| !index.pattern(slot).is_whole();
         let timed = rule == Rule::Backfill && job.until > 0 && scratch.best.iter().any(broken);
         let mut best: Option<(usize, Soonest)> = None;
         // Whether there is another domain at all.
         let mut others = false;
-        for (cell, span) in self.fabric.spans(0).iter().enumerate() {
-            let Some(at) = bits::first(&scratch.tied, span.start, span.end) else {
-                continue;
+        let ends = fabric.ends();
+        let (mut cell, mut next) = (0, bits::next(&scratch.tied, 0));
+        while let Some(at) = next {
+            while ends[cell] <= at {
+                cell += 1;
+            }
+            let end = ends[cell];
+            next = bits::next(&scratch.tied, end);
+            let order = match (best, rule) {
+                (None, _) => Ordering::Less,
+                (_, Rule::FirstFit) => Ordering::Equal,
+                (Some((known, _)), Rule::Spread) => by_place(fabric, whole, known, cell),
+                (Some((known, _)), _) => by_place(fabric, whole, cell, known),
             };
-            let order = best.map_or(Ordering::Less, |(known, _)| match rule {
-                Rule::FirstFit => Ordering::Equal,
-                Rule::Spread => scratch.by_place(&self.fabric, known, cell),
-                _ => scratch.by_place(&self.fabric, cell, known),
-            });
             others |= best.is_some();
             if order.is_gt() {
                 continue;
             }
             let mut here = match timed {
-                true => scratch.soonest(job, &self.state, span),
+                true => scratch.soonest(job, &self.state, at, end),
                 false => Soonest {
                     stay: 0,
                     at,
@@ -317,7 +435,7 @@ impl Planner {
                 },
             };
             if let (Ordering::Equal, Some((known, last))) = (order, best) {
-                let lower = self.fabric.node(here.at) < self.fabric.node(last.at);
+                let lower = fabric.is_before(here.at, last.at);
                 let alike = here.stay == last.stay;
                 let cell = if here.stay < last.stay || alike && lower {
                     cell
@@ -336,8 +454,7 @@ impl Planner {
             }
         }
         let (cell, best) = best?;
-        let span = self.fabric.spans(0)[cell];
-        let beside = || bits::count(&scratch.tied, span.start, span.end) > 1;
+        let beside = || bits::next(&scratch.tied, best.at + 1).is_some_and(|at| at < ends[cell]);
         let equal = best.equal || !timed && beside();
         let decided = match (equal, best.longer) {
             (true, _) => Criterion::Index,
@@ -349,6 +466,8 @@ impl Planner {
     }
 
     /// Choice number `nth` among the nodes of the field, one by one.
+    #[cold]
+    #[inline(never)]
     fn rank_nodes(
         &mut self,
         job: &Job,
@@ -388,20 +507,18 @@ impl Planner {
                 }
             }
         }
-        if job.rule != Rule::FirstFit {
-            self.single.count_whole(&self.fabric, &self.state);
-        }
-        let by_place = |a: &Ranked, b: &Ranked| {
+        self.single.count_whole(&self.fabric, &self.state);
+        let place = |a: &Ranked, b: &Ranked| {
             let (a, b) = (self.fabric.cell(a.at), self.fabric.cell(b.at));
             match job.rule {
                 Rule::FirstFit => Ordering::Equal,
-                Rule::Spread => self.single.by_place(&self.fabric, b, a),
-                _ => self.single.by_place(&self.fabric, a, b),
+                Rule::Spread => by_place(&self.fabric, &self.single.whole, b, a),
+                _ => by_place(&self.fabric, &self.single.whole, a, b),
             }
         };
         let stay = |node: &Ranked| job.outstays(self.state.until[node.at as usize]);
         let order = |a: &Ranked, b: &Ranked| {
-            let place = a.key.cmp(&b.key).then_with(|| by_place(a, b));
+            let place = a.key.cmp(&b.key).then_with(|| place(a, b));
             let place = place.then_with(|| stay(a).cmp(&stay(b)));
             place.then_with(|| self.fabric.node(a.at).cmp(&self.fabric.node(b.at)))
         };
@@ -411,7 +528,7 @@ impl Planner {
             let decided = next.map_or(Criterion::Only, |next| {
                 if best.key != next.key {
                     criterion(job, &best.key, &next.key)
-                } else if by_place(best, next).is_ne() {
+                } else if place(best, next).is_ne() {
                     Criterion::Surroundings
                 } else if stay(best) != stay(next) {
                     Criterion::Ends

@@ -2,6 +2,7 @@
 
 use super::Planner;
 use super::bits;
+use super::fabric::FabricIndex;
 use super::index::{Index, Pattern};
 use super::job::Assume;
 use super::types::NodeState;
@@ -29,14 +30,19 @@ pub struct State {
     /// such changes there were before the first of them.
     changes: Vec<u32>,
     dropped: u64,
-    /// The candidates of the decision at hand.
-    pub candidates: Vec<u64>,
+    /// By level and span: how many of the nodes on offer are wholly free; 0 for those in no domain.
+    whole: Vec<Vec<u32>>,
+    /// The candidates of the decision at hand, where these are not all that are on offer.
+    restricted: bool,
+    within: Vec<u64>,
     spare: Vec<u64>,
 }
 
 impl State {
     /// Nothing known of any node: none is offered.
-    pub fn new(nodes: usize, positions: usize, gpus: usize, patterns: usize) -> State {
+    pub fn new(nodes: usize, fabric: &FabricIndex, gpus: usize, patterns: usize) -> State {
+        let positions = fabric.len() as usize;
+        let patterns = patterns.min(positions);
         let words = bits::words_for(positions);
         State {
             given: vec![NodeState::default(); nodes],
@@ -50,7 +56,9 @@ impl State {
             floor: vec![(u32::MAX, u64::MAX); words],
             changes: Vec::with_capacity(2 * positions + 64),
             dropped: 0,
-            candidates: vec![0; words],
+            whole: fabric.by_span(),
+            restricted: false,
+            within: vec![0; words],
             spare: vec![0; words],
         }
     }
@@ -66,10 +74,40 @@ impl State {
     /// The nodes that count under an assumption, one word of them.
     pub fn allowed(&self, assume: Assume, word: usize) -> u64 {
         match assume {
-            Assume::Now => self.candidates[word],
-            Assume::Idle => self.candidates[word] & self.alive[word],
+            Assume::Now => self.candidates()[word],
+            Assume::Idle => self.candidates()[word] & self.alive[word],
             Assume::Empty => u64::MAX,
         }
+    }
+
+    /// The candidates of the decision at hand.
+    pub fn candidates(&self) -> &[u64] {
+        match self.restricted {
+            true => &self.within,
+            false => &self.offered,
+        }
+    }
+
+    /// By level and span of the fabric: how many nodes on offer are wholly free; 0 for those in no
+    /// domain.
+    pub fn whole(&self) -> &[Vec<u32>] {
+        &self.whole
+    }
+
+    /// Whether that is the same for the candidates of the decision at hand: none that is wholly free was
+    /// left out.
+    pub fn kept_whole(&self) -> bool {
+        !self.restricted || (0..self.within.len()).all(|word| self.left_out(word) == 0)
+    }
+
+    /// The wholly free nodes that are on offer, but no candidates of the decision at hand.
+    pub fn left_out(&self, word: usize) -> u64 {
+        self.offered[word] & self.now.whole()[word] & !self.candidates()[word]
+    }
+
+    /// Whether the node at a position counts in [`State::whole`].
+    fn counts_whole(&self, at: u32) -> bool {
+        bits::has(&self.offered, at) && bits::has(self.now.whole(), at)
     }
 
     /// The node at a position, as it is.
@@ -82,7 +120,7 @@ impl State {
         let node = self.node(at);
         if assume == Assume::Now {
             return NodeState {
-                candidate: bits::has(&self.candidates, at),
+                candidate: bits::has(self.candidates(), at),
                 ..*node
             };
         }
@@ -159,6 +197,7 @@ impl Planner {
             free: state.free.and(present),
             ..state
         };
+        let was_whole = self.state.counts_whole(at);
         let old = std::mem::replace(&mut self.state.nodes[at as usize], new);
         if (old.free, old.present, old.penalty) != (new.free, new.present, new.penalty) {
             self.index_node(at, old.present != present);
@@ -169,6 +208,13 @@ impl Planner {
             held.note(at);
         }
         bits::put(&mut held.offered, at, new.candidate);
+        let is_whole = held.counts_whole(at);
+        if was_whole != is_whole {
+            self.fabric.around(at, |level, span| {
+                let count = &mut held.whole[level][span];
+                *count = if is_whole { *count + 1 } else { *count - 1 };
+            });
+        }
         bits::put(&mut held.alive, at, !present.is_empty());
         bits::put(&mut held.marked, at, new.affinity != 0);
         held.until[at as usize] = if new.free == present { 0 } else { new.until };
@@ -204,6 +250,7 @@ impl Planner {
             format!("there is no node type number {node_type}: the cluster has {types}")
         })?;
         table.learn(values)?;
+        self.quick.forget_all();
         for at in 0..self.fabric.len() {
             let node = self.fabric.node(at);
             if usize::from(self.type_of[node as usize]) == node_type {
@@ -227,7 +274,7 @@ impl Planner {
         };
         let held = &mut self.state;
         let now = pattern(node.present, node.free, node.penalty);
-        held.now.set(at, node.free, now);
+        let opened = held.now.set(at, node.free, now);
         if service {
             // A node that the scheduler did not describe counts with what its type has.
             let all = match node.present.is_empty() {
@@ -239,16 +286,21 @@ impl Planner {
         let slots = held.now.slots().max(held.empty.slots());
         self.room.reserve(slots);
         self.single.reserve(slots);
+        self.quick.reserve(held.now.slots());
+        if let Some(slot) = opened {
+            self.quick.forget(slot);
+        }
     }
 
     /// Fixes the candidates of the decision at hand: the nodes on offer, and of these only the
     /// ones in the bitmap by node index, if there is one.
     pub(super) fn candidates(&mut self, within: Option<&[u64]>) {
         let state = &mut self.state;
-        state.candidates.copy_from_slice(&state.offered);
+        state.restricted = within.is_some();
         if let Some(nodes) = within {
+            state.within.copy_from_slice(&state.offered);
             self.fabric
-                .restrict(nodes, &mut state.candidates, &mut state.spare);
+                .restrict(nodes, &mut state.within, &mut state.spare);
         }
     }
 }

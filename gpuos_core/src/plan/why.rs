@@ -206,7 +206,7 @@ impl Planner {
             (_, None) => 0,
             (Some(_), Some(any)) => self.most_units(job, &any) * job.unit,
             (None, Some(_)) => {
-                let candidates = self.state.candidates.as_slice();
+                let candidates = self.state.candidates();
                 // A node with three free GPUs is counted three times.
                 let with = |gpus| bits::count_both_all(self.state.now.least(gpus), candidates);
                 (1..=self.room.gpus()).map(with).sum()
