@@ -143,9 +143,12 @@ impl History {
     fn forget_oldest(&mut self) {
         let all = self.users.iter().flat_map(|(user, names)| {
             let each = names.iter();
-            each.map(move |(name, sums)| (sums.touched, user.clone(), name.clone()))
+            each.map(move |(name, sums)| (sums.touched, user, name))
         });
-        let Some((_, user, name)) = all.min() else {
+        let Some((user, name)) = all
+            .min()
+            .map(|(_, user, name)| (user.clone(), name.clone()))
+        else {
             return;
         };
         if let Some(names) = self.users.get_mut(&user) {

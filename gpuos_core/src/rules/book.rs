@@ -216,10 +216,14 @@ impl Book {
             let Some(scope) = book.scope(&reserve.level) else {
                 continue;
             };
-            let part = |node: &crate::model::Node| {
-                reserve.nodes.is_empty() || reserve.nodes.contains(&node.name)
-            };
-            let part: Vec<bool> = cluster.nodes.iter().map(part).collect();
+            let mut part = vec![reserve.nodes.is_empty(); count];
+            for node in reserve
+                .nodes
+                .iter()
+                .filter_map(|name| at.get(name.as_str()))
+            {
+                part[*node as usize] = true;
+            }
             book.reserves
                 .push(Reserved::new(index, scope, &book.scopes[scope], part));
         }

@@ -1,5 +1,6 @@
 //! Why a node is not, or not gladly, given to a job: as data, and in words.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::book::{Book, Entry, Newcomer};
@@ -7,7 +8,7 @@ use super::{Bond, Tenant, Verdict};
 use crate::hostlist::compress;
 
 /// What speaks against a node, by index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Blame {
     /// The job wants the domain of this scope to itself.
     Wanted(usize),
@@ -122,6 +123,10 @@ impl fmt::Display for Kept {
     }
 }
 
+/// For each blame, the running job with the lowest id in each domain of its scope that is meant by it: looked
+/// for once, not for each node.
+type Firsts<'a> = BTreeMap<Blame, Vec<Option<(u32, &'a Entry)>>>;
+
 impl Book {
     /// What speaks against the nodes that `asked` names, grouped by cause, the worst first; for
     /// people, not for decisions.
@@ -133,39 +138,50 @@ impl Book {
     ) -> Vec<Kept> {
         self.reserve(job, in_service);
         let mut all: Vec<Kept> = Vec::new();
+        let (mut known, mut firsts) = (BTreeMap::new(), Firsts::new());
         for node in (0..self.scopes[0].of.len()).filter(|node| asked(*node as u32)) {
             let Some(blame) = self.blame(job, node) else {
                 continue;
             };
-            let (verdict, cause) = (self.verdict(blame), self.cause(job, blame, node));
-            let name = self.scopes[0].names[node].clone();
-            match all.iter_mut().find(|kept| kept.cause == cause) {
-                Some(kept) => kept.nodes.push(name),
-                None => all.push(Kept {
-                    verdict,
-                    cause,
-                    nodes: vec![name],
-                }),
-            }
+            let cause = self.cause(job, blame, node, &mut firsts);
+            let at = *known.entry(cause).or_insert_with_key(|cause| {
+                all.push(Kept {
+                    verdict: self.verdict(blame),
+                    cause: cause.clone(),
+                    nodes: Vec::new(),
+                });
+                all.len() - 1
+            });
+            all[at].nodes.push(self.scopes[0].names[node].clone());
         }
         all.sort_by_key(|kept| std::cmp::Reverse((kept.verdict, kept.nodes.len())));
         all
     }
 
-    fn cause(&self, job: &Newcomer, blame: Blame, node: usize) -> Cause {
+    fn cause<'a>(
+        &'a self,
+        job: &Newcomer,
+        blame: Blame,
+        node: usize,
+        firsts: &mut Firsts<'a>,
+    ) -> Cause {
         let domain = |scope: usize| match &self.scopes[scope] {
             _ if scope == 0 => String::new(),
             of => format!("{} {}", of.level, of.names[of.of[node] as usize]),
         };
         match blame {
             Blame::Wanted(scope) => Cause::Wanted {
-                job: self.first(scope, node, |_| true).map_or(0, |(id, _)| id),
+                job: self
+                    .first(firsts, (blame, scope), node, |_| true)
+                    .map_or(0, |(id, _)| id),
                 domain: domain(scope),
             },
             Blame::Sole(scope) => {
                 let sole = |entry: &Entry| entry.key.sole == Some(scope);
                 Cause::Sole {
-                    job: self.first(scope, node, sole).map_or(0, |(id, _)| id),
+                    job: self
+                        .first(firsts, (blame, scope), node, sole)
+                        .map_or(0, |(id, _)| id),
                     domain: domain(scope),
                 }
             }
@@ -173,7 +189,8 @@ impl Book {
                 let bound = &self.bound[at];
                 let apart =
                     |entry: &Entry| bound.concerns(&entry.key) && bound.parts(&job.key, &entry.key);
-                let other = self.first(bound.scope, node, apart).map(|(_, entry)| entry);
+                let other = self.first(firsts, (blame, bound.scope), node, apart);
+                let other = other.map(|(_, entry)| entry);
                 let name = |number: fn(&Entry) -> u32| {
                     other.map_or("", |entry| self.names.text(number(entry)))
                 };
@@ -208,16 +225,23 @@ impl Book {
     }
 
     /// The running job with the lowest id in the node's domain that is meant.
-    fn first(
-        &self,
-        scope: usize,
+    fn first<'a>(
+        &'a self,
+        firsts: &mut Firsts<'a>,
+        (blame, scope): (Blame, usize),
         node: usize,
         meant: impl Fn(&Entry) -> bool,
-    ) -> Option<(u32, &Entry)> {
+    ) -> Option<(u32, &'a Entry)> {
         let of = &self.scopes[scope].of;
-        let here = |entry: &Entry| entry.nodes.iter().any(|n| of[*n as usize] == of[node]);
-        let mut jobs = self.jobs.iter();
-        jobs.find(|(_, entry)| meant(entry) && here(entry))
-            .map(|(id, entry)| (*id, entry))
+        let of_domains = firsts.entry(blame).or_insert_with(|| {
+            let mut first = vec![None; self.scopes[scope].names.len()];
+            for (id, entry) in self.jobs.iter().filter(|(_, entry)| meant(entry)) {
+                for node in &entry.nodes {
+                    first[of[*node as usize] as usize].get_or_insert((*id, entry));
+                }
+            }
+            first
+        });
+        of_domains[of[node] as usize]
     }
 }
