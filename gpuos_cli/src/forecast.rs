@@ -9,7 +9,7 @@ use gpuos_host::{Judge, Site};
 use serde_json::{Value, json};
 
 use crate::figures::choice_json;
-use crate::smaller::{Case, place};
+use crate::smaller::{Case, place_among};
 
 /// When running jobs will have made room.
 pub struct Forecast {
@@ -72,7 +72,7 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
             continue;
         }
         ended.push(job);
-        if let Some(choice) = place(planner, &mut judge, (wanted, asker), &states) {
+        if let Some(choice) = place_among(planner, &mut judge, (wanted, asker), &states) {
             return Some(Forecast {
                 at: job.end.clone(),
                 jobs: needed(case, &choice, &ended),

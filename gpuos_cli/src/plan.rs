@@ -64,6 +64,13 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         Some(traffic) => traffic.best(&mut planner, &state, &asked).skip,
         None => 0,
     };
+    let case = Case {
+        site: &site,
+        jobs: &jobs,
+        wanted: &wanted,
+        asker: &asker,
+        states: &before_rules,
+    };
     let wait = match planner.plan(&state, &asked, skip) {
         Ok(choice) => {
             let choice = choice.clone();
@@ -78,18 +85,13 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             return Ok(reply);
         }
         Err(_) if args.defrag => {
-            return crate::defrag::run(machine, &site, &wanted, &jobs, args);
+            let mut reply = crate::defrag::run(machine, &mut planner, &mix, case, args)?;
+            kept(&neighbours, &mut reply);
+            return Ok(reply);
         }
         Err(wait) => wait,
     };
     let mut text = format!("{}\n", why_wait(&wait));
-    let case = Case {
-        site: &site,
-        jobs: &jobs,
-        wanted: &wanted,
-        asker: &asker,
-        states: &before_rules,
-    };
     let changes = changes(&mut planner, case);
     for change in told(&changes) {
         text += &format!(

@@ -72,7 +72,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The place of a request under the rules, if there is one now.
     fn place(&mut self, wanted: &JobRequest, asker: &Asker) -> Option<Choice> {
-        place(
+        place_among(
             self.planner,
             &mut self.judge,
             (wanted, asker),
@@ -160,7 +160,7 @@ impl Search<'_> {
             state.candidate = open.candidate;
         }
         let asked = (&wanted, case.asker);
-        let choice = place(self.planner, &mut self.judge, asked, &states);
+        let choice = place_among(self.planner, &mut self.judge, asked, &states);
         self.found.extend(choice.map(|choice| Change {
             option: "no --exclusive".into(),
             who: Who::User,
@@ -268,7 +268,7 @@ impl Search<'_> {
         }
         for (option, rules) in less {
             let mut judge = Judge::by(&rules, site, jobs);
-            if let Some(choice) = place(self.planner, &mut judge, (wanted, asker), states) {
+            if let Some(choice) = place_among(self.planner, &mut judge, (wanted, asker), states) {
                 self.found.push(Change {
                     option,
                     who: Who::Administrator,
@@ -283,7 +283,7 @@ impl Search<'_> {
 
 /// The place of a job under rules, as slurmctld would choose it: nodes that are a last resort only when
 /// there is no other place. `states` are those before rules.
-pub fn place(
+pub fn place_among(
     planner: &mut Planner,
     judge: &mut Judge<'_>,
     (wanted, asker): (&JobRequest, &Asker),

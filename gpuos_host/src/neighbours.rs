@@ -82,29 +82,50 @@ impl<'a> Judge<'a> {
 
     /// By other rules.
     pub fn by(rules: &Rules, site: &'a Site, jobs: &'a [Job]) -> Judge<'a> {
-        let mut book = Book::new(rules, &site.cluster);
-        for job in jobs.iter().filter(|job| job.is_running()) {
-            let gpus = job.allocations.iter().filter(|on| on.gpu_count > 0);
-            let names: Vec<String> = gpus.flat_map(|on| on.nodes.clone()).collect();
-            let (nodes, _) = site.indices(&names);
-            if !nodes.is_empty() {
-                let partition = job.partitions.first().map_or("", String::as_str);
-                let asker = Asker::of_job(job, &said(job));
-                let facts = asker.facts(job.uid, partition, nodes.len() as u32);
-                book.start(job.id, &facts, &nodes);
-            }
-        }
         let types = site.cluster.nodes.iter();
         let gpus = types.filter_map(|node| Some(node.node_type.as_ref()?.gpus as u32));
-        Judge {
+        let mut judge = Judge {
             site,
             uids: jobs
                 .iter()
                 .map(|job| (job.user.as_str(), job.uid))
                 .collect(),
-            book,
+            book: Book::new(rules, &site.cluster),
             most_gpus: gpus.max().unwrap_or(0).max(1),
+        };
+        let running = jobs.iter().filter(|job| job.is_running());
+        running.for_each(|job| judge.start(job));
+        judge
+    }
+
+    /// A job runs from now on.
+    fn start(&mut self, job: &Job) {
+        let gpus = job.allocations.iter().filter(|on| on.gpu_count > 0);
+        let names: Vec<String> = gpus.flat_map(|on| on.nodes.clone()).collect();
+        let (nodes, _) = self.site.indices(&names);
+        if !nodes.is_empty() {
+            let partition = job.partitions.first().map_or("", String::as_str);
+            let asker = Asker::of_job(job, &said(job));
+            let facts = asker.facts(job.uid, partition, nodes.len() as u32);
+            self.book.start(job.id, &facts, &nodes);
         }
+    }
+
+    /// The nodes that rules do not keep from a running job if it has to go elsewhere; `None` = all.
+    pub fn elsewhere(&mut self, job: &Job, wanted: &JobRequest) -> Option<Vec<bool>> {
+        let asker = Asker::of_job(job, &said(job));
+        if !self.matters(wanted, &asker) {
+            return None;
+        }
+        let open = NodeState {
+            candidate: true,
+            ..NodeState::default()
+        };
+        let mut states = vec![open; self.site.nodes.len()];
+        self.end(job.id);
+        self.mark(wanted, &asker, &mut states);
+        self.start(job);
+        Some(states.iter().map(|state| state.candidate).collect())
     }
 
     /// A running job has ended.

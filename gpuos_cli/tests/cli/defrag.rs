@@ -104,6 +104,51 @@ fn only_those_are_preempted_whom_slurm_may_preempt() {
 }
 
 #[test]
+fn running_gangs_and_rules_count() {
+    let site = site();
+    site.file(
+        "gpuos.toml",
+        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-4]\"\nnode-gbps = 25\n\
+         nodes-per-switch = 2\nfanout = [2]\noversubscription = [8]\n",
+    );
+    // Job 2 runs on n1 and n2; with one more than n4, some of it uses the same adapters.
+    let ask = ["plan", "--gpus-per-node=4", "-N2", "--defrag"];
+    let text = site.run(&ask);
+    assert_eq!(text.code, 0, "{}{}", text.out, text.err);
+    assert!(
+        text.out.contains("Between the nodes, as modelled: ")
+            && text.out.contains("beside the jobs that run"),
+        "{}",
+        text.out
+    );
+    let json = site.run(&[&ask[..], &["--json"]].concat()).json();
+    let gbps = |name: &str| json["network"][name].as_f64().unwrap();
+    assert!(
+        gbps("beside_running_gbps") > 0.0 && gbps("beside_running_gbps") <= gbps("alone_gbps"),
+        "{json}"
+    );
+    // n4 is idle, and kept for gangs: from the job itself, and from jobs that would have to make way.
+    site.file(
+        "gpuos.toml",
+        "[[reserve]]\nnodes = 1\ngangs = 2\nhard = true\n",
+    );
+    let one = site.run(&["plan", "--gpus-per-node=8", "--defrag"]);
+    assert!(
+        one.code == 1 && one.out.contains("n4 is not for this job") && !one.out.contains("(n4)"),
+        "{}{}",
+        one.out,
+        one.err
+    );
+    let ask = site.run(&[&ASK[..], &["--json"]].concat()).json();
+    let actions = ask["actions"].as_array().unwrap();
+    let to_n4 = |action: &serde_json::Value| {
+        let to = action["to"].as_array().into_iter().flatten();
+        to.filter(|to| to["node"] == "n4").count()
+    };
+    assert_eq!(actions.iter().map(to_n4).sum::<usize>(), 0, "{ask}");
+}
+
+#[test]
 fn what_fits_needs_nothing_and_what_it_cannot_plan_is_told() {
     let site = site();
     let fits = site.run(&["plan", "--gres=gpu:8", "--defrag"]);

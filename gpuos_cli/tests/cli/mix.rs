@@ -142,6 +142,28 @@ fn plan_and_why_choose_by_the_mix_that_slurmctld_recorded() {
 }
 
 #[test]
+fn room_that_is_made_is_valued_by_the_same_mix() {
+    let site = crate::defrag::site();
+    let place = path(&site.path(""));
+    let mut found = Vec::new();
+    for learned in [None, Some(of_cores())] {
+        fs::write(&place, ring(4, learned.as_ref())).unwrap();
+        let ask = [&crate::defrag::ASK[..], &["--json"]].concat();
+        let text = site.run(&crate::defrag::ASK).out;
+        found.push((site.run(&ask).json(), site.run(&ONE).json(), text));
+    }
+    fs::remove_file(&place).unwrap();
+    for (defrag, plan, text) in &found {
+        assert_eq!(defrag["mix"], plan["mix"]);
+        assert_eq!(defrag["place"]["nodes"][0]["node"], "n2", "{defrag}");
+        assert!(text.contains("Nodes are compared "), "{text}");
+    }
+    assert_eq!(found[1].0["mix"]["source"], "slurmctld");
+    let lost = |at: usize| found[at].0["place"]["usability_lost_gpus"].as_f64();
+    assert!(lost(0).is_some() && lost(0) != lost(1), "{found:?}");
+}
+
+#[test]
 fn without_a_recording_the_jobs_that_run_and_wait_make_the_mix() {
     let site = site();
     let known = site.run(&ONE).json();

@@ -1,5 +1,7 @@
 //! `gpuos plan --defrag`: which running jobs to preempt or to move so that a job could start.
 
+mod after;
+
 use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, bail};
@@ -7,18 +9,20 @@ use gpuos_core::defrag::{
     Action, Cost, Gang, Impossible, Job as Held, Limits, Method, Plan, Prices, Problem, solve,
 };
 use gpuos_core::explain::sentence;
-use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
-use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner, Request};
+use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner};
 use gpuos_host::slurm::{Job, NodeRecord, Preemption};
-use gpuos_host::{JobRequest, Machine, Site};
+use gpuos_host::{JobRequest, Judge, Machine, Site};
 use serde_json::{Value, json};
 
 use crate::cli::PlanArgs;
 use crate::figures::choice_json;
+use crate::mix::Mix;
+use crate::network::Network;
 use crate::plan::notes;
 use crate::reply::Reply;
+use crate::smaller::Case;
 use crate::table::{Table, count};
 
 const SCHEMA: &str = "gpuos.plan-defrag/2";
@@ -31,25 +35,29 @@ const SPLITS: usize = 24;
 /// The request is of a form that this cannot plan.
 pub fn run(
     machine: &dyn Machine,
-    site: &Site,
-    wanted: &JobRequest,
-    jobs: &[Job],
+    planner: &mut Planner,
+    mix: &Mix,
+    case: Case<'_>,
     args: &PlanArgs,
 ) -> Result<Reply> {
+    let Case {
+        site, wanted, jobs, ..
+    } = case;
     let rules = Preemption::read(machine, &site.running, &wanted.partitions);
     let running: Vec<&Job> = jobs
         .iter()
         .filter(|job| job.is_running() && job.gpu_count() > 0)
         .collect();
     let mut classes = Classes {
-        lists: vec![gang_nodes(site, wanted)?],
+        lists: vec![gang_nodes(case)?],
         known: HashMap::new(),
     };
     let shapes = shapes(site, wanted)?;
     let free = free(site, &running);
+    let mut judge = Judge::new(site, jobs);
     let held: Vec<Held> = running
         .iter()
-        .map(|job| held(site, job, &rules, args, &mut classes))
+        .map(|job| held(&mut judge, case, job, &rules, args, &mut classes))
         .collect();
     let preemptable = held.iter().filter(|job| job.preemptable).count();
     let mut problem = Problem {
@@ -81,9 +89,23 @@ pub fn run(
     let place = found
         .as_ref()
         .ok()
-        .and_then(|plan| place(site, wanted, &running, plan));
+        .map(|plan| after::place(planner, case, (&problem, &running), plan));
+    // What the actions change may have a reserve keep other nodes.
+    let kept = matches!(place, Some(None));
+    let found = found.and_then(|plan| match kept {
+        true => Err(Impossible::NotFound),
+        false => Ok(plan),
+    });
+    let place = place.flatten();
+    let choice = place.as_ref().map(|place| &place.choice);
+    let network = place.as_ref().and_then(|place| place.network.as_ref());
     let mut text = match &found {
-        Ok(plan) => told(site, wanted, &running, &problem, plan, place.as_ref()),
+        Ok(plan) => told(site, wanted, &running, &problem, plan, choice),
+        Err(_) if kept => {
+            "The cheapest set of preemptions and moves that was found makes room on nodes that \
+             rules would then keep from the job.\n"
+                .to_string()
+        }
         Err(Impossible::NoRoom) => format!(
             "No set of preemptions and moves makes room for {} GPUs on each of {}.\n",
             gang.gpus,
@@ -94,6 +116,10 @@ pub fn run(
                 .to_string()
         }
     };
+    text += &network.map(Network::text).unwrap_or_default();
+    if found.is_ok() {
+        text += &mix.text(&wanted.request);
+    }
     if !rules.nobody.is_empty() {
         text += &format!("note: {}.\n", rules.nobody);
     }
@@ -107,7 +133,9 @@ pub fn run(
         "actions": found.as_ref().map_or(Vec::new(), |plan| {
             plan.actions.iter().map(|(at, action)| action_json(site, running[*at], action)).collect()
         }),
-        "place": place.map(|choice| choice_json(&choice, &site.cluster)),
+        "place": choice.map(|choice| choice_json(choice, &site.cluster)),
+        "network": network.map(Network::json),
+        "mix": mix.json(),
         "preemptable_jobs": preemptable,
         "movable_jobs": problem.jobs.iter().filter(|job| job.movable).count(),
         "prices": {
@@ -126,8 +154,10 @@ pub fn run(
     })
 }
 
-/// The nodes that the waiting job may use.
-fn gang_nodes(site: &Site, wanted: &JobRequest) -> Result<Vec<bool>> {
+/// The nodes that the waiting job may use. Those that rules keep from it now are none of them: whether they
+/// would after the plan is not looked into.
+fn gang_nodes(case: Case<'_>) -> Result<Vec<bool>> {
+    let Case { site, wanted, .. } = case;
     let request = &wanted.request;
     if request.whole_nodes {
         bail!("--defrag counts GPUs; instead of --exclusive ask for all GPUs of a node");
@@ -136,8 +166,17 @@ fn gang_nodes(site: &Site, wanted: &JobRequest) -> Result<Vec<bool>> {
     if !named.is_empty() && named.len() != request.min_nodes as usize {
         bail!("--defrag with --nodelist needs all nodes of the job in the list");
     }
+    let open = NodeState {
+        candidate: true,
+        ..NodeState::default()
+    };
+    let mut states = vec![open; site.nodes.len()];
+    Judge::new(site, case.jobs).mark(wanted, case.asker, &mut states);
     let usable = |(at, node): (u32, &NodeRecord)| {
-        node.is_up() && wanted.allows(node) && (named.is_empty() || named.contains(&at))
+        node.is_up()
+            && wanted.allows(node)
+            && (named.is_empty() || named.contains(&at))
+            && states[at as usize].candidate
     };
     Ok((0..).zip(&site.nodes).map(usable).collect())
 }
@@ -265,24 +304,40 @@ impl Classes {
         if let Some(&class) = self.known.get(&filters) {
             return class;
         }
-        let kind = request.gres_type.as_deref();
-        let may = |node: &NodeRecord| {
-            node.is_up() && request.allows(node) && !node.gpus_of_type(kind).is_empty()
-        };
-        let nodes: Vec<bool> = site.nodes.iter().map(may).collect();
-        let same = self.lists.iter().position(|known| *known == nodes);
-        let class = same.unwrap_or_else(|| {
-            self.lists.push(nodes);
-            self.lists.len() - 1
-        });
+        let class = self.list(site.nodes.iter().map(|node| may(&request, node)).collect());
         self.known.insert(filters, class);
         class
     }
+
+    /// The list of a job that rules keep from the nodes that are not open to it.
+    fn within(&mut self, site: &Site, request: &JobRequest, open: &[bool]) -> usize {
+        let nodes = site.nodes.iter().zip(open);
+        self.list(
+            nodes
+                .map(|(node, open)| *open && may(request, node))
+                .collect(),
+        )
+    }
+
+    fn list(&mut self, nodes: Vec<bool>) -> usize {
+        let same = self.lists.iter().position(|known| *known == nodes);
+        same.unwrap_or_else(|| {
+            self.lists.push(nodes);
+            self.lists.len() - 1
+        })
+    }
+}
+
+/// Whether a job could use a node if it were idle.
+fn may(request: &JobRequest, node: &NodeRecord) -> bool {
+    let kind = request.gres_type.as_deref();
+    node.is_up() && request.allows(node) && !node.gpus_of_type(kind).is_empty()
 }
 
 /// A running job with what may be done to it.
 fn held(
-    site: &Site,
+    judge: &mut Judge<'_>,
+    Case { site, .. }: Case<'_>,
     job: &Job,
     rules: &Preemption,
     args: &PlanArgs,
@@ -296,7 +351,10 @@ fn held(
         && job.reservation.is_empty()
         && job.required_nodes.is_empty()
         && job.state == "RUNNING";
-    let class = request.map(|request| classes.of(site, request));
+    let class = request.map(|request| match judge.elsewhere(job, &request) {
+        None => classes.of(site, request),
+        Some(open) => classes.within(site, &request, &open),
+    });
     let memory = shares.iter().filter_map(|&(node, _)| {
         let node_type = site.cluster.nodes.get(node as usize)?.node_type.as_ref()?;
         Some(node_type.gpu_memory_mib)
@@ -365,44 +423,6 @@ fn narrowest(site: &Site, shares: &[(u32, u32)]) -> Option<usize> {
         let first = of(&shares[0]);
         first != NO_DOMAIN && shares.iter().all(|share| of(share) == first)
     })
-}
-
-/// The planner's choice on the nodes that are free after the plan.
-fn place(site: &Site, wanted: &JobRequest, running: &[&Job], plan: &Plan) -> Option<Choice> {
-    let kind = wanted.gres_type.as_deref();
-    let mut states = vec![NodeState::default(); site.nodes.len()];
-    let mut stays = vec![true; running.len()];
-    plan.actions.iter().for_each(|(at, _)| stays[*at] = false);
-    let mut used = vec![GpuSet::EMPTY; site.nodes.len()];
-    for (job, _) in running.iter().zip(stays).filter(|(_, stays)| *stays) {
-        for allocation in &job.allocations {
-            for node in site.indices(&allocation.nodes).0 {
-                let used = &mut used[node as usize];
-                *used = GpuSet(used.0 | allocation.gpus.0);
-            }
-        }
-    }
-    for &node in &plan.gang {
-        let record = &site.nodes[node as usize];
-        let used = used[node as usize];
-        states[node as usize] = NodeState {
-            candidate: true,
-            present: GpuSet::first(record.gpu_count()),
-            free: record.gpus_of_type(kind).minus(used),
-            free_cpus: u32::MAX,
-            free_memory_mib: u64::MAX,
-            ..NodeState::default()
-        };
-    }
-    let request = Request {
-        cpus_per_node: 0,
-        cpus_per_gpu: 0,
-        memory_mib_per_node: 0,
-        topology: None,
-        ..wanted.request.clone()
-    };
-    let mut planner = Planner::new(site.cluster.clone());
-    planner.plan(&states, &request, 0).ok().cloned()
 }
 
 fn told(
