@@ -309,7 +309,8 @@ impl Engine {
             let candidates = Bitmap::new(call.nodes)?;
             self.gpus_asked(job).next()?;
             let source = self.source();
-            self.registration.keep_out(&source, candidates)
+            self.registration
+                .keep_out(self.release, &source, candidates)
         }
     }
 

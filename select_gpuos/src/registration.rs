@@ -1,23 +1,44 @@
 //! Nodes whose GPUs slurmctld does not know yet.
 //!
-//! Slurm 22.05 does not save the topology of a node's GRES. From a start of slurmctld until the node
-//! registers, a job without a GPU type that starts there gets GPUs taken off the node but none in its own
-//! record: it runs without them, and they are never given back. 23.02 saves the topology. Here such nodes
-//! are kept out of the start of GPU jobs; a node registers within moments of its first answer.
+//! From a start of slurmctld until a node registers, some releases start GPU jobs there that get no GPU in their own
+//! record, and run without them. Slurm 22.05 does not save the topology of a node's GRES; jobs without a GPU type
+//! then get GPUs taken off the node that are never given back. 24.05.0 to 24.11.0 save it and do not go by it; 24.11.1
+//! does. Here such nodes are kept out of the start of GPU jobs; a node registers within moments of its first answer.
 
 use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::Node;
 use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
 use crate::snapshot::Source;
 
-/// The first release that saves the topology of GRES.
-const SAVED_SINCE: Release = Release::new(23, 2, 0);
+/// By what a release starts GPU jobs on a node that has not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Topology {
+    /// It is as slurmctld saved it: jobs get their GPUs.
+    Saved,
+    /// It is not saved.
+    Lost,
+    /// It is saved, and not used.
+    Ignored,
+}
+
+impl Topology {
+    fn of(release: Release) -> Topology {
+        if release < Release::new(23, 2, 0) {
+            Topology::Lost
+        } else if (Release::new(24, 5, 0)..Release::new(24, 11, 1)).contains(&release) {
+            Topology::Ignored
+        } else {
+            Topology::Saved
+        }
+    }
+}
 
 /// Whether this release starts jobs on nodes that it does not know yet.
 pub fn matters(release: Release) -> bool {
-    release < SAVED_SINCE
+    Topology::of(release) != Topology::Saved
 }
 
 /// What is known of one node.
@@ -76,11 +97,21 @@ impl Registration {
     /// The caller holds slurmctld's node write lock for `'a`, and the layout was accepted.
     pub unsafe fn keep_out<'a>(
         &mut self,
+        release: Release,
         source: &Source<'_>,
         candidates: Bitmap<'a>,
     ) -> Option<KeptOut<'a>> {
         let count = source.table.len();
         self.known.resize(count, Known::Nothing);
+        let topology = Topology::of(release);
+        let loses = |gpus: NodeGres<'_>| {
+            gpus.is_provisional()
+                && match topology {
+                    Topology::Saved => false,
+                    Topology::Lost => gpus.topologies() == 0 && gpus.types() > 0,
+                    Topology::Ignored => gpus.topologies() > 0 || gpus.types() > 0,
+                }
+        };
         let mut nodes = Vec::new();
         for index in candidates.iter().take_while(|index| *index < count) {
             if self.known[index] == Known::Ready {
@@ -90,7 +121,7 @@ impl Registration {
             let waits = unsafe {
                 Node::new(source.table.raw(index), source.layout).filter(|node| {
                     // A node that is off registers only after a job has been given to it.
-                    !node.power_saved() && source.gpus(*node).is_some_and(|g| g.is_provisional())
+                    !node.power_saved() && source.gpus(*node).is_some_and(loses)
                 })
             };
             let Some(node) = waits else {
@@ -107,5 +138,31 @@ impl Registration {
             nodes.push(index);
         }
         KeptOut::new(candidates, nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Topology, matters};
+    use slurm_ffi::release::Release;
+
+    #[test]
+    fn releases_that_start_jobs_too_early() {
+        for (text, topology) in [
+            ("22.05.0", Topology::Lost),
+            ("22.05.11", Topology::Lost),
+            ("23.02.0", Topology::Saved),
+            ("23.11.11", Topology::Saved),
+            ("24.05.0", Topology::Ignored),
+            ("24.05.8", Topology::Ignored),
+            ("24.11.0", Topology::Ignored),
+            ("24.11.1", Topology::Saved),
+            ("25.05.3", Topology::Saved),
+            ("26.05.5", Topology::Saved),
+        ] {
+            let release = Release::parse(text).expect("a release");
+            assert_eq!(Topology::of(release), topology, "{text}");
+            assert_eq!(matters(release), topology != Topology::Saved, "{text}");
+        }
     }
 }

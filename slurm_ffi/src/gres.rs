@@ -44,11 +44,14 @@ impl<'a> NodeGres<'a> {
         self.pointer
     }
 
-    /// Whether slurmctld has the GPUs from slurm.conf and saved state alone, with types but without the
-    /// topology that the node registers.
+    /// Whether slurmctld has the GPUs from slurm.conf and saved state alone, not yet from the node.
     pub fn is_provisional(self) -> bool {
-        let found: u64 = self.get(self.layout.gres_cnt_found);
-        found == NO_VAL64 && self.topologies() == 0 && self.get::<u16>(self.layout.type_cnt) > 0
+        self.get::<u64>(self.layout.gres_cnt_found) == NO_VAL64
+    }
+
+    /// Number of GPU types, named in slurm.conf or by the node.
+    pub fn types(self) -> usize {
+        self.get::<u16>(self.layout.type_cnt) as usize
     }
 
     /// Units that exist (`gres_cnt_avail`).
