@@ -48,7 +48,7 @@ build:
 	$(CARGO) build --workspace --locked
 
 test:
-	@scripts/needs.sh build lab layout count
+	@scripts/needs.sh build lab layout count accounting
 	$(CARGO) build --workspace --locked
 	@scripts/instructions.sh
 	@scripts/nvml-clients.sh

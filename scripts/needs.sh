@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -52,8 +52,17 @@ for part in "$@"; do
     count)
         want valgrind valgrind
         ;;
+    accounting)
+        # A slurmdbd of Debian's goes with Debian's slurmctld alone.
+        slurmctld=$(command -v slurmctld || echo /usr/sbin/slurmctld)
+        if [ ! -e "$slurmctld" ] || dpkg -S "$slurmctld" >/dev/null 2>&1; then
+            want slurmdbd slurmdbd slurm-wlm-mysql-plugin
+            want mariadbd mariadb-server-core mariadb-client-core
+            want my_print_defaults mariadb-client-core
+        fi
+        ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout or count" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count or accounting" >&2
         exit 2
         ;;
     esac

@@ -91,6 +91,9 @@ struct UpArgs {
     /// Confine jobs to their GPUs by device cgroups: where that works, never, or else fail.
     #[arg(long, default_value = "auto")]
     cgroup: CgroupArg,
+    /// A slurmdbd and a MariaDB of the lab's own, for accounts and QOS.
+    #[arg(long)]
+    accounting: bool,
     /// That many further nodes without daemons, c1, c2, …: for looking at slurmctld alone.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
     cloud_nodes: Option<u32>,
@@ -159,6 +162,7 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
             CgroupArg::Off => Cgroup::Off,
             CgroupArg::Required => Cgroup::Required,
         },
+        accounting: args.accounting,
         cloud_nodes: args.cloud_nodes.map(|n| n as usize),
         slurm_conf_extra: args.conf.clone(),
         detached: true,

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use gpuos_core::model::{Link, NodeType};
 
+use crate::accounting;
 use crate::error::LabError;
 use crate::install::Install;
 use crate::node_type;
@@ -88,6 +89,11 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
         "PluginDir",
         Some(&plugin_path(record, install, &spec.select)),
     );
+    if spec.accounting {
+        for (key, value) in accounting::slurm_conf_keys(record, address) {
+            text = set_key(&text, key, Some(&value));
+        }
+    }
     if spec.job_submit {
         text = set_key(&text, "JobSubmitPlugins", Some("gpuos"));
     }
@@ -111,7 +117,7 @@ pub(crate) fn plugin_path(record: &Record, install: &Install, select: &Select) -
 
 /// The loopback address that this host's own name stands for; `None` when it stands for
 /// another address or none. Slurm listens on that address only, or else on all interfaces.
-fn loopback(install: &Install) -> Option<Ipv4Addr> {
+pub(crate) fn loopback(install: &Install) -> Option<Ipv4Addr> {
     if install.root.is_some() {
         // The root has a hosts file of the lab's own.
         return Some(Ipv4Addr::LOCALHOST);
@@ -251,8 +257,8 @@ pub(crate) fn cgroup_conf(record: &Record, install: &Install) -> String {
             "CgroupPlugin=cgroup/v1\nCgroupMountpoint={}\nConstrainDevices=yes\n",
             record.path("cgroup").display()
         )
-    } else if install.version.as_str() < "23.11" {
-        // "disabled" came with 23.11; before, v1 is only loaded and never used.
+    } else if install.version.as_str() < "24.05" {
+        // "disabled" came with 24.05; before, v1 is only loaded and never used.
         "CgroupPlugin=cgroup/v1\n".to_string()
     } else {
         "CgroupPlugin=disabled\n".to_string()
@@ -439,6 +445,23 @@ mod tests {
                 "PartitionName=low Nodes=ALL"
             ]
         );
+    }
+
+    #[test]
+    fn cgroups_are_disabled_where_slurm_can() {
+        let plugin = |version: &str| {
+            let install = Install {
+                version: version.to_string(),
+                ..install()
+            };
+            cgroup_conf(&record(LabSpec::default()), &install)
+        };
+        for old in ["22.05.8", "23.02.5", "23.11.0", "23.11.11"] {
+            assert_eq!(plugin(old), "CgroupPlugin=cgroup/v1\n", "{old}");
+        }
+        for new in ["24.05.0", "24.11.5", "26.05.5"] {
+            assert_eq!(plugin(new), "CgroupPlugin=disabled\n", "{new}");
+        }
     }
 
     proptest! {

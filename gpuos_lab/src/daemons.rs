@@ -112,7 +112,7 @@ impl Daemons<'_> {
         }
     }
 
-    fn spawn(&self, daemon: &str, mut command: Command) -> Result<Child, LabError> {
+    pub(crate) fn spawn(&self, daemon: &str, mut command: Command) -> Result<Child, LabError> {
         let path = self.record.path(&format!("log/{daemon}.out"));
         let out = File::create(&path).context(|| format!("cannot make {}", path.display()))?;
         let err = out
@@ -139,7 +139,7 @@ impl Daemons<'_> {
     }
 
     /// Waits until `ready`; fails when the daemon ends before.
-    fn wait(
+    pub(crate) fn wait(
         &self,
         daemon: &str,
         child: &mut Child,

@@ -48,11 +48,7 @@ impl Install {
             let more: Vec<String> = dirs.drain(..).filter(|dir| !own.contains(dir)).collect();
             dirs = own.into_iter().chain(more).collect();
         }
-        let find = |program: &str| {
-            dirs.iter()
-                .map(|dir| Path::new(dir).join(program))
-                .find(|path| inside(root.as_deref(), path).is_file())
-        };
+        let find = |program: &str| find_in(&dirs, root.as_deref(), program);
         for program in ["slurmctld", "slurmd", "munged", "sinfo", "scontrol"] {
             if find(program).is_none() {
                 return Err(LabError::Missing {
@@ -81,6 +77,18 @@ impl Install {
             version,
         })
     }
+
+    /// Whether a program is there.
+    pub(crate) fn has(&self, program: &str) -> bool {
+        let dirs: Vec<String> = self.path.split(':').map(String::from).collect();
+        find_in(&dirs, self.root.as_deref(), program).is_some()
+    }
+}
+
+fn find_in(dirs: &[String], root: Option<&Path>, program: &str) -> Option<PathBuf> {
+    dirs.iter()
+        .map(|dir| Path::new(dir).join(program))
+        .find(|path| inside(root, path).is_file())
 }
 
 /// A path of a root as this process sees it.

@@ -27,8 +27,8 @@ use crate::sys;
 /// A private Slurm cluster. One that was made with [`LabSpec::detached`] false ends, with all
 /// its processes and files, when this value is dropped or when the process ends, however.
 pub struct Lab {
-    record: Record,
-    install: Install,
+    pub(crate) record: Record,
+    pub(crate) install: Install,
     cgroups: Cgroups,
     guard: Option<Guard>,
     /// Set for slurmctld when this value starts it.
@@ -93,6 +93,10 @@ impl Lab {
         };
         lab.write_files()?;
         lab.adopt(lab.daemons().start_munged()?);
+        if lab.record.spec.accounting {
+            progress("making a database for slurmdbd");
+            lab.start_accounting()?;
+        }
         lab.adopt(lab.daemons().start_slurmctld(&lab.slurmctld_env)?);
         lab.start_slurmds(&lab.record.spec.node_names())?;
         progress("waiting for the nodes");
@@ -116,7 +120,7 @@ impl Lab {
         })
     }
 
-    fn daemons(&self) -> Daemons<'_> {
+    pub(crate) fn daemons(&self) -> Daemons<'_> {
         Daemons {
             record: &self.record,
             install: &self.install,
@@ -125,7 +129,7 @@ impl Lab {
     }
 
     /// Keeps a child, and waits for those that have ended.
-    fn adopt(&self, child: Child) {
+    pub(crate) fn adopt(&self, child: Child) {
         if let Ok(mut children) = self.children.lock() {
             children.retain_mut(|old| !matches!(old.try_wait(), Ok(Some(_))));
             children.push(child);

@@ -17,6 +17,7 @@
 //! # Ok::<(), gpuos_lab::LabError>(())
 //! ```
 
+mod accounting;
 mod apt;
 mod cgroup;
 mod chroot;

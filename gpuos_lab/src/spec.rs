@@ -195,6 +195,8 @@ pub struct LabSpec {
     pub cloud_nodes: Option<usize>,
     /// Put spank_gpuos.so into plugstack.conf.
     pub spank: bool,
+    /// A slurmdbd of the lab's own, with a MariaDB of its own behind it: jobs have accounts and QOS.
+    pub accounting: bool,
     /// `JobSubmitPlugins=gpuos`; needs a [`LabSpec::select`] that sees gpuos's plugins.
     pub job_submit: bool,
     /// True: the lab lives until `gpuos lab down`. False: it ends with the [`crate::Lab`]
@@ -222,6 +224,7 @@ impl Default for LabSpec {
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
             spank: false,
+            accounting: false,
             job_submit: false,
             detached: false,
         }

@@ -41,7 +41,7 @@ pub struct Record {
     pub owner: Option<Owner>,
     /// When it was made, in seconds since 1970.
     pub created: u64,
-    /// Port of slurmctld; the slurmds have the following ones.
+    /// Port of slurmctld; the slurmds have the following ones, then slurmdbd where there is one.
     pub port: u16,
     /// Whether jobs are confined by device cgroups.
     pub cgroup: bool,
@@ -57,6 +57,11 @@ impl Record {
     /// Path below the lab's folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// Port of slurmdbd.
+    pub(crate) fn accounting_port(&self) -> u16 {
+        self.port + ports(&self.spec) - 1
     }
 
     /// Where the device files are.
@@ -195,7 +200,7 @@ pub(crate) fn claim(spec: &LabSpec) -> Result<Record, LabError> {
     let id = random_id()?;
     let record = Record {
         format: 1,
-        port: free_ports(&id, 1 + spec.node_names().len() as u16)?,
+        port: free_ports(&id, ports(spec))?,
         id,
         dir: dir.clone(),
         owner: this_process(),
@@ -230,6 +235,11 @@ fn random_id() -> Result<String, LabError> {
     Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
 }
 
+/// How many ports a lab needs.
+fn ports(spec: &LabSpec) -> u16 {
+    1 + spec.node_names().len() as u16 + u16::from(spec.accounting)
+}
+
 /// A run of `count` ports that no lab has and nobody listens on. They lie below the range from
 /// which the kernel serves outgoing connections, so nobody gets one by chance.
 fn free_ports(id: &str, count: u16) -> Result<u16, LabError> {
@@ -246,7 +256,7 @@ fn free_ports(id: &str, count: u16) -> Result<u16, LabError> {
     };
     let taken: Vec<(u16, u16)> = records()
         .iter()
-        .map(|r| (r.port, r.port + 1 + r.spec.node_names().len() as u16))
+        .map(|r| (r.port, r.port + ports(&r.spec)))
         .collect();
     let room = end - FIRST_PORT - count;
     let seed = u64::from_str_radix(id, 16).unwrap_or(0);

@@ -17,6 +17,11 @@ impl Lab {
         suite: &Suite,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), LabError> {
+        if self.record.spec.accounting {
+            return Err(LabError::Spec(
+                "a lab with accounting stays with its Slurm: leave accounting out".to_string(),
+            ));
+        }
         let root = match suite {
             Suite::Debian(name) => Some(suite::root(name, &self.record.id, progress)?),
             _ => None,
