@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use slurm_ffi::release::Release;
+
 use crate::forward;
 
 /// The functions of cons_tres that gpuos calls itself.
@@ -157,9 +159,17 @@ impl Call {
         }
     }
 
-    /// Whether cons_tres may neither preempt nor has to keep out of cores that are reserved.
-    pub fn is_plain(&self) -> bool {
-        self.preemptable.is_null() && self.excluded.is_null()
+    /// Whether cons_tres may neither preempt nor has to keep out of what is reserved.
+    pub fn is_plain(&self, release: Release) -> bool {
+        self.preemptable.is_null() && (self.excluded.is_null() || self.excludes_nothing(release))
+    }
+
+    /// Before 23.11 what is reserved is a bitmap of cores, and there is none where nothing is. Later ones pass
+    /// a `resv_exc_t` in any case: six pointers, to cores and to GRES (src/slurmctld/slurmctld.h).
+    fn excludes_nothing(&self, release: Release) -> bool {
+        // SAFETY: the argument of this call, not null, and of this size from that release on.
+        let part = |at: usize| unsafe { self.excluded.cast::<usize>().add(at).read() };
+        release >= Release::new(23, 11, 0) && (0..6).all(|at| part(at) == 0)
     }
 
     /// What the call asks for.

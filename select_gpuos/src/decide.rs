@@ -162,7 +162,7 @@ impl Engine {
     ) -> Option<u32> {
         let request = &wanted.request;
         let known = self.hides_cores
-            && call.is_plain()
+            && call.is_plain(self.release)
             && !request.whole_nodes
             && matches!(request.gpus, GpuShape::PerNode(_))
             && !gpus.binds_cpus();

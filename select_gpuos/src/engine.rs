@@ -52,7 +52,7 @@ pub struct Engine {
     pub(crate) layout: &'static Layout,
     strings: check::Strings,
     fields: Fields,
-    release: Release,
+    pub(crate) release: Release,
     pub(crate) table: NodeTable,
     pub(crate) gpu_id: u32,
     pub(crate) trust: Trust,

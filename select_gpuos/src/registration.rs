@@ -2,7 +2,7 @@
 //!
 //! From a start of slurmctld until a node registers, some releases start GPU jobs there that get no GPU in their own
 //! record, and run without them. Slurm 22.05 does not save the topology of a node's GRES; jobs without a GPU type
-//! then get GPUs taken off the node that are never given back. 24.05.0 to 24.11.0 save it and do not go by it; 24.11.1
+//! then get GPUs taken off the node that are never given back. 23.11.0 to 24.11.0 save it and do not go by it; 24.11.1
 //! does. Here such nodes are kept out of the start of GPU jobs; a node registers within moments of its first answer.
 
 use slurm_ffi::bits::Bitmap;
@@ -28,7 +28,7 @@ impl Topology {
     fn of(release: Release) -> Topology {
         if release < Release::new(23, 2, 0) {
             Topology::Lost
-        } else if (Release::new(24, 5, 0)..Release::new(24, 11, 1)).contains(&release) {
+        } else if (Release::new(23, 11, 0)..Release::new(24, 11, 1)).contains(&release) {
             Topology::Ignored
         } else {
             Topology::Saved
@@ -152,7 +152,8 @@ mod tests {
             ("22.05.0", Topology::Lost),
             ("22.05.11", Topology::Lost),
             ("23.02.0", Topology::Saved),
-            ("23.11.11", Topology::Saved),
+            ("23.02.8", Topology::Saved),
+            ("23.11.0", Topology::Ignored),
             ("24.05.0", Topology::Ignored),
             ("24.05.8", Topology::Ignored),
             ("24.11.0", Topology::Ignored),

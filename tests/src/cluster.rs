@@ -399,9 +399,9 @@ impl Cluster {
     }
 
     /// Whether stock Slurm starts GPU jobs on nodes that have not registered since slurmctld was started, without
-    /// GPUs: 22.05, and 24.05.0 to 24.11.0 (`tests/restart.rs`).
+    /// GPUs: 22.05, and 23.11.0 to 24.11.0 (`tests/restart.rs`).
     pub fn starts_before_registration(&self) -> bool {
-        self.is_before([23, 2, 0]) || !self.is_before([24, 5, 0]) && self.is_before([24, 11, 1])
+        self.is_before([23, 2, 0]) || !self.is_before([23, 11, 0]) && self.is_before([24, 11, 1])
     }
 
     fn restarted_22_05(&self) -> bool {

@@ -1,4 +1,4 @@
-//! From a start of slurmctld to the registration of a node. Slurm 22.05, and 24.05.0 to 24.11.0, start GPU jobs in
+//! From a start of slurmctld to the registration of a node. Slurm 22.05, and 23.11.0 to 24.11.0, start GPU jobs in
 //! between that get no GPU in their record, and 22.05 does not give back what it took off the node for them: here it
 //! is shown with stock Slurm, and that it does not happen with gpuos.
 
