@@ -147,3 +147,22 @@ fn nvitop_shows_mig_devices() {
         script(site, &python, include_str!("clients/nvitop_mig.py"));
     });
 }
+
+#[test]
+fn nvtop_takes_a_snapshot() {
+    on("nvtop_takes_a_snapshot", "dgx-a100", |site| {
+        // Debian's nvtop from 13 on; before, it draws on a terminal only.
+        let mut command = Command::new("nvtop");
+        let output = site.environment(command.arg("-s")).output();
+        let Some(output) = output.ok().filter(|output| output.status.success()) else {
+            eprintln!("skipped: no nvtop that knows -s");
+            return;
+        };
+        let shown = said(&output);
+        assert_eq!(shown.matches("NVIDIA A100-SXM4-80GB").count(), 8, "{shown}");
+        assert!(
+            shown.contains("\"temp\": \"27C\"") && shown.contains("\"60W\""),
+            "{shown}"
+        );
+    });
+}

@@ -330,10 +330,15 @@ fn calls_hang_as_long_as_they_are_told_to() {
                 "{:?}",
                 begin.elapsed()
             );
+            // A repair ends the hang for those who wait in it.
             site.run("fault node hang 3600");
-            // The repair is no call of the library, and ends the hang for those who call later.
-            site.run("repair all");
-            well.power_usage().unwrap();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| well.power_usage().unwrap());
+                std::thread::sleep(Duration::from_millis(50));
+                assert!(!waiting.is_finished());
+                site.run("repair all");
+                waiting.join().unwrap();
+            });
         },
     );
 }

@@ -76,21 +76,29 @@ pub(crate) fn shared() -> Answer<Arc<Shared>> {
     session(|session| session.as_ref().map(|s| Arc::clone(&s.shared))).ok_or(code::UNINITIALIZED)
 }
 
-/// Spends the time that the call takes, and that a hang of the library or of the GPU takes.
+/// Spends the time that the call takes, and that a hang of the library or of the GPU takes. Whoever
+/// mends the hang ends it for those who wait, too.
 fn serve(shared: &Shared, cost: Cost, gpu: Option<usize>) {
-    let (until, slow) = shared.read(|node| {
-        let of_gpu = gpu
-            .and_then(|gpu| node.gpus().get(gpu))
-            .map_or(0, |g| g.hang_until_us);
-        (node.hang_until_us.max(of_gpu), node.real_latency != 0)
-    });
-    let slow = slow || std::env::var_os("GPUOS_NVML_LATENCY").is_some_and(|v| v == "1");
-    if slow {
+    let hang = || {
+        shared.read(|node| {
+            let of_gpu = gpu.and_then(|gpu| node.gpus().get(gpu));
+            let until = node
+                .hang_until_us
+                .max(of_gpu.map_or(0, |gpu| gpu.hang_until_us));
+            (until.saturating_sub(now_us()), node.real_latency != 0)
+        })
+    };
+    let (_, slow) = hang();
+    if slow || std::env::var_os("GPUOS_NVML_LATENCY").is_some_and(|v| v == "1") {
         std::thread::sleep(cost.time());
     }
-    let hang = until.saturating_sub(now_us());
-    if hang > 0 {
-        std::thread::sleep(Duration::from_micros(hang));
+    loop {
+        let seen = shared.changes();
+        let (left, _) = hang();
+        if left == 0 {
+            return;
+        }
+        shared.wait(seen, Duration::from_micros(left));
     }
 }
 

@@ -145,8 +145,11 @@ impl Shared {
         self.layout().changes.load(Ordering::Acquire)
     }
 
-    /// Sleeps until the number is not `seen` any more, but not longer than `limit`. May return early.
+    /// Sleeps until the number is not `seen` any more, but not longer than `limit`. May return early:
+    /// after a second in any case, since a process that dies between its update and the wake-up
+    /// leaves nobody to tell.
     pub fn wait(&self, seen: u32, limit: Duration) {
+        let limit = limit.min(Duration::from_secs(1));
         futex(&self.layout().changes, libc::FUTEX_WAIT, seen, Some(limit));
     }
 }
