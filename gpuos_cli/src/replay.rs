@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, Request, Wait};
-use gpuos_core::record::{self, Counts, FORMAT, Recording};
+use gpuos_core::record::{self, Counts, Recording};
 use gpuos_host::{Machine, slurm};
 use serde_json::{Value, json};
 
@@ -28,6 +28,9 @@ pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
     }
     Ok(answer(&file, &recording, args.save.as_deref()))
 }
+
+/// From this form on the gangs on the network are recorded.
+const NETWORK: u32 = 4;
 
 /// Where slurmctld with this configuration keeps its decisions.
 pub fn ring_of(conf_folder: &Path) -> PathBuf {
@@ -151,7 +154,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
 /// What was done about the gangs on the network; empty where there is none.
 fn beside_gangs(recording: &Recording, counts: &Counts) -> String {
     let mut text = String::new();
-    if recording.format < FORMAT {
+    if recording.format < NETWORK {
         text += &format!(
             "It is in form {}, which does not have the gangs on the network: which of several equally close \
              places a gang took is repeated by its number.\n",

@@ -279,6 +279,9 @@ impl Engine {
         let folder = conf::folder(Some(&self.fields));
         let count = self.settings.config.slurm.records;
         self.records.open(&folder, count, self.table.len());
+        if self.settings.config.policy.weighs() {
+            self.standing.recall(&mut self.records);
+        }
     }
 
     /// Has reasons kept in sight where gpuos steers. Called where slurmctld reads its tables, when it has

@@ -7,12 +7,14 @@ use gpuos_core::cost::{Condition, End, History, Objective, Wish};
 use gpuos_core::explain::{Note, Worth};
 use gpuos_core::options::JobOptions;
 use gpuos_core::plan::{Planner, Request};
+use gpuos_core::record::Run;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
 use slurm_ffi::{log, qos};
 
 use crate::call::Counts;
 use crate::engine::Engine;
+use crate::records::Records;
 use crate::request::{self, Wanted};
 use crate::snapshot::Snapshot;
 
@@ -53,6 +55,22 @@ impl Standing {
         self.names.clear();
         self.complained = false;
         self.priority = 0;
+    }
+
+    /// Takes over what an earlier slurmctld has recorded of runs, where nothing is known yet.
+    pub fn recall(&mut self, records: &mut Records) {
+        if !self.history.is_empty() {
+            return;
+        }
+        if let Some(history) = records.history(REMEMBERED) {
+            if !history.is_empty() {
+                log::info(&format!(
+                    "what earlier runs taught is remembered: {} job names",
+                    history.len()
+                ));
+            }
+            self.history = history;
+        }
     }
 
     /// Name of a job's QOS, empty when it has none; looked up only where a rule asks for it.
@@ -185,13 +203,22 @@ impl Engine {
             job.id(),
             job.name()
         ));
+        let (user, name) = (job.user().to_string(), job.name());
+        let bus = (note.bus_gbps * 100.0) as u32;
         self.standing.history.note(&End {
-            user: &job.user().to_string(),
-            name: job.name(),
+            user: &user,
+            name,
             gpus: gpus as u32,
             seconds,
-            bus: (note.bus_gbps * 100.0) as u32,
+            bus,
             completed: true,
+        });
+        self.records.ran(Run {
+            user: user.as_str().into(),
+            name: name.into(),
+            gpus: gpus as u32,
+            seconds,
+            bus,
         });
     }
 }

@@ -12,11 +12,12 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use gpuos_core::cost::History;
 use gpuos_core::fabric::{Recipe, Traffic};
 use gpuos_core::frag::Expected;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
-use gpuos_core::record::{self, By, Outcome, Purpose, Sizes, Writer};
+use gpuos_core::record::{self, By, Outcome, Purpose, Run, Sizes, Writer};
 use slurm_ffi::log;
 
 use crate::cut;
@@ -99,6 +100,21 @@ impl Records {
             Some((nodes, promise)) => ring.writer.gang(memory, job, nodes, promise),
             None => ring.writer.gang_ended(memory, job),
         }
+    }
+
+    /// A job has run to its end. Not called in a decision.
+    pub fn ran(&mut self, run: Run<'_>) {
+        if let Some(ring) = &mut self.ring {
+            ring.writer.ran(ring.memory.bytes(), run);
+        }
+    }
+
+    /// What the runs teach that are recorded, also by an earlier slurmctld. Reads the whole ring: for starts
+    /// and reconfigurations only.
+    pub fn history(&mut self, most: usize) -> Option<History> {
+        let ring = self.ring.as_mut()?;
+        let recording = record::read(ring.memory.bytes()).ok()?;
+        Some(recording.history(most))
     }
 
     /// The planner goes by this mix of jobs from now on.

@@ -155,6 +155,13 @@ fn remembered(cluster: &Cluster) {
     });
     assert!((2..60).contains(&seconds), "{seconds}");
     assert!(!cluster.lab.slurmctld_log().contains("a run of fails"));
+    let from_before = "what earlier runs taught is remembered: 1 job name";
+    assert!(!cluster.lab.slurmctld_log().contains(from_before));
+    cluster.restart_slurmctld();
+    cluster.until("what an earlier slurmctld recorded of runs", || {
+        let log = cluster.lab.slurmctld_log();
+        log.contains(from_before).then_some(())
+    });
 }
 
 /// Who is far below the highest priority leaves the fast nodes to others.

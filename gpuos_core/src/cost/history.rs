@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 
 use super::WHOLE;
 
-/// After fewer runs their mean says nothing of the next one.
-const ENOUGH: u32 = 3;
-
 /// The longest name kept; longer ones are cut.
 const MAX_NAME: usize = 128;
 
@@ -127,13 +124,6 @@ impl History {
             seconds: u32::try_from(mean).unwrap_or(u32::MAX),
             communication: sums.communication(),
         })
-    }
-
-    /// How long the next run of a user's job of a name on so many GPUs is expected to take, in seconds:
-    /// the mean of at least three completed runs of that size.
-    pub fn expected_seconds(&self, user: &str, name: &str, gpus: u32) -> Option<u32> {
-        let known = self.get(user, name)?;
-        (known.runs >= ENOUGH && known.gpus == gpus).then_some(known.seconds)
     }
 
     fn sums(&self, user: &str, name: &str) -> Option<&Sums> {

@@ -58,6 +58,21 @@ pub enum Outcome {
     Waits,
 }
 
+/// A run that has ended, as earlier runs are learned from ([`crate::cost::History`]).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Run<'a> {
+    /// User name or id.
+    pub user: Cow<'a, str>,
+    /// Job name.
+    pub name: Cow<'a, str>,
+    /// GPUs.
+    pub gpus: u32,
+    /// How long it ran, in seconds.
+    pub seconds: u32,
+    /// Bus bandwidth of its place in hundredths of GB/s; 0 = not known or none needed.
+    pub bus: u32,
+}
+
 /// One entry of the ring.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event<'a> {
@@ -110,4 +125,7 @@ pub enum Event<'a> {
         /// Job id.
         job: u32,
     },
+    /// A job has run to its end. No decision that is replayed depends on it: what it taught stands in
+    /// the states.
+    Ran(Run<'a>),
 }

@@ -22,7 +22,7 @@ mod read;
 mod replay;
 mod ring;
 
-pub use event::{Asked, By, Event, Outcome, Purpose};
+pub use event::{Asked, By, Event, Outcome, Purpose, Run};
 pub use read::{ReadError, Recording, Segment, read};
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};
@@ -35,9 +35,10 @@ pub const SEGMENTS: usize = 8;
 pub const MODELS: usize = 4;
 
 /// Version of the form of the bytes. It changes with the events and with every type inside them.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
-/// The oldest form that is still read. Form 3 knows nothing of the gangs on the network.
+/// The oldest form that is still read. Form 3 knows nothing of the gangs on the network, form 4 nothing of
+/// runs that ended.
 pub const OLDEST: u32 = 3;
 
 /// Where slurmctld keeps its ring: a file in memory, one for each folder of a slurm.conf.

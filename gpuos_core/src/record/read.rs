@@ -8,6 +8,7 @@ use super::model::Model;
 use super::older;
 use super::ring::{FRAME, MADE_BY, MAGIC, SEGMENT_HEAD, Sizes, VERSION, seed};
 use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
+use crate::cost::{End, History};
 use crate::fabric::Recipe;
 use crate::frag::Expected;
 use crate::model::Cluster;
@@ -73,6 +74,26 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// What the runs teach that have ended since the oldest segment that is left, of at most `most` users
+    /// and job names.
+    pub fn history(&self, most: usize) -> History {
+        let mut history = History::new(most);
+        let events = self.segments.iter().flat_map(|segment| &segment.events);
+        for event in events {
+            if let Event::Ran(run) = event {
+                history.note(&End {
+                    user: &run.user,
+                    name: &run.name,
+                    gpus: run.gpus,
+                    seconds: run.seconds,
+                    bus: run.bus,
+                    completed: true,
+                });
+            }
+        }
+        history
+    }
+
     /// The cluster that the last decisions were made for, and the mix that they went by, if one
     /// was learned; `None` when that cluster is not kept.
     pub fn latest(&self) -> Option<(&Cluster, Option<&Expected>)> {

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::bytes::{check, put, u32_at, u64_at};
-use super::event::{Asked, By, Event, Outcome, Purpose};
+use super::event::{Asked, By, Event, Outcome, Purpose, Run};
 use super::model::Model;
 use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
 use crate::fabric::{Promise, Recipe};
@@ -343,6 +343,11 @@ impl Writer {
         if !repeated || purpose == Purpose::Start && answer.is_ok() {
             self.commit(memory, place, length);
         }
+    }
+
+    /// Writes down that a job has run to its end, for [`super::Recording::history`]. Not called in decisions.
+    pub fn ran(&mut self, memory: &mut [u8], run: Run<'_>) {
+        self.event(memory, &Event::Ran(run));
     }
 
     /// Writes down how a decision ended.
