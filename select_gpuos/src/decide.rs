@@ -76,17 +76,7 @@ impl Engine {
         if let Placement::Affinity(names) | Placement::AntiAffinity(names) =
             &wanted.request.placement
         {
-            let states = &mut self.snapshot.states;
-            self.ledger.for_each_node(
-                // SAFETY: job_test runs under slurmctld's job write lock.
-                |id| unsafe { Job::find(id, layout) }.is_some_and(|job| job.is_named(names)),
-                |node| {
-                    if let Some(state) = states.get_mut(node as usize) {
-                        state.affinity = state.affinity.saturating_add(1);
-                    }
-                },
-            );
-            self.go_near(names);
+            self.count_named(names);
         }
         self.mark_avoided(job.id());
         let purpose = match call.mode() {
@@ -120,6 +110,23 @@ impl Engine {
             self.decided(call, Decision::Planned(wanted.request));
         }
         Some(code)
+    }
+
+    /// Counts, on each candidate, what an affinity rule names.
+    #[inline(never)]
+    fn count_named(&mut self, names: &[String]) {
+        let layout = self.layout;
+        let states = &mut self.snapshot.states;
+        self.ledger.for_each_node(
+            // SAFETY: job_test runs under slurmctld's job write lock.
+            |id| unsafe { Job::find(id, layout) }.is_some_and(|job| job.is_named(names)),
+            |node| {
+                if let Some(state) = states.get_mut(node as usize) {
+                    state.affinity = state.affinity.saturating_add(1);
+                }
+            },
+        );
+        self.go_near(names);
     }
 
     /// The calls in which there is nothing to choose: too few nodes have enough free GPUs, or all of
@@ -264,7 +271,7 @@ impl Engine {
                         Purpose::Answer,
                     ) == 0
                     {
-                        self.chosen.clone_from(choice);
+                        self.chosen.set(choice);
                         self.attempt = tried;
                         return Offer::Taken;
                     }
@@ -285,6 +292,7 @@ impl Engine {
 
     /// A required level that has no room now: preempt inside one domain if Slurm may, else say when the
     /// first domain will have room, and why the job waits.
+    #[inline(never)]
     fn later(
         &mut self,
         call: &Call,
@@ -316,7 +324,7 @@ impl Engine {
                     continue;
                 }
                 if purpose == Purpose::Answer {
-                    self.chosen.clone_from(domain);
+                    self.chosen.set(domain);
                     return code;
                 }
                 if best.is_none_or(|(start, _)| job.start_time() < start) {

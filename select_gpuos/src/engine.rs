@@ -269,7 +269,9 @@ impl Engine {
     fn fetch(&self) {
         const LINE: usize = 64;
         let start = std::ptr::from_ref(self) as usize;
-        for line in (start..start + size_of::<Engine>()).step_by(LINE) {
+        // A length that the compiler does not know: unrolled, the loop would be longer than much of the rest.
+        let end = start + std::hint::black_box(size_of::<Engine>());
+        for line in (start..end).step_by(LINE) {
             mem::prefetch(line);
         }
         self.snapshot.hints.fetch_first();
@@ -302,9 +304,14 @@ impl Engine {
     /// Takes nodes out of a GPU job's candidates that slurmctld does not know well enough yet; also when it
     /// asks for the time of a start, lest backfill plan a start that is then refused.
     fn keep_out<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
-        if !self.settings.config.slurm.steer || !registration::matters(self.release) {
-            return None;
+        match self.settings.config.slurm.steer && registration::matters(self.release) {
+            true => self.keep_out_unregistered(call),
+            false => None,
         }
+    }
+
+    #[inline(never)]
+    fn keep_out_unregistered<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
         // release whose layout the self-check accepted.
         unsafe {
@@ -330,12 +337,17 @@ impl Engine {
 
     /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
     fn trusts(&mut self, call: &Call) -> bool {
-        let job = call.job;
         match self.trust {
-            Trust::Refused => return false,
-            Trust::Records | Trust::Selection => return true,
-            Trust::None => {}
+            Trust::Refused => false,
+            Trust::Records | Trust::Selection => true,
+            Trust::None => self.comes_to_trust(call),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn comes_to_trust(&mut self, call: &Call) -> bool {
+        let job = call.job;
         // A job without any GRES proves nothing and is not steered either.
         let list = mem::read::<usize>(job as usize + self.layout.job.gres_list_req);
         let id = mem::read::<u32>(job as usize + self.layout.job.job_id);
@@ -374,11 +386,17 @@ impl Engine {
     /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
     pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
         if self.trust == Trust::Records {
-            let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
-                .and_then(|()| check::held(self.layout, job).map(drop));
-            self.settle(checked, Trust::Selection);
+            self.looks_once_more(job);
         }
         self.trust == Trust::Selection
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn looks_once_more(&mut self, job: *mut c_void) {
+        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
+            .and_then(|()| check::held(self.layout, job).map(drop));
+        self.settle(checked, Trust::Selection);
     }
 
     /// Whether job and node records may be read.

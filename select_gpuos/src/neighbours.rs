@@ -90,6 +90,17 @@ impl Engine {
         if !concerned || !config.slurm.steer || job.id() == 0 || !self.wants_gpus(job) {
             return None;
         }
+        self.judge(call, job, candidates)
+    }
+
+    /// Takes the nodes that are forbidden to a job out of its candidates.
+    #[inline(never)]
+    fn judge<'a>(
+        &mut self,
+        call: &Call,
+        job: Job<'_>,
+        candidates: Bitmap<'a>,
+    ) -> Option<KeptOut<'a>> {
         let options = options(job);
         if !self.open_book() {
             return None;
@@ -224,6 +235,7 @@ impl Engine {
 
     /// Some candidates were kept from a job. Where it has to wait, says so, and tells backfill when the
     /// jobs that keep it away will have ended. Unless the answer was yes, the candidates are back.
+    #[inline(never)]
     pub(crate) fn say_apart(&mut self, call: &Call, code: c_int) -> c_int {
         // SAFETY: as in `keep_apart`.
         let both = unsafe { (Job::new(call.job, self.layout), Bitmap::new(call.nodes)) };

@@ -114,7 +114,7 @@ impl Engine {
                 let Ok(choice) = answer else {
                     return self.drop_note(job);
                 };
-                self.chosen.clone_from(choice);
+                self.chosen.set(choice);
                 self.records.ended(record::Outcome::Taken);
                 self.attempt = 0;
                 request

@@ -105,6 +105,7 @@ impl Standing {
     }
 
     /// Sets the penalties of the candidates by what they are worth to the job.
+    #[inline(never)]
     pub fn weigh(
         &mut self,
         planner: &mut Planner,
@@ -162,9 +163,14 @@ impl Engine {
         )?;
         if let Some(planner) = &mut self.planner {
             let objectives = policy.objectives_for(partition, &qos);
-            let asked = (&mut wanted.request, &mut self.snapshot);
-            self.standing
-                .weigh(planner, job, options, objectives, asked);
+            let standing = &mut self.standing;
+            if objectives.is_none() && options.profile.is_none() && standing.conditions.is_empty() {
+                // Nobody weighs places: they are worth the same to the job.
+                standing.wish = None;
+            } else {
+                let asked = (&mut wanted.request, &mut self.snapshot);
+                standing.weigh(planner, job, options, objectives, asked);
+            }
         }
         Some(wanted)
     }

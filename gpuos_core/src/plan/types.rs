@@ -203,6 +203,16 @@ pub struct Choice {
     pub decided: Criterion,
 }
 
+impl Choice {
+    /// Makes it the same as another one, in the memory that it has where that is enough.
+    pub fn set(&mut self, other: &Choice) {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        nodes.clear();
+        nodes.extend_from_slice(&other.nodes);
+        *self = Choice { nodes, ..*other };
+    }
+}
+
 /// What told the chosen place from the next best one of the same closeness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Criterion {
@@ -287,4 +297,32 @@ pub enum Wait {
         /// A sentence that says why.
         why: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_takes_over_all_of_another_one() {
+        let node = |node| NodeChoice {
+            node,
+            gpus: GpuSet(6),
+        };
+        let long = Choice {
+            nodes: vec![node(1), node(4)],
+            reached: 3,
+            domain: Some(2),
+            bus_gbps: 450.0,
+            usability_lost: 0.5,
+            feasible_nodes: 7,
+            feasible_domains: 2,
+            decided: Criterion::Fit,
+        };
+        let mut kept = Choice::default();
+        for other in [&long, &Choice::default(), &long] {
+            kept.set(other);
+            assert_eq!(kept, *other);
+        }
+    }
 }

@@ -26,6 +26,7 @@ pub fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
 
 /// A check over bytes and over where they belong, eight bytes a step: it tells bytes that are
 /// whole and in place from those of an earlier lap or of half a write. Never 0.
+#[inline(never)]
 pub fn check(seed: u64, bytes: &[u8]) -> u32 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(PRIME).rotate_left(29);

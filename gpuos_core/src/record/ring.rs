@@ -13,6 +13,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 
 use super::bytes::{check, put, u32_at, u64_at};
 use super::event::{Asked, By, Event, Outcome, Purpose, Run};
@@ -322,7 +323,8 @@ impl Writer {
         answer: Result<&Choice, &Wait>,
         at: u64,
     ) {
-        let event = Event::Asked(Asked {
+        // Owns nothing: there is nothing to be done when it goes.
+        let event = ManuallyDrop::new(Event::Asked(Asked {
             job,
             purpose,
             skip,
@@ -330,7 +332,7 @@ impl Writer {
             request: Cow::Borrowed(request),
             answer: answer.map(Cow::Borrowed).map_err(Cow::Borrowed),
             at,
-        });
+        }));
         let Some((place, length)) = self.place(memory, &event) else {
             return;
         };
