@@ -321,15 +321,11 @@ fn calls_hang_as_long_as_they_are_told_to() {
                 nvml.device_by_index(0).unwrap(),
                 nvml.device_by_index(1).unwrap(),
             );
-            site.run("fault gpu1 hang 1");
             let begin = Instant::now();
+            site.run("fault gpu1 hang 1");
             well.power_usage().unwrap();
             ill.power_usage().unwrap();
-            assert!(
-                begin.elapsed() > Duration::from_millis(500),
-                "{:?}",
-                begin.elapsed()
-            );
+            assert!(begin.elapsed() >= Duration::from_secs(1));
             // A repair ends the hang for those who wait in it.
             site.run("fault node hang 3600");
             std::thread::scope(|scope| {
@@ -343,7 +339,7 @@ fn calls_hang_as_long_as_they_are_told_to() {
     );
 }
 
-/// Waits in another thread while the test breaks things; gives what came.
+/// Waits in another thread while the test breaks things; gives all that came.
 fn events(
     site: &Site,
     words: &[&str],
@@ -351,32 +347,33 @@ fn events(
 ) -> Vec<(u32, EventTypes, Option<XidError>)> {
     let nvml = site.nvml();
     let (ready, go) = mpsc::channel();
+    let (done, over) = mpsc::channel();
     std::thread::scope(|scope| {
-        let listener = scope.spawn(|| {
+        let listener = scope.spawn(move || {
             let mut set = nvml.create_event_set().unwrap();
             for index in 0..4 {
-                set = nvml
-                    .device_by_index(index)
-                    .unwrap()
-                    .register_events(wanted, set)
-                    .unwrap();
+                let device = nvml.device_by_index(index).unwrap();
+                set = device.register_events(wanted, set).unwrap();
             }
             ready.send(()).unwrap();
             let mut heard = Vec::new();
-            // The first one may take a while; then all are there.
-            while let Ok(event) = set.wait(if heard.is_empty() { 20_000 } else { 500 }) {
-                heard.push((
-                    event.device.index().unwrap(),
-                    event.event_type,
-                    event.event_data,
-                ));
+            loop {
+                // Asked before the wait: then a wait that times out comes after the last event.
+                let last = over.try_recv().is_ok();
+                while let Ok(event) = set.wait(50) {
+                    let gpu = event.device.index().unwrap();
+                    heard.push((gpu, event.event_type, event.event_data));
+                }
+                if last {
+                    return heard;
+                }
             }
-            heard
         });
         go.recv().unwrap();
         for words in words {
             site.run(words);
         }
+        done.send(()).unwrap();
         listener.join().unwrap()
     })
 }

@@ -348,7 +348,6 @@ fn the_fabric_says_clique_and_cluster() {
         "the_fabric_says_clique_and_cluster",
         "dgx-h200",
         &cluster,
-        None,
         |site| {
             let lib = open(site);
             let gpu = device(&lib, 3);

@@ -196,7 +196,7 @@ const QUERIES: [&str; 30] = [
 ];
 
 /// Where the state begins: magic, size, lock and two words come before it, and stay.
-const HEADER: u64 = 64;
+const HEADER: u64 = 24 + size_of::<libc::pthread_mutex_t>() as u64;
 
 #[test]
 fn a_damaged_state_is_wrong_figures_and_no_crash() {

@@ -15,7 +15,7 @@ use crate::state::{Node, is_root};
 /// The GPU at a PCI address.
 fn at(node: &Node, info: &nvmlPciInfo_t) -> Answer<usize> {
     let text = |field: &[c_char]| {
-        let bytes = field.iter().map(|c| c.cast_unsigned());
+        let bytes = field.iter().map(|c| c.to_ne_bytes()[0]);
         let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
         String::from_utf8_lossy(&bytes).to_ascii_uppercase()
     };

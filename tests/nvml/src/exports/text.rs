@@ -36,7 +36,8 @@ pub(crate) fn bus_id(kind: &Kind, gpu: usize, digits: usize) -> String {
 pub(crate) fn chars<const N: usize>(text: &str) -> [std::ffi::c_char; N] {
     let mut field = [0; N];
     for (place, byte) in field.iter_mut().take(N - 1).zip(text.bytes()) {
-        *place = byte.cast_signed();
+        // A C character has a sign on some machines and none on others.
+        *place = std::ffi::c_char::from_ne_bytes([byte]);
     }
     field
 }
@@ -48,7 +49,7 @@ pub(crate) fn uuid_argument(uuid: &nvmlUUID_v1_t) -> Option<String> {
     unsafe {
         match uuid.type_ {
             1 => {
-                let bytes = uuid.value.str_.iter().map(|c| c.cast_unsigned());
+                let bytes = uuid.value.str_.iter().map(|c| c.to_ne_bytes()[0]);
                 let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
                 String::from_utf8(text).ok()
             }

@@ -8,7 +8,6 @@
     reason = "each test file uses a part of this"
 )]
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -39,11 +38,11 @@ const INSIDE: &str = "GPUOS_NVML_TEST";
 
 /// Runs `body` in a process of its own, on a node of this kind. `test` is the name of the test.
 pub fn on(test: &str, kind: &str, body: impl FnOnce(&Site)) {
-    with(test, kind, &[], None, body);
+    with(test, kind, &[], body);
 }
 
-/// The same with arguments for `create`, and as another user.
-pub fn with(test: &str, kind: &str, create: &[&str], user: Option<u32>, body: impl FnOnce(&Site)) {
+/// The same with arguments for `create`.
+pub fn with(test: &str, kind: &str, create: &[&str], body: impl FnOnce(&Site)) {
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
         let dir = std::env::var_os("LD_LIBRARY_PATH").expect("the node's folder");
         return body(&Site { dir: dir.into() });
@@ -71,15 +70,16 @@ pub fn with(test: &str, kind: &str, create: &[&str], user: Option<u32>, body: im
     let mut again = Command::new(std::env::current_exe().expect("this program"));
     again.args(["--exact", test, "--nocapture", "--test-threads=1"]);
     again.env(INSIDE, test);
-    if let Some(user) = user {
-        again.uid(user);
-    }
     let done = site.environment(&mut again).output().expect("this program");
     let text = said(&done);
     assert!(
         text.contains("1 passed"),
         "no test is called {test}:\n{text}"
     );
+    let errors = String::from_utf8_lossy(&done.stderr);
+    for line in errors.lines().filter(|line| line.starts_with("skipped:")) {
+        eprintln!("{line}");
+    }
 }
 
 /// What a program printed; fails the test when the program failed.
