@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use gpuos_core::config::Config;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
@@ -64,22 +63,9 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
     })
 }
 
-/// A node type needs no Slurm: gpuos.toml is read only when it is named or found.
+/// A node type needs no Slurm: gpuos.toml is read only where it is named or Slurm tells where it is.
 fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result<Reply> {
-    let own = match config {
-        Some(path) => {
-            let text = String::from_utf8_lossy(
-                &machine
-                    .read(path)
-                    .map_err(|e| anyhow!("cannot read {}: {e}", path.display()))?,
-            )
-            .into_owned();
-            Config::parse(&text, &path.display().to_string())?.node_type(name)
-        }
-        None => Site::read(machine, None)
-            .ok()
-            .and_then(|site| site.config.node_type(name)),
-    };
+    let own = gpuos_host::config(machine, config)?.node_type(name);
     let found = own
         .map(|t| (*t).clone())
         .or_else(|| node_types::by_name(name));

@@ -18,4 +18,4 @@ pub mod slurm;
 pub use machine::{Machine, Output, Recorded, ThisMachine};
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
-pub use site::Site;
+pub use site::{Site, config};

@@ -104,6 +104,23 @@ pub(crate) fn config_path(
     }
 }
 
+/// gpuos.toml alone: that which `given` or `$GPUOS_CONF` names, else the one beside the slurm.conf that
+/// slurmctld tells of; the defaults where Slurm does not answer.
+///
+/// # Errors
+/// A named file cannot be read, or the file has a mistake.
+pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
+    let (_, named) = config_path(machine, given, Path::new(""));
+    let dir = match named {
+        true => PathBuf::new(),
+        false => match slurm::running(machine) {
+            Ok(running) => running.directory(),
+            Err(_) => return Ok(Config::default()),
+        },
+    };
+    Ok(read_config(machine, given, &dir)?.1)
+}
+
 /// gpuos.toml. A file that nobody named may be missing: then all is at its default.
 fn read_config(
     machine: &dyn Machine,

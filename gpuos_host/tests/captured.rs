@@ -5,7 +5,7 @@
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::options::JobOptions;
-use gpuos_core::plan::{GpuShape, Planner, Wait};
+use gpuos_core::plan::{GpuShape, NodeState, Placement, Planner, Wait, quarters};
 use gpuos_host::slurm::{Allocation, Job, NodeRecord, Running};
 use gpuos_host::{JobRequest, Recorded, Site};
 
@@ -329,4 +329,37 @@ fn features_match_as_in_slurm() {
             "{expression}"
         );
     }
+}
+
+/// pair runs on n1, gang on n1 and n2 for half an hour less, excl on n3; nothing on n4.
+#[test]
+fn running_jobs_count_on_their_nodes() {
+    let machine = machine("24.11.5");
+    let site = Site::read(&machine, None).unwrap();
+    let jobs = gpuos_host::slurm::jobs(&machine).unwrap();
+    let waits = job("24.11.5", "big");
+    let mut wanted = JobRequest::of_job(&waits, &JobOptions::default(), &site).unwrap();
+    let mut by = |placement, of: fn(&NodeState) -> u32| -> Vec<u32> {
+        wanted.request.placement = placement;
+        wanted.state(&site, &jobs).iter().map(of).collect()
+    };
+    let near = |state: &NodeState| u32::from(state.affinity);
+    let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+    assert_eq!(
+        by(Placement::Affinity(names(&["gang"])), near),
+        [1, 1, 0, 0]
+    );
+    assert_eq!(
+        by(Placement::AntiAffinity(names(&["pair", "2", "excl"])), near),
+        [2, 1, 1, 0]
+    );
+    assert_eq!(
+        by(Placement::Affinity(names(&["big", "nobody"])), near),
+        [0; 4]
+    );
+    assert_eq!(by(Placement::Pack, |state| state.until), [0; 4]);
+    let ends = by(Placement::Backfill, |state| state.until);
+    let (half_hour, last) = (quarters(1800), ends[0]);
+    assert_eq!(ends[1], last - half_hour);
+    assert!(ends[2] < ends[1] && ends[2] > 0 && ends[3] == 0, "{ends:?}");
 }

@@ -71,6 +71,9 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    // Before its node list, which is looked for beside it.
+    let trace = &args.trace;
+    std::fs::File::open(trace).with_context(|| format!("cannot read {}", trace.display()))?;
     let nodes_file = args.nodes.clone().unwrap_or_else(|| beside(&args.trace));
     let nodes = read(&nodes_file, trace::nodes)?;
     let mut jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;

@@ -148,11 +148,11 @@ fn sim_tells_what_is_wrong_with_its_input() {
     assert!(site.run(&["sim", &jobs]).err.contains("line 2: not UTF-8"));
     fs::write(&jobs, b"\x1f\x8bnothing").unwrap();
     assert!(site.run(&["sim", &jobs]).err.contains("cannot unpack"));
-    assert!(
-        site.run(&["sim", &site.path("none.csv")])
-            .err
-            .contains("cannot read")
-    );
+    for missing in ["none.csv", "nowhere/none.csv"] {
+        let answer = site.run(&["sim", &site.path(missing)]);
+        let words = format!("cannot read {}", site.path(missing));
+        assert!(answer.err.contains(&words), "{}", answer.err);
+    }
     site.file("jobs.csv", JOBS);
     site.edit("openb_node_list_gpu_node.csv", "n3,", "n1,");
     let answer = site.run(&["sim", &jobs]);

@@ -63,6 +63,42 @@ fn topo_shows_the_fabric_and_the_links() {
 }
 
 #[test]
+fn a_node_type_of_a_named_file_needs_no_slurm() {
+    let site = Site::new("24.11.5");
+    site.file(
+        "own.toml",
+        "[[node-type]]\nname = \"mine\"\nbase = \"pairs-8\"\n",
+    );
+    let own = site.path("own.toml");
+    let run = |variable: Option<&str>, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuos"));
+        command
+            .args(["topo", "--type", "mine"])
+            .args(args)
+            .env_clear();
+        command.envs(variable.map(|file| ("GPUOS_CONF", file)));
+        let answer = command.output().unwrap();
+        (
+            answer.status.success(),
+            String::from_utf8(answer.stderr).unwrap(),
+        )
+    };
+    assert_eq!(run(Some(&own), &[]), (true, String::new()));
+    assert_eq!(run(None, &["--config", &own]), (true, String::new()));
+    assert!(run(None, &[]).1.contains("no node type mine"));
+    assert!(
+        run(Some("/none.toml"), &[])
+            .1
+            .contains("cannot read /none.toml")
+    );
+    // A mistake in the file beside slurm.conf is told, not passed over.
+    site.file("gpuos.toml", "[slurm\n");
+    let broken = site.run(&["topo", "--type", "dgx-h100"]);
+    assert_eq!(broken.code, 1);
+    assert!(broken.err.contains("gpuos.toml:1:"), "{}", broken.err);
+}
+
+#[test]
 fn a_node_type_needs_no_slurm() {
     let answer = Command::new(env!("CARGO_BIN_EXE_gpuos"))
         .args(["topo", "--type", "pairs-8"])

@@ -86,7 +86,8 @@ pub fn solve(
             let mut other = set.clone();
             other.pop();
             other.push(last + 1);
-            heap.push(Reverse((cost - choices[last].cost + next, other)));
+            let rest = cost - choices[last].cost;
+            heap.push(Reverse((rest.saturating_add(next), other)));
         }
         kinds.fill(None);
         let mut twice = false;

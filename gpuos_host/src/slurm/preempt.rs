@@ -116,12 +116,18 @@ pub(crate) fn seconds(text: &str) -> Option<u64> {
         .split(':')
         .map(|part| part.parse().ok())
         .collect::<Option<_>>()?;
-    let clock = match parts[..] {
-        [hours, minutes, seconds] => hours * 3600 + minutes * 60 + seconds,
-        [minutes, seconds] => minutes * 60 + seconds,
+    let (hours, minutes, seconds) = match parts[..] {
+        [hours, minutes, seconds] => (hours, minutes, seconds),
+        [minutes, seconds] => (0, minutes, seconds),
         _ => return None,
     };
-    Some(days.parse::<u64>().ok()? * 86_400 + clock)
+    let hours = days
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(24)?
+        .checked_add(hours)?;
+    let minutes = hours.checked_mul(60)?.checked_add(minutes)?;
+    minutes.checked_mul(60)?.checked_add(seconds)
 }
 
 #[cfg(test)]
@@ -165,6 +171,23 @@ mod tests {
         assert!(!low.may(&job("low", 60)) && !low.may(&job("high", 60)));
         let exempt = rules("preempt/partition_prio", "1-00:01:00", &["high"]);
         assert!(!exempt.may(&job("low", 86_459)) && exempt.may(&job("low", 86_460)));
+    }
+
+    #[test]
+    fn lengths_of_time_are_read_and_too_long_ones_are_none() {
+        assert_eq!(seconds("00:10"), Some(10));
+        assert_eq!(seconds("01:02:03"), Some(3723));
+        assert_eq!(seconds("2-00:00:01"), Some(172_801));
+        for bad in [
+            "",
+            "10",
+            "UNLIMITED",
+            "1-1",
+            "18446744073709551615-00:00:01",
+            "18446744073709551615:00",
+        ] {
+            assert_eq!(seconds(bad), None, "{bad}");
+        }
     }
 
     #[test]
