@@ -73,19 +73,37 @@ impl NodeLines {
         self.dynamic
     }
 
-    /// Facts about one node.
-    pub fn facts(&self, name: &str) -> Option<NodeFacts> {
-        let node = self
-            .nodes
-            .iter()
-            .rev()
-            .find(|line| line.names.iter().any(|n| n == name))?;
-        let gres = self.gres.iter().filter(|line| {
-            line.names
-                .as_ref()
-                .is_none_or(|names| names.iter().any(|n| n == name))
-        });
-        Some(node.facts(name, gres))
+    /// Facts about some nodes, in their order; `None` for those that no line names. Each line is read once.
+    pub fn facts(&self, names: &[String]) -> Vec<Option<NodeFacts>> {
+        let mut known: HashMap<&str, (Option<&NodeLine>, Vec<&GresLine>)> = HashMap::new();
+        for name in names {
+            known.entry(name).or_default();
+        }
+        for line in &self.nodes {
+            for name in &line.names {
+                // Of several lines the last one counts.
+                if let Some((node, _)) = known.get_mut(name.as_str()) {
+                    *node = Some(line);
+                }
+            }
+        }
+        for line in &self.gres {
+            match &line.names {
+                Some(names) => {
+                    for name in names {
+                        if let Some((_, gres)) = known.get_mut(name.as_str()) {
+                            gres.push(line);
+                        }
+                    }
+                }
+                None => known.values_mut().for_each(|(_, gres)| gres.push(line)),
+            }
+        }
+        let facts = |name: &String| {
+            let (node, gres) = known.get(name.as_str())?;
+            Some((*node)?.facts(name, gres.iter().copied()))
+        };
+        names.iter().map(facts).collect()
     }
 
     /// Facts about all nodes, in the order of slurm.conf.
@@ -337,7 +355,11 @@ mod tests {
     #[test]
     fn nodes_and_their_gpus_are_found() {
         let lines = NodeLines::read(&files).unwrap();
-        let n1 = lines.facts("n1").unwrap();
+        let names = ["n2", "n3", "n1", "m1", "c1", "n1"].map(String::from);
+        let [n2, n3, n1, m1, c1, again] = lines.facts(&names).try_into().unwrap();
+        assert_eq!(n3, None);
+        assert_eq!(again, n1);
+        let [n1, n2, m1, c1] = [n1, n2, m1, c1].map(Option::unwrap);
         assert_eq!(
             (
                 n1.gpus,
@@ -350,27 +372,24 @@ mod tests {
         let rows = [-1, 4, 0, 0, 4, -1, 0, 0, 0, 0, -1, 4, 0, 0, 4, -1];
         assert_eq!(n1.links.as_deref(), Some(&rows[..]));
         assert_eq!(n1.gpu_sockets.as_deref(), Some(&[0, 0, 1, 1][..]));
-        let n2 = lines.facts("n2").unwrap();
         assert_eq!(n2.links, None);
         assert_eq!(n2.gpu_sockets.as_deref(), Some(&[0, 0, 0, 1][..]));
-        let m1 = lines.facts("m1").unwrap();
         assert_eq!((m1.gpus, m1.gres_type.as_str()), (3, ""));
-        assert_eq!(lines.facts("c1").unwrap().gpus, 0);
-        assert_eq!(lines.facts("n3"), None);
+        assert_eq!(c1.gpus, 0);
         assert!(!lines.dynamic());
     }
 
     #[test]
-    fn all_nodes_agree_with_single_ones() {
+    fn all_nodes_agree_with_those_asked_for() {
         let lines = NodeLines::read(&files).unwrap();
         let all = lines.all();
         assert_eq!(
             all.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(),
             ["n1", "n2", "c1", "m1"]
         );
-        for facts in all {
-            assert_eq!(lines.facts(&facts.name), Some(facts));
-        }
+        let names: Vec<String> = all.iter().map(|facts| facts.name.clone()).collect();
+        let asked: Option<Vec<_>> = lines.facts(&names).into_iter().collect();
+        assert_eq!(asked, Some(all));
     }
 
     #[test]

@@ -78,11 +78,6 @@ impl Site {
         (found, missing)
     }
 
-    /// A node by name.
-    pub fn node(&self, name: &str) -> Option<&NodeRecord> {
-        self.nodes.iter().find(|node| node.name == name)
-    }
-
     /// Whether slurmctld allocates memory (`SelectTypeParameters` with `MEMORY`).
     pub fn memory_counts(&self) -> bool {
         self.running

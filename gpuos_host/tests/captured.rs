@@ -302,7 +302,7 @@ fn options_are_found_in_command_lines_and_scripts() {
     let options = gpuos_host::options_in_words(words.split(' '));
     let wish = options.topology.unwrap();
     assert_eq!((wish.level.as_str(), wish.required), ("leaf", true));
-    assert_eq!(options.placement, Some(gpuos_core::plan::Placement::Pack));
+    assert_eq!(options.placement, Some(Placement::Pack));
     let script =
         "#!/bin/sh\n#SBATCH -N2 --gpuos-topology=node # near\n\nsrun x\n#SBATCH --gpuos=off\n";
     let options = gpuos_host::options_in_script(script);

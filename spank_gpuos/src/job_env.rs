@@ -68,12 +68,8 @@ pub fn describe(site: &Site, step: &Step) -> Result<Described, String> {
         .ok_or("this node is not in the step's node list")?;
     let job_nodes = expand(&step.job_nodes).map_err(|e| e.to_string())?;
     let mut facts = Vec::with_capacity(job_nodes.len());
-    for node in &job_nodes {
-        facts.push(
-            site.nodes
-                .facts(node)
-                .ok_or_else(|| format!("node {node} is not in slurm.conf"))?,
-        );
+    for (node, known) in job_nodes.iter().zip(site.nodes.facts(&job_nodes)) {
+        facts.push(known.ok_or_else(|| format!("node {node} is not in slurm.conf"))?);
     }
     let own = job_nodes
         .iter()
@@ -124,23 +120,10 @@ fn links_text(node_type: &NodeType, set: GpuSet) -> String {
     let mut pairs = Vec::new();
     for a in set.iter() {
         for b in set.iter().filter(|b| *b > a) {
-            pairs.push(format!("{a}-{b}:{}", link_name(node_type.link(a, b))));
+            pairs.push(format!("{a}-{b}:{}", node_type.link(a, b)));
         }
     }
     pairs.join(",")
-}
-
-/// The name of a link in `nvidia-smi topo -m`.
-fn link_name(link: Link) -> String {
-    match link {
-        Link::Same => "X".into(),
-        Link::Nv(links) => format!("NV{links}"),
-        Link::Pix => "PIX".into(),
-        Link::Pxb => "PXB".into(),
-        Link::Phb => "PHB".into(),
-        Link::Node => "NODE".into(),
-        Link::Sys => "SYS".into(),
-    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub fn text(site: &Site, step: &Step) -> Result<String, String> {
     let per_node = step.gpus.len() as u32;
     let gpus = u64::from(per_node) * names.len() as u64;
     shape.check(gpus, Some(per_node))?;
-    let facts: Option<Vec<_>> = names.iter().map(|name| site.nodes.facts(name)).collect();
+    let facts: Option<Vec<_>> = site.nodes.facts(&names).into_iter().collect();
     let facts = facts.ok_or("a node of the step is not in slurm.conf")?;
     let cluster = site.cluster(&facts)?;
     let net = site.config.net(&cluster).map_err(|e| e.to_string())?;

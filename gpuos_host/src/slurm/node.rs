@@ -36,7 +36,7 @@ pub struct NodeRecord {
     pub partitions: Vec<String>,
     /// Slurm's release on the node, empty when slurmd never registered.
     pub release: String,
-    /// Free text that gpuosd and administrators keep on the node.
+    /// Free text that administrators keep on the node.
     pub extra: String,
 }
 
