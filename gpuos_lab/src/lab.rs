@@ -426,9 +426,24 @@ impl Lab {
         self.wait_ready(Duration::from_secs(60))
     }
 
-    /// `scontrol reconfigure`.
+    /// `scontrol reconfigure`. From 23.11 on slurmctld starts anew by it, a moment after the command has ended.
     pub fn reconfigure(&self) -> Result<(), LabError> {
-        self.run("scontrol", &["reconfigure"]).map(drop)
+        let from = self.slurmctld_log().len();
+        self.run("scontrol", &["reconfigure"])?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let starts = self.version() >= "23.11";
+        // Else whoever asks next may hear of the nodes from the old one.
+        while starts && Instant::now() < deadline {
+            let log = self.slurmctld_log();
+            if log
+                .get(from..)
+                .is_some_and(|new| new.contains(" started on cluster "))
+            {
+                break;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        Ok(())
     }
 
     /// Text of slurm.conf.
