@@ -18,7 +18,7 @@ use crate::lab::Lab;
 use crate::store::Record;
 
 /// What to install for it.
-const PACKAGES: &str = "a lab with accounting needs slurmdbd and MariaDB; on Debian: apt-get install slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core";
+const PACKAGES: &str = "a lab with accounting needs slurmdbd and MariaDB, which the folders of Debian suites lack; with the Slurm of a Debian machine: apt-get install slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core";
 
 /// A database that is empty but for accounts: small files and little memory.
 const SMALL: [&str; 2] = ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M"];
