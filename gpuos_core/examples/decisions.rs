@@ -14,7 +14,7 @@ use load::{Fill, Random};
 
 /// Name, number of nodes, how full they are, and the name of the request. Where the name ends in `-mix`
 /// a mix of jobs was learned.
-const DECISIONS: [(&str, u32, Fill, &str); 11] = [
+const DECISIONS: [(&str, u32, Fill, &str); 15] = [
     ("one-gpu-4-nodes", 4, Fill::Fragmented, "1 GPU"),
     ("one-gpu-idle", 1250, Fill::Percent(0), "1 GPU"),
     ("one-gpu-full", 1250, Fill::Percent(90), "1 GPU"),
@@ -33,6 +33,25 @@ const DECISIONS: [(&str, u32, Fill, &str); 11] = [
         1250,
         Fill::Percent(99),
         "512 GPUs, 64 x 8",
+    ),
+    ("one-gpu-full-12500", 12_500, Fill::Percent(90), "1 GPU"),
+    (
+        "gang-8-full-12500",
+        12_500,
+        Fill::Percent(90),
+        "8 GPUs, 2 x 4",
+    ),
+    (
+        "gang-512-waits-12500",
+        12_500,
+        Fill::Percent(99),
+        "512 GPUs, 64 x 8",
+    ),
+    (
+        "total-512-full-12500",
+        12_500,
+        Fill::Percent(99),
+        "512 GPUs in all",
     ),
     ("one-gpu-full-mix", 1250, Fill::Percent(90), "1 GPU"),
     ("one-gpu-fragmented-mix", 1250, Fill::Fragmented, "1 GPU"),
@@ -77,7 +96,11 @@ fn main() {
         if wanted != name {
             continue;
         }
-        let cluster = load::levels(load::support::pairs(), nodes, 2);
+        let cluster = load::levels(
+            load::support::pairs(),
+            nodes,
+            if nodes > 10_000 { 3 } else { 2 },
+        );
         let mut planner = load::planner(cluster, fill, &mut Random(42));
         if name.ends_with("-mix") {
             load::learn(&mut planner);

@@ -69,7 +69,7 @@ pub struct Scratch {
     /// Nodes in `picked`; nodes to avoid, and whether there are any.
     pub taken: Vec<u64>,
     avoid: Vec<u64>,
-    avoiding: bool,
+    pub avoiding: bool,
     /// Nodes of the domain at hand that are in question, and those of them with their ranks.
     pub work: Vec<u64>,
     pub listed: Vec<super::select::Listed>,
@@ -112,6 +112,32 @@ impl Scratch {
     }
 }
 
+/// What the nodes chosen in a domain come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sums {
+    pub nodes: u32,
+    /// The ring of the worst one.
+    pub ring: u32,
+    /// Domains of the narrowest level that they are in.
+    pub spanned: u32,
+    pub distance: u32,
+    /// Usability lost.
+    pub lost: u32,
+    /// The most that a node costs, where that counts first.
+    pub cost: u32,
+    /// The two bytes of the penalties, each summed up.
+    pub rules: u32,
+    pub costs: u32,
+}
+
+impl Sums {
+    /// Adds nodes with that ring that lose so much.
+    pub fn add(&mut self, ring: u32, lost: u32) {
+        self.ring = self.ring.min(ring);
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
 /// What a domain has, counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
@@ -122,6 +148,17 @@ pub struct Count {
     pub held: u32,
     /// By units: how many nodes that need not be part have room for exactly so many.
     pub by_room: [u32; MAX_GPUS + 1],
+}
+
+impl Default for Count {
+    fn default() -> Count {
+        Count {
+            nodes: 0,
+            room: 0,
+            held: 0,
+            by_room: [0; MAX_GPUS + 1],
+        }
+    }
 }
 
 impl Planner {
@@ -240,6 +277,8 @@ impl Planner {
     fn find_domains(&mut self, job: &Job, level: usize) {
         self.gang.offers.clear();
         self.gang.around = None;
+        // What was chosen last may be of another decision: not every domain is chosen in here.
+        self.gang.last = None;
         for at in 0..self.fabric.spans(level).len() as u32 {
             let span = self.fabric.spans(level)[at as usize];
             let covered = || bits::meet(&self.gang.covered, &self.room.fit, span.start, span.end);
@@ -247,8 +286,11 @@ impl Planner {
                 continue;
             }
             if let Some(left) = self.left_over(job, &span) {
-                self.select(job, level, at);
-                let key = self.key(job, level, &span, left);
+                let sums = self.sums_of_leaf(job, level, &span).unwrap_or_else(|| {
+                    self.select(job, level, at);
+                    self.sums(job)
+                });
+                let key = self.key(job, level, &span, left, &sums);
                 let offer = Offer {
                     key,
                     span: at,
@@ -279,12 +321,7 @@ impl Planner {
 
     /// Counts what a domain has; `None` when a node that must be part offers nothing there.
     pub(super) fn count(&self, job: &Job, span: &Span) -> Option<Count> {
-        let mut count = Count {
-            nodes: 0,
-            room: 0,
-            held: 0,
-            by_room: [0; MAX_GPUS + 1],
-        };
+        let mut count = Count::default();
         for units in 1..=self.room.most {
             let nodes = bits::count(self.room.exactly(units), span.start, span.end);
             count.by_room[units as usize] = nodes;
@@ -319,31 +356,37 @@ impl Planner {
         Some(count.room - units)
     }
 
-    /// Ranks the domain by what is in `picked`.
-    fn key(&mut self, job: &Job, level: usize, span: &Span, left: u32) -> Key {
-        if job.rule == Rule::FirstFit {
-            return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
-        }
+    /// What the nodes in `picked` come to.
+    fn sums(&mut self, job: &Job) -> Sums {
         let scratch = &mut self.gang;
         scratch.stamp = scratch.stamp.wrapping_add(1);
-        let nodes = scratch.picked.len() as u32;
-        let (mut ring, mut spanned) = (u32::MAX, 0u32);
-        let (mut distance, mut lost) = (0u32, 0u32);
-        let (mut cost, mut rules, mut costs) = (0, 0, 0);
+        let mut sums = Sums {
+            nodes: scratch.picked.len() as u32,
+            ring: u32::MAX,
+            ..Sums::default()
+        };
         for entry in &scratch.picked {
-            distance = distance.saturating_add(entry.distance);
-            rules += entry.penalty >> 8;
-            costs += entry.penalty & 0xff;
-            cost = cost.max(job.cost(entry.penalty as u16));
-            lost = lost.saturating_add(entry.lost);
-            ring = ring.min(entry.ring);
+            sums.distance = sums.distance.saturating_add(entry.distance);
+            sums.rules += entry.penalty >> 8;
+            sums.costs += entry.penalty & 0xff;
+            sums.cost = sums.cost.max(job.cost(entry.penalty as u16));
+            sums.add(entry.ring, entry.lost);
             let cell = self.fabric.cell(entry.at);
             let stray = self.fabric.spans(0)[cell].domain == NO_DOMAIN;
             if stray || scratch.seen[cell] != scratch.stamp {
                 scratch.seen[cell] = scratch.stamp;
-                spanned += 1;
+                sums.spanned += 1;
             }
         }
+        sums
+    }
+
+    /// Ranks the domain by the nodes that are chosen in it.
+    fn key(&mut self, job: &Job, level: usize, span: &Span, left: u32, sums: &Sums) -> Key {
+        if job.rule == Rule::FirstFit {
+            return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
+        }
+        let lost = sums.lost;
         let outer = self.around(level, span);
         let [first, second, outer] = match job.rule {
             Rule::Pack => [left, lost, outer],
@@ -352,17 +395,17 @@ impl Planner {
         };
         [
             // Mean, so that more nodes do not count as farther away.
-            distance / nodes.max(1),
+            sums.distance / sums.nodes.max(1),
             if job.units.is_some() {
-                nodes
+                sums.nodes
             } else {
-                u32::MAX - nodes
+                u32::MAX - sums.nodes
             },
-            cost,
-            u32::MAX - ring,
-            spanned,
+            sums.cost,
+            u32::MAX - sums.ring,
+            sums.spanned,
             // In one number, so that no sum of costs outweighs a rule.
-            rules.min(0xffff) << 16 | costs.min(0xffff),
+            sums.rules.min(0xffff) << 16 | sums.costs.min(0xffff),
             first,
             second,
             outer,

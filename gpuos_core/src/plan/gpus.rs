@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 
 use super::large;
-use super::links::{nvlinked, pair_units};
+use super::links::{self, nvlinked, pair_units};
 use crate::gpuset::GpuSet;
 use crate::model::NodeType;
 
@@ -134,7 +134,7 @@ impl GpuTable {
             islands: Vec::new(),
             rates: large::Rates::default(),
         };
-        table.islands = islands(&table);
+        table.islands = links::islands(&table.nvlink, table.all);
         let links = || (0..gpus * gpus).filter(|at| at / gpus != at % gpus);
         table.uniform = links().all(|at| {
             let (a, b) = (at / gpus, at % gpus);
@@ -309,6 +309,18 @@ impl GpuTable {
 
     /// The best `count` GPUs of `free`; with `linked`, among sets with NVLink between all pairs.
     pub fn best(&mut self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<Pick> {
+        let set = self.best_set(free, count, linked, worth)?;
+        Some(self.figures(free.and(self.all), set, worth))
+    }
+
+    /// The GPUs that [`GpuTable::best`] takes.
+    pub fn best_set(
+        &mut self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        worth: Worth,
+    ) -> Option<GpuSet> {
         let free = free.and(self.all);
         if count == 0 || count > free.len() {
             return None;
@@ -321,29 +333,42 @@ impl GpuTable {
         let answers = &self.answers[self.figure(worth)];
         if linked && answers.linked.is_empty() {
             // Either every set is linked, or none is.
-            return self
-                .linked(free)
-                .then(|| self.best(free, count, false, worth))?;
+            return match self.linked(free) {
+                true => self.best_set(free, count, false, worth),
+                false => None,
+            };
         }
         let known = if linked {
             &answers.linked
         } else {
             &answers.best
         }[slot];
-        let set = if known != 0 {
-            GpuSet(u64::from(known))
+        if known != 0 {
+            return Some(GpuSet(u64::from(known)));
+        }
+        self.find_set(free, count, linked, worth)
+    }
+
+    /// Looks for the best set for the first time, and keeps it.
+    #[cold]
+    #[inline(never)]
+    fn find_set(
+        &mut self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        worth: Worth,
+    ) -> Option<GpuSet> {
+        let set = self.search(free, count, linked, worth)?;
+        let figure = self.figure(worth);
+        let slot = free.0 as usize * (self.gpus + 1) + count;
+        let answers = &mut self.answers[figure];
+        if linked {
+            answers.linked[slot] = set.0 as u16;
         } else {
-            let set = self.search(free, count, linked, worth)?;
-            let figure = self.figure(worth);
-            let answers = &mut self.answers[figure];
-            if linked {
-                answers.linked[slot] = set.0 as u16;
-            } else {
-                answers.best[slot] = set.0 as u16;
-            }
-            set
-        };
-        Some(self.figures(free, set, worth))
+            answers.best[slot] = set.0 as u16;
+        }
+        Some(set)
     }
 
     fn search(&self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<GpuSet> {
@@ -545,38 +570,4 @@ pub fn worth(size: usize, ring: u32, best: u32) -> u32 {
     (full * u64::from(ring))
         .checked_div(u64::from(best))
         .unwrap_or(full) as u32
-}
-
-/// The largest sets with NVLink between all pairs, at most 64 of them, ascending. A GPU without
-/// NVLink is in none.
-fn islands(table: &GpuTable) -> Vec<GpuSet> {
-    fn grow(near: &[u64], set: u64, mut open: u64, mut done: u64, found: &mut Vec<GpuSet>) {
-        if open == 0 && done == 0 && set.count_ones() > 1 {
-            found.push(GpuSet(set));
-        }
-        // Members linked to all that is open are tried together with it: skip its neighbours.
-        let pivot = (open | done).trailing_zeros() as usize;
-        let mut tries = if open | done == 0 {
-            0
-        } else {
-            open & !near[pivot]
-        };
-        while tries != 0 && found.len() < 64 {
-            let gpu = tries.trailing_zeros() as usize;
-            tries &= tries - 1;
-            grow(
-                near,
-                set | 1 << gpu,
-                open & near[gpu],
-                done & near[gpu],
-                found,
-            );
-            open &= !(1 << gpu);
-            done |= 1 << gpu;
-        }
-    }
-    let mut found = Vec::new();
-    grow(&table.nvlink, 0, table.all.0, 0, &mut found);
-    found.sort_unstable();
-    found
 }

@@ -51,6 +51,8 @@ pub struct Index {
     free: Vec<GpuSet>,
     /// By number of GPUs: the nodes that have at least so many free.
     least: Vec<u64>,
+    /// How many these are.
+    counts: Vec<u32>,
     /// The nodes of which all GPUs in service are free.
     whole: Vec<u64>,
 }
@@ -71,6 +73,7 @@ impl Index {
             slot: vec![NO_PATTERN; positions],
             free: vec![GpuSet::EMPTY; positions],
             least: vec![0; (gpus + 1) * words],
+            counts: vec![0; gpus + 1],
             whole: vec![0; words],
         }
     }
@@ -100,6 +103,12 @@ impl Index {
         &self.least[gpus * self.words..][..self.words]
     }
 
+    /// How many nodes have at least so many free GPUs; 0 past the most that a node has.
+    pub fn count(&self, gpus: u64) -> u32 {
+        let at = usize::try_from(gpus).unwrap_or(usize::MAX);
+        self.counts.get(at).copied().unwrap_or(0)
+    }
+
     /// The nodes of which all GPUs in service are free, and there is one.
     pub fn whole(&self) -> &[u64] {
         &self.whole
@@ -122,6 +131,8 @@ impl Index {
         self.free[at as usize] = free;
         for gpus in had.min(has) + 1..=had.max(has) {
             bits::put(&mut self.least[gpus * self.words..], at, has > had);
+            let count = &mut self.counts[gpus];
+            *count = if has > had { *count + 1 } else { *count - 1 };
         }
         bits::put(&mut self.whole, at, has > 0 && free == pattern.present);
         let old = self.slot[at as usize];

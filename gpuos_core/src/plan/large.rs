@@ -5,7 +5,7 @@
 //! and the best set is grown from each free GPU in turn. The work is bounded by the cube of the
 //! number of GPUs.
 
-use super::gpus::{GpuTable, MILLI, Pick, Worth, worth};
+use super::gpus::{GpuTable, MILLI, worth};
 use crate::gpuset::{GpuSet, MAX_GPUS};
 
 /// The different bandwidths of a node type, highest first, and who is joined at each.
@@ -123,8 +123,8 @@ pub fn usable(table: &GpuTable, free: GpuSet) -> u32 {
     sum / table.sizes.len().max(1) as u32
 }
 
-/// See [`GpuTable::best`].
-pub fn best(table: &GpuTable, free: GpuSet, count: usize, linked: bool) -> Option<Pick> {
+/// See [`GpuTable::best_set`].
+pub fn best(table: &GpuTable, free: GpuSet, count: usize, linked: bool) -> Option<GpuSet> {
     let mut best: Option<((u32, u32, u32, u32), GpuSet)> = None;
     for seed in free.iter() {
         let Some(set) = grow(table, free, seed, count, linked) else {
@@ -143,7 +143,7 @@ pub fn best(table: &GpuTable, free: GpuSet, count: usize, linked: bool) -> Optio
             best = Some((key, set));
         }
     }
-    best.map(|(_, set)| table.figures(free, set, Worth::Even))
+    best.map(|(_, set)| set)
 }
 
 /// Adds to `seed` the free GPU with the most bandwidth to the set, until it is large enough.

@@ -59,3 +59,37 @@ pub fn nic_units(node_type: &NodeType, set: GpuSet) -> u32 {
     }
     (sum * UNITS_PER_GBPS / set.len() as f32).clamp(0.0, 1_000_000.0) as u32
 }
+
+/// The largest sets with NVLink between all pairs, at most 64 of them, ascending. A GPU without
+/// NVLink is in none.
+pub fn islands(nvlink: &[u64], all: GpuSet) -> Vec<GpuSet> {
+    fn grow(near: &[u64], set: u64, mut open: u64, mut done: u64, found: &mut Vec<GpuSet>) {
+        if open == 0 && done == 0 && set.count_ones() > 1 {
+            found.push(GpuSet(set));
+        }
+        // Members linked to all that is open are tried together with it: skip its neighbours.
+        let pivot = (open | done).trailing_zeros() as usize;
+        let mut tries = if open | done == 0 {
+            0
+        } else {
+            open & !near[pivot]
+        };
+        while tries != 0 && found.len() < 64 {
+            let gpu = tries.trailing_zeros() as usize;
+            tries &= tries - 1;
+            grow(
+                near,
+                set | 1 << gpu,
+                open & near[gpu],
+                done & near[gpu],
+                found,
+            );
+            open &= !(1 << gpu);
+            done |= 1 << gpu;
+        }
+    }
+    let mut found = Vec::new();
+    grow(nvlink, 0, all.0, 0, &mut found);
+    found.sort_unstable();
+    found
+}

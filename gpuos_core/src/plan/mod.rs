@@ -21,14 +21,15 @@
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds` and `scores` for the mix
-//! of jobs, `gang` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
+//! of a node, `single` and `field` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds` and `scores` for the mix
+//! of jobs, `gang` and `leaf` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
 //! tests compare it with brute force and with a pass over all nodes.
 
 mod bits;
 mod costs;
 mod fabric;
+mod field;
 mod future;
 mod gang;
 mod gpus;
@@ -36,6 +37,7 @@ mod index;
 mod job;
 mod kinds;
 mod large;
+mod leaf;
 mod learn;
 mod links;
 mod quick;

@@ -3,10 +3,11 @@
 //! The figures of all patterns for one number of GPUs stand side by side: comparing them reads a few
 //! lines of memory, not several for each pattern.
 
-use super::gpus::{GpuTable, Worth};
+use super::gpus::{GpuTable, Pick, Worth};
 use super::index::Pattern;
 use super::job::{Job, Rule};
 use super::types::Criterion;
+use crate::gpuset::GpuSet;
 
 /// The figures of one pattern; see [`super::gpus::Pick`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +21,16 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// The figures as those of a set.
+    pub fn of(&self, set: GpuSet) -> Pick {
+        Pick {
+            set,
+            ring: self.ring,
+            total: self.total,
+            lost: self.lost,
+        }
+    }
+
     /// The rank of the nodes of the pattern in one number, lower first: what [`super::rank::key`] says of
     /// them, when they are all at the same distance.
     pub fn rank(&self, job: &Job) -> u128 {

@@ -5,6 +5,7 @@ use super::Planner;
 use super::bits;
 use super::gpus::Pick;
 use super::job::{Assume, Job};
+use super::quick::fill;
 use super::types::NodeState;
 
 /// How good a pattern is for a share of the job.
@@ -212,12 +213,26 @@ impl Planner {
         ranks.order.clear();
         ranks.rings.clear();
         let index = state.index(room.assume);
+        // Those of the empty cluster are asked for rarely.
+        let now = room.assume == Assume::Now;
+        let known = self.quick.of(gpus as usize, job.worth);
         for &slot in index.active() {
             let pattern = index.pattern(slot);
             let table = &mut self.tables[pattern.type_of as usize];
-            let pick = table.best(pattern.free, gpus as usize, false, job.worth);
-            let Some(Pick { ring, lost, .. }) = pick else {
-                continue;
+            let (ring, lost) = if now {
+                let known = &mut known[slot as usize];
+                if known.free == 0 {
+                    *known = fill(table, pattern, gpus as usize, job.worth);
+                }
+                if u32::from(known.free) < gpus {
+                    continue;
+                }
+                (known.ring, known.lost)
+            } else {
+                match table.best(pattern.free, gpus as usize, false, job.worth) {
+                    Some(Pick { ring, lost, .. }) => (ring, lost),
+                    None => continue,
+                }
             };
             let lost = match job.whole {
                 true => table.usable(pattern.free, job.worth),

@@ -1,8 +1,8 @@
 //! Nodes by what a job makes them lose, kept from one decision to the next.
 //!
 //! For each of the last few forms of request there is a bitmap of the nodes in each step of loss.
-//! A decision looks anew at the nodes that have changed since the last one of that form, and
-//! finds the best of many by the bitmaps, 64 at a time. The figures depend on the nodes' states
+//! A decision looks anew at those of the nodes in question that have changed since it looked at them
+//! last, and finds the best of many by the bitmaps, 64 at a time. The figures depend on the nodes' states
 //! alone: what is kept makes no difference to the choice.
 
 use super::bits;
@@ -12,7 +12,7 @@ use super::values::{Needs, STEPS, Values};
 
 /// Forms of request that are kept.
 const TABLES: usize = 16;
-/// So many nodes or fewer are compared one by one.
+/// The kept steps of so many nodes or fewer are compared one by one.
 const FEW: usize = 48;
 /// The step of a node without enough free GPUs.
 const NONE: u8 = u8::MAX;
@@ -42,124 +42,157 @@ impl Look<'_> {
 /// The kept steps.
 #[derive(Debug, Default)]
 pub struct Scores {
+    /// What each table is for.
+    forms: Vec<Option<Needs>>,
     tables: Vec<Table>,
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Table {
-    needs: Option<Needs>,
     /// How many changes of nodes it has seen, and when it was last used.
     version: u64,
     used: u64,
-    /// By position.
+    /// By position: the step, but for those that nobody has looked at since they changed.
     step: Vec<u8>,
-    /// By step: its nodes, and how many they are.
+    unknown: Vec<u64>,
+    /// By step: its nodes, how many they are, and a bit where there are any.
     nodes: Vec<u64>,
     count: [u32; STEPS],
+    steps: u128,
 }
 
 impl Scores {
     /// Forgets all, and makes room for so many positions. Allocates the first time.
     pub fn reset(&mut self, positions: usize) {
+        let words = bits::words_for(positions);
         let table = || Table {
-            needs: None,
             version: 0,
             used: 0,
             step: vec![NONE; positions],
-            nodes: vec![0; STEPS * bits::words_for(positions)],
+            unknown: vec![u64::MAX; words],
+            nodes: vec![0; STEPS * words],
             count: [0; STEPS],
+            steps: 0,
         };
         if self.tables.is_empty() {
             self.tables = (0..TABLES).map(|_| table()).collect();
+            self.forms = vec![None; TABLES];
         }
-        self.tables.iter_mut().for_each(|table| table.needs = None);
+        self.forms.fill(None);
     }
 
     /// Leaves only the nodes of the set that lose least; says whether any were taken out.
     pub fn narrow(&mut self, look: &Look, needs: &Needs, set: &mut [u64]) -> bool {
-        let nodes = bits::count_all(set);
-        if nodes as usize <= FEW {
-            return narrow_few(look, needs, set);
-        }
         self.clock += 1;
-        let known = self.tables.iter().position(|t| t.needs == Some(*needs));
+        let known = self.forms.iter().position(|&form| form == Some(*needs));
         let oldest = || (0..self.tables.len()).min_by_key(|&t| self.tables[t].used);
-        let Some(table) = known.or_else(oldest) else {
+        let Some(at) = known.or_else(oldest) else {
             return false;
         };
-        let table = &mut self.tables[table];
+        let table = &mut self.tables[at];
         table.used = self.clock;
-        table.refresh(look, needs);
-        table.narrow(set);
-        bits::count_all(set) < nodes
+        if known.is_none() {
+            self.forms[at] = Some(*needs);
+            table.forget_all();
+        }
+        table.refresh(look, needs, set);
+        table.narrow(set)
     }
 }
 
 impl Table {
-    fn refresh(&mut self, look: &Look, needs: &Needs) {
+    /// Looks at those nodes of the set that have changed since they were looked at last.
+    fn refresh(&mut self, look: &Look, needs: &Needs, set: &[u64]) {
         let changed = look.state.changed_since(self.version);
-        let changed = changed.filter(|all| self.needs.is_some() && all.len() < self.step.len() / 2);
-        match changed {
-            Some(changed) => {
-                for &at in changed {
-                    self.put(at, look.step(needs, at));
-                }
-            }
-            None => {
-                self.needs = Some(*needs);
-                self.nodes.fill(0);
-                self.count.fill(0);
-                self.step.fill(NONE);
-                for at in 0..self.step.len() as u32 {
-                    self.put(at, look.step(needs, at));
-                }
-            }
+        match changed.filter(|all| all.len() < self.step.len() / 2) {
+            Some(changed) => changed.iter().for_each(|&at| self.forget(at)),
+            None => self.forget_all(),
         }
         self.version = look.state.version();
+        for (word, &nodes) in set.iter().enumerate() {
+            let unknown = self.unknown[word] & nodes;
+            if unknown != 0 {
+                self.unknown[word] &= !unknown;
+                bits::each(word, unknown).for_each(|at| self.put(at, look.step(needs, at)));
+            }
+        }
     }
 
-    fn put(&mut self, at: u32, step: u8) {
-        let words = bits::words_for(self.step.len());
-        let old = std::mem::replace(&mut self.step[at as usize], step);
-        if old == step {
+    fn forget_all(&mut self) {
+        self.unknown.fill(u64::MAX);
+        let words = self.unknown.len();
+        while self.steps != 0 {
+            let step = self.steps.trailing_zeros() as usize;
+            self.nodes[step * words..][..words].fill(0);
+            self.count[step] = 0;
+            self.steps &= self.steps - 1;
+        }
+    }
+
+    fn forget(&mut self, at: u32) {
+        let step = usize::from(self.step[at as usize]);
+        if bits::has(&self.unknown, at) {
             return;
         }
-        for (step, member) in [(old, false), (step, true)] {
-            let step = usize::from(step);
-            if let Some(count) = self.count.get_mut(step) {
-                *count = if member { *count + 1 } else { *count - 1 };
-                bits::put(&mut self.nodes[step * words..][..words], at, member);
+        bits::put(&mut self.unknown, at, true);
+        if step < STEPS {
+            bits::put(&mut self.nodes[step * self.unknown.len()..], at, false);
+            self.count[step] -= 1;
+            if self.count[step] == 0 {
+                self.steps &= !(1 << step);
             }
         }
     }
 
-    fn narrow(&self, set: &mut [u64]) {
+    /// The step of a node of which it was not known.
+    fn put(&mut self, at: u32, step: u8) {
+        self.step[at as usize] = step;
+        let step = usize::from(step);
+        if step < STEPS {
+            bits::put(&mut self.nodes[step * self.unknown.len()..], at, true);
+            self.count[step] += 1;
+            self.steps |= 1 << step;
+        }
+    }
+
+    /// Leaves the nodes of the lowest step; their steps are known.
+    fn narrow(&self, set: &mut [u64]) -> bool {
+        if bits::count_all(set) as usize <= FEW {
+            return self.narrow_few(set);
+        }
         let words = set.len();
-        let steps = (0..STEPS).filter(|&step| self.count[step] > 0);
-        for nodes in steps.map(|step| &self.nodes[step * words..][..words]) {
+        let mut steps = self.steps;
+        while steps != 0 {
+            let step = steps.trailing_zeros() as usize;
+            let nodes = &self.nodes[step * words..][..words];
             if set.iter().zip(nodes).any(|(set, nodes)| set & nodes != 0) {
-                set.iter_mut().zip(nodes).for_each(|(set, n)| *set &= n);
-                return;
+                let mut narrowed = false;
+                for (set, nodes) in set.iter_mut().zip(nodes) {
+                    narrowed |= *set & !nodes != 0;
+                    *set &= nodes;
+                }
+                return narrowed;
+            }
+            steps &= steps - 1;
+        }
+        false
+    }
+
+    fn narrow_few(&self, set: &mut [u64]) -> bool {
+        let step = |at: u32| self.step[at as usize];
+        let all = set.iter().enumerate();
+        let steps = all
+            .flat_map(|(word, &nodes)| bits::each(word, nodes))
+            .map(step);
+        let best = steps.min().unwrap_or(NONE);
+        let mut narrowed = false;
+        for (word, nodes) in set.iter_mut().enumerate() {
+            for at in bits::each(word, *nodes).filter(|&at| step(at) != best) {
+                *nodes &= !(1 << (at % 64));
+                narrowed = true;
             }
         }
+        narrowed
     }
-}
-
-fn narrow_few(look: &Look, needs: &Needs, set: &mut [u64]) -> bool {
-    let mut list = [(NONE, 0u32); FEW];
-    let mut len = 0;
-    for (word, &nodes) in set.iter().enumerate() {
-        for at in bits::each(word, nodes) {
-            list[len] = (look.step(needs, at), at);
-            len += 1;
-        }
-    }
-    let best = list[..len].iter().map(|&(step, _)| step).min();
-    let mut narrowed = false;
-    for &(_, at) in list[..len].iter().filter(|(step, _)| Some(*step) != best) {
-        bits::put(set, at, false);
-        narrowed = true;
-    }
-    narrowed
 }

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use super::fabric::FabricIndex;
 use super::gpus::MILLI;
 use super::index::Pattern;
-use super::job::{Assume, Job, Rule};
+use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
 use super::quick::{self, fill};
 use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick, wished};
@@ -51,7 +51,7 @@ struct Soonest {
 #[derive(Debug)]
 pub struct Scratch {
     /// Nodes with room for the whole job, and those of them that are best so far.
-    field: Vec<u64>,
+    pub field: Vec<u64>,
     tied: Vec<u64>,
     ranked: Vec<Ranked>,
     /// Patterns with the best rank.
@@ -159,130 +159,6 @@ impl Planner {
             self.best_of_patterns(job, count, linked, few)
         };
         best.is_some_and(|(at, decided)| self.settle_one(job, count, linked, at, (found, decided)))
-    }
-
-    /// Whether a job could run on one node under the assumption of [`Planner::offers`].
-    pub(super) fn fits_one(&mut self, job: &Job, linked: Linked) -> bool {
-        self.field(job) && self.found(job, job.gpus_on_one() as usize, linked) > 0
-    }
-
-    /// Collects the nodes with room for the whole job as things are; returns how many they are.
-    fn field_now(&mut self, job: &Job) -> u32 {
-        let (state, field) = (&self.state, self.single.field.as_mut_slice());
-        self.room.assume = Assume::Now;
-        self.room.offered = 0;
-        let all = job.gpus_on_one();
-        if job.unit as usize > self.room.gpus() {
-            return 0;
-        }
-        let (candidates, part) = (state.candidates(), state.now.least(job.unit as usize));
-        let whole = job.whole.then(|| state.now.whole());
-        let needy = job.cpus_per_node > 0 || job.cpus_per_gpu > 0 || job.memory_mib > 0;
-        if all == u64::from(job.unit) && whole.is_none() && !needy {
-            let mut found = 0;
-            for ((field, part), candidates) in field.iter_mut().zip(part).zip(candidates) {
-                *field = part & candidates;
-                found += field.count_ones();
-            }
-            self.room.offered = found;
-        } else {
-            self.room.offered = self.field_of_needy(job);
-        }
-        if !job.required.is_empty() {
-            self.only_required(job);
-        }
-        match job.required.is_empty() && all == u64::from(job.unit) {
-            true => self.room.offered,
-            false => bits::count_all(&self.single.field),
-        }
-    }
-
-    /// The same for a job that wants more than free GPUs for one of its units; returns how many nodes
-    /// have room for one.
-    #[inline(never)]
-    fn field_of_needy(&mut self, job: &Job) -> u32 {
-        let (state, field) = (&self.state, &mut self.single.field);
-        let units = job.units.unwrap_or(1);
-        let (all, most) = (job.gpus_on_one(), self.room.gpus());
-        let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
-            Some(_) => most as u32,
-            None => job.unit,
-        });
-        let need = job.cpus_per_node.max(with_gpus);
-        let part = state.now.least(job.unit as usize);
-        let enough = (all <= most as u64).then(|| state.now.least(all as usize));
-        let mut offered = 0;
-        for (word, field) in field.iter_mut().enumerate() {
-            let mut fit = part[word] & state.candidates()[word];
-            if job.whole {
-                fit &= state.now.whole()[word];
-            }
-            *field = fit & enough.map_or(0, |nodes| nodes[word]);
-            let (cpus, memory) = state.floor[word];
-            if fit != 0 && (cpus < need || memory < job.memory_mib) {
-                for at in bits::each(word, fit) {
-                    let has = job.room(state.node(at));
-                    let bit = 1u64 << (at % 64);
-                    if has == 0 {
-                        fit &= !bit;
-                    }
-                    if has < units {
-                        *field &= !bit;
-                    }
-                }
-            }
-            offered += fit.count_ones();
-        }
-        offered
-    }
-
-    /// Leaves only the node that the job names; none when it names several.
-    #[cold]
-    fn only_required(&mut self, job: &Job) {
-        let field = &mut self.single.field;
-        if let [first, others @ ..] = job.required {
-            let only = self.fabric.place(*first).filter(|_| others.is_empty());
-            let only = only.filter(|&at| bits::has(field, at));
-            field.fill(0);
-            if let Some(at) = only {
-                bits::put(field, at, true);
-            }
-        }
-    }
-
-    /// Collects the nodes with room for the whole job by what [`Planner::offers`] has found; false when
-    /// there is none.
-    fn field(&mut self, job: &Job) -> bool {
-        let room = &self.room;
-        let units = job.units.unwrap_or(1);
-        let field = &mut self.single.field;
-        field.fill(0);
-        for units in units..=room.most {
-            let nodes = room.exactly(units);
-            field.iter_mut().zip(nodes).for_each(|(word, n)| *word |= n);
-        }
-        self.only_required(job);
-        self.single.field.iter().any(|&word| word != 0)
-    }
-
-    /// How many nodes of the field are a choice.
-    #[inline(never)]
-    fn found(&mut self, job: &Job, count: usize, linked: Linked) -> u32 {
-        let field = &self.single.field;
-        if linked == Linked::Ignore {
-            return bits::count_all(field);
-        }
-        let mut found = 0;
-        let index = self.state.index(self.room.assume);
-        for &slot in index.active() {
-            let pattern = *index.pattern(slot);
-            if let Some((_, side)) = pick(&mut self.tables, &pattern, count, job, linked) {
-                let nodes = nodes_of(index, &self.fabric, slot, side);
-                let here = nodes.zip(field).map(|(n, f)| (n & f).count_ones());
-                found += here.sum::<u32>();
-            }
-        }
-        found
     }
 
     /// The best node of the field, by way of the patterns; `few` when there are fewer nodes than
@@ -557,8 +433,22 @@ impl Planner {
             free: state.free,
             ..*self.state.now.pattern(self.state.now.slot(at))
         };
-        let Some((mut pick, side)) = pick(&mut self.tables, &pattern, count, job, linked) else {
-            return false;
+        let slot = self.state.now.slot(at);
+        let known = self.quick.of(count, job.worth)[slot as usize];
+        let plain = linked == Linked::Ignore && !job.whole && known.free > 0;
+        let (mut pick, side) = if plain {
+            // All but the set itself is the same as that of the pattern.
+            let table = &mut self.tables[pattern.type_of as usize];
+            let set = match job.learned {
+                true => None,
+                false => table.best_set(state.free, count, false, job.worth),
+            };
+            (known.of(set.unwrap_or_default()), Side::All)
+        } else {
+            match pick(&mut self.tables, &pattern, count, job, linked) {
+                Some(found) => found,
+                None => return false,
+            }
         };
         let table = &mut self.tables[pattern.type_of as usize];
         if let Some(values) = self.values.as_ref().filter(|_| job.learned) {

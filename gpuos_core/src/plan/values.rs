@@ -186,9 +186,7 @@ impl Values {
         linked: bool,
     ) -> Option<GpuSet> {
         let count = needs.gpus as usize;
-        let usual = table
-            .best(free, count, linked, super::gpus::Worth::Even)?
-            .set;
+        let usual = table.best_set(free, count, linked, super::gpus::Worth::Even)?;
         let mine = &self.types[usize::from(node_type)];
         if !mine.kinds.by_links() {
             return Some(usual);

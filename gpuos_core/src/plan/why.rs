@@ -1,6 +1,7 @@
 //! Why a job has to wait, with the numbers.
 
 use super::fabric::Span;
+use super::gang::Count;
 use super::job::{Assume, Job};
 use super::types::{Unit, Wait};
 use super::{Planner, Reach, bits};
@@ -18,7 +19,12 @@ impl Planner {
     /// The reason why [`Planner::search`] found no choice number `skip`.
     pub(super) fn why(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> Wait {
         let required = wish.filter(|(_, required)| *required);
-        if skip == 0 && !self.fits(Assume::Empty, job, required) {
+        let could = |planner: &mut Planner| match (required, job.required) {
+            // Only the number of nodes matters, and that is kept.
+            (None, []) => planner.could_fit(job),
+            _ => planner.fits(Assume::Empty, job, required),
+        };
+        if skip == 0 && !could(self) {
             return Wait::Never {
                 why: self.never(job, required),
             };
@@ -36,6 +42,27 @@ impl Planner {
             }
             _ => self.capacity(job),
         }
+    }
+
+    /// Whether a job that names no node and requires no level could run if nothing else did.
+    fn could_fit(&self, job: &Job) -> bool {
+        let index = &self.state.empty;
+        let Some(units) = job.units else {
+            return index.count(u64::from(job.unit)) >= job.min;
+        };
+        if job.min == 1 && index.count(job.gpus_on_one()) > 0 {
+            return true;
+        }
+        let mut count = Count::default();
+        let mut more = 0;
+        for size in (1..=self.room.gpus() as u32 / job.unit).rev() {
+            let nodes = index.count(u64::from(size * job.unit));
+            count.by_room[size as usize] = nodes - more;
+            count.room += (nodes - more) * size;
+            more = nodes;
+        }
+        count.nodes = more;
+        job.sharing(&count, units).is_some()
     }
 
     fn level_name(&self, reach: Reach) -> String {
