@@ -1,8 +1,8 @@
 //! The worth of idle GPUs, and the choice of a node by it.
 
 use gpuos_core::frag::{
-    Chooser, Class, Cluster, FillValue, Fragmentation, MAX_CLASSES, MAX_DEVICES, MILLI, Mix, Node,
-    Request, Rng, Score, Slot, State, WEIGHT_UNIT,
+    Chooser, Class, Cluster, Demand, FillValue, Fragmentation, MAX_CLASSES, MAX_DEVICES, MILLI,
+    Mix, Node, PRICE_UNIT, Request, Rng, Score, Slot, State, Supply, WEIGHT_UNIT, prices,
 };
 use proptest::prelude::*;
 
@@ -81,10 +81,11 @@ fn what_is_learned_is_what_arrived() {
     ];
     let mut learned = FillValue::learning();
     let mut told = Mix::new();
+    let cluster = Cluster::new(vec![Node::idle(40_000, 1 << 20, 8, 0)]);
     for round in 0..128 {
         let job = &jobs[round % 3];
-        learned.observe(job);
-        learned.observe(&request(5000, 0, 0));
+        learned.observe(&cluster, job);
+        learned.observe(&cluster, &request(5000, 0, 0));
         told.add(job, job.gpus.into());
     }
     let given = FillValue::given(&told);
@@ -153,6 +154,33 @@ fn cores_that_others_need_are_spared() {
     assert_eq!(chooser.choose(&cluster, &request(40_000, 1, 10)), None);
 }
 
+/// A job that can run anywhere leaves the few nodes of a model that others name, unless those
+/// others would leave them idle.
+#[test]
+fn scarce_models_are_spared() {
+    let any = request(1000, 1, MILLI);
+    let picky = Request { models: 2, ..any };
+    let nodes = |rare| {
+        let model = move |n| Node::idle(32_000, 1 << 20, 4, u8::from(n < rare));
+        Cluster::new((0..12).map(model).collect())
+    };
+    let first = |rare, picky_weight| {
+        let mix = mix(&[(any, 10), (picky, picky_weight)]);
+        let mut chooser = Chooser::new(FillValue::given(&mix));
+        let cluster = nodes(rare);
+        chooser
+            .choose(&cluster, &any)
+            .map(|choice| cluster.nodes()[choice.node].model)
+    };
+    assert_eq!(
+        first(1, 5),
+        Some(0),
+        "a third of the jobs want one node of twelve"
+    );
+    assert_eq!(first(1, 0), Some(1), "nobody names a model: the first node");
+    assert_eq!(first(12, 5), Some(1), "all nodes are of that model");
+}
+
 /// A score without memory, to compare the chooser's kept scores with.
 struct Plain;
 
@@ -208,7 +236,8 @@ proptest! {
         for (node, request, devices) in running {
             cluster.end(node, &request, devices);
         }
-        prop_assert_eq!(cluster.nodes(), &idle[..]);
+        let again = Cluster::new(idle);
+        prop_assert_eq!(cluster.nodes(), again.nodes());
     }
 
     #[test]
@@ -216,5 +245,43 @@ proptest! {
         let known = mix(&[(request(4000, 1, 300), 5), (request(9000, 1, MILLI), 5), (request(20_000, 4, MILLI), 4)]);
         let state = state(cpu, &free);
         prop_assert!(FillValue::given(&known).expected(&state) <= state.idle());
+    }
+
+    #[test]
+    fn prices_rise_as_what_others_lean_on_runs_out(
+        weights in prop::collection::vec((1u64..60_000, 1u64..16), 1..12),
+        supply in prop::collection::vec((0u64..500, 1u64..500), 4),
+    ) {
+        let supply: Vec<Supply> = supply.iter().map(|&(idle, more)| Supply { idle, all: idle + more }).collect();
+        let sum = |supply: &[Supply], kinds: u64| {
+            let mine = supply.iter().enumerate().filter(|(kind, _)| kinds >> kind & 1 == 1);
+            mine.fold(Supply::default(), |sum, (_, s)| Supply { idle: sum.idle + s.idle, all: sum.all + s.all })
+        };
+        let of = |supply: &[Supply]| {
+            let demands = weights.iter().map(|&(weight, kinds)| Demand { weight, kinds, supply: sum(supply, kinds) });
+            prices(4, sum(supply, 15), demands)
+        };
+        let before = of(&supply);
+        prop_assert!(before[..4].contains(&0), "{:?}", &before[..4]);
+        prop_assert!(before.iter().all(|&price| u64::from(price) <= 3 * PRICE_UNIT));
+        // Classes that run anywhere make no difference.
+        let everywhere = weights.iter().all(|&(_, kinds)| kinds == 15);
+        prop_assert!(!everywhere || before == [0; 64]);
+    }
+
+    #[test]
+    fn the_model_that_is_named_has_the_price(named in 1u64..30_000, idle in 1u64..400, fewer in 0u64..400) {
+        let price = |idle: u64| {
+            let (rare, rest) = (Supply { idle, all: 500 }, Supply { idle: 400, all: 500 });
+            let whole = Supply { idle: rare.idle + rest.idle, all: 1000 };
+            let any = Demand { weight: 30_000, kinds: 3, supply: whole };
+            let named = Demand { weight: named, kinds: 1, supply: rare };
+            let prices = prices(2, whole, [any, named].into_iter());
+            (prices[0], prices[1])
+        };
+        let (rare, rest) = price(idle);
+        prop_assert_eq!(rest, 0);
+        let (rarer, _) = price(idle.saturating_sub(fewer));
+        prop_assert!(rarer >= rare, "{} {}", rarer, rare);
     }
 }

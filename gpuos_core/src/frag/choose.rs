@@ -11,11 +11,16 @@ const MAX_TABLES: usize = 1024;
 /// A measure of how well a request fits a node.
 pub trait Score {
     /// The score of the best slot for a request that fits the state, higher is better; `None`
-    /// when it shall not go there.
+    /// when it shall not go there. It is kept until the node changes or [`Score::revision`] does.
     fn score(&mut self, state: &State, request: &Request) -> Option<(i64, Slot)>;
 
+    /// What a node counts as in the end, from its score and from what is known of the cluster.
+    fn rank(&self, score: i64, _state: &State, _request: &Request) -> i64 {
+        score
+    }
+
     /// Hears of every arrival, before it is placed.
-    fn observe(&mut self, _request: &Request) {}
+    fn observe(&mut self, _cluster: &Cluster, _request: &Request) {}
 
     /// Grows when scores given before no longer hold.
     fn revision(&self) -> u64 {
@@ -72,7 +77,7 @@ impl<S: Score> Chooser<S> {
     /// Where a request that has just arrived shall start; `None` when it fits nowhere. The same
     /// chooser has to be asked about the same cluster each time.
     pub fn choose(&mut self, cluster: &Cluster, request: &Request) -> Option<Choice> {
-        self.score.observe(request);
+        self.score.observe(cluster, request);
         let table = self.table(request);
         let table = &mut self.tables[table];
         let revision = self.score.revision();
@@ -95,9 +100,11 @@ impl<S: Score> Chooser<S> {
         table.revision = revision;
         let mut best = Choice { node: 0, slot: 0 };
         let mut highest = NO;
-        for (node, &score) in table.scores.iter().enumerate() {
-            if score > highest {
-                highest = score;
+        let nodes = table.scores.iter().zip(cluster.states()).enumerate();
+        for (node, (&score, state)) in nodes.filter(|(_, (score, _))| **score > NO) {
+            let rank = self.score.rank(score, state, request);
+            if rank > highest {
+                highest = rank;
                 best.node = node;
             }
         }

@@ -15,6 +15,9 @@ pub struct Node {
     pub gpus: u8,
     /// Their model, below 64.
     pub model: u8,
+    /// Nodes of one cluster with the same number are alike when idle; [`Cluster::new`] counts
+    /// them, up to 255.
+    pub kind: u8,
 }
 
 impl Node {
@@ -29,6 +32,7 @@ impl Node {
             free,
             gpus,
             model,
+            kind: 0,
         }
     }
 
@@ -41,6 +45,7 @@ impl Node {
             free,
             gpus: self.gpus,
             model: self.model,
+            kind: self.kind,
         }
     }
 }
@@ -50,17 +55,29 @@ impl Node {
 pub struct Cluster {
     nodes: Vec<Node>,
     states: Vec<State>,
+    /// By kind: the state of an idle node.
+    idle: Vec<State>,
     changes: Vec<u32>,
     /// Changes before the first in `changes`.
     dropped: u64,
 }
 
 impl Cluster {
-    /// A cluster of these nodes, in the order in which equal ones are preferred.
-    pub fn new(nodes: Vec<Node>) -> Cluster {
+    /// A cluster of these nodes, all idle, in the order in which equal ones are preferred.
+    pub fn new(mut nodes: Vec<Node>) -> Cluster {
+        let mut idle: Vec<Node> = Vec::new();
+        for node in &mut nodes {
+            node.kind = 0;
+            let known = idle.iter().position(|other| other == node);
+            if known.is_none() {
+                idle.push(*node);
+            }
+            node.kind = known.unwrap_or(idle.len() - 1).min(usize::from(u8::MAX)) as u8;
+        }
         Cluster {
             states: nodes.iter().map(Node::state).collect(),
             nodes,
+            idle: idle.iter().map(Node::state).collect(),
             changes: Vec::new(),
             dropped: 0,
         }
@@ -74,6 +91,11 @@ impl Cluster {
     /// Their states.
     pub fn states(&self) -> &[State] {
         &self.states
+    }
+
+    /// What an idle node is, by kind.
+    pub fn kinds(&self) -> &[State] {
+        &self.idle
     }
 
     /// How many changes there have been.

@@ -1,9 +1,11 @@
 //! The expected fill of a node, and the gradient score that follows from it.
 
 use super::choose::Score;
+use super::cluster::Cluster;
 use super::mix::{Class, Mix};
 use super::request::{MAX_DEVICES, MILLI, Request, Slot, State, take_share, take_whole};
 use super::rng::Rng;
+use super::scarcity::{self, DEMAND, Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply};
 
 /// Sequences of arrivals that a value is the mean of. More of them changed allocation on the
 /// openb workloads by less than its spread over seeds.
@@ -17,6 +19,8 @@ const STEP: i64 = 100;
 /// What room for jobs of several GPUs counts besides the fill, in percent. The fill alone does not
 /// see it: many small jobs use up a node as well as a large one, which then finds no room.
 const ROOM_PERCENT: u64 = 50;
+/// Arrivals after which prices are looked at anew; before so many, after each.
+const PRICES_EVERY: u64 = 16;
 /// Slots of the cache, a power of two.
 const CACHE: usize = 1 << 15;
 /// The seed of the sequences. Any will do; it has to be the same everywhere.
@@ -46,6 +50,7 @@ pub struct FillValue {
     least_cpu: u32,
     least_share: u16,
     cache: Vec<(Key, u32)>,
+    prices: Prices,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +119,7 @@ impl FillValue {
             least_cpu: 0,
             least_share: 0,
             cache: vec![(Key::NONE, 0); CACHE],
+            prices: [0; MAX_KINDS],
         }
     }
 
@@ -190,6 +196,55 @@ impl FillValue {
         (part / self.mix.total().max(1)) as u32
     }
 
+    /// Prices from what is idle now. All classes count by the GPUs of nodes on which they fit.
+    fn look_at_prices(&mut self, cluster: &Cluster) {
+        let kinds = cluster.kinds();
+        if kinds.len() < 2 {
+            return;
+        }
+        let classes = self.mix.classes();
+        let idle = |state: &State| u64::from(state.idle());
+        let mut of_class = vec![Supply::default(); classes.len()];
+        let mut accept = vec![0u64; classes.len()];
+        for (class, mask) in classes.iter().zip(&mut accept) {
+            for (kind, _) in kinds
+                .iter()
+                .enumerate()
+                .filter(|(_, k)| k.fits(&class.request))
+            {
+                *mask |= 1u64.checked_shl(kind as u32).unwrap_or(0);
+            }
+        }
+        let mut whole = Supply::default();
+        for state in cluster.states() {
+            let now = Supply {
+                idle: idle(state),
+                all: kinds.get(usize::from(state.kind)).map_or(0, idle),
+            };
+            whole.idle += now.idle;
+            whole.all += now.all;
+            let all = classes.iter().zip(&accept).zip(&mut of_class);
+            for ((class, mask), supply) in all {
+                if mask.checked_shr(u32::from(state.kind)).unwrap_or(0) & 1 == 1 {
+                    supply.all += now.all;
+                    supply.idle += if state.fits(&class.request) {
+                        now.idle
+                    } else {
+                        0
+                    };
+                }
+            }
+        }
+        let total = u128::from(self.mix.total().max(1));
+        let demands = classes.iter().zip(accept).zip(of_class);
+        let demands = demands.map(|((class, kinds), supply)| Demand {
+            weight: (u128::from(class.weight) * u128::from(DEMAND) / total) as u64,
+            kinds,
+            supply,
+        });
+        self.prices = scarcity::prices(kinds.len(), whole, demands);
+    }
+
     fn fill(&self, state: &State) -> u32 {
         let mut sum = 0;
         for sequence in self.jobs.chunks(ARRIVALS) {
@@ -218,24 +273,46 @@ impl FillValue {
     }
 }
 
-/// The score is what the node's value loses beyond the GPUs that the request takes, negated and
-/// in steps of 100 thousandths of a GPU. Of equal scores in one node the fullest GPU is chosen,
-/// of equal nodes the first.
+/// A score in the steps by which scores are compared.
+fn steps(score: i64) -> i64 {
+    score.div_euclid(STEP * SEQUENCES as i64)
+}
+
+/// The score is what the node's value loses beyond the GPUs that the request takes, negated. Nodes
+/// are compared by it less the price of these GPUs, in steps of 100 thousandths of a GPU. Of equal
+/// scores in one node the fullest GPU is chosen, of equal nodes the first.
 impl Score for FillValue {
-    fn observe(&mut self, request: &Request) {
-        if !self.learns || request.gpus == 0 {
+    fn observe(&mut self, cluster: &Cluster, request: &Request) {
+        if request.gpus == 0 {
             return;
         }
-        self.mix.add(request, u64::from(request.gpus));
         self.arrived += 1;
-        if self.arrived >= self.next_draw {
-            self.next_draw = self.arrived * 2;
-            self.draw();
+        if self.learns {
+            self.mix.add(request, u64::from(request.gpus));
+            if self.arrived >= self.next_draw {
+                self.next_draw = self.arrived * 2;
+                self.draw();
+            }
+        }
+        if self.arrived < PRICES_EVERY || self.arrived.is_multiple_of(PRICES_EVERY) {
+            self.look_at_prices(cluster);
         }
     }
 
     fn revision(&self) -> u64 {
         self.revision
+    }
+
+    fn rank(&self, score: i64, state: &State, request: &Request) -> i64 {
+        let price = self
+            .prices
+            .get(usize::from(state.kind))
+            .copied()
+            .unwrap_or(0);
+        let price =
+            u64::from(request.milli()) * u64::from(price) * PRICE_PERCENT * SEQUENCES as u64
+                / (100 * PRICE_UNIT);
+        steps(score - price as i64)
     }
 
     fn score(&mut self, state: &State, request: &Request) -> Option<(i64, Slot)> {
@@ -244,8 +321,8 @@ impl Score for FillValue {
         let mut best: Option<(i64, Slot)> = None;
         for slot in state.slots(request) {
             let after = i64::from(self.of(&state.after(request, slot)));
-            let score = (after + taken - before).div_euclid(STEP * SEQUENCES as i64);
-            if best.is_none_or(|(known, _)| score > known) {
+            let score = after + taken - before;
+            if best.is_none_or(|(known, _)| steps(score) > steps(known)) {
                 best = Some((score, slot));
             }
         }

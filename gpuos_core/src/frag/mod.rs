@@ -10,7 +10,8 @@
 //!   well, which the first measure does not see. It is the default.
 //!
 //! A placement costs what the node loses beyond the GPUs that the job takes: the gradient. Both
-//! measures take a [`Mix`], which is given or learned from arrivals.
+//! measures take a [`Mix`], which is given or learned from arrivals. The second one has a price
+//! besides ([`prices`]) for GPUs of nodes that other jobs depend on.
 //!
 //! [`Cluster`] and [`Chooser`] hold nodes and the score of each for each class of request, so
 //! that a decision looks anew only at nodes that have changed. The planner has a value of its own,
@@ -27,6 +28,7 @@ mod learn;
 mod mix;
 mod request;
 mod rng;
+mod scarcity;
 
 pub use choose::{Choice, Chooser, Score};
 pub use cluster::{Cluster, Node};
@@ -36,3 +38,4 @@ pub use learn::{Expected, Learner, Share, WEIGHTS};
 pub use mix::{Class, MAX_CLASSES, Mix};
 pub use request::{MAX_DEVICES, MILLI, Request, Slot, State};
 pub use rng::Rng;
+pub use scarcity::{DEMAND, Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply, prices};

@@ -51,6 +51,8 @@ pub struct State {
     pub gpus: u8,
     /// Their model.
     pub model: u8,
+    /// Which nodes of the cluster are alike when idle: see [`super::Node::kind`].
+    pub kind: u8,
 }
 
 impl State {

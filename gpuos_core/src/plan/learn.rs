@@ -20,18 +20,14 @@ impl Planner {
     /// Goes on with what [`Planner::learn`] has begun, for so many entries of its tables (about
     /// a fifth of a microsecond each; `usize::MAX` = to the end). `true` when it has just come into use.
     pub fn work(&mut self, entries: usize) -> bool {
-        match self.building.take().map(|building| building.work(entries)) {
-            Some(Ok(values)) => {
-                self.values = Some(values);
-                self.scores.reset(self.fabric.len() as usize);
-                true
-            }
-            Some(Err(building)) => {
-                self.building = Some(building);
-                false
-            }
-            None => false,
+        let done = self.building.as_mut().is_some_and(|b| b.work(entries));
+        if let Some(building) = self.building.take_if(|_| done) {
+            self.values = Some(building.finish());
+            let positions = 0..self.fabric.len();
+            let types = positions.map(|at| self.type_of[self.fabric.node(at) as usize]);
+            self.scores.reset(self.fabric.len() as usize, types);
         }
+        done
     }
 
     /// Whether [`Planner::work`] has something to do.

@@ -21,7 +21,7 @@
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` and `field` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds` and `scores` for the mix
+//! of a node, `single` and `field` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds`, `scores` and `supply` for the mix
 //! of jobs, `gang` and `leaf` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. The
 //! tests compare it with brute force and with a pass over all nodes.
@@ -48,6 +48,7 @@ mod scores;
 mod select;
 mod single;
 mod state;
+mod supply;
 mod types;
 mod values;
 mod why;
@@ -62,6 +63,7 @@ use kinds::Kinds;
 use room::Room;
 use scores::Scores;
 use state::State;
+use supply::Supplies;
 use values::{Building, Values};
 
 pub use types::*;
@@ -90,6 +92,7 @@ pub struct Planner {
     building: Option<Building>,
     kinds: Vec<Kinds>,
     scores: Scores,
+    supplies: Supplies,
     choice: Choice,
     costs: costs::Costs,
 }
@@ -140,6 +143,9 @@ impl Planner {
         let positions = fabric.len() as usize;
         let gpus = tables.iter().map(|table| table.gpus).max().unwrap_or(0);
         let kinds: usize = tables.iter().map(GpuTable::kinds).sum();
+        let with_gpus = type_of.iter().filter(|&&number| number != NO_TYPE);
+        let of_nodes = with_gpus.map(|&number| (number, tables[usize::from(number)].gpus));
+        let supplies = Supplies::new(of_nodes, tables.len());
         let mut planner = Planner {
             costs: costs::Costs::new(&types, &tables),
             tables,
@@ -153,6 +159,7 @@ impl Planner {
             building: None,
             kinds: Vec::new(),
             scores: Scores::default(),
+            supplies,
             choice: Choice {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
                 ..Choice::default()

@@ -3,12 +3,15 @@
 //! For each of the last few forms of request there is a bitmap of the nodes in each step of loss.
 //! A decision looks anew at those of the nodes in question that have changed since it looked at them
 //! last, and finds the best of many by the bitmaps, 64 at a time. The figures depend on the nodes' states
-//! alone: what is kept makes no difference to the choice.
+//! alone: what is kept makes no difference to the choice. What scarce node types cost besides
+//! changes with the state of the cluster; it is added type by type, at each decision.
 
 use super::bits;
 use super::fabric::FabricIndex;
 use super::state::State;
+use super::supply::Surcharge;
 use super::values::{Needs, STEPS, Values};
+use crate::frag::MAX_KINDS;
 
 /// Forms of request that are kept.
 const TABLES: usize = 16;
@@ -24,9 +27,19 @@ pub struct Look<'a> {
     pub fabric: &'a FabricIndex,
     pub type_of: &'a [u16],
     pub values: &'a Values,
+    /// See [`super::supply::Supplies::surcharge`].
+    pub surcharge: Option<&'a Surcharge>,
 }
 
 impl Look<'_> {
+    /// What the node at a position is compared by: its step and the surcharge of its type.
+    pub fn cost(&self, needs: &Needs, at: u32) -> u32 {
+        let node_type = self.type_of[self.fabric.node(at) as usize];
+        let of_type = |by: &Surcharge| by.get(usize::from(node_type)).copied();
+        let surcharge = self.surcharge.and_then(of_type).unwrap_or(0);
+        u32::from(self.step(needs, at)) + u32::from(surcharge)
+    }
+
     /// Step of the node at a position.
     pub fn step(&self, needs: &Needs, at: u32) -> u8 {
         let node = self.state.node(at);
@@ -46,6 +59,8 @@ pub struct Scores {
     forms: Vec<Option<Needs>>,
     tables: Vec<Table>,
     clock: u64,
+    /// By node type: its positions.
+    types: Vec<Vec<u64>>,
 }
 
 #[derive(Debug)]
@@ -63,8 +78,9 @@ struct Table {
 }
 
 impl Scores {
-    /// Forgets all, and makes room for so many positions. Allocates the first time.
-    pub fn reset(&mut self, positions: usize) {
+    /// Forgets all, and makes room for so many positions, which are of these types. Allocates the
+    /// first time.
+    pub fn reset(&mut self, positions: usize, types: impl Iterator<Item = u16>) {
         let words = bits::words_for(positions);
         let table = || Table {
             version: 0,
@@ -78,6 +94,13 @@ impl Scores {
         if self.tables.is_empty() {
             self.tables = (0..TABLES).map(|_| table()).collect();
             self.forms = vec![None; TABLES];
+            for (at, node_type) in types.enumerate() {
+                let number = usize::from(node_type);
+                while self.types.len() <= number {
+                    self.types.push(vec![0; words]);
+                }
+                bits::put(&mut self.types[number], at as u32, true);
+            }
         }
         self.forms.fill(None);
     }
@@ -97,7 +120,10 @@ impl Scores {
             table.forget_all();
         }
         table.refresh(look, needs, set);
-        table.narrow(set)
+        match look.surcharge {
+            None => table.narrow(set),
+            Some(surcharge) => table.narrow_by_type(set, &self.types, surcharge),
+        }
     }
 }
 
@@ -192,6 +218,46 @@ impl Table {
                 *nodes &= !(1 << (at % 64));
                 narrowed = true;
             }
+        }
+        narrowed
+    }
+
+    /// As [`Table::narrow`], where each node type has a surcharge.
+    fn narrow_by_type(&self, set: &mut [u64], types: &[Vec<u64>], surcharge: &Surcharge) -> bool {
+        let words = set.len();
+        let nodes_of = |step: usize| &self.nodes[step * words..][..words];
+        let mut cheapest = usize::MAX;
+        let mut cost = [usize::MAX; MAX_KINDS];
+        let types = types.iter().zip(surcharge.map(usize::from));
+        for ((mine, surcharge), cost) in types.clone().zip(&mut cost) {
+            let mut steps = self.steps;
+            while steps != 0 {
+                let step = steps.trailing_zeros() as usize;
+                if step + surcharge > cheapest {
+                    break;
+                }
+                let mut all = set.iter().zip(mine).zip(nodes_of(step));
+                if all.any(|((set, mine), nodes)| set & mine & nodes != 0) {
+                    *cost = step + surcharge;
+                    cheapest = *cost;
+                    break;
+                }
+                steps &= steps - 1;
+            }
+        }
+        if cheapest == usize::MAX {
+            return false;
+        }
+        let mut narrowed = false;
+        for (word, set) in set.iter_mut().enumerate() {
+            let mut left = 0;
+            for ((mine, surcharge), cost) in types.clone().zip(cost) {
+                if cost == cheapest {
+                    left |= mine[word] & nodes_of(cheapest - surcharge)[word];
+                }
+            }
+            narrowed |= *set & !left != 0;
+            *set &= left;
         }
         narrowed
     }

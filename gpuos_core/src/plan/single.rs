@@ -255,14 +255,16 @@ impl Planner {
         let Some(values) = &self.values else {
             return false;
         };
+        let needs = job.needs();
+        let surcharge = self.supplies.surcharge(&values.leanings, &needs);
         let look = Look {
             state: &self.state,
             fabric: &self.fabric,
             type_of: &self.type_of,
             values,
+            surcharge: surcharge.as_ref(),
         };
-        self.scores
-            .narrow(&look, &job.needs(), &mut self.single.tied)
+        self.scores.narrow(&look, &needs, &mut self.single.tied)
     }
 
     /// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
@@ -355,13 +357,15 @@ impl Planner {
         let mut ranked = std::mem::take(&mut self.single.ranked);
         ranked.clear();
         let look = self.values.as_ref().filter(|_| job.learned);
+        let needs = job.needs();
+        let surcharge = look.and_then(|v| self.supplies.surcharge(&v.leanings, &needs));
         let look = look.map(|values| Look {
             state: &self.state,
             fabric: &self.fabric,
             type_of: &self.type_of,
             values,
+            surcharge: surcharge.as_ref(),
         });
-        let needs = job.needs();
         // Many nodes are alike: the last answer often holds for the next node too.
         let mut last = None;
         for (word, &nodes) in self.single.field.iter().enumerate() {
@@ -377,7 +381,7 @@ impl Planner {
                     let distance = job.distance(self.state.node(at).affinity);
                     let mut key = key(job, index.pattern(slot), &pick, distance);
                     if let Some(look) = look {
-                        key[5] = u32::from(look.step(&needs, at));
+                        key[5] = look.cost(&needs, at);
                     }
                     ranked.push(Ranked { key, at });
                 }

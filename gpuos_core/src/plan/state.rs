@@ -207,6 +207,12 @@ impl Planner {
         if idle(&old) != idle(&new) {
             held.note(at);
         }
+        let offered = |node: &NodeState| if node.candidate { node.free.len() } else { 0 };
+        if offered(&old) != offered(&new) {
+            let node_type = self.type_of[node as usize];
+            self.supplies
+                .change(node_type, offered(&old), offered(&new));
+        }
         bits::put(&mut held.offered, at, new.candidate);
         let is_whole = held.counts_whole(at);
         if was_whole != is_whole {

@@ -19,7 +19,8 @@
 
 use super::gpus::{GpuTable, MILLI};
 use super::kinds::Kinds;
-use crate::frag::{Expected, WEIGHTS};
+use super::supply::{Leaning, lean};
+use crate::frag::{Expected, Share, WEIGHTS};
 use crate::gpuset::GpuSet;
 
 /// Draws after which it ends, in the mean. 32 and 128 give the same figures on openb within
@@ -28,7 +29,7 @@ const HORIZON: u64 = 64;
 /// What room counts beside the fill, in percent.
 const ROOM_PERCENT: u64 = 50;
 /// Values are compared in steps of this many thousandths of a GPU: see docs/placement.md.
-const STEP: u32 = 100;
+pub const STEP: u32 = 100;
 /// Losses are told apart up to so many steps.
 pub const STEPS: usize = 128;
 /// Steps of CPUs and of memory of a node. 32 of memory were worse by 0.05 points.
@@ -43,6 +44,8 @@ const FINE: u64 = 1000;
 #[derive(Debug)]
 pub struct Values {
     pub expected: Expected,
+    /// Which node types the mix leans on.
+    pub leanings: Vec<Leaning>,
     types: Vec<Table>,
 }
 
@@ -105,7 +108,11 @@ impl Building {
         let types = kinds.iter().enumerate().map(table).collect::<Vec<_>>();
         let longest = types.iter().map(Table::len).max().unwrap_or(0);
         Building {
-            values: Values { expected, types },
+            values: Values {
+                leanings: leanings(&expected, &types),
+                expected,
+                types,
+            },
             at: 0,
             fill: Vec::with_capacity(longest),
         }
@@ -116,8 +123,8 @@ impl Building {
         &self.values.expected
     }
 
-    /// Computes so many entries; the values when all are there.
-    pub fn work(mut self, entries: usize) -> Result<Values, Building> {
+    /// Computes so many entries; says whether all are there.
+    pub fn work(&mut self, entries: usize) -> bool {
         let mut left = entries;
         while let Some(table) = self.values.types.get_mut(self.at) {
             let end = table.len().min(self.fill.len().saturating_add(left));
@@ -128,12 +135,17 @@ impl Building {
                 table.value.push(value);
             }
             if end < table.len() {
-                return Err(self);
+                return false;
             }
             self.at += 1;
             self.fill.clear();
         }
-        Ok(self.values)
+        true
+    }
+
+    /// The values, once all are there.
+    pub fn finish(self) -> Values {
+        self.values
     }
 }
 
@@ -204,6 +216,25 @@ impl Values {
     }
 }
 
+fn leanings(expected: &Expected, types: &[Table]) -> Vec<Leaning> {
+    let classes = expected.classes.iter().map(|&(share, weight)| {
+        let takes = |(number, table): (usize, &Table)| {
+            let bit = 1u64.checked_shl(number as u32).unwrap_or(0);
+            if table.class(number, &share).is_some() {
+                bit
+            } else {
+                0
+            }
+        };
+        Leaning {
+            gpus: share.gpus,
+            types: types.iter().enumerate().map(takes).sum(),
+            weight: self::weight(weight),
+        }
+    });
+    lean(classes, types.len())
+}
+
 impl Table {
     fn new(expected: &Expected, number: usize, kinds: &Kinds, (cpus, memory): (u32, u64)) -> Table {
         let cpu_step = cpus.div_ceil(CPU_STEPS).max(1);
@@ -218,18 +249,13 @@ impl Table {
             ..Table::default()
         };
         for &(share, weight) in &expected.classes {
-            let accepted = share.types == 0 || number < 64 && share.types >> number & 1 == 1;
-            // To the nearest step: rounded up, many small jobs would seem to need far more.
-            let cpus = (u64::from(share.cpus) + u64::from(cpu_step) / 2) / u64::from(cpu_step);
-            let memory = ((u64::from(share.memory_gib) << 10) + memory_step / 2) / memory_step;
-            let fits = cpus <= u64::from(table.cpus) && memory <= u64::from(table.memory);
-            if !accepted || !fits {
+            let Some((cpus, memory)) = table.class(number, &share) else {
                 continue;
-            }
+            };
             let class = Class {
                 gpus: usize::from(share.gpus),
-                cpus: cpus as u32,
-                memory: memory as u32,
+                cpus,
+                memory,
                 weight: self::weight(weight),
             };
             let same = |c: &&mut Class| {
@@ -242,6 +268,18 @@ impl Table {
         }
         table.value = Vec::with_capacity(table.len());
         table
+    }
+
+    /// CPUs and memory in steps that a class asks for, if an idle node of this type has them.
+    fn class(&self, number: usize, share: &Share) -> Option<(u32, u32)> {
+        let accepted = share.types == 0 || number < 64 && share.types >> number & 1 == 1;
+        // To the nearest step: rounded up, many small jobs would seem to need far more.
+        let (step, half) = (u64::from(self.cpu_step), u64::from(self.cpu_step) / 2);
+        let cpus = (u64::from(share.cpus) + half) / step;
+        let (step, half) = (self.memory_step, self.memory_step / 2);
+        let memory = ((u64::from(share.memory_gib) << 10) + half) / step;
+        let fits = cpus <= u64::from(self.cpus) && memory <= u64::from(self.memory);
+        (accepted && fits).then_some((cpus as u32, memory as u32))
     }
 
     fn len(&self) -> usize {
