@@ -277,6 +277,9 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
     {
         bail!("--type={b} contradicts the type {a} given with the number; give one of them");
     }
+    if args.gpu_type.as_deref() == Some("") {
+        bail!("--type is empty; give the type of the GPUs as gres.conf has it, or leave it out");
+    }
     let gres_type = gres_type.or_else(|| args.gpu_type.clone());
     let of_type = |node: &NodeRecord| node.gpus_of_type(gres_type.as_deref()).len();
     if let (Some(wanted), true) = (&gres_type, site.nodes.iter().all(|node| of_type(node) == 0)) {

@@ -23,7 +23,7 @@ pub fn check(
             findings.fail(
                 "gpuos.toml",
                 format!("{e:#}"),
-                "mend the line; until then select/gpuos passes every call through; packaging/gpuos.toml.sample documents every key",
+                "mend the line, or let root and SlurmUser read the file; until then select/gpuos passes every call through; packaging/gpuos.toml.sample documents every key",
             );
             return;
         }
