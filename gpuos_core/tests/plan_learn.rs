@@ -266,3 +266,30 @@ fn a_learner_says_when_it_has_something_new() {
     assert!(expected.classes.len() <= 96);
     assert_eq!(expected.classes[0].0, share(2, 7));
 }
+
+/// More forms of jobs than figures are kept of, in turns: each gets the place that a planner gives it
+/// which has seen no other.
+#[test]
+fn forms_do_not_go_by_the_figures_of_others() {
+    let mix = || Expected {
+        classes: vec![(share(1, 1), 2), (share(1, 4), 1), (share(4, 6), 1)],
+        nodes: vec![(16, 0)],
+    };
+    let fresh = || {
+        let mut planner = learned(nvswitch(), 100, mix());
+        for at in 0..100 {
+            let free = GpuSet::first(4 + at as usize % 5);
+            planner.update(at, node(free.0, 8 + at * 7 % 9));
+        }
+        planner
+    };
+    let mut kept = fresh();
+    for turn in 0..2 {
+        for form in 0..24 {
+            let job = needs(1 + form % 4, form / 4);
+            let alone = fresh().decide(&job, None, 0).map(|c| c.nodes.clone());
+            let among = kept.decide(&job, None, 0).map(|c| c.nodes.clone());
+            assert_eq!(among, alone, "form {form}, turn {turn}");
+        }
+    }
+}
