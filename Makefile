@@ -51,7 +51,6 @@ test:
 	@scripts/needs.sh build lab layout count accounting
 	$(CARGO) build --workspace --locked
 	@scripts/instructions.sh
-	@scripts/nvml-clients.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
 
 lint:
