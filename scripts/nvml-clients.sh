@@ -1,6 +1,7 @@
 #!/bin/sh
 # Fetches independent clients of NVML, nvidia-ml-py and nvitop, from PyPI into target/nvml-clients for the tests
-# of tests/nvml. Nothing else calls it: `make test` installs from Debian and crates.io alone. Where there is no Python with venv, or no package index, it says so and the tests skip them.
+# of tests/nvml. Nothing else calls it: `make test` installs from Debian and crates.io alone. Where there is no Python
+# with venv, or no package index, it says so and the tests skip them.
 set -eu
 
 cd "$(dirname "$0")/.."
