@@ -20,9 +20,7 @@ use gpuos_core::plan::{Choice, NodeState, Request, Wait};
 use gpuos_core::record::{self, By, Outcome, Purpose, Run, Sizes, Writer};
 use slurm_ffi::log;
 
-use crate::cut;
-
-use crate::clock;
+use crate::{clock, cut};
 
 /// Where decisions are recorded, if they are.
 #[derive(Default)]

@@ -2,10 +2,11 @@
 
 use super::choose::Score;
 use super::cluster::Cluster;
+use super::learn::WEIGHTS;
 use super::mix::{Class, Mix};
 use super::request::{MAX_DEVICES, MILLI, Request, Slot, State, take_share, take_whole};
 use super::rng::Rng;
-use super::scarcity::{self, DEMAND, Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply};
+use super::scarcity::{self, Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply};
 
 /// Sequences of arrivals that a value is the mean of. More of them changed allocation on the
 /// openb workloads by less than its spread over seeds.
@@ -203,46 +204,34 @@ impl FillValue {
             return;
         }
         let classes = self.mix.classes();
-        let idle = |state: &State| u64::from(state.idle());
-        let mut of_class = vec![Supply::default(); classes.len()];
-        let mut accept = vec![0u64; classes.len()];
-        for (class, mask) in classes.iter().zip(&mut accept) {
-            for (kind, _) in kinds
-                .iter()
-                .enumerate()
-                .filter(|(_, k)| k.fits(&class.request))
-            {
-                *mask |= 1u64.checked_shl(kind as u32).unwrap_or(0);
+        let total = u128::from(self.mix.total().max(1));
+        let demand = |class: &Class| {
+            let takes = kinds.iter().take(MAX_KINDS).enumerate();
+            let takes = takes.filter(|(_, kind)| kind.fits(&class.request));
+            Demand {
+                weight: (u128::from(class.weight) * u128::from(WEIGHTS) / total) as u64,
+                kinds: takes.fold(0, |all, (kind, _)| all | 1 << kind),
+                supply: Supply::default(),
             }
-        }
+        };
+        let mut demands: Vec<Demand> = classes.iter().map(demand).collect();
         let mut whole = Supply::default();
         for state in cluster.states() {
-            let now = Supply {
-                idle: idle(state),
-                all: kinds.get(usize::from(state.kind)).map_or(0, idle),
-            };
-            whole.idle += now.idle;
-            whole.all += now.all;
-            let all = classes.iter().zip(&accept).zip(&mut of_class);
-            for ((class, mask), supply) in all {
-                if mask.checked_shr(u32::from(state.kind)).unwrap_or(0) & 1 == 1 {
-                    supply.all += now.all;
-                    supply.idle += if state.fits(&class.request) {
-                        now.idle
-                    } else {
-                        0
-                    };
+            let kind = usize::from(state.kind);
+            let idle = u64::from(state.idle());
+            let all = kinds.get(kind).map_or(0, |kind| u64::from(kind.idle()));
+            whole.idle += idle;
+            whole.all += all;
+            for (class, demand) in classes.iter().zip(&mut demands) {
+                if kind < MAX_KINDS && demand.kinds >> kind & 1 == 1 {
+                    demand.supply.all += all;
+                    if state.fits(&class.request) {
+                        demand.supply.idle += idle;
+                    }
                 }
             }
         }
-        let total = u128::from(self.mix.total().max(1));
-        let demands = classes.iter().zip(accept).zip(of_class);
-        let demands = demands.map(|((class, kinds), supply)| Demand {
-            weight: (u128::from(class.weight) * u128::from(DEMAND) / total) as u64,
-            kinds,
-            supply,
-        });
-        self.prices = scarcity::prices(kinds.len(), whole, demands);
+        self.prices = scarcity::prices(kinds.len(), whole, demands.into_iter());
     }
 
     fn fill(&self, state: &State) -> u32 {

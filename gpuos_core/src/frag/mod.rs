@@ -38,4 +38,4 @@ pub use learn::{Expected, Learner, Share, WEIGHTS};
 pub use mix::{Class, MAX_CLASSES, Mix};
 pub use request::{MAX_DEVICES, MILLI, Request, Slot, State};
 pub use rng::Rng;
-pub use scarcity::{DEMAND, Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply, prices};
+pub use scarcity::{Demand, MAX_KINDS, PRICE_PERCENT, PRICE_UNIT, Prices, Supply, prices};

@@ -14,6 +14,8 @@
 //! the idle GPUs of a kind run out the price goes up, and jobs with a choice go elsewhere before
 //! it is too late. `e`, here [`COMING`], stands for the GPUs that become free again.
 
+use super::learn::WEIGHTS;
+
 /// A price is given in thousandths; 1000 is what a GPU is worth where demand is even.
 pub const PRICE_UNIT: u64 = 1000;
 /// What counts of a price, in percent: see docs/placement.md for others.
@@ -22,8 +24,6 @@ pub const PRICE_PERCENT: u64 = 60;
 const COMING: u64 = 20;
 /// A price is at most this: that nothing is idle for a class does not say how long.
 const MOST: u64 = 3 * PRICE_UNIT;
-/// What all demand weighs, about.
-pub const DEMAND: u64 = 1 << 16;
 /// Kinds of nodes that have prices; those after them are as cheap as the cheapest.
 pub const MAX_KINDS: usize = 64;
 
@@ -45,7 +45,7 @@ impl Supply {
 /// What one class of jobs asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// Its part of the mix, of [`DEMAND`].
+    /// Its part of the mix, of [`WEIGHTS`].
     pub weight: u64,
     /// The kinds of nodes that it can run on: bit `k` is kind `k`.
     pub kinds: u64,
@@ -62,7 +62,7 @@ pub fn prices(kinds: usize, whole: Supply, demands: impl Iterator<Item = Demand>
     let kinds = kinds.min(MAX_KINDS);
     let mut prices: Prices = [0; MAX_KINDS];
     for demand in demands.filter(|demand| demand.supply.all > 0) {
-        let supply = u128::from(demand.supply.counted().max(1) * DEMAND);
+        let supply = u128::from(demand.supply.counted().max(1) * WEIGHTS);
         let part = u128::from(PRICE_UNIT * demand.weight) * u128::from(whole.counted()) / supply;
         let part = part.min(u128::from(u32::MAX)) as u32;
         for (kind, price) in prices[..kinds].iter_mut().enumerate() {
