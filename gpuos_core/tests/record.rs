@@ -3,6 +3,7 @@
 
 mod counting;
 mod plan_support;
+mod random;
 
 use counting::allocations;
 use gpuos_core::fabric::{Promise, Recipe};
@@ -12,6 +13,7 @@ use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
 use gpuos_core::record::{By, Event, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
 use plan_support::*;
 use proptest::prelude::*;
+use random::Random;
 
 /// A scheduler that keeps a ring.
 struct Scheduler {
@@ -19,7 +21,7 @@ struct Scheduler {
     writer: Writer,
     memory: Vec<u8>,
     states: Vec<NodeState>,
-    random: u64,
+    random: Random,
     job: u32,
 }
 
@@ -34,17 +36,13 @@ impl Scheduler {
             writer,
             memory,
             states: idle(cluster),
-            random: seed | 1,
+            random: Random(seed),
             job: 0,
         }
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(1);
-        (self.random >> 33) % limit
+        self.random.below(limit)
     }
 
     /// Some states change, then a job is decided.

@@ -2,6 +2,7 @@
 //! again, with the bandwidth that the running gangs left, wherever in the ring the decision lies.
 
 mod plan_support;
+mod random;
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,7 @@ use gpuos_core::plan::{GpuShape, NodeState, Planner};
 use gpuos_core::record::{By, Event, Outcome, Purpose, Recording, Sizes, Writer, read};
 use plan_support::{idle, mix, request};
 use proptest::prelude::*;
+use random::Random;
 
 const NODES: usize = 24;
 
@@ -34,7 +36,7 @@ struct Scheduler {
     memory: Vec<u8>,
     states: Vec<NodeState>,
     running: Vec<(u32, Vec<(u32, GpuSet)>)>,
-    random: u64,
+    random: Random,
     job: u32,
 }
 
@@ -70,17 +72,13 @@ impl Scheduler {
             writer,
             memory,
             running: Vec::new(),
-            random: seed | 1,
+            random: Random(seed),
             job: 0,
         }
     }
 
     fn below(&mut self, limit: u64) -> u64 {
-        self.random = self
-            .random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(1);
-        (self.random >> 33) % limit
+        self.random.below(limit)
     }
 
     /// The ring is told what select_gpuos tells its own.

@@ -2,12 +2,14 @@
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
-//! ([`show`]), and who holds which GPU ([`ledger`]).
+//! ([`show`]), the gpuos.toml of sites that several tests use ([`sites`]), and who holds which
+//! GPU ([`ledger`]).
 
 pub mod cluster;
 pub mod ledger;
 pub mod plugins;
 pub mod show;
+pub mod sites;
 pub mod suites;
 
 pub use cluster::{Cluster, Setup};

@@ -3,26 +3,13 @@
 
 use gpuos_core::explain::Note;
 use gpuos_lab::{NodeGroup, Suite};
+use gpuos_tests::sites::TWO_PRICES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(qos);
 
-/// n1 and n2 are L40S servers, n3 and n4 DGX H100. No QOS `later` exists at first.
+/// With the site of two prices: n3 and n4 are DGX H100. No QOS `later` exists at first.
 const TOML: &str = r#"
-[[node-type]]
-name = "cheap"
-base = "l40s-8"
-price-per-gpu-hour = 1.0
-
-[[node-type]]
-name = "fast"
-base = "dgx-h100"
-price-per-gpu-hour = 6.0
-
-[[nodes]]
-match = "n[1-2]"
-type = "cheap"
-
 [[nodes]]
 match = "n[3-4]"
 type = "fast"
@@ -47,7 +34,7 @@ fn qos(suite: &Suite) {
         names: vec!["n3".into(), "n4".into()],
         node_type: "dgx-h100".into(),
     }];
-    setup.spec.gpuos_toml = Some(TOML.into());
+    setup.spec.gpuos_toml = Some([TWO_PRICES, TOML].concat());
     setup.spec.accounting = true;
     setup.spec.slurm_conf_extra.extend([
         // slurmctld then asks its tables of accounts and QOS for each job, under their locks.

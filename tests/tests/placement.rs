@@ -5,6 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::{Cgroup, LabSpec, Suite};
+use gpuos_tests::sites::TWO_HALVES;
 use gpuos_tests::{Cluster, Setup, per_suite, show, skip};
 
 per_suite!(pairs, gangs, uplinks, devices);
@@ -281,11 +282,7 @@ fn time_of(cluster: &Cluster, job: u32, key: &str) -> i64 {
 fn uplinks(suite: &Suite) {
     let mut setup = Setup::new("uplinks", suite);
     setup.spec.nodes = 8.into();
-    setup.spec.gpuos_toml = Some(
-        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-8]\"\nnode-gbps = 25\n\
-         nodes-per-switch = 2\nfanout = [2, 2]\noversubscription = [4, 4]\n"
-            .into(),
-    );
+    setup.spec.gpuos_toml = Some(TWO_HALVES.into());
     let Some(cluster) = setup.steered() else {
         return;
     };

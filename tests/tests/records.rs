@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use gpuos_core::record::{By, Outcome};
 use gpuos_lab::Suite;
+use gpuos_tests::sites::TWO_HALVES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(recording, contended, cut_short);
@@ -85,11 +86,7 @@ fn recording(suite: &Suite) {
 fn contended(suite: &Suite) {
     let mut setup = Setup::new("contended", suite);
     setup.spec.nodes = 8.into();
-    setup.spec.gpuos_toml = Some(
-        "[[fabric.net]]\nname = \"ib\"\nkind = \"fat-tree\"\nnodes = \"n[1-8]\"\nnode-gbps = 25\n\
-         nodes-per-switch = 2\nfanout = [2, 2]\noversubscription = [4, 4]\n"
-            .into(),
-    );
+    setup.spec.gpuos_toml = Some(TWO_HALVES.into());
     let Some(cluster) = setup.steered() else {
         return;
     };

@@ -254,35 +254,29 @@ nvml! {
             return Err(code::VERSION);
         }
         let (info, name) = compute_info(handle, index, engines)?;
-        if second {
-            return out.set(nvmlComputeInstanceProfileInfo_v2_st {
-                version: 0,
-                id: info.id,
-                sliceCount: info.sliceCount,
-                instanceCount: info.instanceCount,
-                multiprocessorCount: info.multiprocessorCount,
-                sharedCopyEngineCount: info.sharedCopyEngineCount,
-                sharedDecoderCount: info.sharedDecoderCount,
-                sharedEncoderCount: info.sharedEncoderCount,
-                sharedJpegCount: info.sharedJpegCount,
-                sharedOfaCount: info.sharedOfaCount,
-                name: chars(&name),
-            });
+        // The two differ by what stands after the name.
+        macro_rules! named {
+            ($form:ident $(, $more:ident)?) => {
+                $form {
+                    version: 0,
+                    id: info.id,
+                    sliceCount: info.sliceCount,
+                    instanceCount: info.instanceCount,
+                    multiprocessorCount: info.multiprocessorCount,
+                    sharedCopyEngineCount: info.sharedCopyEngineCount,
+                    sharedDecoderCount: info.sharedDecoderCount,
+                    sharedEncoderCount: info.sharedEncoderCount,
+                    sharedJpegCount: info.sharedJpegCount,
+                    sharedOfaCount: info.sharedOfaCount,
+                    name: chars(&name),
+                    $($more: 0)?
+                }
+            };
         }
-        out.cast().set(nvmlComputeInstanceProfileInfo_v3_st {
-            version: 0,
-            id: info.id,
-            sliceCount: info.sliceCount,
-            instanceCount: info.instanceCount,
-            multiprocessorCount: info.multiprocessorCount,
-            sharedCopyEngineCount: info.sharedCopyEngineCount,
-            sharedDecoderCount: info.sharedDecoderCount,
-            sharedEncoderCount: info.sharedEncoderCount,
-            sharedJpegCount: info.sharedJpegCount,
-            sharedOfaCount: info.sharedOfaCount,
-            name: chars(&name),
-            capabilities: 0,
-        })
+        if second {
+            return out.set(named!(nvmlComputeInstanceProfileInfo_v2_st));
+        }
+        out.cast().set(named!(nvmlComputeInstanceProfileInfo_v3_st, capabilities))
     }
     fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
         handle: nvmlGpuInstance_t,
