@@ -10,6 +10,7 @@ pub mod elf;
 mod ends;
 mod machine;
 mod neighbours;
+pub mod nvml;
 pub mod releases;
 mod request;
 mod site;

@@ -1,0 +1,180 @@
+//! GPUs as NVIDIA's management library (NVML) shows them: one trait, the library of the driver
+//! behind it, and a twin in memory ([`Twin`]) for tests.
+
+mod error;
+mod sample;
+mod twin;
+
+use std::time::Duration;
+
+use gpuos_core::model::Link;
+
+pub use error::{Answer, Error};
+pub use sample::Sample;
+pub use twin::{Twin, TwinGpu};
+
+/// Whether a GPU can be divided into MIG instances, and whether it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MigMode {
+    /// On now.
+    pub on: bool,
+    /// On after the next reset.
+    pub pending: bool,
+    /// Most MIG devices that it can have.
+    pub most: u32,
+}
+
+/// The multi-node NVLink domain that a GPU is registered in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FabricDomain {
+    /// UUID of the cluster, as 32 hexadecimal digits.
+    pub cluster: String,
+    /// Number of the clique in it: GPUs of one clique reach each other over NVLink.
+    pub clique: u32,
+}
+
+/// What stays the same while the driver is loaded. What a board does not tell is `None` or empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    /// `GPU-…`.
+    pub uuid: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// PCI address in the kernel's form, lower case: `0000:1b:00.0`.
+    pub pci: String,
+    /// Product name.
+    pub name: String,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// `None` when it has no MIG.
+    pub mig: Option<MigMode>,
+    /// `None` when no fabric manager registered it.
+    pub fabric: Option<FabricDomain>,
+    /// NUMA nodes near it, by NVML; empty when NVML does not tell.
+    pub numa: Vec<u16>,
+    /// CPUs near it, by NVML; empty when NVML does not tell.
+    pub cpus: Vec<u32>,
+    /// Least, default and greatest power limit in milliwatts.
+    pub power_limits_mw: Option<[u32; 3]>,
+}
+
+/// What is at the other end of an NVLink.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkPeer {
+    /// A GPU with this PCI address, in the kernel's form.
+    Gpu(String),
+    /// An NVSwitch.
+    Switch,
+    /// Something else, or the driver does not tell.
+    Unknown,
+}
+
+/// One NVLink of a GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NvLink {
+    /// Its number.
+    pub number: u8,
+    /// Whether it is up.
+    pub up: bool,
+    /// NVLink version, for example 4.
+    pub version: Option<u32>,
+    /// The other end.
+    pub peer: LinkPeer,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// GPU memory in MiB, where the driver knows.
+    pub memory_mib: Option<u64>,
+    /// MIG instance, on a divided GPU.
+    pub gpu_instance: Option<u32>,
+    /// Compute instance, on a divided GPU.
+    pub compute_instance: Option<u32>,
+}
+
+/// What happened to a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    /// An Xid, with the MIG instances that it names.
+    Xid {
+        /// Its number.
+        code: u32,
+        /// MIG instance.
+        gpu_instance: Option<u32>,
+        /// Compute instance.
+        compute_instance: Option<u32>,
+    },
+    /// ECC errors: corrected (single-bit) or not.
+    Ecc {
+        /// Uncorrected.
+        uncorrected: bool,
+    },
+    /// The recovery action changed (event 0x8000): ask [`GpuLibrary::recovery_action`].
+    RecoveryAction,
+    /// MIG instances were made or destroyed.
+    MigChanged,
+    /// The GPU has gone: no event of it comes any more.
+    Lost,
+    /// Another kind, by its bit.
+    Other(u64),
+}
+
+/// One event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuEvent {
+    /// NVML index.
+    pub gpu: u8,
+    /// What happened.
+    pub what: Happening,
+}
+
+/// NVIDIA's management library. GPUs are named by NVML's index, from 0 to [`GpuLibrary::count`] − 1.
+///
+/// Calls may block as long as the driver does: a daemon makes them in a thread that it can leave behind.
+pub trait GpuLibrary: Send + Sync {
+    /// Version of the driver, for example `580.95.05`.
+    fn driver_version(&self) -> Answer<String>;
+    /// How many GPUs there are, lost ones included.
+    fn count(&self) -> Answer<u8>;
+    /// Who the GPU is. Error when uuid, PCI address or name is not to be had.
+    fn identity(&self, gpu: u8) -> Answer<Identity>;
+    /// Its NVLinks, in the order of their numbers; none on a board without NVLink.
+    fn nvlinks(&self, gpu: u8) -> Answer<Vec<NvLink>>;
+    /// The PCIe path between two GPUs: [`Link::Pix`] to [`Link::Sys`], whatever NVLinks there are.
+    fn path(&self, a: u8, b: u8) -> Answer<Link>;
+    /// One poll. Error only when the GPU or the driver does not answer at all.
+    fn sample(&self, gpu: u8) -> Answer<Sample>;
+    /// Field 230, `NVML_GPU_RECOVERY_ACTION_*`: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
+    fn recovery_action(&self, gpu: u8) -> Answer<u32>;
+    /// Processes that compute on the GPU.
+    fn processes(&self, gpu: u8) -> Answer<Vec<Process>>;
+    /// Waits for events of all GPUs and gives those that came; none after `timeout`. One caller at a time.
+    fn wait_events(&self, timeout: Duration) -> Answer<Vec<GpuEvent>>;
+    /// The power limit that was set, in milliwatts.
+    fn power_limit_mw(&self, gpu: u8) -> Answer<u32>;
+    /// Sets it; root only. Error when outside of the board's limits.
+    fn set_power_limit_mw(&self, gpu: u8, milliwatts: u32) -> Answer<()>;
+    /// Locks the GPU's clock to a range in MHz; root only.
+    fn lock_clocks(&self, gpu: u8, least_mhz: u32, most_mhz: u32) -> Answer<()>;
+    /// Undoes [`GpuLibrary::lock_clocks`].
+    fn unlock_clocks(&self, gpu: u8) -> Answer<()>;
+    /// Closes and opens the library again: after a reset, or when the driver was loaded anew.
+    fn reopen(&self) -> Answer<()>;
+}
+
+/// Whether a power limit is one that the board takes. Boards without limits take none.
+fn within(limits: Option<[u32; 3]>, milliwatts: u32) -> Answer<()> {
+    let [least, _, most] = limits.ok_or(Error::NotSupported)?;
+    match (least..=most).contains(&milliwatts) {
+        true => Ok(()),
+        false => Err(Error::Refused(format!(
+            "power limit {} W: this GPU takes {} W to {} W",
+            milliwatts / 1000,
+            least / 1000,
+            most / 1000
+        ))),
+    }
+}
