@@ -22,3 +22,4 @@ pub mod rules;
 pub mod site;
 pub mod slurm_conf;
 pub mod slurm_topology;
+pub mod wire;

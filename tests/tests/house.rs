@@ -48,7 +48,14 @@ const MAY_USE: [(&str, &[&str]); 13] = [
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.
-const PURE: [&str; 5] = ["postcard", "saphyr-parser", "serde", "toml", "proptest"];
+const PURE: [&str; 6] = [
+    "postcard",
+    "saphyr-parser",
+    "serde",
+    "serde_json",
+    "toml",
+    "proptest",
+];
 
 /// Licences that a dependency may have.
 const ALLOWED: [&str; 12] = [

@@ -1,0 +1,173 @@
+//! Requests and replies.
+
+use serde::{Deserialize, Serialize};
+
+use super::Status;
+
+/// Version of the protocol: raised when a message changes its meaning or loses a field.
+pub const PROTOCOL: u32 = 1;
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The first line of a connection.
+    Hello {
+        /// Version of the protocol that the client speaks.
+        protocol: u32,
+        /// Who asks, for the log: `gpuos 0.1.0`.
+        client: String,
+    },
+    /// How the node is: answered with [`Reply::Status`].
+    Status,
+    /// What happens from now on, as [`Reply::Happened`] until the client goes.
+    Watch,
+    /// Takes GPUs out of service or back.
+    Admin {
+        /// Which way.
+        verb: Verb,
+        /// GRES indices; empty: the whole node.
+        #[serde(default)]
+        gpus: Vec<u8>,
+        /// Why, in the administrator's words.
+        #[serde(default)]
+        reason: String,
+        /// Drain and offline: jobs on the GPUs are ended; online: without a check.
+        #[serde(default)]
+        force: bool,
+    },
+    /// A step has started on this node.
+    StepStart {
+        /// Which.
+        id: StepId,
+        /// Its user.
+        uid: u32,
+        /// GRES indices of the GPUs that it holds here.
+        gpus: Vec<u8>,
+    },
+    /// A step has ended on this node.
+    StepEnd {
+        /// Which.
+        id: StepId,
+    },
+    /// Read gpuos.toml again.
+    Reload,
+    /// The newest lines of the audit log.
+    Audit {
+        /// How many, at most.
+        lines: u32,
+    },
+}
+
+/// A step: Slurm's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct StepId {
+    /// Job.
+    pub job: u32,
+    /// Step of the job; numbers near 2³² are the batch script and the like.
+    pub step: u32,
+}
+
+/// What an administrator wants of GPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verb {
+    /// No new jobs; those that run may end.
+    Drain,
+    /// Back in service.
+    Online,
+    /// Out of service until an administrator says otherwise.
+    Offline,
+}
+
+impl Verb {
+    /// As it is written on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verb::Drain => "drain",
+            Verb::Online => "online",
+            Verb::Offline => "offline",
+        }
+    }
+}
+
+/// What the daemon answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Hello {
+        /// Version of the protocol that the daemon speaks.
+        protocol: u32,
+        /// The daemon's release.
+        release: String,
+        /// Its node.
+        node: String,
+    },
+    /// To [`Request::Status`].
+    Status {
+        /// How the node is.
+        status: Box<Status>,
+    },
+    /// It is done, or on its way: a sentence for people.
+    Done {
+        /// The sentence.
+        message: String,
+    },
+    /// To [`Request::Watch`].
+    Happened {
+        /// What.
+        event: Happening,
+    },
+    /// To [`Request::Audit`]: lines of the log, oldest first.
+    Audit {
+        /// The lines, each a JSON object.
+        lines: Vec<String>,
+    },
+    /// The request was not done.
+    Refused {
+        /// Why, for programs.
+        code: Code,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// It is not a request: broken JSON, an unknown name, a value out of range.
+    Malformed,
+    /// A line is longer than [`super::MAX_REQUEST`].
+    TooLong,
+    /// No hello came first, or one of another version.
+    Protocol,
+    /// The caller has not the right.
+    Forbidden,
+    /// Too many connections.
+    Busy,
+    /// The client reads too slowly to be told what happens.
+    TooSlow,
+    /// No such GPU on this node.
+    Unknown,
+    /// It could not be done: the message says why.
+    Failed,
+}
+
+/// Something that happened on the node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Happening {
+    /// Milliseconds since 1970, UTC.
+    pub at_ms: u64,
+    /// What kind of thing, one word: `warn`, `state`, `requeue`, …
+    pub what: String,
+    /// The GPU that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u8>,
+    /// The job that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u32>,
+    /// A sentence.
+    pub message: String,
+}

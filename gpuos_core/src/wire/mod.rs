@@ -1,0 +1,22 @@
+//! What gpuosd and its clients say to each other on the local socket.
+//!
+//! One JSON value a line. A client says [`Request::Hello`] first; the daemon answers each request with
+//! one [`Reply`], or with many to [`Request::Watch`]. A client that only reports may write both lines
+//! and go without reading. docs/health.md has the protocol for people.
+//!
+//! - [`message`]: the messages,
+//! - [`status`]: what [`Reply::Status`] carries,
+//! - [`frame`]: lines to messages and back, within limits,
+//! - [`right`]: who may ask for what.
+
+mod frame;
+mod message;
+mod right;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
+pub use message::{Code, Happening, PROTOCOL, Reply, Request, StepId, Verb};
+pub use right::{Peer, Right, may, needs};
+pub use status::{DaemonStatus, FaultStatus, GpuStatus, JobStatus, Status};

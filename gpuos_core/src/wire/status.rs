@@ -1,0 +1,98 @@
+//! How a node is, as clients see it.
+
+use serde::{Deserialize, Serialize};
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Slurm's name of the node.
+    pub node: String,
+    /// The daemon itself.
+    pub daemon: DaemonStatus,
+    /// What stands in Slurm's node record by gpuos, as last written; empty: all is well.
+    pub published: String,
+    /// Whether the node itself is drained by gpuos, with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_drained: Option<String>,
+    /// GPUs, by GRES index.
+    pub gpus: Vec<GpuStatus>,
+    /// Jobs that hold GPUs here.
+    pub jobs: Vec<JobStatus>,
+}
+
+/// The daemon itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    /// Its release.
+    pub release: String,
+    /// Milliseconds since 1970, UTC, when it started.
+    pub started_ms: u64,
+    /// Milliseconds since the newest answer of NVIDIA's library; absent: it never answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled_ms_ago: Option<u64>,
+    /// Actions that wait for slurmctld or for a GPU.
+    pub waiting: u32,
+    /// What keeps the daemon from its work, in sentences: no library, a full disk, slurmctld away.
+    pub troubles: Vec<String>,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// GRES index.
+    pub index: u8,
+    /// NVIDIA's id, empty while it is not known.
+    pub uuid: String,
+    /// Name of the board.
+    pub name: String,
+    /// PCI address.
+    pub pci: String,
+    /// State: available, allocated, in-use, degraded, draining, drained, resetting, offline.
+    pub state: String,
+    /// Why, if it is not well.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Who wants it out of service, if an administrator does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_uid: Option<u32>,
+    /// Degrees Celsius.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<u32>,
+    /// Milliwatts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw: Option<u32>,
+    /// Percent of time with work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<u32>,
+    /// MiB in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Faults that count at present.
+    pub faults: Vec<FaultStatus>,
+    /// Jobs that hold it.
+    pub jobs: Vec<u32>,
+}
+
+/// A fault.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FaultStatus {
+    /// Name of the rule that saw it.
+    pub rule: String,
+    /// A sentence.
+    pub message: String,
+    /// Milliseconds since 1970, UTC, when it was seen last; 0: not known.
+    pub at_ms: u64,
+}
+
+/// A job that holds GPUs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Number.
+    pub job: u32,
+    /// User.
+    pub uid: u32,
+    /// GRES indices that it holds here.
+    pub gpus: Vec<u8>,
+    /// Steps that were reported and run.
+    pub steps: Vec<u32>,
+}

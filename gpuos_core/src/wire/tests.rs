@@ -1,0 +1,162 @@
+//! Messages survive the way, and no bytes can upset the reader.
+
+use proptest::prelude::*;
+
+use super::{
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, Status, StepId,
+    Verb, WireError, decode, encode, may,
+};
+
+fn requests() -> Vec<Request> {
+    let id = StepId { job: 7, step: 0 };
+    vec![
+        Request::Hello {
+            protocol: PROTOCOL,
+            client: "gpuos 0.1.0".into(),
+        },
+        Request::Status,
+        Request::Watch,
+        Request::Admin {
+            verb: Verb::Drain,
+            gpus: vec![5],
+            reason: "fan \"3\"\nis loud".into(),
+            force: false,
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![0, 1],
+        },
+        Request::StepEnd { id },
+        Request::Reload,
+        Request::Audit { lines: 20 },
+    ]
+}
+
+#[test]
+fn requests_come_back_as_they_were_sent_one_line_each() {
+    for request in requests() {
+        let line = encode(&request, MAX_REQUEST).unwrap();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert_eq!(decode::<Request>(&line, MAX_REQUEST).unwrap(), request);
+    }
+}
+
+#[test]
+fn replies_come_back_as_they_were_sent() {
+    let happening = Happening {
+        at_ms: 1,
+        what: "warn".into(),
+        gpu: Some(3),
+        job: None,
+        message: "GPU 3: Xid 79".into(),
+    };
+    for reply in [
+        Reply::Hello {
+            protocol: PROTOCOL,
+            release: "0.1.0".into(),
+            node: "n1".into(),
+        },
+        Reply::Status {
+            status: Box::new(Status::default()),
+        },
+        Reply::Done {
+            message: "done".into(),
+        },
+        Reply::Happened { event: happening },
+        Reply::Refused {
+            code: Code::TooSlow,
+            message: "read faster".into(),
+        },
+    ] {
+        let line = encode(&reply, MAX_REPLY).unwrap();
+        assert_eq!(decode::<Reply>(&line, MAX_REPLY).unwrap(), reply);
+    }
+}
+
+#[test]
+fn what_is_no_request_is_an_error_with_a_place() {
+    for bad in [
+        "",
+        "{",
+        "null",
+        "{\"ask\":\"reboot\"}",
+        "{\"ask\":\"audit\",\"lines\":1,\"also\":1}",
+        "{\"ask\":\"admin\",\"verb\":\"drain\",\"gpus\":[256]}",
+        "{\"ask\":\"admin\",\"verb\":\"drain\",\"gpus\":[-1]}",
+        "{\"ask\":\"step-end\",\"id\":{\"job\":4294967296,\"step\":0}}",
+        "{\"ask\":\"status\"} trailing",
+    ] {
+        let told = decode::<Request>(bad.as_bytes(), MAX_REQUEST);
+        assert!(matches!(told, Err(WireError::Malformed(_))), "{bad}");
+    }
+    let deep = "[".repeat(10_000);
+    assert!(decode::<Request>(deep.as_bytes(), MAX_REQUEST).is_err());
+    let long = vec![b' '; MAX_REQUEST + 1];
+    assert_eq!(
+        decode::<Request>(&long, MAX_REQUEST),
+        Err(WireError::TooLong(MAX_REQUEST))
+    );
+}
+
+#[test]
+fn users_see_and_root_acts() {
+    let (root, daemon, user) = (0, 990, 1000);
+    for request in requests() {
+        let everybody = matches!(
+            request,
+            Request::Hello { .. } | Request::Status | Request::Watch
+        );
+        let asks = |uid| may(Peer { uid, pid: 1 }, daemon, &request);
+        assert_eq!(asks(user), everybody, "{request:?}");
+        assert!(asks(root) && asks(daemon), "{request:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_and_what_is_read_is_written_the_same(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300)
+    ) {
+        if let Ok(request) = decode::<Request>(&bytes, MAX_REQUEST) {
+            let line = encode(&request, MAX_REQUEST).unwrap();
+            prop_assert_eq!(decode::<Request>(&line, MAX_REQUEST).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn a_flipped_byte_is_an_error_or_another_request(
+        which in 0..8usize, at in any::<prop::sample::Index>(), value in any::<u8>()
+    ) {
+        let mut line = encode(&requests()[which], MAX_REQUEST).unwrap();
+        let at = at.index(line.len());
+        line[at] = value;
+        let _ = decode::<Request>(&line, MAX_REQUEST);
+    }
+
+    #[test]
+    fn lines_do_not_depend_on_how_the_bytes_come(
+        text in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..400),
+        cuts in proptest::collection::vec(1..50usize, 1..50),
+        limit in 1..100usize
+    ) {
+        let read = |sizes: &mut dyn Iterator<Item = usize>| {
+            let (mut lines, mut got, mut rest) = (Lines::new(limit), Vec::new(), &text[..]);
+            loop {
+                match lines.next_line() {
+                    Ok(Some(line)) => got.push(line),
+                    Ok(None) if rest.is_empty() => return (got, false),
+                    Ok(None) => {
+                        let size = sizes.next().unwrap_or(1).min(rest.len());
+                        lines.push(&rest[..size]);
+                        rest = &rest[size..];
+                    }
+                    Err(_) => return (got, true),
+                }
+            }
+        };
+        let whole = read(&mut std::iter::once(usize::MAX));
+        let parts = read(&mut cuts.iter().copied().cycle());
+        prop_assert_eq!(whole, parts);
+    }
+}
