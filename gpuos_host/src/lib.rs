@@ -15,6 +15,7 @@ pub mod releases;
 mod request;
 mod site;
 pub mod slurm;
+pub mod socket;
 
 pub use machine::{Machine, Output, Recorded, ThisMachine};
 pub use neighbours::{Asker, Judge, Neighbours};

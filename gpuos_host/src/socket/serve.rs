@@ -1,0 +1,246 @@
+//! The daemon's side: a thread that accepts, and a small one for each connection. None of them can
+//! hold up the daemon: all they do with it is to ask a [`Desk`].
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_core::wire::{
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, WireError,
+    decode, encode, may,
+};
+
+use super::gate::{Gate, Pass};
+use super::{Limits, peer};
+
+/// A connection that says nothing for so long is closed.
+const IDLE: Duration = Duration::from_secs(30);
+/// A client that does not take an answer for so long is dropped.
+const SLOW: Duration = Duration::from_secs(2);
+/// How often a watched connection is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+/// Stack of a connection's thread: it reads and writes short lines.
+const STACK: usize = 256 << 10;
+
+/// What answers requests. Rights, limits and the protocol's first line are checked before.
+pub trait Desk: Send + Sync + 'static {
+    /// The daemon's release and node, for the first line.
+    fn who(&self) -> (String, String);
+    /// Answers a request; it may take a few seconds.
+    fn ask(&self, peer: Peer, request: Request) -> Reply;
+    /// What happens from now on. The sender goes when the receiver is too slow.
+    fn watch(&self, peer: Peer) -> Receiver<Happening>;
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// Serves a socket in threads of its own, until the process ends.
+    ///
+    /// # Errors
+    /// The thread cannot be made.
+    pub fn start(
+        listener: UnixListener,
+        desk: Arc<dyn Desk>,
+        limits: Limits,
+    ) -> io::Result<Server> {
+        let gate = Gate::default();
+        let daemon_uid = rustix::process::getuid().as_raw();
+        let accept = move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else {
+                    // Too many open files: they close again.
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
+                admit(stream, &gate, limits, daemon_uid, &desk);
+            }
+        };
+        thread::Builder::new().name("accept".into()).spawn(accept)?;
+        Ok(Server)
+    }
+}
+
+fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk: &Arc<dyn Desk>) {
+    let set = stream
+        .set_write_timeout(Some(SLOW))
+        .and_then(|()| stream.set_read_timeout(Some(LOOK)));
+    let (Ok(()), Ok(peer)) = (set, peer(&stream)) else {
+        return;
+    };
+    let mut talk = Talk {
+        stream,
+        lines: Lines::new(MAX_REQUEST),
+        peer,
+        daemon_uid,
+        desk: Arc::clone(desk),
+    };
+    let Some(pass) = gate.enter(peer.uid, limits) else {
+        talk.refuse(Code::Busy, "too many connections of this user: close some");
+        return;
+    };
+    let run = move || {
+        let _pass: Pass = pass;
+        // Whatever ends a connection, the client has been told, or is gone.
+        let _ = talk.run();
+    };
+    let _ = thread::Builder::new()
+        .name("client".into())
+        .stack_size(STACK)
+        .spawn(run);
+}
+
+struct Talk {
+    stream: UnixStream,
+    lines: Lines,
+    peer: Peer,
+    daemon_uid: u32,
+    desk: Arc<dyn Desk>,
+}
+
+/// Why a conversation ends.
+struct End;
+
+impl Talk {
+    fn run(&mut self) -> Result<(), End> {
+        self.greet()?;
+        loop {
+            let request = self.request()?;
+            if !may(self.peer, self.daemon_uid, &request) {
+                let only = "only root may do that";
+                self.refuse(Code::Forbidden, only);
+                continue;
+            }
+            match request {
+                Request::Watch => return self.watch(),
+                Request::Hello { .. } => self.hello()?,
+                request => {
+                    let reply = self.desk.ask(self.peer, request);
+                    self.send(&reply)?;
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self) -> Result<(), End> {
+        match self.request()? {
+            Request::Hello {
+                protocol: PROTOCOL, ..
+            } => self.hello(),
+            Request::Hello { protocol, .. } => {
+                let why = format!(
+                    "this gpuosd speaks protocol {PROTOCOL}, the client {protocol}: use the gpuos of \
+                     the same release"
+                );
+                self.refuse(Code::Protocol, &why);
+                Err(End)
+            }
+            _ => {
+                self.refuse(Code::Protocol, "the first line has to be a hello");
+                Err(End)
+            }
+        }
+    }
+
+    fn hello(&mut self) -> Result<(), End> {
+        let (release, node) = self.desk.who();
+        self.send(&Reply::Hello {
+            protocol: PROTOCOL,
+            release,
+            node,
+        })
+    }
+
+    /// The next request. What is none is refused: a line that cannot be read does not end the connection,
+    /// one that is too long does.
+    fn request(&mut self) -> Result<Request, End> {
+        loop {
+            let line = self.line()?;
+            match decode(&line, MAX_REQUEST) {
+                Ok(request) => return Ok(request),
+                Err(e) => self.refuse(Code::Malformed, &e.to_string()),
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Vec<u8>, End> {
+        let deadline = Instant::now() + IDLE;
+        let mut bytes = [0; 4096];
+        loop {
+            match self.lines.next_line() {
+                Ok(Some(line)) => return Ok(line),
+                Ok(None) => {}
+                Err(e) => {
+                    let code = match e {
+                        WireError::TooLong(_) => Code::TooLong,
+                        WireError::Malformed(_) => Code::Malformed,
+                    };
+                    self.refuse(code, &e.to_string());
+                    return Err(End);
+                }
+            }
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(End),
+                Ok(count) => self.lines.push(&bytes[..count]),
+                Err(e) if is_wait(&e) && Instant::now() < deadline => {}
+                Err(_) => return Err(End),
+            }
+        }
+    }
+
+    /// Tells what happens until the client goes or falls behind.
+    fn watch(&mut self) -> Result<(), End> {
+        let happenings = self.desk.watch(self.peer);
+        let mut byte = [0];
+        self.stream
+            .set_read_timeout(Some(Duration::from_millis(1)))
+            .map_err(|_| End)?;
+        loop {
+            match happenings.recv_timeout(LOOK) {
+                Ok(event) => self.send(&Reply::Happened { event })?,
+                Err(RecvTimeoutError::Timeout) => match self.stream.read(&mut byte) {
+                    Ok(0) => return Err(End),
+                    Ok(_) => {}
+                    Err(e) if is_wait(&e) => {}
+                    Err(_) => return Err(End),
+                },
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.refuse(
+                        Code::TooSlow,
+                        "events came faster than they were read: connect again and ask for the status",
+                    );
+                    return Err(End);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, reply: &Reply) -> Result<(), End> {
+        let line = encode(reply, MAX_REPLY).or_else(|e| {
+            let refused = Reply::Refused {
+                code: Code::Failed,
+                message: e.to_string(),
+            };
+            encode(&refused, MAX_REPLY)
+        });
+        let line = line.map_err(|_| End)?;
+        self.stream.write_all(&line).map_err(|_| End)
+    }
+
+    fn refuse(&mut self, code: Code, message: &str) {
+        let message = message.to_owned();
+        let _ = self.send(&Reply::Refused { code, message });
+    }
+}
+
+fn is_wait(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,192 @@
+//! Real sockets, in private directories.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gpuos_core::wire::{Code, Happening, MAX_REQUEST, Peer, Reply, Request, decode};
+
+use super::{BindError, Client, ClientError, Desk, Limits, Server, bind};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Default)]
+struct Echo {
+    watchers: Mutex<Vec<SyncSender<Happening>>>,
+}
+
+impl Echo {
+    fn happen(&self, message: &str) {
+        let event = Happening {
+            at_ms: 1,
+            what: "warn".into(),
+            gpu: None,
+            job: None,
+            message: message.into(),
+        };
+        let mut watchers = self.watchers.lock().unwrap();
+        watchers.retain(|watcher| watcher.try_send(event.clone()).is_ok());
+    }
+}
+
+impl Desk for Echo {
+    fn who(&self) -> (String, String) {
+        ("0.0.0".into(), "n1".into())
+    }
+
+    fn ask(&self, peer: Peer, request: Request) -> Reply {
+        Reply::Done {
+            message: format!("{} {request:?}", peer.uid),
+        }
+    }
+
+    fn watch(&self, _: Peer) -> Receiver<Happening> {
+        let (to, from) = sync_channel(4);
+        self.watchers.lock().unwrap().push(to);
+        from
+    }
+}
+
+struct Place {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    desk: Arc<Echo>,
+}
+
+fn place(limits: Limits) -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run").join(super::NAME);
+    let desk = Arc::new(Echo::default());
+    let listener = bind(&path).unwrap();
+    Server::start(listener, desk.clone(), limits).unwrap();
+    Place {
+        _folder: folder,
+        path,
+        desk,
+    }
+}
+
+fn raw(place: &Place) -> UnixStream {
+    let stream = UnixStream::connect(&place.path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+const HELLO: &[u8] = b"{\"ask\":\"hello\",\"protocol\":1,\"client\":\"test\"}\n";
+
+fn all(mut stream: UnixStream) -> String {
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+#[test]
+fn a_client_is_answered_and_the_daemon_knows_who_it_is() {
+    let place = place(Limits::default());
+    let mut client = Client::connect(&place.path, PATIENCE).unwrap();
+    assert_eq!(client.daemon, ("0.0.0".into(), "n1".into()));
+    let uid = rustix::process::getuid().as_raw();
+    match client.ask(&Request::Reload).unwrap() {
+        Reply::Done { message } => assert_eq!(message, format!("{uid} Reload")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_socket_that_a_dead_daemon_left_is_replaced_and_a_living_one_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(super::NAME);
+    drop(bind(&path).unwrap());
+    let alive = bind(&path).unwrap();
+    assert!(matches!(bind(&path), Err(BindError::InUse)));
+    drop(alive);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(matches!(bind(&path), Err(BindError::NotASocket)));
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn who_does_not_say_hello_or_says_too_much_is_told_and_dropped() {
+    let place = place(Limits::default());
+    for (sent, code) in [
+        (&b"{\"ask\":\"status\"}\n"[..], Code::Protocol),
+        (
+            b"{\"ask\":\"hello\",\"protocol\":9,\"client\":\"x\"}\n",
+            Code::Protocol,
+        ),
+        (&vec![b'x'; MAX_REQUEST + 2], Code::TooLong),
+    ] {
+        let mut stream = raw(&place);
+        stream.write_all(sent).unwrap();
+        match decode::<Reply>(all(stream).as_bytes(), 4096).unwrap() {
+            Reply::Refused { code: told, .. } => assert_eq!(told, code),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_no_request_is_refused_and_the_next_is_answered() {
+    let place = place(Limits::default());
+    let mut stream = raw(&place);
+    stream.write_all(HELLO).unwrap();
+    stream
+        .write_all(b"\xff\xfe\n{\"ask\":\"reload\"}\n")
+        .unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let text = all(stream);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[1].contains("malformed") && lines[2].contains("Reload"),
+        "{text}"
+    );
+}
+
+#[test]
+fn too_many_connections_are_refused_and_room_comes_back() {
+    let limits = Limits {
+        users: 2,
+        one_user: 2,
+        root: 2,
+    };
+    let place = place(limits);
+    let first = Client::connect(&place.path, PATIENCE).unwrap();
+    let _second = Client::connect(&place.path, PATIENCE).unwrap();
+    match Client::connect(&place.path, PATIENCE) {
+        Err(ClientError::Refused(why)) => assert!(why.contains("too many"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    drop(first);
+    // The thread of the connection sees its end on its own time.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while Client::connect(&place.path, PATIENCE).is_err() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_watcher_hears_and_a_slow_one_is_told_so() {
+    let place = place(Limits::default());
+    let mut client = Client::connect(&place.path, PATIENCE).unwrap();
+    client.watch().unwrap();
+    let watched = || !place.desk.watchers.lock().unwrap().is_empty();
+    while !watched() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    place.desk.happen("one");
+    match client.next().unwrap() {
+        Some(Reply::Happened { event }) => assert_eq!(event.message, "one"),
+        other => panic!("{other:?}"),
+    }
+    // More than socket and queue hold, and nobody reads: telling it never blocks.
+    let long = "x".repeat(100_000);
+    while watched() {
+        place.desk.happen(&long);
+    }
+}
