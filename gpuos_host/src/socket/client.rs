@@ -83,7 +83,7 @@ impl Client {
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         let line = encode(request, MAX_REQUEST).map_err(ClientError::Wire)?;
         self.stream.write_all(&line).map_err(ClientError::Broken)?;
-        match self.next()? {
+        match self.next_reply()? {
             Some(reply) => Ok(reply),
             None => Err(ClientError::Broken(io::ErrorKind::TimedOut.into())),
         }
@@ -93,7 +93,7 @@ impl Client {
     ///
     /// # Errors
     /// The daemon refused, or is gone.
-    pub fn next(&mut self) -> Result<Option<Reply>, ClientError> {
+    pub fn next_reply(&mut self) -> Result<Option<Reply>, ClientError> {
         let mut bytes = [0; 8192];
         loop {
             if let Some(line) = self.lines.next_line().map_err(ClientError::Wire)? {
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Asks to be told what happens; [`Client::next`] gives it.
+    /// Asks to be told what happens; [`Client::next_reply`] gives it.
     ///
     /// # Errors
     /// The connection broke.

@@ -180,7 +180,7 @@ fn a_watcher_hears_and_a_slow_one_is_told_so() {
         std::thread::sleep(Duration::from_millis(5));
     }
     place.desk.happen("one");
-    match client.next().unwrap() {
+    match client.next_reply().unwrap() {
         Some(Reply::Happened { event }) => assert_eq!(event.message, "one"),
         other => panic!("{other:?}"),
     }
