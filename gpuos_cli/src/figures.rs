@@ -118,6 +118,6 @@ pub fn wait_json(wait: &Wait) -> Value {
         Wait::UnknownLevel { level, known } => {
             json!({ "kind": "unknown_level", "level": level, "known": known })
         }
-        Wait::Never { why } => json!({ "kind": "never", "why": why }),
+        Wait::Never { why } => json!({ "kind": "never", "why": why.to_string() }),
     }
 }

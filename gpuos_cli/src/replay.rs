@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::explain::{sentence, why_wait};
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, Request, Wait};
-use gpuos_core::record::{self, Counts, Recording};
+use gpuos_core::record::{self, By, Counts, Recording};
 use gpuos_host::{Machine, slurm};
 use serde_json::{Value, json};
 
@@ -31,6 +31,8 @@ pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
 
 /// From this form on the gangs on the network are recorded.
 const NETWORK: u32 = 4;
+/// From this form on places for when running jobs are gone are recorded.
+const FUTURES: u32 = 6;
 
 /// Where slurmctld with this configuration keeps its decisions.
 pub fn ring_of(conf_folder: &Path) -> PathBuf {
@@ -72,8 +74,12 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
             true => String::new(),
             false => format!(", now choice {}", skip + 1),
         };
+        let kind = match step.asked.by {
+            By::Future => "place once running jobs are gone",
+            _ => "choice",
+        };
         let text = format!(
-            "The first: job {} at {}, choice {}{other}.\n  recorded: {}\n  now:      {}\n",
+            "The first: job {} at {}, {kind} {}{other}.\n  recorded: {}\n  now:      {}\n",
             step.asked.job,
             utc(step.asked.at),
             step.asked.skip + 1,
@@ -138,6 +144,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
             "same": counts.same,
             "different": different,
             "not_replayed": counts.skipped,
+            "places_once_running_jobs_are_gone": counts.futures,
             "compared_beside_gangs": counts.compared,
             "not_compared_beside_gangs": counts.not_compared,
             "form": recording.format,
@@ -159,6 +166,19 @@ fn beside_gangs(recording: &Recording, counts: &Counts) -> String {
             "It is in form {}, which does not have the gangs on the network: which of several equally close \
              places a gang took is repeated by its number.\n",
             recording.format
+        );
+    }
+    if recording.format < FUTURES {
+        text += &format!(
+            "Form {} does not have the places in which Slurm preempted, or expected room, for jobs with a required \
+             level: these are not repeated. Of jobs that can never run no more is compared than that.\n",
+            recording.format
+        );
+    }
+    if counts.futures > 0 {
+        text += &format!(
+            "For {} no room was free: repeated is the place in which Slurm preempted or expects room.\n",
+            count(counts.futures as usize, "decision")
         );
     }
     if counts.compared > 0 {

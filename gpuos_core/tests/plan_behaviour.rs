@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::{Link, NO_DOMAIN};
-use gpuos_core::plan::{Choice, GpuShape, NodeState, Placement, Planner, Request, Unit, Wait};
+use gpuos_core::plan::{
+    Choice, GpuShape, Never, NodeState, Placement, Planner, Request, Unit, Wait,
+};
 use plan_support::*;
 
 fn plan(planner: &mut Planner, state: &[NodeState], request: &Request) -> Choice {
@@ -274,8 +276,9 @@ fn named_nodes_are_part_of_the_choice() {
     let never = planner
         .plan(&state, &wish(job.clone(), "leaf", true), 0)
         .err();
-    let why = "the nodes that the job names do not lie within one domain of the level leaf";
-    assert_eq!(never, Some(Wait::Never { why: why.into() }));
+    let level = "leaf".into();
+    let why = Never::Apart { level };
+    assert_eq!(never, Some(Wait::Never { why }));
     job.required_nodes = vec![0, 1, 2, 3];
     assert!(matches!(
         planner.plan(&state, &job, 0),

@@ -73,6 +73,7 @@ fn nvlink_in_the_node_waits_for_a_pair() {
     let Err(Wait::Never { why }) = planner.plan(&state, &quad, 0) else {
         panic!("four GPUs are never all linked here");
     };
+    let why = why.to_string();
     assert!(
         why.contains("4 GPUs") && why.contains("nvlink") && why.contains("n0"),
         "{why}"
@@ -91,7 +92,7 @@ fn what_can_never_fit_says_why() {
     }
     let mut planner = Planner::new(cluster);
     let mut never = |request: &Request| match planner.plan(&state, request, 0) {
-        Err(Wait::Never { why }) => why,
+        Err(Wait::Never { why }) => why.to_string(),
         other => panic!("{other:?}"),
     };
     let why = never(&request(1, GpuShape::PerNode(9)));

@@ -9,7 +9,7 @@ use counting::allocations;
 use gpuos_core::fabric::{Promise, Recipe};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
-use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
+use gpuos_core::plan::{GpuShape, Never, NodeState, Planner, Request, Wait};
 use gpuos_core::record::{By, Event, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read};
 use plan_support::*;
 use proptest::prelude::*;
@@ -93,6 +93,19 @@ impl Scheduler {
             answer,
             at,
         );
+    }
+
+    /// The last job, for which there was no room, is given a place for when others are gone.
+    fn expect(&mut self, request: &Request, purpose: Purpose, nth: u32) -> bool {
+        let place = self.planner.future(&self.states, request, nth);
+        let Some(place) = place else { return false };
+        let (job, at) = (self.job, 1_700_000_000 + u64::from(self.job));
+        let number = (nth, By::Future);
+        let answer = Ok(place);
+        let memory = &mut self.memory;
+        self.writer
+            .asked(memory, job, purpose, number, request, answer, at);
+        true
     }
 
     /// The planner goes by another mix of jobs from now on.
@@ -244,6 +257,116 @@ fn repeated_answers_to_waiting_jobs_take_no_room() {
         scheduler.ask(&never, Purpose::Start, 0);
     }
     assert_eq!(scheduler.read().asked().count(), 101);
+}
+
+#[test]
+fn places_for_when_jobs_are_gone_replay_bit_by_bit() {
+    let mut scheduler = Scheduler::new(&small(), 4096, 12);
+    let (mut expected, mut preempted) = (0, 0);
+    for round in 0..300 {
+        scheduler.decide();
+        scheduler.job += 1;
+        let nodes = 1 + scheduler.below(4) as u32;
+        let count = 2 + scheduler.below(7) as u32;
+        let level = ["leaf", "nvlink", "spine", "node"][round % 4];
+        let request = wish(request(nodes, GpuShape::PerNode(count)), level, true);
+        scheduler.ask(&request, Purpose::Start, 0);
+        let nth = scheduler.below(3) as u32;
+        let purpose = [Purpose::Start, Purpose::Forecast][round % 2];
+        if scheduler.expect(&request, purpose, nth) {
+            expected += 1;
+            if purpose == Purpose::Start {
+                preempted += 1;
+                scheduler
+                    .writer
+                    .ended(&mut scheduler.memory, scheduler.job, Outcome::Taken);
+            }
+        }
+    }
+    assert!(expected > 60 && preempted > 40, "{expected}, {preempted}");
+    let recording = scheduler.read();
+    let (mut taken, mut told) = (0, 0);
+    let counts = recording.replay(&mut |step| {
+        assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+        if step.asked.by == By::Future {
+            told += 1;
+            taken += u32::from(step.outcome == Some(Outcome::Taken));
+        }
+    });
+    assert_eq!(
+        (counts.futures, told, taken),
+        (expected, expected, preempted)
+    );
+    // Another place than the planner names is seen.
+    let request = wish(request(2, GpuShape::PerNode(8)), "leaf", true);
+    assert!(scheduler.expect(&request, Purpose::Start, 0));
+    let place = scheduler.planner.future(&scheduler.states, &request, 1);
+    let other = place.expect("a second place").clone();
+    let memory = &mut scheduler.memory;
+    let number = (0, By::Future);
+    let answer = Ok(&other);
+    scheduler
+        .writer
+        .asked(memory, 7, Purpose::Start, number, &request, answer, 1);
+    let counts = scheduler.read().replay(&mut |_| {});
+    assert_eq!(counts.replayed - counts.same, 1);
+}
+
+#[test]
+fn a_repeated_expectation_takes_no_room() {
+    let mut scheduler = Scheduler::new(&small(), 512, 13);
+    scheduler.states.iter_mut().for_each(|state| {
+        state.free = GpuSet(1);
+    });
+    scheduler
+        .writer
+        .states(&mut scheduler.memory, &scheduler.states);
+    let request = wish(request(2, GpuShape::PerNode(8)), "leaf", true);
+    for _ in 0..50 {
+        scheduler.ask(&request, Purpose::Forecast, 0);
+        assert!(scheduler.expect(&request, Purpose::Forecast, 1));
+    }
+    assert_eq!(scheduler.read().asked().count(), 2);
+}
+
+#[test]
+fn the_wording_of_a_wait_is_not_compared_but_its_numbers_are() {
+    let mut scheduler = Scheduler::new(&small(), 512, 14);
+    scheduler
+        .writer
+        .states(&mut scheduler.memory, &scheduler.states);
+    let never = request(13, GpuShape::PerNode(8));
+    let answer = |scheduler: &mut Scheduler, why: Never| {
+        scheduler.job += 1;
+        let wait = Wait::Never { why };
+        let (job, memory) = (scheduler.job, &mut scheduler.memory);
+        let why = (0, By::Order);
+        let writer = &mut scheduler.writer;
+        writer.asked(memory, job, Purpose::Start, why, &never, Err(&wait), 1);
+        let counts = scheduler.read().replay(&mut |_| {});
+        counts.replayed - counts.same
+    };
+    let (gpus, nodes) = (8, (13, 13));
+    let right = Never::Nodes {
+        gpus,
+        have: 12,
+        nodes,
+    };
+    assert_eq!(answer(&mut scheduler, right), 0);
+    let said = Never::Said("thirteen is more than a dozen".into());
+    assert_eq!(answer(&mut scheduler, said), 0);
+    let other = Never::Nodes {
+        gpus,
+        have: 11,
+        nodes,
+    };
+    assert_eq!(answer(&mut scheduler, other), 1);
+    let other = Never::Gpus {
+        need: 8,
+        have: 12,
+        nodes,
+    };
+    assert_eq!(answer(&mut scheduler, other), 2);
 }
 
 #[test]

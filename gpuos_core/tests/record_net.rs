@@ -10,7 +10,7 @@ use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::fabric::{Recipe, Traffic};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
-use gpuos_core::plan::{GpuShape, NodeState, Planner};
+use gpuos_core::plan::{GpuShape, NodeState, Planner, Wait};
 use gpuos_core::record::{By, Event, Outcome, Purpose, Recording, Sizes, Writer, read};
 use plan_support::{idle, mix, request};
 use proptest::prelude::*;
@@ -311,6 +311,26 @@ fn a_recording_in_form_3_replays_with_what_it_has() {
     memory.resize(sizes.total(), 0);
     Writer::open(&mut memory, sizes, 4);
     assert_eq!(read(&memory).expect("a new ring").asked().count(), 0);
+}
+
+#[test]
+fn a_recording_in_form_5_replays_whatever_words_its_waits_have() {
+    let text = include_str!("data/recording-form-5.txt");
+    let recording = read(&earlier(text)).expect("a form that is still read");
+    let mut said = Vec::new();
+    let counts = recording.replay(&mut |step| {
+        assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+        if let Err(wait) = &step.asked.answer
+            && let Wait::Never { why } = &**wait
+        {
+            said.push(why.to_string());
+        }
+    });
+    assert_eq!((recording.format, counts.replayed), (5, 40));
+    assert!(
+        said.len() > 10 && said[0].contains("1 node with 9 GPUs each"),
+        "{said:?}"
+    );
 }
 
 proptest! {

@@ -197,7 +197,7 @@ impl Catalogue {
 fn why(wait: Wait, kind: Option<&str>) -> String {
     let gpus = kind.map_or_else(|| "GPUs".to_owned(), |kind| format!("{kind} GPUs"));
     match wait {
-        Wait::Never { why } => why,
+        Wait::Never { why } => why.to_string(),
         Wait::Capacity {
             feasible_nodes,
             needed_nodes,

@@ -324,6 +324,9 @@ impl Engine {
                     continue;
                 }
                 if purpose == Purpose::Answer {
+                    self.records.states(&self.snapshot.states);
+                    self.records
+                        .asked(&wanted.request, (n, By::Future), &Ok(domain));
                     self.chosen.set(domain);
                     return code;
                 }
@@ -336,6 +339,9 @@ impl Engine {
         if let (Some((_, n)), Some(planner)) = (best, self.planner.as_mut())
             && let Some(domain) = planner.future(&self.snapshot.states, &wanted.request, n)
         {
+            self.records.states(&self.snapshot.states);
+            self.records
+                .asked(&wanted.request, (n, By::Future), &Ok(domain));
             let layout = self.layout;
             code =
                 self.steering

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_core::record::{By, Outcome};
 use gpuos_lab::{NodeGroup, Suite, field};
 use gpuos_tests::show::Gpus;
 use gpuos_tests::{Cluster, Setup, per_suite, skip};
@@ -380,6 +381,17 @@ fn required_preemption(cluster: &Cluster) {
     let set = gpus.values().next().expect("a node");
     assert_eq!((set.len(), set[0] / 2), (2, set[1] / 2), "{gpus:?}");
     assert_eq!(running(), 14);
+    // Where Slurm preempted is recorded like any other choice.
+    let mut preempted = Vec::new();
+    cluster.recording().replay(&mut |step| {
+        assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+        if step.asked.by == By::Future && step.outcome == Some(Outcome::Taken) {
+            preempted.push(step.asked.job);
+        }
+    });
+    // Slurm asks again until they are gone.
+    preempted.dedup();
+    assert_eq!(preempted, [high]);
     cluster.drained();
 }
 

@@ -3,7 +3,7 @@
 use gpuos_core::explain::level_reached;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, Criterion, Wait};
-use gpuos_core::record::{Outcome, Purpose, Recording, Step};
+use gpuos_core::record::{By, Outcome, Purpose, Recording, Step};
 use gpuos_host::slurm::Job;
 use serde_json::{Value, json};
 
@@ -57,23 +57,38 @@ fn told(step: Step<'_>) -> Decided {
     let with_free = with_free.count();
     let at = utc(asked.at);
     let mut best: Vec<Choice> = Vec::new();
+    let future = asked.by == By::Future;
     for skip in 0..SHOWN.max(asked.skip + 1) {
-        match planner.plan(states, &asked.request, skip) {
-            Ok(choice) => best.push(choice.clone()),
-            Err(_) => break,
+        let place = match future {
+            true => planner.future(states, &asked.request, skip),
+            false => planner.plan(states, &asked.request, skip).ok(),
+        };
+        match place {
+            Some(place) => best.push(place.clone()),
+            None => break,
         }
     }
     let cluster = planner.cluster();
-    let verb = match again {
-        Ok(_) => "Decided",
-        Err(_) => "Last looked at",
+    let verb = match (&again, asked.purpose) {
+        (Ok(_), purpose) if !future || purpose == Purpose::Start => "Decided",
+        _ => "Last looked at",
     };
     let mut text = format!(
         "{verb} {at}: Slurm offered {}, {} with free GPUs.",
         count(offered, "node"),
         with_free
     );
-    if let Some(first) = best.first() {
+    if let Some(first) = best.first().filter(|_| future) {
+        let slurm = match asked.purpose {
+            Purpose::Start => "preempted jobs in",
+            Purpose::Forecast => "expects room first in",
+        };
+        text += &format!(
+            " None had room for all of it; {} would have, if nothing ran. Slurm {slurm} the one that is marked:\n\n{}",
+            count(first.feasible_domains as usize, "place"),
+            table(&best, asked.skip as usize, cluster)
+        );
+    } else if let Some(first) = best.first() {
         text += &format!(
             " {} could take a part; {} at the level reached had room for all of it. The best places:\n\n{}",
             count(first.feasible_nodes as usize, "node"),
@@ -90,6 +105,7 @@ fn told(step: Step<'_>) -> Decided {
         "offered_nodes": offered,
         "nodes_with_free_gpus": with_free,
         "choice": asked.skip + 1,
+        "once_running_jobs_are_gone": future,
         "mix": learned.map(mix::sizes_json),
         "wait": again.err().as_ref().map(|wait: &Wait| wait_json(wait)),
         "best": best.iter().map(|choice| choice_json(choice, cluster)).collect::<Vec<_>>(),

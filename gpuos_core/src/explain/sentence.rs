@@ -182,6 +182,7 @@ pub fn why_wait(wait: &Wait) -> String {
             )
         }
         Wait::Never { why } => {
+            let why = why.to_string();
             let why = why.trim_end_matches('.');
             format!(
                 "The job can never start as it is: {why}. Submit it again with a smaller request."

@@ -6,7 +6,7 @@ use super::*;
 use crate::cost::Objectives;
 use crate::gpuset::GpuSet;
 use crate::model::{Cluster, Fabric, FabricLevel, Node};
-use crate::plan::{Choice, GpuShape, NodeChoice, Request, TopologyWish, Unit, Wait};
+use crate::plan::{Choice, GpuShape, Never, NodeChoice, Request, TopologyWish, Unit, Wait};
 
 /// Eight DGX H100 under two leaf switches and a spine.
 fn cluster() -> Cluster {
@@ -165,7 +165,7 @@ fn waiting_names_the_smallest_change() {
         "{unknown}"
     );
     let never = why_wait(&Wait::Never {
-        why: "no node has 9 GPUs.".into(),
+        why: Never::Said("no node has 9 GPUs.".into()),
     });
     assert!(never.contains("no node has 9 GPUs. Submit"), "{never}");
 }

@@ -1,6 +1,7 @@
 //! The request in the planner's own terms, and what a node can offer to it.
 
 use super::gpus::Worth;
+use super::never::Never;
 use super::types::{GpuShape, NodeState, Placement, Request, Wait};
 use super::values::Needs;
 
@@ -55,35 +56,37 @@ pub struct Job<'a> {
 impl<'a> Job<'a> {
     /// Normalises a request; a contradiction in it can never run.
     pub fn new(request: &'a Request, nodes: usize) -> Result<Job<'a>, Wait> {
-        let never = |why: String| Err(Wait::Never { why });
+        let never = |why: Never| Err(Wait::Never { why });
         let (unit, units) = match request.gpus {
             GpuShape::PerNode(k) | GpuShape::PerSocket(k) => (k, None),
             GpuShape::Total(n) => (1, Some(n)),
             GpuShape::PerTask { per_task, tasks } => (per_task, Some(tasks)),
         };
         if unit == 0 || units == Some(0) {
-            return never("the job asks for no GPU".into());
+            return never(Never::NoGpu);
         }
         let required = request.required_nodes.as_slice();
         let min = request.min_nodes.max(1).max(required.len() as u32);
         let most = request.max_nodes.max(request.min_nodes).max(1);
         if required.len() as u32 > most {
-            return never(format!(
-                "the job names {} nodes that it needs but may have at most {most}",
-                required.len()
-            ));
+            return never(Never::Named {
+                named: required.len() as u32,
+                most,
+            });
         }
-        if let Some(&bad) = required.iter().find(|&&n| n as usize >= nodes) {
-            return never(format!(
-                "the job needs node number {bad}, which the cluster does not have"
-            ));
+        if let Some(&node) = required.iter().find(|&&n| n as usize >= nodes) {
+            return never(Never::NoSuchNode { node });
         }
         if let Some(units) = units.filter(|&units| units < min) {
             return never(match request.gpus {
-                GpuShape::PerTask { .. } => {
-                    format!("{units} tasks with GPUs cannot use {min} nodes")
-                }
-                _ => format!("{units} GPUs in all cannot use {min} nodes: each needs one"),
+                GpuShape::PerTask { .. } => Never::Tasks {
+                    tasks: units,
+                    nodes: min,
+                },
+                _ => Never::TotalGpus {
+                    gpus: units,
+                    nodes: min,
+                },
             });
         }
         Ok(Job {

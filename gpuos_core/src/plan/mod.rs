@@ -40,6 +40,7 @@ mod large;
 mod leaf;
 mod learn;
 mod links;
+mod never;
 mod quick;
 mod rails;
 mod rank;
@@ -66,6 +67,7 @@ use state::State;
 use supply::Supplies;
 use values::{Building, Values};
 
+pub use never::Never;
 pub use types::*;
 
 /// `type_of` of a node without GPUs.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::never::Never;
 use crate::gpuset::GpuSet;
 
 /// How close together the GPUs of a job have to be, by name of the level: `node`, `nvlink`,
@@ -294,8 +295,8 @@ pub enum Wait {
     },
     /// Could never fit on this cluster, even if it were empty.
     Never {
-        /// A sentence that says why.
-        why: String,
+        /// Why.
+        why: Never,
     },
 }
 

@@ -3,6 +3,7 @@
 use super::fabric::Span;
 use super::gang::Count;
 use super::job::{Assume, Job};
+use super::never::Never;
 use super::types::{Unit, Wait};
 use super::{Planner, Reach, bits};
 use crate::model::NO_DOMAIN;
@@ -74,62 +75,52 @@ impl Planner {
         }
     }
 
-    fn never(&mut self, job: &Job, required: Option<(Reach, bool)>) -> String {
+    fn never(&mut self, job: &Job, required: Option<(Reach, bool)>) -> Never {
         let Some((reach, _)) = required.filter(|_| self.fits(Assume::Empty, job, None)) else {
             return self.never_anywhere(job);
         };
         let level = self.level_name(reach);
         if job.min > 1 && matches!(reach, Reach::Node | Reach::NvLink(None)) {
-            return format!(
-                "{} nodes cannot lie within one domain of the level {level}",
-                job.min
-            );
+            return Never::InsideNode {
+                nodes: job.min,
+                level,
+            };
         }
         if let Reach::NvLink(Some(at)) | Reach::Fabric(at) = reach {
             let domain = |&node: &u32| self.fabric.domain(at, node);
             let first = job.required.first().map(domain);
             let one = |node| first == Some(domain(node)) && first != Some(NO_DOMAIN);
             if !job.required.iter().all(one) {
-                return format!(
-                    "the nodes that the job names do not lie within one domain of the level {level}"
-                );
+                return Never::Apart { level };
             }
         }
         let nearest = self.nearest(Assume::Empty, job, reach);
-        let what = match nearest.unit {
-            Unit::Nodes => "nodes",
-            Unit::Gpus => "GPUs",
-        };
-        format!(
-            "the job needs {} {what} within one domain of the level {level}; the largest ({}) has {}",
-            nearest.need, nearest.domain, nearest.have
-        )
+        Never::Domain {
+            unit: nearest.unit,
+            need: nearest.need,
+            have: nearest.have,
+            domain: nearest.domain,
+            level,
+        }
     }
 
-    fn never_anywhere(&mut self, job: &Job) -> String {
+    fn never_anywhere(&mut self, job: &Job) -> Never {
         let Nearest {
             unit, have, need, ..
         } = self.nearest_domain(Assume::Empty, job, self.fabric.levels);
         let mut named = job.required.iter();
         if let Some(&node) = named.find(|&&node| !self.offered(node)) {
-            return format!(
-                "the job names node {}, which has no room for its GPUs even when it is idle",
-                self.cluster.nodes[node as usize].name
-            );
+            let name = self.cluster.nodes[node as usize].name.clone();
+            return Never::Node { name };
         }
-        let on = match (job.min, job.max) {
-            (1, 1) => "1 node".to_string(),
-            (min, max) if min == max => format!("{min} nodes"),
-            (min, max) => format!("{min} to {max} nodes"),
-        };
+        let nodes = (job.min, job.max);
         match unit {
-            Unit::Gpus => format!(
-                "the job needs {need} GPUs on {on}; the cluster has room for {have} on so many nodes"
-            ),
-            Unit::Nodes => format!(
-                "the job needs {on} with {} GPUs each; {have} nodes of the cluster have so many in service",
-                job.unit
-            ),
+            Unit::Gpus => Never::Gpus { need, have, nodes },
+            Unit::Nodes => Never::Nodes {
+                gpus: job.unit,
+                have,
+                nodes,
+            },
         }
     }
 

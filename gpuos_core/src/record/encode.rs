@@ -117,6 +117,7 @@ impl Out<'_> {
             By::Order => self.number(0),
             By::Network(None) => self.numbers(&[1, 0]),
             By::Network(Some(beside)) => self.numbers(&[1, 1, beside.into()]),
+            By::Future => self.number(2),
         }
         self.request(request);
         match answer {
@@ -213,7 +214,7 @@ mod tests {
 
     use super::*;
     use crate::gpuset::GpuSet;
-    use crate::plan::{Choice, Criterion, NodeChoice, TopologyWish, Wait};
+    use crate::plan::{Choice, Criterion, Never, NodeChoice, TopologyWish, Wait};
     use crate::record::Outcome;
 
     /// The same bytes as serde makes, and none where there is too little room.
@@ -306,14 +307,22 @@ mod tests {
                 needed_gpus: 2000,
             },
             Wait::Never {
-                why: "too many".into(),
+                why: Never::Named {
+                    named: 9,
+                    most: 300,
+                },
             },
         ];
         let answers = choices.iter().map(|one| Ok(Cow::Borrowed(one)));
         let answers: Vec<_> = answers
             .chain(waits.iter().map(|one| Err(Cow::Borrowed(one))))
             .collect();
-        let ways = [By::Order, By::Network(None), By::Network(Some(12_345))];
+        let ways = [
+            By::Order,
+            By::Network(None),
+            By::Network(Some(12_345)),
+            By::Future,
+        ];
         for (n, answer) in answers.iter().cycle().take(40).enumerate() {
             let request = Request {
                 cpus_per_node: n as u32 * 50,

@@ -26,6 +26,9 @@ pub enum By {
     /// ([`crate::fabric::Traffic::best`]): that much between its nodes, in hundredths of GB/s; `None`
     /// when there was nothing to compare.
     Network(Option<u32>),
+    /// No choice, but a place that would hold the job if nothing ran ([`crate::plan::Planner::future`]): where
+    /// the scheduler preempts, or expects the job to start. The ones with lower numbers were refused.
+    Future,
 }
 
 /// One question to the planner, with its answer.

@@ -35,10 +35,11 @@ pub const SEGMENTS: usize = 8;
 pub const MODELS: usize = 4;
 
 /// Version of the form of the bytes. It changes with the events and with every type inside them.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
 
 /// The oldest form that is still read. Form 3 knows nothing of the gangs on the network, form 4 nothing of
-/// runs that ended.
+/// runs that ended, form 5 nothing of places for when running jobs are gone, and it says in a sentence why a
+/// job can never run.
 pub const OLDEST: u32 = 3;
 
 /// Where slurmctld keeps its ring: a file in memory, one for each folder of a slurm.conf.

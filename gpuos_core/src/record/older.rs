@@ -4,10 +4,16 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 
-use super::event::{Asked, By, Event, Outcome, Purpose};
+use super::event::{Asked, By, Event, Purpose};
 use super::model::Model;
-use crate::frag::Expected;
-use crate::plan::{Choice, NodeState, Request, Wait};
+use crate::plan::{Choice, Never, Request, Unit, Wait};
+
+/// From this form on the gangs on the network are recorded.
+const NETWORK: u32 = 4;
+/// From this form on what can never fit says why in numbers.
+const NUMBERS: u32 = 6;
+/// The number of [`Event::Asked`], the one event that has changed.
+const ASKED: u8 = 2;
 
 /// A question in form 3.
 #[derive(Deserialize)]
@@ -16,56 +22,117 @@ struct Asked3 {
     purpose: Purpose,
     skip: u32,
     request: Request,
-    answer: Result<Choice, Wait>,
+    answer: Result<Choice, Wait5>,
     at: u64,
 }
 
-/// An event in form 3.
+/// A question in the forms 4 and 5.
 #[derive(Deserialize)]
-enum Event3 {
-    Nodes {
-        from: u32,
-        count: u32,
-        state: NodeState,
+struct Asked5 {
+    job: u32,
+    purpose: Purpose,
+    skip: u32,
+    by: By,
+    request: Request,
+    answer: Result<Choice, Wait5>,
+    at: u64,
+}
+
+/// A reason to wait up to form 5.
+#[derive(Deserialize)]
+enum Wait5 {
+    Capacity {
+        feasible_nodes: u32,
+        needed_nodes: u32,
+        free_gpus: u32,
+        needed_gpus: u32,
     },
-    Offered {
-        from: u32,
-        count: u32,
-        yes: bool,
+    Level {
+        level: String,
+        best_domain: String,
+        unit: Unit,
+        have: u32,
+        need: u32,
     },
-    Asked(Asked3),
-    Ended {
-        job: u32,
-        outcome: Outcome,
+    UnknownLevel {
+        level: String,
+        known: Vec<String>,
     },
-    Learned(Expected),
+    Never {
+        why: String,
+    },
+}
+
+impl From<Wait5> for Wait {
+    fn from(old: Wait5) -> Wait {
+        match old {
+            Wait5::Capacity {
+                feasible_nodes,
+                needed_nodes,
+                free_gpus,
+                needed_gpus,
+            } => Wait::Capacity {
+                feasible_nodes,
+                needed_nodes,
+                free_gpus,
+                needed_gpus,
+            },
+            Wait5::Level {
+                level,
+                best_domain,
+                unit,
+                have,
+                need,
+            } => Wait::Level {
+                level,
+                best_domain,
+                unit,
+                have,
+                need,
+            },
+            Wait5::UnknownLevel { level, known } => Wait::UnknownLevel { level, known },
+            Wait5::Never { why } => Wait::Never {
+                why: Never::Said(why),
+            },
+        }
+    }
 }
 
 /// An event of that form; `None` when the bytes are none.
 pub fn event(format: u32, bytes: &[u8]) -> Option<Event<'static>> {
-    if format != 3 {
-        return postcard::from_bytes(bytes).ok();
-    }
-    Some(match postcard::from_bytes(bytes).ok()? {
-        Event3::Nodes { from, count, state } => Event::Nodes { from, count, state },
-        Event3::Offered { from, count, yes } => Event::Offered { from, count, yes },
-        Event3::Ended { job, outcome } => Event::Ended { job, outcome },
-        Event3::Learned(expected) => Event::Learned(Cow::Owned(expected)),
-        Event3::Asked(asked) => Event::Asked(Asked {
-            job: asked.job,
-            purpose: asked.purpose,
-            skip: asked.skip,
-            by: By::Order,
-            request: Cow::Owned(asked.request),
-            answer: asked.answer.map(Cow::Owned).map_err(Cow::Owned),
-            at: asked.at,
-        }),
-    })
+    let old = match bytes.split_first() {
+        Some((&ASKED, asked)) if format < NETWORK => {
+            let old: Asked3 = postcard::from_bytes(asked).ok()?;
+            Asked5 {
+                job: old.job,
+                purpose: old.purpose,
+                skip: old.skip,
+                by: By::Order,
+                request: old.request,
+                answer: old.answer,
+                at: old.at,
+            }
+        }
+        Some((&ASKED, asked)) if format < NUMBERS => postcard::from_bytes(asked).ok()?,
+        _ => return postcard::from_bytes(bytes).ok(),
+    };
+    Some(Event::Asked(Asked {
+        job: old.job,
+        purpose: old.purpose,
+        skip: old.skip,
+        by: old.by,
+        request: Cow::Owned(old.request),
+        answer: match old.answer {
+            Ok(choice) => Ok(Cow::Owned(choice)),
+            Err(wait) => Err(Cow::Owned(wait.into())),
+        },
+        at: old.at,
+    }))
 }
 
 /// A model of that form; `None` when the bytes are none.
 pub fn model(format: u32, bytes: &[u8]) -> Option<Model<'static>> {
-    if format != 3 {
+    if format >= NETWORK {
         return postcard::from_bytes(bytes).ok();
     }
     let (types, nodes, fabric) = postcard::from_bytes(bytes).ok()?;

@@ -3,7 +3,7 @@
 use super::event::{Asked, By, Event, Outcome};
 use super::read::Recording;
 use crate::fabric::{Pick, Promise, Traffic};
-use crate::plan::{Choice, NodeState, Planner, Wait};
+use crate::plan::{Choice, Never, NodeState, Planner, Request, Wait};
 
 /// One question of a recording, asked again.
 pub struct Step<'a> {
@@ -34,6 +34,8 @@ pub struct Counts {
     pub skipped: u64,
     /// Decisions among those asked again for which places were compared beside the running gangs.
     pub compared: u64,
+    /// Places among those asked again that were named for when running jobs are gone.
+    pub futures: u64,
     /// Decisions for which that could not be done again, as the gangs are not recorded in whole: their
     /// places were asked for by their numbers.
     pub not_compared: u64,
@@ -97,7 +99,11 @@ impl Recording {
                     _ => None,
                 };
                 let skip = pick.map_or(asked.skip, |pick| pick.skip);
-                let again = planner.plan(states, &asked.request, skip).cloned();
+                let again = match asked.by {
+                    By::Future => future(planner, states, &asked.request, skip),
+                    _ => planner.plan(states, &asked.request, skip).cloned(),
+                };
+                counts.futures += u64::from(asked.by == By::Future);
                 let picked = |pick: Pick| (pick.skip, By::Network(pick.beside));
                 let same = is_same(&again, asked)
                     && pick.is_none_or(|pick| picked(pick) == (asked.skip, asked.by));
@@ -137,8 +143,33 @@ fn follow(traffic: &mut Option<Traffic>, quiet: Option<&Traffic>, event: &Event<
     }
 }
 
-/// Compared as they are written down: figures by their bits.
+/// The place for when running jobs are gone, or why there is no room now where there is no such place.
+fn future(
+    planner: &mut Planner,
+    states: &[NodeState],
+    request: &Request,
+    nth: u32,
+) -> Result<Choice, Wait> {
+    match planner.future(states, request, nth) {
+        Some(place) => Ok(place.clone()),
+        None => planner.plan(states, request, u32::MAX).cloned(),
+    }
+}
+
+/// Compared as they are written down: figures by their bits. Of a sentence, as older forms have it, no more
+/// is compared than that the job can never run: wording is free to change.
 fn is_same(again: &Result<Choice, Wait>, asked: &Asked<'_>) -> bool {
+    let said = |wait: &Wait| {
+        matches!(
+            wait,
+            Wait::Never {
+                why: Never::Said(_)
+            }
+        )
+    };
+    if asked.answer.as_ref().is_err_and(|wait| said(wait)) {
+        return matches!(again, Err(Wait::Never { .. }));
+    }
     let now = postcard::to_allocvec(&again.as_ref());
     let then = postcard::to_allocvec(&asked.answer);
     matches!((now, then), (Ok(now), Ok(then)) if now == then)

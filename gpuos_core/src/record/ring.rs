@@ -50,8 +50,8 @@ const LEARNED: usize = 4096;
 /// Room for the model: node types and levels, and for each node its name and domains.
 const MODEL_BASE: usize = 32 << 10;
 const MODEL_NODE: usize = 64;
-/// Repeated answers are known for that many jobs.
-const KNOWN: usize = 1024;
+/// Repeated answers are known for half as many jobs.
+const KNOWN: usize = 2048;
 
 /// The lengths that make up a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -339,7 +339,9 @@ impl Writer {
         // The time is the last thing in the bytes, seven bits in each.
         let time = (64 - at.max(1).leading_zeros()).div_ceil(7) as usize;
         let same = check(1, &memory[place..place + length.saturating_sub(time)]);
-        let known = &mut self.known[job as usize % KNOWN];
+        // What would hold it once others are gone is told right after the answer for now.
+        let later = usize::from(by == By::Future);
+        let known = &mut self.known[(2 * job as usize + later) % KNOWN];
         let repeated = *known == (job, same);
         *known = (job, same);
         if !repeated || purpose == Purpose::Start && answer.is_ok() {

@@ -13,7 +13,7 @@ use gpuos_core::options::{
     JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_shape,
     parse_topology, placement_text, topology_text,
 };
-use gpuos_core::plan::{GpuShape, NodeState, Request, Wait};
+use gpuos_core::plan::{GpuShape, Never, NodeState, Request, Wait};
 use gpuos_core::record::{By, Purpose, Sizes, Writer, read};
 use gpuos_core::slurm_conf::NodeLines;
 use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
@@ -127,7 +127,9 @@ pub fn record(bytes: &[u8]) {
     let states: Vec<NodeState> = bytes.iter().take(16).map(|bits| free(*bits)).collect();
     writer.states(&mut memory, &states);
     let request = Request::new(1, 2, GpuShape::PerNode(4));
-    let wait = Wait::Never { why: "x".into() };
+    let wait = Wait::Never {
+        why: Never::Said("x".into()),
+    };
     for job in 0..8 {
         writer.asked(
             &mut memory,
