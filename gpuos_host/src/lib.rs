@@ -4,7 +4,7 @@
 //! [`Recorded`]. What Slurm says is parsed into plain structures here and joined with
 //! gpuos.toml into the planner's model; decisions are `gpuos_core`'s.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod elf;
 mod ends;

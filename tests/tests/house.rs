@@ -44,7 +44,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
         "gpuos_bench",
         &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
     ),
-    ("gpuos_nvml", &["gpuos_core"]),
+    ("gpuos_nvml", &["gpuos_core", "gpuos_host"]),
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.

@@ -19,6 +19,8 @@ pub enum Error {
     NoDriver,
     /// Library and kernel driver are of different releases.
     OtherDriver,
+    /// The library was closed, and opening it again did not succeed.
+    Closed,
     /// The library has no function of that name: the driver is older than the call.
     Symbol(&'static str),
     /// This GPU does not have what was asked for.
@@ -51,6 +53,22 @@ impl Error {
     pub fn is_absence(&self) -> bool {
         matches!(self, Error::Symbol(_) | Error::NotSupported)
     }
+
+    /// Whether the GPU or the whole library gives no answers at all at present, so that other
+    /// questions would fail as well.
+    pub fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Error::Missing { .. }
+                | Error::NoDriver
+                | Error::OtherDriver
+                | Error::Closed
+                | Error::NoSuchGpu
+                | Error::Lost
+                | Error::Timeout
+                | Error::ResetRequired
+        )
+    }
 }
 
 impl fmt::Display for Error {
@@ -69,6 +87,7 @@ impl fmt::Display for Error {
                 "NVIDIA's library and kernel driver are of different releases: reload the \
                  driver or reboot after the update",
             ),
+            Error::Closed => f.write_str("NVIDIA's management library is closed: it did not open again"),
             Error::Symbol(name) => {
                 write!(f, "the driver's library has no {name}: it needs a newer driver")
             }

@@ -1,7 +1,12 @@
 //! GPUs as NVIDIA's management library (NVML) shows them: one trait, the library of the driver
-//! behind it, and a twin in memory ([`Twin`]) for tests.
+//! behind it ([`Driver`]), and a twin in memory ([`Twin`]) for tests.
 
+mod driver;
 mod error;
+mod events;
+mod fields;
+mod poll;
+mod raw;
 mod sample;
 mod twin;
 
@@ -9,8 +14,9 @@ use std::time::Duration;
 
 use gpuos_core::model::Link;
 
+pub use driver::{Driver, LIBRARY};
 pub use error::{Answer, Error};
-pub use sample::Sample;
+pub use sample::{RecoveryAction, Sample};
 pub use twin::{Twin, TwinGpu};
 
 /// Whether a GPU can be divided into MIG instances, and whether it is.
@@ -76,7 +82,7 @@ pub struct NvLink {
     pub number: u8,
     /// Whether it is up.
     pub up: bool,
-    /// NVLink version, for example 4.
+    /// Generation of NVLink, for example 4.
     pub version: Option<u32>,
     /// The other end.
     pub peer: LinkPeer,
@@ -147,8 +153,8 @@ pub trait GpuLibrary: Send + Sync {
     fn path(&self, a: u8, b: u8) -> Answer<Link>;
     /// One poll. Error only when the GPU or the driver does not answer at all.
     fn sample(&self, gpu: u8) -> Answer<Sample>;
-    /// Field 230, `NVML_GPU_RECOVERY_ACTION_*`: 0 nothing, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset.
-    fn recovery_action(&self, gpu: u8) -> Answer<u32>;
+    /// What NVML wants done (field 230).
+    fn recovery_action(&self, gpu: u8) -> Answer<RecoveryAction>;
     /// Processes that compute on the GPU.
     fn processes(&self, gpu: u8) -> Answer<Vec<Process>>;
     /// Waits for events of all GPUs and gives those that came; none after `timeout`. One caller at a time.

@@ -8,7 +8,7 @@ use gpuos_core::model::{Link, NodeType};
 
 use super::{
     Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Happening, Identity, LinkPeer, NvLink,
-    Process, Sample,
+    Process, RecoveryAction, Sample,
 };
 
 /// One GPU of the twin. All fields may be changed at any time.
@@ -190,13 +190,15 @@ fn gpu_of(node_type: &NodeType, index: usize) -> TwinGpu {
         celsius: Some(35),
         power_mw: Some(watts / 8),
         power_limit_mw: Some(watts),
-        clock_reasons: Some(1),
-        busy_percent: Some(0),
+        thermal: Some(false),
+        power_brake: Some(false),
+        utilisation: Some(0),
         memory_used_mib: Some(0),
         ecc_corrected: Some(0),
         ecc_uncorrected: Some(0),
-        nvlinks: (0..nvlinks.len()).fold(0, |set, link| set | 1 << link.min(63)),
-        recovery_action: Some(0),
+        nvlinks: Some(nvlinks.len() as u32),
+        nvlinks_up: Some(nvlinks.len() as u32),
+        recovery: Some(RecoveryAction::None),
         processes: Some(0),
         ..Sample::default()
     };
@@ -253,10 +255,8 @@ impl GpuLibrary for Twin {
         self.with(gpu, |gpu| Ok(gpu.sample.clone()))
     }
 
-    fn recovery_action(&self, gpu: u8) -> Answer<u32> {
-        self.with(gpu, |gpu| {
-            gpu.sample.recovery_action.ok_or(Error::NotSupported)
-        })
+    fn recovery_action(&self, gpu: u8) -> Answer<RecoveryAction> {
+        self.with(gpu, |gpu| gpu.sample.recovery.ok_or(Error::NotSupported))
     }
 
     fn processes(&self, gpu: u8) -> Answer<Vec<Process>> {

@@ -21,8 +21,8 @@ const RECOVERY_ACTION: u32 = 230;
 const ROWS_PENDING: u32 = 144;
 const ROWS_FAILED: u32 = 145;
 const RESET_STATUS: u32 = 226;
-/// How long the hardware slowed the GPU down. The wrapper gives drivers from 580.82 on their number.
-const SLOWED_NS: u32 = 252;
+/// How long heat and the power brake slowed the GPU down. The wrapper gives drivers from 580.82 on their numbers.
+const SLOWED_NS: [u32; 2] = [252, 253];
 
 fn field(device: &Device<'_>, id: u32) -> u64 {
     let found = device
@@ -210,6 +210,10 @@ fn heat_and_power_brakes_slow_the_gpu_down() {
                 (0, "thermal 91", ThrottleReasons::HW_THERMAL_SLOWDOWN),
                 (1, "power-brake", ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
             ] {
+                let [slowed, other] = match gpu {
+                    0 => SLOWED_NS,
+                    _ => [SLOWED_NS[1], SLOWED_NS[0]],
+                };
                 let device = nvml.device_by_index(gpu).unwrap();
                 site.run(&format!("run {gpu} --pid 99"));
                 site.run(&format!("fault {gpu} {words}"));
@@ -219,9 +223,10 @@ fn heat_and_power_brakes_slow_the_gpu_down() {
                     "{reasons:?}"
                 );
                 assert_eq!(device.clock_info(Clock::Graphics).unwrap(), 990);
-                let slow = field(&device, SLOWED_NS);
+                let slow = field(&device, slowed);
                 std::thread::sleep(Duration::from_millis(5));
-                assert!(field(&device, SLOWED_NS) > slow);
+                assert!(field(&device, slowed) > slow);
+                assert_eq!(field(&device, other), 0);
             }
             let hot = nvml.device_by_index(0).unwrap();
             assert_eq!(hot.temperature(TemperatureSensor::Gpu).unwrap(), 91);

@@ -191,6 +191,10 @@ fn other(view: &View<'_>, field: u32, scope: u32) -> Answer<Value> {
         0 => Ok(Value::Word(milliwatts)),
         _ => Err(code::UNSUPPORTED),
     };
+    let held_by = |reason: u32| match gpu.throttle & reason {
+        0 => Ok(Value::Long(0)),
+        _ => Ok(Value::Long(gpu.throttled_ns(now_us()))),
+    };
     let margin = |threshold: u32| power::margin(board, threshold).map(Value::Signed);
     match field {
         id::NVML_FI_DEV_MEMORY_TEMP => power::memory_celsius(view).map(Value::Word),
@@ -223,7 +227,8 @@ fn other(view: &View<'_>, field: u32, scope: u32) -> Answer<Value> {
             (board.mig.is_some() && !board.mig_needs_reset).into(),
         )),
         SW_THERMAL => Ok(Value::Long(0)),
-        HW_THERMAL | HW_POWER_BRAKE => Ok(Value::Long(gpu.throttled_ns(now_us()))),
+        HW_THERMAL => held_by(nvml::nvmlClocksThrottleReasonHwThermalSlowdown),
+        HW_POWER_BRAKE => held_by(nvml::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
         id::NVML_FI_DEV_RESET_STATUS => Ok(Value::Word(gpu.reset_required)),
         id::NVML_FI_DEV_DRAIN_AND_RESET_STATUS => Ok(Value::Word(
             (gpu.recovery_action == crate::fault::DRAIN_AND_RESET).into(),
