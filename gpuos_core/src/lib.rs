@@ -12,6 +12,7 @@ pub mod fabric;
 pub mod frag;
 pub mod gang;
 pub mod gpuset;
+pub mod health;
 pub mod hostlist;
 pub mod model;
 pub mod node_types;

@@ -15,6 +15,7 @@ use crate::model::{Cluster, Fabric, Node, NodeType};
 mod check;
 mod error;
 mod fabric;
+mod health;
 mod net;
 mod node_type;
 mod policy;
@@ -90,6 +91,8 @@ pub struct Config {
     pub slurm: SlurmConfig,
     /// `[policy]`.
     pub policy: Policy,
+    /// `[health]`: what gpuosd does about which fault.
+    pub health: crate::health::Rules,
     /// `[[node-type]]`, in the order of the file.
     pub node_types: Vec<Arc<NodeType>>,
     rules: Vec<Rule>,
@@ -113,13 +116,14 @@ impl Config {
     /// # Errors
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
-        let (raw, check) = read(text, file_name)?;
+        let (raw, check): (RawFile, _) = read(text, file_name)?;
         let apart = RuleTables::read(check, &raw)?;
         let known = crate::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
             slurm: read_slurm(check, &raw.slurm)?,
             policy: Policy::read(check, &raw.policy)?,
+            health: health::read(check, &raw.health)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
@@ -174,6 +178,7 @@ impl Config {
         let Config {
             slurm: _,
             policy: _,
+            health: _,
             node_types: _,
             rules: _,
             fabric: _,
@@ -373,7 +378,10 @@ impl Config {
 }
 
 /// Reads TOML into the raw form.
-fn read<'a>(text: &'a str, file: &'a str) -> Result<(RawFile, Check<'a>), ConfigError> {
+fn read<'a, T: serde::de::DeserializeOwned>(
+    text: &'a str,
+    file: &'a str,
+) -> Result<(T, Check<'a>), ConfigError> {
     let source = Source { text, file };
     if text.len() > MAX_FILE {
         let message = format!("the file is larger than {MAX_FILE} bytes");
@@ -465,8 +473,15 @@ pub(crate) fn parse_types(
     text: &str,
     file: &str,
 ) -> Result<(Vec<NodeType>, RawTypes), ConfigError> {
-    let (raw, check) = read(text, file)?;
+    let (raw, check): (RawFile, _) = read(text, file)?;
     build_types(check, raw.node_type, &RawTypes::new())
+}
+
+/// The health rules that gpuos ships.
+pub(crate) fn shipped_health_rules() -> Result<Vec<crate::health::Rule>, ConfigError> {
+    let file = "health-rules.toml";
+    let (raw, check): (raw::RawHealthFile, _) = read(crate::health::rules::DATA, file)?;
+    health::rules(check, &raw.rule, Vec::new())
 }
 
 fn read_slurm(check: Check, raw: &raw::RawSlurm) -> Result<SlurmConfig, ConfigError> {

@@ -18,6 +18,54 @@ pub(crate) struct RawFile {
     pub rule: Vec<Spanned<RawApart>>,
     pub reserve: Vec<Spanned<RawReserve>>,
     pub power_domain: Vec<Spanned<RawPower>>,
+    pub health: RawHealth,
+}
+
+/// The shipped health rules.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct RawHealthFile {
+    pub rule: Vec<Spanned<RawHealthRule>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [health]")]
+pub(crate) struct RawHealth {
+    pub returns: Option<Spanned<i64>>,
+    pub returns_within: Option<Spanned<String>>,
+    pub attempts: Option<Spanned<i64>>,
+    pub reset: Option<bool>,
+    pub reset_timeout: Option<Spanned<String>>,
+    pub check_timeout: Option<Spanned<String>>,
+    pub settle: Option<Spanned<String>>,
+    pub calm: Option<Spanned<String>>,
+    pub publish_burst: Option<Spanned<i64>>,
+    pub publish_every: Option<Spanned<String>>,
+    pub publish_wait: Option<Spanned<String>>,
+    pub publish_spread: Option<Spanned<String>>,
+    pub retry: Option<Spanned<String>>,
+    pub rule: Vec<Spanned<RawHealthRule>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[health.rule]]")]
+pub(crate) struct RawHealthRule {
+    pub name: Option<Spanned<String>>,
+    pub xid: Option<Spanned<i64>>,
+    pub recovery: Option<Spanned<String>>,
+    pub on: Option<Spanned<String>>,
+    pub about: Option<Spanned<String>>,
+    pub action: Option<Spanned<String>>,
+    pub jobs: Option<Spanned<String>>,
+    pub then: Option<Spanned<String>>,
+    pub whole_gpu: Option<bool>,
+    pub threshold: Option<Spanned<i64>>,
+    pub within: Option<Spanned<String>>,
+    pub hold: Option<Spanned<String>>,
+    pub part: Option<Spanned<String>>,
+    pub source: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -1,0 +1,295 @@
+//! From what happened to what it means: events and samples become rules that act.
+
+use super::effect::Audit;
+use super::event::{RecoveryAction, Sample};
+use super::jobs::{self, At};
+use super::rules::{Action, Gauge, Rule, Signal};
+use super::state::{Cause, GpuHealth, NodeHealth, Service};
+use super::step::Ctx;
+use super::trend::Watch;
+use super::{service, trend};
+
+/// Within this time two words about the same part of a GPU are about the same trouble, in ms.
+const SAME_MS: u64 = 10_000;
+/// The same line is said again after so long, in ms, with how often it happened since.
+const SAID_MS: u64 = 60_000;
+/// The part of a GPU that every rule is about.
+const WHOLE: &str = "gpu";
+
+fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
+    node.gpus.get_mut(usize::from(gpu))
+}
+
+/// [`super::Event::Xid`].
+pub(super) fn xid(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: u8,
+    code: u32,
+    gpu_instance: Option<u32>,
+    pid: Option<u32>,
+) {
+    let rules = ctx.rules;
+    let Some(rule) = rules.xid(code) else { return };
+    let instance = gpu_instance.filter(|_| !rule.whole_gpu);
+    let pid = pid.filter(|_| !rule.whole_gpu);
+    let mut text = format!("Xid {code} ({})", rule.about);
+    if let Some(instance) = instance {
+        text.push_str(&format!(" in MIG instance {instance}"));
+    }
+    happened(node, ctx, gpu, rule, At { instance, pid }, &text);
+}
+
+/// [`super::Event::Lost`].
+pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+    let rules = ctx.rules;
+    let Some(rule) = rules.of(Signal::Lost) else {
+        return;
+    };
+    // It is said as often as somebody asks; the first time is what counts.
+    let known = |cause: &Cause| cause.rule == rule.name;
+    let out = |health: &GpuHealth| health.service != Service::In && health.causes.iter().any(known);
+    if !node.gpus.get(usize::from(gpu)).is_some_and(out) {
+        happened(node, ctx, gpu, rule, At::default(), &rule.about);
+    }
+}
+
+/// [`super::Event::RecoveryAction`], and the same in a sample.
+pub(super) fn recovery(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, action: RecoveryAction) {
+    let Some(health) = health(node, gpu) else {
+        return;
+    };
+    let before = health.recovery.replace(action);
+    if before == Some(action) {
+        return;
+    }
+    if action == RecoveryAction::None {
+        if before.is_some() {
+            service::recovery_withdrawn(node, ctx, gpu);
+        }
+        return;
+    }
+    let signal = match action {
+        RecoveryAction::Other(_) => Signal::Recovery(RecoveryAction::Other(0)),
+        known => Signal::Recovery(known),
+    };
+    let rules = ctx.rules;
+    let Some(rule) = rules.of(signal) else { return };
+    let text = format!(
+        "NVML's recovery action is {} ({})",
+        action.word(),
+        rule.about
+    );
+    happened(node, ctx, gpu, rule, At::default(), &text);
+}
+
+/// One event of a rule: acts once there were as many as its threshold.
+fn happened(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, at: At, text: &str) {
+    let clock = node.clock;
+    let Some(health) = health(node, gpu) else {
+        return;
+    };
+    let watch = health.watches.entry(rule.name.clone()).or_default();
+    let within = u64::from(rule.within_s) * 1000;
+    let count = watch.window.add(1, within, clock);
+    if count < rule.threshold {
+        let text = format!(
+            "{text}; {count} of {} within {} s",
+            rule.threshold, rule.within_s
+        );
+        say(node, ctx, gpu, rule, &text);
+        return;
+    }
+    let text = match rule.threshold {
+        0 | 1 => text.to_string(),
+        _ => format!("{text}, {count} times within {} s", rule.within_s),
+    };
+    act(node, ctx, gpu, rule, at, count, &text);
+}
+
+/// [`super::Event::Sample`].
+pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: Sample) {
+    let clock = node.clock;
+    let has_watched = node
+        .jobs
+        .iter()
+        .any(|job| job.watch && job.gpus.contains(&gpu));
+    let Some(health) = health(node, gpu) else {
+        return;
+    };
+    let action = sample.recovery_action.map(RecoveryAction::from_nvml);
+    for rule in ctx.rules.rules.iter() {
+        let Signal::Gauge(gauge) = rule.signal else {
+            continue;
+        };
+        let Some(reading) = trend::reading(gauge, &sample, health.last.as_ref(), has_watched)
+        else {
+            continue;
+        };
+        let watch = health.watches.entry(rule.name.clone()).or_default();
+        watch.take(reading, rule, clock);
+    }
+    health.last = Some(sample);
+    health.sampled = Some(clock);
+    if let Some(action) = action {
+        recovery(node, ctx, gpu, action);
+    }
+}
+
+/// Acts on figures that have been at their threshold for long enough, and forgets those that calmed down.
+pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    let clock = node.clock;
+    let rules = ctx.rules;
+    let calm = u64::from(rules.limits.calm_s) * 1000;
+    for gpu in 0..node.gpus.len() as u8 {
+        let at = usize::from(gpu);
+        if node.gpus[at].watches.is_empty() {
+            continue;
+        }
+        for rule in rules.rules.iter() {
+            let Signal::Gauge(gauge) = rule.signal else {
+                continue;
+            };
+            let Some(watch) = node.gpus[at].watches.get_mut(&rule.name) else {
+                continue;
+            };
+            // A stronger word about the same trouble may still be on its way.
+            let hold = (u64::from(rule.hold_s) * 1000).max(wait_for_stronger(rule));
+            if let Some(figure) = watch.due(hold, clock) {
+                let text = figure_text(rule, gauge, figure);
+                act(node, ctx, gpu, rule, At::default(), figure, &text);
+            } else if watch.calmed(calm, clock) {
+                service::calmed(node, ctx, gpu, rule);
+            }
+        }
+    }
+}
+
+fn wait_for_stronger(rule: &Rule) -> u64 {
+    match rule.action.takes_out() {
+        true => SAME_MS / 2,
+        false => 0,
+    }
+}
+
+fn figure_text(rule: &Rule, gauge: Gauge, figure: u64) -> String {
+    if gauge.is_flag() {
+        return rule.about.clone();
+    }
+    let within = match gauge.is_counter() {
+        true => format!(" within {} s", rule.within_s),
+        false => String::new(),
+    };
+    format!(
+        "{}: {figure}{within} (threshold {})",
+        rule.about, rule.threshold
+    )
+}
+
+/// Does what a rule says.
+fn act(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: u8,
+    rule: &Rule,
+    at: At,
+    figure: u64,
+    text: &str,
+) {
+    let clock = node.clock;
+    let Some(health) = health(node, gpu) else {
+        return;
+    };
+    let authority = rule.signal.authority();
+    let about = |part: &str| part == rule.part || part == WHOLE || rule.part == WHOLE;
+    let stronger = health.spoken.iter().any(|(part, (who, when))| {
+        about(part) && *who > authority && clock.saturating_sub(*when) <= SAME_MS
+    });
+    if stronger {
+        let text = format!("{text}; left to the stronger word about the same trouble");
+        say(node, ctx, gpu, rule, &text);
+        return;
+    }
+    health.spoken.insert(rule.part.clone(), (authority, clock));
+    if health.service == Service::Resetting {
+        let text = format!("{text}; the GPU is being reset");
+        say(node, ctx, gpu, rule, &text);
+        return;
+    }
+    match rule.action {
+        Action::Ignore => {
+            say(node, ctx, gpu, rule, text);
+        }
+        Action::Warn => {
+            if say(node, ctx, gpu, rule, text) {
+                ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
+            }
+        }
+        Action::KillStep => {
+            say(node, ctx, gpu, rule, text);
+            jobs::treat(node, ctx, gpu, at, super::JobsAre::KillStep, text);
+        }
+        _ => {
+            let cause = Cause {
+                rule: rule.name.clone(),
+                text: text.to_string(),
+                figure,
+                threshold: rule.threshold,
+                action: rule.action,
+                jobs: rule.jobs,
+                cure: rule.cure,
+                authority,
+                since_ms: ctx.now_ms,
+                last: clock,
+            };
+            service::blame(node, ctx, gpu, at, cause);
+        }
+    }
+}
+
+/// A line for the audit log, once a minute for each rule and GPU. Gives whether it was said.
+fn say(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, text: &str) -> bool {
+    let clock = node.clock;
+    let Some(health) = health(node, gpu) else {
+        return false;
+    };
+    let watch: &mut Watch = health.watches.entry(rule.name.clone()).or_default();
+    if watch
+        .said
+        .is_some_and(|said| clock.saturating_sub(said) < SAID_MS)
+    {
+        watch.unsaid = watch.unsaid.saturating_add(1);
+        return false;
+    }
+    watch.said = Some(clock);
+    let unsaid = std::mem::take(&mut watch.unsaid);
+    let more = match unsaid {
+        0 => String::new(),
+        more => format!(" (and {more} times more since it was said last)"),
+    };
+    ctx.tell(Audit {
+        gpu: Some(gpu),
+        rule: Some(rule.name.clone()),
+        text: format!("{text}{more}"),
+        ..Audit::default()
+    });
+    true
+}
+
+/// Whether something that takes the GPU out is measured just now.
+pub(super) fn still_bad(health: &GpuHealth, ctx: &Ctx<'_>) -> Option<String> {
+    let rules = ctx.rules.rules.iter();
+    for rule in rules.filter(|rule| rule.action.takes_out()) {
+        let Signal::Gauge(gauge) = rule.signal else {
+            continue;
+        };
+        let watch = health.watches.get(&rule.name);
+        if let Some(figure) = watch.and_then(Watch::held) {
+            return Some(figure_text(rule, gauge, figure));
+        }
+    }
+    let wants = health
+        .recovery
+        .filter(|action| *action != RecoveryAction::None);
+    wants.map(|action| format!("NVML's recovery action is {}", action.word()))
+}

@@ -1,0 +1,176 @@
+//! What is done to jobs: which are hit, and that what was told is done.
+
+use super::effect::{Audit, Effect};
+use super::event::Job;
+use super::rules::JobsAre;
+use super::state::{Act, NodeHealth, Service};
+use super::step::Ctx;
+
+/// The most jobs and steps of a node that are looked at.
+const MOST: usize = 4096;
+
+/// Where on a GPU something happened.
+#[derive(Clone, Copy, Default)]
+pub(super) struct At {
+    /// MIG GPU instance.
+    pub instance: Option<u32>,
+    /// Process.
+    pub pid: Option<u32>,
+}
+
+/// [`super::Event::Jobs`].
+pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>) {
+    list.truncate(MOST);
+    let before = std::mem::replace(&mut node.jobs, list);
+    node.jobs_at = Some(node.clock);
+    let jobs = &node.jobs;
+    // What is gone needs no more doing.
+    node.acts.retain(|act| {
+        let same = |job: &&Job| job.job == act.job && job.gpus.contains(&act.gpu);
+        let mut still = jobs.iter().filter(same);
+        match act.kill {
+            Some(step) => still.any(|job| job.step == step),
+            None => still.next().is_some(),
+        }
+    });
+    for gpu in 0..node.gpus.len() as u8 {
+        let health = &node.gpus[usize::from(gpu)];
+        if matches!(health.service, Service::In | Service::Draining) {
+            continue;
+        }
+        let had = |job: u32| before.iter().any(|b| b.job == job && b.gpus.contains(&gpu));
+        let new = node
+            .jobs
+            .iter()
+            .find(|job| job.gpus.contains(&gpu) && !had(job.job));
+        let Some(new) = new else { continue };
+        let job = new.job;
+        ctx.tell(Audit {
+            gpu: Some(gpu),
+            job: Some(job),
+            text: format!(
+                "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
+            ),
+            ..Audit::default()
+        });
+        let cause = health.causes.iter().find(|cause| cause.action.takes_out());
+        let told = cause.map(|cause| (cause.jobs, cause.text.clone()));
+        if let Some((jobs, text)) = told {
+            treat(node, ctx, gpu, At::default(), jobs, &text);
+        }
+    }
+}
+
+/// Does to the jobs on a GPU what a rule says.
+pub(super) fn treat(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: u8,
+    at: At,
+    jobs: JobsAre,
+    reason: &str,
+) {
+    let hit = hit(node, gpu, at);
+    if hit.is_empty() || jobs == JobsAre::RunOut {
+        return;
+    }
+    for job in hit {
+        let requeue = node
+            .jobs
+            .iter()
+            .any(|other| other.job == job.job && other.requeue);
+        let kill = match jobs {
+            JobsAre::Requeue if requeue => None,
+            // A job without a process has nothing to kill.
+            _ if job.step.is_none() && job.pids.is_empty() => continue,
+            _ => Some(job.step),
+        };
+        let known = |act: &Act| act.job == job.job && (act.kill.is_none() || act.kill == kill);
+        if node.acts.iter().any(known) {
+            continue;
+        }
+        let what = match (kill, job.step) {
+            (None, _) => format!("job {} is requeued", job.job),
+            (Some(_), None) => format!("job {} is killed", job.job),
+            (Some(_), Some(step)) => format!("step {}.{} is killed", job.job, step_name(step)),
+        };
+        ctx.tell(Audit {
+            gpu: Some(gpu),
+            job: Some(job.job),
+            text: format!("{what}: {reason}"),
+            ..Audit::default()
+        });
+        node.acts.push(Act {
+            job: job.job,
+            kill,
+            gpu,
+            reason: format!("GPU {gpu}: {reason}"),
+            since: node.clock,
+            tried: None,
+        });
+    }
+}
+
+/// The steps that something on a GPU hit. With the instance or the process known, only theirs; where a MIG
+/// GPU is shared and nobody knows whose the trouble is, none.
+fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
+    let on: Vec<&Job> = node
+        .jobs
+        .iter()
+        .filter(|job| job.gpus.contains(&gpu))
+        .collect();
+    let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
+    let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
+    let found = match at.instance {
+        _ if !found.is_empty() => found,
+        None => on,
+        Some(instance) => {
+            let theirs = |job: &&Job| job.instances.contains(&(gpu, instance));
+            let named: Vec<&Job> = on.iter().filter(|job| theirs(job)).copied().collect();
+            let numbers: std::collections::BTreeSet<u32> = on.iter().map(|job| job.job).collect();
+            match named.is_empty() {
+                true if numbers.len() == 1 && on.iter().all(|job| job.instances.is_empty()) => on,
+                _ => named,
+            }
+        }
+    };
+    found.into_iter().cloned().collect()
+}
+
+/// Tells what is due: kills at once, requeues once slurmctld knows that the GPU is out.
+pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    let clock = node.clock;
+    let wait = u64::from(ctx.rules.limits.publish_wait_s) * 1000;
+    let retry = u64::from(ctx.rules.limits.retry_s) * 1000;
+    let confirmed = node.publishing.confirmed.clone().unwrap_or_default();
+    for act in &mut node.acts {
+        let again = act.tried.is_none_or(|at| {
+            clock.saturating_sub(at) >= retry && node.jobs_at.is_some_and(|told| told > at)
+        });
+        let known = confirmed.out.contains(&act.gpu);
+        let late = clock.saturating_sub(act.since) >= wait;
+        if !again || (act.kill.is_none() && !known && !late) {
+            continue;
+        }
+        act.tried = Some(clock);
+        let (job, reason) = (act.job, act.reason.clone());
+        ctx.effects.push(match act.kill {
+            Some(step) => Effect::KillStep { job, step, reason },
+            None => Effect::Requeue {
+                job,
+                reason,
+                avoid_node: !known,
+            },
+        });
+    }
+}
+
+/// Slurm's names for steps that are no numbers.
+fn step_name(step: u32) -> String {
+    match step {
+        0xffff_fffb => "batch".into(),
+        0xffff_fffc => "extern".into(),
+        0xffff_fffa => "interactive".into(),
+        number => number.to_string(),
+    }
+}

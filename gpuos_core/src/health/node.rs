@@ -1,0 +1,261 @@
+//! The node as a whole: the library, the host, and the node's own drain.
+
+use std::collections::BTreeMap;
+
+use super::effect::{Audit, Effect};
+use super::event::HostFault;
+use super::rules::{Action, NodeGauge, Rule, Signal};
+use super::state::{Cause, NodeDrain, NodeHealth};
+use super::step::Ctx;
+use super::trend::Reading;
+
+/// For so long nothing may speak for a drain before it is taken back, in ms.
+const OVER_MS: u64 = 30_000;
+/// The most names of adapters and file systems that are kept.
+const MOST: usize = 256;
+/// The longest text from outside that is kept, in characters.
+const MOST_TEXT: usize = 200;
+
+/// [`super::Event::LibrarySilent`] and [`super::Event::LibraryBack`].
+pub(super) fn library(node: &mut NodeHealth, ctx: &mut Ctx<'_>, silent: bool) {
+    if node.silent != silent {
+        node.silent = silent;
+        let text = match silent {
+            true => "NVIDIA's library does not answer; nothing is reset or checked until it does",
+            false => "NVIDIA's library answers again",
+        };
+        ctx.warn(None, text);
+        ctx.audit(None, text);
+    }
+}
+
+/// [`super::Event::Host`].
+pub(super) fn host(node: &mut NodeHealth, ctx: &mut Ctx<'_>, fault: HostFault) {
+    let clock = node.clock;
+    match fault {
+        HostFault::NicLink { nic, up, gpus } => {
+            let nic = short(&nic);
+            let before = node.nics.contains_key(&nic);
+            if up == before {
+                let word = if up { "up again" } else { "down" };
+                ctx.audit(None, format!("the link of network adapter {nic} is {word}"));
+            }
+            match up {
+                true => drop(node.nics.remove(&nic)),
+                false => keep(&mut node.nics, nic, gpus),
+            }
+        }
+        HostFault::MemoryErrors {
+            numa,
+            corrected,
+            uncorrected,
+        } => {
+            keep(&mut node.memory, numa, (corrected, uncorrected));
+            let sum = |of: fn(&(u64, u64)) -> u64| {
+                node.memory
+                    .values()
+                    .fold(0u64, |sum, one| sum.saturating_add(of(one)))
+            };
+            let sums = [
+                (NodeGauge::MemoryCorrected, sum(|one| one.0)),
+                (NodeGauge::MemoryUncorrected, sum(|one| one.1)),
+            ];
+            for (gauge, sum) in sums {
+                for rule in of(ctx, gauge) {
+                    let watch = node.watches.entry(rule.name.clone()).or_default();
+                    watch.take(Reading::Counter(sum), rule, clock);
+                }
+            }
+        }
+        HostFault::FileSystem { path, stalled_ms } => match stalled_ms {
+            0 => drop(node.stalls.remove(&short(&path))),
+            _ => keep(&mut node.stalls, short(&path), stalled_ms),
+        },
+    }
+}
+
+fn keep<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: V) {
+    if map.len() < MOST || map.contains_key(&key) {
+        map.insert(key, value);
+    }
+}
+
+fn short(text: &str) -> String {
+    let plain = text.chars().filter(|c| !c.is_control());
+    plain.take(MOST_TEXT).collect()
+}
+
+fn of<'a>(ctx: &Ctx<'a>, gauge: NodeGauge) -> impl Iterator<Item = &'a Rule> + use<'a> {
+    let rules = ctx.rules.rules.iter();
+    rules.filter(move |rule| rule.signal == Signal::Node(gauge))
+}
+
+/// Rules of the node, and its drain.
+pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    let clock = node.clock;
+    let levels = [
+        (NodeGauge::LibrarySilent, u64::from(node.silent)),
+        (NodeGauge::NicDown, node.nics.len() as u64),
+        (
+            NodeGauge::FileSystemStall,
+            node.stalls.values().max().copied().unwrap_or(0) / 1000,
+        ),
+    ];
+    for (gauge, figure) in levels {
+        for rule in of(ctx, gauge) {
+            let watch = node.watches.entry(rule.name.clone()).or_default();
+            watch.take(Reading::Level(figure), rule, clock);
+        }
+    }
+    let rules = ctx.rules;
+    for rule in rules.rules.iter() {
+        if !matches!(rule.signal, Signal::Node(_)) {
+            continue;
+        }
+        let Some(watch) = node.watches.get_mut(&rule.name) else {
+            continue;
+        };
+        if let Some(figure) = watch.due(u64::from(rule.hold_s) * 1000, clock) {
+            acts(node, ctx, rule, figure);
+        } else if watch.calmed(0, clock) {
+            node.causes.retain(|cause| cause.rule != rule.name);
+            ctx.tell(Audit {
+                rule: Some(rule.name.clone()),
+                text: format!("{}: over", rule.about),
+                ..Audit::default()
+            });
+        }
+    }
+    drain(node, ctx);
+}
+
+fn acts(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rule: &Rule, figure: u64) {
+    let mut text = match rule.threshold {
+        0 | 1 => rule.about.clone(),
+        threshold => format!("{}: {figure} (threshold {threshold})", rule.about),
+    };
+    let names: Vec<&str> = match rule.signal {
+        Signal::Node(NodeGauge::NicDown) => node.nics.keys().map(String::as_str).collect(),
+        Signal::Node(NodeGauge::FileSystemStall) => {
+            node.stalls.keys().map(String::as_str).collect()
+        }
+        _ => Vec::new(),
+    };
+    if !names.is_empty() {
+        text = format!("{text}: {}", names.join(", "));
+    }
+    ctx.tell(Audit {
+        rule: Some(rule.name.clone()),
+        text: text.clone(),
+        ..Audit::default()
+    });
+    if rule.action != Action::Ignore {
+        ctx.warn(None, text.clone());
+    }
+    if rule.action == Action::DrainNode {
+        node.causes.push(Cause {
+            rule: rule.name.clone(),
+            text,
+            figure,
+            threshold: rule.threshold,
+            action: rule.action,
+            jobs: rule.jobs,
+            cure: rule.cure,
+            authority: rule.signal.authority(),
+            since_ms: ctx.now_ms,
+            last: node.clock,
+        });
+    }
+}
+
+/// Why the node should be drained; `None` = it need not be.
+pub(super) fn reason(node: &NodeHealth) -> Option<String> {
+    let whole = |cause: &&Cause| cause.action == Action::DrainNode;
+    if let Some(cause) = node.causes.iter().find(whole) {
+        return Some(format!("gpuos: {}", cause.text));
+    }
+    let mut gpus = node.gpus.iter().enumerate();
+    gpus.find_map(|(gpu, health)| {
+        let cause = health.causes.iter().find(whole)?;
+        Some(format!("gpuos: GPU {gpu}: {}", cause.text))
+    })
+}
+
+pub(super) fn new_drain(reason: String, at_ms: u64, clock: u64) -> NodeDrain {
+    NodeDrain {
+        reason,
+        at_ms,
+        over: None,
+        seen: false,
+        overruled: false,
+        tried: clock,
+    }
+}
+
+fn drain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    let clock = node.clock;
+    let retry = u64::from(ctx.rules.limits.retry_s) * 1000;
+    let reason = reason(node);
+    match (&mut node.drain, reason) {
+        (None, Some(reason)) => {
+            ctx.audit(None, format!("the node is drained: {reason}"));
+            ctx.effects.push(Effect::DrainNode {
+                reason: reason.clone(),
+            });
+            node.drain = Some(new_drain(reason, ctx.now_ms, clock));
+        }
+        (Some(drain), Some(_)) => {
+            drain.over = None;
+            if !drain.seen && !drain.overruled && clock.saturating_sub(drain.tried) >= retry {
+                drain.tried = clock;
+                ctx.effects.push(Effect::DrainNode {
+                    reason: drain.reason.clone(),
+                });
+            }
+        }
+        (Some(_), None) if node.hold.is_some() => {}
+        (Some(drain), None) => {
+            let over = *drain.over.get_or_insert(clock);
+            if clock.saturating_sub(over) >= OVER_MS {
+                undrain(node, ctx);
+            }
+        }
+        (None, None) => {}
+    }
+}
+
+/// Takes our drain back, unless an administrator wants the node drained.
+pub(super) fn undrain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    if node.hold.is_some() {
+        return;
+    }
+    let Some(drain) = node.drain.take() else {
+        return;
+    };
+    if !drain.overruled {
+        ctx.audit(
+            None,
+            "the node is back in service: nothing speaks against it any more",
+        );
+        ctx.effects.push(Effect::UndrainNode {
+            reason: drain.reason,
+        });
+    }
+}
+
+/// [`super::Event::Shown`]: whether our drain stands in Slurm.
+pub(super) fn shown(node: &mut NodeHealth, ctx: &mut Ctx<'_>, reason: Option<String>) {
+    let Some(drain) = &mut node.drain else { return };
+    match reason {
+        Some(reason) => drain.seen |= reason.contains(&drain.reason),
+        None if drain.seen && !drain.overruled => {
+            drain.overruled = true;
+            ctx.audit(
+                None,
+                "an administrator resumed the node in Slurm; it is not drained again for the same trouble, \
+                 and GPUs that are out stay out",
+            );
+        }
+        None => {}
+    }
+}

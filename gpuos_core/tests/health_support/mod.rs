@@ -1,0 +1,251 @@
+//! A daemon, a Slurm and GPUs in a few lines, around one node's health.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpuos_core::health::{
+    Admin, Effect, Event, ExtraPart, GpuState, Job, NodeHealth, Rules, Sample, Verb, step,
+};
+
+/// What happens around one node: effects are done as a daemon would do them.
+pub struct World {
+    pub node: NodeHealth,
+    pub rules: Rules,
+    pub now: u64,
+    /// Jobs on the node as Slurm has them.
+    pub jobs: Vec<Job>,
+    /// What GPUs show, by index.
+    pub samples: Vec<Sample>,
+    /// What Slurm's node record has.
+    pub part: ExtraPart,
+    pub drained: Option<String>,
+    /// slurmctld answers.
+    pub slurmctld: bool,
+    /// NVML answers.
+    pub library: bool,
+    /// Resets and checks come to an end, and to a good one.
+    pub resets: Option<bool>,
+    pub checks: Option<bool>,
+    /// What a reset does to the GPU.
+    pub mend: fn(&mut Sample),
+    /// Everything that was done, in order.
+    pub done: Vec<Effect>,
+    pub killed: Vec<(u32, Option<u32>)>,
+    pub requeued: Vec<(u32, bool)>,
+    pub published: Vec<(u64, ExtraPart)>,
+    pub reset: Vec<u8>,
+    /// States that each GPU went through.
+    pub states: BTreeMap<u8, Vec<GpuState>>,
+}
+
+/// An idle GPU that is as new.
+pub fn sound() -> Sample {
+    Sample {
+        celsius: Some(40),
+        slowdown_celsius: Some(87),
+        busy_percent: Some(0),
+        processes: Some(0),
+        ecc_corrected: Some(0),
+        ecc_uncorrected: Some(0),
+        ecc_uncorrected_ever: Some(0),
+        sram_threshold: Some(false),
+        rows_pending: Some(false),
+        rows_failed: Some(false),
+        rows_corrected: Some(0),
+        rows_uncorrected: Some(0),
+        banks: Some([640, 0, 0, 0, 0]),
+        nvlinks: 0x3ffff,
+        nvlink_crc: Some(0),
+        nvlink_replays: Some(0),
+        nvlink_recoveries: Some(0),
+        pcie_replays: Some(0),
+        pcie_generation: Some(5),
+        pcie_generation_most: Some(5),
+        pcie_width: Some(16),
+        pcie_width_most: Some(16),
+        clock_reasons: Some(0),
+        recovery_action: Some(0),
+        ..Sample::default()
+    }
+}
+
+/// A step 0 of a job that may be requeued.
+pub fn job(job: u32, gpus: &[u8]) -> Job {
+    Job {
+        job,
+        step: Some(0),
+        gpus: gpus.to_vec(),
+        pids: vec![job * 10],
+        requeue: true,
+        ..Job::default()
+    }
+}
+
+pub fn xid(gpu: u8, code: u32) -> Event {
+    Event::Xid {
+        gpu,
+        code,
+        gpu_instance: None,
+        compute_instance: None,
+        pid: None,
+    }
+}
+
+pub fn admin(verb: Verb, gpu: Option<u8>, force: bool) -> Event {
+    Event::Admin(Admin {
+        verb,
+        gpu,
+        reason: "fans".into(),
+        uid: 1000,
+        force,
+    })
+}
+
+/// Mends all that a reset mends.
+pub fn mend_all(sample: &mut Sample) {
+    *sample = sound();
+}
+
+impl World {
+    pub fn new(gpus: u8) -> World {
+        World::with(gpus, Rules::default())
+    }
+
+    pub fn with(gpus: u8, rules: Rules) -> World {
+        let mut world = World {
+            node: NodeHealth::new(gpus, 7),
+            rules,
+            now: 1_700_000_000_000,
+            jobs: Vec::new(),
+            samples: vec![sound(); usize::from(gpus)],
+            part: ExtraPart::default(),
+            drained: None,
+            slurmctld: true,
+            library: true,
+            resets: Some(true),
+            checks: Some(true),
+            mend: mend_all,
+            done: Vec::new(),
+            killed: Vec::new(),
+            requeued: Vec::new(),
+            published: Vec::new(),
+            reset: Vec::new(),
+            states: BTreeMap::new(),
+        };
+        world.tell(Event::Started { rebooted: false });
+        world
+    }
+
+    /// Tells one event, does what follows, and tells what comes of that.
+    pub fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let effects = step(&mut self.node, &self.rules, event, self.now);
+            for gpu in 0..self.node.gpus.len() as u8 {
+                let state = self.node.state(gpu);
+                let states = self.states.entry(gpu).or_default();
+                if states.last() != Some(&state) {
+                    states.push(state);
+                }
+            }
+            for effect in effects {
+                events.extend(self.does(&effect));
+                self.done.push(effect);
+            }
+        }
+    }
+
+    fn does(&mut self, effect: &Effect) -> Option<Event> {
+        match effect {
+            Effect::KillStep { job, step, .. } => {
+                self.killed.push((*job, *step));
+                self.jobs.retain(|j| j.job != *job || j.step != *step);
+            }
+            Effect::Requeue {
+                job, avoid_node, ..
+            } if self.slurmctld => {
+                self.requeued.push((*job, *avoid_node));
+                self.jobs.retain(|j| j.job != *job);
+            }
+            Effect::Publish { revision, part } => {
+                self.published.push((self.now, part.clone()));
+                if self.slurmctld {
+                    self.part = part.clone();
+                }
+                return Some(Event::Published {
+                    revision: *revision,
+                    ok: self.slurmctld,
+                });
+            }
+            Effect::DrainNode { reason } if self.slurmctld => {
+                self.drained.get_or_insert(reason.clone());
+            }
+            Effect::UndrainNode { reason }
+                if self.slurmctld && self.drained.as_ref() == Some(reason) =>
+            {
+                self.drained = None;
+            }
+            Effect::Reset { gpu } => {
+                self.reset.push(*gpu);
+                let ok = self.resets?;
+                let at = usize::from(*gpu);
+                if ok {
+                    (self.mend)(&mut self.samples[at]);
+                }
+                let message = if ok { "" } else { "GPU is in use" }.to_string();
+                return Some(Event::ResetDone {
+                    gpu: *gpu,
+                    ok,
+                    message,
+                });
+            }
+            Effect::Check { gpu } => {
+                return Some(Event::CheckDone {
+                    gpu: *gpu,
+                    ok: self.checks?,
+                    message: String::new(),
+                });
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Lets seconds go by, each with polls of all GPUs and of the jobs.
+    pub fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += 1000;
+            self.poll();
+        }
+    }
+
+    /// One round of polls.
+    pub fn poll(&mut self) {
+        self.tell(Event::Jobs(self.jobs.clone()));
+        if self.library {
+            for gpu in 0..self.samples.len() as u8 {
+                let sample = Box::new(self.samples[usize::from(gpu)].clone());
+                self.tell(Event::Sample { gpu, sample });
+            }
+        }
+        if self.slurmctld {
+            self.tell(Event::Shown {
+                part: self.part.clone(),
+                drain: self.drained.clone(),
+            });
+        }
+        self.tell(Event::Tick);
+    }
+
+    /// The audit log as text.
+    pub fn story(&self) -> String {
+        let line = |effect: &Effect| match effect {
+            Effect::Audit(audit) => Some(match audit.gpu {
+                Some(gpu) => format!("GPU {gpu}: {}\n", audit.text),
+                None => format!("{}\n", audit.text),
+            }),
+            _ => None,
+        };
+        self.done.iter().filter_map(line).collect()
+    }
+}
