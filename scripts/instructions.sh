@@ -1,7 +1,7 @@
 #!/bin/sh
 # Counts the instructions of fixed decisions under callgrind and compares them with the committed
 # figures. Wall time plays no part, so a busy machine gives the same answer.
-# Usage: scripts/instructions.sh [--update]
+# Usage: scripts/instructions.sh [--update | --plain]     --plain: with nothing kept between decisions
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,12 +15,14 @@ if ! command -v valgrind >/dev/null 2>&1; then
 fi
 $cargo build --release --locked -q -p gpuos_core --example decisions
 program=${CARGO_TARGET_DIR:-target}/release/examples/decisions
+plain=
+[ "${1:-}" != --plain ] || plain=plain
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 for name in $("$program"); do
     if ! valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*measured*' \
-        "$program" "$name" >"$scratch/log" 2>&1; then
+        "$program" "$name" $plain >"$scratch/log" 2>&1; then
         cat "$scratch/log" >&2
         echo "instructions.sh: $name could not be run under valgrind" >&2
         exit 1

@@ -1,8 +1,9 @@
 //! Fixed decisions whose instructions `scripts/instructions.sh` counts under callgrind.
 //!
-//! `decisions` lists their names; `decisions NAME` makes that one, once beforehand and then ten
-//! times in [`measured`], the only function that is counted. `decisions NAME once` makes it once
-//! between [`begin`] and [`end`], for `scripts/footprint.sh`, which looks at the memory that it touches.
+//! `decisions` lists their names; `decisions NAME` makes that one a few times beforehand and then ten
+//! times in [`measured`], the only function that is counted; before each a node changes. `decisions
+//! NAME once` makes it once between [`begin`] and [`end`], for `scripts/footprint.sh`, which looks at
+//! the memory that it touches. With `plain` as the last word nothing is kept between decisions.
 
 #[path = "../benches/load/mod.rs"]
 mod load;
@@ -59,9 +60,7 @@ const DECISIONS: [(&str, u32, Fill, &str); 15] = [
 
 #[inline(never)]
 fn measured(planner: &mut Planner, request: &Request) {
-    for _ in 0..10 {
-        black_box(planner.decide(black_box(request), None, 0)).ok();
-    }
+    black_box(planner.decide(black_box(request), None, 0)).ok();
 }
 
 /// Marks where the memory trace begins.
@@ -87,6 +86,7 @@ fn once(planner: &mut Planner, request: &Request) {
 
 fn main() {
     let once_only = std::env::args().nth(2).is_some_and(|arg| arg == "once");
+    let plain = std::env::args().skip(2).any(|arg| arg == "plain");
     let wanted = std::env::args().nth(1);
     for (name, nodes, fill, request) in DECISIONS {
         let Some(wanted) = &wanted else {
@@ -105,11 +105,21 @@ fn main() {
         if name.ends_with("-mix") {
             load::learn(&mut planner);
         }
+        if plain {
+            planner.keep_ranks(false);
+        }
+        let mut random = Random(5);
         for (named, request) in load::requests().iter().filter(|r| r.0 == request) {
-            black_box(planner.decide(request, None, 0)).ok();
-            match once_only {
-                true => once(&mut planner, request),
-                false => measured(&mut planner, request),
+            for _ in 0..3 {
+                load::event(&mut planner, fill, &mut random);
+                black_box(planner.decide(request, None, 0)).ok();
+            }
+            for _ in 0..if once_only { 1 } else { 10 } {
+                load::event(&mut planner, fill, &mut random);
+                match once_only {
+                    true => once(&mut planner, request),
+                    false => measured(&mut planner, request),
+                }
             }
             eprintln!("{name}: {named}");
         }

@@ -13,9 +13,18 @@ use plan_support::*;
 
 #[test]
 fn planning_allocates_nothing() {
+    for keep in [false, true] {
+        plans(keep);
+    }
+    weighing_allocates_nothing();
+}
+
+/// With ranks that are kept from one decision to the next, or without.
+fn plans(keep: bool) {
     let cluster = tree(pairs(), 120, 10, 3);
     let mut state = idle(&cluster);
     let mut planner = Planner::new(cluster);
+    planner.keep_ranks(keep);
     let mut requests: Vec<Request> = Vec::new();
     for rule in [
         Placement::BestFit,
@@ -103,7 +112,6 @@ fn planning_allocates_nothing() {
         }
     }
     assert!(choices > 100, "{choices} choices");
-    weighing_allocates_nothing();
 }
 
 /// Nor does weighing what nodes of two types are worth, with wishes that change from job to job.

@@ -2,6 +2,7 @@
 
 use super::job::{Assume, Job};
 use super::rank::{nodes_of, pick};
+use super::state::State;
 use super::{Linked, Planner, bits};
 
 impl Planner {
@@ -45,36 +46,11 @@ impl Planner {
     /// have room for one.
     #[inline(never)]
     fn field_of_needy(&mut self, job: &Job) -> u32 {
-        let (state, field) = (&self.state, &mut self.single.field);
-        let units = job.units.unwrap_or(1);
-        let (all, most) = (job.gpus_on_one(), self.room.gpus());
-        let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
-            Some(_) => most as u32,
-            None => job.unit,
-        });
-        let need = job.cpus_per_node.max(with_gpus);
-        let part = state.now.least(job.unit as usize);
-        let enough = (all <= most as u64).then(|| state.now.least(all as usize));
+        let rooms = Rooms::new(&self.state, job, self.room.gpus());
         let mut offered = 0;
-        for (word, field) in field.iter_mut().enumerate() {
-            let mut fit = part[word] & state.candidates()[word];
-            if job.whole {
-                fit &= state.now.whole()[word];
-            }
-            *field = fit & enough.map_or(0, |nodes| nodes[word]);
-            let (cpus, memory) = state.floor[word];
-            if fit != 0 && (cpus < need || memory < job.memory_mib) {
-                for at in bits::each(word, fit) {
-                    let has = job.room(state.node(at));
-                    let bit = 1u64 << (at % 64);
-                    if has == 0 {
-                        fit &= !bit;
-                    }
-                    if has < units {
-                        *field &= !bit;
-                    }
-                }
-            }
+        for (word, field) in self.single.field.iter_mut().enumerate() {
+            let (fit, enough) = rooms.word(word, u64::MAX);
+            *field = enough;
             offered += fit.count_ones();
         }
         offered
@@ -127,5 +103,60 @@ impl Planner {
             }
         }
         found
+    }
+}
+
+/// Which nodes have room for a job on one node.
+pub struct Rooms<'a> {
+    state: &'a State,
+    job: &'a Job<'a>,
+    /// The nodes with free GPUs for one of its units, and for all of it.
+    part: &'a [u64],
+    enough: Option<&'a [u64]>,
+    /// CPUs that no node with room for any part lacks.
+    need: u32,
+}
+
+impl<'a> Rooms<'a> {
+    /// `most` = GPUs of the largest node; no unit is larger.
+    pub fn new(state: &'a State, job: &'a Job, most: usize) -> Rooms<'a> {
+        let all = job.gpus_on_one();
+        let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
+            Some(_) => most as u32,
+            None => job.unit,
+        });
+        Rooms {
+            state,
+            job,
+            part: state.now.least(job.unit as usize),
+            enough: (all <= most as u64).then(|| state.now.least(all as usize)),
+            need: job.cpus_per_node.max(with_gpus),
+        }
+    }
+
+    /// Of one word of the candidates: those with room for a unit, and those with room for all.
+    #[inline]
+    pub fn word(&self, word: usize, mask: u64) -> (u64, u64) {
+        let (state, job) = (self.state, self.job);
+        let mut fit = self.part[word] & state.candidates()[word] & mask;
+        if job.whole {
+            fit &= state.now.whole()[word];
+        }
+        let mut field = fit & self.enough.map_or(0, |nodes| nodes[word]);
+        let (cpus, memory) = state.floor[word];
+        if fit != 0 && (cpus < self.need || memory < job.memory_mib) {
+            let units = job.units.unwrap_or(1);
+            for at in bits::each(word, fit) {
+                let has = job.room(state.node(at));
+                let bit = 1u64 << (at % 64);
+                if has == 0 {
+                    fit &= !bit;
+                }
+                if has < units {
+                    field &= !bit;
+                }
+            }
+        }
+        (fit, field)
     }
 }

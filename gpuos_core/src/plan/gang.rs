@@ -46,9 +46,10 @@ pub struct Entry {
 const AVOID: u32 = 1 << 16;
 
 /// Rank of a domain, lower first.
-type Key = [u32; 10];
-/// Where in it the number of narrowest domains stands.
-const TOUCHED: usize = 4;
+pub type Key = [u32; 10];
+/// Where in it stand the number of narrowest domains and the room around the domain.
+pub const TOUCHED: usize = 4;
+pub const AROUND: usize = 8;
 
 /// A domain with room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -290,7 +291,8 @@ impl Planner {
                     self.select(job, level, at);
                     self.sums(job)
                 });
-                let key = self.key(job, level, &span, left, &sums);
+                let outer = self.around(level, &span);
+                let key = key(job, &span, left, &sums, outer);
                 let offer = Offer {
                     key,
                     span: at,
@@ -357,7 +359,7 @@ impl Planner {
     }
 
     /// What the nodes in `picked` come to.
-    fn sums(&mut self, job: &Job) -> Sums {
+    pub(super) fn sums(&mut self, job: &Job) -> Sums {
         let scratch = &mut self.gang;
         scratch.stamp = scratch.stamp.wrapping_add(1);
         let mut sums = Sums {
@@ -381,38 +383,6 @@ impl Planner {
         sums
     }
 
-    /// Ranks the domain by the nodes that are chosen in it.
-    fn key(&mut self, job: &Job, level: usize, span: &Span, left: u32, sums: &Sums) -> Key {
-        if job.rule == Rule::FirstFit {
-            return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
-        }
-        let lost = sums.lost;
-        let outer = self.around(level, span);
-        let [first, second, outer] = match job.rule {
-            Rule::Pack => [left, lost, outer],
-            Rule::Spread => [u32::MAX - left, lost, u32::MAX - outer],
-            _ => [lost, left, outer],
-        };
-        [
-            // Mean, so that more nodes do not count as farther away.
-            sums.distance / sums.nodes.max(1),
-            if job.units.is_some() {
-                sums.nodes
-            } else {
-                u32::MAX - sums.nodes
-            },
-            sums.cost,
-            u32::MAX - sums.ring,
-            sums.spanned,
-            // In one number, so that no sum of costs outweighs a rule.
-            sums.rules.min(0xffff) << 16 | sums.costs.min(0xffff),
-            first,
-            second,
-            outer,
-            span.domain,
-        ]
-    }
-
     /// Units of room in the domain around one.
     fn around(&mut self, level: usize, span: &Span) -> u32 {
         if level == self.fabric.levels {
@@ -433,7 +403,7 @@ impl Planner {
     }
 
     /// Turns `picked` into the choice.
-    fn settle(&mut self, job: &Job, found: u32, decided: Criterion) {
+    pub(super) fn settle(&mut self, job: &Job, found: u32, decided: Criterion) {
         let mut nodes = std::mem::take(&mut self.choice.nodes);
         nodes.clear();
         let mut lost = 0;
@@ -499,8 +469,49 @@ impl Planner {
     }
 }
 
+/// Ranks a domain by the nodes that are chosen in it; `outer` = room in the domain around it.
+pub fn key(job: &Job, span: &Span, left: u32, sums: &Sums, outer: u32) -> Key {
+    if job.rule == Rule::FirstFit {
+        return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
+    }
+    let lost = sums.lost;
+    let outer = outermost(job.rule, outer);
+    let [first, second] = match job.rule {
+        Rule::Pack => [left, lost],
+        Rule::Spread => [u32::MAX - left, lost],
+        _ => [lost, left],
+    };
+    [
+        // Mean, so that more nodes do not count as farther away.
+        sums.distance / sums.nodes.max(1),
+        if job.units.is_some() {
+            sums.nodes
+        } else {
+            u32::MAX - sums.nodes
+        },
+        sums.cost,
+        u32::MAX - sums.ring,
+        sums.spanned,
+        // In one number, so that no sum of costs outweighs a rule.
+        sums.rules.min(0xffff) << 16 | sums.costs.min(0xffff),
+        first,
+        second,
+        outer,
+        span.domain,
+    ]
+}
+
+/// The room around a domain as a part of its rank.
+pub fn outermost(rule: Rule, outer: u32) -> u32 {
+    match rule {
+        Rule::FirstFit => 0,
+        Rule::Spread => u32::MAX - outer,
+        _ => outer,
+    }
+}
+
 /// What tells two domains apart.
-fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
+pub fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
     let full = matches!(rule, Rule::Pack | Rule::Spread);
     match a.iter().zip(b).position(|(a, b)| a != b) {
         Some(0) => Criterion::Affinity,

@@ -26,6 +26,7 @@ impl Planner {
             let positions = 0..self.fabric.len();
             let types = positions.map(|at| self.type_of[self.fabric.node(at) as usize]);
             self.scores.reset(self.fabric.len() as usize, types);
+            self.forget_kept();
         }
         done
     }

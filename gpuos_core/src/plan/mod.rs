@@ -35,6 +35,9 @@ mod gang;
 mod gpus;
 mod index;
 mod job;
+mod kept;
+mod kept_gang;
+mod kept_one;
 mod kinds;
 mod large;
 mod leaf;
@@ -50,6 +53,7 @@ mod select;
 mod single;
 mod state;
 mod supply;
+mod tree;
 mod types;
 mod values;
 mod why;
@@ -97,6 +101,8 @@ pub struct Planner {
     supplies: Supplies,
     choice: Choice,
     costs: costs::Costs,
+    /// Ranks of past decisions, for clusters that are large enough.
+    kept: Option<Box<kept::Kept>>,
 }
 
 /// A level of closeness, by what it means to the planner.
@@ -166,6 +172,7 @@ impl Planner {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
                 ..Choice::default()
             },
+            kept: kept::Kept::new(&fabric, false),
             cluster,
             types,
             type_of,
@@ -175,6 +182,18 @@ impl Planner {
             planner.index_node(at, true);
         }
         planner
+    }
+
+    /// Whether ranks are kept from one decision to the next: `true` also where the cluster is so small
+    /// that it would not pay. It makes no difference to any choice. Allocates.
+    pub fn keep_ranks(&mut self, keep: bool) {
+        self.kept = kept::Kept::new(&self.fabric, keep).filter(|_| keep);
+    }
+
+    fn forget_kept(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.forget();
+        }
     }
 
     /// The cluster that it plans for.
@@ -266,6 +285,9 @@ impl Planner {
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => planner.one(job, linked, &mut skip),
             Stage::Several(reach) => {
+                if skip == 0 && planner.kept.is_some() && planner.gang_kept(job, reach) {
+                    return true;
+                }
                 if !asked {
                     planner.offers(Assume::Now, job);
                     asked = true;

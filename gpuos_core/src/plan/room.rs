@@ -1,6 +1,8 @@
 //! Which nodes have room for how much of the job at hand, and how good each pattern is for a
 //! share of it.
 
+use std::ops::Range;
+
 use super::Planner;
 use super::bits;
 use super::gpus::Pick;
@@ -110,7 +112,14 @@ impl Room {
 impl Planner {
     /// Finds out how much of the job each node has room for under an assumption.
     pub(super) fn offers(&mut self, assume: Assume, job: &Job) {
-        let (room, state) = (&mut self.room, &self.state);
+        self.ask(assume, job);
+        self.offers_in(job, 0..self.room.words);
+        self.room.offered = bits::count_all(&self.room.fit);
+    }
+
+    /// Begins with a question about a job.
+    pub(super) fn ask(&mut self, assume: Assume, job: &Job) {
+        let room = &mut self.room;
         let gpus = room.ranks.len() as u32 - 1;
         room.stamp += 1;
         room.assume = assume;
@@ -118,14 +127,20 @@ impl Planner {
             Some(_) => gpus / job.unit,
             None => u32::from(job.unit <= gpus),
         };
-        room.fit.fill(0);
+    }
+
+    /// The same for some words of the positions, after [`Planner::ask`].
+    pub(super) fn offers_in(&mut self, job: &Job, words: Range<usize>) {
+        let (room, state) = (&mut self.room, &self.state);
+        let assume = room.assume;
+        room.fit[words.clone()].fill(0);
         let index = state.index(assume);
         for units in 1..=room.most {
             let least = index.least((units * job.unit) as usize);
             let more = (job.units.is_some() && units < room.most)
                 .then(|| index.least(((units + 1) * job.unit) as usize));
             let set = &mut room.units[units as usize * room.words..][..room.words];
-            for word in 0..room.words {
+            for word in words.clone() {
                 let mut nodes = least[word] & state.allowed(assume, word);
                 if let Some(more) = more {
                     nodes &= !more[word];
@@ -139,13 +154,12 @@ impl Planner {
         }
         let bare = job.cpus_per_node == 0 && job.cpus_per_gpu == 0 && job.memory_mib == 0;
         if assume == Assume::Now && !bare {
-            self.withhold(job);
+            self.withhold(job, words);
         }
-        self.room.offered = bits::count_all(&self.room.fit);
     }
 
     /// Takes back what CPUs or memory do not suffice for.
-    fn withhold(&mut self, job: &Job) {
+    fn withhold(&mut self, job: &Job, words: Range<usize>) {
         let (room, state) = (&mut self.room, &self.state);
         // More than any share of the job can need.
         let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
@@ -153,7 +167,7 @@ impl Planner {
             None => job.unit,
         });
         let need = job.cpus_per_node.max(with_gpus);
-        for word in 0..room.words {
+        for word in words {
             let (cpus, memory) = state.floor[word];
             if room.fit[word] == 0 || cpus >= need && memory >= job.memory_mib {
                 continue;

@@ -121,7 +121,7 @@ impl Scratch {
 }
 
 /// Order of two spans of the narrowest level by their domains: fewest wholly free nodes first.
-fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) -> Ordering {
+pub fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) -> Ordering {
     let (mut a, mut b) = (a, b);
     for (level, whole) in whole.iter().enumerate().take(fabric.levels) {
         if a == b {
@@ -140,6 +140,12 @@ impl Planner {
     /// Puts choice number `skip` on one node into `self.choice`; else takes the number of
     /// choices off `skip`.
     pub(super) fn one(&mut self, job: &Job, linked: Linked, skip: &mut u32) -> bool {
+        if self.kept.is_some()
+            && *skip == 0
+            && let Some(done) = self.one_kept(job, linked)
+        {
+            return done;
+        }
         let mut found = self.field_now(job);
         let count = job.gpus_on_one() as usize;
         if linked != Linked::Ignore && found > 0 {
@@ -423,7 +429,7 @@ impl Planner {
     }
 
     /// Makes the node the choice.
-    fn settle_one(
+    pub(super) fn settle_one(
         &mut self,
         job: &Job,
         count: usize,

@@ -26,8 +26,8 @@ pub struct State {
     pub until: Vec<u32>,
     /// By word: the least free CPUs and memory of a node in it that has free GPUs.
     pub floor: Vec<(u32, u64)>,
-    /// Positions whose free GPUs, CPUs or memory have changed, one after the other, and how many
-    /// such changes there were before the first of them.
+    /// Positions that have changed by more than affinity and the ends of jobs, one after the other, and
+    /// how many such changes there were before the first of them.
     changes: Vec<u32>,
     dropped: u64,
     /// By level and span: how many of the nodes on offer are wholly free; 0 for those in no domain.
@@ -86,6 +86,16 @@ impl State {
             true => &self.within,
             false => &self.offered,
         }
+    }
+
+    /// Whether all nodes on offer are candidates of the decision at hand.
+    pub fn unrestricted(&self) -> bool {
+        !self.restricted || self.within == self.offered
+    }
+
+    /// Number of positions.
+    pub fn positions(&self) -> usize {
+        self.nodes.len()
     }
 
     /// By level and span of the fabric: how many nodes on offer are wholly free; 0 for those in no
@@ -203,8 +213,13 @@ impl Planner {
             self.index_node(at, old.present != present);
         }
         let held = &mut self.state;
-        let idle = |node: &NodeState| (node.free, node.free_cpus, node.free_memory_mib);
-        if idle(&old) != idle(&new) {
+        // All that ranks hang on but affinity and the ends of jobs.
+        let told = NodeState {
+            affinity: old.affinity,
+            until: old.until,
+            ..new
+        };
+        if told != old {
             held.note(at);
         }
         let offered = |node: &NodeState| if node.candidate { node.free.len() } else { 0 };
@@ -257,6 +272,7 @@ impl Planner {
         })?;
         table.learn(values)?;
         self.quick.forget_all();
+        self.forget_kept();
         for at in 0..self.fabric.len() {
             let node = self.fabric.node(at);
             if usize::from(self.type_of[node as usize]) == node_type {
