@@ -1,11 +1,13 @@
 //! Commands, files and environment of the machine, and a recorded stand-in.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 /// What a command answered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -22,6 +24,8 @@ pub struct Output {
 pub trait Machine {
     /// Runs a program to its end. Error: it is not there or cannot be started.
     fn run(&self, program: &str, args: &[&str]) -> Result<Output>;
+    /// Runs a program that is ended after `limit`. Error: also when it was.
+    fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output>;
     /// Reads a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// A variable of the environment, if it is set, not empty and UTF-8.
@@ -35,35 +39,96 @@ pub trait Machine {
 /// The last bytes of a long file are enough for a log.
 const MAX_READ: u64 = 64 << 20;
 
+/// How long the output of a program that has ended may take to come.
+const PIPES: Duration = Duration::from_secs(2);
+
+fn command(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    // Times are parsed: they must come in the format that Slurm writes by default.
+    command
+        .args(args)
+        .env_remove("SLURM_TIME_FORMAT")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null());
+    command
+}
+
+fn not_run(program: &str, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow!(
+            "{program} is not on PATH: install Slurm's commands (slurm-client on Debian) or add their \
+             directory to PATH"
+        ),
+        _ => anyhow!("cannot run {program}: {error}"),
+    }
+}
+
+/// Reads a pipe to its end in a thread, so that a full pipe never stops who writes.
+fn drain(pipe: Option<impl io::Read + Send + 'static>) -> Receiver<String> {
+    let (to, from) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let _ = pipe.take(MAX_READ).read_to_end(&mut bytes);
+        }
+        let _ = to.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    from
+}
+
 /// The machine that the command runs on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThisMachine;
 
 impl Machine for ThisMachine {
     fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
-        // Times are parsed: they must come in the format that Slurm writes by default.
-        let child = Command::new(program)
-            .args(args)
-            .env_remove("SLURM_TIME_FORMAT")
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .output();
-        match child {
-            Ok(out) => Ok(Output {
-                ok: out.status.success(),
-                stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
-                stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
-            }),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => bail!(
-                "{program} is not on PATH: install Slurm's commands (slurm-client on Debian) or \
-                 add their directory to PATH"
-            ),
-            Err(e) => bail!("cannot run {program}: {e}"),
-        }
+        let out = command(program, args).output();
+        let out = out.map_err(|e| not_run(program, &e))?;
+        Ok(Output {
+            ok: out.status.success(),
+            stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+        })
+    }
+
+    fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output> {
+        let mut child = command(program, args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| not_run(program, &e))?;
+        let stdout = drain(child.stdout.take());
+        let stderr = drain(child.stderr.take());
+        let deadline = Instant::now() + limit;
+        // Most commands are back at once; a few wait for slurmctld.
+        let mut pause = Duration::from_millis(2);
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() >= deadline => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    bail!(
+                        "{program} {} gave no answer in {} s",
+                        args.join(" "),
+                        limit.as_secs()
+                    );
+                }
+                None => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(Duration::from_millis(100));
+        };
+        // A grandchild may hold the pipes: what the program itself wrote is there by now.
+        let text = |from: Receiver<String>| from.recv_timeout(PIPES).unwrap_or_default();
+        Ok(Output {
+            ok: status.success(),
+            stdout: text(stdout),
+            stderr: text(stderr),
+        })
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        use std::io::{Read, Seek, SeekFrom};
+        use std::io::{Seek, SeekFrom};
         let mut file = std::fs::File::open(path)?;
         let length = file.metadata()?.len();
         if length > MAX_READ {
@@ -126,6 +191,10 @@ impl Recorded {
 }
 
 impl Machine for Recorded {
+    fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
+        self.run(program, args)
+    }
+
     fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
         let mut line = program.to_string();
         for arg in args {

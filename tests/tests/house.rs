@@ -25,7 +25,7 @@ const GPL_CRATES: [&str; 4] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("gpuos_core", &[]),
     ("slurm_ffi", &["gpuos_core"]),
     ("select_gpuos", &["slurm_ffi", "gpuos_core"]),
@@ -45,6 +45,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
         &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
     ),
     ("gpuos_nvml", &["gpuos_core", "gpuos_host"]),
+    ("gpuosd", &["gpuos_core", "gpuos_host", "gpuos_nvml"]),
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.

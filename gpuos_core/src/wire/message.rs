@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Status;
+use crate::health::Verb;
 
 /// Version of the protocol: raised when a message changes its meaning or loses a field.
 pub const PROTOCOL: u32 = 1;
@@ -66,29 +67,6 @@ pub struct StepId {
     pub job: u32,
     /// Step of the job; numbers near 2³² are the batch script and the like.
     pub step: u32,
-}
-
-/// What an administrator wants of GPUs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verb {
-    /// No new jobs; those that run may end.
-    Drain,
-    /// Back in service.
-    Online,
-    /// Out of service until an administrator says otherwise.
-    Offline,
-}
-
-impl Verb {
-    /// As it is written on a command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verb::Drain => "drain",
-            Verb::Online => "online",
-            Verb::Offline => "offline",
-        }
-    }
 }
 
 /// What the daemon answers.

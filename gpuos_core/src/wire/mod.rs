@@ -17,6 +17,6 @@ mod status;
 mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
-pub use message::{Code, Happening, PROTOCOL, Reply, Request, StepId, Verb};
+pub use message::{Code, Happening, PROTOCOL, Reply, Request, StepId};
 pub use right::{Peer, Right, may, needs};
 pub use status::{DaemonStatus, FaultStatus, GpuStatus, JobStatus, Status};

@@ -2,9 +2,11 @@
 
 use proptest::prelude::*;
 
+use crate::health::Verb;
+
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, Status, StepId,
-    Verb, WireError, decode, encode, may,
+    WireError, decode, encode, may,
 };
 
 fn requests() -> Vec<Request> {

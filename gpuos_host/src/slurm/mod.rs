@@ -1,6 +1,7 @@
 //! What Slurm's commands print, as structures. Read on 22.05, 24.11 and 26.05; a field that a
 //! release does not print is simply empty.
 
+pub mod act;
 mod config;
 mod job;
 mod node;

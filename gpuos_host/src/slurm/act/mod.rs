@@ -1,0 +1,303 @@
+//! What gpuosd makes Slurm do, by Slurm's own commands. Every action can be repeated: it looks first,
+//! changes nothing that is as wanted already, and tells a slurmctld that is away from a refusal.
+
+use std::time::Duration;
+
+use gpuos_core::health::ExtraPart;
+use serde::{Deserialize, Serialize};
+
+use super::{Job, NodeRecord};
+use crate::{Machine, Output};
+
+/// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
+/// default, and scontrol asks more than once.
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// Reasons of ours start with this.
+const OURS: &str = "gpuos: ";
+
+/// Something for slurmctld to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Put gpuos's part into the node's `Extra`; other text in it is kept.
+    Extra(ExtraPart),
+    /// Requeue a job. [`Action::Release`] has to follow.
+    Requeue {
+        /// The job.
+        job: u32,
+    },
+    /// Let a requeued job start at once: Slurm holds it back for about two minutes.
+    Release {
+        /// The job.
+        job: u32,
+        /// Keep it off this node, too.
+        avoid_node: bool,
+    },
+    /// End a step; without one the whole job.
+    Kill {
+        /// The job.
+        job: u32,
+        /// The step.
+        step: Option<u32>,
+    },
+    /// Drain the node.
+    Drain {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Take our own drain of the node back, and nobody else's.
+    Undrain {
+        /// The reason that we gave.
+        reason: String,
+    },
+}
+
+/// How an action went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is done; a sentence for the log.
+    Done(String),
+    /// There was nothing to do; why.
+    Nothing(String),
+    /// The time for it has not come: ask again soon.
+    NotYet(String),
+    /// slurmctld does not answer: ask again later.
+    Away(String),
+    /// slurmctld will not do it, however often it is asked.
+    Refused(String),
+}
+
+/// Does `action` for the node of that name.
+pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
+    let slurm = Slurm { machine, node };
+    let done = match action {
+        Action::Extra(part) => slurm.extra(part),
+        Action::Requeue { job } => slurm.requeue(*job),
+        Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
+        Action::Kill { job, step } => slurm.kill(*job, *step),
+        Action::Drain { reason } => slurm.drain(reason),
+        Action::Undrain { reason } => slurm.undrain(reason),
+    };
+    done.unwrap_or_else(|outcome| outcome)
+}
+
+/// The node's record.
+///
+/// # Errors
+/// slurmctld does not answer, or does not know the node.
+pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
+    Slurm { machine, node }.record()
+}
+
+/// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
+    let slurm = Slurm { machine, node };
+    let states = ["-h", "-w", node, "-t", "R,S", "-o", "%A"];
+    let list = slurm.run("squeue", &states)?;
+    let mut jobs = Vec::new();
+    for id in list.split_whitespace() {
+        match slurm.run("scontrol", &["-d", "show", "job", id]) {
+            Ok(text) => jobs.extend(Job::parse_all(&text)),
+            // It has ended meanwhile.
+            Err(Outcome::Refused(_)) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(jobs)
+}
+
+struct Slurm<'a> {
+    machine: &'a dyn Machine,
+    node: &'a str,
+}
+
+impl Slurm<'_> {
+    /// What a command printed; `Err` is how the action ends.
+    fn run(&self, program: &str, args: &[&str]) -> Result<String, Outcome> {
+        let output = match self.machine.run_within(LIMIT, program, args) {
+            Ok(output) => output,
+            Err(e) => return Err(Outcome::Away(format!("{e:#}"))),
+        };
+        if output.ok {
+            return Ok(output.stdout);
+        }
+        let said = said(&output);
+        let sentence = format!("`{program} {}`: {said}", args.join(" "));
+        match is_refusal(&said) {
+            true => Err(Outcome::Refused(sentence)),
+            false => Err(Outcome::Away(sentence)),
+        }
+    }
+
+    fn record(&self) -> Result<NodeRecord, Outcome> {
+        let text = self.run("scontrol", &["show", "node", self.node])?;
+        let record = NodeRecord::parse_all(&text).into_iter().next();
+        record.ok_or_else(|| Outcome::Away(format!("scontrol shows no node {}", self.node)))
+    }
+
+    fn update(&self, fields: &[&str]) -> Result<String, Outcome> {
+        let name = format!("NodeName={}", self.node);
+        let mut args = vec!["update", &name];
+        args.extend(fields);
+        self.run("scontrol", &args)
+    }
+
+    fn extra(&self, part: &ExtraPart) -> Result<Outcome, Outcome> {
+        let extra = self.record()?.extra;
+        let wanted = part.write_into(&extra);
+        if wanted == extra {
+            return Ok(Outcome::Nothing("Extra says so already".into()));
+        }
+        self.update(&[&format!("Extra={wanted}")])?;
+        // An administrator who wrote at the same moment may have put the old part back.
+        let shown = self.record()?.extra;
+        match ExtraPart::read(&shown) {
+            Ok(shown) if shown == *part => Ok(Outcome::Done(format!("Extra is {wanted:?}"))),
+            _ => Err(Outcome::Away(format!(
+                "Extra was written as {wanted:?} and is {shown:?}"
+            ))),
+        }
+    }
+
+    fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
+        match self.run("scontrol", &["-d", "show", "job", &job.to_string()]) {
+            Ok(text) => Ok(Job::parse_all(&text).into_iter().next()),
+            Err(Outcome::Refused(_)) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
+        let here = |record: &Job| {
+            record.state == "RUNNING" && record.nodes.iter().any(|name| name == self.node)
+        };
+        // A job that has left this node by itself is not to be ended where it runs now.
+        if !self.job(job)?.is_some_and(|record| here(&record)) {
+            return Ok(Outcome::Nothing(format!(
+                "job {job} does not run here any more"
+            )));
+        }
+        self.run("scontrol", &["requeue", &job.to_string()])?;
+        Ok(Outcome::Done(format!("job {job} is requeued")))
+    }
+
+    fn release(&self, job: u32, avoid_node: bool) -> Result<Outcome, Outcome> {
+        let Some(record) = self.job(job)? else {
+            return Ok(Outcome::Nothing(format!("job {job} is gone")));
+        };
+        match record.state.as_str() {
+            "PENDING" => {}
+            // The node still cleans up after it.
+            "REQUEUED" | "COMPLETING" => {
+                return Ok(Outcome::NotYet(format!("job {job} is {}", record.state)));
+            }
+            "RUNNING" if record.nodes.iter().any(|name| name == self.node) => {
+                return Ok(Outcome::NotYet(format!("job {job} still runs")));
+            }
+            other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
+        }
+        let name = format!("JobId={job}");
+        let mut args = vec!["update", &name, "StartTime=now"];
+        let mut excluded = record.excluded_nodes;
+        if !excluded.iter().any(|name| name == self.node) {
+            excluded.push(self.node.into());
+        }
+        let excluded = format!("ExcNodeList={}", excluded.join(","));
+        if avoid_node {
+            args.push(&excluded);
+        }
+        self.run("scontrol", &args)?;
+        Ok(Outcome::Done(format!("job {job} may start")))
+    }
+
+    fn kill(&self, job: u32, step: Option<u32>) -> Result<Outcome, Outcome> {
+        // The batch script and the like are the job.
+        let what = match step.filter(|step| *step < SPECIAL_STEPS) {
+            Some(step) => format!("{job}.{step}"),
+            None => job.to_string(),
+        };
+        self.run("scancel", &[&what])?;
+        Ok(Outcome::Done(format!("{what} is ended")))
+    }
+
+    fn drain(&self, reason: &str) -> Result<Outcome, Outcome> {
+        let record = self.record()?;
+        if is_drained(&record) {
+            return Ok(Outcome::Nothing(format!(
+                "the node is drained already: {}",
+                record.reason
+            )));
+        }
+        self.update(&["State=DRAIN", &format!("Reason={}", ours(reason))])?;
+        Ok(Outcome::Done(format!("the node is drained: {reason}")))
+    }
+
+    fn undrain(&self, reason: &str) -> Result<Outcome, Outcome> {
+        let record = self.record()?;
+        if !is_drained(&record) {
+            return Ok(Outcome::Nothing("the node is not drained".into()));
+        }
+        // Slurm adds who and when: "gpuos: … [root@2026-11-20T21:40:00]".
+        let shown = record
+            .reason
+            .rsplit_once(" [")
+            .map_or(&record.reason[..], |(text, _)| text);
+        if shown.trim() != ours(reason).trim() {
+            return Ok(Outcome::Nothing(format!(
+                "the node is drained for another reason, which is not gpuos's to end: {shown}"
+            )));
+        }
+        self.update(&["State=RESUME"])?;
+        Ok(Outcome::Done("the node is back in service".into()))
+    }
+}
+
+/// Step numbers from here on are the batch script, the extern step and the like.
+pub const SPECIAL_STEPS: u32 = 0xffff_fff0;
+
+/// A reason as it goes into the node's record: with our name, in one line.
+fn ours(reason: &str) -> String {
+    let line = reason.replace(['\n', '"'], " ");
+    match line.starts_with(OURS) {
+        true => line,
+        false => format!("{OURS}{line}"),
+    }
+}
+
+fn is_drained(record: &NodeRecord) -> bool {
+    let drained = ["DRAIN", "DRAINED", "DRAINING"];
+    record
+        .states
+        .iter()
+        .any(|state| drained.contains(&state.as_str()))
+}
+
+/// What a command that failed said, in one line.
+fn said(output: &Output) -> String {
+    let lines = output.stderr.lines().chain(output.stdout.lines());
+    let mut lines = lines.map(str::trim).filter(|line| !line.is_empty());
+    lines.next_back().unwrap_or("it gave no reason").into()
+}
+
+/// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from
+/// 22.05 to 26.05. All else is taken for a slurmctld that is away: to ask again harms nobody.
+fn is_refusal(said: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "Invalid job id",
+        "Job/step already completing or completed",
+        "already completed",
+        "Job has already finished",
+        "Requested operation is presently disabled",
+        "Only batch jobs are accepted",
+        "Invalid user id",
+        "Access/permission denied",
+        "Job is no longer pending",
+    ];
+    WORDS.iter().any(|words| said.contains(words))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! What is run, in which order, and what is made of the answers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use gpuos_core::health::ExtraPart;
+
+use super::{Action, Outcome, act, jobs_on};
+use crate::{Machine, Output};
+
+/// Commands that have to come in this order, and what they answer.
+struct Play(Mutex<VecDeque<(String, Output)>>);
+
+impl Play {
+    fn new(lines: &[(&str, Result<&str, &str>)]) -> Play {
+        let answer = |told: &Result<&str, &str>| Output {
+            ok: told.is_ok(),
+            stdout: told.unwrap_or_default().into(),
+            stderr: told.err().unwrap_or_default().into(),
+        };
+        let lines = lines
+            .iter()
+            .map(|(line, told)| (line.to_string(), answer(told)));
+        Play(Mutex::new(lines.collect()))
+    }
+
+    /// Does the action; all commands have to be used up.
+    fn act(self, action: &Action) -> Outcome {
+        let outcome = act(&self, "n1", action);
+        assert!(
+            self.0.lock().unwrap().is_empty(),
+            "{action:?} ran too few commands"
+        );
+        outcome
+    }
+}
+
+impl Machine for Play {
+    fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
+        let line = format!("{program} {}", args.join(" "));
+        match self.0.lock().unwrap().pop_front() {
+            Some((wanted, output)) => {
+                assert_eq!(line, wanted);
+                Ok(output)
+            }
+            None => panic!("{line} was not expected"),
+        }
+    }
+
+    fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
+        self.run(program, args)
+    }
+
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn env(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn glob(&self, _: &Path) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn find(&self, _: &str) -> Option<PathBuf> {
+        None
+    }
+}
+
+/// A machine without Slurm's commands.
+struct Bare;
+
+impl Machine for Bare {
+    fn run(&self, program: &str, _: &[&str]) -> Result<Output> {
+        bail!("{program} is not on PATH")
+    }
+
+    fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
+        self.run(program, args)
+    }
+
+    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn env(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn glob(&self, _: &Path) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    fn find(&self, _: &str) -> Option<PathBuf> {
+        None
+    }
+}
+
+const SHOW: &str = "scontrol show node n1";
+const AWAY: &str = "slurm_load_node error: Unable to contact slurm controller (connect failure)\n";
+
+fn node(state: &str, rest: &str) -> String {
+    format!("NodeName=n1 Arch=x86_64\n   State={state} ThreadsPerCore=1\n   {rest}\n")
+}
+
+fn out(gpu: u8) -> Action {
+    Action::Extra(ExtraPart {
+        out: vec![gpu],
+        ..ExtraPart::default()
+    })
+}
+
+#[test]
+fn extra_keeps_the_administrators_text_and_is_written_only_when_it_differs() {
+    let before = node("IDLE", "Extra=rack=7 row=2");
+    let after = node("IDLE", "Extra=rack=7 row=2 [gpuos:1 out=5]");
+    let write = "scontrol update NodeName=n1 Extra=rack=7 row=2 [gpuos:1 out=5]";
+    let play = Play::new(&[(SHOW, Ok(&before)), (write, Ok("")), (SHOW, Ok(&after))]);
+    assert!(matches!(play.act(&out(5)), Outcome::Done(_)));
+    let play = Play::new(&[(SHOW, Ok(&after))]);
+    assert!(matches!(play.act(&out(5)), Outcome::Nothing(_)));
+    // Somebody wrote at the same moment.
+    let play = Play::new(&[(SHOW, Ok(&before)), (write, Ok("")), (SHOW, Ok(&before))]);
+    assert!(matches!(play.act(&out(5)), Outcome::Away(_)));
+}
+
+#[test]
+fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
+    let drain = Action::Drain {
+        reason: "gpuos: x".into(),
+    };
+    for action in [out(1), drain] {
+        assert!(matches!(
+            Play::new(&[(SHOW, Err(AWAY))]).act(&action),
+            Outcome::Away(_)
+        ));
+        assert!(matches!(act(&Bare, "n1", &action), Outcome::Away(_)));
+    }
+    let kill = Action::Kill {
+        job: 7,
+        step: Some(0),
+    };
+    let refused = "scancel: error: Kill job error on job step id 7.0: Job/step already completing or completed\n";
+    assert!(matches!(
+        Play::new(&[("scancel 7.0", Err(refused))]).act(&kill),
+        Outcome::Refused(_)
+    ));
+    assert!(matches!(
+        Play::new(&[("scancel 7.0", Err(AWAY))]).act(&kill),
+        Outcome::Away(_)
+    ));
+}
+
+#[test]
+fn a_node_is_drained_once_and_only_our_own_drain_is_taken_back() {
+    let drain = Action::Drain {
+        reason: "GPU 3: Xid 79".into(),
+    };
+    let update = "scontrol update NodeName=n1 State=DRAIN Reason=gpuos: GPU 3: Xid 79";
+    let idle = node("IDLE", "Extra=");
+    let play = Play::new(&[(SHOW, Ok(&idle)), (update, Ok(""))]);
+    assert!(matches!(play.act(&drain), Outcome::Done(_)));
+    let ours = node(
+        "IDLE+DRAIN",
+        "Reason=gpuos: GPU 3: Xid 79 [root@2026-11-20T21:40:00]",
+    );
+    let play = Play::new(&[(SHOW, Ok(&ours))]);
+    assert!(matches!(play.act(&drain), Outcome::Nothing(_)));
+
+    let undrain = Action::Undrain {
+        reason: "gpuos: GPU 3: Xid 79".into(),
+    };
+    let resume = "scontrol update NodeName=n1 State=RESUME";
+    let play = Play::new(&[(SHOW, Ok(&ours)), (resume, Ok(""))]);
+    assert!(matches!(play.act(&undrain), Outcome::Done(_)));
+    for theirs in [
+        "Reason=water [ann@2026-11-20T21:40:00]",
+        "Reason=gpuos: GPU 4: Xid 48 [root@x]",
+    ] {
+        let theirs = node("IDLE+DRAIN", theirs);
+        assert!(matches!(
+            Play::new(&[(SHOW, Ok(&theirs))]).act(&undrain),
+            Outcome::Nothing(_)
+        ));
+    }
+    assert!(matches!(
+        Play::new(&[(SHOW, Ok(&idle))]).act(&undrain),
+        Outcome::Nothing(_)
+    ));
+}
+
+fn job(state: &str, rest: &str) -> String {
+    format!(
+        "JobId=7 JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   JobState={state} Reason=None\n   {rest}\n"
+    )
+}
+
+const JOB: &str = "scontrol -d show job 7";
+
+#[test]
+fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
+    let requeue = Action::Requeue { job: 7 };
+    let here = job("RUNNING", "NodeList=n[1-2]");
+    let play = Play::new(&[(JOB, Ok(&here)), ("scontrol requeue 7", Ok(""))]);
+    assert!(matches!(play.act(&requeue), Outcome::Done(_)));
+    // It has moved on: where it runs now, nothing is wrong.
+    let elsewhere = job("RUNNING", "NodeList=n2");
+    assert!(matches!(
+        Play::new(&[(JOB, Ok(&elsewhere))]).act(&requeue),
+        Outcome::Nothing(_)
+    ));
+    let play = Play::new(&[
+        (JOB, Ok(&here)),
+        (
+            "scontrol requeue 7",
+            Err("Only batch jobs are accepted or processed for job 7\n"),
+        ),
+    ]);
+    assert!(matches!(play.act(&requeue), Outcome::Refused(_)));
+
+    let release = |avoid_node| Action::Release { job: 7, avoid_node };
+    let completing = job("COMPLETING", "NodeList=n1");
+    assert!(matches!(
+        Play::new(&[(JOB, Ok(&completing))]).act(&release(false)),
+        Outcome::NotYet(_)
+    ));
+    let pending = job(
+        "PENDING",
+        "NodeList=(null)\n   ReqNodeList=(null) ExcNodeList=n8",
+    );
+    let start = "scontrol update JobId=7 StartTime=now";
+    let play = Play::new(&[(JOB, Ok(&pending)), (start, Ok(""))]);
+    assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
+    let avoid = "scontrol update JobId=7 StartTime=now ExcNodeList=n8,n1";
+    let play = Play::new(&[(JOB, Ok(&pending)), (avoid, Ok(""))]);
+    assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
+    let gone = "slurm_load_jobs error: Invalid job id specified\n";
+    assert!(matches!(
+        Play::new(&[(JOB, Err(gone))]).act(&release(true)),
+        Outcome::Nothing(_)
+    ));
+}
+
+#[test]
+fn the_batch_script_is_the_job() {
+    for (step, command) in [
+        (Some(3), "scancel 7.3"),
+        (Some(0xffff_fffb), "scancel 7"),
+        (None, "scancel 7"),
+    ] {
+        let kill = Action::Kill { job: 7, step };
+        assert!(matches!(
+            Play::new(&[(command, Ok(""))]).act(&kill),
+            Outcome::Done(_)
+        ));
+    }
+}
+
+#[test]
+fn jobs_of_a_node_are_asked_for_one_by_one() {
+    let list = "squeue -h -w n1 -t R,S -o %A";
+    let one = job(
+        "RUNNING",
+        "NodeList=n1\n   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0",
+    );
+    let play = Play::new(&[
+        (list, Ok("7\n8\n")),
+        (JOB, Ok(&one)),
+        (
+            "scontrol -d show job 8",
+            Err("slurm_load_jobs error: Invalid job id specified\n"),
+        ),
+    ]);
+    let jobs = jobs_on(&play, "n1").unwrap();
+    assert_eq!(jobs.len(), 1);
+    assert!(jobs[0].may_requeue && jobs[0].id == 7);
+}

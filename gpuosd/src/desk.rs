@@ -1,0 +1,79 @@
+//! What clients ask is asked of the owner of the state, and what it answers is handed on.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use gpuos_core::wire::{Code, Happening, Peer, Reply, Request};
+use gpuos_host::socket;
+
+use crate::owner::Message;
+use crate::{RELEASE, audit};
+
+/// How long an answer may take: that of a reload waits for slurmctld.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Events that wait for a watcher; one that is slower is dropped.
+const BEHIND: usize = 256;
+/// Most lines of the audit log in one answer.
+const MOST_LINES: u32 = 500;
+
+/// The daemon's desk.
+#[derive(Debug)]
+pub struct Desk {
+    /// The node's name.
+    pub node: String,
+    /// Where the audit log is.
+    pub state_dir: PathBuf,
+    /// To the owner of the state.
+    pub to: SyncSender<Message>,
+}
+
+impl socket::Desk for Desk {
+    fn who(&self) -> (String, String) {
+        (RELEASE.into(), self.node.clone())
+    }
+
+    fn ask(&self, peer: Peer, request: Request) -> Reply {
+        // The file answers for itself.
+        if let Request::Audit { lines } = request {
+            return match audit::tail(&self.state_dir, lines.min(MOST_LINES) as usize) {
+                Ok(lines) => Reply::Audit { lines },
+                Err(e) => refused(Code::Failed, format!("the audit log cannot be read: {e}")),
+            };
+        }
+        let (reply, answer) = sync_channel(1);
+        let asked = Message::Asked {
+            peer,
+            request,
+            reply,
+        };
+        match self.to.try_send(asked) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                return refused(Code::Busy, "gpuosd is busy: ask again in a moment".into());
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                return refused(Code::Failed, "gpuosd is ending".into());
+            }
+        }
+        let none = |_| {
+            refused(
+                Code::Failed,
+                "gpuosd did not answer in time: see its log".into(),
+            )
+        };
+        answer.recv_timeout(PATIENCE).unwrap_or_else(none)
+    }
+
+    fn watch(&self, _: Peer) -> Receiver<Happening> {
+        let (to, from) = sync_channel(BEHIND);
+        // Where the owner does not take it, the sender goes and the watcher is told.
+        let _ = self.to.try_send(Message::Watch(to));
+        from
+    }
+}
+
+/// A refusal.
+pub fn refused(code: Code, message: String) -> Reply {
+    Reply::Refused { code, message }
+}

@@ -1,0 +1,324 @@
+//! The GPUs: a thread that polls them and one that waits for events. Where NVIDIA's library hangs, they
+//! hang, and nobody else.
+
+use std::fmt;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_core::health;
+use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
+
+use crate::owner::Message;
+use crate::sample;
+
+/// How long one wait for events lasts: the library is let go that often.
+const WAIT: Duration = Duration::from_millis(500);
+/// Wait after a library that could not be opened, first and at most.
+const CLOSED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// Opens NVIDIA's library.
+pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
+
+/// A GPU: who it is, and its number in Slurm's eyes and in the library's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// GRES index.
+    pub gres: u8,
+    /// NVML's index.
+    pub nvml: u8,
+    /// NVIDIA's id.
+    pub uuid: String,
+    /// Name of the board.
+    pub name: String,
+    /// PCI address.
+    pub pci: String,
+}
+
+#[derive(Default)]
+struct Shared {
+    library: Option<Arc<dyn GpuLibrary>>,
+    /// Nobody may open it.
+    closed: bool,
+}
+
+/// The library, opened when it is needed and closed for resets.
+pub struct Library {
+    open: Opener,
+    shared: Mutex<Shared>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Library")
+    }
+}
+
+/// While it lives, the library is closed.
+pub struct Closed<'a>(&'a Library);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = false;
+    }
+}
+
+impl Library {
+    /// Not open yet.
+    pub fn new(open: Opener) -> Library {
+        Library {
+            open,
+            shared: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The library, to be let go soon.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is closed for a reset.
+    pub fn get(&self) -> Answer<Arc<dyn GpuLibrary>> {
+        {
+            let shared = self.lock();
+            if shared.closed {
+                return Err(Error::InUse);
+            }
+            if let Some(library) = &shared.library {
+                return Ok(Arc::clone(library));
+            }
+        }
+        // Without the lock: to open it may take as long as the driver likes.
+        let opened = (self.open)()?;
+        let mut shared = self.lock();
+        match (&shared.library, shared.closed) {
+            (_, true) => Err(Error::InUse),
+            (Some(library), _) => Ok(Arc::clone(library)),
+            (None, _) => {
+                shared.library = Some(Arc::clone(&opened));
+                Ok(opened)
+            }
+        }
+    }
+
+    /// Whether it is closed for a reset.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Closes it, and keeps it closed until what is returned is dropped.
+    ///
+    /// # Errors
+    /// A call into it does not come back.
+    pub fn close(&self, patience: Duration) -> Result<Closed<'_>, String> {
+        let library = {
+            let mut shared = self.lock();
+            shared.closed = true;
+            shared.library.take()
+        };
+        let closed = Closed(self);
+        let Some(library) = library else {
+            return Ok(closed);
+        };
+        let deadline = Instant::now() + patience;
+        while Arc::strong_count(&library) > 1 {
+            if Instant::now() > deadline {
+                return Err("a call into NVIDIA's library does not come back".into());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop(library);
+        Ok(closed)
+    }
+
+    /// Lets the library go, so that it is opened anew: it has gone wrong as a whole.
+    fn forget(&self) {
+        self.lock().library = None;
+    }
+}
+
+/// Starts both threads.
+///
+/// # Errors
+/// A thread cannot be made.
+pub fn start(
+    library: &Arc<Library>,
+    interval: Duration,
+    to: &SyncSender<Message>,
+) -> std::io::Result<()> {
+    let (own, tell) = (Arc::clone(library), to.clone());
+    let poll = move || poll_on(&own, interval, &tell);
+    thread::Builder::new().name("poll".into()).spawn(poll)?;
+    let (own, tell) = (Arc::clone(library), to.clone());
+    let wait = move || wait_on(&own, &tell);
+    thread::Builder::new().name("events".into()).spawn(wait)?;
+    Ok(())
+}
+
+/// Who the GPUs are, by the numbers of their device files: those are what gres.conf lists.
+fn found(library: &dyn GpuLibrary) -> Answer<Vec<Found>> {
+    let count = library.count()?;
+    let mut all = Vec::new();
+    for nvml in 0..count {
+        match library.identity(nvml) {
+            Ok(identity) => all.push((nvml, identity)),
+            // It keeps its place, and has no name.
+            Err(Error::Lost | Error::ResetRequired | Error::Timeout) => {
+                all.push((nvml, nvml::Identity::default()));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let mut minors: Vec<u32> = all.iter().filter_map(|(_, id)| id.minor).collect();
+    minors.sort_unstable();
+    minors.dedup();
+    let whole = minors.len() == all.len();
+    let gres = |nvml: u8, identity: &nvml::Identity| match identity.minor.filter(|_| whole) {
+        Some(minor) => minors.binary_search(&minor).unwrap_or_default() as u8,
+        None => nvml,
+    };
+    let found = all.into_iter().map(|(nvml, identity)| Found {
+        gres: gres(nvml, &identity),
+        nvml,
+        uuid: identity.uuid,
+        name: identity.name,
+        pci: identity.pci,
+    });
+    Ok(found.collect())
+}
+
+fn poll_on(library: &Library, interval: Duration, to: &SyncSender<Message>) {
+    let mut wait = CLOSED[0];
+    let mut gpus: Option<Vec<Found>> = None;
+    loop {
+        let round = Instant::now();
+        let told = match library.is_closed() {
+            // Closed on purpose: nobody is to think that it hangs.
+            true => Ok(true),
+            false => poll(library, &mut gpus, to),
+        };
+        let pause = match told {
+            Ok(closed) => {
+                wait = CLOSED[0];
+                if to.send(Message::Polled).is_err() {
+                    return;
+                }
+                match closed {
+                    true => Duration::from_millis(100),
+                    false => interval.saturating_sub(round.elapsed()),
+                }
+            }
+            Err(e) => {
+                gpus = None;
+                library.forget();
+                if to.send(Message::Library(Err(e.to_string()))).is_err() {
+                    return;
+                }
+                let now = wait;
+                wait = (wait * 2).min(CLOSED[1]);
+                now
+            }
+        };
+        thread::sleep(pause);
+    }
+}
+
+/// One round. `true`: the library is closed for a reset.
+fn poll(
+    library: &Library,
+    gpus: &mut Option<Vec<Found>>,
+    to: &SyncSender<Message>,
+) -> Answer<bool> {
+    let nvml = match library.get() {
+        Ok(nvml) => nvml,
+        Err(Error::InUse) => return Ok(true),
+        Err(e) => return Err(e),
+    };
+    let list = match gpus {
+        Some(list) => list,
+        None => {
+            let list = found(&*nvml)?;
+            let _ = to.send(Message::Library(Ok(list.clone())));
+            gpus.insert(list)
+        }
+    };
+    let mut silent: Option<Error> = None;
+    let mut spoke = list.is_empty();
+    for gpu in list.iter() {
+        let event = match nvml.sample(gpu.nvml) {
+            Ok(told) => health::Event::Sample {
+                gpu: gpu.gres,
+                sample: Box::new(sample::sample(&told)),
+            },
+            Err(Error::Lost) => health::Event::Lost { gpu: gpu.gres },
+            Err(e) => {
+                silent = Some(e);
+                continue;
+            }
+        };
+        spoke = true;
+        let _ = to.send(Message::Health(event));
+    }
+    match silent {
+        Some(e) if !spoke => Err(e),
+        _ => Ok(false),
+    }
+}
+
+fn wait_on(library: &Library, to: &SyncSender<Message>) {
+    let mut order: Option<Vec<Found>> = None;
+    loop {
+        if let Err(e) = wait_once(library, &mut order, to) {
+            order = None;
+            // The polling thread says what is wrong with the library.
+            tracing::debug!("no events: {e}");
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+}
+
+fn wait_once(
+    library: &Library,
+    order: &mut Option<Vec<Found>>,
+    to: &SyncSender<Message>,
+) -> Answer<()> {
+    let nvml = library.get()?;
+    let list = match order {
+        Some(list) => list,
+        None => order.insert(found(&*nvml)?),
+    };
+    for event in nvml.wait_events(WAIT)? {
+        let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {
+            continue;
+        };
+        let gpu = gpu.gres;
+        let told = match event.what {
+            Happening::Xid {
+                code,
+                gpu_instance,
+                compute_instance,
+            } => health::Event::Xid {
+                gpu,
+                code,
+                gpu_instance,
+                compute_instance,
+                pid: None,
+            },
+            Happening::Lost => health::Event::Lost { gpu },
+            Happening::RecoveryAction => match nvml.recovery_action(event.gpu) {
+                Ok(action) => health::Event::RecoveryAction {
+                    gpu,
+                    action: sample::recovery(action),
+                },
+                Err(_) => continue,
+            },
+            // The next poll counts them.
+            Happening::Ecc { .. } | Happening::MigChanged | Happening::Other(_) => continue,
+        };
+        let _ = to.send(Message::Health(told));
+    }
+    Ok(())
+}

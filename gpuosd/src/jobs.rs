@@ -1,0 +1,245 @@
+//! Which jobs hold which GPUs of this node: what spank_gpuos reports, and what Slurm says when asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_core::health;
+use gpuos_core::wire::{JobStatus, StepId};
+use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::SPECIAL_STEPS;
+use serde::{Deserialize, Serialize};
+
+/// No node runs more jobs with GPUs; reports beyond are dropped.
+const MOST: usize = 4096;
+
+/// One job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Held {
+    /// Its user.
+    pub uid: u32,
+    /// GPUs that the job holds here, by its batch script's report or by Slurm's word.
+    pub gpus: BTreeSet<u8>,
+    /// Its steps and their GPUs.
+    pub steps: BTreeMap<u32, BTreeSet<u8>>,
+    /// Whether it may be requeued, once Slurm was asked.
+    pub requeue: Option<bool>,
+    /// When it was reported last, in the table's own count.
+    #[serde(skip)]
+    touched: u64,
+}
+
+/// All jobs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Table {
+    /// By number.
+    pub jobs: BTreeMap<u32, Held>,
+    /// Reports so far.
+    #[serde(skip)]
+    count: u64,
+}
+
+impl Table {
+    /// A step has started. Returns whether its job is new here.
+    pub fn started(&mut self, id: StepId, uid: u32, gpus: &[u8]) -> bool {
+        let new = !self.jobs.contains_key(&id.job);
+        if new && self.jobs.len() >= MOST {
+            return false;
+        }
+        self.count += 1;
+        let held = self.jobs.entry(id.job).or_default();
+        held.uid = uid;
+        held.touched = self.count;
+        held.steps.insert(id.step, gpus.iter().copied().collect());
+        if id.step >= SPECIAL_STEPS {
+            held.gpus.extend(gpus);
+        }
+        new
+    }
+
+    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself: then
+    /// only Slurm says when it is gone, and `true` asks to look.
+    pub fn ended(&mut self, id: StepId) -> bool {
+        let Some(held) = self.jobs.get_mut(&id.job) else {
+            return false;
+        };
+        held.steps.remove(&id.step);
+        if id.step >= SPECIAL_STEPS {
+            held.gpus.clear();
+        }
+        if held.steps.is_empty() && held.gpus.is_empty() {
+            self.jobs.remove(&id.job);
+            return false;
+        }
+        held.steps.is_empty()
+    }
+
+    /// The job is not here any more.
+    pub fn gone(&mut self, job: u32) {
+        self.jobs.remove(&job);
+    }
+
+    /// The count to give to [`Table::set`] with an answer to a question that is asked now.
+    pub fn mark(&self) -> u64 {
+        self.count
+    }
+
+    /// What Slurm said of all jobs on `node`, asked at `mark`. Jobs reported since then stay.
+    pub fn set(&mut self, node: &str, told: &[Job], mark: u64) {
+        let here: BTreeMap<u32, BTreeSet<u8>> = told
+            .iter()
+            .map(|job| (job.id, gpus_of(job, node)))
+            .filter(|(_, gpus)| !gpus.is_empty())
+            .collect();
+        self.jobs
+            .retain(|id, held| here.contains_key(id) || held.touched > mark);
+        for job in told {
+            let Some(gpus) = here.get(&job.id) else {
+                continue;
+            };
+            let held = self.jobs.entry(job.id).or_default();
+            held.uid = job.uid;
+            held.gpus.extend(gpus);
+            held.requeue = Some(job.may_requeue);
+        }
+    }
+
+    /// What the health rules are told.
+    pub fn told(&self) -> Vec<health::Job> {
+        let mut list = Vec::new();
+        for (id, held) in &self.jobs {
+            let job = |step, gpus: Vec<u8>| health::Job {
+                job: *id,
+                step,
+                gpus,
+                // slurmctld itself refuses what may not be requeued.
+                requeue: held.requeue.unwrap_or(true),
+                ..health::Job::default()
+            };
+            let mut rest = held.gpus.clone();
+            let mut script = None;
+            for (step, gpus) in &held.steps {
+                if *step >= SPECIAL_STEPS {
+                    script = Some(*step);
+                    continue;
+                }
+                rest.retain(|gpu| !gpus.contains(gpu));
+                list.push(job(Some(*step), gpus.iter().copied().collect()));
+            }
+            // What no step of srun has, the batch script may use.
+            if !rest.is_empty() {
+                list.push(job(script, rest.into_iter().collect()));
+            }
+        }
+        list
+    }
+
+    /// What clients are told.
+    pub fn status(&self) -> Vec<JobStatus> {
+        let status = |(id, held): (&u32, &Held)| JobStatus {
+            job: *id,
+            uid: held.uid,
+            gpus: held.all_gpus().into_iter().collect(),
+            steps: held.steps.keys().copied().collect(),
+        };
+        self.jobs.iter().map(status).collect()
+    }
+
+    /// Jobs that hold a GPU.
+    pub fn on(&self, gpu: u8) -> Vec<u32> {
+        let on = |held: &Held| held.all_gpus().contains(&gpu);
+        let jobs = self.jobs.iter().filter(|(_, held)| on(held));
+        jobs.map(|(id, _)| *id).collect()
+    }
+}
+
+impl Held {
+    fn all_gpus(&self) -> BTreeSet<u8> {
+        let steps = self.steps.values().flatten();
+        self.gpus.iter().chain(steps).copied().collect()
+    }
+}
+
+/// The GPUs of a running job on a node, by index.
+fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
+    if !matches!(job.state.as_str(), "RUNNING" | "SUSPENDED") {
+        return BTreeSet::new();
+    }
+    let on_node = job
+        .allocations
+        .iter()
+        .filter(|part| part.nodes.iter().any(|name| name == node));
+    on_node
+        .flat_map(|part| part.gpus.iter())
+        .filter_map(|gpu| u8::try_from(gpu).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::gpuset::GpuSet;
+    use gpuos_host::slurm::Allocation;
+
+    use super::*;
+
+    const BATCH: u32 = 0xffff_fffb;
+
+    fn id(job: u32, step: u32) -> StepId {
+        StepId { job, step }
+    }
+
+    fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
+        let list = table.told().into_iter();
+        list.map(|job| (job.job, job.step, job.gpus)).collect()
+    }
+
+    #[test]
+    fn gpus_belong_to_steps_and_what_is_left_to_the_script() {
+        let mut table = Table::default();
+        assert!(table.started(id(7, BATCH), 1000, &[0, 1, 2]));
+        assert_eq!(told(&table), [(7, Some(BATCH), vec![0, 1, 2])]);
+        assert!(!table.started(id(7, 0), 1000, &[1]));
+        assert_eq!(
+            told(&table),
+            [(7, Some(0), vec![1]), (7, Some(BATCH), vec![0, 2])]
+        );
+        table.ended(id(7, 0));
+        table.ended(id(7, BATCH));
+        assert_eq!(
+            table,
+            Table {
+                count: 2,
+                ..Table::default()
+            }
+        );
+    }
+
+    fn running(number: u32, gpus: &[usize]) -> Job {
+        Job {
+            id: number,
+            uid: 1000,
+            state: "RUNNING".into(),
+            may_requeue: number == 2,
+            allocations: vec![Allocation {
+                nodes: vec!["n1".into()],
+                gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
+                gpu_count: gpus.len() as u32,
+                cpus: 1,
+                memory_mib: 1,
+            }],
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn slurms_word_replaces_what_is_older_than_the_question() {
+        let mut table = Table::default();
+        table.started(id(1, 0), 1000, &[0]);
+        let mark = table.mark();
+        table.started(id(3, 0), 1000, &[3]);
+        table.set("n1", &[running(2, &[4, 5]), running(9, &[])], mark);
+        assert_eq!(told(&table), [(2, None, vec![4, 5]), (3, Some(0), vec![3])]);
+        assert_eq!(table.jobs[&2].requeue, Some(true));
+        assert_eq!(table.on(5), [2]);
+        table.set("n2", &[running(2, &[4, 5])], table.mark());
+        assert_eq!(told(&table), []);
+    }
+}

@@ -1,0 +1,29 @@
+//! gpuosd: the daemon of a node.
+//!
+//! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
+//! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
+//! send [`owner::Message`]s:
+//!
+//! - [`gpus`]: polls NVIDIA's library and waits for its events,
+//! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
+//! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
+//! - [`desk`]: answers clients.
+
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod desk;
+pub mod disk;
+pub mod gpus;
+pub mod jobs;
+pub mod options;
+pub mod owner;
+pub mod queue;
+pub mod run;
+pub mod sample;
+pub mod status;
+pub mod store;
+pub mod work;
+
+/// The daemon's release.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

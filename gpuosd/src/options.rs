@@ -1,0 +1,67 @@
+//! Flags.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
+#[derive(Clone, Parser, Debug)]
+#[command(
+    name = "gpuosd",
+    version,
+    after_help = "Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage. SIGHUP, like `gpuos health --reload`, \
+                  reads gpuos.toml again; what is wrong in it is said, and the old one stays."
+)]
+pub struct Options {
+    /// The gpuos.toml to use instead of $GPUOS_CONF or the one beside slurm.conf.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the state and the audit log are kept.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos")]
+    pub state_dir: PathBuf,
+    /// Where the socket gpuosd.sock is made.
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    pub runtime_dir: PathBuf,
+    /// Slurm's name of this node; the host's name up to the first dot by default.
+    #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
+    pub node: Option<String>,
+    /// NVIDIA's management library.
+    #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
+    pub nvml: String,
+    /// Seconds between two polls of the GPUs. Events such as Xids come at once.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub interval: u64,
+    /// Command that resets a GPU, run only while no job has it: words, with {index}, {pci} and {uuid}.
+    #[arg(long, value_name = "COMMAND", default_value = "nvidia-smi -r -i {pci}")]
+    pub reset_command: String,
+    /// Command that checks a GPU before it comes back, beside what gpuosd looks at itself; exit 0 is well.
+    #[arg(long, value_name = "COMMAND", default_value = "")]
+    pub check_command: String,
+}
+
+impl Options {
+    /// Slurm's name of this node.
+    pub fn node_name(&self) -> String {
+        let host = || {
+            let uname = rustix::system::uname();
+            let name = uname.nodename().to_string_lossy().into_owned();
+            name.split('.').next().unwrap_or_default().to_string()
+        };
+        self.node
+            .clone()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Options;
+
+    #[test]
+    fn the_table_of_flags_is_sound() {
+        Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,141 @@
+//! What slurmctld is to be asked and told, one at a time.
+
+use std::collections::VecDeque;
+
+use gpuos_host::slurm::act::Action;
+use serde::{Deserialize, Serialize};
+
+/// After so long nobody holds a requeued job back any more, in ms.
+const RELEASE_MS: u64 = 15 * 60_000;
+
+/// One thing for the thread that runs Slurm's commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// Change something.
+    Act(Action, Why),
+    /// Read the node's record.
+    Show,
+    /// Read all jobs of the node; the mark of [`crate::jobs::Table`] when it was asked.
+    Jobs(u64),
+    /// Read gpuos.toml.
+    Config,
+}
+
+/// What an action is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// A publication of this revision.
+    Publish(u64),
+    /// Anything else: the action says it all.
+    Rule,
+}
+
+/// A requeued job that Slurm holds back, and that is to start at once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Release {
+    /// The job.
+    pub job: u32,
+    /// Keep it off this node.
+    pub avoid_node: bool,
+    /// Since when, in ms since 1970.
+    pub since_ms: u64,
+}
+
+impl Release {
+    /// Of a job that is requeued at `now_ms`.
+    pub fn of(job: u32, avoid_node: bool, now_ms: u64) -> Release {
+        Release {
+            job,
+            avoid_node,
+            since_ms: now_ms,
+        }
+    }
+
+    /// Whether it is too late to matter.
+    pub fn is_stale(&self, now_ms: u64) -> bool {
+        now_ms.abs_diff(self.since_ms) > RELEASE_MS
+    }
+}
+
+/// Tasks that wait for the thread, without doubles.
+#[derive(Default, Debug)]
+pub struct Queue {
+    waiting: VecDeque<Task>,
+    under_way: Option<Task>,
+}
+
+impl Queue {
+    /// Adds a task. One that waits already is not added again, and a newer publication takes the place of
+    /// one that waits.
+    pub fn push(&mut self, task: Task) {
+        if self.waiting.contains(&task) || self.under_way.as_ref() == Some(&task) {
+            return;
+        }
+        let publishes = |task: &Task| matches!(task, Task::Act(Action::Extra(_), _));
+        let reads = |task: &Task| matches!(task, Task::Jobs(_));
+        if publishes(&task) {
+            self.waiting.retain(|waiting| !publishes(waiting));
+        }
+        if reads(&task) {
+            self.waiting.retain(|waiting| !reads(waiting));
+        }
+        self.waiting.push_back(task);
+    }
+
+    /// The next task, where none is under way.
+    pub fn begin(&mut self) -> Option<Task> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        self.under_way = self.waiting.pop_front();
+        self.under_way.clone()
+    }
+
+    /// The task under way has come to its end.
+    pub fn done(&mut self) {
+        self.under_way = None;
+    }
+
+    /// How many wait or are under way.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + usize::from(self.under_way.is_some())
+    }
+
+    /// Whether nothing waits and nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::health::ExtraPart;
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_without_doubles_and_the_newest_publication_only() {
+        let mut queue = Queue::default();
+        let publish =
+            |revision| Task::Act(Action::Extra(ExtraPart::default()), Why::Publish(revision));
+        let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
+        for task in [
+            publish(1),
+            kill.clone(),
+            publish(2),
+            kill.clone(),
+            Task::Show,
+        ] {
+            queue.push(task);
+        }
+        assert_eq!(queue.begin(), Some(kill.clone()));
+        assert_eq!(queue.begin(), None);
+        queue.push(kill);
+        queue.done();
+        assert_eq!(queue.begin(), Some(publish(2)));
+        queue.done();
+        assert_eq!(queue.begin(), Some(Task::Show));
+        queue.done();
+        assert!(queue.is_empty());
+    }
+}

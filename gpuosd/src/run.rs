@@ -1,0 +1,227 @@
+//! The whole daemon: threads, signals, and the loop.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use gpuos_host::nvml::{Driver, GpuLibrary};
+use gpuos_host::socket::{self, BindError, Limits, Server};
+use gpuos_host::{Machine, ThisMachine};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::desk::Desk;
+use crate::disk::Disk;
+use crate::gpus::{self, Library};
+use crate::options::Options;
+use crate::owner::{Message, Owner, Ports, Start};
+use crate::store::{self, Found};
+use crate::work::{self, Setting};
+
+/// Messages that wait for the owner; who has more to say, waits.
+const WAITING: usize = 1024;
+/// The rules are told at least that often that time goes by.
+const TICK: Duration = Duration::from_secs(1);
+/// The socket is looked after so often.
+const SOCKET_EVERY: Duration = Duration::from_secs(10);
+/// Longest time for a reset or check command.
+const COMMAND: Duration = Duration::from_secs(110);
+/// How long the last state may take to be written.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Another gpuosd runs here, or threads cannot be made. All else is a trouble that the daemon lives with.
+pub fn run(options: &Options) -> Result<()> {
+    let node = options.node_name();
+    let saved = match store::load(&options.state_dir) {
+        Ok(Found::State(saved)) => Some(*saved),
+        Ok(Found::Nothing) => None,
+        Ok(Found::Damaged { kept, why }) => {
+            tracing::error!(
+                "the saved state is damaged ({why}) and is kept as {}; GPUs that Slurm's node record \
+                 shows as out stay out",
+                kept.display()
+            );
+            None
+        }
+        Err(e) => {
+            tracing::error!(
+                "{}: {e}; GPUs that Slurm's node record shows as out stay out",
+                options.state_dir.join(store::NAME).display()
+            );
+            None
+        }
+    };
+    let path = options.runtime_dir.join(socket::NAME);
+    let mut door = Door::new(path);
+    let (to, from) = sync_channel(WAITING);
+    let desk = Arc::new(Desk {
+        node: node.clone(),
+        state_dir: options.state_dir.clone(),
+        to: to.clone(),
+    });
+    // Two daemons on one node would undo each other's work.
+    if let Err(e @ BindError::InUse) = door.open(&desk) {
+        return Err(e).with_context(|| door.path.display().to_string());
+    }
+    let disk = Disk::start(options.state_dir.clone())?;
+    let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    let setting = Arc::new(Setting {
+        node: node.clone(),
+        config: options.config.clone(),
+        reset: options.reset_command.clone(),
+        check: options.check_command.clone(),
+        limit: COMMAND,
+    });
+    let nvml = options.nvml.clone();
+    let open = move || {
+        let library: Arc<dyn GpuLibrary> = Arc::new(Driver::open(Some(&nvml))?);
+        Ok(library)
+    };
+    let library = Arc::new(Library::new(Box::new(open)));
+    let ports = Ports {
+        slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
+        device: work::device(machine, library.clone(), setting, to.clone())?,
+        disk,
+        wall: Box::new(wall_ms),
+    };
+    let interval = Duration::from_secs(options.interval);
+    let start = Start {
+        node: node.clone(),
+        boot: boot(),
+        saved,
+        interval,
+    };
+    let owner = Owner::new(start, ports);
+    gpus::start(&library, interval, &to)?;
+    signals(to)?;
+    tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    serve(owner, &from, &mut door, &desk);
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+    door.close();
+    Ok(())
+}
+
+fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
+    let mut due = Instant::now();
+    loop {
+        let wait = due.saturating_duration_since(Instant::now());
+        match from.recv_timeout(wait) {
+            Ok(message) => {
+                if !owner.take(message) {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        // However many messages come, time goes by as well.
+        if Instant::now() >= due {
+            owner.trouble("socket", door.look(desk));
+            owner.tick();
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+            due = Instant::now() + TICK;
+        }
+    }
+    owner.end(LAST);
+}
+
+/// Milliseconds since 1970, by the machine's clock.
+fn wall_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_millis() as u64)
+}
+
+/// A name for this boot of the machine.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.map_or_else(|_| String::new(), |id| id.trim().to_string())
+}
+
+fn signals(to: SyncSender<Message>) -> Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            let message = match signal {
+                SIGHUP => Message::Reload,
+                _ => Message::End,
+            };
+            if to.send(message).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(())
+}
+
+/// The socket file, made anew where somebody took it away or it could not be made.
+struct Door {
+    path: PathBuf,
+    /// The file that is ours, by device and number.
+    own: Option<(u64, u64)>,
+    looked: Instant,
+    trouble: Option<String>,
+}
+
+impl Door {
+    fn new(path: PathBuf) -> Door {
+        Door {
+            path,
+            own: None,
+            looked: Instant::now(),
+            trouble: None,
+        }
+    }
+
+    fn open(&mut self, desk: &Arc<Desk>) -> Result<(), BindError> {
+        let opened = socket::bind(&self.path).and_then(|listener| {
+            Server::start(listener, desk.clone(), Limits::default())?;
+            Ok(())
+        });
+        self.own = opened.is_ok().then(|| identity(&self.path)).flatten();
+        let before = self.trouble.take();
+        if let Err(e) = &opened {
+            let why = format!("{}: {e}", self.path.display());
+            if before.as_ref() != Some(&why) {
+                tracing::error!(
+                    "no socket: {why}; it is tried again every {} s",
+                    SOCKET_EVERY.as_secs()
+                );
+            }
+            self.trouble = Some(why);
+        } else if before.is_some() {
+            tracing::info!("the socket {} is there", self.path.display());
+        }
+        opened
+    }
+
+    /// Looks whether the socket is there still; why not, if it is not.
+    fn look(&mut self, desk: &Arc<Desk>) -> Option<String> {
+        if self.looked.elapsed() >= SOCKET_EVERY {
+            self.looked = Instant::now();
+            if self.own.is_none() || identity(&self.path) != self.own {
+                let _ = self.open(desk);
+            }
+        }
+        self.trouble.clone()
+    }
+
+    fn close(&self) {
+        if self.own.is_some() && identity(&self.path) == self.own {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}

@@ -1,0 +1,72 @@
+//! The state as clients see it.
+
+use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Verb};
+use gpuos_core::wire::{FaultStatus, GpuStatus};
+
+use crate::gpus::Found;
+use crate::jobs::Table;
+
+/// All GPUs of the node.
+pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table) -> Vec<GpuStatus> {
+    let one = |(index, gpu): (usize, &GpuHealth)| {
+        let index = index as u8;
+        let found = found.iter().find(|found| found.gres == index);
+        let text =
+            |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
+        let last = gpu.last.as_ref();
+        GpuStatus {
+            index,
+            uuid: text(|gpu| &gpu.uuid),
+            name: text(|gpu| &gpu.name),
+            pci: text(|gpu| &gpu.pci),
+            state: health.state(index).word().replace(' ', "-"),
+            reason: reason(gpu),
+            by_uid: gpu.hold.as_ref().map(|hold| hold.uid),
+            temperature_c: last.and_then(|sample| sample.celsius),
+            power_mw: last.and_then(|sample| sample.power_mw),
+            utilisation: last.and_then(|sample| sample.busy_percent),
+            memory_mib: last.and_then(|sample| sample.memory_used_mib),
+            faults: faults(gpu),
+            jobs: jobs.on(index),
+        }
+    };
+    health.gpus.iter().enumerate().map(one).collect()
+}
+
+fn faults(gpu: &GpuHealth) -> Vec<FaultStatus> {
+    let fault = |cause: &gpuos_core::health::Cause| FaultStatus {
+        rule: cause.rule.clone(),
+        message: cause.text.clone(),
+        at_ms: cause.since_ms,
+    };
+    gpu.causes.iter().map(fault).collect()
+}
+
+/// Why a GPU is not well, the strongest reason first.
+fn reason(gpu: &GpuHealth) -> String {
+    if let Some(hold) = &gpu.hold {
+        return held(hold);
+    }
+    if let Some(why) = &gpu.offline {
+        return why.clone();
+    }
+    let heavy = gpu
+        .causes
+        .iter()
+        .filter(|cause| cause.action > Action::Warn);
+    let worst = heavy.max_by_key(|cause| cause.action);
+    worst.map_or_else(String::new, |cause| cause.text.clone())
+}
+
+/// An administrator's word, in words.
+pub fn held(hold: &Hold) -> String {
+    let verb = match hold.verb {
+        Verb::Drain => "drained",
+        Verb::Online => "put online",
+        Verb::Offline => "set offline",
+    };
+    match hold.reason.is_empty() {
+        true => format!("{verb} by uid {}", hold.uid),
+        false => format!("{verb} by uid {}: {}", hold.uid, hold.reason),
+    }
+}
