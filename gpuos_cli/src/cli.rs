@@ -36,6 +36,8 @@ pub struct Cli {
 pub enum Command {
     /// Show the fabric with its free GPUs, or the links inside a node.
     Topo(TopoArgs),
+    /// Show nodes, GPUs, jobs, heat and faults, on a screen or as a table.
+    Top(TopArgs),
     /// Say where a job went, or why it waits and what would start it.
     Why(WhyArgs),
     /// Say where a job would go now; exit 1 when it does not fit.
@@ -64,6 +66,26 @@ pub struct TopoArgs {
     /// Node type whose links to show, for example dgx-h100.
     #[arg(long = "type", value_name = "TYPE", conflicts_with = "node")]
     pub node_type: Option<String>,
+}
+
+/// `gpuos top`.
+#[derive(Args)]
+pub struct TopArgs {
+    /// Print the tables once instead of showing a screen; --json does the same.
+    #[arg(long)]
+    pub once: bool,
+    /// Column to sort by, for example C or NODE; with a minus in front from the end, as in --sort=-C.
+    #[arg(long, value_name = "[-]COLUMN", allow_hyphen_values = true)]
+    pub sort: Option<String>,
+    /// Show only rows that contain this text, in any case.
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Seconds between two looks; slurmctld is asked each time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+    /// Directory of gpuosd's socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    pub runtime_dir: PathBuf,
 }
 
 /// `gpuos why`.

@@ -18,6 +18,7 @@ mod reply;
 mod sim;
 mod smaller;
 mod table;
+mod top;
 mod topo;
 mod why;
 mod worth;
@@ -65,6 +66,11 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Layout(args) => layout::run(args, cli.json)?,
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args)?,
+        // With a screen there is nothing left to say.
+        Command::Top(args) => match top::run(&machine, cli.json, args)? {
+            Some(reply) => reply,
+            None => return Ok(0),
+        },
         // A lab speaks while it works, and hands on the exit code of what ran in it.
         Command::Lab(args) => {
             return Ok(u8::try_from(lab::run(args, cli.json)?).unwrap_or(1));

@@ -11,6 +11,7 @@ mod schemas;
 mod sim;
 mod sim_gangs;
 mod site;
+mod top;
 mod topo;
 mod usage;
 mod why;

@@ -57,6 +57,7 @@ fn the_json_has_the_agreed_form() {
         "--days=2",
         "--site-nodes=16",
     ];
+    let run = crate::top::daemon(&site);
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
@@ -78,6 +79,7 @@ fn the_json_has_the_agreed_form() {
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),
+        ("top", &["top", "--json", &run], "gpuos.top/1"),
         ("error", &["topo", "nowhere"], "gpuos.error/1"),
     ] {
         agreed(&site, name, args, schema);

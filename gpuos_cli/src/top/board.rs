@@ -1,0 +1,342 @@
+//! What `gpuos top` shows: Slurm's word on the whole cluster, and gpuosd's on its own node, as one.
+
+use std::collections::BTreeMap;
+
+use gpuos_core::health::ExtraPart;
+use gpuos_core::wire::{GpuStatus, Status};
+use gpuos_host::slurm::{Job, NodeRecord};
+
+/// What was to be had.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// What gpuosd on this node says.
+    pub local: Option<Status>,
+    /// Slurm's nodes.
+    pub nodes: Option<Vec<NodeRecord>>,
+    /// Slurm's jobs.
+    pub jobs: Option<Vec<Job>>,
+    /// What was not to be had, in sentences with what to do about it.
+    pub missing: Vec<String>,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeRow {
+    /// Name.
+    pub name: String,
+    /// Slurm's state.
+    pub state: String,
+    /// GPUs that it has.
+    pub gpus: usize,
+    /// GPUs that jobs hold.
+    pub used: usize,
+    /// GPUs that get no jobs.
+    pub out: usize,
+    /// GPUs that get jobs last.
+    pub degraded: usize,
+    /// Jobs that hold GPUs.
+    pub jobs: usize,
+    /// Its hottest GPU, in degrees Celsius.
+    pub celsius: Option<u32>,
+    /// Power of all its GPUs, in milliwatts.
+    pub power_mw: Option<u64>,
+    /// Why it, or a GPU of it, gets no jobs.
+    pub reason: String,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GpuRow {
+    /// Its node.
+    pub node: String,
+    /// GRES index.
+    pub index: usize,
+    /// GRES type, or the board's name.
+    pub kind: String,
+    /// gpuosd's word for its state; of another node what its record tells: available, allocated, degraded, out,
+    /// draining or drained with its node, or unknown on a node that is down.
+    pub state: String,
+    /// Degrees Celsius.
+    pub celsius: Option<u32>,
+    /// Milliwatts.
+    pub power_mw: Option<u32>,
+    /// Percent of time with work.
+    pub busy: Option<u32>,
+    /// MiB in use.
+    pub memory_mib: Option<u64>,
+    /// Jobs that hold it, as users write them.
+    pub jobs: Vec<String>,
+    /// Why, if it is not well.
+    pub reason: String,
+}
+
+/// A job that holds GPUs, or waits for some.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JobRow {
+    /// As users write it.
+    pub label: String,
+    /// User.
+    pub user: String,
+    /// Slurm's state, lower case.
+    pub state: String,
+    /// Nodes that it has, or wants at least.
+    pub nodes: usize,
+    /// GPUs that it has.
+    pub gpus: usize,
+    /// How long it has run, in seconds.
+    pub seconds: u64,
+    /// Its name.
+    pub name: String,
+    /// Why it waits.
+    pub reason: String,
+}
+
+/// A fault.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FaultRow {
+    /// Node.
+    pub node: String,
+    /// GPU; `None`: the node.
+    pub gpu: Option<usize>,
+    /// The rule that saw it; of another node `out` or `degraded`.
+    pub rule: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Board {
+    /// Nodes with GPUs, in Slurm's order.
+    pub nodes: Vec<NodeRow>,
+    /// Their GPUs.
+    pub gpus: Vec<GpuRow>,
+    /// Jobs with GPUs: those that run, then those that wait.
+    pub jobs: Vec<JobRow>,
+    /// Faults that count at present.
+    pub faults: Vec<FaultRow>,
+    /// What was not to be had.
+    pub missing: Vec<String>,
+}
+
+impl Board {
+    /// Joins what was to be had.
+    pub fn new(sources: Sources) -> Board {
+        let Sources {
+            local,
+            nodes,
+            jobs,
+            missing,
+        } = sources;
+        let jobs = jobs.unwrap_or_default();
+        let mut board = Board {
+            missing,
+            ..Board::default()
+        };
+        let holders = holders(&jobs);
+        let mut local = local.as_ref();
+        for record in nodes.iter().flatten().filter(|n| n.gpu_count() > 0) {
+            let status = local.take_if(|status| status.node == record.name);
+            board.node(Some(record), status, &holders);
+        }
+        // Slurm says nothing, or does not know the node.
+        if let Some(status) = local {
+            board.node(None, Some(status), &holders);
+        }
+        board.jobs = jobs.iter().filter_map(job).collect();
+        board.jobs.sort_by_key(|job| job.gpus == 0);
+        board
+    }
+
+    fn node(
+        &mut self,
+        record: Option<&NodeRecord>,
+        status: Option<&Status>,
+        holders: &BTreeMap<(&str, usize), Vec<&str>>,
+    ) {
+        let name = match (record, status) {
+            (Some(record), _) => record.name.clone(),
+            (None, Some(status)) => status.node.clone(),
+            (None, None) => return,
+        };
+        let mut reason = record.map_or(String::new(), |record| record.reason.clone());
+        let on = |gpu: usize| {
+            let jobs = holders.get(&(name.as_str(), gpu));
+            jobs.map_or(Vec::new(), |jobs| {
+                jobs.iter().map(|j| j.to_string()).collect()
+            })
+        };
+        let first = self.gpus.len();
+        match (record, status.filter(|status| !status.gpus.is_empty())) {
+            (_, Some(status)) => {
+                for gpu in &status.gpus {
+                    let label = |job: &u32| job.to_string();
+                    let told = on(gpu.index.into());
+                    let jobs = match told.is_empty() {
+                        true => gpu.jobs.iter().map(label).collect(),
+                        false => told,
+                    };
+                    self.gpus.push(measured(&name, gpu, jobs));
+                    self.faults.extend(gpu.faults.iter().map(|fault| FaultRow {
+                        node: name.clone(),
+                        gpu: Some(gpu.index.into()),
+                        rule: fault.rule.clone(),
+                        message: fault.message.clone(),
+                    }));
+                }
+                if let Some(why) = &status.node_drained {
+                    reason.clone_from(why);
+                }
+                self.faults
+                    .extend(status.daemon.troubles.iter().map(|trouble| FaultRow {
+                        node: name.clone(),
+                        gpu: None,
+                        rule: "gpuosd".into(),
+                        message: trouble.clone(),
+                    }));
+            }
+            (Some(record), None) => {
+                let part = ExtraPart::read(&record.extra);
+                if let Err(e) = &part {
+                    self.faults.push(FaultRow {
+                        node: name.clone(),
+                        gpu: None,
+                        rule: "extra".into(),
+                        message: e.to_string(),
+                    });
+                }
+                let part = part.unwrap_or_default();
+                for row in told(record, &part, &on) {
+                    if matches!(row.state.as_str(), "out" | "degraded") {
+                        self.faults.push(FaultRow {
+                            node: name.clone(),
+                            gpu: Some(row.index),
+                            rule: row.state.clone(),
+                            message: format!("ask on {name}: gpuos health"),
+                        });
+                    }
+                    self.gpus.push(row);
+                }
+            }
+            (None, None) => {}
+        }
+        let gpus = &self.gpus[first..];
+        let mut jobs: Vec<&String> = gpus.iter().flat_map(|gpu| &gpu.jobs).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        let powers: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.power_mw).collect();
+        let row = NodeRow {
+            state: record.map_or("unknown".into(), NodeRecord::state_text),
+            gpus: gpus.len(),
+            used: gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).count(),
+            out: gpus.iter().filter(|gpu| is_out(&gpu.state)).count(),
+            degraded: gpus.iter().filter(|gpu| gpu.state == "degraded").count(),
+            jobs: jobs.len(),
+            celsius: gpus.iter().filter_map(|gpu| gpu.celsius).max(),
+            power_mw: (!powers.is_empty()).then(|| powers.iter().map(|mw| u64::from(*mw)).sum()),
+            reason,
+            name,
+        };
+        self.nodes.push(row);
+    }
+}
+
+/// Whether a GPU in that state gets no jobs.
+pub fn is_out(state: &str) -> bool {
+    matches!(
+        state,
+        "draining" | "drained" | "resetting" | "offline" | "out"
+    )
+}
+
+/// What gpuosd measured.
+fn measured(node: &str, gpu: &GpuStatus, jobs: Vec<String>) -> GpuRow {
+    GpuRow {
+        node: node.into(),
+        index: gpu.index.into(),
+        kind: gpu.name.clone(),
+        state: gpu.state.clone(),
+        celsius: gpu.temperature_c,
+        power_mw: gpu.power_mw,
+        busy: gpu.utilisation,
+        memory_mib: gpu.memory_mib,
+        jobs,
+        reason: gpu.reason.clone(),
+    }
+}
+
+/// What the node's record tells of its GPUs.
+fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>) -> Vec<GpuRow> {
+    let mut rows = Vec::new();
+    let drains = record.states.iter().any(|state| state.starts_with("DRAIN"));
+    let kinds = record.gpus.iter();
+    let kinds = kinds.flat_map(|(kind, count)| std::iter::repeat_n(kind, *count));
+    for (index, kind) in kinds.enumerate() {
+        let listed = |list: &[u8]| list.iter().any(|gpu| usize::from(*gpu) == index);
+        let jobs = on(index);
+        let state = match () {
+            () if listed(&part.out) => "out",
+            // Slurm's own drain keeps jobs away from all GPUs of the node.
+            () if drains && !jobs.is_empty() => "draining",
+            () if drains => "drained",
+            () if !record.is_up() => "unknown",
+            () if listed(&part.degraded) => "degraded",
+            () if !jobs.is_empty() || record.gpus_used.contains(index) => "allocated",
+            () => "available",
+        };
+        rows.push(GpuRow {
+            node: record.name.clone(),
+            index,
+            kind: kind.clone(),
+            state: state.into(),
+            jobs,
+            ..GpuRow::default()
+        });
+    }
+    rows
+}
+
+/// Which jobs hold which GPU of which node.
+fn holders(jobs: &[Job]) -> BTreeMap<(&str, usize), Vec<&str>> {
+    let mut held: BTreeMap<(&str, usize), Vec<&str>> = BTreeMap::new();
+    for job in jobs.iter().filter(|job| job.is_running()) {
+        for part in &job.allocations {
+            for node in &part.nodes {
+                for gpu in part.gpus.iter() {
+                    let labels = held.entry((node, gpu)).or_default();
+                    labels.push(&job.label);
+                }
+            }
+        }
+    }
+    held
+}
+
+/// A job that has GPUs or asks for some.
+fn job(job: &Job) -> Option<JobRow> {
+    let running = job.is_running();
+    let asks = [
+        &job.tres_per_node,
+        &job.tres_per_task,
+        &job.tres_per_socket,
+        &job.tres_per_job,
+    ];
+    let wants = asks.iter().any(|list| list.contains("gpu"));
+    let gpus = if running { job.gpu_count() as usize } else { 0 };
+    (gpus > 0 || job.is_pending() && wants).then(|| JobRow {
+        label: job.label.clone(),
+        user: job.user.clone(),
+        state: job.state.to_lowercase(),
+        nodes: match running {
+            true => job.nodes.len(),
+            false => job.min_nodes as usize,
+        },
+        gpus,
+        seconds: job.run_seconds,
+        name: job.name.clone(),
+        reason: match job.reason.as_str() {
+            "None" => String::new(),
+            reason => reason.into(),
+        },
+    })
+}

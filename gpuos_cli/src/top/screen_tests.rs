@@ -1,0 +1,160 @@
+//! The screen as people see it, drawn into memory.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::style::Color;
+
+use super::*;
+use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow};
+
+fn board() -> Board {
+    let gpu = |index: usize| GpuRow {
+        node: "n1".into(),
+        index,
+        kind: "h100".into(),
+        state: ["in-use", "drained", "available"][index % 3].into(),
+        celsius: Some(40 + (index as u32 * 7) % 30),
+        power_mw: Some(100_400),
+        busy: Some(index as u32),
+        memory_mib: Some(1024),
+        jobs: match index % 3 {
+            0 => vec!["17".into()],
+            _ => Vec::new(),
+        },
+        reason: String::new(),
+    };
+    Board {
+        nodes: vec![NodeRow {
+            name: "n1".into(),
+            state: "mixed".into(),
+            gpus: 12,
+            used: 4,
+            out: 4,
+            power_mw: Some(1_204_800),
+            ..NodeRow::default()
+        }],
+        gpus: (0..12).map(gpu).collect(),
+        jobs: vec![JobRow {
+            label: "17".into(),
+            gpus: 4,
+            ..JobRow::default()
+        }],
+        faults: vec![FaultRow {
+            node: "n1".into(),
+            gpu: Some(1),
+            rule: "xid-79".into(),
+            message: "Xid 79".into(),
+        }],
+        missing: vec!["no jobs: slurmctld is away".into()],
+    }
+}
+
+struct Screen {
+    terminal: Terminal<TestBackend>,
+    view: View,
+    board: Board,
+}
+
+impl Screen {
+    fn new() -> Screen {
+        Screen {
+            terminal: Terminal::new(TestBackend::new(100, 10)).unwrap(),
+            view: View::new(Pick::default(), true),
+            board: board(),
+        }
+    }
+
+    fn press(&mut self, keys: &[KeyCode]) {
+        for key in keys {
+            self.draw();
+            assert_eq!(self.view.key((*key).into()), Wish::Draw, "{key:?}");
+        }
+    }
+
+    fn draw(&mut self) -> Vec<String> {
+        let (view, board) = (&mut self.view, &self.board);
+        self.terminal.draw(|frame| view.draw(frame, board)).unwrap();
+        let buffer = self.terminal.backend().buffer();
+        let line = |cells: &[ratatui::buffer::Cell]| {
+            let text: String = cells.iter().map(|cell| cell.symbol()).collect();
+            text.trim_end().to_string()
+        };
+        buffer.content.chunks(100).map(line).collect()
+    }
+}
+
+fn letters(text: &str) -> Vec<KeyCode> {
+    text.chars().map(KeyCode::Char).collect()
+}
+
+#[test]
+fn the_screen_has_head_tables_notes_and_help() {
+    let mut screen = Screen::new();
+    let lines = screen.draw();
+    assert_eq!(
+        lines[0],
+        "gpuos top: 1 node, 12 GPUs: 4 used, 4 out, 0 degraded; 1 running, 0 waiting; hottest n1:4 68 °C; 120"
+    );
+    assert_eq!(lines[1], " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1");
+    assert_eq!(
+        lines[2],
+        "NODE  GPU  STATE       C  WATTS  BUSY%  MEM_MIB  JOBS  TYPE  REASON"
+    );
+    assert_eq!(
+        lines[3],
+        "n1      0  in-use     40    100      0     1024    17  h100"
+    );
+    assert_eq!(
+        lines[4],
+        "n1      1  drained    47    100      1     1024        h100"
+    );
+    assert_eq!(lines[8], "no jobs: slurmctld is away");
+    assert!(lines[9].contains("q: quit"), "{}", lines[9]);
+    let cell = &screen.terminal.backend().buffer()[(0, 4)];
+    assert_eq!(cell.fg, Color::Red, "what is drained is red");
+}
+
+#[test]
+fn keys_scroll_sort_filter_and_change_the_table() {
+    let mut screen = Screen::new();
+    screen.press(&[KeyCode::End]);
+    assert!(screen.draw()[7].starts_with("n1     11"));
+    screen.press(&[KeyCode::Home, KeyCode::PageDown]);
+    assert!(screen.draw()[7].starts_with("n1      5"));
+    // NODE, GPU, STATE, C, from the hottest on.
+    screen.press(&letters("ssssr"));
+    let lines = screen.draw();
+    assert!(
+        lines[2].contains("C↓") && lines[3].contains("68"),
+        "{lines:?}"
+    );
+    screen.press(&letters("/drained"));
+    assert!(screen.draw()[9].starts_with("filter: drained_"));
+    assert!(
+        screen.draw()[3..7]
+            .iter()
+            .all(|line| line.contains("drained"))
+    );
+    assert_eq!(screen.draw()[7], "");
+    screen.press(&[KeyCode::Enter, KeyCode::Char('4')]);
+    assert_eq!(screen.draw()[3], "", "the filter holds for each table");
+    screen.press(&[KeyCode::Char('/'), KeyCode::Esc]);
+    assert_eq!(screen.draw()[3], "n1      1  xid-79  Xid 79");
+    screen.press(&[KeyCode::Tab]);
+    assert!(screen.draw()[3].starts_with("n1    mixed"));
+    assert_eq!(screen.view.key(KeyCode::Char('q').into()), Wish::Quit);
+}
+
+#[test]
+fn no_size_and_no_board_upsets_it() {
+    for (width, height) in [(1, 1), (3, 2), (20, 4), (300, 100)] {
+        for board in [Board::default(), board()] {
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            let mut view = View::new(Pick::default(), false);
+            for key in "1234srpjk".chars() {
+                terminal.draw(|frame| view.draw(frame, &board)).unwrap();
+                view.key(KeyCode::Char(key).into());
+            }
+        }
+    }
+}
