@@ -1,24 +1,24 @@
 //! The owner of the state: takes messages, asks the health rules, has their effects done. It waits for
 //! nothing but the next message.
 
+mod clients;
+mod slurm;
+
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use gpuos_core::config::Config;
-use gpuos_core::health::{Admin, Audit, Effect, Event, ExtraPart, NodeHealth, Rules, Verb, step};
-use gpuos_core::wire::{Code, DaemonStatus, Happening, Peer, Reply, Request, Status};
-use gpuos_host::slurm::NodeRecord;
-use gpuos_host::slurm::act::{Action, Outcome};
+use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, step};
+use gpuos_core::wire::{Happening, Peer, Reply, Request};
+use gpuos_host::slurm::act::Action;
 
-use crate::desk::refused;
+use crate::audit;
 use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
 use crate::jobs::Table;
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
 use crate::work::{Answer, Device};
-use crate::{RELEASE, audit, status};
 
 /// The rules are told the jobs so often: what they asked for and is still there, they ask for again.
 const JOBS_EVERY: Duration = Duration::from_secs(5);
@@ -412,320 +412,11 @@ impl Owner {
         };
         self.ports.disk.save(store::encode(&saved), ack);
     }
-
-    fn release(&mut self) {
-        let now = (self.ports.wall)();
-        self.releases.retain(|release| !release.is_stale(now));
-        for release in &self.releases {
-            let action = Action::Release {
-                job: release.job,
-                avoid_node: release.avoid_node,
-            };
-            self.queue.push(Task::Act(action, Why::Rule));
-        }
-    }
-
-    fn asked(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
-        let answer = match request {
-            Request::Status => Reply::Status {
-                status: Box::new(self.status()),
-            },
-            Request::Admin {
-                verb,
-                gpus,
-                reason,
-                force,
-            } => {
-                let admin = Admin {
-                    verb,
-                    gpu: None,
-                    reason,
-                    uid: peer.uid,
-                    force,
-                };
-                return self.admin(admin, &gpus, reply);
-            }
-            Request::StepStart { id, uid, gpus } => {
-                let new = self.jobs.started(id, uid, &gpus);
-                let unknown = self
-                    .jobs
-                    .jobs
-                    .get(&id.job)
-                    .is_some_and(|job| job.requeue.is_none());
-                if new && unknown {
-                    self.look = self.look.min(Instant::now() + MEET);
-                }
-                self.grow(
-                    gpus.iter()
-                        .map(|gpu| usize::from(*gpu) + 1)
-                        .max()
-                        .unwrap_or(0),
-                );
-                self.tell_jobs();
-                done("noted")
-            }
-            Request::StepEnd { id } => {
-                if self.jobs.ended(id) {
-                    self.look = self.look.min(Instant::now() + MEET);
-                }
-                self.tell_jobs();
-                done("noted")
-            }
-            Request::Reload => {
-                self.reloads.push(reply);
-                self.queue.push(Task::Config);
-                return;
-            }
-            // Answered before they come here.
-            Request::Hello { .. } | Request::Watch | Request::Audit { .. } => {
-                refused(Code::Malformed, "not a question for the daemon".into())
-            }
-        };
-        let _ = reply.try_send(answer);
-    }
-
-    /// An administrator's command; it is answered once it is safe on the disk.
-    fn admin(&mut self, admin: Admin, gpus: &[u8], reply: SyncSender<Reply>) {
-        let have = self.health.gpus.len();
-        if let Some(gpu) = gpus.iter().find(|gpu| usize::from(**gpu) >= have) {
-            let why = format!("this node has no GPU {gpu}: it has {have}, numbered from 0");
-            let _ = reply.try_send(refused(Code::Unknown, why));
-            return;
-        }
-        let each: Vec<Option<u8>> = match gpus {
-            [] => vec![None],
-            gpus => gpus.iter().map(|gpu| Some(*gpu)).collect(),
-        };
-        let verb = verb_name(admin.verb);
-        for gpu in &each {
-            let one = Admin {
-                gpu: *gpu,
-                ..admin.clone()
-            };
-            self.step(Event::Admin(one));
-        }
-        let mut message = match gpus {
-            [] => format!("{} {verb}", self.node),
-            gpus => {
-                let states = gpus
-                    .iter()
-                    .map(|gpu| format!("GPU {gpu} {}", self.health.state(*gpu).word()));
-                format!("{}: {}", self.node, states.collect::<Vec<_>>().join(", "))
-            }
-        };
-        let holding: Vec<String> = each
-            .iter()
-            .flatten()
-            .flat_map(|gpu| self.jobs.on(*gpu))
-            .map(|job| job.to_string())
-            .collect();
-        if admin.verb != Verb::Online && !admin.force && !holding.is_empty() {
-            message = format!(
-                "{message}; job {} runs on it and may end (--force ends it)",
-                holding.join(", ")
-            );
-        }
-        let ack: Ack = Box::new(move |saved| {
-            let answer = match saved {
-                Ok(()) => done(&message),
-                Err(why) => done(&format!(
-                    "{message}; it holds until gpuosd ends, for it could not be saved: {why}"
-                )),
-            };
-            let _ = reply.try_send(answer);
-        });
-        self.save(Some(ack));
-    }
-
-    fn status(&self) -> Status {
-        let drained = match (&self.health.hold, &self.health.drain) {
-            (Some(hold), _) => Some(status::held(hold)),
-            (None, Some(drain)) => Some(drain.reason.clone()),
-            (None, None) => None,
-        };
-        let ago = self.polled.map(|at| at.elapsed().as_millis() as u64);
-        Status {
-            node: self.node.clone(),
-            daemon: DaemonStatus {
-                release: RELEASE.into(),
-                started_ms: self.started_ms,
-                sampled_ms_ago: ago,
-                waiting: (self.queue.len() + self.releases.len()) as u32,
-                troubles: self.troubles.values().cloned().collect(),
-            },
-            published: self.published.clone(),
-            node_drained: drained,
-            gpus: status::gpus(&self.health, &self.found, &self.jobs),
-            jobs: self.jobs.status(),
-        }
-    }
-
-    fn answered(&mut self, task: Task, answer: Answer) {
-        self.queue.done();
-        let away = match &answer {
-            Answer::Act(Outcome::Away(why)) => Some(why.clone()),
-            Answer::Show(Err(Outcome::Away(why))) | Answer::Jobs(Err(Outcome::Away(why))) => {
-                Some(why.clone())
-            }
-            _ => None,
-        };
-        self.slurm_is(away);
-        match (task, answer) {
-            (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
-            (_, Answer::Show(Ok(record))) => self.shown(&record),
-            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
-                self.jobs.set(&self.node, &jobs, mark);
-                self.tell_jobs();
-            }
-            (_, Answer::Config(told)) => self.configured(told),
-            _ => {}
-        }
-    }
-
-    fn slurm_is(&mut self, away: Option<String>) {
-        match away {
-            Some(why) => {
-                self.away = self.away.saturating_add(1);
-                let wait = Duration::from_secs(1 << self.away.min(5)).min(AWAY);
-                self.not_before = Instant::now() + wait;
-                self.look = self.look.min(self.not_before);
-                if !self.troubles.contains_key("slurmctld") {
-                    tracing::warn!("{why}; it is asked again until it answers");
-                }
-                self.troubles.insert("slurmctld", why);
-            }
-            None => {
-                if self.troubles.remove("slurmctld").is_some() {
-                    tracing::info!("slurmctld answers again");
-                    self.look = Instant::now();
-                }
-                self.away = 0;
-            }
-        }
-    }
-
-    fn acted(&mut self, action: Action, why: Why, outcome: Outcome) {
-        let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
-        if let Why::Publish(revision) = why {
-            if let (Action::Extra(part), true) = (&action, ok) {
-                self.published = part.to_string();
-            }
-            self.apply(Event::Published { revision, ok });
-        }
-        let over = match (&action, &outcome) {
-            (_, Outcome::NotYet(_) | Outcome::Away(_)) => None,
-            (Action::Release { job, .. }, _) | (Action::Requeue { job }, Outcome::Refused(_)) => {
-                Some(*job)
-            }
-            _ => None,
-        };
-        if let Some(job) = over {
-            self.releases.retain(|release| release.job != job);
-        }
-        let job = match &action {
-            Action::Requeue { job } | Action::Release { job, .. } | Action::Kill { job, .. } => {
-                Some(*job)
-            }
-            Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
-        };
-        match outcome {
-            Outcome::Done(text) => {
-                self.note(text, job, None);
-                // What was changed is looked at, so that the rules see it.
-                self.look = self.look.min(Instant::now() + Duration::from_secs(2));
-            }
-            Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
-            Outcome::Away(text) => tracing::debug!("{text}"),
-            Outcome::Refused(text) => {
-                self.note(format!("slurmctld refused: {text}"), job, None);
-                self.refused(&action);
-            }
-        }
-        self.save(None);
-    }
-
-    /// A job that may not be requeued is ended where it uses the GPU; one that is not there any more, is
-    /// forgotten with the next look.
-    fn refused(&mut self, action: &Action) {
-        let now = Instant::now();
-        self.look = self.look.min(now + Duration::from_secs(1));
-        let Action::Requeue { job } = action else {
-            return;
-        };
-        let Some(held) = self.jobs.jobs.get_mut(job) else {
-            return;
-        };
-        held.requeue = Some(false);
-        self.queue.push(Task::Act(
-            Action::Kill {
-                job: *job,
-                step: None,
-            },
-            Why::Rule,
-        ));
-    }
-
-    fn shown(&mut self, record: &NodeRecord) {
-        let part = ExtraPart::read(&record.extra).unwrap_or_else(|e| {
-            tracing::warn!("{e}");
-            ExtraPart::default()
-        });
-        self.published = part.to_string();
-        self.grow(record.gpu_count());
-        if std::mem::take(&mut self.adopt) {
-            for gpu in &part.out {
-                let admin = Admin {
-                    verb: Verb::Drain,
-                    gpu: Some(*gpu),
-                    reason: "Slurm's node record says that it is out, and gpuosd had no state of its own; \
-                             put it online when it is well"
-                        .into(),
-                    uid: 0,
-                    force: false,
-                };
-                self.step(Event::Admin(admin));
-            }
-            self.save(None);
-        }
-        let drained = record.states.iter().any(|state| state.starts_with("DRAIN"));
-        let drain = drained.then(|| record.reason.clone());
-        self.apply(Event::Shown { part, drain });
-    }
-
-    fn configured(&mut self, told: Result<Box<Config>, String>) {
-        let answer = match told {
-            Ok(config) => {
-                self.rules = config.health.clone();
-                self.trouble("config", None);
-                tracing::info!("gpuos.toml is read");
-                done("gpuos.toml is read")
-            }
-            Err(why) => {
-                tracing::error!("{why}; what was read before stays in force");
-                self.trouble(
-                    "config",
-                    Some(format!("{why}; what was read before stays in force")),
-                );
-                refused(Code::Failed, why)
-            }
-        };
-        for reply in self.reloads.drain(..) {
-            let _ = reply.try_send(answer.clone());
-        }
-    }
 }
 
 fn done(message: &str) -> Reply {
     Reply::Done {
         message: message.into(),
-    }
-}
-
-fn verb_name(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Drain => "draining",
-        Verb::Online => "online",
-        Verb::Offline => "offline",
     }
 }
 

@@ -1,0 +1,158 @@
+//! What clients ask of the owner.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
+
+use gpuos_core::health::{Admin, Event, Verb};
+use gpuos_core::wire::{Code, DaemonStatus, Peer, Reply, Request, Status};
+
+use super::{MEET, Owner, done};
+use crate::desk::refused;
+use crate::disk::Ack;
+use crate::queue::Task;
+use crate::{RELEASE, status};
+
+impl Owner {
+    pub(super) fn asked(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
+        let answer = match request {
+            Request::Status => Reply::Status {
+                status: Box::new(self.status()),
+            },
+            Request::Admin {
+                verb,
+                gpus,
+                reason,
+                force,
+            } => {
+                let admin = Admin {
+                    verb,
+                    gpu: None,
+                    reason,
+                    uid: peer.uid,
+                    force,
+                };
+                return self.admin(admin, &gpus, reply);
+            }
+            Request::StepStart { id, uid, gpus } => {
+                let new = self.jobs.started(id, uid, &gpus);
+                let unknown = self
+                    .jobs
+                    .jobs
+                    .get(&id.job)
+                    .is_some_and(|job| job.requeue.is_none());
+                if new && unknown {
+                    self.look = self.look.min(Instant::now() + MEET);
+                }
+                self.grow(
+                    gpus.iter()
+                        .map(|gpu| usize::from(*gpu) + 1)
+                        .max()
+                        .unwrap_or(0),
+                );
+                self.tell_jobs();
+                done("noted")
+            }
+            Request::StepEnd { id } => {
+                if self.jobs.ended(id) {
+                    self.look = self.look.min(Instant::now() + MEET);
+                }
+                self.tell_jobs();
+                done("noted")
+            }
+            Request::Reload => {
+                self.reloads.push(reply);
+                self.queue.push(Task::Config);
+                return;
+            }
+            // Answered before they come here.
+            Request::Hello { .. } | Request::Watch | Request::Audit { .. } => {
+                refused(Code::Malformed, "not a question for the daemon".into())
+            }
+        };
+        let _ = reply.try_send(answer);
+    }
+
+    /// An administrator's command; it is answered once it is safe on the disk.
+    fn admin(&mut self, admin: Admin, gpus: &[u8], reply: SyncSender<Reply>) {
+        let have = self.health.gpus.len();
+        if let Some(gpu) = gpus.iter().find(|gpu| usize::from(**gpu) >= have) {
+            let why = format!("this node has no GPU {gpu}: it has {have}, numbered from 0");
+            let _ = reply.try_send(refused(Code::Unknown, why));
+            return;
+        }
+        let each: Vec<Option<u8>> = match gpus {
+            [] => vec![None],
+            gpus => gpus.iter().map(|gpu| Some(*gpu)).collect(),
+        };
+        let verb = verb_name(admin.verb);
+        for gpu in &each {
+            let one = Admin {
+                gpu: *gpu,
+                ..admin.clone()
+            };
+            self.step(Event::Admin(one));
+        }
+        let mut message = match gpus {
+            [] => format!("{} {verb}", self.node),
+            gpus => {
+                let states = gpus
+                    .iter()
+                    .map(|gpu| format!("GPU {gpu} {}", self.health.state(*gpu).word()));
+                format!("{}: {}", self.node, states.collect::<Vec<_>>().join(", "))
+            }
+        };
+        let holding: Vec<String> = each
+            .iter()
+            .flatten()
+            .flat_map(|gpu| self.jobs.on(*gpu))
+            .map(|job| job.to_string())
+            .collect();
+        if admin.verb != Verb::Online && !admin.force && !holding.is_empty() {
+            message = format!(
+                "{message}; job {} runs on it and may end (--force ends it)",
+                holding.join(", ")
+            );
+        }
+        let ack: Ack = Box::new(move |saved| {
+            let answer = match saved {
+                Ok(()) => done(&message),
+                Err(why) => done(&format!(
+                    "{message}; it holds until gpuosd ends, for it could not be saved: {why}"
+                )),
+            };
+            let _ = reply.try_send(answer);
+        });
+        self.save(Some(ack));
+    }
+
+    fn status(&self) -> Status {
+        let drained = match (&self.health.hold, &self.health.drain) {
+            (Some(hold), _) => Some(status::held(hold)),
+            (None, Some(drain)) => Some(drain.reason.clone()),
+            (None, None) => None,
+        };
+        let ago = self.polled.map(|at| at.elapsed().as_millis() as u64);
+        Status {
+            node: self.node.clone(),
+            daemon: DaemonStatus {
+                release: RELEASE.into(),
+                started_ms: self.started_ms,
+                sampled_ms_ago: ago,
+                waiting: (self.queue.len() + self.releases.len()) as u32,
+                troubles: self.troubles.values().cloned().collect(),
+            },
+            published: self.published.clone(),
+            node_drained: drained,
+            gpus: status::gpus(&self.health, &self.found, &self.jobs),
+            jobs: self.jobs.status(),
+        }
+    }
+}
+
+fn verb_name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Drain => "draining",
+        Verb::Online => "online",
+        Verb::Offline => "offline",
+    }
+}

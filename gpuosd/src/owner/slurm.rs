@@ -1,0 +1,182 @@
+//! What slurmctld answered, and what follows from it.
+
+use std::time::{Duration, Instant};
+
+use gpuos_core::config::Config;
+use gpuos_core::health::{Admin, Event, ExtraPart, Verb};
+use gpuos_core::wire::Code;
+use gpuos_host::slurm::NodeRecord;
+use gpuos_host::slurm::act::{Action, Outcome};
+
+use super::{AWAY, Owner, done};
+use crate::desk::refused;
+use crate::queue::{Task, Why};
+use crate::work::Answer;
+
+impl Owner {
+    pub(super) fn answered(&mut self, task: Task, answer: Answer) {
+        self.queue.done();
+        let away = match &answer {
+            Answer::Act(Outcome::Away(why)) => Some(why.clone()),
+            Answer::Show(Err(Outcome::Away(why))) | Answer::Jobs(Err(Outcome::Away(why))) => {
+                Some(why.clone())
+            }
+            _ => None,
+        };
+        self.slurm_is(away);
+        match (task, answer) {
+            (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
+            (_, Answer::Show(Ok(record))) => self.shown(&record),
+            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
+                self.jobs.set(&self.node, &jobs, mark);
+                self.tell_jobs();
+            }
+            (_, Answer::Config(told)) => self.configured(told),
+            _ => {}
+        }
+    }
+
+    fn slurm_is(&mut self, away: Option<String>) {
+        match away {
+            Some(why) => {
+                self.away = self.away.saturating_add(1);
+                let wait = Duration::from_secs(1 << self.away.min(5)).min(AWAY);
+                self.not_before = Instant::now() + wait;
+                self.look = self.look.min(self.not_before);
+                if !self.troubles.contains_key("slurmctld") {
+                    tracing::warn!("{why}; it is asked again until it answers");
+                }
+                self.troubles.insert("slurmctld", why);
+            }
+            None => {
+                if self.troubles.remove("slurmctld").is_some() {
+                    tracing::info!("slurmctld answers again");
+                    self.look = Instant::now();
+                }
+                self.away = 0;
+            }
+        }
+    }
+
+    fn acted(&mut self, action: Action, why: Why, outcome: Outcome) {
+        let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
+        if let Why::Publish(revision) = why {
+            if let (Action::Extra(part), true) = (&action, ok) {
+                self.published = part.to_string();
+            }
+            self.apply(Event::Published { revision, ok });
+        }
+        let over = match (&action, &outcome) {
+            (_, Outcome::NotYet(_) | Outcome::Away(_)) => None,
+            (Action::Release { job, .. }, _) | (Action::Requeue { job }, Outcome::Refused(_)) => {
+                Some(*job)
+            }
+            _ => None,
+        };
+        if let Some(job) = over {
+            self.releases.retain(|release| release.job != job);
+        }
+        let job = match &action {
+            Action::Requeue { job } | Action::Release { job, .. } | Action::Kill { job, .. } => {
+                Some(*job)
+            }
+            Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
+        };
+        match outcome {
+            Outcome::Done(text) => {
+                self.note(text, job, None);
+                // What was changed is looked at, so that the rules see it.
+                self.look = self.look.min(Instant::now() + Duration::from_secs(2));
+            }
+            Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
+            Outcome::Away(text) => tracing::debug!("{text}"),
+            Outcome::Refused(text) => {
+                self.note(format!("slurmctld refused: {text}"), job, None);
+                self.refused(&action);
+            }
+        }
+        self.save(None);
+    }
+
+    /// A job that may not be requeued is ended where it uses the GPU; one that is not there any more, is
+    /// forgotten with the next look.
+    fn refused(&mut self, action: &Action) {
+        let now = Instant::now();
+        self.look = self.look.min(now + Duration::from_secs(1));
+        let Action::Requeue { job } = action else {
+            return;
+        };
+        let Some(held) = self.jobs.jobs.get_mut(job) else {
+            return;
+        };
+        held.requeue = Some(false);
+        self.queue.push(Task::Act(
+            Action::Kill {
+                job: *job,
+                step: None,
+            },
+            Why::Rule,
+        ));
+    }
+
+    fn shown(&mut self, record: &NodeRecord) {
+        let part = ExtraPart::read(&record.extra).unwrap_or_else(|e| {
+            tracing::warn!("{e}");
+            ExtraPart::default()
+        });
+        self.published = part.to_string();
+        self.grow(record.gpu_count());
+        if std::mem::take(&mut self.adopt) {
+            for gpu in &part.out {
+                let admin = Admin {
+                    verb: Verb::Drain,
+                    gpu: Some(*gpu),
+                    reason: "Slurm's node record says that it is out, and gpuosd had no state of its own; \
+                             put it online when it is well"
+                        .into(),
+                    uid: 0,
+                    force: false,
+                };
+                self.step(Event::Admin(admin));
+            }
+            self.save(None);
+        }
+        let drained = record.states.iter().any(|state| state.starts_with("DRAIN"));
+        let drain = drained.then(|| record.reason.clone());
+        self.apply(Event::Shown { part, drain });
+    }
+
+    fn configured(&mut self, told: Result<Box<Config>, String>) {
+        let answer = match told {
+            Ok(config) => {
+                self.rules = config.health.clone();
+                self.trouble("config", None);
+                tracing::info!("gpuos.toml is read");
+                done("gpuos.toml is read")
+            }
+            Err(why) => {
+                tracing::error!("{why}; what was read before stays in force");
+                self.trouble(
+                    "config",
+                    Some(format!("{why}; what was read before stays in force")),
+                );
+                refused(Code::Failed, why)
+            }
+        };
+        for reply in self.reloads.drain(..) {
+            let _ = reply.try_send(answer.clone());
+        }
+    }
+
+    pub(super) fn release(&mut self) {
+        let now = (self.ports.wall)();
+        self.releases.retain(|release| !release.is_stale(now));
+        for release in &self.releases {
+            let action = Action::Release {
+                job: release.job,
+                avoid_node: release.avoid_node,
+            };
+            self.queue.push(Task::Act(action, Why::Rule));
+        }
+    }
+}
