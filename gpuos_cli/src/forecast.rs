@@ -57,13 +57,14 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
                 let at = at as usize;
                 let node = &site.nodes[at];
                 let free = &mut states[at];
-                let of_type = node.gpus_of_type(wanted.gres_type.as_deref());
+                let of_type = node.gpus_in_service(wanted.gres_type.as_deref());
                 free.free = GpuSet(free.free.0 | allocation.gpus.and(of_type).0);
                 free.free_cpus = free.free_cpus.saturating_add(allocation.cpus);
                 free.free_memory_mib = free.free_memory_mib.saturating_add(allocation.memory_mib);
                 used[at] = used[at].saturating_sub(allocation.cpus);
                 if wanted.request.whole_nodes && used[at] == 0 {
-                    free.candidate = node.is_up() && wanted.allows(node);
+                    let sound = node.gpus_out().is_empty();
+                    free.candidate = node.is_up() && sound && wanted.allows(node);
                 }
                 touched |= free.candidate;
             }

@@ -32,6 +32,27 @@ enum Action {
     List,
     /// Show a lab: its nodes, daemons and files.
     Status(NameArgs),
+    /// Break or mend a simulated GPU: gpuos lab fault n2 gpu3 xid 79.
+    #[command(after_help = FAULTS)]
+    Fault(FaultArgs),
+}
+
+const FAULTS: &str = "Faults: xid N, ecc uncorrected N, row-remap pending, thermal C, lost, hang S and others: a wrong \
+    one is answered with the list of all. repair makes a GPU as good as new; reset does what nvidia-smi -r does. \
+    The lab needs simulated GPUs: gpuos lab up --gpus simulated.";
+
+#[derive(ClapArgs)]
+struct FaultArgs {
+    /// Name of the lab.
+    #[arg(long, default_value = "lab")]
+    name: String,
+    /// Node, for example n2.
+    node: String,
+    /// gpu3 or 3, or node.
+    gpu: String,
+    /// The fault in words, repair, or reset.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
 }
 
 #[derive(ClapArgs)]
@@ -85,6 +106,13 @@ struct UpArgs {
     /// Put a leaf switch over every K nodes, and one spine over all.
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     switches: Option<u16>,
+    /// What stands behind the GPUs' device files: nothing, or simulated GPUs with a gpuosd on every node,
+    /// which `gpuos lab fault` breaks and mends.
+    #[arg(long, default_value = "files")]
+    gpus: GpusArg,
+    /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
+    #[arg(long, value_name = "DIR")]
+    daemon_dir: Option<PathBuf>,
     /// gpuos.toml of the lab.
     #[arg(long, value_name = "FILE")]
     gpuos_toml: Option<PathBuf>,
@@ -108,6 +136,14 @@ enum SelectArg {
     Gpuos,
     /// select/cons_tres, without any of them.
     Stock,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum GpusArg {
+    /// Device files alone.
+    Files,
+    /// A simulated NVIDIA library, and gpuosd.
+    Simulated,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -134,6 +170,7 @@ pub fn run(args: &Args, json: bool) -> Result<i32> {
         Action::Down(args) => down(args, json),
         Action::List => list(json),
         Action::Status(args) => status(&args.name, json),
+        Action::Fault(args) => fault(args, json),
     };
     match done {
         Ok(()) => Ok(0),
@@ -184,6 +221,12 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
                 .context("the lab needs gpuos's plugins (without them: --select stock)")?,
         };
         spec = spec.with_gpuos(dir);
+    }
+    if args.gpus == GpusArg::Simulated {
+        spec.simulated_gpus = Some(match &args.daemon_dir {
+            Some(dir) => dir.clone(),
+            None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
+        });
     }
     let mut progress = Progress::new();
     let lab = Lab::up(&spec, &mut |step| progress.show(step));
@@ -317,6 +360,7 @@ fn summary(record: &Record) -> Value {
         "select": spec.select.select_type(),
         "node_type": spec.node_type,
         "nodes": spec.node_names(),
+        "simulated_gpus": spec.simulated_gpus.is_some(),
         "cloud_nodes": spec.cloud_nodes.unwrap_or(0),
         "device_cgroups": record.cgroup,
         "created": record.created,
@@ -335,6 +379,11 @@ fn describe(lab: &Lab) -> Result<Value> {
             (node, json!(pid))
         })
         .collect();
+    if lab.spec().simulated_gpus.is_some() {
+        let nodes = lab.spec().node_names().into_iter();
+        let gpuosds = nodes.map(|node| (node.clone(), json!(lab.gpuosd_pid(&node))));
+        all["gpuosd_pids"] = Value::Object(gpuosds.collect());
+    }
     all["slurmctld_pid"] = json!(lab.slurmctld_pid());
     all["slurmd_pids"] = Value::Object(slurmds);
     all["slurm_conf"] = json!(lab.dir().join("etc/slurm.conf"));
@@ -365,8 +414,30 @@ fn status(name: &str, json: bool) -> Result<()> {
         nodes.iter().filter(runs).count(),
         nodes.len()
     );
+    if spec.simulated_gpus.is_some() {
+        let runs = |node: &&String| lab.gpuosd_pid(node).is_some();
+        println!(
+            "  gpuosd       {} of {} run",
+            nodes.iter().filter(runs).count(),
+            nodes.len()
+        );
+    }
     if lab.slurmctld_pid().is_some() {
         print!("{}", lab.run("sinfo", &["-o", "%6D %11T %20G %N"])?);
+    }
+    Ok(())
+}
+
+fn fault(args: &FaultArgs, json: bool) -> Result<()> {
+    let lab = Lab::open(&args.name)?;
+    let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
+    lab.fault(&args.node, &args.gpu, &words)?;
+    if json {
+        let (node, gpu) = (&args.node, &args.gpu);
+        print_json(
+            "gpuos.lab.fault/1",
+            json!({ "lab": args.name, "node": node, "gpu": gpu, "words": words }),
+        );
     }
     Ok(())
 }

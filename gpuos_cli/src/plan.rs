@@ -48,9 +48,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     };
     let before_rules = state.clone();
     let neighbours = Neighbours::judge(&site, &jobs, &wanted, &asker, &mut state);
-    if let Some(first) = neighbours.first_resort(&state)
-        && planner.plan(&first, &wanted.request, 0).is_ok()
-    {
+    let mut resorts = neighbours.first_resorts(&state).into_iter();
+    if let Some(first) = resorts.find(|first| planner.plan(first, &wanted.request, 0).is_ok()) {
         state = first;
     }
     let mut traffic = network::traffic(&site, &jobs);

@@ -7,6 +7,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
 use gpuos_core::node_types;
+use gpuos_host::slurm::NodeRecord;
 use gpuos_host::{Machine, Site};
 use serde_json::{Value, json};
 
@@ -38,7 +39,7 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
         bail!("node {name} has no GPU that Slurm knows of (Gres= in slurm.conf)");
     };
     let node = &site.nodes[at];
-    let free = node.gpus_of_type(None).minus(node.gpus_used);
+    let free = node.gpus_free(None);
     let text = format!(
         "{name}: {}, {}, {} of {} GPUs free ({}), {}\n\n{}",
         node_type.name,
@@ -46,12 +47,14 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
         free.len(),
         node_type.gpus,
         free,
-        node.state_text(),
+        state(node),
         matrix::text(node_type)
     );
     let json = json!({
         "node": name,
         "state": node.state_text(),
+        "out": node.gpus_out().iter().collect::<Vec<_>>(),
+        "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
         "free": free.iter().collect::<Vec<_>>(),
         "type": matrix::json(node_type),
     });
@@ -91,11 +94,22 @@ fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result
     })
 }
 
+/// The state of a node in a word, and which of its GPUs are not as they should be.
+fn state(node: &NodeRecord) -> String {
+    let mut text = node.state_text();
+    for (what, gpus) in [("out", node.gpus_out()), ("degraded", node.gpus_degraded())] {
+        if !gpus.is_empty() {
+            text += &format!(", GPU {gpus} {what}");
+        }
+    }
+    text
+}
+
 /// Free GPUs that a job could get: those of nodes that are up.
 fn free(site: &Site, at: usize) -> GpuSet {
     let node = &site.nodes[at];
     if node.is_up() {
-        node.gpus_of_type(None).minus(node.gpus_used)
+        node.gpus_free(None)
     } else {
         GpuSet::EMPTY
     }
@@ -206,7 +220,7 @@ fn leaves(site: &Site, nodes: &[usize], depth: usize, table: &mut Table) {
             node_type,
             site.nodes[at].gpu_count(),
             free(site, at),
-            site.nodes[at].state_text(),
+            state(&site.nodes[at]),
         )
     };
     let mut start = 0;
@@ -267,6 +281,8 @@ fn fabric_json(site: &Site, all: &[usize], total: usize, free_gpus: usize) -> Va
                 "gres_type": node_type.map(|t| &t.gres_type),
                 "gpus": node.gpu_count(),
                 "used": node.gpus_used.iter().collect::<Vec<_>>(),
+                "out": node.gpus_out().iter().collect::<Vec<_>>(),
+                "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
                 "free": free(site, at).iter().collect::<Vec<_>>(),
                 "up": node.is_up(),
                 "state": node.state_text(),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gpuos_core::explain::Note;
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::options::{JobOptions, Target};
 use gpuos_core::plan::{GpuShape, NodeState, Placement};
 use gpuos_core::rules::{Book, Facts, Kept, Newcomer, Rules, Verdict};
@@ -218,6 +219,8 @@ pub struct Neighbours {
     /// With their causes, the worst first.
     pub kept: Vec<Kept>,
     last_resort: Vec<usize>,
+    /// Nodes with degraded GPUs, and these.
+    worn: Vec<(usize, GpuSet)>,
 }
 
 impl Neighbours {
@@ -232,17 +235,33 @@ impl Neighbours {
         let mut judge = Judge::new(site, jobs);
         Neighbours {
             last_resort: judge.mark(wanted, asker, states),
+            worn: (0..)
+                .zip(&site.nodes)
+                .map(|(at, node)| (at, node.gpus_degraded()))
+                .filter(|(_, worn)| !worn.is_empty())
+                .collect(),
             kept: judge.kept(wanted, asker),
         }
     }
 
-    /// The states without the nodes that are a last resort; `None` where there are none.
-    pub fn first_resort(&self, states: &[NodeState]) -> Option<Vec<NodeState>> {
-        let mut states = states.to_vec();
-        for at in &self.last_resort {
-            states[*at].candidate = false;
+    /// The states to plan with before those of all, best first: without GPUs that are degraded, and without
+    /// nodes that are a last resort. In the order in which slurmctld looks.
+    pub fn first_resorts(&self, states: &[NodeState]) -> Vec<Vec<NodeState>> {
+        let mut resorts = Vec::new();
+        for (spared, apart) in [(true, true), (true, false), (false, true)] {
+            if spared && self.worn.is_empty() || apart && self.last_resort.is_empty() {
+                continue;
+            }
+            let mut states = states.to_vec();
+            for (at, worn) in self.worn.iter().filter(|_| spared) {
+                states[*at].free = states[*at].free.minus(*worn);
+            }
+            for at in self.last_resort.iter().filter(|_| apart) {
+                states[*at].candidate = false;
+            }
+            resorts.push(states);
         }
-        (!self.last_resort.is_empty()).then_some(states)
+        resorts
     }
 
     /// Whether some nodes are forbidden.

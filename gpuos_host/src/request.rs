@@ -119,14 +119,14 @@ impl JobRequest {
     }
 
     fn node(&self, node: &NodeRecord, site: &Site) -> NodeState {
-        let present = GpuSet::first(node.gpu_count());
-        let idle_enough = !self.request.whole_nodes || node.cpus_allocated == 0;
+        let out = node.gpus_out();
+        let present = GpuSet::first(node.gpu_count()).minus(out);
+        let whole = node.cpus_allocated == 0 && out.is_empty();
+        let idle_enough = !self.request.whole_nodes || whole;
         NodeState {
             candidate: node.is_up() && idle_enough && self.allows(node),
             present,
-            free: node
-                .gpus_of_type(self.gres_type.as_deref())
-                .minus(node.gpus_used),
+            free: node.gpus_free(self.gres_type.as_deref()),
             free_cpus: node.cpus.saturating_sub(node.cpus_allocated),
             free_memory_mib: if site.memory_counts() {
                 node.memory_mib.saturating_sub(node.memory_allocated_mib)

@@ -101,6 +101,11 @@ impl Lab {
         lab.start_slurmds(&lab.record.spec.node_names())?;
         progress("waiting for the nodes");
         lab.wait_ready(Duration::from_secs(60))?;
+        if lab.record.spec.simulated_gpus.is_some() {
+            progress("starting gpuosd on the nodes");
+            lab.make_gpus()?;
+            lab.start_gpuosds()?;
+        }
         Ok(lab)
     }
 

@@ -24,6 +24,7 @@ mod chroot;
 mod conf;
 mod daemons;
 mod error;
+mod gpus;
 mod guard;
 mod install;
 mod jobs;
@@ -38,6 +39,7 @@ mod sys;
 
 pub use conf::set_key;
 pub use error::LabError;
+pub use gpus::find_daemon_dir;
 pub use jobs::field;
 pub use lab::Lab;
 pub use plugins::find_plugin_dir;

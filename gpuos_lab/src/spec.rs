@@ -193,6 +193,9 @@ pub struct LabSpec {
     /// That many further nodes `c1`, `c2`, … of [`LabSpec::node_type`] in `State=CLOUD`, which
     /// no slurmd stands behind: for measuring slurmctld alone.
     pub cloud_nodes: Option<usize>,
+    /// Folder with gpuosd and with gpuos-nvml and its library ([`crate::find_daemon_dir`]): every node has
+    /// simulated GPUs of its type and a gpuosd that watches them. `None` = neither.
+    pub simulated_gpus: Option<PathBuf>,
     /// Put spank_gpuos.so into plugstack.conf.
     pub spank: bool,
     /// A slurmdbd of the lab's own, with a MariaDB of its own behind it: jobs have accounts and QOS.
@@ -223,6 +226,7 @@ impl Default for LabSpec {
             gres_cores: true,
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
+            simulated_gpus: None,
             spank: false,
             accounting: false,
             job_submit: false,
@@ -274,6 +278,17 @@ impl LabSpec {
         let mut names = self.nodes.names();
         names.extend(self.more_nodes.iter().flat_map(|g| g.names.iter().cloned()));
         names
+    }
+
+    /// All nodes with a slurmd, each with its node type.
+    pub(crate) fn typed_nodes(&self) -> Vec<(String, String)> {
+        let own = self.nodes.names().into_iter();
+        let own = own.map(|name| (name, self.node_type.clone()));
+        let more = self.more_nodes.iter().flat_map(|group| {
+            let names = group.names.iter();
+            names.map(|name| (name.clone(), group.node_type.clone()))
+        });
+        own.chain(more).collect()
     }
 
     /// Names of the nodes in `State=CLOUD`.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use slurm_ffi::release::Release;
 
 use crate::forward;
+use crate::service::Withheld;
 
 /// The functions of cons_tres that gpuos calls itself.
 #[derive(Clone, Copy)]
@@ -120,12 +121,15 @@ pub struct Call {
     /// Number of nodes.
     pub counts: Counts,
     mode: u16,
-    /// Jobs that may be preempted, or null.
-    pub preemptable: *mut c_void,
+    preemptable: *mut c_void,
     preempted: *mut *mut c_void,
+    /// Whether cons_tres may preempt, where Slurm says so.
+    may_preempt: Cell<bool>,
     excluded: *mut c_void,
     will_run: *mut c_void,
     answered: Cell<Option<c_int>>,
+    /// GPUs that nobody is given in this call.
+    pub withheld: Withheld,
 }
 
 impl Call {
@@ -153,15 +157,17 @@ impl Call {
             mode,
             preemptable,
             preempted,
+            may_preempt: Cell::new(true),
             excluded,
             will_run,
             answered: Cell::new(None),
+            withheld: Withheld::default(),
         }
     }
 
     /// Whether cons_tres may neither preempt nor has to keep out of what is reserved.
     pub fn is_plain(&self, release: Release) -> bool {
-        self.preemptable.is_null() && (self.excluded.is_null() || self.excludes_nothing(release))
+        self.preemptable().is_null() && (self.excluded.is_null() || self.excludes_nothing(release))
     }
 
     /// Before 23.11 what is reserved is a bitmap of cores, and there is none where nothing is. Later ones pass
@@ -190,12 +196,31 @@ impl Call {
     /// Whether a lack of free GPUs is the answer: cons_tres could only find the same, after a longer search.
     /// When the job could start, and whether others make way for it, is for cons_tres to say.
     pub fn answers_no_room(&self) -> bool {
-        self.mode() == Mode::RunNow && self.preemptable.is_null()
+        self.mode() == Mode::RunNow && self.preemptable().is_null()
+    }
+
+    /// Jobs that may be preempted, or null.
+    pub fn preemptable(&self) -> *mut c_void {
+        match self.may_preempt.get() {
+            true => self.preemptable,
+            false => std::ptr::null_mut(),
+        }
+    }
+
+    /// Runs `work` in which nobody is preempted.
+    pub fn without_preemption<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.may_preempt.set(false);
+        let done = work();
+        self.may_preempt.set(true);
+        done
     }
 
     /// Asks cons_tres, with the node bitmap as it stands now.
     pub fn forward(&self) -> c_int {
-        let code = self.ask(self.preemptable, self.preempted);
+        let code = match self.may_preempt.get() {
+            true => self.ask(self.preemptable, self.preempted),
+            false => self.forward_without_preemption(),
+        };
         if code == 0 {
             self.answered.set(Some(code));
         }

@@ -65,8 +65,13 @@ impl Engine {
         }
         // SAFETY: as above.
         unsafe {
-            self.snapshot
-                .take(&self.source(), nodes, gpus.type_name(), &self.ledger)
+            self.snapshot.take(
+                &self.source(),
+                nodes,
+                gpus.type_name(),
+                &self.ledger,
+                &self.service,
+            )
         };
         if self.snapshot.unlisted || !self.model() {
             return None;
@@ -186,8 +191,35 @@ impl Engine {
         nodes: Bitmap<'_>,
         wanted: &mut Wanted,
     ) -> Option<c_int> {
-        let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
         let mut wait = None;
+        // A GPU that is worn is given where there is no other way.
+        if self.snapshot.spare_degraded() {
+            let spared = self.offer_choices(call, nodes, wanted, &mut wait);
+            self.snapshot.offer_degraded();
+            if spared {
+                return Some(0);
+            }
+            wait = None;
+        }
+        if self.offer_choices(call, nodes, wanted, &mut wait) {
+            return Some(0);
+        }
+        if wanted.required() {
+            return Some(self.later(call, job, nodes, wanted, wait));
+        }
+        None
+    }
+
+    /// Offers choices of all weights, best first; whether cons_tres took one. Why there was none goes to
+    /// `wait`.
+    fn offer_choices(
+        &mut self,
+        call: &Call,
+        nodes: Bitmap<'_>,
+        wanted: &mut Wanted,
+        wait: &mut Option<Wait>,
+    ) -> bool {
+        let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
         // Slurm uses nodes of lower weight first; within what they can take, gpuos chooses.
         let weights = self.snapshot.weights();
         // Once with the CPUs and memory that the ledger knows, once more without that advice.
@@ -208,22 +240,19 @@ impl Engine {
                     }
                 }
                 match self.offer_best(call, nodes, wanted, (min, max)) {
-                    Offer::Taken => return Some(0),
+                    Offer::Taken => return true,
                     // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
                     Offer::Refused if weight + 1 == weights => {
-                        wait = None;
+                        *wait = None;
                         break 'advice;
                     }
                     Offer::Refused => {}
-                    Offer::NoRoom(why) => wait = Some(why),
+                    Offer::NoRoom(why) => *wait = Some(why),
                 }
             }
         }
         (wanted.request.min_nodes, wanted.request.max_nodes) = (min, max);
-        if wanted.required() {
-            return Some(self.later(call, job, nodes, wanted, wait));
-        }
-        None
+        false
     }
 
     /// Offers the best choices of one weight to cons_tres.
@@ -301,7 +330,7 @@ impl Engine {
         wanted: &Wanted,
         wait: Option<Wait>,
     ) -> c_int {
-        let may_preempt = !call.preemptable.is_null();
+        let may_preempt = !call.preemptable().is_null();
         let mut best: Option<(i64, u32)> = None;
         if call.mode() == Mode::WillRun || may_preempt {
             for n in 0..FUTURES {

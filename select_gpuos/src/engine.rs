@@ -14,6 +14,7 @@ use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, cores, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
+use crate::clock;
 use crate::cluster;
 use crate::ends;
 use crate::keeper;
@@ -25,6 +26,7 @@ use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
+use crate::service::{self, Service};
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
@@ -75,7 +77,10 @@ pub struct Engine {
     pub(crate) mix: Mix,
     pub(crate) standing: Standing,
     pub(crate) neighbours: Neighbours,
+    pub(crate) service: Service,
     registration: Registration,
+    /// Whether the node records alone have been held against the layout.
+    trusts_nodes: bool,
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
     pub(crate) hides_cores: bool,
@@ -90,7 +95,7 @@ pub fn start(release: Release) {
     }
     match prepare(release) {
         Ok(engine) => {
-            engine.settings.announce(release);
+            engine.settings.announce(release, engine.layout);
             if let Ok(mut slot) = ENGINE.lock() {
                 *slot = Some(engine);
             }
@@ -135,7 +140,9 @@ fn prepare(release: Release) -> Result<Engine, String> {
         mix: Mix::default(),
         standing: Standing::default(),
         neighbours: Neighbours::default(),
+        service: Service::default(),
         registration: Registration::default(),
+        trusts_nodes: false,
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
         fields,
@@ -172,35 +179,76 @@ fn with(work: impl FnOnce(&mut Engine)) {
 
 /// Steers one call, or hands it on as it came.
 pub fn job_test(call: &Call) -> c_int {
-    let mut answer = None;
-    let (mut kept_out, mut apart) = (None, None);
+    let (mut steps, mut heed) = (Steps::default(), None);
     with(|engine| {
         engine.fetch();
-        if engine.trusts(call) {
-            kept_out = engine.keep_out(call);
-            apart = engine.keep_apart(call);
-            answer = match engine.lacks_a_named_node(call, apart.is_some()) {
-                true => Some(NOT_NOW),
-                false => engine.decide(call),
-            };
-            engine.mix_works(match answer {
-                Some(code) if code != 0 => Spare::Refused,
-                _ => Spare::Asked,
-            });
+        let trusted = engine.trusts(call);
+        heed = match trusted {
+            true => engine.withhold(call),
+            false => engine.withhold_untrusted(call),
+        };
+        if trusted && heed.is_none() {
+            steps = engine.steer(call);
         }
     });
-    let mut code = answer.unwrap_or_else(|| call.forward());
-    if let Some(apart) = apart {
-        match code {
-            0 => apart.done(),
-            _ => drop(apart),
-        }
-        with(|engine| code = engine.say_apart(call, code));
-    }
-    if let Some(kept_out) = kept_out.filter(|_| code == 0) {
-        kept_out.done();
-    }
+    let Some(heed) = heed else {
+        return steps.end(call);
+    };
+    let code = service::test(call, &heed, |call| {
+        let mut steps = Steps::default();
+        with(|engine| {
+            if engine.reads_records() {
+                steps = engine.steer(call);
+            }
+        });
+        steps.end(call)
+    });
+    with(|engine| engine.heeded(call, code, &heed));
     code
+}
+
+/// How far a call has come: the answer, if there is one, and what was taken out of its candidates.
+#[derive(Default)]
+struct Steps<'a> {
+    answer: Option<c_int>,
+    kept_out: Option<KeptOut<'a>>,
+    apart: Option<KeptOut<'a>>,
+}
+
+impl Steps<'_> {
+    /// Has cons_tres answer what gpuos did not, and settles what was taken out.
+    fn end(self, call: &Call) -> c_int {
+        let mut code = self.answer.unwrap_or_else(|| call.forward());
+        if let Some(apart) = self.apart {
+            match code {
+                0 => apart.done(),
+                _ => drop(apart),
+            }
+            with(|engine| code = engine.say_apart(call, code));
+        }
+        if let Some(kept_out) = self.kept_out.filter(|_| code == 0) {
+            kept_out.done();
+        }
+        code
+    }
+}
+
+/// Whether a forecast that succeeded is one for later.
+pub fn starts_later(call: &Call) -> bool {
+    let mut later = false;
+    with(|engine| {
+        // SAFETY: the job record of this call, locked by slurmctld for its length.
+        let job = unsafe { Job::new(call.job, engine.layout) };
+        later = job.is_some_and(|job| job.start_time() > clock::now());
+    });
+    later
+}
+
+/// Whether a node that the job names is not among its candidates.
+pub fn lacks_a_named_node(call: &Call) -> bool {
+    let mut lacks = false;
+    with(|engine| lacks = engine.lacks_a_named_node(call, true));
+    lacks
 }
 
 /// A job is about to start on the nodes that it was given last.
@@ -243,6 +291,7 @@ pub fn forget_nodes() {
         engine.ledger.clear();
         engine.open_records();
         engine.registration.clear();
+        engine.service.clear();
         engine.keep_reasons();
     });
 }
@@ -254,7 +303,7 @@ pub fn reload() {
         engine.settings = settings::load(&engine.fields);
         engine.standing.reload();
         if engine.settings.config.slurm.steer != steered {
-            engine.settings.announce(engine.release);
+            engine.settings.announce(engine.release, engine.layout);
         }
         engine.planner = None;
         engine.traffic = None;
@@ -265,6 +314,25 @@ pub fn reload() {
 }
 
 impl Engine {
+    /// Decides a call about a job whose record is trusted.
+    fn steer<'a>(&mut self, call: &'a Call) -> Steps<'a> {
+        let kept_out = self.keep_out(call);
+        let apart = self.keep_apart(call);
+        let answer = match self.lacks_a_named_node(call, apart.is_some()) {
+            true => Some(NOT_NOW),
+            false => self.decide(call),
+        };
+        self.mix_works(match answer {
+            Some(code) if code != 0 => Spare::Refused,
+            _ => Spare::Asked,
+        });
+        Steps {
+            answer,
+            kept_out,
+            apart,
+        }
+    }
+
     /// Has the processor fetch what every call reads first, all at once instead of one after the other.
     fn fetch(&self) {
         const LINE: usize = 64;
@@ -342,6 +410,26 @@ impl Engine {
             Trust::Records | Trust::Selection => true,
             Trust::None => self.comes_to_trust(call),
         }
+    }
+
+    /// Whether the record of a job without GRES and those of all nodes may be read: what such a job shows is
+    /// not enough to trust all others.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn comes_to_trust_nodes(&mut self, job: *mut c_void) -> bool {
+        let (api, layout, strings) = (self.api, self.layout, &self.strings);
+        if check::job(api, layout, strings, job, self.gpu_id).is_err() {
+            return false;
+        }
+        if !self.trusts_nodes {
+            // SAFETY: job_test is called under slurmctld's node write lock.
+            let checked = unsafe { check::nodes(api, layout, strings, self.table, self.gpu_id) };
+            self.trusts_nodes = checked.is_ok();
+            if checked.is_err() {
+                self.settle(checked, Trust::None);
+            }
+        }
+        self.trusts_nodes
     }
 
     #[cold]

@@ -12,7 +12,7 @@ use slurm_ffi::mem::prefetch;
 const AHEAD: usize = 8;
 
 /// Addresses for one node.
-type Hint = [usize; 5];
+type Hint = [usize; 6];
 
 /// By node index.
 #[derive(Default)]
@@ -63,6 +63,7 @@ impl Hints {
         if let Some(hint) = self.0.get_mut(index) {
             *hint = [
                 node.raw() as usize + layout.node.gres_list,
+                node.raw() as usize + layout.node_extra.unwrap_or(0),
                 node.gres_list() as usize,
                 gres + layout.gres_node.gres_bit_alloc,
                 gres + layout.gres_node.topo_cnt,

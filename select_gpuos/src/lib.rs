@@ -25,6 +25,7 @@ mod reasons;
 mod records;
 mod registration;
 mod request;
+mod service;
 mod settings;
 mod snapshot;
 mod start;

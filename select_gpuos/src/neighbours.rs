@@ -126,7 +126,7 @@ impl Engine {
     }
 
     /// What a job asks for of all types together.
-    fn sum<'a>(&self, job: Job<'a>, of: fn(JobGres<'a>) -> u64) -> u64 {
+    pub(crate) fn sum<'a>(&self, job: Job<'a>, of: fn(JobGres<'a>) -> u64) -> u64 {
         self.gpus_asked(job).map(of).fold(0, u64::saturating_add)
     }
 

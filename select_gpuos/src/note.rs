@@ -168,8 +168,13 @@ impl Engine {
         let source = self.source();
         // SAFETY: called while slurmctld starts a job, under its node write lock.
         unsafe {
-            self.snapshot
-                .take(&source, nodes, gpus.type_name(), &self.ledger)
+            self.snapshot.take(
+                &source,
+                nodes,
+                gpus.type_name(),
+                &self.ledger,
+                &self.service,
+            )
         };
         if self.snapshot.unlisted || !self.model() {
             return Decision::Stock;

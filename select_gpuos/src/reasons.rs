@@ -77,6 +77,13 @@ fn remember(job: u32, sentence: String) {
     });
 }
 
+/// What is said of a job.
+pub fn of(job: u32) -> Option<String> {
+    let waiting = waiting()?;
+    let own = waiting.iter().find(|(id, _)| *id == job);
+    own.map(|(_, sentence)| sentence.clone())
+}
+
 /// A job is being decided: what was said of it holds no longer. Where no thread does it, other jobs' sentences
 /// are put back.
 ///

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use gpuos_core::config::Config;
 use gpuos_core::slurm_topology::{self, TopologyFile};
-use slurm_ffi::layout::Fields;
+use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{conf, log};
 
@@ -19,9 +19,15 @@ pub struct Settings {
 
 impl Settings {
     /// The line that says whether jobs are steered; `gpuos doctor` looks for it.
-    pub fn announce(&self, release: Release) {
+    pub fn announce(&self, release: Release, layout: &Layout) {
         if self.config.slurm.steer {
             log::info(&format!("Slurm {release}: steering cons_tres"));
+            if layout.node_extra.is_none() {
+                log::error(&format!(
+                    "the layout table has no offset of node_record.extra for Slurm {release}: GPUs that are out of \
+                     service get jobs"
+                ));
+            }
         } else {
             log::info(&format!(
                 "Slurm {release}: passing through to cons_tres, see gpuos.toml"

@@ -10,6 +10,7 @@ use slurm_ffi::layout::Layout;
 
 use crate::hints::Hints;
 use crate::ledger::Ledger;
+use crate::service::Service;
 
 /// With more node weights than this, weights are not planned one by one.
 pub const MOST_WEIGHTS: usize = 8;
@@ -55,6 +56,8 @@ pub struct Snapshot {
     /// Facts of each node that the cluster model is built from, condensed; by node index.
     pub signatures: Vec<u64>,
     weights: Vec<u64>,
+    /// Nodes with free GPUs that are degraded, and these.
+    degraded: Vec<(usize, GpuSet)>,
     /// Whether a signature changed since the model was built.
     pub changed: bool,
     /// Whether some candidate has GPUs that are only counted, not listed by device.
@@ -110,6 +113,7 @@ impl Snapshot {
         candidates: Bitmap<'_>,
         wanted_type: Option<&str>,
         ledger: &Ledger,
+        service: &Service,
     ) {
         let count = source.table.len();
         self.states.clear();
@@ -118,6 +122,7 @@ impl Snapshot {
         self.places.resize(count, Place::NONE);
         self.signatures.resize(count, 0);
         self.unlisted = false;
+        self.degraded.clear();
         let mut ahead = self.hints.begin(candidates, count);
         for index in candidates.iter().take_while(|index| *index < count) {
             self.hints.fetch(ahead.next());
@@ -149,10 +154,15 @@ impl Snapshot {
                 record: node.raw() as usize,
                 idle: cpus == 0,
             };
+            let (out, degraded) = service.of(index);
+            let free = seen.free.minus(out);
+            if !degraded.and(free).is_empty() {
+                self.degraded.push((index, degraded.and(free)));
+            }
             self.states[index] = NodeState {
                 candidate: true,
-                present: seen.fitting,
-                free: seen.free,
+                present: seen.fitting.minus(out),
+                free,
                 free_cpus: node.cpus().saturating_sub(cpus),
                 free_memory_mib: if known_memory {
                     node.memory().saturating_sub(memory)
@@ -197,6 +207,22 @@ impl Snapshot {
     pub fn with_free(&self, count: u32) -> u32 {
         let fits = |state: &&NodeState| state.candidate && state.free.len() as u32 >= count;
         self.states.iter().filter(fits).count() as u32
+    }
+
+    /// Has GPUs that are degraded not be free; whether there were any.
+    pub fn spare_degraded(&mut self) -> bool {
+        for (index, degraded) in &self.degraded {
+            let free = &mut self.states[*index].free;
+            *free = free.minus(*degraded);
+        }
+        !self.degraded.is_empty()
+    }
+
+    /// Has them free again.
+    pub fn offer_degraded(&mut self) {
+        for (index, degraded) in &self.degraded {
+            self.states[*index].free.0 |= degraded.0;
+        }
     }
 
     /// Sets CPUs and memory to "unknown": the ledger is advice, and may be wrong where CPUs are shared.

@@ -18,7 +18,8 @@ const DETAILS_MAGIC: u32 = 0x0dea_84e7;
 const NODE_MAGIC: u32 = 0x0de5_75ed;
 const PART_MAGIC: u32 = 0xaefe_8495;
 const LIST_MAGIC: u32 = 0xdead_beef;
-const XMALLOC_MAGIC: u64 = 0x42;
+/// What Slurm's allocator puts two words before what it gives out.
+pub(crate) const XMALLOC_MAGIC: u64 = 0x42;
 
 /// No site has this many devices of one GRES on a node; a larger count is a misread field.
 const SANE_COUNT: u64 = 1 << 20;
@@ -87,6 +88,17 @@ pub fn plain_job(layout: &Layout, strings: &Strings, record: *mut c_void) -> Res
         })?;
     }
     Ok(())
+}
+
+/// Whether a job takes whole nodes by its own wish, read so that it cannot fault: for records that nothing
+/// has been held against yet. `None`: unreadable.
+pub fn whole_nodes(layout: &Layout, record: *mut c_void) -> Option<bool> {
+    let details: usize = read(record as usize + layout.job.details)?;
+    let part: usize = read(record as usize + layout.job.part_ptr)?;
+    let whole: u8 = read(details + layout.details.whole_node)?;
+    let share: u8 = read(details + layout.details.share_res)?;
+    let most = read::<u16>(part.wrapping_add(layout.part.max_share));
+    Some(whole & 1 == 1 || share == 0 || most == Some(0))
 }
 
 /// A job record that Slurm has under its own id, with its details.
@@ -300,6 +312,13 @@ pub fn node(
     ensure(found == record, || {
         format!("node {name} is not the record that Slurm has under that name")
     })?;
+    if let Some(extra) = layout.node_extra {
+        let text = pointer(at, extra)?;
+        let magic = || read::<u64>(text.wrapping_sub(16));
+        ensure(text == 0 || magic() == Some(XMALLOC_MAGIC), || {
+            format!("the Extra of node {name} is not a string of Slurm's")
+        })?;
+    }
     for (id, data) in states(api, layout, strings, pointer(at, layout.node.gres_list)?)? {
         if id == gres {
             node_gres(layout, data).map_err(|e| format!("node {name}: {e}"))?;

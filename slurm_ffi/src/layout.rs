@@ -186,6 +186,8 @@ pub struct Layout {
     pub resources: JobResources,
     pub part: PartRecord,
     pub node: NodeRecord,
+    /// `node_record.extra`; `None` where the table (one that a site made) does not have it.
+    pub node_extra: Option<usize>,
     pub gres: GresState,
     pub gres_job: GresJob,
     pub gres_node: GresNode,
@@ -201,6 +203,7 @@ impl Layout {
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
             node: NodeRecord::of(fields)?,
+            node_extra: fields.offset("node_record", "extra").ok(),
             gres: GresState::of(fields)?,
             gres_job: GresJob::of(fields)?,
             gres_node: GresNode::of(fields)?,
@@ -219,7 +222,8 @@ mod tests {
         for line in VERSIONS.lines().filter(|l| !l.is_empty()) {
             let release = Release::parse(line).expect("a release");
             let fields = Fields::of(release, None).expect("rows");
-            Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+            let layout = Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+            assert!(layout.node_extra.is_some(), "{release}");
             count += 1;
         }
         assert_eq!(count, 71);

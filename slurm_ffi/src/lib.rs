@@ -15,6 +15,7 @@ pub mod check;
 pub mod conf;
 pub mod controller;
 pub mod cores;
+pub mod extra;
 pub mod gres;
 pub mod guard;
 pub mod handles;

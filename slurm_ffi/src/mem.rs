@@ -66,6 +66,23 @@ pub fn read_str(address: usize, max: usize) -> Option<String> {
     None
 }
 
+/// Reads a NUL-terminated text of at most `max` bytes, page by page: for longer ones than
+/// [`read_str`] is meant for, in any encoding. Without the NUL.
+pub fn read_text(address: usize, max: usize) -> Option<Vec<u8>> {
+    const PAGE: usize = 4096;
+    let mut bytes = Vec::new();
+    while bytes.len() <= max {
+        let at = address.checked_add(bytes.len())?;
+        let chunk = read_bytes(at, PAGE - at % PAGE)?;
+        if let Some(end) = chunk.iter().position(|b| *b == 0) {
+            bytes.extend_from_slice(&chunk[..end]);
+            return (bytes.len() <= max).then_some(bytes);
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    None
+}
+
 /// Asks the processor to have the memory at an address ready soon. Only a hint: it may be any address, what
 /// is there is not read by the program, and nothing happens where it is not mapped.
 #[inline]

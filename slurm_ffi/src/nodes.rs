@@ -87,6 +87,13 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.cores)
     }
 
+    /// Where the administrator's free text (`Extra`) stands; 0 where there is none. It moves or changes
+    /// whenever somebody writes it, always under the node write lock. To be read with [`crate::extra`].
+    #[inline]
+    pub fn extra(self) -> usize {
+        self.layout.node_extra.map_or(0, |offset| self.get(offset))
+    }
+
     /// The node's list of GRES, or null.
     pub fn gres_list(self) -> *mut c_void {
         self.get::<usize>(self.layout.node.gres_list) as *mut c_void

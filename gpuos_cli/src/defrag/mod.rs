@@ -185,7 +185,10 @@ fn gang_nodes(case: Case<'_>) -> Result<Vec<bool>> {
 fn shapes(site: &Site, wanted: &JobRequest) -> Result<Vec<(u32, u32)>> {
     let request = &wanted.request;
     let kind = wanted.gres_type.as_deref();
-    let most = site.nodes.iter().map(|node| node.gpus_of_type(kind).len());
+    let most = site
+        .nodes
+        .iter()
+        .map(|node| node.gpus_in_service(kind).len());
     let most = most.max().unwrap_or(0) as u32;
     let shapes: Vec<(u32, u32)> = match request.gpus {
         GpuShape::PerNode(gpus) => vec![(request.min_nodes, gpus)],
@@ -331,7 +334,7 @@ impl Classes {
 /// Whether a job could use a node if it were idle.
 fn may(request: &JobRequest, node: &NodeRecord) -> bool {
     let kind = request.gres_type.as_deref();
-    node.is_up() && request.allows(node) && !node.gpus_of_type(kind).is_empty()
+    node.is_up() && request.allows(node) && !node.gpus_in_service(kind).is_empty()
 }
 
 /// A running job with what may be done to it.

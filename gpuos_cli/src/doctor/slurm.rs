@@ -151,6 +151,9 @@ fn socket(machine: &dyn Machine, running: Option<&Running>) -> Option<String> {
         .find_map(|part| part.trim().strip_prefix("socket=").map(str::to_string))
 }
 
+/// What select/gpuos says where the layout table has no place for the Extra of nodes.
+const NO_EXTRA: &str = "no offset of node_record.extra";
+
 /// The last word of select/gpuos in slurmctld's log about whether it steers.
 pub fn log(machine: &dyn Machine, running: &Running, selected: bool, findings: &mut Findings) {
     if !selected {
@@ -175,6 +178,13 @@ pub fn log(machine: &dyn Machine, running: &Running, selected: bool, findings: &
     let text = String::from_utf8_lossy(&bytes);
     let mut lines = text.lines().filter(|line| line.contains("select/gpuos: "));
     let told = |line: &&str| line.contains("steering") || line.contains("pass");
+    if lines.clone().any(|line| line.contains(NO_EXTRA)) {
+        findings.warn(
+            "health",
+            "select/gpuos cannot read the Extra of nodes here, so GPUs that are out of service get jobs",
+            "add the row node_record extra to gpuos-layouts.tsv (`gpuos layout SLURM-SOURCE-DIR` prints it)",
+        );
+    }
     match lines.rfind(told) {
         Some(line) => {
             let said = line

@@ -1,6 +1,6 @@
 //! Why a job waits, and the smallest change that would start it.
 
-use gpuos_core::explain::{sentence, why_wait};
+use gpuos_core::explain::{self, sentence, why_wait};
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::{JobOptions, topology_text};
 use gpuos_core::plan::Planner;
@@ -81,9 +81,8 @@ pub fn explain(
     let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);
     let mut planner = Planner::new(site.cluster.clone());
     let mix = Mix::tell(&mut planner, recording, site, jobs);
-    if let Some(first) = neighbours.first_resort(&state)
-        && planner.plan(&first, &wanted.request, 0).is_ok()
-    {
+    let mut resorts = neighbours.first_resorts(&state).into_iter();
+    if let Some(first) = resorts.find(|first| planner.plan(first, &wanted.request, 0).is_ok()) {
         state = first;
     }
     let now = planner.plan(&state, &wanted.request, 0).cloned();
@@ -177,8 +176,13 @@ pub fn explain(
                     };
                 }
             }
+            let out = out_of_service(site);
+            if let Some(out) = &out {
+                details += &format!("{out}.\n");
+            }
             details += &slurms_estimate(job);
             let json = json!({
+                "out_of_service": out,
                 "cause": if kept.is_some() { "rules" } else { "gpus" },
                 "wait": figures::wait_json(&wait),
                 "changes": changes.iter().map(|c| c.json(site)).collect::<Vec<_>>(),
@@ -233,6 +237,17 @@ fn asked(job: &Job, wanted: &JobRequest) -> String {
         text += &format!(", features {}", job.features);
     }
     text + ".\n"
+}
+
+/// Which GPUs of the cluster are out of service, if any.
+fn out_of_service(site: &Site) -> Option<String> {
+    let nodes = site.nodes.iter();
+    let out: Vec<_> = nodes
+        .map(|node| (node.name.as_str(), node.gpus_out()))
+        .filter(|(_, out)| !out.is_empty())
+        .collect();
+    let total = site.nodes.iter().map(|node| node.gpu_count()).sum();
+    (!out.is_empty()).then(|| explain::out_of_service(&out, total))
 }
 
 /// Backfill's own forecast, when it has one.

@@ -220,7 +220,7 @@ fn have_more(nodes: u32) -> String {
     }
 }
 
-fn plural(count: u32, word: &str) -> String {
+pub(super) fn plural(count: u32, word: &str) -> String {
     match count {
         1 => format!("1 {word}"),
         count => format!("{count} {word}s"),

@@ -1,6 +1,7 @@
 //! `scontrol -d show nodes`.
 
 use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_core::health::ExtraPart;
 use gpuos_core::options::parse_gres;
 
 use super::text::{Record, mebibytes};
@@ -108,6 +109,31 @@ impl NodeRecord {
         set
     }
 
+    /// What gpuosd says of the GPUs; a part that cannot be read counts as "all sound", as in slurmctld.
+    fn part(&self) -> ExtraPart {
+        ExtraPart::read(&self.extra).unwrap_or_default()
+    }
+
+    /// GPUs out of service, by index: no job gets them.
+    pub fn gpus_out(&self) -> GpuSet {
+        set(&self.part().out).and(GpuSet::first(self.gpu_count()))
+    }
+
+    /// Degraded GPUs, by index: jobs get them last.
+    pub fn gpus_degraded(&self) -> GpuSet {
+        set(&self.part().degraded).and(GpuSet::first(self.gpu_count()))
+    }
+
+    /// The GPUs of a type that jobs can have, now or when others have ended.
+    pub fn gpus_in_service(&self, gres_type: Option<&str>) -> GpuSet {
+        self.gpus_of_type(gres_type).minus(self.gpus_out())
+    }
+
+    /// The GPUs of a type that a job could have now.
+    pub fn gpus_free(&self, gres_type: Option<&str>) -> GpuSet {
+        self.gpus_in_service(gres_type).minus(self.gpus_used)
+    }
+
     /// Whether Slurm can start jobs here: up, and neither drained nor failing nor answering
     /// no more. Nodes in power saving count: Slurm wakes them.
     pub fn is_up(&self) -> bool {
@@ -146,6 +172,11 @@ impl NodeRecord {
     pub fn state_text(&self) -> String {
         self.states.join("+").to_lowercase()
     }
+}
+
+fn set(indices: &[u8]) -> GpuSet {
+    let indices = indices.iter().map(|index| usize::from(*index));
+    indices.fold(GpuSet::EMPTY, GpuSet::with)
 }
 
 /// GPU types and counts of a GRES list such as `gpu:h100:8(S:0-1),mps:100`.

@@ -1,0 +1,216 @@
+//! Simulated GPUs behind the device files of a lab's nodes, and a gpuosd that watches them on each.
+//!
+//! The GPUs are those of `tests/nvml`: a management library over a state file, one for each node, and the
+//! program `gpuos-nvml` that makes, breaks and mends them. Neither is part of what users install.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use crate::daemons::Daemons;
+use crate::error::{Context, LabError};
+use crate::lab::Lab;
+
+/// What cargo builds, and the name under which a lab has it.
+const FILES: [(&str, &str); 3] = [
+    ("gpuosd", "gpuosd"),
+    ("gpuos-nvml", "gpuos-nvml"),
+    ("libnvidia_ml.so", "libnvidia-ml.so.1"),
+];
+
+/// Finds the folder with gpuosd, gpuos-nvml and its library: `$GPUOS_DAEMON_DIR`, beside this program, or in
+/// cargo's target folder (tests run in `deps` below it).
+///
+/// # Errors
+/// A sentence that names what is missing, and how to build it.
+pub fn find_daemon_dir() -> Result<PathBuf, LabError> {
+    if let Some(dir) = env::var_os("GPUOS_DAEMON_DIR").filter(|dir| !dir.is_empty()) {
+        return Ok(PathBuf::from(dir));
+    }
+    let own = env::current_exe().ok();
+    let own = own.as_deref().and_then(Path::parent);
+    let dirs: Vec<PathBuf> = own.map_or_else(Vec::new, |own| vec![own.into(), own.join("..")]);
+    let all = |dir: &&PathBuf| FILES.iter().all(|(built, _)| dir.join(built).is_file());
+    dirs.iter().find(all).cloned().ok_or_else(|| {
+        let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        LabError::Missing {
+            program: FILES.map(|(built, _)| built).join(", "),
+            fix: format!(
+                "they are not together in {}: build them (cargo build -p gpuosd -p gpuos_nvml) or set \
+                 GPUOS_DAEMON_DIR to their folder",
+                dirs.join(" or ")
+            ),
+        }
+    })
+}
+
+fn daemon(node: &str) -> String {
+    format!("gpuosd.{node}")
+}
+
+impl Lab {
+    fn simulated(&self) -> Result<&Path, LabError> {
+        let from = self.record.spec.simulated_gpus.as_deref();
+        from.ok_or_else(|| {
+            LabError::Spec(format!(
+                "lab {} has no simulated GPUs: make one with `gpuos lab up --gpus simulated`",
+                self.name()
+            ))
+        })
+    }
+
+    /// The folder of a node's simulated GPUs: the file `state` and the library.
+    pub fn gpus_dir(&self, node: &str) -> PathBuf {
+        self.record.path(&format!("nvml/{node}"))
+    }
+
+    /// Where the gpuosd of a node keeps its state and audit log.
+    pub fn gpuosd_state_dir(&self, node: &str) -> PathBuf {
+        self.record.path(&format!("gpuosd/{node}"))
+    }
+
+    /// The folder with the socket of a node's gpuosd.
+    pub fn gpuosd_runtime_dir(&self, node: &str) -> PathBuf {
+        self.record.path(&format!("run/gpuosd.{node}"))
+    }
+
+    /// Copies the programs into the lab, so that a later build does not change them, and makes the GPUs of
+    /// every node.
+    pub(crate) fn make_gpus(&self) -> Result<(), LabError> {
+        let from = self.simulated()?;
+        let bin = self.record.path("bin");
+        fs::create_dir_all(&bin).context(|| format!("cannot make {}", bin.display()))?;
+        for (built, name) in FILES {
+            let built = from.join(built);
+            fs::copy(&built, bin.join(name)).map_err(|e| LabError::Missing {
+                program: built.display().to_string(),
+                fix: format!("{e}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
+            })?;
+        }
+        let library = bin.join("libnvidia-ml.so.1");
+        for (number, (node, kind)) in self.record.spec.typed_nodes().into_iter().enumerate() {
+            let dir = self.gpus_dir(&node);
+            let mut command = Command::new(bin.join("gpuos-nvml"));
+            command.args(["create", &kind, "--seed", &(number + 1).to_string()]);
+            command
+                .arg("--dir")
+                .arg(&dir)
+                .arg("--library")
+                .arg(&library);
+            said(&mut command)
+                .map_err(|why| LabError::Spec(format!("--gpus simulated, node {node}: {why}")))?;
+        }
+        Ok(())
+    }
+
+    /// Starts the gpuosd of every node.
+    pub(crate) fn start_gpuosds(&self) -> Result<(), LabError> {
+        for node in self.record.spec.node_names() {
+            self.start_gpuosd(&node)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the gpuosd of a node and waits until its socket is there. It ends with the lab.
+    pub fn start_gpuosd(&self, node: &str) -> Result<(), LabError> {
+        self.simulated()?;
+        let child = self.daemons().start_gpuosd(self, node)?;
+        self.adopt(child);
+        Ok(())
+    }
+
+    /// Pid of the gpuosd of a node while it runs.
+    pub fn gpuosd_pid(&self, node: &str) -> Option<u32> {
+        self.daemons().pid(&daemon(node)).map(|(pid, _)| pid)
+    }
+
+    /// Sends the gpuosd of a node a signal that ends it, and waits. False when it was not running.
+    pub fn kill_gpuosd(&self, node: &str, signal: i32) -> Result<bool, LabError> {
+        self.daemons().stop(&daemon(node), signal)
+    }
+
+    /// What gpuosd of a node has written to standard error.
+    pub fn gpuosd_log(&self, node: &str) -> String {
+        let path = self.record.path(&format!("log/{}.out", daemon(node)));
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// Breaks or mends a GPU of a node: `gpu` is `gpu3`, `3` or `node`, `words` a fault as `gpuos-nvml` knows
+    /// it, `repair`, or `reset`.
+    ///
+    /// # Errors
+    /// The lab has no simulated GPUs, no such node, or gpuos-nvml does not know the words.
+    pub fn fault(&self, node: &str, gpu: &str, words: &[&str]) -> Result<String, LabError> {
+        self.simulated()?;
+        let nodes = self.record.spec.node_names();
+        if !nodes.iter().any(|name| name == node) {
+            return Err(LabError::Spec(format!(
+                "lab {} has no node {node}: give one of {}",
+                self.name(),
+                nodes.join(", ")
+            )));
+        }
+        let mut command = Command::new(self.record.path("bin/gpuos-nvml"));
+        command
+            .arg("--state")
+            .arg(self.gpus_dir(node).join("state"));
+        match words {
+            [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
+            words => command.args(["fault", gpu]).args(words),
+        };
+        said(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
+    }
+}
+
+/// Runs a command: what it wrote, or what it wrote when it failed.
+fn said(command: &mut Command) -> Result<String, String> {
+    let out = command
+        .output()
+        .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+    match out.status.success() {
+        true => Ok(text(&out.stdout)),
+        false => Err(text(&out.stderr)
+            .trim_start_matches("gpuos-nvml: ")
+            .to_string()),
+    }
+}
+
+impl Daemons<'_> {
+    fn start_gpuosd(&self, lab: &Lab, node: &str) -> Result<Child, LabError> {
+        let name = daemon(node);
+        let (state, runtime) = (lab.gpuosd_state_dir(node), lab.gpuosd_runtime_dir(node));
+        for dir in [&state, &runtime] {
+            fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
+        }
+        let gpus = lab.gpus_dir(node);
+        let nvml = self.record.path("bin/gpuos-nvml");
+        let program = self.record.path("bin/gpuosd");
+        let mut command = self.command(&program.display().to_string(), true)?;
+        command
+            .env("GPUOS_NVML_STATE", gpus.join("state"))
+            .env("GPUOS_CONF", self.record.path("etc/gpuos.toml"))
+            .args(["--node", node, "--interval", "1"])
+            .arg("--state-dir")
+            .arg(&state)
+            .arg("--runtime-dir")
+            .arg(&runtime)
+            .arg("--nvml")
+            .arg(gpus.join("libnvidia-ml.so.1"))
+            .arg("--reset-command")
+            .arg(format!(
+                "{} --state {}/state reset {{index}}",
+                nvml.display(),
+                gpus.display()
+            ));
+        let socket = runtime.join("gpuosd.sock");
+        let _ = fs::remove_file(&socket);
+        let mut child = self.spawn(&name, command)?;
+        let file = self.record.path(&format!("run/{name}.pid"));
+        fs::write(&file, format!("{}\n", child.id()))
+            .context(|| format!("cannot write {}", file.display()))?;
+        self.wait(&name, &mut child, || socket.exists())?;
+        Ok(child)
+    }
+}
