@@ -5,6 +5,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -190,7 +191,7 @@ impl Daemons<'_> {
         let mut command = self.command(&program.display().to_string(), true)?;
         command
             .env("GPUOS_NVML_STATE", gpus.join("state"))
-            .env("GPUOS_CONF", self.record.path("etc/gpuos.toml"))
+            .env_remove("GPUOS_CONF")
             .args(["--node", node, "--interval", "1"])
             .arg("--state-dir")
             .arg(&state)
@@ -205,12 +206,11 @@ impl Daemons<'_> {
                 gpus.display()
             ));
         let socket = runtime.join("gpuosd.sock");
-        let _ = fs::remove_file(&socket);
         let mut child = self.spawn(&name, command)?;
         let file = self.record.path(&format!("run/{name}.pid"));
         fs::write(&file, format!("{}\n", child.id()))
             .context(|| format!("cannot write {}", file.display()))?;
-        self.wait(&name, &mut child, || socket.exists())?;
+        self.wait(&name, &mut child, || UnixStream::connect(&socket).is_ok())?;
         Ok(child)
     }
 }

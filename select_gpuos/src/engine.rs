@@ -14,7 +14,6 @@ use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, cores, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
-use crate::clock;
 use crate::cluster;
 use crate::ends;
 use crate::keeper;
@@ -26,7 +25,7 @@ use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
-use crate::service::{self, Service};
+use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
@@ -233,15 +232,11 @@ impl Steps<'_> {
     }
 }
 
-/// Whether a forecast that succeeded is one for later.
-pub fn starts_later(call: &Call) -> bool {
-    let mut later = false;
-    with(|engine| {
-        // SAFETY: the job record of this call, locked by slurmctld for its length.
-        let job = unsafe { Job::new(call.job, engine.layout) };
-        later = job.is_some_and(|job| job.start_time() > clock::now());
-    });
-    later
+/// Whether a forecast counts on a GPU that is out of service and held.
+pub fn counts_on_held(call: &Call, heed: &Heed) -> bool {
+    let mut counts = false;
+    with(|engine| counts = engine.counts_on_held(call, heed));
+    counts
 }
 
 /// Whether a node that the job names is not among its candidates.

@@ -326,6 +326,33 @@ impl Engine {
         }
     }
 
+    /// Whether a forecast needs more GPUs than the sound ones that are free now, where it has nodes on which a
+    /// job holds a GPU that is out. By the time of the start it cannot be told: backfill also asks from a later
+    /// time on.
+    pub(crate) fn counts_on_held(&self, call: &Call, heed: &Heed) -> bool {
+        // SAFETY: as in `withhold`.
+        let both = unsafe { (Job::new(call.job, self.layout), Bitmap::new(call.nodes)) };
+        let (Some(job), Some(chosen)) = both else {
+            return true;
+        };
+        let (source, each) = (self.source(), self.of_each_node(job));
+        let (mut all, mut held, mut enough) = (0, false, true);
+        for index in chosen.iter().take_while(|at| *at < source.table.len()) {
+            // SAFETY: as in `looks_for_changes`.
+            let free = unsafe {
+                let gpus = Node::new(source.table.raw(index), source.layout)
+                    .and_then(|node| source.gpus(node));
+                gpus.map_or(0, |gpus| gpus.available().saturating_sub(gpus.allocated()))
+            };
+            all += free;
+            if heed.held.contains(&index) {
+                held = true;
+                enough &= free >= each;
+            }
+        }
+        held && !(enough && all >= self.sum(job, JobGres::per_job))
+    }
+
     /// After a call in which GPUs were withheld.
     pub(crate) fn heeded(&mut self, call: &Call, code: c_int, heed: &Heed) {
         if code == 0 {
@@ -443,7 +470,7 @@ pub fn test(call: &Call, heed: &Heed, test: impl Fn(&Call) -> c_int) -> c_int {
 }
 
 /// What cons_tres thinks of the time when jobs have ended, or were preempted, counts on GPUs that stay
-/// out of service. So it is first asked for now and without preemption; then without the nodes where
+/// out of service. So it is first asked without preemption; where that counts on such a GPU, without the nodes where
 /// a job holds such a GPU: nobody is preempted there. Only where nothing else is left, the forecast is the one for all nodes that have
 /// enough others; it may be too early.
 fn around_held(
@@ -460,7 +487,7 @@ fn around_held(
     candidates.save(&mut all);
     let now = || call.without_preemption(|| test(call));
     let code = now();
-    if code == 0 && !(forecast && engine::starts_later(call)) {
+    if code == 0 && !(forecast && engine::counts_on_held(call, heed)) {
         return code;
     }
     candidates.restore(&all);

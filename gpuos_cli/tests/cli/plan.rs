@@ -190,3 +190,44 @@ fn plan_keeps_to_the_rules_of_the_site() {
         doctor.out
     );
 }
+
+/// GPUs that the node's Extra has out of service are planned for nobody, degraded ones last.
+#[test]
+fn plan_topo_and_why_heed_gpus_out_of_service() {
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    let on_n4 = |gpus: &str| {
+        let plan = site.run(&["--json", "plan", "--nodelist=n4", gpus]).json();
+        let gpus = plan["place"]["nodes"][0]["gpus"].clone();
+        gpus.as_array().map(|list| list.len())
+    };
+    assert_eq!(on_n4("--gres=gpu:8"), Some(8));
+    site.edit(
+        "nodes.txt",
+        "Extra=x=1 y",
+        "Extra=x=1 y [gpuos:1 out=2,5 degraded=0,1]",
+    );
+    assert_eq!(on_n4("--gres=gpu:8"), None);
+    assert_eq!(on_n4("--gres=gpu:6"), Some(6));
+    let four = site.run(&["--json", "plan", "--nodelist=n4", "--gres=gpu:4"]);
+    let sound: Vec<u64> = vec![3, 4, 6, 7];
+    assert_eq!(
+        four.json()["place"]["nodes"][0]["gpus"],
+        serde_json::json!(sound)
+    );
+    let topo = site.run(&["topo", "n4"]).out;
+    assert!(
+        topo.contains("6 of 8 GPUs free (0-1,3-4,6-7), idle, GPU 2,5 out, GPU 0-1 degraded"),
+        "{topo}"
+    );
+    let all = site.run(&["--json", "topo"]).json();
+    let n4 = &all["nodes"][3];
+    assert_eq!(n4["out"], serde_json::json!([2, 5]));
+    assert_eq!(n4["degraded"], serde_json::json!([0, 1]));
+    let why = site.run(&["why", "8"]).out;
+    let says = "2 of 32 GPUs are out of service: n4 gpu2 gpu5";
+    assert!(why.contains(says), "{why}");
+    // A damaged part counts for nothing.
+    site.edit("nodes.txt", "[gpuos:1 out=2,5", "[gpuos:1 out=2,x");
+    assert_eq!(on_n4("--gres=gpu:8"), Some(8));
+}

@@ -22,7 +22,10 @@ pub fn out_of_service(out: &[(&str, GpuSet)], total: usize) -> String {
     }
     if out.len() > NODES {
         let rest = (out.len() - NODES) as u32;
-        text += &format!(" and {} more", plural(rest, "node"));
+        text += &match rest {
+            1 => " and 1 more node".into(),
+            rest => format!(" and {rest} more nodes"),
+        };
     }
     text
 }
