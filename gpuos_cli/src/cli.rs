@@ -201,8 +201,8 @@ fn alone(value: &str) -> Result<String, String> {
 /// `gpuos sim`.
 #[derive(Args)]
 pub struct SimArgs {
-    /// Job list of the openb trace (openb_pod_list_*.csv), or Philly's jobs with --protocol gangs,
-    /// gzipped or not.
+    /// Job list of the openb trace (openb_pod_list_*.csv), or Philly's jobs with --protocol gangs
+    /// or replay, gzipped or not.
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
     /// Policies to compare: gpuos, select, fgd, best-fit, dotprod, packing, clustering, random, stock.
@@ -215,7 +215,9 @@ pub struct SimArgs {
     pub policy: Vec<gpuos_sim::policy::Name>,
     /// How jobs arrive: openb lets 130 % of the cluster's GPUs arrive and none end, lifetimes
     /// lets them end as in the trace, gangs scales Philly's jobs to a site of 10,000 GPUs and
-    /// compares gpuos, best-fit and stock (with and without topology/tree).
+    /// compares gpuos, best-fit and stock (with and without topology/tree), replay gives 2,000 of
+    /// Philly's jobs in 240 seconds to 256 nodes, as scripts/bench.sh replay does with a real
+    /// slurmctld, and compares the same three on as many selections of jobs as there are seeds.
     #[arg(long, value_name = "NAME", default_value = "openb")]
     pub protocol: Protocol,
     /// Node list instead of openb_node_list_gpu_node.csv beside the trace.
@@ -229,7 +231,7 @@ pub struct SimArgs {
     /// Seeds of the order of jobs and nodes, as N or N-M.
     #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
     pub seeds: Seeds,
-    /// Load with --protocol lifetimes or gangs, in % of the cluster's GPU time.
+    /// Load with --protocol lifetimes, gangs or replay, in % of the cluster's GPU time.
     #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u16).range(1..=300))]
     pub load: u16,
     /// File for all figures of all runs.
@@ -304,6 +306,8 @@ pub enum Protocol {
     Lifetimes,
     /// Gangs on a site of 10,000 GPUs, behind a queue.
     Gangs,
+    /// The jobs and nodes of the replay in the real slurmctld, without one.
+    Replay,
 }
 
 impl Protocol {
@@ -313,6 +317,7 @@ impl Protocol {
             Protocol::Openb => "openb",
             Protocol::Lifetimes => "lifetimes",
             Protocol::Gangs => "gangs",
+            Protocol::Replay => "replay",
         }
     }
 }

@@ -7,6 +7,7 @@
 //!   a time, with all chance from a seed that the caller hands in.
 //! - [`curve`] and [`plot`] bring runs together.
 //! - [`gangs`] replays gangs on a site of 10,000 GPUs.
+//! - [`replay`] makes the jobs of the replay in the real slurmctld, and is its twin without one.
 //!
 //! Everything is deterministic: the same trace, options and seed give the same figures on every
 //! machine.
@@ -17,4 +18,5 @@ pub mod gangs;
 pub mod plot;
 pub mod policy;
 pub mod protocol;
+pub mod replay;
 pub mod trace;

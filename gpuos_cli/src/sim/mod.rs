@@ -4,6 +4,7 @@
 mod gangs;
 mod lifetimes;
 mod openb;
+mod replay;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,9 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    if args.protocol == Protocol::Replay {
+        return replay::run(args);
+    }
     // Before its node list, which is looked for beside it.
     let trace = &args.trace;
     std::fs::File::open(trace).with_context(|| format!("cannot read {}", trace.display()))?;
@@ -92,8 +96,9 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     let report = match args.protocol {
         Protocol::Openb => openb::run(&input)?,
         Protocol::Lifetimes => lifetimes::run(&input)?,
-        // Answered above: it has no node list.
+        // Answered above: they have no node list.
         Protocol::Gangs => return gangs::run(args),
+        Protocol::Replay => return replay::run(args),
     };
     input.bar.finish_and_clear();
     let text = format!(

@@ -1,5 +1,6 @@
 //! The policies that are compared, behind one trait.
 
+use gpuos_core::frag::{Learner, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Placement, Planner, Request};
@@ -45,6 +46,15 @@ pub trait Policy {
     /// with `close`, only a place as close together as the empty cluster has one. `room`
     /// describes the cluster at the moment of the start, now or later.
     fn place(&mut self, room: Room<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>>;
+
+    /// Chooses the nodes that are kept for a job which does not fit now; `room` describes the cluster as
+    /// it will be then.
+    fn forecast(&mut self, room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+        self.place(room, ask, false)
+    }
+
+    /// A job comes into the queue.
+    fn arrives(&mut self, _ask: Ask) {}
 
     /// How many seconds a job rather waits for a close place than takes another one, from the
     /// moment at which its turn has come; `limit` is its time limit, seconds.
@@ -150,6 +160,10 @@ const PART: i64 = 10;
 /// gpuos's planner, as select/gpuos asks it: no wish.
 #[derive(Debug)]
 pub struct Gpuos {
+    /// Who forecasts; the planner where nobody is named.
+    forecasts: Option<StockTree>,
+    /// The mix of jobs, where it is learned; without it all sizes count alike.
+    learner: Option<Learner>,
     planner: Planner,
     state: Vec<NodeState>,
     placement: Placement,
@@ -177,6 +191,8 @@ impl Gpuos {
         });
         let levels = cluster.fabric.levels.iter();
         Gpuos {
+            forecasts: None,
+            learner: None,
             state: all.collect(),
             placement,
             patience,
@@ -185,6 +201,16 @@ impl Gpuos {
                 .collect(),
             room: Vec::new(),
             planner: Planner::new(cluster),
+        }
+    }
+
+    /// The same without patience, but closer to select/gpuos: it learns the mix of jobs as they come,
+    /// and stock Slurm's rule with topology/tree chooses what is kept for jobs that do not fit now.
+    pub fn learning(cluster: Cluster, placement: Placement) -> Gpuos {
+        Gpuos {
+            forecasts: Some(StockTree::new(&cluster)),
+            learner: Some(Learner::new()),
+            ..Gpuos::new(cluster, placement, 0)
         }
     }
 
@@ -208,6 +234,32 @@ impl Gpuos {
 }
 
 impl Policy for Gpuos {
+    fn forecast(&mut self, room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+        match &mut self.forecasts {
+            Some(stock) => stock.place(room, ask, false),
+            None => self.place(room, ask, false),
+        }
+    }
+
+    fn arrives(&mut self, ask: Ask) {
+        let Some(learner) = &mut self.learner else {
+            return;
+        };
+        let share = Share {
+            gpus: ask.per_node.min(255) as u8,
+            cpus: 1,
+            memory_gib: 1,
+            types: 0,
+        };
+        learner.arrives(share, ask.nodes);
+        if learner.due() {
+            // Of CPUs and memory there is always enough.
+            let sizes = vec![(128, 1 << 20); self.planner.types()];
+            self.planner.learn(learner.expected(sizes));
+            self.planner.work(usize::MAX);
+        }
+    }
+
     fn place(&mut self, room: Room<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>> {
         if close && ask.nodes > 1 {
             let level = self.closest(ask)?;

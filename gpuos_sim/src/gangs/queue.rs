@@ -10,6 +10,10 @@
 //! Slurm reserves for each job that it tests; one reservation is the simpler rule, starts no job
 //! later than Slurm would need for the head, and is the same for all policies.
 //!
+//! [`Reserve::All`] is closer to Slurm where that matters: all jobs that a pass looks at are given a
+//! reservation, which holds its nodes whole and begins at the full minute before its start, as
+//! `bf_resolution` has it. So a node that somebody waits for is out of reach for those behind.
+//!
 //! A policy may be patient: then a gang whose turn has come takes only a close place until its
 //! patience ends, has no reservation meanwhile, and those behind it are served past it.
 
@@ -29,6 +33,21 @@ pub struct Settings {
     pub interval: i64,
     /// Jobs that a pass of backfill looks at.
     pub depth: usize,
+    /// Who gets a reservation.
+    pub reserve: Reserve,
+    /// Jobs end by a clock that tells starts to so many units of time only, in the middle of them, so
+    /// that those of one unit end together; 0 = by the moment itself. Less than the shortest run.
+    pub clock: i64,
+}
+
+/// Which waiting jobs get a reservation in a pass of backfill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserve {
+    /// The head of the queue (EASY).
+    Head,
+    /// Every job that does not start, as Slurm does it. Begin and end of a reservation are rounded down
+    /// to multiples of so many units of time (`bf_resolution`).
+    All(i64),
 }
 
 impl Default for Settings {
@@ -36,6 +55,8 @@ impl Default for Settings {
         Settings {
             interval: 30,
             depth: 500,
+            reserve: Reserve::Head,
+            clock: 0,
         }
     }
 }
@@ -111,6 +132,7 @@ struct Sim<'a> {
     jobs: &'a [Job],
     policy: &'a mut dyn Policy,
     observer: &'a mut dyn Observer,
+    clock: i64,
     free: Free,
     waiting: VecDeque<u32>,
     /// By job: its nodes while it runs.
@@ -145,6 +167,7 @@ pub fn run(
         jobs,
         policy,
         observer,
+        clock: settings.clock,
         free: Free::new(nodes, node_gpus),
         waiting: VecDeque::new(),
         held: vec![Vec::new(); jobs.len()],
@@ -185,12 +208,16 @@ pub fn run(
         }
         while jobs.get(next).is_some_and(|job| job.submit <= now) {
             sim.waiting.push_back(next as u32);
+            sim.policy.arrives(ask(&jobs[next]));
             next += 1;
             changed = true;
         }
         let head = sim.in_order(now, settings.depth)?;
         if changed && now >= last_pass + settings.interval {
-            sim.backfill(now, head, settings.depth)?;
+            match settings.reserve {
+                Reserve::Head => sim.backfill(now, head, settings.depth)?,
+                Reserve::All(grain) => sim.plan_all(now, head, settings.depth, grain)?,
+            }
             last_pass = now;
             changed = false;
         }
@@ -235,7 +262,11 @@ impl Sim<'_> {
         })?;
         self.observer.started(now, job, &nodes);
         self.free.take(&nodes);
-        self.ends.push(Reverse((now + job.run, id)));
+        let told = match self.clock {
+            0 => now,
+            clock => now.div_euclid(clock) * clock + clock / 2,
+        };
+        self.ends.push(Reverse((told + job.run, id)));
         self.limit_of[id as usize] = now + job.limit;
         self.limits.insert((now + job.limit, id));
         for at in &nodes {
@@ -305,7 +336,7 @@ impl Sim<'_> {
             until: quarters(moment + job.limit),
             ..ask(job)
         };
-        let nodes = self.policy.place(room, timed, false)?;
+        let nodes = self.policy.forecast(room, timed)?;
         Some((at?, nodes))
     }
 
@@ -353,6 +384,69 @@ impl Sim<'_> {
         Ok(())
     }
 
+    /// A pass in which every job that does not start is given a reservation: the earliest moment at
+    /// which it fits beside the reservations of those before it, which hold their nodes whole.
+    fn plan_all(&mut self, now: i64, head: usize, depth: usize, grain: i64) -> Result<(), String> {
+        let down = |time: i64| time.div_euclid(grain) * grain;
+        let mut plans: Vec<Plan> = Vec::new();
+        let mut kept = vec![false; self.free.sets.len()];
+        let mut at = head;
+        for _ in 0..=depth {
+            let Some(&id) = self.waiting.get(at) else {
+                break;
+            };
+            let job = self.jobs[id as usize];
+            mark(&mut kept, &plans, now, now + job.limit);
+            if room(&self.free.sets, &kept, ask(&job)) && self.start(now, id, &kept)? {
+                self.waiting.remove(at);
+                continue;
+            }
+            at += 1;
+            let mut moments: Vec<i64> = self
+                .limits
+                .iter()
+                .map(|&(end, _)| end.max(now + 1))
+                .collect();
+            moments.extend(plans.iter().map(|p| p.until).filter(|&t| t > now));
+            moments.sort_unstable();
+            moments.dedup();
+            let mut later = self.free.sets.clone();
+            let mut running = self.limits.iter().peekable();
+            for moment in moments {
+                while let Some(&&(end, id)) = running.peek() {
+                    if end.max(now + 1) > moment {
+                        break;
+                    }
+                    for at in &self.held[id as usize] {
+                        later[at.node as usize].0 |= at.gpus.0;
+                    }
+                    running.next();
+                }
+                mark(&mut kept, &plans, moment, moment + job.limit);
+                if !room(&later, &kept, ask(&job)) {
+                    continue;
+                }
+                let open = Room {
+                    free: &later,
+                    kept: &kept,
+                    until: &self.until,
+                };
+                let timed = Ask {
+                    until: quarters(moment + job.limit),
+                    ..ask(&job)
+                };
+                let nodes = self.policy.forecast(open, timed).unwrap_or_default();
+                plans.push(Plan {
+                    from: down(moment),
+                    until: down(moment + job.limit),
+                    nodes: nodes.iter().map(|at| at.node).collect(),
+                });
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// How many nodes have how many free GPUs, without the reserved ones.
     fn open(&self, reserved: &[NodeChoice]) -> Vec<u32> {
         let mut open = self.free.counts.clone();
@@ -361,6 +455,28 @@ impl Sim<'_> {
         }
         open
     }
+}
+
+/// A reservation.
+struct Plan {
+    from: i64,
+    until: i64,
+    nodes: Vec<u32>,
+}
+
+/// Marks the nodes of reservations that meet a time.
+fn mark(kept: &mut [bool], plans: &[Plan], from: i64, until: i64) {
+    kept.fill(false);
+    for plan in plans.iter().filter(|p| p.from < until && from < p.until) {
+        plan.nodes.iter().for_each(|&n| kept[n as usize] = true);
+    }
+}
+
+/// Whether the job fits on the nodes that are not kept.
+fn room(free: &[GpuSet], kept: &[bool], ask: Ask) -> bool {
+    let able = free.iter().zip(kept);
+    let able = able.filter(|(free, kept)| !**kept && free.len() >= ask.per_node as usize);
+    able.count() >= ask.nodes as usize
 }
 
 /// Whether a choice is what was asked for, and free.

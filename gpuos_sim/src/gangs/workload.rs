@@ -227,7 +227,7 @@ fn limit(run: i64) -> i64 {
 
 /// A random number for one job of one copy: the finaliser of SplitMix64 (Steele, Lea and Flood,
 /// OOPSLA 2014) over the three.
-fn mix(seed: u64, copy: u64, index: u64) -> u64 {
+pub(crate) fn mix(seed: u64, copy: u64, index: u64) -> u64 {
     let step = 0x9e37_79b9_7f4a_7c15u64;
     let mut z = seed;
     for word in [copy, index] {

@@ -5,10 +5,10 @@
 //! taken back. One driver submits every job to both at its time, and takes it back from each when
 //! its run is over there, counted from the moment at which that slurmctld started it.
 
-mod jobs;
 mod report;
 mod tally;
 
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,12 +18,14 @@ use clap::Parser;
 use gpuos_core::node_types::by_name;
 use gpuos_host::slurm::Job as SlurmJob;
 use gpuos_lab::{LabSpec, Suite};
+use gpuos_sim::gangs::philly;
+use gpuos_sim::replay::jobs::{self, Job, Scale};
+use gpuos_sim::replay::judge::Judge;
 
 use crate::peer::{Files, Peer, Who};
 use crate::samples::{Kind, Sample};
-use jobs::{Job, Scale};
 use report::{Report, Run};
-use tally::{Judge, Tally};
+use tally::Tally;
 
 /// The most nodes of one job.
 const MOST_NODES: u32 = 32;
@@ -83,6 +85,7 @@ pub fn run(options: &Options) -> Result<bool> {
         node_gpus: node_type.gpus as u32,
         gang_scale: 4,
         most_nodes: MOST_NODES.min(options.nodes as u32),
+        seed: 0,
     };
     let mut leaf = options.leaf;
     if options.quick {
@@ -93,7 +96,7 @@ pub fn run(options: &Options) -> Result<bool> {
         leaf > 0 && scale.nodes > 0,
         "give at least one node and one to a leaf"
     );
-    let jobs = jobs::build(&jobs::trace()?, &scale)?;
+    let jobs = jobs::build(&trace()?, &scale).map_err(anyhow::Error::msg)?;
     eprint!(
         "{}",
         report::headline(&scale, leaf, &options.node_type, &jobs)
@@ -194,6 +197,16 @@ fn replay(
     };
     eprint!("{}", run.text());
     Ok(run)
+}
+
+/// The trace that comes with gpuos_sim.
+fn trace() -> Result<Vec<philly::TraceJob>> {
+    let packed = include_bytes!("../../../../gpuos_sim/data/philly/philly.csv.gz");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&packed[..])
+        .read_to_string(&mut text)
+        .context("cannot unpack Philly's trace")?;
+    Ok(philly::parse(&text)?)
 }
 
 /// What the two are called: two of a kind are told apart by a number.

@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::jobs::{Job, Scale};
 use super::of_kind;
 use super::tally::{Figures, mean};
 use crate::samples::{Ask, Kind, Sample};
+use gpuos_sim::replay::jobs::{Job, Scale};
 
 /// Waits within this share, or within [`SECOND`], are level: two runs differ by as much.
 const LEVEL: f64 = 0.03;

@@ -1,17 +1,12 @@
 //! What is counted for one peer: where its jobs lay, and how long they waited.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::model::{Cluster, Fabric, FabricLevel, Node, NodeType};
-use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Planner, Request};
-
-use super::jobs::Job;
-
-/// What the links between leaves give of the rate inside one: a taper of 2 to 1.
-const TAPER: f32 = 2.0;
+use gpuos_core::plan::NodeChoice;
+use gpuos_sim::replay::jobs::Job;
+use gpuos_sim::replay::judge::Judge;
 
 /// One job's place and times, seconds since 1970.
 #[derive(Clone, Debug)]
@@ -24,83 +19,6 @@ pub struct Place {
     pub end: f64,
     /// Nodes and GPUs.
     pub nodes: Vec<NodeChoice>,
-}
-
-/// The model by which places are judged; the same for both peers.
-pub struct Judge {
-    planner: Planner,
-    state: Vec<NodeState>,
-    leaf: usize,
-    gpus: usize,
-}
-
-impl Judge {
-    /// For nodes `c1`, `c2`, … of one type in leaves.
-    pub fn new(nodes: usize, leaf: usize, node_type: &NodeType) -> Judge {
-        let gpus = node_type.gpus;
-        let adapter = node_type
-            .nics
-            .iter()
-            .map(|nic| nic.gbps)
-            .fold(0.0, f32::max);
-        let node_type = Some(Arc::new(node_type.clone()));
-        let level = |name: &str, width: usize, gbps: f32| FabricLevel {
-            name: name.into(),
-            domains: (0..nodes.div_ceil(width))
-                .map(|at| format!("{name}{at}"))
-                .collect(),
-            domain_of: (0..nodes).map(|node| (node / width) as u32).collect(),
-            gbps,
-        };
-        let cluster = Cluster {
-            nodes: (1..=nodes)
-                .map(|node| Node {
-                    name: format!("c{node}"),
-                    node_type: node_type.clone(),
-                })
-                .collect(),
-            fabric: Fabric {
-                levels: vec![
-                    level("leaf", leaf, adapter),
-                    level("spine", nodes, adapter / TAPER),
-                ],
-            },
-        };
-        let state = NodeState {
-            present: GpuSet::first(gpus),
-            free_cpus: u32::MAX,
-            free_memory_mib: u64::MAX,
-            ..NodeState::default()
-        };
-        Judge {
-            planner: Planner::new(cluster),
-            state: vec![state; nodes],
-            leaf,
-            gpus,
-        }
-    }
-
-    /// The bandwidth of a ring over the job's GPUs in GB/s: what the planner's model says of
-    /// them when nothing else is free.
-    pub fn ring_gbps(&mut self, job: &Job, nodes: &[NodeChoice]) -> f64 {
-        for at in nodes {
-            let state = &mut self.state[at.node as usize];
-            (state.candidate, state.free) = (true, at.gpus);
-        }
-        let request = Request::new(job.nodes, job.nodes, GpuShape::PerNode(job.per_node));
-        let choice = self.planner.plan(&self.state, &request, 0);
-        for at in nodes {
-            let state = &mut self.state[at.node as usize];
-            (state.candidate, state.free) = (false, GpuSet::EMPTY);
-        }
-        choice.map_or(0.0, |choice| f64::from(choice.bus_gbps))
-    }
-
-    fn span(&self, nodes: &[NodeChoice]) -> usize {
-        let mut leaves: Vec<usize> = nodes.iter().map(|n| n.node as usize / self.leaf).collect();
-        leaves.dedup();
-        leaves.len()
-    }
 }
 
 /// The jobs of one peer by the number that Slurm gave them.
@@ -196,7 +114,7 @@ impl Tally {
             if job.gpus() < 2 {
                 continue;
             }
-            let gbps = judge.ring_gbps(job, &place.nodes);
+            let gbps = judge.ring_gbps(job.nodes, job.per_node, &place.nodes);
             weighted.0 += gbps * gpus * job.run;
             weighted.1 += gpus * job.run;
             if job.nodes == 1 {
@@ -207,7 +125,7 @@ impl Tally {
                 figures.spans.push(span);
             }
         }
-        let capacity = (judge.state.len() * judge.gpus) as f64;
+        let capacity = f64::from(judge.gpus());
         figures.allocation = inside / (capacity * seconds);
         figures.whole_allocation = total / (capacity * figures.makespan);
         figures.weighted_gbps = weighted.0 / f64::max(weighted.1, 1.0);

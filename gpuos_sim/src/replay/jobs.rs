@@ -1,9 +1,7 @@
 //! The jobs of a replay: a sample of Philly's trace, scaled to a few minutes.
 
-use std::io::Read as _;
-
-use anyhow::{Context, Result, ensure};
-use gpuos_sim::gangs::philly::{self, TraceJob};
+use crate::gangs::philly::TraceJob;
+use crate::gangs::workload::mix;
 
 /// Time limits that users choose from, in minutes; Slurm knows no shorter unit.
 const LIMITS: [u32; 5] = [1, 2, 5, 10, 30];
@@ -27,6 +25,8 @@ pub struct Scale {
     pub gang_scale: u32,
     /// The most nodes of one job.
     pub most_nodes: u32,
+    /// Which jobs of the trace: 0 takes those at equal steps, another seed one at random from each step.
+    pub seed: u64,
 }
 
 /// One job.
@@ -51,33 +51,31 @@ impl Job {
     }
 }
 
-/// The trace that comes with gpuos_sim.
-pub fn trace() -> Result<Vec<TraceJob>> {
-    let packed = include_bytes!("../../../../gpuos_sim/data/philly/philly.csv.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(&packed[..])
-        .read_to_string(&mut text)
-        .context("cannot unpack Philly's trace")?;
-    Ok(philly::parse(&text)?)
-}
-
 /// Takes jobs at equal steps from the trace, without the 0.2 % at each end, where the cluster was
 /// hardly watched: one half from those with one GPU, one half from those with several. In the
 /// trace nearly all jobs have one GPU, and their place says nothing about bandwidth. Arrivals keep their order and their relative distances. Durations are
 /// multiplied by one factor, held between two seconds and half the time of submission; the factor
 /// is the one that makes the load come out right.
-pub fn build(trace: &[TraceJob], scale: &Scale) -> Result<Vec<Job>> {
+///
+/// Errors: a sentence, when the trace has too few jobs or the load cannot be reached.
+pub fn build(trace: &[TraceJob], scale: &Scale) -> Result<Vec<Job>, String> {
     let watched = &trace[trace.len() / 500..trace.len() - trace.len() / 500];
-    ensure!(
-        (4..=20_000).contains(&scale.jobs),
-        "--jobs {}: give 4 to 20000",
-        scale.jobs
-    );
+    if !(4..=20_000).contains(&scale.jobs) {
+        return Err(format!("{} jobs: give 4 to 20000", scale.jobs));
+    }
     let (one, several): (Vec<&TraceJob>, Vec<&TraceJob>) =
         watched.iter().partition(|job| job.gpus == 1);
     let half = scale.jobs / 2;
-    let mut picked = sample(&one, scale.jobs - half);
-    picked.extend(sample(&several, half));
+    if one.len() < scale.jobs - half || several.len() < half {
+        return Err(format!(
+            "the trace has {} jobs with one GPU and {} with several; {} of each are needed",
+            one.len(),
+            several.len(),
+            scale.jobs - half
+        ));
+    }
+    let mut picked = sample(&one, scale.jobs - half, scale.seed);
+    picked.extend(sample(&several, half, scale.seed));
     picked.sort_by_key(|job| job.submit);
     let first = picked[0].submit;
     let span = (picked[scale.jobs - 1].submit - first).max(1) as f64;
@@ -102,16 +100,17 @@ pub fn build(trace: &[TraceJob], scale: &Scale) -> Result<Vec<Job>> {
             .map(|job| f64::from(job.gpus()) * scaled(job.run, factor))
             .sum()
     };
-    ensure!(
-        (work(0.0)..=work(1.0)).contains(&wanted),
-        "a load of {} asks for {wanted:.0} GPU seconds; {} jobs in {} s on {} nodes can be given {:.0} to {:.0}",
-        scale.load,
-        scale.jobs,
-        scale.seconds,
-        scale.nodes,
-        work(0.0),
-        work(1.0)
-    );
+    if !(work(0.0)..=work(1.0)).contains(&wanted) {
+        return Err(format!(
+            "a load of {} asks for {wanted:.0} GPU seconds; {} jobs in {} s on {} nodes can be given {:.0} to {:.0}",
+            scale.load,
+            scale.jobs,
+            scale.seconds,
+            scale.nodes,
+            work(0.0),
+            work(1.0)
+        ));
+    }
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
@@ -130,9 +129,16 @@ pub fn build(trace: &[TraceJob], scale: &Scale) -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// So many of them, at equal steps.
-fn sample<'a>(jobs: &[&'a TraceJob], count: usize) -> Vec<&'a TraceJob> {
-    (0..count).map(|i| jobs[i * jobs.len() / count]).collect()
+/// So many of them, one from each of as many equal steps.
+fn sample<'a>(jobs: &[&'a TraceJob], count: usize, seed: u64) -> Vec<&'a TraceJob> {
+    let at = |i: usize| {
+        let (from, to) = (i * jobs.len() / count, (i + 1) * jobs.len() / count);
+        match seed {
+            0 => from,
+            _ => from + (mix(seed, i as u64, count as u64) % (to - from) as u64) as usize,
+        }
+    };
+    (0..count).map(|i| jobs[at(i)]).collect()
 }
 
 /// The fewest nodes, with an equal share on each.
@@ -144,37 +150,4 @@ fn shape(gpus: u32, scale: &Scale) -> (u32, u32) {
     let gpus = gpus.min(scale.most_nodes * scale.node_gpus);
     let nodes = gpus.div_ceil(scale.node_gpus);
     (nodes, gpus.div_ceil(nodes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_load_comes_out_and_nothing_is_larger_than_allowed() {
-        let scale = Scale {
-            jobs: 500,
-            seconds: 100.0,
-            load: 0.9,
-            nodes: 64,
-            node_gpus: 8,
-            gang_scale: 4,
-            most_nodes: 16,
-        };
-        let jobs = build(&trace().expect("the trace"), &scale).expect("jobs");
-        assert_eq!(jobs.len(), 500);
-        let work: f64 = jobs.iter().map(|j| f64::from(j.gpus()) * j.run).sum();
-        assert!((work / (64.0 * 8.0 * 100.0) - 0.9).abs() < 0.001, "{work}");
-        assert!(jobs.windows(2).all(|pair| pair[0].submit <= pair[1].submit));
-        for job in &jobs {
-            assert!(job.nodes <= 16 && job.per_node <= 8, "{job:?}");
-            assert!(job.run < f64::from(job.limit) * 60.0, "{job:?}");
-            assert!((2.0..=50.0).contains(&job.run), "{job:?}");
-        }
-        let absurd = Scale {
-            load: 50.0,
-            ..scale
-        };
-        assert!(build(&trace().expect("the trace"), &absurd).is_err());
-    }
 }
