@@ -45,7 +45,10 @@ pub enum Command {
     /// Ask the planner again what slurmctld asked it; exit 1 when an answer differs.
     Replay(ReplayArgs),
     /// Check the installation, with the fix for each fault; exit 1 when a check fails.
-    Doctor,
+    Doctor(HardwareArgs),
+    /// Show this machine's GPUs, links and adapters as lines for gpuos.toml, gres.conf and
+    /// slurm.conf; exit 1 without GPUs.
+    Discover(HardwareArgs),
     /// Make the plugins' layout table for a Slurm release that they do not know.
     Layout(LayoutArgs),
     /// Replay a trace against placement policies: how much of a cluster each of them fills.
@@ -66,6 +69,26 @@ pub struct TopoArgs {
     /// Node type whose links to show, for example dgx-h100.
     #[arg(long = "type", value_name = "TYPE", conflicts_with = "node")]
     pub node_type: Option<String>,
+    /// Links of this machine as its hardware shows them; needs no Slurm.
+    #[arg(long, conflicts_with_all = ["node", "node_type"])]
+    pub live: bool,
+    /// Where hardware is looked for.
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
+}
+
+/// Where this machine's hardware is looked for.
+#[derive(Args)]
+pub struct HardwareArgs {
+    /// NVIDIA's management library to open instead of libnvidia-ml.so.1.
+    #[arg(long, value_name = "FILE")]
+    pub nvml: Option<PathBuf>,
+    /// Root of sysfs instead of /sys, for a recorded tree.
+    #[arg(long, value_name = "DIR", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// Name of this machine in Slurm instead of its host name.
+    #[arg(long = "node-name", value_name = "NAME")]
+    pub node_name: Option<String>,
 }
 
 /// `gpuos top`.

@@ -3,6 +3,7 @@
 
 mod cli;
 mod defrag;
+mod discover;
 mod doctor;
 mod figures;
 mod forecast;
@@ -61,7 +62,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Why(args) => why::run(&machine, config, args)?,
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Replay(args) => replay::run(&machine, args)?,
-        Command::Doctor => doctor::run(&machine, config)?,
+        Command::Doctor(args) => doctor::run(&machine, config, args)?,
+        Command::Discover(args) => discover::run(&machine, args)?,
         Command::Sim(args) => sim::run(args)?,
         Command::Layout(args) => layout::run(args, cli.json)?,
         Command::Completion(args) => pages::completion(args),

@@ -7,16 +7,21 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
 use gpuos_core::node_types;
+use gpuos_host::discover::described;
 use gpuos_host::slurm::NodeRecord;
-use gpuos_host::{Machine, Site};
+use gpuos_host::{GresIndex, Machine, Site};
 use serde_json::{Value, json};
 
-use crate::cli::TopoArgs;
+use crate::cli::{HardwareArgs, TopoArgs};
+use crate::discover;
 use crate::matrix;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &TopoArgs) -> Result<Reply> {
+    if args.live {
+        return live(machine, &args.hardware);
+    }
     match (&args.node, &args.node_type) {
         (Some(name), _) => node(&Site::read(machine, config)?, name),
         (None, Some(name)) => node_type(machine, config, name),
@@ -103,6 +108,29 @@ fn state(node: &NodeRecord) -> String {
         }
     }
     text
+}
+
+/// The links of this machine, whatever Slurm and gpuos.toml say.
+fn live(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
+    let (name, found) = discover::look(machine, args, &GresIndex::identity())?;
+    let node_type = described(&found)
+        .ok_or_else(|| anyhow!("{name}: the driver's library shows no GPU that answers"))?;
+    let mut text = format!(
+        "{name}: {} x {}, driver {}\n\n{}",
+        node_type.gpus,
+        node_type.gpu,
+        found.driver,
+        matrix::text(&node_type)
+    );
+    for note in &found.notes {
+        text += &format!("note: {note}\n");
+    }
+    Ok(Reply {
+        schema: "gpuos.topo-node/1",
+        json: json!({ "node": name, "type": matrix::json(&node_type) }),
+        text,
+        yes: true,
+    })
 }
 
 /// Free GPUs that a job could get: those of nodes that are up.

@@ -3,11 +3,15 @@
 //! Only the keys that matter to placement are read, and nothing is refused that
 //! Slurm itself would take: a line that is not understood is left out.
 
+mod devices;
+
 use std::collections::HashMap;
 
 use crate::config::NodeFacts;
 use crate::hostlist::expand;
 use crate::options::parse_gres;
+
+pub use devices::{GpuDevice, gpu_devices};
 
 /// Reads a file by its name in the configuration folder or by its path; `None` when there is none.
 pub type Read<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;

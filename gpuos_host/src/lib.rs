@@ -6,8 +6,10 @@
 
 #![deny(unsafe_code)]
 
+pub mod discover;
 pub mod elf;
 mod ends;
+mod gres_index;
 mod machine;
 mod neighbours;
 pub mod nvml;
@@ -17,7 +19,8 @@ mod site;
 pub mod slurm;
 pub mod socket;
 
-pub use machine::{Machine, Output, Recorded, ThisMachine};
+pub use gres_index::GresIndex;
+pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 pub use site::{Site, config};

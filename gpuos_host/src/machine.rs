@@ -36,6 +36,14 @@ pub trait Machine {
     fn find(&self, program: &str) -> Option<PathBuf>;
 }
 
+/// The machine's name without its domain; what Slurm calls a node unless slurmd was told otherwise.
+pub fn host_name(machine: &dyn Machine) -> Option<String> {
+    let name = machine.read(Path::new("/proc/sys/kernel/hostname")).ok()?;
+    let name = String::from_utf8(name).ok()?;
+    let short = name.trim().split('.').next()?;
+    (!short.is_empty()).then(|| short.to_owned())
+}
+
 /// The last bytes of a long file are enough for a log.
 const MAX_READ: u64 = 64 << 20;
 

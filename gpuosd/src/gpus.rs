@@ -11,7 +11,6 @@ use gpuos_core::health;
 use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
 
 use crate::owner::Message;
-use crate::sample;
 
 /// How long one wait for events lasts: the library is let go that often.
 const WAIT: Duration = Duration::from_millis(500);
@@ -251,7 +250,7 @@ fn poll(
         let event = match nvml.sample(gpu.nvml) {
             Ok(told) => health::Event::Sample {
                 gpu: gpu.gres,
-                sample: Box::new(sample::sample(&told)),
+                sample: Box::new(told),
             },
             Err(Error::Lost) => health::Event::Lost { gpu: gpu.gres },
             Err(e) => {
@@ -309,10 +308,7 @@ fn wait_once(
             },
             Happening::Lost => health::Event::Lost { gpu },
             Happening::RecoveryAction => match nvml.recovery_action(event.gpu) {
-                Ok(action) => health::Event::RecoveryAction {
-                    gpu,
-                    action: sample::recovery(action),
-                },
+                Ok(action) => health::Event::RecoveryAction { gpu, action },
                 Err(_) => continue,
             },
             // The next poll counts them.

@@ -20,7 +20,6 @@ pub mod options;
 pub mod owner;
 pub mod queue;
 pub mod run;
-pub mod sample;
 pub mod status;
 pub mod store;
 pub mod work;

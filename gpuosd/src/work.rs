@@ -183,7 +183,8 @@ fn look(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
     }
     let sample = library.sample(gpu.nvml).map_err(|e| e.to_string())?;
     if let Some(action) = sample
-        .recovery
+        .recovery_action
+        .map(RecoveryAction::from_nvml)
         .filter(|action| *action != RecoveryAction::None)
     {
         return Err(format!("the driver still wants: {}", action.word()));

@@ -48,6 +48,12 @@ pub fn with_faults() -> &'static Path {
     })
 }
 
+/// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself.
+pub fn programs() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| cargo(&["-p", "gpuos_cli", "-p", "gpuos_nvml"], target()))
+}
+
 /// cargo's target folder: this program lies in `TARGET/PROFILE/deps`.
 fn target() -> PathBuf {
     let own = std::env::current_exe().expect("own path");

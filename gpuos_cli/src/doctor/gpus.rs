@@ -9,12 +9,14 @@ use gpuos_core::model::NO_DOMAIN;
 use gpuos_host::slurm::Running;
 use gpuos_host::{Machine, Site};
 
-use super::Findings;
+use super::{Findings, hardware};
+use crate::cli::HardwareArgs;
 
 pub fn check(
     machine: &dyn Machine,
     config: Option<&Path>,
     running: &Running,
+    args: &HardwareArgs,
     findings: &mut Findings,
 ) {
     let site = match Site::read(machine, config) {
@@ -56,6 +58,7 @@ pub fn check(
     fabric(&site, findings);
     node_types(&site, findings);
     states(&site, findings);
+    hardware::check(machine, &site, args, findings);
 }
 
 fn others(count: usize) -> String {

@@ -1,6 +1,7 @@
 //! `gpuos doctor`: is the installation sound, and if not, what mends it.
 
 mod gpus;
+mod hardware;
 mod plugins;
 mod slurm;
 
@@ -11,6 +12,7 @@ use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 use serde_json::json;
 
+use crate::cli::HardwareArgs;
 use crate::reply::Reply;
 use crate::table::{colour, count, paint};
 
@@ -77,7 +79,7 @@ impl Findings {
     }
 }
 
-pub fn run(machine: &dyn Machine, config: Option<&Path>) -> Result<Reply> {
+pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &HardwareArgs) -> Result<Reply> {
     let mut findings = Findings::default();
     let running = slurm::controller(machine, &mut findings);
     slurm::munge(machine, running.as_ref(), &mut findings);
@@ -87,7 +89,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>) -> Result<Reply> {
         plugins::files(machine, &running, selected, &mut findings);
         plugins::settings(machine, &running, &mut findings);
         slurm::log(machine, &running, selected, &mut findings);
-        gpus::check(machine, config, &running, &mut findings);
+        gpus::check(machine, config, &running, args, &mut findings);
     }
     Ok(reply(&findings.0))
 }

@@ -37,6 +37,7 @@ fn wrong_usage_is_told_and_exits_2() {
         (&["why", "x"], "write a job number"),
         (&["why"], "JOBID"),
         (&["topo", "n1", "--type", "dgx-h100"], "cannot be used with"),
+        (&["topo", "n1", "--live"], "cannot be used with"),
         (&["completion", "tcsh"], "possible values: bash, zsh, fish"),
         (&["frobnicate"], "unrecognized subcommand"),
         (&[], "Usage"),
@@ -83,6 +84,17 @@ fn without_slurm_the_answer_says_what_is_missing() {
     let (code, text) = run(&["topo"]);
     assert_eq!(code, 1);
     assert!(text.contains("scontrol is not on PATH: install"), "{text}");
+    for args in [
+        &["discover", "--nvml=/none/libnvidia-ml.so.1"][..],
+        &["topo", "--live", "--nvml=/none/libnvidia-ml.so.1"],
+    ] {
+        let (code, text) = run(args);
+        assert_eq!(code, 1);
+        assert!(
+            text.contains("/none/libnvidia-ml.so.1 cannot be opened"),
+            "{text}"
+        );
+    }
     let (code, text) = run(&["doctor", "--json"]);
     assert_eq!(code, 1);
     let json: Value = serde_json::from_str(&text).unwrap();
@@ -132,6 +144,7 @@ fn pages_come_from_the_flag_table() {
         "gpuos-plan",
         "gpuos-sim",
         "gpuos-doctor",
+        "gpuos-discover",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

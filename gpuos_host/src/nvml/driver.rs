@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings as nvml;
 
 use super::events::Listener;
 use super::fields::Numbering;
-use super::poll::{Held, poll};
+use super::poll::poll;
 use super::raw::{Device, Raw, text};
 use super::{
     Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Identity, LinkPeer, MigMode, NvLink,
@@ -33,8 +33,6 @@ pub(super) struct Session {
     pub devices: Vec<Answer<Device>>,
     /// The driver's numbers of field values.
     pub numbering: Numbering,
-    /// What polls remember, by index.
-    pub held: Vec<Held>,
 }
 
 /// The driver's library, opened at run time. One for a process is enough; it may be shared by threads.
@@ -61,7 +59,6 @@ impl Session {
         Ok(Session {
             devices: (0..count).map(|index| raw.device(index)).collect(),
             numbering,
-            held: (0..count).map(|_| Held::default()).collect(),
         })
     }
 }
@@ -241,7 +238,7 @@ impl GpuLibrary for Driver {
     }
 
     fn sample(&self, gpu: u8) -> Answer<Sample> {
-        self.with(gpu, |session, device| poll(&self.raw, session, gpu, device))
+        self.with(gpu, |session, device| poll(&self.raw, session, device))
     }
 
     fn recovery_action(&self, gpu: u8) -> Answer<RecoveryAction> {

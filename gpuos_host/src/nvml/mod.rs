@@ -7,16 +7,15 @@ mod events;
 mod fields;
 mod poll;
 mod raw;
-mod sample;
 mod twin;
 
 use std::time::Duration;
 
+pub use gpuos_core::health::{RecoveryAction, Sample};
 use gpuos_core::model::Link;
 
 pub use driver::{Driver, LIBRARY};
 pub use error::{Answer, Error};
-pub use sample::{RecoveryAction, Sample};
 pub use twin::{Twin, TwinGpu};
 
 /// Whether a GPU can be divided into MIG instances, and whether it is.

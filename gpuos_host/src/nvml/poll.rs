@@ -1,23 +1,14 @@
 //! One poll: many small questions, and one for all field values.
 
-use std::sync::{Mutex, PoisonError};
-
 use nvml_wrapper_sys::bindings as nvml;
 use nvml_wrapper_sys::bindings::field_id as id;
 
 use super::driver::{MAX_LINKS, Session, optional};
 use super::raw::{Ask, Device, Raw};
-use super::{Answer, Error, RecoveryAction, Sample};
-
-/// The clock of the multiprocessors slows down for these, by hardware.
-const HOT: u64 = nvml::nvmlClocksThrottleReasonHwThermalSlowdown as u64;
-const BRAKE: u64 = nvml::nvmlClocksThrottleReasonHwPowerBrakeSlowdown as u64;
+use super::{Answer, Error, Sample};
 
 const THERMAL_NS: u32 = id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN;
 const BRAKE_NS: u32 = id::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN;
-
-/// What the poll before found of [`THERMAL_NS`] and [`BRAKE_NS`].
-pub(super) type Held = Mutex<[Option<u64>; 2]>;
 
 /// What is asked of every GPU, in this order.
 const FIELDS: [u32; 20] = [
@@ -53,7 +44,7 @@ const PER_LINK: [u32; 3] = [
 ];
 
 /// One poll of a GPU. Error when the GPU or the driver does not answer at all.
-pub(super) fn poll(raw: &Raw, session: &Session, gpu: u8, device: Device) -> Answer<Sample> {
+pub(super) fn poll(raw: &Raw, session: &Session, device: Device) -> Answer<Sample> {
     let asked = FIELDS.map(|field| (session.numbering.number(field), 0));
     // A library without field values still tells the rest.
     let fields = optional(raw.fields(device, &asked))?.unwrap_or_default();
@@ -66,52 +57,47 @@ pub(super) fn poll(raw: &Raw, session: &Session, gpu: u8, device: Device) -> Ans
     }
     let small = |wanted: u32| field(wanted).map(|value| value as u32);
     let flag = |wanted: u32| field(wanted).map(|value| value != 0);
+    let reasons = match raw.reasons(device) {
+        Err(Error::Symbol(_)) => raw.reasons_v1(device),
+        other => other,
+    };
     let mut sample = Sample {
+        celsius: optional(raw.temperature(device))?.map(|celsius| celsius.max(0).cast_unsigned()),
+        memory_celsius: small(id::NVML_FI_DEV_MEMORY_TEMP),
+        slowdown_celsius: optional(raw.threshold(device, SLOWDOWN))?,
+        shutdown_celsius: optional(raw.threshold(device, SHUTDOWN))?,
+        power_mw: optional(raw.power(device))?,
+        power_limit_mw: optional(raw.enforced_limit(device))?,
+        sm_mhz: optional(raw.clock(device, nvml::nvmlClockType_enum_NVML_CLOCK_SM))?,
+        clock_reasons: optional(reasons)?,
+        thermal_ns: field(THERMAL_NS),
+        power_brake_ns: field(BRAKE_NS),
+        busy_percent: optional(raw.utilization(device))?.map(|busy| busy.gpu),
+        memory_used_mib: optional(raw.memory(device))?.map(|[_, used]| used >> 20),
         ecc_corrected: field(id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL),
         ecc_uncorrected: field(id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL),
-        ecc_corrected_aggregate: field(id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL),
-        ecc_uncorrected_aggregate: field(id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL),
+        ecc_corrected_ever: field(id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL),
+        ecc_uncorrected_ever: field(id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL),
         sram_threshold: optional(raw.sram_threshold(device))?,
         rows_corrected: small(id::NVML_FI_DEV_REMAPPED_COR),
         rows_uncorrected: small(id::NVML_FI_DEV_REMAPPED_UNC),
         rows_pending: flag(id::NVML_FI_DEV_REMAPPED_PENDING),
         rows_failed: flag(id::NVML_FI_DEV_REMAPPED_FAILURE),
         banks: optional(raw.banks(device))?,
-        pages: small(id::NVML_FI_DEV_RETIRED_SBE)
-            .zip(small(id::NVML_FI_DEV_RETIRED_DBE))
-            .map(|(single, double)| single.saturating_add(double)),
+        pages_single_bit: small(id::NVML_FI_DEV_RETIRED_SBE),
+        pages_double_bit: small(id::NVML_FI_DEV_RETIRED_DBE),
         pages_pending: flag(id::NVML_FI_DEV_RETIRED_PENDING),
         pcie_replays: field(id::NVML_FI_DEV_PCIE_REPLAY_COUNTER),
-        pcie_gen: optional(raw.pcie_generation(device))?,
-        pcie_gen_max: optional(raw.pcie_generation_most(device))?,
+        pcie_generation: optional(raw.pcie_generation(device))?,
+        pcie_generation_most: optional(raw.pcie_generation_most(device))?,
         pcie_width: optional(raw.pcie_width(device))?,
-        pcie_width_max: optional(raw.pcie_width_most(device))?,
-        celsius: optional(raw.temperature(device))?.map(|celsius| celsius.max(0).cast_unsigned()),
-        memory_celsius: small(id::NVML_FI_DEV_MEMORY_TEMP),
-        slowdown_celsius: optional(raw.threshold(device, SLOWDOWN))?,
-        power_mw: optional(raw.power(device))?,
-        power_limit_mw: optional(raw.enforced_limit(device))?,
-        utilisation: optional(raw.utilization(device))?.map(|busy| busy.gpu),
-        memory_used_mib: optional(raw.memory(device))?.map(|[_, used]| used >> 20),
+        pcie_width_most: optional(raw.pcie_width_most(device))?,
+        recovery_action: small(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
         processes: optional(raw.processes(device, false))?.map(|list| list.len() as u32),
-        recovery: small(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).map(RecoveryAction::from_nvml),
         ..Sample::default()
     };
-    let reasons = match raw.reasons(device) {
-        Err(Error::Symbol(_)) => raw.reasons_v1(device),
-        other => other,
-    };
-    let times = [field(THERMAL_NS), field(BRAKE_NS)];
-    let grown = match session.held.get(usize::from(gpu)) {
-        Some(held) => grown(held, times),
-        None => [false; 2],
-    };
-    if let Some(reasons) = optional(reasons)? {
-        sample.thermal = Some(reasons & HOT != 0 || grown[0]);
-        sample.power_brake = Some(reasons & BRAKE != 0 || grown[1]);
-    }
     nvlinks(raw, device, &mut sample)?;
-    if sample.nvlinks.is_some_and(|count| count > 0) {
+    if sample.nvlinks != 0 {
         let flits = field(id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL);
         let data = field(id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL);
         sample.nvlink_crc = match (flits, data) {
@@ -130,36 +116,26 @@ pub(super) fn poll(raw: &Raw, session: &Session, gpu: u8, device: Device) -> Ans
     Ok(sample)
 }
 
-/// Which of the times are longer than in the poll before.
-fn grown(held: &Held, times: [Option<u64>; 2]) -> [bool; 2] {
-    let mut before = held.lock().unwrap_or_else(PoisonError::into_inner);
-    let longer = [0, 1].map(|nth| before[nth].is_some() && times[nth] > before[nth]);
-    *before = times;
-    longer
-}
-
+const SHUTDOWN: u32 = nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN;
 const SLOWDOWN: u32 = nvml::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN;
 
 fn is_silent<T>(found: &Answer<T>) -> bool {
     found.as_ref().is_err_and(Error::is_silence)
 }
 
-/// Counts the links, and those that are up. A link that was configured off has no state.
+/// The links, and those that are down. A link that was configured off has no state.
 fn nvlinks(raw: &Raw, device: Device, sample: &mut Sample) -> Answer<()> {
-    let (mut all, mut up) = (0, 0);
     for link in 0..MAX_LINKS {
         match optional(raw.link_state(device, link))? {
             Some(state) => {
-                all += 1;
-                up += u32::from(state == 1);
+                sample.nvlinks |= 1 << link;
+                sample.nvlinks_down |= u64::from(state != 1) << link;
             }
             // Without a first link there are none.
             None if link == 0 => return Ok(()),
             None => {}
         }
     }
-    sample.nvlinks = Some(all);
-    sample.nvlinks_up = Some(up);
     Ok(())
 }
 

@@ -215,6 +215,8 @@ impl Raw {
         power_limit = nvmlDeviceGetPowerManagementLimit() -> u32;
         /// The board's default limit, in milliwatts.
         default_limit = nvmlDeviceGetPowerManagementDefaultLimit() -> u32;
+        /// A clock in MHz, by domain.
+        clock = nvmlDeviceGetClockInfo(domain) -> u32;
         /// Why clocks are lower than they could be.
         reasons = nvmlDeviceGetCurrentClocksEventReasons() -> u64;
         /// The same under the name of drivers before 535.

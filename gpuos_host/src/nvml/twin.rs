@@ -190,15 +190,15 @@ fn gpu_of(node_type: &NodeType, index: usize) -> TwinGpu {
         celsius: Some(35),
         power_mw: Some(watts / 8),
         power_limit_mw: Some(watts),
-        thermal: Some(false),
-        power_brake: Some(false),
-        utilisation: Some(0),
+        clock_reasons: Some(1),
+        thermal_ns: Some(0),
+        power_brake_ns: Some(0),
+        busy_percent: Some(0),
         memory_used_mib: Some(0),
         ecc_corrected: Some(0),
         ecc_uncorrected: Some(0),
-        nvlinks: Some(nvlinks.len() as u32),
-        nvlinks_up: Some(nvlinks.len() as u32),
-        recovery: Some(RecoveryAction::None),
+        nvlinks: nvlinks.iter().fold(0, |set, link| set | 1 << link.number),
+        recovery_action: Some(0),
         processes: Some(0),
         ..Sample::default()
     };
@@ -256,7 +256,10 @@ impl GpuLibrary for Twin {
     }
 
     fn recovery_action(&self, gpu: u8) -> Answer<RecoveryAction> {
-        self.with(gpu, |gpu| gpu.sample.recovery.ok_or(Error::NotSupported))
+        self.with(gpu, |gpu| {
+            let action = gpu.sample.recovery_action.ok_or(Error::NotSupported)?;
+            Ok(RecoveryAction::from_nvml(action))
+        })
     }
 
     fn processes(&self, gpu: u8) -> Answer<Vec<Process>> {

@@ -1,0 +1,131 @@
+//! Whether this machine is what Slurm and gpuos.toml say of it.
+
+use gpuos_core::model::NodeType;
+use gpuos_core::slurm_conf::{GpuDevice, gpu_devices};
+use gpuos_host::discover::{Found, cores, described, differences};
+use gpuos_host::{GresIndex, Machine, Site};
+
+use super::Findings;
+use crate::cli::HardwareArgs;
+use crate::discover;
+
+const NAME: &str = "hardware";
+
+/// Looks only where the machine is a node of the cluster.
+pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: &mut Findings) {
+    let Some(name) = discover::node_name(machine, args) else {
+        return;
+    };
+    let Some(at) = site.nodes.iter().position(|node| node.name == name) else {
+        return;
+    };
+    let configured = site.nodes[at].gpu_count();
+    let folder = site.running.directory();
+    let order = GresIndex::read(machine, &folder, &name).unwrap_or_default();
+    let found = match discover::look(machine, args, &order) {
+        Ok((_, found)) => found,
+        // A node without GPUs has no driver.
+        Err(_) if configured == 0 => return,
+        Err(error) => {
+            findings.warn(
+                NAME,
+                format!("{name} cannot be compared with its hardware: {error:#}"),
+                "run `gpuos doctor` again once the driver answers",
+            );
+            return;
+        }
+    };
+    let before = findings.0.len();
+    if found.gpus.len() != configured {
+        findings.fail(
+            NAME,
+            format!("slurm.conf gives {name} {configured} GPUs, the driver shows {}", found.gpus.len()),
+            format!("bring the missing ones back (`nvidia-smi`, dmesg), or write the lines that `gpuos discover --node-name {name}` prints"),
+        );
+    }
+    for note in &found.notes {
+        findings.warn(
+            NAME,
+            note.clone(),
+            "see to the GPU, or take it out: `gpuos drain`",
+        );
+    }
+    let node_type = site.cluster.nodes[at].node_type.as_deref();
+    if let (Some(configured), Some(mine)) = (node_type, described(&found)) {
+        types(site, configured, &mine, findings);
+    }
+    let read = |file: &str| match machine.read(&folder.join(file)) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) => Err(format!("{file}: {error}")),
+    };
+    if let Ok(devices) = gpu_devices(&name, &read) {
+        gres_conf(&name, &devices, &found, findings);
+    }
+    if findings.0.len() == before {
+        let kind = node_type.map_or("no type", |kind| kind.name.as_str());
+        findings.ok(
+            NAME,
+            format!("{name} is what {kind} says: {configured} GPUs, links, NUMA nodes, adapters"),
+        );
+    }
+}
+
+/// The node type, key by key.
+fn types(site: &Site, configured: &NodeType, found: &NodeType, findings: &mut Findings) {
+    let own = site
+        .config
+        .node_types
+        .iter()
+        .any(|own| own.name == configured.name);
+    let place = match own {
+        true => format!("[[node-type]] name = \"{}\"", configured.name),
+        false => format!(
+            "a [[node-type]] with base = \"{}\", which [[nodes]] names for this node",
+            configured.name
+        ),
+    };
+    for difference in differences(configured, found) {
+        findings.warn(
+            NAME,
+            format!(
+                "{}: {} says {}, the hardware has {}",
+                difference.key, configured.name, difference.configured, difference.found
+            ),
+            format!("in gpuos.toml, in {place}, write {}", difference.line),
+        );
+    }
+}
+
+/// gres.conf: the order of the files, and the cores beside each GPU.
+fn gres_conf(node: &str, devices: &[GpuDevice], found: &Found, findings: &mut Findings) {
+    let minors: Vec<Option<u32>> = devices.iter().map(GpuDevice::minor).collect();
+    if !minors.is_sorted() {
+        let names: Vec<&str> = devices.iter().map(|device| device.file.as_str()).collect();
+        findings.warn(
+            NAME,
+            format!(
+                "gres.conf names the GPUs of {node} in the order {}: Slurm's and nvidia-smi's numbers differ",
+                names.join(", ")
+            ),
+            format!("write them in order: File=/dev/nvidia[0-{}]", devices.len().max(1) - 1),
+        );
+    }
+    for (gpu, device) in devices.iter().enumerate().take(found.gpus.len()) {
+        let Some(near) = cores(found, gpu) else {
+            continue;
+        };
+        if !device.cores.is_empty() && device.cores != near {
+            findings.warn(
+                NAME,
+                format!(
+                    "gres.conf says Cores={} for {}, beside it are {near}",
+                    device.cores, device.file
+                ),
+                format!(
+                    "write NodeName={node} Name=gpu Type={} File={} Cores={near}",
+                    device.gres_type, device.file
+                ),
+            );
+        }
+    }
+}
