@@ -409,6 +409,44 @@ fn writing_allocates_nothing() {
 }
 
 #[test]
+fn eight_gangs_on_each_node_fit_a_segment() {
+    const NODES: u32 = 1000;
+    let cluster = tree(pairs(), NODES, 32, 8);
+    let net = Recipe::Levels {
+        uplinks: Vec::new(),
+        rails: false,
+    };
+    let sizes = Sizes::new(64, NODES as usize);
+    let mut memory = vec![0; sizes.total()];
+    let mut writer = Writer::open(&mut memory, sizes, NODES as usize);
+    writer.model(&mut memory, &cluster, Some(&net));
+    let job = |nth: u32| 60_000_000 + nth;
+    for nth in 0..4 * NODES {
+        let (pair, gpu) = (nth / 8, GpuSet(1 << (nth % 8)));
+        let nodes = [(2 * pair, gpu), (2 * pair + 1, gpu)];
+        writer.gang(&mut memory, job(nth), &nodes, Promise { ring: 90_000 });
+    }
+    let mut states = idle(&cluster);
+    // All that happens from now on fills several laps.
+    for round in 0..60_000u32 {
+        states[(round % NODES) as usize].free = GpuSet(u64::from(round % 255));
+        writer.states(&mut memory, &states);
+    }
+    let recording = read(&memory).expect("a ring");
+    assert_eq!(recording.segments.len(), 8);
+    for segment in &recording.segments {
+        assert_eq!(segment.events[0], Event::Network { whole: true });
+        let Event::Gangs(gangs) = &segment.events[1] else {
+            panic!("{:?}", segment.events[1]);
+        };
+        assert_eq!(gangs.len() as u32, 4 * NODES);
+        let (last, gpu) = (gangs.last().expect("many"), GpuSet(0x80));
+        assert_eq!((last.job, last.ring), (job(4 * NODES - 1), 90_000));
+        assert_eq!(*last.nodes, [(NODES - 2, gpu), (NODES - 1, gpu)]);
+    }
+}
+
+#[test]
 fn other_bytes_are_refused_with_a_sentence() {
     let mut scheduler = Scheduler::new(&small(), 64, 6);
     scheduler.decide();

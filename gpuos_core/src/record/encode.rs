@@ -6,7 +6,11 @@
 use serde::Serialize;
 
 use super::event::{Asked, By, Event, Purpose};
+use crate::gpuset::GpuSet;
 use crate::plan::{GpuShape, NodeState, Placement, Request};
+
+/// The number of [`Event::Gangs`] among the events.
+const GANGS: u64 = 9;
 
 /// Writes an event; how many bytes it takes, or `None` where they do not fit.
 pub fn encode(event: &Event<'_>, bytes: &mut [u8]) -> Option<usize> {
@@ -29,6 +33,28 @@ pub fn encode(event: &Event<'_>, bytes: &mut [u8]) -> Option<usize> {
         }
         Event::Ended { job, outcome } => out.numbers(&[3, (*job).into(), *outcome as u64]),
         _ => out.by_serde(event),
+    }
+    out.fits.then_some(out.at)
+}
+
+/// Writes [`Event::Gangs`], of gangs that lie elsewhere; how many bytes it takes, or `None` where they do
+/// not fit.
+pub fn encode_gangs<'a>(
+    gangs: impl ExactSizeIterator<Item = (u32, &'a [(u32, GpuSet)], u32)>,
+    bytes: &mut [u8],
+) -> Option<usize> {
+    let mut out = Out {
+        bytes,
+        at: 0,
+        fits: true,
+    };
+    out.numbers(&[GANGS, gangs.len() as u64]);
+    for (job, nodes, ring) in gangs {
+        out.numbers(&[job.into(), nodes.len() as u64]);
+        for &(node, gpus) in nodes {
+            out.numbers(&[node.into(), gpus.0]);
+        }
+        out.number(ring.into());
     }
     out.fits.then_some(out.at)
 }
@@ -213,9 +239,8 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::gpuset::GpuSet;
     use crate::plan::{Choice, Criterion, Never, NodeChoice, TopologyWish, Wait};
-    use crate::record::Outcome;
+    use crate::record::{Gang, Outcome};
 
     /// The same bytes as serde makes, and none where there is too little room.
     fn same(event: &Event<'_>) {
@@ -253,6 +278,30 @@ mod tests {
         }
         same(&Event::Network { whole: true });
         same(&Event::GangEnded { job: 7 });
+    }
+
+    #[test]
+    fn gangs_are_those_of_serde() {
+        let members = [
+            (0, GpuSet(1)),
+            (200, GpuSet(0xff)),
+            (40_000, GpuSet(u64::MAX)),
+        ];
+        let all = [(7, &members[..1], 2500), (u32::MAX, &members[..], 0)];
+        for count in 0..=all.len() {
+            let gangs = all[..count].iter().map(|&(job, nodes, ring)| Gang {
+                job,
+                nodes: Cow::Borrowed(nodes),
+                ring,
+            });
+            let event = Event::Gangs(gangs.collect());
+            let expected = postcard::to_allocvec(&event).expect("an event in postcard's form");
+            let mut bytes = vec![0; expected.len()];
+            let gangs = || all[..count].iter().copied();
+            assert_eq!(encode_gangs(gangs(), &mut bytes), Some(expected.len()));
+            assert_eq!(bytes, expected);
+            assert_eq!(encode_gangs(gangs(), &mut bytes[1..]), None);
+        }
     }
 
     #[test]

@@ -76,6 +76,17 @@ pub struct Run<'a> {
     pub bus: u32,
 }
 
+/// A gang on the network ([`crate::fabric::Traffic::resume`]).
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Gang<'a> {
+    /// Job id; what was known of it is replaced.
+    pub job: u32,
+    /// Its nodes, and its GPUs on each.
+    pub nodes: Cow<'a, [(u32, GpuSet)]>,
+    /// What one of its rings was promised, in hundredths of GB/s.
+    pub ring: u32,
+}
+
 /// One entry of the ring.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event<'a> {
@@ -114,15 +125,8 @@ pub enum Event<'a> {
         /// Whether all gangs that run follow; they may be too many for a segment.
         whole: bool,
     },
-    /// A gang uses the network from now on ([`crate::fabric::Traffic::resume`]).
-    Gang {
-        /// Job id; what was known of it is replaced.
-        job: u32,
-        /// Its nodes, and its GPUs on each.
-        nodes: Cow<'a, [(u32, GpuSet)]>,
-        /// What one of its rings was promised, in hundredths of GB/s.
-        ring: u32,
-    },
+    /// A gang uses the network from now on.
+    Gang(Gang<'a>),
     /// It does no longer.
     GangEnded {
         /// Job id.
@@ -131,4 +135,6 @@ pub enum Event<'a> {
     /// A job has run to its end. No decision that is replayed depends on it: what it taught stands in
     /// the states.
     Ran(Run<'a>),
+    /// All gangs that use the network, at the head of a segment.
+    Gangs(Vec<Gang<'a>>),
 }

@@ -22,7 +22,7 @@ mod read;
 mod replay;
 mod ring;
 
-pub use event::{Asked, By, Event, Outcome, Purpose, Run};
+pub use event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
 pub use read::{ReadError, Recording, Segment, read};
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};

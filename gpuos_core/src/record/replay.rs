@@ -1,6 +1,6 @@
 //! Asking again.
 
-use super::event::{Asked, By, Event, Outcome};
+use super::event::{Asked, By, Event, Gang, Outcome};
 use super::read::Recording;
 use crate::fabric::{Pick, Promise, Traffic};
 use crate::plan::{Choice, Never, NodeState, Planner, Request, Wait};
@@ -135,12 +135,18 @@ impl Recording {
 fn follow(traffic: &mut Option<Traffic>, quiet: Option<&Traffic>, event: &Event<'_>) {
     match (event, traffic.as_mut()) {
         (Event::Network { whole }, _) => *traffic = quiet.filter(|_| *whole).cloned(),
-        (Event::Gang { job, nodes, ring }, Some(traffic)) => {
-            traffic.resume(*job, nodes.to_vec(), Promise { ring: *ring });
+        (Event::Gang(gang), Some(traffic)) => resume(traffic, gang),
+        (Event::Gangs(gangs), Some(traffic)) => {
+            gangs.iter().for_each(|gang| resume(traffic, gang));
         }
         (Event::GangEnded { job }, Some(traffic)) => traffic.end(*job),
         _ => {}
     }
+}
+
+fn resume(traffic: &mut Traffic, gang: &Gang<'_>) {
+    let ring = gang.ring;
+    traffic.resume(gang.job, gang.nodes.to_vec(), Promise { ring });
 }
 
 /// The place for when running jobs are gone, or why there is no room now where there is no such place.

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 
 use super::bytes::{check, put, u32_at, u64_at};
-use super::event::{Asked, By, Event, Outcome, Purpose, Run};
+use super::encode::{encode, encode_gangs};
+use super::event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
 use super::model::Model;
 use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
 use crate::fabric::{Promise, Recipe};
@@ -42,8 +43,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DECISION: usize = 256;
 /// Room for the state of a node with all figures at their longest.
 const NODE_STATE: usize = 48;
-/// Room for the gangs at the head of a segment: three of usual length on each node, and some more.
-const NODE_GANGS: usize = 16;
+/// Room for the gangs at the head of a segment: of eight on each node, with two nodes and a GPU on each, one
+/// takes 16 bytes at most on up to 16,384 nodes. Larger gangs take fewer bytes for each node.
+const NODE_GANGS: usize = 64;
 const MORE_GANGS: usize = 2048;
 /// Room for the mix of jobs that the planner goes by, at its longest.
 const LEARNED: usize = 4096;
@@ -75,6 +77,13 @@ impl Sizes {
                     + LEARNED,
             ),
         }
+    }
+
+    /// Bytes of a segment that the gangs at its head may take: their own room, and half of that for decisions.
+    fn for_gangs(self, nodes: usize) -> usize {
+        let own = nodes * NODE_GANGS + MORE_GANGS;
+        let others = nodes * 2 * NODE_STATE + LEARNED + SEGMENT_HEAD;
+        own + self.segment.saturating_sub(own + others) / 2
     }
 
     /// Bytes of the whole ring.
@@ -112,7 +121,7 @@ impl Sizes {
 
 /// A gang that runs.
 #[derive(Debug)]
-struct Gang {
+struct Running {
     nodes: Vec<(u32, GpuSet)>,
     ring: u32,
     bytes: usize,
@@ -134,7 +143,7 @@ pub struct Writer {
     learned: Option<Expected>,
     /// Whether there is a network, the gangs on it by job, and the bytes that they take.
     network: bool,
-    gangs: BTreeMap<u32, Gang>,
+    gangs: BTreeMap<u32, Running>,
     gang_bytes: usize,
     /// Jobs whose last answer is known, with a check of it, by job id.
     known: Vec<(u32, u32)>,
@@ -275,15 +284,15 @@ impl Writer {
             return;
         }
         self.forget(job);
-        let event = Event::Gang {
+        let event = Event::Gang(Gang {
             job,
             nodes: Cow::Borrowed(nodes),
             ring: promise.ring,
-        };
+        });
         let bytes = match self.place(memory, &event) {
             Some((place, length)) => {
                 self.commit(memory, place, length);
-                FRAME + length
+                length
             }
             // Too long for a segment: as long as it runs, none are told of.
             None => {
@@ -293,7 +302,7 @@ impl Writer {
         };
         let nodes = nodes.to_vec();
         let ring = promise.ring;
-        self.gangs.insert(job, Gang { nodes, ring, bytes });
+        self.gangs.insert(job, Running { nodes, ring, bytes });
         self.gang_bytes += bytes;
     }
 
@@ -384,7 +393,7 @@ impl Writer {
     fn encode(&self, memory: &mut [u8], event: &Event<'_>) -> Option<(usize, usize)> {
         let place = self.at + FRAME;
         let room = memory.get_mut(place..self.end())?;
-        Some((place, super::encode::encode(event, room)?))
+        Some((place, encode(event, room)?))
     }
 
     fn commit(&mut self, memory: &mut [u8], place: usize, length: usize) {
@@ -441,18 +450,19 @@ impl Writer {
 
     /// The gangs that run at the head of a segment, or a word that they are too many for it.
     fn first_gangs(&mut self, memory: &mut [u8]) {
-        let whole = self.gang_bytes <= self.state.len() * NODE_GANGS + MORE_GANGS;
+        let whole = self.gang_bytes <= self.sizes.for_gangs(self.state.len());
         self.first(memory, &Event::Network { whole });
-        if !whole {
+        let place = self.at + FRAME;
+        if !whole || self.gangs.is_empty() {
             return;
         }
-        let gangs = std::mem::take(&mut self.gangs);
-        for (&job, gang) in &gangs {
-            let nodes = Cow::Borrowed(gang.nodes.as_slice());
-            let ring = gang.ring;
-            self.first(memory, &Event::Gang { job, nodes, ring });
+        let end = self.end();
+        let gangs = self.gangs.iter();
+        let gangs = gangs.map(|(&job, gang)| (job, gang.nodes.as_slice(), gang.ring));
+        let room = memory.get_mut(place..end);
+        if let Some(length) = room.and_then(|room| encode_gangs(gangs, room)) {
+            self.commit(memory, place, length);
         }
-        self.gangs = gangs;
     }
 
     /// An event of the state that a segment begins with: there is room for it.
