@@ -498,3 +498,52 @@ fn a_power_domain_at_its_limit_is_avoided_where_more_nodes_would_draw() {
     book.end(2);
     assert_eq!(verdicts(&mut book), [Allowed; 4]);
 }
+
+/// Jobs may bring any class: what is remembered of them does not grow with the jobs that have ended.
+#[test]
+fn names_go_with_the_last_job_that_has_them() {
+    let mut random = Random(5);
+    let rules = Rules {
+        rules: vec![Rule {
+            bond: Bond::Classes("train".into(), "serve".into()),
+            level: "node".into(),
+            prefer: false,
+            partition: None,
+        }],
+        ..Rules::default()
+    };
+    let mut book = Book::new(&rules, &site());
+    let empty = book.names_known();
+    for id in 0..5000u32 {
+        let class = format!("class-{id}");
+        let mine = Facts {
+            class: Some(&class),
+            ..facts(&mut random)
+        };
+        book.start(id % 40, &mine, &[id % NODES as u32]);
+        // Of each of forty jobs a class; and three users or accounts, two partitions.
+        assert!(book.names_known() <= empty + 40 + 3 + 2);
+    }
+    let train = Facts {
+        class: Some("train"),
+        exclusive: None,
+        ..facts(&mut random)
+    };
+    let serve = Facts {
+        class: Some("serve"),
+        ..train
+    };
+    // The same job again, and what rules name, are not forgotten.
+    for _ in 0..3 {
+        book.start(7, &train, &[1]);
+    }
+    for id in (0..40).filter(|id| *id != 7) {
+        book.end(id);
+    }
+    let new = book.newcomer(&serve);
+    let verdicts = book.judge(&new, &|_| true);
+    assert_eq!(verdicts[1], Verdict::Forbidden);
+    assert!((0..NODES).all(|node| node == 1 || verdicts[node] == Verdict::Allowed));
+    book.end(7);
+    assert_eq!(book.names_known(), empty);
+}

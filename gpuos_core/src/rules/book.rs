@@ -4,14 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::cause::Blame;
 use super::kept::Reserved;
+use super::names::{NONE, Names};
 use super::{Bond, Facts, Rules, Tenant, Verdict};
 use crate::model::{Cluster, NO_DOMAIN};
 use crate::options::Target;
-
-/// The number of a name that no running job has.
-const UNKNOWN: u32 = u32::MAX;
-/// The number of a class that a job does not have.
-const NONE: u32 = u32::MAX - 1;
 
 /// Rules, bound to a cluster, and the jobs that run on it.
 #[derive(Debug)]
@@ -98,33 +94,6 @@ pub struct Newcomer {
     pub(super) minutes: Option<u32>,
 }
 
-/// Names as numbers.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    of: HashMap<String, u32>,
-    all: Vec<String>,
-}
-
-impl Names {
-    fn number(&mut self, name: &str) -> u32 {
-        if let Some(&number) = self.of.get(name) {
-            return number;
-        }
-        let number = self.all.len() as u32;
-        self.all.push(name.into());
-        self.of.insert(name.into(), number);
-        number
-    }
-
-    fn known(&self, name: &str) -> u32 {
-        self.of.get(name).copied().unwrap_or(UNKNOWN)
-    }
-
-    pub fn text(&self, number: u32) -> &str {
-        self.all.get(number as usize).map_or("", String::as_str)
-    }
-}
-
 impl Scope {
     /// All levels of a cluster.
     fn all(cluster: &Cluster) -> Vec<Scope> {
@@ -193,12 +162,12 @@ impl Book {
             let domains = book.scopes[scope].names.len();
             let tally = match &rule.bond {
                 Bond::Classes(a, b) => Tally::Classes(
-                    [a, b].map(|name| book.names.number(name)),
+                    [a, b].map(|name| book.names.hold(name)),
                     [vec![0; domains], vec![0; domains]],
                 ),
                 Bond::Tenants(tenant) => Tally::Tenants(*tenant, vec![Vec::new(); domains]),
             };
-            let partition = rule.partition.as_ref().map(|name| book.names.number(name));
+            let partition = rule.partition.as_ref().map(|name| book.names.hold(name));
             book.bound.push(Bound {
                 rule: at,
                 scope,
@@ -276,13 +245,14 @@ impl Book {
 
     /// A job has these nodes now, whatever was known of it before.
     pub fn start(&mut self, id: u32, job: &Facts<'_>, nodes: &[u32]) {
-        self.end(id);
+        // Held before those of its earlier nodes are given back, so that their numbers stay.
         for name in [job.user, job.account, job.partition] {
-            self.names.number(name);
+            self.names.hold(name);
         }
-        if let Some(class) = self.rules.class_of(job).map(String::from) {
-            self.names.number(&class);
+        if let Some(class) = self.rules.class_of(job) {
+            self.names.hold(class);
         }
+        self.end(id);
         let entry = Entry {
             key: self.key(job, |name| self.names.known(name)),
             user: self.names.known(job.user),
@@ -302,7 +272,21 @@ impl Book {
         if let Some(entry) = self.jobs.remove(&id) {
             self.soles -= u32::from(entry.key.sole.is_some());
             self.count(&entry, false);
+            let Key {
+                account,
+                partition,
+                class,
+                ..
+            } = entry.key;
+            for number in [entry.user, account, partition, class] {
+                self.names.release(number);
+            }
         }
+    }
+
+    /// Names that it knows: those of the rules and of jobs that run.
+    pub fn names_known(&self) -> usize {
+        self.names.len()
     }
 
     /// Calls `each` with the nodes that the target of an affinity rule means, once for each job

@@ -11,6 +11,7 @@
 mod book;
 mod cause;
 mod kept;
+mod names;
 
 pub use book::{Book, Newcomer};
 pub use cause::{Cause, Kept};
