@@ -23,7 +23,7 @@ const WAIT_PRIORITY: u32 = 1;
 /// Sentences that are remembered at most; of more waiting jobs, each has its own until it is refused again.
 const MOST: usize = 1024;
 
-/// Jobs that wait, with the sentence of each. Decisions and the thread use it under slurmctld's job write lock,
+/// Jobs that wait, by id, with the sentence of each. Decisions and the thread use it under slurmctld's job write lock,
 /// so neither finds it locked by the other; a reload may be at it, and then a sentence comes a round later.
 static WAITING: Mutex<Vec<(u32, String)>> = Mutex::new(Vec::new());
 /// How many there are.
@@ -67,12 +67,23 @@ pub fn lost() -> bool {
     LOST.swap(false, Ordering::AcqRel)
 }
 
+/// Where a job is among those that wait, or would be: every decision asks, so it looks at a few only.
+fn place(waiting: &[(u32, String)], job: u32) -> Result<usize, usize> {
+    waiting.binary_search_by_key(&job, |(id, _)| *id)
+}
+
 fn remember(job: u32, sentence: String) {
+    with(|waiting| match place(waiting, job) {
+        Ok(at) => waiting[at].1 = sentence,
+        Err(at) if waiting.len() < MOST => waiting.insert(at, (job, sentence)),
+        Err(_) => {}
+    });
+}
+
+fn forget(job: u32) {
     with(|waiting| {
-        if let Some((_, old)) = waiting.iter_mut().find(|(id, _)| *id == job) {
-            *old = sentence;
-        } else if waiting.len() < MOST {
-            waiting.push((job, sentence));
+        if let Ok(at) = place(waiting, job) {
+            waiting.remove(at);
         }
     });
 }
@@ -91,7 +102,7 @@ pub fn of(job: u32) -> Option<String> {
 /// The caller holds slurmctld's job write lock, and `layout` describes this release.
 pub unsafe fn begin(api: &Api, layout: &Layout, job: u32) {
     if any() {
-        with(|waiting| waiting.retain(|(id, _)| *id != job));
+        forget(job);
         if !keeper::runs() && lost() {
             // SAFETY: by the caller.
             unsafe { restore(api, layout) };
@@ -162,14 +173,28 @@ mod tests {
     fn what_is_remembered_is_bounded_and_replaced() {
         reserve();
         let room = waiting().expect("free").capacity();
-        for job in 0..MOST as u32 + 10 {
+        // In no order: a multiplier that has no divisor in common with the number of jobs.
+        let most = MOST as u32;
+        for job in (0..most).map(|n| n * 389 % most) {
+            remember(job, format!("job {job}"));
+        }
+        for job in most..most + 10 {
             remember(job, format!("job {job}"));
         }
         remember(3, "again".into());
+        forget(5);
+        forget(most + 5);
+        remember(5, "job 5".into());
         let all = waiting().expect("free");
         assert_eq!((all.len(), all.capacity()), (MOST, room));
         assert_eq!(all.iter().filter(|(id, _)| *id == 3).count(), 1);
-        assert!(all.contains(&(3, "again".into())));
+        for (n, (job, sentence)) in (0..).zip(all.iter()) {
+            let expected = match n {
+                3 => "again".into(),
+                _ => format!("job {n}"),
+            };
+            assert_eq!((*job, sentence), (n, &expected));
+        }
         drop(all);
         assert!(any());
         clear();
