@@ -28,8 +28,10 @@ pub fn place(
     (problem, running): (&Problem<'_>, &[&Job]),
     plan: &Plan,
 ) -> Option<Place> {
-    let jobs = jobs(case, running, plan);
-    let states = states(case, (problem, running), plan);
+    let done = plan.actions.iter();
+    let done: Done = done.map(|(at, one)| (running[*at].id, one)).collect();
+    let jobs = jobs(case, &done);
+    let states = states(case, (problem, running), (plan, &done));
     let mut judge = Judge::new(case.site, &jobs);
     // What is left of CPUs and memory is Slurm's to say: asked for where it is there.
     let asked = Request {
@@ -57,13 +59,11 @@ pub fn place(
     Some(Place { choice, network })
 }
 
+/// What a plan does, by job.
+type Done<'a> = HashMap<u32, &'a Action>;
+
 /// The jobs that run then: without those that are preempted, and with the moved ones on their new nodes.
-fn jobs(case: Case<'_>, running: &[&Job], plan: &Plan) -> Vec<Job> {
-    let done: HashMap<u32, &Action> = plan
-        .actions
-        .iter()
-        .map(|(at, action)| (running[*at].id, action))
-        .collect();
+fn jobs(case: Case<'_>, done: &Done<'_>) -> Vec<Job> {
     let job = |job: &Job| match done.get(&job.id) {
         None => Some(job.clone()),
         Some(Action::Preempt) => None,
@@ -107,7 +107,7 @@ fn share(job: &Job, gpus: u32) -> (u32, u64) {
 fn states(
     case: Case<'_>,
     (problem, running): (&Problem<'_>, &[&Job]),
-    plan: &Plan,
+    (plan, done): (&Plan, &Done<'_>),
 ) -> Vec<NodeState> {
     let site = case.site;
     let kind = case.wanted.gres_type.as_deref();
@@ -121,11 +121,8 @@ fn states(
         let free = node.memory_mib.saturating_sub(node.memory_allocated_mib);
         memory.push(free.min(1 << 60) as i64);
     }
-    let mut acted = vec![None; running.len()];
-    for (at, action) in &plan.actions {
-        acted[*at] = Some(action);
-    }
-    for (job, action) in running.iter().zip(acted) {
+    for job in running {
+        let action = done.get(&job.id);
         for on in &job.allocations {
             for node in site.indices(&on.nodes).0 {
                 let node = node as usize;

@@ -9,9 +9,10 @@ use gpuos_core::defrag::{
     Action, Cost, Gang, Impossible, Job as Held, Limits, Method, Plan, Prices, Problem, solve,
 };
 use gpuos_core::explain::sentence;
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
-use gpuos_core::plan::{Choice, GpuShape, NodeState, Planner};
+use gpuos_core::plan::{Choice, GpuShape, Never, NodeState, Planner, Wait};
 use gpuos_host::slurm::{Job, NodeRecord, Preemption};
 use gpuos_host::{JobRequest, Judge, Machine, Site};
 use serde_json::{Value, json};
@@ -43,6 +44,9 @@ pub fn run(
     let Case {
         site, wanted, jobs, ..
     } = case;
+    if let Some(why) = never(planner, site, wanted) {
+        return Ok(cannot(&why, site, mix, args));
+    }
     let rules = Preemption::read(machine, &site.running, &wanted.partitions);
     let running: Vec<&Job> = jobs
         .iter()
@@ -71,11 +75,7 @@ pub fn run(
             level: None,
             class: 0,
         },
-        prices: Prices {
-            restart_seconds: args.restart_seconds,
-            move_mib_per_second: args.move_rate << 10,
-            ..Prices::default()
-        },
+        prices: prices(args),
     };
     let mut tried = Vec::new();
     for &(nodes, gpus) in &shapes {
@@ -126,6 +126,7 @@ pub fn run(
     text += &notes(site);
     let json = json!({
         "possible": found.is_ok(),
+        "never": null,
         "method": found.as_ref().ok().map(|plan| method(plan.method)),
         "cost": found.as_ref().ok().map(|plan| cost_json(plan.cost)),
         "bound_gpu_seconds": found.as_ref().ok().map(|plan| plan.bound),
@@ -138,11 +139,7 @@ pub fn run(
         "mix": mix.json(),
         "preemptable_jobs": preemptable,
         "movable_jobs": problem.jobs.iter().filter(|job| job.movable).count(),
-        "prices": {
-            "restart_seconds": problem.prices.restart_seconds,
-            "move_seconds": problem.prices.move_seconds,
-            "move_gib_per_second": args.move_rate,
-        },
+        "prices": prices_json(&problem.prices, args),
         "sentence": text.trim_end(),
         "notes": site.notes,
     });
@@ -151,6 +148,67 @@ pub fn run(
         json,
         text,
         yes: found.is_ok(),
+    })
+}
+
+/// Why the job would not fit if nothing ran at all: no set of actions mends that.
+fn never(planner: &mut Planner, site: &Site, wanted: &JobRequest) -> Option<Never> {
+    let kind = wanted.gres_type.as_deref();
+    let idle = |node: &NodeRecord| NodeState {
+        candidate: node.is_up() && wanted.allows(node),
+        present: GpuSet::first(node.gpu_count()),
+        free: node.gpus_of_type(kind),
+        free_cpus: node.cpus,
+        free_memory_mib: match site.memory_counts() {
+            true => node.memory_mib,
+            false => u64::MAX,
+        },
+        ..NodeState::default()
+    };
+    let states: Vec<NodeState> = site.nodes.iter().map(idle).collect();
+    match planner.plan(&states, &wanted.request, 0) {
+        Err(Wait::Never { why }) => Some(why),
+        _ => None,
+    }
+}
+
+fn cannot(why: &Never, site: &Site, mix: &Mix, args: &PlanArgs) -> Reply {
+    let text = format!(
+        "No set of preemptions and moves can make room, not even on idle nodes: {why}.\n{}",
+        notes(site)
+    );
+    let json = json!({
+        "possible": false,
+        "never": why.to_string(),
+        "method": null, "cost": null, "bound_gpu_seconds": null, "looked_at": null,
+        "actions": [], "place": null, "network": null,
+        "mix": mix.json(),
+        "preemptable_jobs": null, "movable_jobs": null,
+        "prices": prices_json(&prices(args), args),
+        "sentence": text.trim_end(),
+        "notes": site.notes,
+    });
+    Reply {
+        schema: SCHEMA,
+        json,
+        text,
+        yes: false,
+    }
+}
+
+fn prices(args: &PlanArgs) -> Prices {
+    Prices {
+        restart_seconds: args.restart_seconds,
+        move_mib_per_second: args.move_rate << 10,
+        ..Prices::default()
+    }
+}
+
+fn prices_json(prices: &Prices, args: &PlanArgs) -> Value {
+    json!({
+        "restart_seconds": prices.restart_seconds,
+        "move_seconds": prices.move_seconds,
+        "move_gib_per_second": args.move_rate,
     })
 }
 

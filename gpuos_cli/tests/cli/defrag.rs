@@ -164,6 +164,22 @@ fn what_fits_needs_nothing_and_what_it_cannot_plan_is_told() {
         "{}",
         never.out
     );
+    // A total that not even idle nodes have room for: no other way to write it helps.
+    let total = ["plan", "--gpus=40", "--defrag"];
+    let never = site.run(&total);
+    assert_eq!(never.code, 1);
+    assert!(
+        never
+            .out
+            .starts_with("No set of preemptions and moves can make room, not even on idle nodes")
+            && never.out.contains("the job needs 40 GPUs"),
+        "{}{}",
+        never.out,
+        never.err
+    );
+    let json = site.run(&[&total[..], &["--json"]].concat()).json();
+    assert_eq!(json["possible"], false);
+    assert!(json["never"].as_str().unwrap().contains("40 GPUs"));
     for (args, words) in [
         (&["plan", "--gpus=30", "--defrag"][..], "--gpus-per-node=N"),
         (
