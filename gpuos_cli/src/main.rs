@@ -26,8 +26,8 @@ mod worth;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use gpuos_host::ThisMachine;
 
 use cli::{Cli, Command};
@@ -57,6 +57,15 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> anyhow::Result<u8> {
     let machine = ThisMachine;
     let config = cli.config.as_deref();
+    if let Some(name) = cli.command.without_config().filter(|_| config.is_some()) {
+        let problem = format!(
+            "--config: 'gpuos {name}' reads no gpuos.toml; leave the option out. topo, why, plan and doctor \
+             have it"
+        );
+        return Err(Cli::command()
+            .error(ErrorKind::ArgumentConflict, problem)
+            .into());
+    }
     let reply = match &cli.command {
         Command::Topo(args) => topo::run(&machine, config, args)?,
         Command::Why(args) => why::run(&machine, config, args)?,
