@@ -15,9 +15,9 @@ pub enum LabError {
         /// What to do about it.
         fix: String,
     },
-    /// A program is not installed.
+    /// A program or a plugin is not installed.
     Missing {
-        /// The program.
+        /// The program, or the file of the plugin; several with ", " between them.
         program: String,
         /// What to do about it.
         fix: String,
@@ -95,7 +95,12 @@ impl fmt::Display for LabError {
             ),
             LabError::Machine { what, fix } => write!(f, "{what}: {fix}"),
             LabError::Missing { program, fix } => {
-                write!(f, "the program {program} is not installed: {fix}")
+                let (what, are) = match (program.ends_with(".so"), program.contains(", ")) {
+                    (false, _) => ("program", "is"),
+                    (true, false) => ("plugin", "is"),
+                    (true, true) => ("plugins", "are"),
+                };
+                write!(f, "the {what} {program} {are} not installed: {fix}")
             }
             LabError::Suite { suite, what, fix } => {
                 write!(f, "Slurm of Debian {suite} cannot be had: {what}: {fix}")
