@@ -65,13 +65,13 @@ impl Command {
     /// Its name, if it reads no gpuos.toml.
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
-            Command::Topo(_) | Command::Why(_) | Command::Plan(_) | Command::Doctor => None,
             Command::Replay(_) => Some("replay"),
             Command::Layout(_) => Some("layout"),
             Command::Sim(_) => Some("sim"),
             Command::Lab(_) => Some("lab"),
             Command::Completion(_) => Some("completion"),
             Command::Man(_) => Some("man"),
+            _ => None,
         }
     }
 }

@@ -58,10 +58,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     let machine = ThisMachine;
     let config = cli.config.as_deref();
     if let Some(name) = cli.command.without_config().filter(|_| config.is_some()) {
-        let problem = format!(
-            "--config: 'gpuos {name}' reads no gpuos.toml; leave the option out. topo, why, plan and doctor \
-             have it"
-        );
+        let problem = format!("--config: 'gpuos {name}' reads no gpuos.toml; leave the option out");
         return Err(Cli::command()
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
