@@ -18,6 +18,8 @@ endif
 PLUGINS := select_gpuos spank_gpuos job_submit_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
+MAN8    := $(PREFIX)/share/man/man8
+UNITS   := $(PREFIX)/lib/systemd/system
 BASH    := $(PREFIX)/share/bash-completion/completions
 ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
@@ -80,7 +82,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -88,11 +90,16 @@ install:
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC) $(DESTDIR)$(MAN) \
 	  $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
 	install -m 755 $(RELEASE)/gpuos $(RELEASE)/gpuos-layout $(DESTDIR)$(PREFIX)/bin/
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
+	install -m 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/
+	sed 's,/usr/sbin/,$(PREFIX)/sbin/,' packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
 	for plugin in $(PLUGINS); do \
 	  install -m 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
 	done
 	install -m 644 README.md CHANGELOG.md SAFETY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
 	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
+	install -d $(DESTDIR)$(MAN8)
+	$(RELEASE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
 	$(RELEASE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
 	$(RELEASE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
 	$(RELEASE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
@@ -100,6 +107,7 @@ install:
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
+	rm -f $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(UNITS)/gpuosd.service $(DESTDIR)$(MAN8)/gpuosd.8
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish

@@ -44,6 +44,15 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Ask the planner again what slurmctld asked it; exit 1 when an answer differs.
     Replay(ReplayArgs),
+    /// Say how GPUs are: all of this node's, by gpuosd, or all nodes with trouble, by Slurm; exit 1
+    /// when something is not well.
+    Health(HealthArgs),
+    /// Take GPUs or a node out of service: no new jobs, those that run may end.
+    Drain(AdminArgs),
+    /// Bring GPUs or a node back into service, after a check.
+    Online(AdminArgs),
+    /// Take GPUs or a node out of service until `gpuos online`, whatever is measured.
+    Offline(AdminArgs),
     /// Check the installation, with the fix for each fault; exit 1 when a check fails.
     Doctor(HardwareArgs),
     /// Show this machine's GPUs, links and adapters as lines for gpuos.toml, gres.conf and
@@ -66,6 +75,10 @@ impl Command {
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
             Command::Replay(_) => Some("replay"),
+            Command::Health(_) => Some("health"),
+            Command::Drain(_) => Some("drain"),
+            Command::Online(_) => Some("online"),
+            Command::Offline(_) => Some("offline"),
             Command::Layout(_) => Some("layout"),
             Command::Sim(_) => Some("sim"),
             Command::Lab(_) => Some("lab"),
@@ -121,6 +134,53 @@ pub struct TopArgs {
     /// Seconds between two looks; slurmctld is asked each time.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
+    /// Directory of gpuosd's socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    pub runtime_dir: PathBuf,
+}
+
+/// `gpuos health`.
+#[derive(Args)]
+pub struct HealthArgs {
+    /// Node to look at.
+    pub node: Option<String>,
+    /// Print what happens on this node, until it is ended.
+    #[arg(long, conflicts_with_all = ["node", "reload", "audit"])]
+    pub watch: bool,
+    /// Have gpuosd of this node read gpuos.toml again; root only.
+    #[arg(long, conflicts_with_all = ["node", "audit"])]
+    pub reload: bool,
+    /// Print the newest lines of this node's audit log; root only.
+    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", conflicts_with = "node", value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub audit: Option<u32>,
+    /// Directory of gpuosd's socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    pub runtime_dir: PathBuf,
+}
+
+/// `gpuos drain`, `gpuos online` and `gpuos offline`.
+#[derive(Args)]
+pub struct AdminArgs {
+    /// Node, or GPUs of it by their indices in gres.conf: n3, n3:5, n3:gpu5, n3:0-3,6.
+    #[arg(value_name = "NODE[:GPU]", value_parser = crate::drain::Target::parse)]
+    pub target: crate::drain::Target,
+    /// Why, for other people.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+    /// Drain and offline: requeue or kill the jobs on it; online: at once, without a check.
+    #[arg(long)]
+    pub force: bool,
+    /// Ask gpuosd of this machine only.
+    #[arg(long)]
+    pub local: bool,
+    /// Command that runs this command on another node.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "GPUOS_VIA",
+        default_value = "ssh -o BatchMode=yes"
+    )]
+    pub via: String,
     /// Directory of gpuosd's socket.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,

@@ -5,8 +5,10 @@ mod cli;
 mod defrag;
 mod discover;
 mod doctor;
+mod drain;
 mod figures;
 mod forecast;
+mod health;
 mod lab;
 mod layout;
 mod matrix;
@@ -28,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use gpuos_core::health::Verb;
 use gpuos_host::ThisMachine;
 
 use cli::{Cli, Command};
@@ -70,6 +73,13 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Replay(args) => replay::run(&machine, args)?,
         Command::Doctor(args) => doctor::run(&machine, config, args)?,
         Command::Discover(args) => discover::run(&machine, args)?,
+        Command::Health(args) => match health::run(&machine, cli.json, args)? {
+            Some(reply) => reply,
+            None => return Ok(0),
+        },
+        Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
+        Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
+        Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,
         Command::Sim(args) => sim::run(args)?,
         Command::Layout(args) => layout::run(args, cli.json)?,
         Command::Completion(args) => pages::completion(args),

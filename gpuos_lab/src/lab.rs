@@ -174,7 +174,15 @@ impl Lab {
         write("gres.conf", &conf::gres_conf(record)?)?;
         write("cgroup.conf", &conf::cgroup_conf(record, &self.install))?;
         let plugstack = if record.spec.spank {
-            format!("optional {}\n", self.spank_file()?.display())
+            // Where the gpuosd of each node listens.
+            let socket = match record.spec.simulated_gpus {
+                Some(_) => format!(
+                    " socket={}/gpuosd.sock",
+                    self.gpuosd_runtime_dir("%n").display()
+                ),
+                None => String::new(),
+            };
+            format!("optional {}{socket}\n", self.spank_file()?.display())
         } else {
             String::new()
         };

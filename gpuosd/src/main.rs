@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use gpuosd::options::Options;
 
 fn main() -> ExitCode {
@@ -15,6 +15,13 @@ fn main() -> ExitCode {
             return ExitCode::from(if asked { 0 } else { 2 });
         }
     };
+    if options.man {
+        let page = clap_mangen::Man::new(Options::command())
+            .section("8")
+            .manual("gpuos");
+        let printed = page.render(&mut std::io::stdout());
+        return ExitCode::from(u8::from(printed.is_err()));
+    }
     // journald has its own times; a terminal or a file has not.
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -37,6 +37,9 @@ pub struct Options {
     /// Command that checks a GPU before it comes back, beside what gpuosd looks at itself; exit 0 is well.
     #[arg(long, value_name = "COMMAND", default_value = "")]
     pub check_command: String,
+    /// Print the man page instead.
+    #[arg(long, hide = true)]
+    pub man: bool,
 }
 
 impl Options {

@@ -63,7 +63,8 @@ pub enum Context {
 /// The longest value read from a job's environment, in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
-/// `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+/// `S_JOB_UID`, `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+const S_JOB_UID: c_int = 0;
 const S_JOB_ID: c_int = 2;
 const S_JOB_STEPID: c_int = 3;
 const S_JOB_NODEID: c_int = 5;
@@ -190,6 +191,11 @@ impl<'a> Spank<'a> {
         self.unset(c"spank_job_control_unsetenv", name)
     }
 
+    /// User of the job (slurmstepd).
+    pub fn job_uid(self) -> Option<u32> {
+        self.item_u32(S_JOB_UID)
+    }
+
     /// Id of the job (slurmstepd).
     pub fn job_id(self) -> Option<u32> {
         self.item_u32(S_JOB_ID)
@@ -210,7 +216,7 @@ impl<'a> Spank<'a> {
         type GetItem = unsafe extern "C" fn(RawHandle, c_int, ...) -> c_int;
         let address = api::symbol(c"spank_get_item")?;
         let mut value = 0u32;
-        // SAFETY: signature of spank.h; all items used here take one `uint32_t *`.
+        // SAFETY: signature of spank.h; all items used here take one `uint32_t *`, the user's `uid_t *`.
         let rc = unsafe {
             std::mem::transmute::<*mut c_void, GetItem>(address)(self.raw, item, &raw mut value)
         };

@@ -10,6 +10,7 @@ mod job_env;
 mod node;
 mod options;
 mod ranks;
+mod report;
 
 use std::ffi::{c_char, c_int};
 
@@ -57,8 +58,8 @@ pub unsafe extern "C" fn slurm_spank_init(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn slurm_spank_init_post_opt(
     handle: RawHandle,
-    _argc: c_int,
-    _argv: *mut *mut c_char,
+    argc: c_int,
+    argv: *mut *mut c_char,
 ) -> c_int {
     guard(
         "slurm_spank_init_post_opt",
@@ -70,6 +71,9 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                 Context::Local | Context::Allocator => client::settle(spank),
                 Context::Remote => {
                     node::set_variables(spank);
+                    // SAFETY: SPANK's arguments of this hook.
+                    let socket = unsafe { report::socket(argc, argv) };
+                    node::report(spank, &socket);
                     0
                 }
                 Context::Other => 0,
@@ -78,7 +82,7 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     )
 }
 
-/// Called when the step has ended, or the command: removes what [`ranks`] has written.
+/// Called when the step has ended, or the command: removes what [`ranks`] has written, and tells gpuosd.
 ///
 /// # Safety
 /// Called by Slurm with the handle of this hook.
@@ -93,6 +97,7 @@ pub unsafe extern "C" fn slurm_spank_exit(
         || 0,
         || {
             ranks::remove();
+            report::ended();
             0
         },
     )

@@ -3,12 +3,14 @@
 //! Nothing here can fail a job: what is not known is left out, with a line in slurmd's debug log.
 
 use gpuos_core::gpuset::GpuSet;
+use gpuos_core::hostlist::expand;
+use gpuos_core::wire::StepId;
 use slurm_ffi::conf;
 use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
-use crate::ranks;
+use crate::{ranks, report};
 
 /// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
@@ -39,6 +41,28 @@ pub fn set_variables(spank: Spank<'_>) {
             None => spank.unsetenv(name),
         };
     }
+}
+
+/// Tells gpuosd which GPUs the step has; a step without GPUs is not told.
+pub fn report(spank: Spank<'_>, socket: &str) {
+    let Some(gpus) = own_gpus(spank).filter(|gpus| !gpus.is_empty()) else {
+        return;
+    };
+    let (Some(job), Some(step), Some(uid)) = (spank.job_id(), spank.step_id(), spank.job_uid())
+    else {
+        return;
+    };
+    let node = match socket.contains("%n") {
+        true => node_name(spank).unwrap_or_default(),
+        false => String::new(),
+    };
+    report::started(socket, &node, StepId { job, step }, uid, gpus);
+}
+
+/// Slurm's name of this node.
+fn node_name(spank: Spank<'_>) -> Option<String> {
+    let index = spank.node_index()? as usize;
+    expand(&step_nodes(spank)).ok()?.into_iter().nth(index)
 }
 
 /// Writes the rank file of a step that has all GPUs of its job's shape; returns its path.

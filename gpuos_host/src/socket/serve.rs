@@ -79,6 +79,7 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
         peer,
         daemon_uid,
         desk: Arc::clone(desk),
+        deaf: false,
     };
     let Some(pass) = gate.enter(peer.uid, limits) else {
         talk.refuse(Code::Busy, "too many connections of this user: close some");
@@ -101,6 +102,8 @@ struct Talk {
     peer: Peer,
     daemon_uid: u32,
     desk: Arc<dyn Desk>,
+    /// The client writes and does not read, and may have gone: what it wrote still counts.
+    deaf: bool,
 }
 
 /// Why a conversation ends.
@@ -202,7 +205,12 @@ impl Talk {
             .map_err(|_| End)?;
         loop {
             match happenings.recv_timeout(LOOK) {
-                Ok(event) => self.send(&Reply::Happened { event })?,
+                Ok(event) => {
+                    self.send(&Reply::Happened { event })?;
+                    if self.deaf {
+                        return Err(End);
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => match self.stream.read(&mut byte) {
                     Ok(0) => return Err(End),
                     Ok(_) => {}
@@ -229,7 +237,22 @@ impl Talk {
             encode(&refused, MAX_REPLY)
         });
         let line = line.map_err(|_| End)?;
-        self.stream.write_all(&line).map_err(|_| End)
+        if self.deaf {
+            return Ok(());
+        }
+        match self.stream.write_all(&line) {
+            Ok(()) => Ok(()),
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                self.deaf = true;
+                Ok(())
+            }
+            Err(_) => Err(End),
+        }
     }
 
     fn refuse(&mut self, code: Code, message: &str) {

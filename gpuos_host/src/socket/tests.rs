@@ -148,6 +148,21 @@ fn a_line_that_is_no_request_is_refused_and_the_next_is_answered() {
 }
 
 #[test]
+fn who_writes_and_goes_is_heard() {
+    let place = place(Limits::default());
+    for _ in 0..6 {
+        let mut stream = raw(&place);
+        let lines = [HELLO, b"{\"ask\":\"watch\"}\n"].concat();
+        stream.write_all(&lines).unwrap();
+    }
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while place.desk.watchers.lock().unwrap().len() < 6 {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
 fn too_many_connections_are_refused_and_room_comes_back() {
     let limits = Limits {
         users: 2,

@@ -1,0 +1,229 @@
+//! `gpuos drain`, `online` and `offline`: GPUs out of service and back. gpuosd of the node does it; this
+//! command asks it over its socket, or over ssh on another node.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gpuos_core::gpuset::MAX_GPUS;
+use gpuos_core::health::Verb;
+use gpuos_core::wire::{Reply as Answer, Request};
+use gpuos_host::Machine;
+use gpuos_host::socket::{Client, NAME};
+use serde_json::{Value, json};
+
+use crate::cli::AdminArgs;
+use crate::reply::Reply;
+
+/// How long a daemon may take: it answers once the change is safe on its disk.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long another node may take.
+const FAR: Duration = Duration::from_secs(90);
+
+/// A node, and GPUs of it; none: the whole node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Slurm's name.
+    pub node: String,
+    /// GRES indices.
+    pub gpus: Vec<u8>,
+}
+
+impl Target {
+    /// Reads `n3`, `n3:5`, `n3:gpu5`, `n3:0-3,6`.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn parse(text: &str) -> Result<Target, String> {
+        let (node, list) = match text.split_once(':') {
+            Some((node, list)) => (node, Some(list)),
+            None => (text, None),
+        };
+        let named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if node.is_empty() || node.starts_with('-') || !node.chars().all(named) {
+            return Err("write NODE or NODE:GPU, for example n3:5".into());
+        }
+        let mut gpus = Vec::new();
+        for part in list.into_iter().flat_map(|list| list.split(',')) {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let (low, high) = (index(low)?, index(high)?);
+            if low > high {
+                return Err(format!("{part} ends before it begins"));
+            }
+            gpus.extend(low..=high);
+        }
+        gpus.sort_unstable();
+        gpus.dedup();
+        Ok(Target {
+            node: node.into(),
+            gpus,
+        })
+    }
+}
+
+fn index(text: &str) -> Result<u8, String> {
+    let number = text.strip_prefix("gpu").unwrap_or(text);
+    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    let number = number.parse::<u8>().ok().filter(|_| plain);
+    number
+        .filter(|gpu| usize::from(*gpu) < MAX_GPUS)
+        .ok_or_else(|| {
+            format!(
+                "{text:?} is no GPU: write its index in gres.conf, 0 to {}",
+                MAX_GPUS - 1
+            )
+        })
+}
+
+pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let path = args.runtime_dir.join(NAME);
+    match Client::connect(&path, PATIENCE) {
+        Ok(client) if client.daemon.1 == args.target.node => here(client, verb, args),
+        Ok(client) if args.local => bail!(
+            "this is node {}, not {}: leave --local out to reach it over ssh",
+            client.daemon.1,
+            args.target.node
+        ),
+        Err(e) if args.local => Err(anyhow!(e)),
+        _ => far(machine, verb, args),
+    }
+}
+
+fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let request = Request::Admin {
+        verb,
+        gpus: args.target.gpus.clone(),
+        reason: args.reason.clone(),
+        force: args.force,
+    };
+    let message = match client.ask(&request)? {
+        Answer::Done { message } => message,
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    };
+    let json = json!({
+        "node": args.target.node,
+        "gpus": args.target.gpus,
+        "verb": name(verb),
+        "message": message,
+    });
+    Ok(Reply {
+        schema: "gpuos.admin/1",
+        json,
+        text: format!("{message}\n"),
+        yes: true,
+    })
+}
+
+fn name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Drain => "drain",
+        Verb::Online => "online",
+        Verb::Offline => "offline",
+    }
+}
+
+/// Asks gpuosd of another node, by the same command there.
+fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let line = remote_line(verb, args);
+    let words: Vec<&str> = args.via.split_whitespace().collect();
+    let (program, options) = words
+        .split_first()
+        .context("--via is empty: write for example ssh")?;
+    let mut all = options.to_vec();
+    all.extend([&args.target.node[..], &line[..]]);
+    let output = machine
+        .run_within(FAR, program, &all)
+        .with_context(|| format!("cannot reach {}", args.target.node))?;
+    let told: Value = serde_json::from_str(output.stdout.trim()).with_context(|| {
+        let said = output.stderr.trim();
+        format!(
+            "no answer from {} by `{}`: {}",
+            args.target.node,
+            args.via,
+            if said.is_empty() {
+                "it said nothing"
+            } else {
+                said
+            }
+        )
+    })?;
+    if let Some(error) = told["error"].as_str() {
+        bail!("{}: {error}", args.target.node);
+    }
+    let message = told["message"].as_str().unwrap_or_default().to_string();
+    let mut json = told;
+    if let Some(fields) = json.as_object_mut() {
+        fields.remove("schema");
+    }
+    Ok(Reply {
+        schema: "gpuos.admin/1",
+        json,
+        text: format!("{message}\n"),
+        yes: output.ok,
+    })
+}
+
+/// The command for the shell of the other node.
+fn remote_line(verb: Verb, args: &AdminArgs) -> String {
+    let gpus: Vec<String> = args.target.gpus.iter().map(u8::to_string).collect();
+    let target = match gpus.is_empty() {
+        true => args.target.node.clone(),
+        false => format!("{}:{}", args.target.node, gpus.join(",")),
+    };
+    let mut line = format!("gpuos --json {} --local {target}", name(verb));
+    if !args.reason.is_empty() {
+        line += &format!(" --reason={}", quoted(&args.reason));
+    }
+    if args.force {
+        line += " --force";
+    }
+    if args.runtime_dir != Path::new("/run/gpuos") {
+        line += &format!(
+            " --runtime-dir={}",
+            quoted(&args.runtime_dir.display().to_string())
+        );
+    }
+    line
+}
+
+/// A word that a shell takes as it is.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets() {
+        let read = |text: &str| Target::parse(text).map(|target| (target.node, target.gpus));
+        assert_eq!(read("n3"), Ok(("n3".into(), vec![])));
+        assert_eq!(read("n3:gpu5"), Ok(("n3".into(), vec![5])));
+        assert_eq!(
+            read("gpu-a.x:6,0-2"),
+            Ok(("gpu-a.x".into(), vec![0, 1, 2, 6]))
+        );
+        for bad in [
+            "", ":5", "n3:", "n3:x", "n3:5-", "n3:3-1", "n3:64", "n3:+5", "-n", "n 3", "n[1-2]",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_reason_reaches_the_other_node_as_one_word() {
+        let args = AdminArgs {
+            target: Target::parse("n3:5").unwrap(),
+            reason: "Ann's fan; rm -rf $HOME `x`".into(),
+            force: true,
+            local: false,
+            via: "ssh".into(),
+            runtime_dir: "/run/gpuos".into(),
+        };
+        let line = remote_line(Verb::Drain, &args);
+        let wanted =
+            "gpuos --json drain --local n3:5 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";
+        assert_eq!(line, wanted);
+    }
+}

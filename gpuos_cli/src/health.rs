@@ -1,0 +1,210 @@
+//! `gpuos health`: how GPUs are. Of this node gpuosd tells everything; of others Slurm's node records tell
+//! which GPUs are out, which jobs avoid, and what is drained.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use gpuos_core::health::ExtraPart;
+use gpuos_core::wire::{Happening, Reply as Answer, Request, Status};
+use gpuos_host::socket::{Client, ClientError, NAME};
+use gpuos_host::{Machine, slurm};
+use serde_json::json;
+
+use crate::cli::HealthArgs;
+use crate::reply::{self, Reply};
+use crate::table::{Table, utc};
+
+/// How long gpuosd may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reload may take: gpuosd asks slurmctld where gpuos.toml is.
+const RELOAD: Duration = Duration::from_secs(70);
+
+/// The answer; `None`: it was printed as it came.
+pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Option<Reply>> {
+    if args.watch {
+        return watch(&args.runtime_dir, as_json).map(|()| None);
+    }
+    if args.reload {
+        return reload(&args.runtime_dir).map(Some);
+    }
+    if let Some(lines) = args.audit {
+        return audit(&args.runtime_dir, lines).map(Some);
+    }
+    let local = status(&args.runtime_dir);
+    match (local, &args.node) {
+        (Ok(status), None) => Ok(Some(one(&status))),
+        (Ok(status), Some(node)) if status.node == *node => Ok(Some(one(&status))),
+        // A daemon that is there and does not answer is not passed over.
+        (Err(e), None) if !matches!(e, ClientError::NoDaemon(_)) => Err(e.into()),
+        (_, node) => nodes(machine, node.as_deref()).map(Some),
+    }
+}
+
+fn connect(runtime_dir: &Path, patience: Duration) -> Result<Client, ClientError> {
+    Client::connect(&runtime_dir.join(NAME), patience)
+}
+
+fn status(runtime_dir: &Path) -> Result<Status, ClientError> {
+    match connect(runtime_dir, PATIENCE)?.ask(&Request::Status)? {
+        Answer::Status { status } => Ok(*status),
+        _ => Err(ClientError::Refused(
+            "gpuosd gave another answer than its status".into(),
+        )),
+    }
+}
+
+/// This node, by gpuosd.
+fn one(status: &Status) -> Reply {
+    let mut table = Table::new(&["GPU", "STATE", "C", "W", "BUSY", "MIB", "JOBS", "WHY"]);
+    let number = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    for gpu in &status.gpus {
+        let jobs: Vec<String> = gpu.jobs.iter().map(u32::to_string).collect();
+        let faults = gpu.faults.iter().map(|fault| fault.message.clone());
+        let mut why: Vec<String> = faults.collect();
+        if !gpu.reason.is_empty() && !why.contains(&gpu.reason) {
+            why.insert(0, gpu.reason.clone());
+        }
+        table.row([
+            gpu.index.to_string(),
+            gpu.state.clone(),
+            number(gpu.temperature_c.map(u64::from)),
+            number(gpu.power_mw.map(|milliwatts| u64::from(milliwatts / 1000))),
+            gpu.utilisation
+                .map_or_else(String::new, |busy| format!("{busy}%")),
+            number(gpu.memory_mib),
+            jobs.join(","),
+            why.join("; "),
+        ]);
+    }
+    let mut text = format!("node {}\n", status.node);
+    if let Some(reason) = &status.node_drained {
+        text += &format!("drained: {reason}\n");
+    }
+    for trouble in &status.daemon.troubles {
+        text += &format!("gpuosd: {trouble}\n");
+    }
+    text += &table.render();
+    let bad = ["degraded", "draining", "drained", "resetting", "offline"];
+    let well = status.gpus.iter().all(|gpu| !bad.contains(&&gpu.state[..]));
+    let yes = well && status.node_drained.is_none() && status.daemon.troubles.is_empty();
+    Reply {
+        schema: "gpuos.health/1",
+        json: json!({ "well": yes, "status": status }),
+        text,
+        yes,
+    }
+}
+
+/// Nodes, by Slurm's records; without a name those with something to tell.
+fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
+    let all = slurm::nodes(machine)?;
+    if let Some(name) = wanted
+        && !all.iter().any(|node| node.name == name)
+    {
+        bail!("Slurm knows no node {name}: `sinfo -N` lists them");
+    }
+    let list = |gpus: &[u8]| gpus.iter().map(u8::to_string).collect::<Vec<_>>().join(",");
+    let mut table = Table::new(&["NODE", "STATE", "GPUS", "OUT", "DEGRADED", "WHY"]);
+    let (mut rows, mut yes, mut shown) = (Vec::new(), true, 0);
+    for node in &all {
+        let part = ExtraPart::read(&node.extra);
+        let broken = part.as_ref().err().map(ToString::to_string);
+        let part = part.unwrap_or_default();
+        let well = part.is_empty() && broken.is_none() && node.is_up();
+        if wanted.map_or(well || node.gpu_count() == 0, |name| node.name != name) {
+            continue;
+        }
+        yes &= well;
+        shown += 1;
+        let why = broken.clone().unwrap_or_else(|| node.reason.clone());
+        table.row([
+            node.name.clone(),
+            node.state_text(),
+            node.gpu_count().to_string(),
+            list(&part.out),
+            list(&part.degraded),
+            why.clone(),
+        ]);
+        rows.push(json!({
+            "node": node.name,
+            "state": node.state_text(),
+            "gpus": node.gpu_count(),
+            "out": part.out,
+            "degraded": part.degraded,
+            "why": why,
+        }));
+    }
+    let text = match shown {
+        0 => "All GPUs of all nodes are well, by Slurm's records.\n".into(),
+        _ => table.render(),
+    };
+    Ok(Reply {
+        schema: "gpuos.health-nodes/1",
+        json: json!({ "well": yes, "nodes": rows }),
+        text,
+        yes,
+    })
+}
+
+fn reload(runtime_dir: &Path) -> Result<Reply> {
+    let message = match connect(runtime_dir, RELOAD)?.ask(&Request::Reload)? {
+        Answer::Done { message } => message,
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    };
+    Ok(Reply {
+        schema: "gpuos.health-reload/1",
+        json: json!({ "message": message }),
+        text: format!("{message}\n"),
+        yes: true,
+    })
+}
+
+fn audit(runtime_dir: &Path, lines: u32) -> Result<Reply> {
+    let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines })? {
+        Answer::Audit { lines } => lines,
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    };
+    let values: Vec<serde_json::Value> = lines
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let mut text = String::new();
+    for value in &values {
+        let at = value["at_ms"].as_u64().unwrap_or(0) / 1000;
+        let gpu = value["gpu"].as_u64().map(|gpu| format!("GPU {gpu}: "));
+        let said = value["text"].as_str().unwrap_or_default();
+        text += &format!("{} {}{said}\n", utc(at), gpu.unwrap_or_default());
+    }
+    Ok(Reply {
+        schema: "gpuos.health-audit/1",
+        json: json!({ "lines": values }),
+        text,
+        yes: true,
+    })
+}
+
+/// Prints what happens until gpuosd ends or the reader goes.
+fn watch(runtime_dir: &Path, as_json: bool) -> Result<()> {
+    let mut client = connect(runtime_dir, PATIENCE)?;
+    client.watch()?;
+    loop {
+        match client.next_reply()? {
+            Some(Answer::Happened { event }) => reply::out(&line(&event, as_json)),
+            Some(other) => bail!("gpuosd gave another answer: {other:?}"),
+            None => {}
+        }
+    }
+}
+
+fn line(event: &Happening, as_json: bool) -> String {
+    if as_json {
+        let object = json!({ "schema": "gpuos.event/1", "event": event });
+        return format!("{object}\n");
+    }
+    let gpu = event
+        .gpu
+        .map(|gpu| format!("GPU {gpu}: "))
+        .unwrap_or_default();
+    format!("{} {gpu}{}\n", utc(event.at_ms / 1000), event.message)
+}

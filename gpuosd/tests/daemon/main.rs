@@ -1,0 +1,145 @@
+//! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
+
+mod harm;
+mod site;
+
+use gpuos_core::health::Verb;
+use gpuos_core::wire::{Reply, Request, StepId};
+use gpuos_host::socket::ClientError;
+use site::Site;
+
+#[test]
+fn a_fault_takes_one_gpu_out_and_the_log_tells_it() {
+    let site = Site::new();
+    let daemon = site.start();
+    daemon.ready();
+    // A GPU without a job is checked at once: hold it, so that it stays out.
+    site.fault(Some(5), "row-remap failure");
+    let out = || site.slurm("extra").contains("out=5").then_some(());
+    site.until("GPU 5 in Extra", out);
+    assert!(
+        site.slurm("extra").starts_with("rack=7 [gpuos:1"),
+        "{}",
+        site.slurm("extra")
+    );
+    let status = daemon.status();
+    assert!(!status.gpus[5].faults.is_empty() && status.gpus[4].faults.is_empty());
+    assert_eq!(site.slurm("state").trim(), "IDLE");
+    let told = || match daemon.ask(&Request::Audit { lines: 50 }).unwrap() {
+        Reply::Audit { lines } => lines
+            .iter()
+            .any(|line| line.contains("\"gpu\":5"))
+            .then_some(()),
+        other => panic!("{other:?}"),
+    };
+    site.until("the audit log", told);
+}
+
+#[test]
+fn administrators_take_gpus_out_and_bring_them_back() {
+    let site = Site::new();
+    let daemon = site.start();
+    daemon.ready();
+    assert!(daemon.admin(Verb::Drain, 2).contains("GPU 2"));
+    site.until("Extra", || {
+        (site.slurm("extra") == "rack=7 [gpuos:1 out=2]").then_some(())
+    });
+    let wrong = Request::Admin {
+        verb: Verb::Drain,
+        gpus: vec![8],
+        reason: String::new(),
+        force: false,
+    };
+    match daemon.ask(&wrong) {
+        Err(ClientError::Refused(why)) => assert!(why.contains("no GPU 8"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    daemon.admin(Verb::Online, 2);
+    site.until("Extra without", || {
+        (site.slurm("extra") == "rack=7").then_some(())
+    });
+    assert_eq!(daemon.state(2), "available");
+}
+
+#[test]
+fn steps_are_known_by_report_and_jobs_of_before_by_slurm() {
+    let site = Site::new();
+    site.job(7, "0");
+    let daemon = site.start();
+    daemon.ready();
+    let known = || {
+        let jobs = daemon.status().jobs;
+        jobs.iter()
+            .any(|job| job.job == 7 && job.gpus == [0])
+            .then_some(())
+    };
+    site.until("job 7", known);
+    let id = StepId { job: 8, step: 0 };
+    let start = Request::StepStart {
+        id,
+        uid: 1000,
+        gpus: vec![3],
+    };
+    daemon.ask(&start).unwrap();
+    assert_eq!(daemon.status().gpus[3].jobs, [8]);
+    assert_eq!(daemon.state(3), "allocated");
+    daemon.ask(&Request::StepEnd { id }).unwrap();
+    assert_eq!(daemon.status().gpus[3].jobs, Vec::<u32>::new());
+}
+
+#[test]
+fn a_job_on_a_gpu_that_fails_is_requeued_and_started_at_once() {
+    let site = Site::new();
+    site.job(7, "3");
+    site.job(9, "4");
+    let daemon = site.start();
+    daemon.ready();
+    site.until("jobs", || (daemon.status().jobs.len() == 2).then_some(()));
+    site.fault(Some(3), "xid 48");
+    let requeued = || {
+        site.slurm("log")
+            .contains("scontrol requeue 7")
+            .then_some(())
+    };
+    site.until("requeue", requeued);
+    let started = || {
+        site.slurm("log")
+            .contains("scontrol update JobId=7 StartTime=now")
+            .then_some(())
+    };
+    site.until("StartTime", started);
+    let log = site.slurm("log");
+    let at = |text: &str| {
+        log.find(text)
+            .unwrap_or_else(|| panic!("{text} is not in\n{log}"))
+    };
+    // slurmctld knows that the GPU is out before the job can come back.
+    assert!(at("out=3") < at("scontrol requeue 7"), "{log}");
+    assert!(
+        !log.contains("requeue 9") && !log.contains("scancel"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_wrong_gpuos_toml_is_refused_and_a_good_one_is_taken() {
+    let site = Site::new();
+    let daemon = site.start();
+    daemon.ready();
+    std::fs::write(
+        site.path("gpuos.toml"),
+        "[health]\nreturns = 3\nretruns = 4\n",
+    )
+    .unwrap();
+    match daemon.ask(&Request::Reload) {
+        Err(ClientError::Refused(why)) => assert!(why.contains("retruns"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(daemon.status().daemon.troubles.len(), 1);
+    std::fs::write(site.path("gpuos.toml"), "[health]\nreturns = 3\n").unwrap();
+    assert!(matches!(
+        daemon.ask(&Request::Reload),
+        Ok(Reply::Done { .. })
+    ));
+    assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
+}

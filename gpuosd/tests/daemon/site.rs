@@ -1,0 +1,283 @@
+//! A node in a folder: a simulated NVIDIA library, Slurm's commands as a script, and a real gpuosd.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpuos_core::health::Verb;
+use gpuos_core::wire::{Reply, Request, Status};
+use gpuos_host::socket::{Client, ClientError, NAME};
+use nvidia_ml::fault::{Fault, inject};
+use nvidia_ml::model::kind_named;
+use nvidia_ml::state::{Options, Shared, node};
+
+/// Longest wait for anything: a busy machine is no fault.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// slurmctld as far as gpuosd sees it: node n1 with an Extra, a state and a reason in files.
+const SLURM: &str = r#"#!/bin/sh
+cd "$(dirname "$0")/slurm"
+echo "$(basename "$0") $*" >>log
+if [ -e away ]; then
+    echo "slurm_load_node error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+case "$(basename "$0") $*" in
+"scontrol show config") exit 0 ;;
+"scontrol show node n1")
+    printf 'NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8(S:0-1)\n   State=%s ThreadsPerCore=1\n' "$(cat state)"
+    printf '   Extra=%s\n   Reason=%s [root@2026-11-20T21:40:00]\n' "$(cat extra)" "$(cat reason)" ;;
+"scontrol update NodeName=n1 Extra="*) shift 2; printf '%s' "${1#Extra=}" >extra ;;
+"scontrol update NodeName=n1 State=DRAIN Reason="*)
+    shift 3; printf '%s' "${1#Reason=}" >reason; echo IDLE+DRAIN >state ;;
+"scontrol update NodeName=n1 State=RESUME") : >reason; echo IDLE >state ;;
+"squeue "*) ls jobs ;;
+"scontrol -d show job "*)
+    if [ -e "jobs/$4" ]; then cat "jobs/$4"; else
+        echo "slurm_load_jobs error: Invalid job id specified" >&2
+        exit 1
+    fi ;;
+"scontrol requeue "*)
+    sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/' "jobs/$2" ;;
+"scontrol update JobId="*) ;;
+"scancel "*) rm -f "jobs/${1%%.*}" ;;
+*) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"#;
+
+/// The node.
+pub struct Site {
+    folder: tempfile::TempDir,
+    gpus: Shared,
+}
+
+impl Site {
+    /// Eight idle H100.
+    pub fn new() -> Site {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("slurm/jobs")).unwrap();
+        for name in ["scontrol", "squeue", "scancel"] {
+            fs::write(path(name), SLURM).unwrap();
+            fs::set_permissions(path(name), Permissions::from_mode(0o755)).unwrap();
+        }
+        for (name, text) in [
+            ("state", "IDLE\n"),
+            ("extra", "rack=7"),
+            ("reason", ""),
+            ("log", ""),
+        ] {
+            fs::write(path("slurm").join(name), text).unwrap();
+        }
+        let reset = "#!/bin/sh\necho \"$*\" >>\"$(dirname \"$0\")/resets\"\n";
+        fs::write(path("reset"), reset).unwrap();
+        fs::set_permissions(path("reset"), Permissions::from_mode(0o755)).unwrap();
+        let (index, kind) = kind_named("dgx-h100").unwrap();
+        let gpus = Shared::create(&path("gpus"), &node(index, kind, Options::default())).unwrap();
+        Site { folder, gpus }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A file of the stand-in for slurmctld.
+    pub fn slurm(&self, name: &str) -> String {
+        fs::read_to_string(self.path("slurm").join(name)).unwrap_or_default()
+    }
+
+    pub fn set_slurm(&self, name: &str, text: &str) {
+        fs::write(self.path("slurm").join(name), text).unwrap();
+    }
+
+    /// slurmctld goes, or comes back.
+    pub fn away(&self, away: bool) {
+        match away {
+            true => self.set_slurm("away", ""),
+            false => fs::remove_file(self.path("slurm/away")).unwrap(),
+        }
+    }
+
+    /// A batch job runs on these GPUs.
+    pub fn job(&self, id: u32, gpus: &str) {
+        let text = format!(
+            "JobId={id} JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   JobState=RUNNING Reason=None\n   \
+             Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0\n   NodeList=n1\n   NumNodes=1 NumCPUs=1\n     \
+             Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:1(IDX:{gpus})\n"
+        );
+        self.set_slurm(&format!("jobs/{id}"), &text);
+    }
+
+    /// Breaks a GPU.
+    pub fn fault(&self, gpu: Option<usize>, words: &str) {
+        let words: Vec<&str> = words.split(' ').collect();
+        let fault = Fault::parse(&words).unwrap();
+        self.gpus.update(|node| inject(node, gpu, &fault)).unwrap();
+    }
+
+    /// Starts gpuosd; it is killed when what is returned is dropped.
+    pub fn start(&self) -> Daemon<'_> {
+        self.start_with(&[])
+    }
+
+    pub fn start_with(&self, flags: &[&str]) -> Daemon<'_> {
+        let test = std::env::current_exe().unwrap();
+        let library = test.with_file_name("libnvidia_ml.so");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.path("log"))
+            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
+        command
+            .env("GPUOS_NVML_STATE", self.path("gpus"))
+            .env("PATH", format!("{}:{path}", self.folder.path().display()))
+            .env("GPUOS_CONF", self.path("gpuos.toml"))
+            .env_remove("SLURMD_NODENAME")
+            .args(["--node", "n1", "--interval", "1", "--nvml"])
+            .arg(library)
+            .arg("--state-dir")
+            .arg(self.path("state"))
+            .arg("--runtime-dir")
+            .arg(self.path("run"))
+            .arg("--reset-command")
+            .arg(format!("{} {{pci}}", self.path("reset").display()))
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        if !self.path("gpuos.toml").exists() {
+            fs::write(self.path("gpuos.toml"), "").unwrap();
+        }
+        let child = command.spawn().unwrap();
+        Daemon { site: self, child }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until `done` gives a value.
+    pub fn until<T>(&self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(value) = done() {
+                return value;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain: {what}\n{}\n{}",
+                self.log(),
+                self.slurm("log")
+            );
+            sleep(Duration::from_millis(30));
+        }
+    }
+}
+
+/// A running gpuosd.
+pub struct Daemon<'a> {
+    site: &'a Site,
+    child: Child,
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Daemon<'_> {
+    /// kill -9.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Whether it still runs.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.site.path("run").join(NAME)
+    }
+
+    /// Connects as soon as it can.
+    pub fn client(&self) -> Client {
+        let connect = || Client::connect(&self.socket(), LIMIT).ok();
+        self.site.until("gpuosd's socket", connect)
+    }
+
+    pub fn raw(&self) -> UnixStream {
+        drop(self.client());
+        UnixStream::connect(self.socket()).unwrap()
+    }
+
+    pub fn ask(&self, request: &Request) -> Result<Reply, ClientError> {
+        self.client().ask(request)
+    }
+
+    pub fn status(&self) -> Status {
+        match self.ask(&Request::Status).unwrap() {
+            Reply::Status { status } => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn state(&self, gpu: usize) -> String {
+        let gpus = self.status().gpus;
+        gpus.get(gpu)
+            .map(|gpu| gpu.state.clone())
+            .unwrap_or_default()
+    }
+
+    /// Waits until all GPUs are known.
+    pub fn ready(&self) {
+        let eight = || {
+            (self
+                .status()
+                .gpus
+                .iter()
+                .filter(|gpu| !gpu.uuid.is_empty())
+                .count()
+                == 8)
+                .then_some(())
+        };
+        self.site.until("eight GPUs", eight);
+    }
+
+    pub fn admin(&self, verb: Verb, gpu: u8) -> String {
+        let request = Request::Admin {
+            verb,
+            gpus: vec![gpu],
+            reason: "test".into(),
+            force: false,
+        };
+        match self.ask(&request).unwrap() {
+            Reply::Done { message } => message,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whether a file system of its own can be mounted here.
+pub fn mount(folder: &Path, size: &str) -> bool {
+    fs::create_dir_all(folder).unwrap();
+    let options = format!("size={size}");
+    let done = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &options, "gpuosd-test"])
+        .arg(folder)
+        .output();
+    done.is_ok_and(|done| done.status.success())
+}
+
+pub fn unmount(folder: &Path) {
+    let _ = Command::new("umount").arg(folder).output();
+}

@@ -1,0 +1,170 @@
+//! In slurmstepd: tells gpuosd of this node which step has which GPUs. Without a gpuosd nothing happens.
+//!
+//! It never waits: the socket does not block, two lines go out in one piece that fits into any socket's
+//! buffer, and no answer is read. What does not go through at once is left out; gpuosd asks Slurm then.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::wire::{MAX_REQUEST, PROTOCOL, Request, StepId, encode};
+
+/// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
+/// name of the node.
+const SOCKET: &str = "/run/gpuos/gpuosd.sock";
+
+/// Where the report of this slurmstepd's step went, so that its end goes there too.
+static TOLD: Mutex<Option<(String, StepId)>> = Mutex::new(None);
+
+/// The socket that the plugin's arguments name.
+///
+/// # Safety
+/// `argv` has `argc` C strings, as SPANK hands them to every hook.
+pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
+    let count = usize::try_from(argc).unwrap_or(0);
+    let mut socket = SOCKET.to_owned();
+    for at in 0..if argv.is_null() { 0 } else { count } {
+        // SAFETY: promised by the caller.
+        let word = unsafe { *argv.add(at) };
+        if word.is_null() {
+            continue;
+        }
+        // SAFETY: a C string, promised by the caller.
+        let word = unsafe { CStr::from_ptr(word) }.to_str().unwrap_or_default();
+        if let Some(path) = word.strip_prefix("socket=") {
+            socket = path.to_owned();
+        }
+    }
+    socket
+}
+
+/// Tells that a step has started.
+pub fn started(socket: &str, node: &str, id: StepId, uid: u32, gpus: GpuSet) {
+    let path = socket.replace("%n", node);
+    let request = Request::StepStart {
+        id,
+        uid,
+        gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
+    };
+    if send(&path, &request).is_some() {
+        *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, id));
+    }
+}
+
+/// Tells that the step has ended, if its start was told.
+pub fn ended() {
+    let told = TOLD.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((path, id)) = told {
+        let _ = send(&path, &Request::StepEnd { id });
+    }
+}
+
+fn send(path: &str, request: &Request) -> Option<()> {
+    let hello = Request::Hello {
+        protocol: PROTOCOL,
+        client: concat!("spank_gpuos ", env!("CARGO_PKG_VERSION")).into(),
+    };
+    let mut text = encode(&hello, MAX_REQUEST).ok()?;
+    text.extend(encode(request, MAX_REQUEST).ok()?);
+    let socket = connect(path)?;
+    // SAFETY: the descriptor is open and the buffer has `len` bytes. Nobody at the other end is no signal.
+    let sent = unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            text.as_ptr().cast(),
+            text.len(),
+            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+        )
+    };
+    (usize::try_from(sent) == Ok(text.len())).then_some(())
+}
+
+/// Connects at once or not at all: std's connect would wait for a daemon whose queue is full.
+fn connect(path: &str) -> Option<OwnedFd> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if raw < 0 {
+        return None;
+    }
+    // SAFETY: just opened, and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: sockaddr_un is plain numbers, for which zero is a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // One zero has to stay at the end.
+    if path.len() >= address.sun_path.len() {
+        return None;
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
+        *to = from as c_char;
+    }
+    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, the address is whole and of that size.
+    let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) };
+    (rc == 0).then_some(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
+        let folder = std::env::temp_dir().join(format!("gpuos-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("n1.sock");
+        let pattern = folder.join("%n.sock");
+        let pattern = pattern.to_str().unwrap();
+        let id = StepId { job: 7, step: 0 };
+        started(pattern, "n1", id, 1000, GpuSet::first(2));
+        assert!(TOLD.lock().unwrap().is_none());
+        let listener = UnixListener::bind(&path).unwrap();
+        started(pattern, "n1", id, 1000, GpuSet::first(2));
+        let mut text = String::new();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_string(&mut text)
+            .unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("hello"), "{text}");
+        assert!(
+            lines[1].contains("\"gpus\":[0,1]") && lines[1].contains("\"job\":7"),
+            "{text}"
+        );
+        ended();
+        let mut text = String::new();
+        listener
+            .accept()
+            .unwrap()
+            .0
+            .read_to_string(&mut text)
+            .unwrap();
+        assert!(text.contains("step-end"), "{text}");
+        assert!(TOLD.lock().unwrap().is_none());
+        // A daemon that does not accept: its queue fills, and then nothing waits.
+        let begin = Instant::now();
+        while send(path.to_str().unwrap(), &Request::Status).is_some() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn arguments_name_the_socket() {
+        let words = [c"other=1", c"socket=/x/%n"];
+        let mut argv: Vec<*mut c_char> =
+            words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+        // SAFETY: two C strings.
+        assert_eq!(unsafe { socket(2, argv.as_mut_ptr()) }, "/x/%n");
+        // SAFETY: none at all.
+        assert_eq!(unsafe { socket(0, std::ptr::null()) }, SOCKET);
+    }
+}
