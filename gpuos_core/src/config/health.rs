@@ -1,7 +1,5 @@
 //! `[health]` and `[[health.rule]]`, and the shipped rules, which have the same form.
 
-use std::sync::Arc;
-
 use toml::Spanned;
 
 use super::check::{Check, quoted};
@@ -49,7 +47,7 @@ const RECOVERIES: [(&str, RecoveryAction); 5] = [
 ];
 
 /// What a rule can look at, besides Xids and recovery actions.
-const SIGNALS: [(&str, Signal); 27] = [
+const SIGNALS: [(&str, Signal); 28] = [
     ("lost", Signal::Lost),
     ("ecc-corrected", Signal::Gauge(Gauge::EccCorrected)),
     ("ecc-uncorrected", Signal::Gauge(Gauge::EccUncorrected)),
@@ -69,6 +67,7 @@ const SIGNALS: [(&str, Signal); 27] = [
     ("pcie-width", Signal::Gauge(Gauge::PcieWidth)),
     ("pcie-generation", Signal::Gauge(Gauge::PcieGen)),
     ("thermal", Signal::Gauge(Gauge::Thermal)),
+    ("warming", Signal::Gauge(Gauge::Warming)),
     ("hot", Signal::Gauge(Gauge::Hot)),
     ("power-brake", Signal::Gauge(Gauge::PowerBrake)),
     ("hang", Signal::Gauge(Gauge::Hang)),
@@ -86,13 +85,14 @@ const SIGNALS: [(&str, Signal); 27] = [
 ];
 
 pub(super) fn read(check: Check, raw: &RawHealth) -> Result<Rules, ConfigError> {
-    let shipped = Rules::default();
-    let rules = match raw.rule.is_empty() {
-        true => shipped.rules.clone(),
-        false => Arc::new(rules(check, &raw.rule, shipped.rules.to_vec())?),
-    };
     let limits = limits(check, raw)?;
-    Ok(Rules { rules, limits })
+    let mut shipped = Rules::default();
+    if raw.rule.is_empty() {
+        shipped.limits = limits;
+        return Ok(shipped);
+    }
+    let rules = rules(check, &raw.rule, shipped.all().to_vec())?;
+    Ok(Rules::new(rules, limits))
 }
 
 fn limits(check: Check, raw: &RawHealth) -> Result<Limits, ConfigError> {

@@ -1,5 +1,7 @@
 //! From what happened to what it means: events and samples become rules that act.
 
+use std::ops::Range;
+
 use super::effect::Audit;
 use super::event::{RecoveryAction, Sample};
 use super::jobs::{self, At};
@@ -118,17 +120,20 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
         return;
     };
     let action = sample.recovery_action.map(RecoveryAction::from_nvml);
-    for rule in ctx.rules.rules.iter() {
-        let Signal::Gauge(gauge) = rule.signal else {
-            continue;
-        };
-        let Some(reading) = trend::reading(gauge, &sample, health.last.as_ref(), has_watched)
-        else {
+    for (rule, gauge) in ctx.rules.gauges() {
+        let Some(reading) = trend::reading(
+            gauge,
+            &sample,
+            health.last.as_ref(),
+            &health.usual,
+            has_watched,
+        ) else {
             continue;
         };
         let watch = health.watches.entry(rule.name.clone()).or_default();
         watch.take(reading, rule, clock);
     }
+    health.usual.take(&sample, clock);
     health.last = Some(sample);
     health.sampled = Some(clock);
     if let Some(action) = action {
@@ -137,19 +142,16 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
 }
 
 /// Acts on figures that have been at their threshold for long enough, and forgets those that calmed down.
-pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) {
     let clock = node.clock;
     let rules = ctx.rules;
     let calm = u64::from(rules.limits.calm_s) * 1000;
-    for gpu in 0..node.gpus.len() as u8 {
+    for gpu in gpus.start..gpus.end.min(node.gpus.len() as u8) {
         let at = usize::from(gpu);
         if node.gpus[at].watches.is_empty() {
             continue;
         }
-        for rule in rules.rules.iter() {
-            let Signal::Gauge(gauge) = rule.signal else {
-                continue;
-            };
+        for (rule, gauge) in rules.gauges() {
             let Some(watch) = node.gpus[at].watches.get_mut(&rule.name) else {
                 continue;
             };
@@ -278,11 +280,8 @@ fn say(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, text: &st
 
 /// Whether something that takes the GPU out is measured just now.
 pub(super) fn still_bad(health: &GpuHealth, ctx: &Ctx<'_>) -> Option<String> {
-    let rules = ctx.rules.rules.iter();
-    for rule in rules.filter(|rule| rule.action.takes_out()) {
-        let Signal::Gauge(gauge) = rule.signal else {
-            continue;
-        };
+    let rules = ctx.rules.gauges();
+    for (rule, gauge) in rules.filter(|(rule, _)| rule.action.takes_out()) {
         let watch = health.watches.get(&rule.name);
         if let Some(figure) = watch.and_then(Watch::held) {
             return Some(figure_text(rule, gauge, figure));

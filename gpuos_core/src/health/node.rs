@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use super::effect::{Audit, Effect};
 use super::event::HostFault;
+use super::jobs::At;
 use super::rules::{Action, NodeGauge, Rule, Signal};
+use super::service;
 use super::state::{Cause, NodeDrain, NodeHealth};
 use super::step::Ctx;
-use super::trend::Reading;
+use super::trend::{Reading, Watch};
 
 /// For so long nothing may speak for a drain before it is taken back, in ms.
 const OVER_MS: u64 = 30_000;
@@ -86,8 +88,8 @@ fn short(text: &str) -> String {
 }
 
 fn of<'a>(ctx: &Ctx<'a>, gauge: NodeGauge) -> impl Iterator<Item = &'a Rule> + use<'a> {
-    let rules = ctx.rules.rules.iter();
-    rules.filter(move |rule| rule.signal == Signal::Node(gauge))
+    let rules = ctx.rules.node();
+    rules.filter_map(move |(rule, about)| (about == gauge).then_some(rule))
 }
 
 /// Rules of the node, and its drain.
@@ -108,10 +110,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
         }
     }
     let rules = ctx.rules;
-    for rule in rules.rules.iter() {
-        if !matches!(rule.signal, Signal::Node(_)) {
-            continue;
-        }
+    for (rule, _) in rules.node() {
         let Some(watch) = node.watches.get_mut(&rule.name) else {
             continue;
         };
@@ -126,7 +125,47 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
             });
         }
     }
+    near_adapters(node, ctx);
     drain(node, ctx);
+}
+
+/// GPUs whose network adapter is down are degraded, by rules that say so.
+fn near_adapters(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
+    for rule in of(ctx, NodeGauge::NicDown) {
+        if rule.action != Action::Degrade {
+            continue;
+        }
+        let acted = node.watches.get(&rule.name).is_some_and(Watch::has_acted);
+        for gpu in 0..node.gpus.len() as u8 {
+            let down = node.nics.iter().find(|(_, gpus)| gpus.contains(&gpu));
+            let down = down.map(|(nic, _)| nic.clone()).filter(|_| acted);
+            let known = node.gpus[usize::from(gpu)].causes.iter();
+            let known = known.filter(|cause| cause.rule == rule.name).count() > 0;
+            match down {
+                Some(nic) if !known => {
+                    let cause = cause(rule, format!("{}: {nic}", rule.about), 1, ctx, node.clock);
+                    service::blame(node, ctx, gpu, At::default(), cause);
+                }
+                None if known => service::calmed(node, ctx, gpu, rule),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn cause(rule: &Rule, text: String, figure: u64, ctx: &Ctx<'_>, clock: u64) -> Cause {
+    Cause {
+        rule: rule.name.clone(),
+        text,
+        figure,
+        threshold: rule.threshold,
+        action: rule.action,
+        jobs: rule.jobs,
+        cure: rule.cure,
+        authority: rule.signal.authority(),
+        since_ms: ctx.now_ms,
+        last: clock,
+    }
 }
 
 fn acts(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rule: &Rule, figure: u64) {
@@ -153,18 +192,8 @@ fn acts(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rule: &Rule, figure: u64) {
         ctx.warn(None, text.clone());
     }
     if rule.action == Action::DrainNode {
-        node.causes.push(Cause {
-            rule: rule.name.clone(),
-            text,
-            figure,
-            threshold: rule.threshold,
-            action: rule.action,
-            jobs: rule.jobs,
-            cure: rule.cure,
-            authority: rule.signal.authority(),
-            since_ms: ctx.now_ms,
-            last: node.clock,
-        });
+        let cause = cause(rule, text, figure, ctx, node.clock);
+        node.causes.push(cause);
     }
 }
 

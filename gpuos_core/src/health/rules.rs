@@ -77,6 +77,8 @@ pub enum Gauge {
     Thermal,
     /// Degrees above the point 5 degrees below the slowdown temperature.
     Hot,
+    /// Degrees warmer than over the last day at about the same power.
+    Warming,
     /// Flag: the power brake is on.
     PowerBrake,
     /// Flag: a watched job does not compute.
@@ -230,34 +232,87 @@ impl Default for Limits {
 /// All rules and limits. The default is what gpuos ships.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// The rules, by name.
-    pub rules: Arc<Vec<Rule>>,
     /// The limits.
     pub limits: Limits,
+    list: Arc<List>,
+}
+
+/// Rules, and which of them are about what is measured: they are looked at often.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct List {
+    all: Vec<Rule>,
+    gauges: Vec<(usize, Gauge)>,
+    node: Vec<(usize, NodeGauge)>,
+}
+
+impl List {
+    fn new(all: Vec<Rule>) -> List {
+        let numbered = || all.iter().enumerate();
+        let gauge = |(at, rule): (usize, &Rule)| match rule.signal {
+            Signal::Gauge(gauge) => Some((at, gauge)),
+            _ => None,
+        };
+        let node = |(at, rule): (usize, &Rule)| match rule.signal {
+            Signal::Node(gauge) => Some((at, gauge)),
+            _ => None,
+        };
+        List {
+            gauges: numbered().filter_map(gauge).collect(),
+            node: numbered().filter_map(node).collect(),
+            all,
+        }
+    }
 }
 
 // A test reads the data file, so that it cannot be broken here.
-static SHIPPED: LazyLock<Arc<Vec<Rule>>> =
-    LazyLock::new(|| Arc::new(crate::config::shipped_health_rules().unwrap_or_default()));
+static SHIPPED: LazyLock<Arc<List>> = LazyLock::new(|| {
+    let rules = crate::config::shipped_health_rules();
+    Arc::new(List::new(rules.unwrap_or_default()))
+});
 
 impl Default for Rules {
     fn default() -> Rules {
         Rules {
-            rules: SHIPPED.clone(),
             limits: Limits::default(),
+            list: SHIPPED.clone(),
         }
     }
 }
 
 impl Rules {
+    /// Rules and limits together.
+    pub fn new(rules: Vec<Rule>, limits: Limits) -> Rules {
+        Rules {
+            limits,
+            list: Arc::new(List::new(rules)),
+        }
+    }
+
+    /// All rules, those that gpuos ships first.
+    pub fn all(&self) -> &[Rule] {
+        &self.list.all
+    }
+
+    /// The rules about what is measured of a GPU.
+    pub(super) fn gauges(&self) -> impl Iterator<Item = (&Rule, Gauge)> {
+        let rules = self.list.gauges.iter();
+        rules.map(|(at, gauge)| (&self.list.all[*at], *gauge))
+    }
+
+    /// The rules about what is measured of the node.
+    pub(super) fn node(&self) -> impl Iterator<Item = (&Rule, NodeGauge)> {
+        let rules = self.list.node.iter();
+        rules.map(|(at, gauge)| (&self.list.all[*at], *gauge))
+    }
+
     /// A rule by name.
     pub fn by_name(&self, name: &str) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.name == name)
+        self.list.all.iter().find(|rule| rule.name == name)
     }
 
     /// The rule for a signal, the first one.
     pub fn of(&self, signal: Signal) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.signal == signal)
+        self.list.all.iter().find(|rule| rule.signal == signal)
     }
 
     /// The rule for an Xid: its own, else that for numbers nobody knows (Xid 0).
@@ -287,5 +342,27 @@ impl Action {
     /// Whether the GPU counts as degraded.
     pub fn degrades(self) -> bool {
         matches!(self, Action::Degrade | Action::ResetWhenIdle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_rules_are_whole() {
+        let rules = crate::config::shipped_health_rules().unwrap_or_else(|error| panic!("{error}"));
+        assert!(rules.len() > 100, "{}", rules.len());
+        for rule in &rules {
+            assert!(
+                !rule.about.is_empty() && rule.source.len() > 8,
+                "{}",
+                rule.name
+            );
+            let same = |other: &&Rule| {
+                matches!(other.signal, Signal::Xid(_)) && other.signal == rule.signal
+            };
+            assert!(rules.iter().filter(same).count() <= 1, "{}", rule.name);
+        }
     }
 }

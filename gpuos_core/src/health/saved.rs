@@ -59,7 +59,9 @@ impl NodeHealth {
     /// # Errors
     /// The bytes are damaged, or from another version. Nothing of them is used then.
     pub fn decode(bytes: &[u8]) -> Result<NodeHealth, SavedError> {
-        let rest = bytes.strip_prefix(HEAD.as_bytes()).ok_or(SavedError::Other)?;
+        let rest = bytes
+            .strip_prefix(HEAD.as_bytes())
+            .ok_or(SavedError::Other)?;
         let end = rest.iter().take(MOST_HEAD).position(|b| *b == b'\n');
         let (line, body) = rest.split_at(end.ok_or(SavedError::Damaged)?);
         let line = std::str::from_utf8(line).map_err(|_| SavedError::Damaged)?;

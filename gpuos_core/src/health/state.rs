@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
 use super::rules::{Action, Authority, Cure, JobsAre};
-use super::trend::Watch;
+use super::trend::{Usual, Watch};
 
 /// Where a GPU stands, for people.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -139,6 +139,8 @@ pub struct GpuHealth {
     pub(super) passed: bool,
     /// Since when no job was seen on it, with slurmctld knowing that it is out.
     pub(super) idle_since: Option<u64>,
+    /// How warm it has been.
+    pub(super) usual: Usual,
     /// What rules remember, by name.
     pub(super) watches: BTreeMap<String, Watch>,
     /// When rules spoke last, by part of the GPU and authority.

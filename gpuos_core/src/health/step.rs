@@ -52,6 +52,11 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         effects: Vec::new(),
     };
     let ctx = &mut ctx;
+    let figures = match &event {
+        Event::Sample { gpu, .. } => *gpu..gpu.saturating_add(1),
+        Event::Tick => 0..u8::MAX,
+        _ => 0..0,
+    };
     match event {
         Event::Started { rebooted } => service::started(node, ctx, rebooted),
         Event::Sample { gpu, sample } => faults::sample(node, ctx, gpu, *sample),
@@ -78,7 +83,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::Host(fault) => node::host(node, ctx, fault),
         Event::Tick => {}
     }
-    faults::gauges(node, ctx);
+    faults::gauges(node, ctx, figures);
     node::advance(node, ctx);
     service::advance(node, ctx);
     publish::advance(node, ctx);

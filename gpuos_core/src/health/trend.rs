@@ -73,6 +73,7 @@ pub(super) fn reading(
     gauge: Gauge,
     sample: &Sample,
     before: Option<&Sample>,
+    usual: &Usual,
     watched: bool,
 ) -> Option<Reading> {
     use Reading::{Counter, Level};
@@ -125,6 +126,7 @@ pub(super) fn reading(
             let (now, slow) = (sample.celsius?, sample.slowdown_celsius?);
             level(Some(now.saturating_sub(slow.saturating_sub(HOT_MARGIN))))
         }
+        Gauge::Warming => usual.above(sample).map(Level),
         Gauge::PowerBrake => flag(either(
             reason(REASON_POWER_BRAKE),
             grew(|sample| sample.power_brake_ns),
@@ -133,6 +135,53 @@ pub(super) fn reading(
             .busy_percent
             .map(|percent| Level(u64::from(watched && percent == 0))),
     }
+}
+
+/// Bands of power in which temperatures are compared.
+const BANDS: usize = 4;
+/// A temperature is taken into the average so often, in ms.
+const USUAL_MS: u64 = 60_000;
+/// So many of them make the average: those of a day.
+const USUAL_OVER: i64 = 1440;
+/// Before so many there is nothing to compare with: those of an hour.
+const USUAL_FROM: u32 = 60;
+
+/// How warm the GPU has been over the last day, by how much power it drew.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Usual {
+    /// Average in thousandths of a degree, and how many temperatures are in it.
+    bands: [(i64, u32); BANDS],
+    at: u64,
+}
+
+impl Usual {
+    /// Takes a poll in, once a minute.
+    pub(super) fn take(&mut self, sample: &Sample, clock: u64) {
+        let (Some(band), Some(celsius)) = (band(sample), sample.celsius) else {
+            return;
+        };
+        if clock.saturating_sub(self.at) < USUAL_MS {
+            return;
+        }
+        self.at = clock;
+        let (average, seen) = &mut self.bands[band];
+        *seen = seen.saturating_add(1);
+        let over = USUAL_OVER.min(i64::from(*seen));
+        *average += (i64::from(celsius) * 1000 - *average) / over;
+    }
+
+    /// Whole degrees above the average.
+    fn above(&self, sample: &Sample) -> Option<u64> {
+        let (average, seen) = self.bands[band(sample)?];
+        let above = i64::from(sample.celsius?) * 1000 - average;
+        (seen >= USUAL_FROM).then(|| u64::try_from(above / 1000).unwrap_or(0))
+    }
+}
+
+fn band(sample: &Sample) -> Option<usize> {
+    let (power, limit) = (sample.power_mw?, sample.power_limit_mw?.max(1));
+    let band = u64::from(power) * BANDS as u64 / u64::from(limit);
+    Some(usize::try_from(band).unwrap_or(BANDS).min(BANDS - 1))
 }
 
 impl Watch {
@@ -184,6 +233,11 @@ impl Watch {
             self.acted = false;
         }
         calm
+    }
+
+    /// Whether the rule acted, and it is not over.
+    pub(super) fn has_acted(&self) -> bool {
+        self.acted
     }
 
     /// The figure, while it is at the threshold.

@@ -1,7 +1,7 @@
 //! A daemon, a Slurm and GPUs in a few lines, around one node's health.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_core::health::{
     Admin, Effect, Event, ExtraPart, GpuState, Job, NodeHealth, Rules, Sample, Verb, step,
@@ -36,6 +36,13 @@ pub struct World {
     pub reset: Vec<u8>,
     /// States that each GPU went through.
     pub states: BTreeMap<u8, Vec<GpuState>>,
+    /// GPUs that passed the check that is under way.
+    passed: BTreeSet<u8>,
+    /// Jobs as told last.
+    told: Vec<Job>,
+    /// GPUs that something happened to, or that an administrator named.
+    pub touched: BTreeSet<u8>,
+    started: u64,
 }
 
 /// An idle GPU that is as new.
@@ -131,6 +138,10 @@ impl World {
             published: Vec::new(),
             reset: Vec::new(),
             states: BTreeMap::new(),
+            passed: BTreeSet::new(),
+            told: Vec::new(),
+            touched: BTreeSet::new(),
+            started: 0,
         };
         world.tell(Event::Started { rebooted: false });
         world
@@ -140,7 +151,10 @@ impl World {
     pub fn tell(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            let effects = step(&mut self.node, &self.rules, event, self.now);
+            let before: Vec<GpuState> = self.all_states();
+            self.note(&event);
+            let effects = step(&mut self.node, &self.rules, event.clone(), self.now);
+            self.judge(&before, &event, &effects);
             for gpu in 0..self.node.gpus.len() as u8 {
                 let state = self.node.state(gpu);
                 let states = self.states.entry(gpu).or_default();
@@ -151,6 +165,90 @@ impl World {
             for effect in effects {
                 events.extend(self.does(&effect));
                 self.done.push(effect);
+            }
+        }
+    }
+
+    pub fn all_states(&self) -> Vec<GpuState> {
+        let gpus = 0..self.node.gpus.len() as u8;
+        gpus.map(|gpu| self.node.state(gpu)).collect()
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::CheckDone { gpu, ok: true, .. } => {
+                self.passed.insert(*gpu);
+            }
+            Event::Jobs(jobs) => self.told = jobs.clone(),
+            Event::Xid { gpu, .. } | Event::Lost { gpu } | Event::RecoveryAction { gpu, .. } => {
+                self.touched.insert(*gpu);
+            }
+            Event::Admin(admin) => match admin.gpu {
+                Some(gpu) => drop(self.touched.insert(gpu)),
+                None => self.touched.extend(0..self.node.gpus.len() as u8),
+            },
+            Event::Started { .. } => self.started += 1,
+            _ => {}
+        }
+    }
+
+    /// What holds after every step, whatever happened.
+    fn judge(&mut self, before: &[GpuState], event: &Event, effects: &[Effect]) {
+        let online = |gpu: u8| match event {
+            Event::Admin(admin) => {
+                admin.verb == Verb::Online && admin.gpu.is_none_or(|named| named == gpu)
+            }
+            _ => false,
+        };
+        for (gpu, (was, is)) in before.iter().zip(self.all_states()).enumerate() {
+            let gpu = gpu as u8;
+            if was.is_out() && !is.is_out() {
+                let passed = *was == GpuState::Resetting && self.passed.contains(&gpu);
+                assert!(
+                    passed || online(gpu),
+                    "GPU {gpu} went from {was:?} to {is:?} on {event:?}\n{}",
+                    self.story()
+                );
+            }
+            if is != GpuState::Resetting {
+                self.passed.remove(&gpu);
+            }
+        }
+        let on = |job: u32| self.told.iter().filter(move |told| told.job == job);
+        for effect in effects {
+            match effect {
+                Effect::Reset { gpu } => {
+                    let used = self.told.iter().any(|job| job.gpus.contains(gpu));
+                    assert!(
+                        self.node.confirmed_out(*gpu) && !used,
+                        "GPU {gpu} is reset\n{}",
+                        self.story()
+                    );
+                }
+                Effect::KillStep { job, step, .. } => {
+                    let mut hit = on(*job).filter(|told| told.step == *step);
+                    assert!(
+                        hit.any(|told| told.gpus.iter().any(|gpu| self.touched.contains(gpu))),
+                        "step {job}.{step:?} is killed and nothing happened to its GPUs\n{}",
+                        self.story()
+                    );
+                }
+                Effect::Requeue {
+                    job, avoid_node, ..
+                } => {
+                    assert!(
+                        on(*job).any(|told| told.requeue),
+                        "job {job} may not be requeued"
+                    );
+                    let mut gpus = on(*job).flat_map(|told| told.gpus.iter().copied());
+                    assert!(
+                        gpus.any(|gpu| self.touched.contains(&gpu)
+                            && (*avoid_node || self.node.confirmed_out(gpu))),
+                        "job {job} is requeued and its GPUs are not out\n{}",
+                        self.story()
+                    );
+                }
+                _ => {}
             }
         }
     }
@@ -217,6 +315,15 @@ impl World {
             self.now += 1000;
             self.poll();
         }
+    }
+
+    /// Lets a long time go by, a poll a minute: the most that the node's own clock moves at once.
+    pub fn leap(&mut self, seconds: u64) {
+        for _ in 0..seconds / 60 {
+            self.now += 60_000;
+            self.tell(Event::Tick);
+        }
+        self.poll();
     }
 
     /// One round of polls.
