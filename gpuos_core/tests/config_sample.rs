@@ -42,6 +42,12 @@ fn every_commented_key_is_accepted() {
         "the sample shows the defaults"
     );
     assert_eq!(config.policy.placement, Config::default().policy.placement);
+    assert_eq!(config.health.limits, Config::default().health.limits);
+    let rules = (
+        config.health.all().len(),
+        Config::default().health.all().len(),
+    );
+    assert_eq!(rules.0, rules.1 + 3);
     let types: Vec<&str> = config.node_types.iter().map(|t| t.name.as_str()).collect();
     assert_eq!(types, ["lab-a40", "mixed-links", "h100-small-memory"]);
     assert_eq!(config.node_types[0].nics.len(), 1);
@@ -99,9 +105,11 @@ fn every_key_is_in_the_sample() {
         "rule",
         "reserve",
         "power-domain",
+        "health",
+        "health.rule",
     ] {
         let keys = keys_of(&match path {
-            "slurm" | "policy" | "fabric" => format!("[{path}]"),
+            "slurm" | "policy" | "fabric" | "health" => format!("[{path}]"),
             "node-type.nic" => "[[node-type]]\n[[node-type.nic]]".into(),
             "fabric.net.switch" => "[[fabric.net]]\n[[fabric.net.switch]]".into(),
             "fabric.net.link" => "[[fabric.net]]\n[[fabric.net.link]]".into(),

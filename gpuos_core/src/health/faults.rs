@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::effect::Audit;
 use super::event::{RecoveryAction, Sample};
 use super::jobs::{self, At};
-use super::rules::{Action, Gauge, Rule, Signal};
+use super::rules::{Action, Cure, Gauge, Rule, Signal};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
 use super::trend::Watch;
@@ -159,7 +159,11 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
             let hold = (u64::from(rule.hold_s) * 1000).max(wait_for_stronger(rule));
             if let Some(figure) = watch.due(hold, clock) {
                 let text = figure_text(rule, gauge, figure);
-                act(node, ctx, gpu, rule, At::default(), figure, &text);
+                let done = act(node, ctx, gpu, rule, At::default(), figure, &text);
+                let watch = node.gpus[at].watches.get_mut(&rule.name);
+                if let (false, Some(watch)) = (done, watch) {
+                    watch.left(gauge.is_counter());
+                }
             } else if watch.calmed(calm, clock) {
                 service::calmed(node, ctx, gpu, rule);
             }
@@ -188,7 +192,7 @@ fn figure_text(rule: &Rule, gauge: Gauge, figure: u64) -> String {
     )
 }
 
-/// Does what a rule says.
+/// Does what a rule says; `false` = a stronger word about the same trouble decides.
 fn act(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
@@ -197,10 +201,10 @@ fn act(
     at: At,
     figure: u64,
     text: &str,
-) {
+) -> bool {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
-        return;
+        return true;
     };
     let authority = rule.signal.authority();
     let about = |part: &str| part == rule.part || part == WHOLE || rule.part == WHOLE;
@@ -210,13 +214,15 @@ fn act(
     if stronger {
         let text = format!("{text}; left to the stronger word about the same trouble");
         say(node, ctx, gpu, rule, &text);
-        return;
+        return false;
     }
-    health.spoken.insert(rule.part.clone(), (authority, clock));
+    if !matches!(rule.action, Action::Ignore | Action::Warn) {
+        health.spoken.insert(rule.part.clone(), (authority, clock));
+    }
     if health.service == Service::Resetting {
         let text = format!("{text}; the GPU is being reset");
         say(node, ctx, gpu, rule, &text);
-        return;
+        return true;
     }
     match rule.action {
         Action::Ignore => {
@@ -239,7 +245,10 @@ fn act(
                 threshold: rule.threshold,
                 action: rule.action,
                 jobs: rule.jobs,
-                cure: rule.cure,
+                cure: match rule.action {
+                    Action::Requeue => Cure::Check,
+                    _ => rule.cure,
+                },
                 authority,
                 since_ms: ctx.now_ms,
                 last: clock,
@@ -247,6 +256,7 @@ fn act(
             service::blame(node, ctx, gpu, at, cause);
         }
     }
+    true
 }
 
 /// A line for the audit log, once a minute for each rule and GPU. Gives whether it was said.

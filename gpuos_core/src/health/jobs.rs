@@ -143,11 +143,13 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     let wait = u64::from(ctx.rules.limits.publish_wait_s) * 1000;
     let retry = u64::from(ctx.rules.limits.retry_s) * 1000;
     let confirmed = node.publishing.confirmed.clone().unwrap_or_default();
+    let drained = node.hold.is_some();
     for act in &mut node.acts {
         let again = act.tried.is_none_or(|at| {
             clock.saturating_sub(at) >= retry && node.jobs_at.is_some_and(|told| told > at)
         });
-        let known = confirmed.out.contains(&act.gpu);
+        // On a node that an administrator drained nothing starts either.
+        let known = drained || confirmed.out.contains(&act.gpu);
         let late = clock.saturating_sub(act.since) >= wait;
         if !again || (act.kill.is_none() && !known && !late) {
             continue;

@@ -3,6 +3,7 @@
 //! [`step`] is the whole of it: state, event and time in, effects out. It reads no clock and no file; the
 //! daemon tells it what happened and does what it says. `docs/health.md` has the rules and the states.
 
+mod admin;
 mod effect;
 mod event;
 pub mod extra;

@@ -33,7 +33,6 @@ pub(super) fn library(node: &mut NodeHealth, ctx: &mut Ctx<'_>, silent: bool) {
 
 /// [`super::Event::Host`].
 pub(super) fn host(node: &mut NodeHealth, ctx: &mut Ctx<'_>, fault: HostFault) {
-    let clock = node.clock;
     match fault {
         HostFault::NicLink { nic, up, gpus } => {
             let nic = short(&nic);
@@ -53,21 +52,6 @@ pub(super) fn host(node: &mut NodeHealth, ctx: &mut Ctx<'_>, fault: HostFault) {
             uncorrected,
         } => {
             keep(&mut node.memory, numa, (corrected, uncorrected));
-            let sum = |of: fn(&(u64, u64)) -> u64| {
-                node.memory
-                    .values()
-                    .fold(0u64, |sum, one| sum.saturating_add(of(one)))
-            };
-            let sums = [
-                (NodeGauge::MemoryCorrected, sum(|one| one.0)),
-                (NodeGauge::MemoryUncorrected, sum(|one| one.1)),
-            ];
-            for (gauge, sum) in sums {
-                for rule in of(ctx, gauge) {
-                    let watch = node.watches.entry(rule.name.clone()).or_default();
-                    watch.take(Reading::Counter(sum), rule, clock);
-                }
-            }
         }
         HostFault::FileSystem { path, stalled_ms } => match stalled_ms {
             0 => drop(node.stalls.remove(&short(&path))),
@@ -107,6 +91,20 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
         for rule in of(ctx, gauge) {
             let watch = node.watches.entry(rule.name.clone()).or_default();
             watch.take(Reading::Level(figure), rule, clock);
+        }
+    }
+    let errors = node.memory.values().copied();
+    let (corrected, uncorrected) = errors.fold((0u64, 0u64), |sum, one| {
+        (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1))
+    });
+    let sums = [
+        (NodeGauge::MemoryCorrected, corrected),
+        (NodeGauge::MemoryUncorrected, uncorrected),
+    ];
+    for (gauge, sum) in sums.into_iter().filter(|_| !node.memory.is_empty()) {
+        for rule in of(ctx, gauge) {
+            let watch = node.watches.entry(rule.name.clone()).or_default();
+            watch.take(Reading::Counter(sum), rule, clock);
         }
     }
     let rules = ctx.rules;

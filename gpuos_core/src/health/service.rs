@@ -1,19 +1,18 @@
 //! The state machine of a GPU: out of service, reset, checked, back.
 
 use super::effect::{Audit, Effect};
-use super::event::{Admin, Verb};
 use super::jobs::{self, At};
 use super::rules::{Action, Authority, Cure, JobsAre, Rule};
-use super::state::{Cause, GpuHealth, Hold, NodeHealth, Service};
+use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
-use super::{faults, node as whole, publish};
+use super::{faults, publish};
 
 /// After a failed reset or check the next is so much later, in ms.
 const AGAIN_MS: u64 = 60_000;
 /// The most causes that are kept of a GPU.
 const MOST_CAUSES: usize = 64;
 
-fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
+pub(super) fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
     node.gpus.get_mut(usize::from(gpu))
 }
 
@@ -66,7 +65,7 @@ pub(super) fn started(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rebooted: bool) 
     }
 }
 
-fn go(health: &mut GpuHealth, service: Service, clock: u64) {
+pub(super) fn go(health: &mut GpuHealth, service: Service, clock: u64) {
     health.service = service;
     health.since = clock;
     health.idle_since = None;
@@ -184,169 +183,6 @@ pub(super) fn recovery_withdrawn(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: 
     }
 }
 
-/// [`super::Event::Admin`].
-pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
-    let gpus: Vec<u8> = match admin.gpu {
-        Some(gpu) if usize::from(gpu) < node.gpus.len() => vec![gpu],
-        Some(_) => return,
-        None => (0..node.gpus.len() as u8).collect(),
-    };
-    let reason: String = admin
-        .reason
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(200)
-        .collect();
-    let why = match reason.is_empty() {
-        true => String::new(),
-        false => format!(": {reason}"),
-    };
-    let force = if admin.force { " --force" } else { "" };
-    let word = match admin.verb {
-        Verb::Drain => "drain",
-        Verb::Online => "online",
-        Verb::Offline => "offline",
-    };
-    ctx.tell(Audit {
-        gpu: admin.gpu,
-        uid: Some(admin.uid),
-        text: format!("user {} said {word}{force}{why}", admin.uid),
-        ..Audit::default()
-    });
-    let hold = Hold {
-        verb: admin.verb,
-        uid: admin.uid,
-        reason,
-        at_ms: ctx.now_ms,
-    };
-    match (admin.gpu, admin.verb) {
-        (None, Verb::Online) => online_node(node, ctx, admin),
-        (None, _) => {
-            let reason = format!("gpuos: {word} by user {}{why}", admin.uid);
-            hold_node(node, ctx, hold.clone(), reason);
-        }
-        _ => {}
-    }
-    for gpu in gpus {
-        match admin.verb {
-            Verb::Online => online(node, ctx, gpu, admin),
-            // A drained node needs no drained GPUs: with the node they come back.
-            Verb::Drain if admin.gpu.is_none() => {
-                if admin.force {
-                    jobs::treat(
-                        node,
-                        ctx,
-                        gpu,
-                        At::default(),
-                        JobsAre::Requeue,
-                        "drained by force",
-                    );
-                }
-            }
-            Verb::Drain | Verb::Offline => {
-                out(node, ctx, gpu, &hold);
-                if admin.force {
-                    let text = format!("{word} by force, user {}{why}", admin.uid);
-                    jobs::treat(node, ctx, gpu, At::default(), JobsAre::Requeue, &text);
-                }
-            }
-        }
-    }
-}
-
-fn hold_node(node: &mut NodeHealth, ctx: &mut Ctx<'_>, hold: Hold, reason: String) {
-    node.hold = Some(hold);
-    if node.drain.is_none() {
-        ctx.effects.push(Effect::DrainNode {
-            reason: reason.clone(),
-        });
-        node.drain = Some(whole::new_drain(reason, ctx.now_ms, node.clock));
-    }
-}
-
-fn online_node(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
-    node.hold = None;
-    if admin.force {
-        node.causes.clear();
-    }
-    // The administrator waits: no need to look for a while whether all is well.
-    if whole::reason(node).is_none() || admin.force {
-        whole::undrain(node, ctx);
-    }
-}
-
-fn out(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, hold: &Hold) {
-    let clock = node.clock;
-    let Some(health) = health(node, gpu) else {
-        return;
-    };
-    health.hold = Some(hold.clone());
-    match (hold.verb, health.service) {
-        (Verb::Offline, _) => go(health, Service::Offline, clock),
-        (_, Service::In) => {
-            health.was_reset = false;
-            health.attempts = 0;
-            go(health, Service::Draining, clock);
-        }
-        // A reset or check under way comes to its end, and the GPU stays out.
-        _ => {}
-    }
-    if hold.verb == Verb::Offline {
-        ctx.audit(
-            Some(gpu),
-            "the GPU is offline until an administrator says online",
-        );
-    }
-}
-
-fn online(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, admin: &Admin) {
-    let clock = node.clock;
-    let has_job = node.has_job(gpu);
-    let Some(health) = health(node, gpu) else {
-        return;
-    };
-    health.hold = None;
-    health.offline = None;
-    health.returns.clear();
-    health.attempts = 0;
-    health.not_before = 0;
-    if health.service == Service::In {
-        return;
-    }
-    if admin.force {
-        let text = format!(
-            "user {} put the GPU back into service without a check",
-            admin.uid
-        );
-        back(node, ctx, gpu, &text);
-        return;
-    }
-    for cause in &mut health.causes {
-        // An administrator's word is what they waited for.
-        if matches!(cause.cure, Cure::Admin | Cure::Reboot) {
-            cause.cure = Cure::Check;
-        }
-    }
-    if health.causes.is_empty() && health.service == Service::Draining {
-        back(
-            node,
-            ctx,
-            gpu,
-            "nothing speaks against the GPU; it is back in service",
-        );
-        return;
-    }
-    if matches!(health.service, Service::Offline | Service::Draining) {
-        let to = if has_job {
-            Service::Draining
-        } else {
-            Service::Drained
-        };
-        go(health, to, clock);
-    }
-    ctx.audit(Some(gpu), "the GPU is checked before it serves again");
-}
-
 /// [`super::Event::ResetDone`].
 pub(super) fn reset_done(
     node: &mut NodeHealth,
@@ -452,7 +288,7 @@ fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     ctx.audit(Some(gpu), text);
 }
 
-fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
+pub(super) fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -461,10 +297,6 @@ fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     health.attempts = 0;
     health.was_reset = false;
     health.spoken.clear();
-    health
-        .watches
-        .values_mut()
-        .for_each(super::trend::Watch::forget);
     go(health, Service::In, clock);
     node.acts.retain(|act| act.gpu != gpu);
     ctx.audit(Some(gpu), text);
@@ -494,12 +326,36 @@ fn cure(health: &GpuHealth) -> Cure {
 pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     for gpu in 0..node.gpus.len() as u8 {
         match node.gpus[usize::from(gpu)].service {
-            Service::In => when_idle(node, ctx, gpu),
+            Service::In => {
+                forgive(node, ctx, gpu);
+                when_idle(node, ctx, gpu);
+            }
             Service::Draining => empty(node, ctx, gpu),
             Service::Drained => mend(node, ctx, gpu),
             Service::Resetting => late(node, ctx, gpu, ctx.rules.limits.reset_timeout_s, "reset"),
             Service::Checking => returns(node, ctx, gpu),
             Service::Offline => {}
+        }
+    }
+}
+
+/// Events that degrade a GPU count as long as the rule counts them; figures know themselves when they are over.
+fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+    let clock = node.clock;
+    let rules = ctx.rules;
+    let causes = node.gpus[usize::from(gpu)].causes.iter();
+    let old = |cause: &&Cause| {
+        let event = cause.authority != Authority::Counter && cause.action == Action::Degrade;
+        let within = rules.by_name(&cause.rule).map_or(0, |rule| rule.within_s);
+        event && clock.saturating_sub(cause.last) >= u64::from(within) * 1000
+    };
+    let over = causes.filter(old).map(|cause| cause.rule.clone());
+    for name in over.collect::<Vec<_>>() {
+        match rules.by_name(&name) {
+            Some(rule) => calmed(node, ctx, gpu, rule),
+            None => node.gpus[usize::from(gpu)]
+                .causes
+                .retain(|cause| cause.rule != name),
         }
     }
 }
@@ -653,6 +509,8 @@ fn returns(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
         .returns
         .retain(|at| clock.saturating_sub(*at) < within);
     health.returns.push(clock);
+    let watches = health.watches.values_mut();
+    watches.for_each(super::trend::Watch::forget);
     if health.hold.is_some() {
         health.causes.clear();
         go(health, Service::Drained, clock);

@@ -4,7 +4,7 @@ use super::effect::{Audit, Effect};
 use super::event::Event;
 use super::rules::Rules;
 use super::state::NodeHealth;
-use super::{faults, jobs, node, publish, service};
+use super::{admin, faults, jobs, node, publish, service};
 
 /// The most that the node's own clock moves in one step: a clock that leaps ahead ends no waiting time.
 const MOST_MS: u64 = 60_000;
@@ -72,7 +72,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::LibrarySilent => node::library(node, ctx, true),
         Event::LibraryBack => node::library(node, ctx, false),
         Event::Jobs(list) => jobs::told(node, ctx, list),
-        Event::Admin(admin) => service::admin(node, ctx, &admin),
+        Event::Admin(told) => admin::admin(node, ctx, &told),
         Event::ResetDone { gpu, ok, message } => service::reset_done(node, ctx, gpu, ok, &message),
         Event::CheckDone { gpu, ok, message } => service::check_done(node, ctx, gpu, ok, &message),
         Event::Published { revision, ok } => publish::done(node, ctx, revision, ok),

@@ -48,6 +48,8 @@ pub struct Watch {
     pub(super) below: Option<u64>,
     /// The rule has acted on it.
     pub(super) acted: bool,
+    /// An administrator forced the GPU back although it is so: it counts again once it was over.
+    pub(super) overruled: bool,
     /// When it was said last, and how often it happened since without being said.
     pub(super) said: Option<u64>,
     pub(super) unsaid: u64,
@@ -231,8 +233,27 @@ impl Watch {
             self.above = None;
             self.below = None;
             self.acted = false;
+            self.overruled = false;
         }
         calm
+    }
+
+    /// A stronger word decides: what was counted is done with, what is still so is looked at again.
+    pub(super) fn left(&mut self, counter: bool) {
+        match counter {
+            true => self.forget(),
+            false => self.acted = false,
+        }
+    }
+
+    /// An administrator says that it does not matter.
+    pub(super) fn overrule(&mut self) {
+        if self.held().is_some() {
+            self.acted = true;
+            self.overruled = true;
+        } else {
+            self.forget();
+        }
     }
 
     /// Whether the rule acted, and it is not over.
@@ -242,7 +263,8 @@ impl Watch {
 
     /// The figure, while it is at the threshold.
     pub(super) fn held(&self) -> Option<u64> {
-        (self.above.is_some() && self.below.is_none()).then_some(self.figure)
+        let held = self.above.is_some() && self.below.is_none() && !self.overruled;
+        held.then_some(self.figure)
     }
 
     /// After a repair: what was counted is forgotten, and it can act again.

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_core::health::{
-    Admin, Effect, Event, ExtraPart, GpuState, Job, NodeHealth, Rules, Sample, Verb, step,
+    Admin, Effect, Event, ExtraPart, GpuState, Job, NodeHealth, RecoveryAction, Rules, Sample,
+    Verb, step,
 };
 
 /// What happens around one node: effects are done as a daemon would do them.
@@ -42,7 +43,6 @@ pub struct World {
     told: Vec<Job>,
     /// GPUs that something happened to, or that an administrator named.
     pub touched: BTreeSet<u8>,
-    started: u64,
 }
 
 /// An idle GPU that is as new.
@@ -61,6 +61,9 @@ pub fn sound() -> Sample {
         rows_corrected: Some(0),
         rows_uncorrected: Some(0),
         banks: Some([640, 0, 0, 0, 0]),
+        pages_single_bit: Some(0),
+        pages_double_bit: Some(0),
+        pages_pending: Some(false),
         nvlinks: 0x3ffff,
         nvlink_crc: Some(0),
         nvlink_replays: Some(0),
@@ -141,7 +144,6 @@ impl World {
             passed: BTreeSet::new(),
             told: Vec::new(),
             touched: BTreeSet::new(),
-            started: 0,
         };
         world.tell(Event::Started { rebooted: false });
         world
@@ -180,14 +182,20 @@ impl World {
                 self.passed.insert(*gpu);
             }
             Event::Jobs(jobs) => self.told = jobs.clone(),
-            Event::Xid { gpu, .. } | Event::Lost { gpu } | Event::RecoveryAction { gpu, .. } => {
+            Event::Xid { gpu, .. } | Event::Lost { gpu } => {
                 self.touched.insert(*gpu);
+            }
+            Event::RecoveryAction { gpu, action } => {
+                self.touched.insert(*gpu);
+                // What NVML says in an event it says in samples too.
+                if let Some(sample) = self.samples.get_mut(usize::from(*gpu)) {
+                    sample.recovery_action = Some(number(*action));
+                }
             }
             Event::Admin(admin) => match admin.gpu {
                 Some(gpu) => drop(self.touched.insert(gpu)),
                 None => self.touched.extend(0..self.node.gpus.len() as u8),
             },
-            Event::Started { .. } => self.started += 1,
             _ => {}
         }
     }
@@ -243,7 +251,9 @@ impl World {
                     let mut gpus = on(*job).flat_map(|told| told.gpus.iter().copied());
                     assert!(
                         gpus.any(|gpu| self.touched.contains(&gpu)
-                            && (*avoid_node || self.node.confirmed_out(gpu))),
+                            && (*avoid_node
+                                || self.node.hold.is_some()
+                                || self.node.confirmed_out(gpu))),
                         "job {job} is requeued and its GPUs are not out\n{}",
                         self.story()
                     );
@@ -321,9 +331,8 @@ impl World {
     pub fn leap(&mut self, seconds: u64) {
         for _ in 0..seconds / 60 {
             self.now += 60_000;
-            self.tell(Event::Tick);
+            self.poll();
         }
-        self.poll();
     }
 
     /// One round of polls.
@@ -354,5 +363,17 @@ impl World {
             _ => None,
         };
         self.done.iter().filter_map(line).collect()
+    }
+}
+
+/// NVML's number of a recovery action.
+fn number(action: RecoveryAction) -> u32 {
+    match action {
+        RecoveryAction::None => 0,
+        RecoveryAction::GpuReset => 1,
+        RecoveryAction::NodeReboot => 2,
+        RecoveryAction::DrainP2p => 3,
+        RecoveryAction::DrainAndReset => 4,
+        RecoveryAction::Other(other) => other,
     }
 }
