@@ -10,6 +10,8 @@ pub mod discover;
 pub mod elf;
 mod ends;
 mod gres_index;
+pub mod job_processes;
+pub mod kernel_log;
 mod machine;
 mod neighbours;
 pub mod nvml;
