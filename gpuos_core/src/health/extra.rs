@@ -113,22 +113,11 @@ impl ExtraPart {
 
     /// The `Extra` with this part in it: other text keeps its place; a damaged part goes.
     pub fn write_into(&self, extra: &str) -> String {
-        let mut text = String::with_capacity(extra.len() + 40);
-        let mut rest = extra;
-        while let Some((before, after)) = rest.split_once(OPEN) {
-            text.push_str(before);
-            // Without its end nobody can tell how far a part went; the bracket alone is dropped with the words
-            // that are ours.
-            rest = match after.split_once(CLOSE) {
-                Some((_, after)) => after,
-                None => ours_skipped(after),
-            };
-            // The space that was set before the part goes with it.
-            if text.ends_with(' ') {
-                text.pop();
-            }
+        let mut text = without(extra);
+        // What stood around a part can make another one.
+        while text.contains(OPEN) {
+            text = without(&text);
         }
-        text.push_str(rest);
         if self.is_empty() {
             return text;
         }
@@ -138,6 +127,25 @@ impl ExtraPart {
         text.push_str(&self.to_string());
         text
     }
+}
+
+/// The text without gpuos's parts, and without the space that was set before each.
+fn without(extra: &str) -> String {
+    let mut text = String::with_capacity(extra.len() + 40);
+    let mut rest = extra;
+    while let Some((before, after)) = rest.split_once(OPEN) {
+        text.push_str(before);
+        // Without its end nobody can tell how far a part went: only the words that are ours go.
+        rest = match after.split_once(CLOSE) {
+            Some((_, after)) => after,
+            None => ours_skipped(after),
+        };
+        if text.ends_with(' ') {
+            text.pop();
+        }
+    }
+    text.push_str(rest);
+    text
 }
 
 /// What follows the words of a part that has no end.
