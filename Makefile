@@ -50,7 +50,7 @@ build:
 	$(CARGO) build --workspace --locked
 
 test:
-	@scripts/needs.sh build lab layout count accounting
+	@scripts/needs.sh build lab layout count accounting metrics
 	$(CARGO) build --workspace --locked
 	@scripts/instructions.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)

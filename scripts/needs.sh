@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -61,8 +61,12 @@ for part in "$@"; do
             want my_print_defaults mariadb-client-core
         fi
         ;;
+    metrics)
+        # Prometheus scrapes gpuosd in a test; the package has promtool too.
+        want prometheus prometheus
+        ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count or accounting" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting or metrics" >&2
         exit 2
         ;;
     esac

@@ -16,6 +16,9 @@ const MOST: usize = 4096;
 pub struct Held {
     /// Its user.
     pub uid: u32,
+    /// The user's name, once Slurm was asked.
+    #[serde(default)]
+    pub user: String,
     /// GPUs that the job holds here, by its batch script's report or by Slurm's word.
     pub gpus: BTreeSet<u8>,
     /// Its steps and their GPUs.
@@ -97,6 +100,7 @@ impl Table {
             };
             let held = self.jobs.entry(job.id).or_default();
             held.uid = job.uid;
+            held.user.clone_from(&job.user);
             held.gpus.extend(gpus);
             held.requeue = Some(job.may_requeue);
         }

@@ -7,15 +7,21 @@
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
-//! - [`desk`]: answers clients.
+//! - [`desk`]: answers clients,
+//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs.
+//!
+//! [`events`] is where the log goes.
 
 #![forbid(unsafe_code)]
 
 pub mod audit;
 pub mod desk;
 pub mod disk;
+pub mod events;
 pub mod gpus;
 pub mod jobs;
+pub mod maps;
+pub mod metrics;
 pub mod options;
 pub mod owner;
 pub mod queue;

@@ -22,14 +22,7 @@ fn main() -> ExitCode {
         let printed = page.render(&mut std::io::stdout());
         return ExitCode::from(u8::from(printed.is_err()));
     }
-    // journald has its own times; a terminal or a file has not.
-    let log = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    match std::env::var_os("JOURNAL_STREAM") {
-        Some(_) => log.without_time().init(),
-        None => log.init(),
-    }
+    gpuosd::events::start();
     match gpuosd::run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

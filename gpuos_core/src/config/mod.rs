@@ -16,6 +16,7 @@ mod check;
 mod error;
 mod fabric;
 mod health;
+mod metrics;
 mod net;
 mod node_type;
 mod policy;
@@ -24,6 +25,7 @@ mod rules;
 
 pub use error::ConfigError;
 pub(crate) use error::Place;
+pub use metrics::MetricsConfig;
 pub use node_type::NodeFacts;
 pub use policy::{Policy, PolicyRule};
 
@@ -93,6 +95,8 @@ pub struct Config {
     pub policy: Policy,
     /// `[health]`: what gpuosd does about which fault.
     pub health: crate::health::Rules,
+    /// `[metrics]`: where gpuosd tells its figures.
+    pub metrics: MetricsConfig,
     /// `[[node-type]]`, in the order of the file.
     pub node_types: Vec<Arc<NodeType>>,
     rules: Vec<Rule>,
@@ -124,6 +128,7 @@ impl Config {
             slurm: read_slurm(check, &raw.slurm)?,
             policy: Policy::read(check, &raw.policy)?,
             health: health::read(check, &raw.health)?,
+            metrics: metrics::read(check, &raw.metrics)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
@@ -179,6 +184,7 @@ impl Config {
             slurm: _,
             policy: _,
             health: _,
+            metrics: _,
             node_types: _,
             rules: _,
             fabric: _,

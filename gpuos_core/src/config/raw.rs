@@ -11,6 +11,7 @@ use toml::Spanned;
 pub(crate) struct RawFile {
     pub slurm: RawSlurm,
     pub policy: RawPolicy,
+    pub metrics: RawMetrics,
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
@@ -66,6 +67,15 @@ pub(crate) struct RawHealthRule {
     pub hold: Option<Spanned<String>>,
     pub part: Option<Spanned<String>>,
     pub source: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [metrics]")]
+pub(crate) struct RawMetrics {
+    pub listen: Option<Spanned<String>>,
+    pub dcgm_dir: Option<Spanned<String>>,
+    pub jobstats_dir: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -129,6 +129,10 @@ pub struct Sample {
     pub power_limit_mw: Option<u32>,
     /// Clock of the multiprocessors in MHz.
     pub sm_mhz: Option<u32>,
+    /// Clock of the memory in MHz.
+    pub memory_mhz: Option<u32>,
+    /// Energy used since the driver was loaded, in millijoules.
+    pub energy_mj: Option<u64>,
     /// Why clocks are lower than they could be: `nvmlClocksEventReason*` bits.
     pub clock_reasons: Option<u64>,
     /// Nanoseconds of hardware thermal slowdown since the driver was loaded.
@@ -139,6 +143,8 @@ pub struct Sample {
     pub busy_percent: Option<u32>,
     /// GPU memory in use, in MiB.
     pub memory_used_mib: Option<u64>,
+    /// GPU memory, in MiB.
+    pub memory_total_mib: Option<u64>,
     /// Corrected ECC errors since the last reset.
     pub ecc_corrected: Option<u64>,
     /// Uncorrected ECC errors since the last reset.

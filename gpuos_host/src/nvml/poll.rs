@@ -55,6 +55,7 @@ pub(super) fn poll(raw: &Raw, session: &Session, device: Device) -> Answer<Sampl
     if let Some(Err(error)) = fields.iter().find(|found| is_silent(found)) {
         return Err(error.clone());
     }
+    let memory = optional(raw.memory(device))?;
     let small = |wanted: u32| field(wanted).map(|value| value as u32);
     let flag = |wanted: u32| field(wanted).map(|value| value != 0);
     let reasons = match raw.reasons(device) {
@@ -73,7 +74,10 @@ pub(super) fn poll(raw: &Raw, session: &Session, device: Device) -> Answer<Sampl
         thermal_ns: field(THERMAL_NS),
         power_brake_ns: field(BRAKE_NS),
         busy_percent: optional(raw.utilization(device))?.map(|busy| busy.gpu),
-        memory_used_mib: optional(raw.memory(device))?.map(|[_, used]| used >> 20),
+        memory_mhz: optional(raw.clock(device, nvml::nvmlClockType_enum_NVML_CLOCK_MEM))?,
+        energy_mj: optional(raw.energy(device))?,
+        memory_used_mib: memory.map(|[_, used]| used >> 20),
+        memory_total_mib: memory.map(|[total, _]| total >> 20),
         ecc_corrected: field(id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL),
         ecc_uncorrected: field(id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL),
         ecc_corrected_ever: field(id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL),

@@ -217,6 +217,8 @@ impl Raw {
         default_limit = nvmlDeviceGetPowerManagementDefaultLimit() -> u32;
         /// A clock in MHz, by domain.
         clock = nvmlDeviceGetClockInfo(domain) -> u32;
+        /// Energy used since the driver was loaded, in millijoules.
+        energy = nvmlDeviceGetTotalEnergyConsumption() -> u64;
         /// Why clocks are lower than they could be.
         reasons = nvmlDeviceGetCurrentClocksEventReasons() -> u64;
         /// The same under the name of drivers before 535.

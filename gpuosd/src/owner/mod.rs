@@ -16,6 +16,8 @@ use crate::audit;
 use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
 use crate::jobs::Table;
+use crate::metrics::Keeper;
+use crate::metrics::keep::Rest;
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
 use crate::work::{Answer, Device};
@@ -95,6 +97,7 @@ pub struct Owner {
     health: NodeHealth,
     rules: Rules,
     jobs: Table,
+    metrics: Keeper,
     releases: Vec<Release>,
     found: Vec<Found>,
     queue: Queue,
@@ -139,6 +142,7 @@ impl Owner {
             health,
             rules: Rules::default(),
             jobs: if rebooted { Table::default() } else { jobs },
+            metrics: Keeper::new(start.interval),
             releases,
             found: Vec::new(),
             queue: Queue::default(),
@@ -217,7 +221,23 @@ impl Owner {
             Some(why) => drop(self.troubles.insert("disk", format!("cannot write {why}"))),
             None => drop(self.troubles.remove("disk")),
         }
+        self.show();
         self.send_next();
+    }
+
+    /// Hands the node over to Prometheus and the map files.
+    fn show(&mut self) {
+        self.trouble("metrics", self.metrics.trouble());
+        self.metrics.show(&Rest {
+            node: &self.node,
+            health: &self.health,
+            found: &self.found,
+            jobs: &self.jobs,
+            started_ms: self.started_ms,
+            sampled_ms_ago: self.polled.map(|at| at.elapsed().as_millis() as u64),
+            waiting: (self.queue.len() + self.releases.len()) as u32,
+            troubles: self.troubles.keys().copied().collect(),
+        });
     }
 
     /// Sets a trouble of somebody else's, or that it is over.
@@ -255,7 +275,9 @@ impl Owner {
 
     fn step(&mut self, event: Event) -> Vec<Effect> {
         let now = (self.ports.wall)();
+        self.metrics.event(&event);
         let effects = step(&mut self.health, &self.rules, event, now);
+        self.metrics.effects(&effects);
         let mut lines = Vec::new();
         for effect in &effects {
             self.effect(effect, now, &mut lines);
@@ -268,7 +290,7 @@ impl Owner {
         let act = |action| Task::Act(action, Why::Rule);
         match effect {
             Effect::Warn { gpu, text } => {
-                tracing::warn!("{text}");
+                tracing::warn!(gpu = *gpu, "{text}");
                 self.happen(now, "warn", *gpu, None, text);
             }
             Effect::KillStep { job, step, .. } => self.queue.push(act(Action::Kill {
@@ -304,10 +326,17 @@ impl Owner {
     fn log(&mut self, audit: &Audit, lines: &mut Vec<String>) {
         lines.push(audit::line(&self.node, audit));
         let what = audit.rule.as_deref().unwrap_or("audit");
-        match audit.gpu {
-            Some(gpu) => tracing::info!("GPU {gpu}: {}", audit.text),
-            None => tracing::info!("{}", audit.text),
-        }
+        let on = audit
+            .gpu
+            .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+        tracing::info!(
+            gpu = audit.gpu,
+            rule = audit.rule.as_deref(),
+            job = audit.job,
+            uid = audit.uid,
+            "{on}{}",
+            audit.text
+        );
         self.happen(audit.at_ms, what, audit.gpu, audit.job, &audit.text);
     }
 

@@ -59,6 +59,7 @@ impl Owner {
     }
 
     fn acted(&mut self, action: Action, why: Why, outcome: Outcome) {
+        self.metrics.acted(&action, &outcome);
         let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
         if let Why::Publish(revision) = why {
             if let (Action::Extra(part), true) = (&action, ok) {
@@ -150,6 +151,7 @@ impl Owner {
         let answer = match told {
             Ok(config) => {
                 self.rules = config.health.clone();
+                self.metrics.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
                 done("gpuos.toml is read")

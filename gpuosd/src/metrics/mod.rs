@@ -1,0 +1,76 @@
+//! Figures for monitoring: counted by the daemon's loop, handed over as a plain [`Snapshot`] once a second, and
+//! told by threads that the loop never waits for. No scrape makes a call into NVIDIA's library.
+//!
+//! - [`count`]: what is counted while the loop runs,
+//! - [`table`]: what a poll gives,
+//! - [`text`]: a snapshot as Prometheus reads it; docs/metrics.md has every metric,
+//! - [`serve`]: the HTTP endpoint,
+//! - [`keep`]: what the loop holds of all this.
+
+pub mod count;
+pub mod keep;
+pub mod serve;
+pub mod table;
+pub mod text;
+
+use gpuos_core::health::{GpuState, Sample};
+
+pub use count::Counts;
+pub use keep::Keeper;
+
+/// The node at one moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Snapshot {
+    /// Slurm's name of the node.
+    pub node: String,
+    /// Its GPUs, by GRES index.
+    pub gpus: Vec<Gpu>,
+    /// Who holds which GPU.
+    pub holders: Vec<Holder>,
+    /// What was counted since the daemon started.
+    pub counts: Counts,
+    /// Whether gpuos has drained the whole node.
+    pub node_drained: bool,
+    /// Milliseconds since 1970, UTC, when the daemon started.
+    pub started_ms: u64,
+    /// Milliseconds since the newest answer of NVIDIA's library; `None`: it never answered.
+    pub sampled_ms_ago: Option<u64>,
+    /// Actions that wait for slurmctld or for a GPU.
+    pub waiting: u32,
+    /// Names of what keeps the daemon from its work.
+    pub troubles: Vec<&'static str>,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gpu {
+    /// GRES index.
+    pub index: u8,
+    /// NVIDIA's id, empty while it is not known.
+    pub uuid: String,
+    /// Name of the board.
+    pub name: String,
+    /// PCI address.
+    pub pci: String,
+    /// Where it stands.
+    pub state: GpuState,
+    /// Rules that speak against it at present.
+    pub faults: Vec<String>,
+    /// What the newest poll found; `None`: it did not answer of late.
+    pub sample: Option<Sample>,
+}
+
+/// A step, or a job without one, that holds a GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// GRES index.
+    pub gpu: u8,
+    /// Job.
+    pub job: u32,
+    /// Step; `None`: the job itself.
+    pub step: Option<u32>,
+    /// Number of its user.
+    pub uid: u32,
+    /// Name of its user; empty while Slurm has not told it.
+    pub user: String,
+}
