@@ -61,7 +61,12 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     let machine = ThisMachine;
     let config = cli.config.as_deref();
     if let Some(name) = cli.command.without_config().filter(|_| config.is_some()) {
-        let problem = format!("--config: 'gpuos {name}' reads no gpuos.toml; leave the option out");
+        let own = match name {
+            "lab" => ", or give the lab its own with --gpuos-toml",
+            _ => "",
+        };
+        let problem =
+            format!("--config: 'gpuos {name}' reads no gpuos.toml; leave the option out{own}");
         return Err(Cli::command()
             .error(ErrorKind::ArgumentConflict, problem)
             .into());

@@ -117,7 +117,8 @@ fn fabric(site: &Site, findings: &mut Findings) {
         findings.warn(
             "files",
             format!("{note}{}", others(site.notes.len())),
-            "run `gpuos doctor` on the host of slurmctld, as a user who may read its files",
+            "mend the line that it names; for a file that cannot be read run `gpuos doctor` on the host of \
+             slurmctld, as a user who may read it",
         );
     }
     let strangers = site.topology_strangers.iter().map(String::as_str);

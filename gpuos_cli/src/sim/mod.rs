@@ -9,7 +9,7 @@ mod replay;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use gpuos_sim::policy::{Contender, Name};
@@ -56,6 +56,19 @@ impl Input<'_> {
 }
 
 pub fn run(args: &SimArgs) -> Result<Reply> {
+    // Known before the work, not after it.
+    for file in [&args.csv, &args.svg].into_iter().flatten() {
+        let folder = file
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            bail!(
+                "cannot write {}: there is no folder {}",
+                file.display(),
+                folder.display()
+            );
+        }
+    }
     if args.protocol == Protocol::Lifetimes && args.svg.is_some() {
         let problem = "--svg plots allocation against arrived load: --protocol lifetimes has no \
                        such curve; use --csv";
@@ -78,7 +91,17 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     // Before its node list, which is looked for beside it.
     let trace = &args.trace;
     std::fs::File::open(trace).with_context(|| format!("cannot read {}", trace.display()))?;
-    let nodes_file = args.nodes.clone().unwrap_or_else(|| beside(&args.trace));
+    let nodes_file = match &args.nodes {
+        Some(file) => file.clone(),
+        None => beside(trace).with_context(|| {
+            let place = trace.with_file_name(NODE_LIST);
+            format!(
+                "there is no node list {}: put it beside the trace, or name one with --nodes; Philly's jobs need \
+                 --protocol gangs",
+                place.display()
+            )
+        })?,
+    };
     let nodes = read(&nodes_file, trace::nodes)?;
     let mut jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;
     if args.whole_gpus {
@@ -140,15 +163,11 @@ fn write(args: &SimArgs, csv: &String, svg: Option<&String>) -> Result<()> {
     Ok(())
 }
 
-/// The node list beside a trace, gzipped or not.
-fn beside(trace: &Path) -> PathBuf {
+/// The node list beside a trace, gzipped or not, if there is one.
+fn beside(trace: &Path) -> Option<PathBuf> {
     let plain = trace.with_file_name(NODE_LIST);
     let packed = trace.with_file_name(format!("{NODE_LIST}.gz"));
-    if !plain.exists() && packed.exists() {
-        packed
-    } else {
-        plain
-    }
+    [plain, packed].into_iter().find(|file| file.exists())
 }
 
 /// Reads and parses a file; gzip is recognised by its first bytes.

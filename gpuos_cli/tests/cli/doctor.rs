@@ -113,3 +113,42 @@ fn doctor_names_each_fault_with_its_fix() {
         assert!(message.contains("does not export plugin_name"), "{message}");
     }
 }
+
+/// A topology file that Slurm's own reader would not take either: the fabric is left out, and doctor says which
+/// line to mend.
+#[test]
+fn a_topology_file_that_cannot_be_is_a_warning_with_its_line() {
+    let cases = [
+        (
+            "SwitchName=a Switches=b\nSwitchName=b Switches=a\n",
+            "topology.conf:2:1: the switches form a circle through b",
+        ),
+        (
+            "SwitchName=a Nodes=n[1-2\n",
+            "topology.conf:1:1: 'n[1-2' is not a hostlist",
+        ),
+        (
+            "SwitchName=a Nodes=n1\nSwitchName=c Switches=a,z\n",
+            "topology.conf:2:1: ",
+        ),
+    ];
+    for (text, words) in cases {
+        let site = Site::new("24.11.5");
+        site.file("topology.conf", text);
+        let json = site.run(&["doctor", "--json"]).json();
+        let list = json["checks"].as_array().unwrap();
+        let files = list.iter().find(|check| check["name"] == "files");
+        let files = files.unwrap_or_else(|| panic!("{text}: {json}"));
+        assert_eq!(files["status"], "warn", "{files}");
+        assert!(
+            files["message"].as_str().unwrap().contains(words),
+            "{files}"
+        );
+        let fix = files["fix"].as_str().unwrap();
+        assert!(fix.starts_with("mend the line"), "{files}");
+        // Jobs are planned without the fabric.
+        let plan = site.run(&["plan", "--gres=gpu:1"]);
+        assert_eq!(plan.code, 0, "{}{}", plan.out, plan.err);
+        assert!(plan.out.contains("the fabric is left out"), "{}", plan.out);
+    }
+}

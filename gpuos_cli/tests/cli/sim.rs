@@ -154,6 +154,24 @@ fn sim_tells_what_is_wrong_with_its_input() {
         assert!(answer.err.contains(&words), "{}", answer.err);
     }
     site.file("jobs.csv", JOBS);
+    let answer = site.run(&["sim", &jobs, "--svg", &site.path("none/plot.svg")]);
+    assert!(
+        answer.code == 1 && answer.err.contains("there is no folder"),
+        "{}",
+        answer.err
+    );
+    // A trace that lies alone.
+    site.file("alone/jobs.csv", JOBS);
+    let answer = site.run(&["sim", &site.path("alone/jobs.csv")]);
+    assert!(
+        answer.code == 1
+            && answer.err.contains("there is no node list")
+            && answer.err.contains("alone/openb_node_list_gpu_node.csv")
+            && answer.err.contains("--nodes"),
+        "{}",
+        answer.err
+    );
+    site.file("jobs.csv", JOBS);
     site.edit("openb_node_list_gpu_node.csv", "n3,", "n1,");
     let answer = site.run(&["sim", &jobs]);
     assert!(

@@ -163,3 +163,34 @@ fn pages_come_from_the_flag_table() {
         assert!(script.out.contains("gpus-per-node"), "{shell}");
     }
 }
+
+/// A command that reads no gpuos.toml does not pass over one that is named.
+#[test]
+fn a_config_that_would_not_be_read_is_wrong_usage() {
+    let site = Site::new("24.11.5");
+    let file = site.path("gpuos.toml");
+    site.file("gpuos.toml", "");
+    for command in [
+        &["replay", "/nowhere"][..],
+        &["sim", "/nowhere"],
+        &["lab", "list"],
+        &["layout", "/nowhere"],
+        &["completion", "bash"],
+    ] {
+        let answer = site.run(&[&["--config", &file], command].concat());
+        assert_eq!(answer.code, 2, "{command:?}: {}", answer.err);
+        assert!(
+            answer
+                .err
+                .contains(&format!("'gpuos {}' reads no gpuos.toml", command[0])),
+            "{command:?}: {}",
+            answer.err
+        );
+    }
+    let json = site.run(&["sim", "/nowhere", "--config", &file, "--json"]);
+    assert_eq!(
+        (json.code, &json.json()["schema"]),
+        (2, &"gpuos.error/1".into())
+    );
+    assert_eq!(site.run(&["topo", "--config", &file]).code, 0);
+}
