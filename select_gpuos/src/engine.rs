@@ -8,6 +8,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
@@ -579,23 +580,31 @@ impl Engine {
         if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());
-            self.mix_runs(job.id(), in_all.max(per_task), &held);
+            let typed = gpus.type_name().is_some();
+            self.mix_runs(job.id(), in_all.max(per_task), typed, &held);
         }
         self.ledger.set(job.id(), held, ends::of_running(job));
     }
 
-    /// Counts a job among the gangs on the network, if it has GPUs on several nodes.
+    /// Counts a job among the gangs on the network, if it has GPUs on several nodes, of one type or of
+    /// several.
     fn note_traffic(&mut self, job: Job<'_>, held: &[Held]) {
-        let gpus = self.one_type(job);
-        let selected = gpus.filter(|_| self.trust == Trust::Selection);
-        let on = |one: &Held| {
-            let bits = selected.and_then(|gpus| gpus.selected(one.node as usize));
-            // Empty = any of the node's.
-            (one.node, bits.map_or(GpuSet::EMPTY, |b| GpuSet(b.chunk(0))))
+        let asked: Vec<JobGres<'_>> = self.gpus_asked(job).collect();
+        let selected = match self.trust {
+            Trust::Selection => &asked[..],
+            _ => &[],
         };
-        let nodes = match gpus {
-            Some(_) => held.iter().map(on).collect(),
-            None => Vec::new(),
+        let on = |one: &Held| {
+            let bits = selected
+                .iter()
+                .filter_map(|gpus| gpus.selected(one.node as usize));
+            // Empty = any of the node's.
+            let all = bits.fold(0, |all, bits| all | bits.chunk(0));
+            (one.node, GpuSet(all))
+        };
+        let nodes = match asked.is_empty() {
+            true => Vec::new(),
+            false => held.iter().map(on).collect(),
         };
         if let Some(traffic) = &mut self.traffic {
             traffic.start(job.id(), nodes);

@@ -97,8 +97,9 @@ impl Engine {
         self.mix.learner.arrives(share, nodes);
     }
 
-    /// A job is seen to run.
-    pub(crate) fn mix_runs(&mut self, job: u32, gpus: u64, held: &[Held]) {
+    /// A job is seen to run that was not decided before: after a restart, or as an element of an array. Where
+    /// it names a GPU model, the node types that it needs are those that it has.
+    pub(crate) fn mix_runs(&mut self, job: u32, gpus: u64, typed: bool, held: &[Held]) {
         let nodes = held.len() as u64;
         if gpus == 0 || nodes == 0 || !self.is_new(job) {
             return;
@@ -108,7 +109,10 @@ impl Engine {
             gpus: gpus.div_ceil(nodes).min(255) as u8,
             cpus: most(|one| u64::from(one.cpus)) as u32,
             memory_gib: most(|one| one.memory_mib).div_ceil(1024).min(1 << 20) as u32,
-            types: 0,
+            types: match (&self.planner, typed) {
+                (Some(planner), true) => planner.types_of(held.iter().map(|one| one.node)),
+                _ => 0,
+            },
         };
         self.mix.learner.arrives(share, nodes as u32);
     }

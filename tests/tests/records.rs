@@ -3,12 +3,12 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use gpuos_core::record::{By, Outcome};
+use gpuos_core::record::{By, Event, Outcome};
 use gpuos_lab::Suite;
 use gpuos_tests::sites::TWO_HALVES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
-per_suite!(recording, contended, cut_short);
+per_suite!(recording, contended, two_types, cut_short);
 
 /// The jobs that started by a recorded choice, all of which come out again.
 fn started(cluster: &Cluster) -> Vec<u32> {
@@ -118,6 +118,60 @@ fn contended(suite: &Suite) {
             "{what}: {counts:?}"
         );
     }
+    cluster.drained();
+}
+
+/// A gang with GPUs of two types, which Slurm alone places, uses the network like any other: it is recorded with
+/// all its GPUs, and others keep out of its way.
+fn two_types(suite: &Suite) {
+    let mut setup = Setup::new("twotypes", suite);
+    setup.spec.nodes = 8.into();
+    setup.spec.gpuos_toml = Some(TWO_HALVES.into());
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let lab = &cluster.lab;
+    let line = |kind: &str, gpus: &str| {
+        let device = lab.device_dir().join(format!("nvidia{gpus}"));
+        let device = device.display();
+        format!("NodeName=n[1-8] Name=gpu Type={kind} File={device}\n")
+    };
+    let both = line("old", "[0-3]") + &line("new", "[4-7]");
+    lab.write_conf("gres.conf", &format!("AutoDetect=off\n{both}"))
+        .expect("writes");
+    lab.edit_slurm_conf(|text| text.replace("gpu:a40:8", "gpu:old:4,gpu:new:4"))
+        .expect("writes");
+    lab.restart().expect("restarts");
+    cluster.ready();
+    // The network is laid out for the first job that gpuos places.
+    let single = cluster.start(&["--gres=gpu:old:1", "-w", "n8"]);
+    cluster.cancel(&[single]);
+    // Two leaves of the first half are joined by its uplinks only.
+    let gang = cluster.start(&["-N2", "-w", "n1,n3", "--gres=gpu:old:2,gpu:new:2"]);
+    let recorded = cluster.until("the gang is recorded", || {
+        let recording = cluster.recording();
+        let events = recording.segments.iter().flat_map(|s| &s.events);
+        let gangs = events.flat_map(|event| match event {
+            Event::Gang(gang) => std::slice::from_ref(gang),
+            Event::Gangs(gangs) => gangs,
+            _ => &[],
+        });
+        let mut mine = gangs.filter(|one| one.job == gang);
+        mine.next_back().map(|gang| gang.nodes.to_vec())
+    });
+    let nodes: Vec<u32> = recorded.iter().map(|(node, _)| *node).collect();
+    let gpus: Vec<Vec<usize>> = recorded.iter().map(|(_, g)| g.iter().collect()).collect();
+    assert_eq!(nodes, [0, 2]);
+    let show = cluster.show(gang);
+    assert!(
+        show.contains("GRES=gpu:old:2(IDX:0-1),gpu:new:2(IDX:4-5)"),
+        "{show}"
+    );
+    assert_eq!(gpus, [[0, 1, 4, 5], [0, 1, 4, 5]]);
+    let job = cluster.start(&["-N4", "--gpus-per-node=old:2"]);
+    let nodes: Vec<String> = cluster.planned(job).into_keys().collect();
+    assert_eq!(nodes, ["n5", "n6", "n7", "n8"]);
+    cluster.cancel(&[job, gang]);
     cluster.drained();
 }
 

@@ -71,15 +71,20 @@ impl Planner {
             GpuShape::Total(gpus) => spread(gpus),
             GpuShape::PerTask { per_task, tasks } => spread(per_task.saturating_mul(tasks)),
         };
-        let bit = |node| 1u64.checked_shl(self.type_number(node).unwrap_or(0) as u32);
         let cpus = request.cpus_per_gpu.saturating_mul(gpus);
         let share = Share {
             gpus: gpus.min(255) as u8,
             cpus: cpus.max(request.cpus_per_node),
             memory_gib: request.memory_mib_per_node.div_ceil(1024).min(1 << 20) as u32,
-            types: named.fold(0, |all, node| all | bit(node).unwrap_or(0)),
+            types: self.types_of(named),
         };
         (share, nodes)
+    }
+
+    /// The types of nodes, as [`Share::types`] has them.
+    pub fn types_of(&self, nodes: impl Iterator<Item = u32>) -> u64 {
+        let bit = |node| 1u64.checked_shl(self.type_number(node).unwrap_or(0) as u32);
+        nodes.fold(0, |all, node| all | bit(node).unwrap_or(0))
     }
 
     /// Number of a node's type, in the order of their first nodes; `None` for a node without GPUs.
