@@ -96,4 +96,12 @@ mod tests {
             []
         );
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_gres_conf_is_read_without_panic(text: String, file in "[a-z0-9/,\\[\\]-]{0,30}") {
+            minors(&text);
+            minors(&format!("Name=gpu File={file}\n"));
+        }
+    }
 }

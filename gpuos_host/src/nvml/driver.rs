@@ -193,7 +193,7 @@ impl GpuLibrary for Driver {
     fn nvlinks(&self, gpu: u8) -> Answer<Vec<NvLink>> {
         let raw = &self.raw;
         self.with(gpu, |_, device| {
-            let mut links = Vec::new();
+            let mut links: Vec<NvLink> = Vec::new();
             for number in 0..MAX_LINKS {
                 let Some(up) = optional(raw.link_state(device, number))? else {
                     continue;
@@ -209,10 +209,15 @@ impl GpuLibrary for Driver {
                     }
                     _ => LinkPeer::Unknown,
                 };
+                // All links of a GPU are of one generation.
+                let version = match links.first() {
+                    Some(first) => first.version,
+                    None => optional(raw.link_version(device, number))?.and_then(generation),
+                };
                 links.push(NvLink {
                     number: number as u8,
                     up: up == 1,
-                    version: optional(raw.link_version(device, number))?.and_then(generation),
+                    version,
                     peer,
                 });
             }
