@@ -101,7 +101,13 @@ impl Table {
             let held = self.jobs.entry(job.id).or_default();
             held.uid = job.uid;
             held.user.clone_from(&job.user);
-            held.gpus.extend(gpus);
+            if held.touched > mark {
+                held.gpus.extend(gpus);
+            } else {
+                // A job that was requeued has others than before.
+                held.gpus.clone_from(gpus);
+                held.steps.retain(|_, of_step| of_step.is_subset(gpus));
+            }
             held.requeue = Some(job.may_requeue);
         }
     }
@@ -193,6 +199,16 @@ mod tests {
     fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
         let list = table.told().into_iter();
         list.map(|job| (job.job, job.step, job.gpus)).collect()
+    }
+
+    #[test]
+    fn a_requeued_job_lets_go_of_the_gpus_that_it_had() {
+        let mut table = Table::default();
+        table.set("n1", &[running(7, &[0, 1])], table.mark());
+        table.started(id(7, 0), 1000, &[0]);
+        table.set("n1", &[running(7, &[1, 2])], table.mark());
+        assert!(table.on(0).is_empty());
+        assert_eq!((table.on(1), table.on(2)), (vec![7], vec![7]));
     }
 
     #[test]

@@ -28,6 +28,15 @@ pub fn built() -> &'static Path {
     })
 }
 
+/// The folder with gpuosd, and with the simulated GPUs that a lab has it watch.
+pub fn daemons() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| match std::env::var_os("GPUOS_DAEMON_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => cargo(&["-p", "gpuosd", "-p", "gpuos_nvml"], target()),
+    })
+}
+
 /// The folder with plugins that panic where `$GPUOS_PANIC_AT` says.
 pub fn with_faults() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -1,0 +1,197 @@
+//! Faults of simulated GPUs under running jobs of a real Slurm: the right jobs, and only those, are requeued
+//! or left; the right GPU gets no more jobs; the audit log tells the story; after the repair all is
+//! back. `scripts/recovery.sh` measures how soon a requeued job runs again.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuos_core::health::ExtraPart;
+use gpuos_lab::{LabError, Suite};
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+per_suite!(each_fault_does_what_its_rule_says);
+
+/// What becomes of the job on the GPU.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Job {
+    Left,
+    Requeued,
+}
+
+/// What becomes of the GPU.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Gpu {
+    /// It goes on.
+    Serves,
+    /// It gets no job before it was reset.
+    Reset,
+}
+
+/// Fault, rule, what becomes of the job, and of the GPU.
+const CASES: &[(&str, &str, Job, Gpu)] = &[
+    ("xid 48", "xid-48", Job::Requeued, Gpu::Reset),
+    ("xid 64", "xid-64", Job::Left, Gpu::Reset),
+    ("xid 43", "xid-43", Job::Left, Gpu::Serves),
+    ("xid 119", "xid-119", Job::Requeued, Gpu::Reset),
+    ("xid 95", "xid-95", Job::Requeued, Gpu::Reset),
+];
+
+const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+
+/// Four nodes with eight simulated GPUs each.
+fn four(name: &str, suite: &Suite) -> Option<Cluster> {
+    let mut setup = Setup::new(name, suite);
+    setup.spec.nodes = 4.into();
+    setup.spec.node_type = "dgx-h100".into();
+    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+    setup.steered()
+}
+
+/// A job that notes each of its starts, and where.
+fn start(cluster: &Cluster, options: &[&str]) -> u32 {
+    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 900";
+    let job = cluster.sbatch(&[&["--requeue"], options].concat(), script);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
+/// When a job has been started for the `restarts`-th time, in nanoseconds since 1970, by its own first line.
+fn started(cluster: &Cluster, job: u32, restarts: u32) -> Option<u128> {
+    let text = fs::read_to_string(cluster.lab.dir().join("work/starts")).unwrap_or_default();
+    let own = format!("{job} {restarts} ");
+    text.lines()
+        .find_map(|line| line.strip_prefix(&own)?.parse().ok())
+}
+
+/// The node of a job, and one of its GPUs there.
+fn place(cluster: &Cluster, job: u32, nth: usize) -> (String, usize) {
+    let gpus = cluster.gpus(job);
+    let (node, set) = gpus.first_key_value().expect("a node");
+    (node.clone(), set[nth])
+}
+
+fn part(cluster: &Cluster, node: &str) -> ExtraPart {
+    let text = cluster.run("scontrol", &["show", "node", node]);
+    let extra = text.lines().find_map(|l| l.trim().strip_prefix("Extra="));
+    ExtraPart::read(extra.unwrap_or_default()).expect("a sound part")
+}
+
+fn is_drained(cluster: &Cluster, node: &str) -> bool {
+    let text = cluster.run("sinfo", &["-h", "-n", node, "-o", "%T"]);
+    text.contains("drain")
+}
+
+fn audit(cluster: &Cluster, node: &str) -> String {
+    let file = cluster.lab.gpuosd_state_dir(node).join("audit.jsonl");
+    fs::read_to_string(file).unwrap_or_default()
+}
+
+fn told(cluster: &Cluster, node: &str, rule: &str) {
+    cluster.until(&format!("the audit log of {node} names {rule}"), || {
+        audit(cluster, node).contains(rule).then_some(())
+    });
+}
+
+fn untouched(cluster: &Cluster, job: u32) {
+    let show = cluster.show(job);
+    assert!(
+        show.contains("JobState=RUNNING") && show.contains("Restarts=0"),
+        "{show}"
+    );
+}
+
+fn all_is_back(cluster: &Cluster) {
+    for node in NODES {
+        cluster.until(&format!("all of {node} is back"), || {
+            let back = part(cluster, node).is_empty() && !is_drained(cluster, node);
+            back.then_some(())
+        });
+    }
+}
+
+fn fault(cluster: &Cluster, node: &str, gpu: usize, words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    let gpu = format!("gpu{gpu}");
+    cluster
+        .lab
+        .fault(node, &gpu, &words)
+        .expect("gpuos-nvml knows it");
+}
+
+fn each_fault_does_what_its_rule_says(suite: &Suite) {
+    let Some(cluster) = four("faults", suite) else {
+        return;
+    };
+    let wrong = cluster.lab.fault("n9", "gpu0", &["lost"]);
+    assert!(matches!(wrong, Err(LabError::Spec(why)) if why.contains("n1, n2, n3, n4")));
+    for (nth, case) in CASES.iter().enumerate() {
+        one_fault(&cluster, nth, *case);
+    }
+    cluster.drained();
+}
+
+fn one_fault(cluster: &Cluster, nth: usize, (words, rule, job, gpu): (&str, &str, Job, Gpu)) {
+    eprintln!("{words}: the job is {job:?}, the GPU {gpu:?}");
+    let hit = start(cluster, &["--gres=gpu:2"]);
+    // One GPU that fails again and again would go offline.
+    let (node, index) = place(cluster, hit, nth % 2);
+    let beside = start(cluster, &["--gres=gpu:1", "-w", &node]);
+    let far = start(cluster, &["--gres=gpu:1", "-x", &node]);
+    fault(cluster, &node, index, words);
+    told(cluster, &node, rule);
+    match job {
+        Job::Left => untouched(cluster, hit),
+        Job::Requeued => {
+            cluster.until("the requeued job runs again", || started(cluster, hit, 1));
+            let now = cluster.gpus(hit);
+            let same = now.get(&node).is_some_and(|set| set.contains(&index));
+            assert!(!same, "{now:?}");
+        }
+    }
+    untouched(cluster, beside);
+    untouched(cluster, far);
+    // No new job is given it while it is out.
+    if job == Job::Left && gpu == Gpu::Reset {
+        let new = start(cluster, &["--gres=gpu:1", "-w", &node]);
+        assert!(!cluster.gpus(new)[&node].contains(&index));
+        cluster.cancel(&[new]);
+    }
+    untouched(cluster, beside);
+    cluster.cancel(&[hit, beside, far]);
+    all_is_back(cluster);
+}
+
+/// How long it takes from the fault to the requeued job's first line; by `scripts/recovery.sh`.
+#[test]
+#[ignore = "a measurement, of minutes"]
+fn recovery() {
+    let runs = std::env::var("GPUOS_RECOVERY_RUNS").ok();
+    let runs: usize = runs.and_then(|n| n.parse().ok()).unwrap_or(50);
+    let Some(cluster) = four("recovery", &Suite::Native) else {
+        return;
+    };
+    let mut times = Vec::new();
+    for _ in 0..runs {
+        let job = start(&cluster, &["--gres=gpu:2"]);
+        let (node, index) = place(&cluster, job, 0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.expect("after 1970").as_nanos();
+        fault(&cluster, &node, index, "xid 48");
+        let again = cluster.until("it runs again", || started(&cluster, job, 1));
+        times.push((again - now) as f64 / 1e9);
+        eprintln!("{:.1} s", (again - now) as f64 / 1e9);
+        // The GPU comes back while the next ones break: there are thirty others.
+        cluster.cancel(&[job]);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |part: f64| times[((times.len() as f64 * part).ceil() as usize).max(1) - 1];
+    println!(
+        "recovery, Slurm {}, {runs} runs, from the fault to the first line of the requeued job: median {:.1} s, \
+         p95 {:.1} s, longest {:.1} s",
+        cluster.lab.version(),
+        at(0.5),
+        at(0.95),
+        at(1.0)
+    );
+    cluster.drained();
+}
