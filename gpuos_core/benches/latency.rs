@@ -2,7 +2,7 @@
 //! counted; then a pass over 10,000 waiting jobs, and the cost against the size of the cluster.
 //!
 //! `cargo bench -p gpuos_core --bench latency [-- FOLDER]`; with `-- --learned` only what a learned
-//! mix of jobs matters to. With a folder the series of sizes is
+//! mix of jobs matters to, with `-- --passes` only the passes and many forms in turns. With a folder the series of sizes is
 //! written there as `placement-speed.csv` and `placement-speed.svg`. Figures are of the machine
 //! that it runs on; nothing is asserted about them but that no decision allocates. A decision
 //! during which the kernel gave the processor to another program is asked again and not counted.
@@ -157,6 +157,9 @@ fn pass(nodes: u32, learned: bool) {
     if learned {
         load::learn(&mut planner);
     }
+    if std::env::args().any(|arg| arg == "--plain") {
+        planner.keep_ranks(false);
+    }
     let jobs = waiting(10_000);
     let mut runs: Vec<(Duration, usize)> = (0..9)
         .map(|_| {
@@ -217,6 +220,10 @@ fn forms(nodes: u32, fill: Fill) {
         .collect();
     let mut random = Random(17);
     let mut times = Vec::new();
+    // A form is kept when it comes for the second time.
+    for request in forms.iter().chain(&forms) {
+        black_box(planner.decide(request, None, 0)).ok();
+    }
     while times.len() < 2_000 {
         load::event(&mut planner, fill, &mut random);
         let request = &forms[times.len() % forms.len()];
@@ -346,6 +353,17 @@ fn main() {
     // Cargo adds flags of its own.
     let only_learned = std::env::args().any(|arg| arg == "--learned");
     let folder = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    if std::env::args().any(|arg| arg == "--passes") {
+        for nodes in [1_250, 12_500] {
+            pass(nodes, false);
+            pass(nodes, true);
+        }
+        for nodes in [1_250, 12_500] {
+            forms(nodes, Fill::Percent(50));
+            forms(nodes, Fill::Fragmented);
+        }
+        return;
+    }
     for (nodes, levels) in [(1_250, 2), (12_500, 3)] {
         for fill in [
             Fill::Percent(0),

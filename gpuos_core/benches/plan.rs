@@ -1,98 +1,81 @@
-//! How long one plan takes on 1,250 nodes with 8 GPUs each (10,000 GPUs), idle and 90 % full.
+//! The main decisions under criterion: one node's new state and one decision after it, on nodes of 8 GPUs
+//! in NVLink pairs, and a decision by a list of all states, as select_gpuos makes it.
 //!
-//! `cargo bench -p gpuos_core --bench plan`; the figures are of this machine and nothing is
-//! asserted about them.
+//! `cargo bench -p gpuos_core --bench plan [-- NAME]`; criterion compares with the run before. What lies
+//! at the edge (p99, cold, allocations) is told by the histograms of the bench `latency`. The figures
+//! are of this machine and nothing is asserted about them.
 
-#[path = "../tests/plan_support/mod.rs"]
-mod plan_support;
+mod load;
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::model::NodeType;
-use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
-use plan_support::{idle, nvswitch, pairs, request, tree, wish};
+use criterion::{BenchmarkId, Criterion};
+use gpuos_core::plan::{GpuShape, NodeState, Planner};
+use load::support::{pairs, request};
+use load::{Fill, Random};
 
-const NODES: u32 = 1250;
-const RUNS: usize = 2000;
+const FILLS: [(&str, Fill); 3] = [
+    ("idle", Fill::Percent(0)),
+    ("90 % full", Fill::Percent(90)),
+    ("fragmented", Fill::Fragmented),
+];
 
-/// Free GPUs at random: of ten nodes, `busy` are full, and of the others half are broken into.
-fn fill(state: &mut [NodeState], busy: u64) {
-    let mut random = 7u64;
-    let mut next = || {
-        random = random
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        random >> 33
-    };
-    for state in state {
-        let taken = match (next() % 10 < busy, busy > 0 && next() % 2 == 0) {
-            (true, _) => 0xff,
-            (false, true) => next() & 0xff,
-            (false, false) => 0,
-        };
-        state.free = GpuSet(0xff & !taken);
-    }
+fn planner(nodes: u32, fill: Fill) -> Planner {
+    let levels = if nodes > 10_000 { 3 } else { 2 };
+    load::planner(load::levels(pairs(), nodes, levels), fill, &mut Random(7))
 }
 
-fn measure(what: &str, planner: &mut Planner, state: &[NodeState], request: &Request, skip: u32) {
-    let mut times: Vec<Duration> = (0..RUNS)
-        .map(|_| {
-            let start = Instant::now();
-            black_box(planner.plan(black_box(state), black_box(request), skip)).ok();
-            start.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    let fits = planner.plan(state, request, skip).is_ok();
-    let us = |part: usize| times[times.len() * part / 100].as_nanos() as f64 / 1000.0;
-    println!(
-        "{what:<44} p50 {:8.1} us  p99 {:8.1} us  {}",
-        us(50),
-        us(99),
-        if fits { "placed" } else { "waits" }
-    );
-}
-
-fn bench(name: &str, node_type: NodeType) {
-    let start = Instant::now();
-    let mut planner = Planner::new(tree(node_type, NODES, 16, 8));
-    println!(
-        "{name}: planner made in {:.1} ms",
-        start.elapsed().as_secs_f64() * 1000.0
-    );
-    let mut state = idle(planner.cluster());
-    for (load, busy) in [("idle", 0), ("90 % full", 9)] {
-        fill(&mut state, busy);
-        for (job, request) in [
-            ("1 GPU", request(1, GpuShape::PerNode(1))),
-            ("4 GPUs", request(1, GpuShape::PerNode(4))),
-            ("8 nodes of 8", request(8, GpuShape::PerNode(8))),
-            ("64 nodes of 8", request(64, GpuShape::PerNode(8))),
-            ("64 nodes of 2", request(64, GpuShape::PerNode(2))),
-            (
-                "8 nodes of 8, leaf required",
-                wish(request(8, GpuShape::PerNode(8)), "leaf", true),
-            ),
-            ("512 GPUs in all", {
-                let mut total = request(1, GpuShape::Total(512));
-                total.max_nodes = 128;
-                total
-            }),
-        ] {
-            measure(
-                &format!("{name}, {load}, {job}"),
-                &mut planner,
-                &state,
-                &request,
-                0,
-            );
+fn decisions(criterion: &mut Criterion) {
+    for nodes in [1_250, 12_500] {
+        let mut group = criterion.benchmark_group(format!("{} GPUs", nodes * 8));
+        for (filled, fill) in FILLS {
+            let mut planner = planner(nodes, fill);
+            for (name, request) in load::requests() {
+                let mut random = Random(17);
+                group.bench_function(BenchmarkId::new(name, filled), |bench| {
+                    bench.iter(|| {
+                        load::event(&mut planner, fill, &mut random);
+                        black_box(planner.decide(black_box(&request), None, 0)).is_ok()
+                    });
+                });
+            }
         }
+        let mut planner = planner(nodes, Fill::Percent(90));
+        load::learn(&mut planner);
+        let one = request(1, GpuShape::PerNode(1));
+        let mut random = Random(17);
+        group.bench_function(
+            BenchmarkId::new("1 GPU, a learned mix", "90 % full"),
+            |bench| {
+                bench.iter(|| {
+                    load::event(&mut planner, Fill::Percent(90), &mut random);
+                    black_box(planner.decide(black_box(&one), None, 0)).is_ok()
+                });
+            },
+        );
+        let known = |node| planner.state(node).copied().unwrap_or_default();
+        let states: Vec<NodeState> = (0..nodes).map(known).collect();
+        group.bench_function(BenchmarkId::new("1 GPU, by a list", "90 % full"), |bench| {
+            bench.iter(|| black_box(planner.plan(black_box(&states), &one, 0)).is_ok());
+        });
+        group.finish();
     }
+}
+
+fn made(criterion: &mut Criterion) {
+    let cluster = load::levels(pairs(), 1_250, 2);
+    criterion.bench_function("a planner for 10,000 GPUs", |bench| {
+        bench.iter_with_large_drop(|| Planner::new(cluster.clone()));
+    });
 }
 
 fn main() {
-    bench("nvswitch", nvswitch());
-    bench("pairs", pairs());
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    decisions(&mut criterion);
+    made(&mut criterion);
+    criterion.final_summary();
 }

@@ -10,12 +10,12 @@ mod load;
 
 use std::hint::black_box;
 
-use gpuos_core::plan::{Planner, Request};
+use gpuos_core::plan::{NodeState, Planner, Request};
 use load::{Fill, Random};
 
 /// Name, number of nodes, how full they are, and the name of the request. Where the name ends in `-mix`
-/// a mix of jobs was learned.
-const DECISIONS: [(&str, u32, Fill, &str); 15] = [
+/// a mix of jobs was learned; where it ends in `-list` the states of all nodes are given with the request.
+const DECISIONS: [(&str, u32, Fill, &str); 16] = [
     ("one-gpu-4-nodes", 4, Fill::Fragmented, "1 GPU"),
     ("one-gpu-idle", 1250, Fill::Percent(0), "1 GPU"),
     ("one-gpu-full", 1250, Fill::Percent(90), "1 GPU"),
@@ -56,11 +56,16 @@ const DECISIONS: [(&str, u32, Fill, &str); 15] = [
     ),
     ("one-gpu-full-mix", 1250, Fill::Percent(90), "1 GPU"),
     ("one-gpu-fragmented-mix", 1250, Fill::Fragmented, "1 GPU"),
+    ("one-gpu-full-list", 1250, Fill::Percent(90), "1 GPU"),
 ];
 
 #[inline(never)]
-fn measured(planner: &mut Planner, request: &Request) {
-    black_box(planner.decide(black_box(request), None, 0)).ok();
+fn measured(planner: &mut Planner, states: Option<&[NodeState]>, request: &Request) {
+    if let Some(states) = states {
+        black_box(planner.plan(black_box(states), black_box(request), 0)).ok();
+    } else {
+        black_box(planner.decide(black_box(request), None, 0)).ok();
+    }
 }
 
 /// Marks where the memory trace begins.
@@ -118,7 +123,12 @@ fn main() {
                 load::event(&mut planner, fill, &mut random);
                 match once_only {
                     true => once(&mut planner, request),
-                    false => measured(&mut planner, request),
+                    false => {
+                        let state = |node| planner.state(node).copied().unwrap_or_default();
+                        let states: Vec<_> = (0..nodes).map(state).collect();
+                        let states = name.ends_with("-list").then_some(states.as_slice());
+                        measured(&mut planner, states, request);
+                    }
                 }
             }
             eprintln!("{name}: {named}");

@@ -44,6 +44,8 @@ pub struct FabricIndex {
     place: Vec<u32>,
     /// By level: spans in the order of positions; together they cover every position.
     spans: Vec<Vec<Span>>,
+    /// By level: nodes of its largest domain.
+    widest: Vec<u32>,
     /// By level: domain of each node, by node index.
     domain: Vec<Vec<u32>>,
     /// By level: the positions that are in a domain.
@@ -109,7 +111,12 @@ impl FabricIndex {
         let ends = spans[0].iter().map(|span| span.end).collect();
         let parents = |spans: &Vec<Span>| spans.iter().map(|span| span.parent).collect();
         let parents = spans.iter().map(parents).collect();
+        let widest = |spans: &Vec<Span>| {
+            let domains = spans.iter().filter(|span| span.domain != NO_DOMAIN);
+            domains.map(|span| span.end - span.start).max().unwrap_or(0)
+        };
         FabricIndex {
+            widest: spans.iter().map(widest).collect(),
             spans,
             cell,
             islands: cluster
@@ -139,6 +146,11 @@ impl FabricIndex {
     /// The spans of a level, those of nodes in no domain included.
     pub fn spans(&self, level: usize) -> &[Span] {
         &self.spans[level]
+    }
+
+    /// Nodes of the largest domain of a level.
+    pub fn widest(&self, level: usize) -> u32 {
+        self.widest[level]
     }
 
     /// Number of nodes with GPUs.

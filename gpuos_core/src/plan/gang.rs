@@ -180,6 +180,9 @@ impl Planner {
         self.gang.avoiding = false;
         let mut closest = true;
         for level in levels.from..=levels.to {
+            if !self.wide_enough(job, level) {
+                continue;
+            }
             self.find_domains(job, level);
             if closest && !self.gang.offers.is_empty() {
                 closest = false;
@@ -274,6 +277,15 @@ impl Planner {
             .any(|span| self.left_over(job, span).is_some())
     }
 
+    /// Whether the largest domain of the level would have room for the job if all its nodes were free.
+    pub(super) fn wide_enough(&self, job: &Job, level: usize) -> bool {
+        let nodes = self.fabric.widest(level);
+        nodes >= job.min
+            && job
+                .units
+                .is_none_or(|units| nodes * self.room.most >= units)
+    }
+
     /// Collects the domains of a level that have room and are not covered yet.
     fn find_domains(&mut self, job: &Job, level: usize) {
         self.gang.offers.clear();
@@ -353,6 +365,11 @@ impl Planner {
             let nodes = self.count(job, span)?.nodes;
             return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
         };
+        // Most domains of a full cluster are told by this alone.
+        let nodes = bits::count(&self.room.fit, span.start, span.end);
+        if nodes < job.min || nodes * self.room.most < units {
+            return None;
+        }
         let count = self.count(job, span)?;
         job.sharing(&count, units)?;
         Some(count.room - units)
@@ -410,6 +427,8 @@ impl Planner {
         let mut bus = u32::MAX;
         let mut nic = u32::MAX;
         let aligned = self.aligned(job);
+        // Most nodes give the same GPUs of the same type as the one before.
+        let mut known = None;
         for at in 0..self.gang.picked.len() {
             let entry = self.gang.picked[at];
             let node = self.fabric.node(entry.at);
@@ -424,7 +443,11 @@ impl Planner {
             if set.len() > 1 {
                 bus = bus.min(ring);
             }
-            nic = nic.min(self.nic(node, set));
+            let same = (self.type_of[node as usize], set);
+            if known != Some(same) {
+                known = Some(same);
+                nic = nic.min(self.nic(node, set));
+            }
             nodes.push(NodeChoice {
                 node,
                 gpus: if job.leave { GpuSet::EMPTY } else { set },

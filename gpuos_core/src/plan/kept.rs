@@ -11,17 +11,20 @@ use super::fabric::FabricIndex;
 use super::gpus::Worth;
 use super::job::{Job, Rule};
 use super::kept_gang::Layer;
-use super::kept_one::Best;
+use super::kept_one::Single;
 use super::state::State;
 use super::tree::Tree;
 
 /// Clusters of fewer nodes with GPUs keep nothing unless they are told to.
 const WORTHWHILE: u32 = 512;
 /// Forms that are kept, of jobs on one node and of gangs.
-const ONES: usize = 32;
-const GANGS: usize = 16;
+const ONES: usize = 48;
+const GANGS: usize = 32;
 /// A form is kept when it comes again within so many others: what comes once would only cost.
-const RECENT: usize = 128;
+const RECENT: usize = 64;
+/// Once all tables are taken, a form takes the place of another one after so many questions at the
+/// earliest: where more forms come in turns than there are tables, most are answered without.
+const PAUSE: u64 = 32;
 
 /// All of a job that the ranks of places hang on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +97,8 @@ pub struct Forms<T> {
     used: Vec<u64>,
     tables: Vec<Table<T>>,
     clock: u64,
+    /// When a form took the place of another one last.
+    replaced: u64,
     recent: Vec<u64>,
     oldest: usize,
 }
@@ -109,6 +114,7 @@ impl<T> Forms<T> {
             used: vec![0; count],
             tables: (0..count).map(table).collect(),
             clock: 0,
+            replaced: 0,
             recent: vec![0; RECENT],
             oldest: 0,
         }
@@ -116,6 +122,7 @@ impl<T> Forms<T> {
 
     fn forget(&mut self) {
         self.tables.iter_mut().for_each(|table| table.form = None);
+        self.used.fill(0);
     }
 
     /// The number of a form's table, and whether the table was of another form before; `None` when the
@@ -143,6 +150,12 @@ impl<T> Forms<T> {
             return None;
         }
         let at = (0..self.used.len()).min_by_key(|&at| self.used[at])?;
+        if self.tables[at].form.is_some() {
+            if self.clock < self.replaced + PAUSE {
+                return None;
+            }
+            self.replaced = self.clock;
+        }
         (self.prints[at], self.used[at]) = (print, self.clock);
         self.tables[at].form = Some(form);
         Some((at, true))
@@ -157,7 +170,7 @@ pub struct Ranks<T> {
 }
 
 impl<T: Clone + Default> Ranks<T> {
-    fn new(knots: usize) -> Ranks<T> {
+    pub fn new(knots: usize) -> Ranks<T> {
         Ranks {
             version: None,
             by_knot: vec![T::default(); knots],
@@ -171,7 +184,7 @@ pub struct Kept {
     pub tree: Tree,
     /// Knots that are to be looked at; none between decisions.
     pub dirty: Vec<u64>,
-    pub ones: Forms<Ranks<Best>>,
+    pub ones: Forms<Single>,
     /// By level.
     pub gangs: Forms<Vec<Ranks<Layer>>>,
     /// By level: whether all nodes are in a domain of it.
@@ -193,7 +206,7 @@ impl Kept {
         let full = |level| bits::count_all(fabric.inside(level)) == fabric.len();
         Some(Box::new(Kept {
             dirty: vec![0; bits::words_for(knots)],
-            ones: Forms::new(ONES, || Ranks::new(knots)),
+            ones: Forms::new(ONES, || Single::new(knots, fabric.len())),
             gangs: Forms::new(GANGS, layers),
             full: (0..=fabric.levels).map(full).collect(),
             tree,
@@ -210,7 +223,7 @@ impl Kept {
     pub fn one(&mut self, job: &Job) -> Option<usize> {
         let (at, anew) = self.ones.find(Form::of(job, (0, 0)))?;
         if anew {
-            self.ones.tables[at].ranks.version = None;
+            self.ones.tables[at].ranks.ranks.version = None;
         }
         Some(at)
     }

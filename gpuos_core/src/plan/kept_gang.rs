@@ -71,6 +71,9 @@ impl Planner {
         self.gang.last = None;
         let mut found = None;
         for level in levels.from..=levels.to {
+            if !self.wide_enough(job, level) {
+                continue;
+            }
             let here = self.refresh(kept, table, job, level);
             if here.count > 0 {
                 found = Some((level, here));

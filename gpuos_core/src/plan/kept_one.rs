@@ -11,7 +11,7 @@ use super::field::Rooms;
 use super::gpus::GpuTable;
 use super::index::Index;
 use super::job::{Assume, Job, Rule};
-use super::kept::{Kept, changed};
+use super::kept::{Kept, Ranks, changed};
 use super::quick::{self, Figures, fill};
 use super::scores::Look;
 use super::single::by_place;
@@ -25,6 +25,8 @@ use super::{Linked, Planner, bits};
 const NONE: u128 = u128::MAX;
 /// The bits of a rank that the mix has, where it counts.
 const MIX: u128 = 0xff;
+/// A step that is to be looked up.
+const UNKNOWN: u8 = u8::MAX;
 
 /// What a group of nodes has for a job on one node.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +72,23 @@ impl Best {
                 self.equal = true;
             }
             Ordering::Greater => self.second = self.second.min(rank),
+        }
+    }
+}
+
+/// The ranks of one form.
+#[derive(Debug)]
+pub struct Single {
+    pub ranks: Ranks<Best>,
+    /// By position: the step by the mix ([`super::scores`]), or [`UNKNOWN`].
+    steps: Vec<u8>,
+}
+
+impl Single {
+    pub fn new(knots: usize, positions: u32) -> Single {
+        Single {
+            ranks: Ranks::new(knots),
+            steps: vec![UNKNOWN; positions as usize],
         }
     }
 }
@@ -145,12 +164,12 @@ fn refresh(kept: &mut Kept, table: usize, job: &Job, sight: &mut Sight) -> Best 
     let Kept {
         tree, dirty, ones, ..
     } = kept;
-    let ranks = ones.ranks(table);
+    let Single { ranks, steps } = ones.ranks(table);
     let root = tree.len() - 1;
-    let visit = |by_knot: &mut [Best], number: usize, sight: &mut Sight| {
+    let visit = |by_knot: &mut [Best], steps: &mut [u8], number: usize, sight: &mut Sight| {
         let knot = tree.knot(number);
         by_knot[number] = match tree.kids(knot) {
-            [] => sight.group(job, knot),
+            [] => sight.group(job, knot, steps),
             kids => sight.join(job, kids, by_knot),
         };
     };
@@ -158,10 +177,11 @@ fn refresh(kept: &mut Kept, table: usize, job: &Job, sight: &mut Sight) -> Best 
         Some(changed) => {
             for &at in changed {
                 bits::put(dirty, tree.leaf(at), true);
+                steps[at as usize] = UNKNOWN;
             }
             let mut from = 0;
             while let Some(knot) = tree.climb(dirty, from) {
-                visit(&mut ranks.by_knot, knot as usize, sight);
+                visit(&mut ranks.by_knot, steps, knot as usize, sight);
                 if knot as usize == root {
                     bits::put(dirty, knot, false);
                     break;
@@ -169,7 +189,10 @@ fn refresh(kept: &mut Kept, table: usize, job: &Job, sight: &mut Sight) -> Best 
                 from = knot + 1;
             }
         }
-        None => (0..=root).for_each(|knot| visit(&mut ranks.by_knot, knot, sight)),
+        None => {
+            steps.fill(UNKNOWN);
+            (0..=root).for_each(|knot| visit(&mut ranks.by_knot, steps, knot, sight));
+        }
     }
     ranks.version = Some(sight.state.version());
     ranks.by_knot[root]
@@ -177,7 +200,7 @@ fn refresh(kept: &mut Kept, table: usize, job: &Job, sight: &mut Sight) -> Best 
 
 impl Sight<'_> {
     /// What a few nodes have.
-    fn group(&mut self, job: &Job, knot: &Knot) -> Best {
+    fn group(&mut self, job: &Job, knot: &Knot, steps: &mut [u8]) -> Best {
         let mut best = Best::default();
         let index = &self.state.now;
         let rooms = Rooms::new(self.state, job, self.most);
@@ -194,16 +217,12 @@ impl Sight<'_> {
                 match self.look {
                     None => best.add(rank, first, alike & (alike - 1) != 0),
                     Some(look) => {
-                        let mut last = None;
                         for at in bits::each(word, alike) {
-                            let node = self.state.node(at);
-                            let has = (node.free, node.free_cpus, node.free_memory_mib);
-                            let step = match last {
-                                Some((known, step)) if known == has => step,
-                                _ => look.step(&self.needs, at),
-                            };
-                            last = Some((has, step));
-                            best.add(rank | u128::from(step), at, false);
+                            let step = &mut steps[at as usize];
+                            if *step == UNKNOWN {
+                                *step = look.step(&self.needs, at);
+                            }
+                            best.add(rank | u128::from(*step), at, false);
                         }
                     }
                 }

@@ -245,10 +245,19 @@ impl Planner {
     /// Takes over the states of all nodes: an event for each that differs from what is held.
     /// Missing entries count as nodes that the job may not use.
     pub fn sync(&mut self, states: &[NodeState]) {
-        for node in 0..self.state.given.len() {
-            let state = states.get(node).copied().unwrap_or_default();
-            if self.state.given[node] != state {
-                self.update(node as u32, state);
+        let mut from = 0;
+        while let Some(known) = self.state.given.get(from..) {
+            let mut pairs = known.iter().zip(states.get(from..).unwrap_or_default());
+            let Some(next) = pairs.position(|(known, state)| differ(known, state)) else {
+                break;
+            };
+            let node = from + next;
+            self.update(node as u32, states[node]);
+            from = node + 1;
+        }
+        for node in states.len()..self.state.given.len() {
+            if self.state.given[node] != NodeState::default() {
+                self.update(node as u32, NodeState::default());
             }
         }
     }
@@ -325,4 +334,16 @@ impl Planner {
                 .restrict(nodes, &mut state.within, &mut state.spare);
         }
     }
+}
+
+/// Whether two states differ, without a branch for each field: most do not.
+fn differ(a: &NodeState, b: &NodeState) -> bool {
+    let wide = (a.present.0 ^ b.present.0)
+        | (a.free.0 ^ b.free.0)
+        | (a.free_memory_mib ^ b.free_memory_mib);
+    let narrow = (a.free_cpus ^ b.free_cpus)
+        | (a.until ^ b.until)
+        | u32::from((a.affinity ^ b.affinity) | (a.penalty ^ b.penalty))
+        | u32::from(a.candidate ^ b.candidate);
+    wide | u64::from(narrow) != 0
 }
