@@ -280,12 +280,14 @@ impl Planner {
     /// Looks for the choice number `skip`, stage by stage from close to far, and leaves it in
     /// `self.choice`.
     fn search(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> bool {
+        // Further choices hang on which domains were passed over.
+        let best = skip == 0 && self.kept.is_some();
         let mut skip = skip;
         let mut asked = false;
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => planner.one(job, linked, &mut skip),
             Stage::Several(reach) => {
-                if skip == 0 && planner.kept.is_some() && planner.gang_kept(job, reach) {
+                if best && planner.gang_kept(job, reach) {
                     return true;
                 }
                 if !asked {
