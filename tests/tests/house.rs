@@ -49,12 +49,13 @@ const MAY_USE: [(&str, &[&str]); 14] = [
 ];
 
 /// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "postcard",
     "saphyr-parser",
     "serde",
     "serde_json",
     "toml",
+    "criterion",
     "proptest",
 ];
 
