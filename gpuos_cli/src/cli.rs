@@ -75,6 +75,7 @@ impl Command {
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
             Command::Replay(_) => Some("replay"),
+            Command::Top(_) => Some("top"),
             Command::Health(_) => Some("health"),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),

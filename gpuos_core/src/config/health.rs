@@ -168,7 +168,7 @@ fn new(check: Check, table: &Spanned<RawHealthRule>, name: String) -> Result<Rul
     let Some(signal) = signal(check, raw)? else {
         let message = format!(
             "there is no health rule {name} to change, and a new one needs xid =, recovery = or on =; \
-             `gpuos health --rules` names all rules"
+             docs/health.md names all rules"
         );
         return Err(check.error(table, message));
     };

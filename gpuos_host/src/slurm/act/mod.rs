@@ -200,7 +200,9 @@ impl Slurm<'_> {
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
         let name = format!("JobId={job}");
-        let mut args = vec!["update", &name, "StartTime=now"];
+        // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
+        // as revoked, and the job is ended.
+        let mut args = vec!["update", &name, "StartTime=now+3"];
         let mut excluded = record.excluded_nodes;
         if !excluded.iter().any(|name| name == self.node) {
             excluded.push(self.node.into());

@@ -233,10 +233,10 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
         "PENDING",
         "NodeList=(null)\n   ReqNodeList=(null) ExcNodeList=n8",
     );
-    let start = "scontrol update JobId=7 StartTime=now";
+    let start = "scontrol update JobId=7 StartTime=now+3";
     let play = Play::new(&[(JOB, Ok(&pending)), (start, Ok(""))]);
     assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
-    let avoid = "scontrol update JobId=7 StartTime=now ExcNodeList=n8,n1";
+    let avoid = "scontrol update JobId=7 StartTime=now+3 ExcNodeList=n8,n1";
     let play = Play::new(&[(JOB, Ok(&pending)), (avoid, Ok(""))]);
     assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
     let gone = "slurm_load_jobs error: Invalid job id specified\n";
