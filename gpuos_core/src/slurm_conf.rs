@@ -11,7 +11,7 @@ use crate::config::NodeFacts;
 use crate::hostlist::expand;
 use crate::options::parse_gres;
 
-pub use devices::{GpuDevice, gpu_devices};
+pub use devices::{GpuDevice, auto_detect, gpu_devices};
 
 /// Reads a file by its name in the configuration folder or by its path; `None` when there is none.
 pub type Read<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health;
+use gpuos_host::GresIndex;
 use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
 
 use crate::owner::Message;
@@ -19,6 +20,9 @@ const CLOSED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Opens NVIDIA's library.
 pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
+
+/// Reads how Slurm numbers the node's GPUs; the error is a sentence.
+pub type Numbering = Arc<dyn Fn() -> Result<GresIndex, String> + Send + Sync>;
 
 /// A GPU: who it is, and its number in Slurm's eyes and in the library's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -145,20 +149,23 @@ impl Library {
 /// A thread cannot be made.
 pub fn start(
     library: &Arc<Library>,
+    numbering: &Numbering,
     interval: Duration,
     to: &SyncSender<Message>,
 ) -> std::io::Result<()> {
-    let (own, tell) = (Arc::clone(library), to.clone());
-    let poll = move || poll_on(&own, interval, &tell);
+    let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
+    let poll = move || poll_on(&own, &order, interval, &tell);
     thread::Builder::new().name("poll".into()).spawn(poll)?;
-    let (own, tell) = (Arc::clone(library), to.clone());
-    let wait = move || wait_on(&own, &tell);
+    let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
+    let wait = move || wait_on(&own, &order, &tell);
     thread::Builder::new().name("events".into()).spawn(wait)?;
     Ok(())
 }
 
-/// Who the GPUs are, by the numbers of their device files: those are what gres.conf lists.
-fn found(library: &dyn GpuLibrary) -> Answer<Vec<Found>> {
+/// Who the GPUs are, numbered as Slurm does. A GPU that gres.conf leaves out is not Slurm's, and none of ours.
+fn found(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Found>> {
+    // A guess here would take a healthy GPU out of service in place of a bad one.
+    let order = numbering().map_err(Error::Refused)?;
     let count = library.count()?;
     let mut all = Vec::new();
     for nvml in 0..count {
@@ -171,25 +178,21 @@ fn found(library: &dyn GpuLibrary) -> Answer<Vec<Found>> {
             Err(e) => return Err(e),
         }
     }
-    let mut minors: Vec<u32> = all.iter().filter_map(|(_, id)| id.minor).collect();
-    minors.sort_unstable();
-    minors.dedup();
-    let whole = minors.len() == all.len();
-    let gres = |nvml: u8, identity: &nvml::Identity| match identity.minor.filter(|_| whole) {
-        Some(minor) => minors.binary_search(&minor).unwrap_or_default() as u8,
-        None => nvml,
-    };
-    let found = all.into_iter().map(|(nvml, identity)| Found {
-        gres: gres(nvml, &identity),
-        nvml,
-        uuid: identity.uuid,
-        name: identity.name,
-        pci: identity.pci,
+    let minors: Vec<Option<u32>> = all.iter().map(|(_, id)| id.minor).collect();
+    let found = all.into_iter().zip(order.number(&minors));
+    let found = found.filter_map(|((nvml, identity), gres)| {
+        Some(Found {
+            gres: gres?,
+            nvml,
+            uuid: identity.uuid,
+            name: identity.name,
+            pci: identity.pci,
+        })
     });
     Ok(found.collect())
 }
 
-fn poll_on(library: &Library, interval: Duration, to: &SyncSender<Message>) {
+fn poll_on(library: &Library, numbering: &Numbering, interval: Duration, to: &SyncSender<Message>) {
     let mut wait = CLOSED[0];
     let mut gpus: Option<Vec<Found>> = None;
     loop {
@@ -197,7 +200,7 @@ fn poll_on(library: &Library, interval: Duration, to: &SyncSender<Message>) {
         let told = match library.is_closed() {
             // Closed on purpose: nobody is to think that it hangs.
             true => Ok(true),
-            false => poll(library, &mut gpus, to),
+            false => poll(library, numbering, &mut gpus, to),
         };
         let pause = match told {
             Ok(closed) => {
@@ -228,6 +231,7 @@ fn poll_on(library: &Library, interval: Duration, to: &SyncSender<Message>) {
 /// One round. `true`: the library is closed for a reset.
 fn poll(
     library: &Library,
+    numbering: &Numbering,
     gpus: &mut Option<Vec<Found>>,
     to: &SyncSender<Message>,
 ) -> Answer<bool> {
@@ -239,7 +243,7 @@ fn poll(
     let list = match gpus {
         Some(list) => list,
         None => {
-            let list = found(&*nvml)?;
+            let list = found(&*nvml, numbering)?;
             let _ = to.send(Message::Library(Ok(list.clone())));
             gpus.insert(list)
         }
@@ -267,10 +271,10 @@ fn poll(
     }
 }
 
-fn wait_on(library: &Library, to: &SyncSender<Message>) {
+fn wait_on(library: &Library, numbering: &Numbering, to: &SyncSender<Message>) {
     let mut order: Option<Vec<Found>> = None;
     loop {
-        if let Err(e) = wait_once(library, &mut order, to) {
+        if let Err(e) = wait_once(library, numbering, &mut order, to) {
             order = None;
             // The polling thread says what is wrong with the library.
             tracing::debug!("no events: {e}");
@@ -281,13 +285,14 @@ fn wait_on(library: &Library, to: &SyncSender<Message>) {
 
 fn wait_once(
     library: &Library,
+    numbering: &Numbering,
     order: &mut Option<Vec<Found>>,
     to: &SyncSender<Message>,
 ) -> Answer<()> {
     let nvml = library.get()?;
     let list = match order {
         Some(list) => list,
-        None => order.insert(found(&*nvml)?),
+        None => order.insert(found(&*nvml, numbering)?),
     };
     for event in nvml.wait_events(WAIT)? {
         let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use gpuos_host::nvml::{Driver, GpuLibrary};
 use gpuos_host::socket::{self, BindError, Limits, Server};
-use gpuos_host::{Machine, ThisMachine};
+use gpuos_host::{GresIndex, Machine, ThisMachine};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::desk::Desk;
 use crate::disk::Disk;
-use crate::gpus::{self, Library};
+use crate::gpus::{self, Library, Numbering};
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::store::{self, Found};
@@ -92,6 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
         wall: Box::new(wall_ms),
     };
     let interval = Duration::from_secs(options.interval);
+    let node_of_gres = node.clone();
     let start = Start {
         node: node.clone(),
         boot: boot(),
@@ -99,7 +100,8 @@ pub fn run(options: &Options) -> Result<()> {
         interval,
     };
     let owner = Owner::new(start, ports);
-    gpus::start(&library, interval, &to)?;
+    let numbering: Numbering = Arc::new(move || GresIndex::of_node(&ThisMachine, &node_of_gres));
+    gpus::start(&library, &numbering, interval, &to)?;
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);

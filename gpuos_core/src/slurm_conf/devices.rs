@@ -53,6 +53,31 @@ pub fn gpu_devices(node: &str, read: Read<'_>) -> Result<Vec<GpuDevice>, String>
     Ok(devices)
 }
 
+/// `AutoDetect=` of a node in gres.conf, in small letters: that of a line that names the node, else of one for all.
+///
+/// # Errors
+/// A file cannot be read; the sentence names it.
+pub fn auto_detect(node: &str, read: Read<'_>) -> Result<Option<String>, String> {
+    let mut lines = Vec::new();
+    logical_lines("gres.conf", read, 0, &mut 0, &mut lines)?;
+    let (mut own, mut all) = (None, None);
+    for keys in lines.iter().map(|line| keys(line)) {
+        let get = |key: &str| keys.iter().find(|(name, _)| name == key);
+        let Some((_, how)) = get("autodetect") else {
+            continue;
+        };
+        let how = Some(how.to_ascii_lowercase());
+        match get("nodename") {
+            None => all = how,
+            Some((_, names)) if expand(names).is_ok_and(|all| all.iter().any(|n| n == node)) => {
+                own = how;
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(own.or(all))
+}
+
 /// The files of a `File=`: paths with ranges, separated by commas.
 fn names(list: &str) -> Vec<String> {
     // A host list but for the slashes of its folders.
@@ -74,6 +99,17 @@ mod tests {
         let read = |_: &str| Ok(Some(text.to_owned()));
         let devices = gpu_devices("n2", &read).unwrap();
         devices.iter().map(GpuDevice::minor).collect()
+    }
+
+    #[test]
+    fn a_nodes_own_autodetect_counts_more_than_that_of_all() {
+        let how = |node: &str, text: &str| {
+            auto_detect(node, &|_: &str| Ok(Some(text.to_owned()))).unwrap()
+        };
+        let text = "AutoDetect=NVML\nNodeName=n[2-3] AutoDetect=off Name=gpu File=/dev/nvidia0\n";
+        assert_eq!(how("n1", text).as_deref(), Some("nvml"));
+        assert_eq!(how("n3", text).as_deref(), Some("off"));
+        assert_eq!(how("n1", "#AutoDetect=nvml\n"), None);
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::work::{Answer, Device};
 const JOBS_EVERY: Duration = Duration::from_secs(5);
 /// With a GPU out of service, Slurm is asked so often what is still on the node.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// Faults have Slurm asked no sooner than so long after it was asked last.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A state that nothing happened to is saved so often: counters are worth no more.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// The library counts as silent after so many seconds more than an interval.
@@ -118,6 +120,7 @@ pub struct Owner {
     told_jobs: Instant,
     /// When Slurm is asked for the node's record and jobs next.
     look: Instant,
+    looked: Instant,
     released: Instant,
     away: u32,
     not_before: Instant,
@@ -159,6 +162,7 @@ impl Owner {
             saved: now,
             told_jobs: now,
             look: now,
+            looked: now,
             released: now,
             away: 0,
             not_before: now,
@@ -173,7 +177,10 @@ impl Owner {
         match message {
             Message::Library(told) => self.library(told),
             Message::Polled => self.polled(),
-            Message::Health(event) => self.apply(event),
+            Message::Health(event) => {
+                self.look_soon(&event);
+                self.apply(event);
+            }
             Message::Asked {
                 peer,
                 request,
@@ -186,6 +193,19 @@ impl Owner {
         }
         self.send_next();
         true
+    }
+
+    /// A fault is looked at with the jobs that hold its GPU: one that has only just started is not known yet.
+    fn look_soon(&mut self, event: &Event) {
+        let gpu = match event {
+            Event::Xid { gpu, .. } | Event::Lost { gpu } | Event::RecoveryAction { gpu, .. } => {
+                *gpu
+            }
+            _ => return,
+        };
+        if self.jobs.is_new(gpu) {
+            self.look = self.look.min(self.looked + LOOK_AGAIN);
+        }
     }
 
     /// Time went by; at least one call each second.
@@ -205,6 +225,7 @@ impl Owner {
             self.queue.push(Task::Show);
             self.queue.push(Task::Jobs(self.jobs.mark()));
             self.look = now + LOOK_EVERY;
+            self.looked = now;
         }
         if !self.health.part().out.is_empty() || self.health.drain.is_some() || self.adopt {
             self.look = self.look.min(now + LOOK_EVERY);
