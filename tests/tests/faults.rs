@@ -30,7 +30,14 @@ enum Gpu {
 /// Fault, rule, what becomes of the job, and of the GPU.
 const CASES: &[(&str, &str, Job, Gpu)] = &[
     ("xid 48", "xid-48", Job::Requeued, Gpu::Reset),
-    ("xid 64", "xid-64", Job::Left, Gpu::Reset),
+    // The driver asks for a reset at once, and knows best.
+    ("xid 64", "recovery-gpu-reset", Job::Requeued, Gpu::Reset),
+    (
+        "recovery-action drain-and-reset",
+        "recovery-drain-and-reset",
+        Job::Left,
+        Gpu::Reset,
+    ),
     ("xid 43", "xid-43", Job::Left, Gpu::Serves),
     ("xid 119", "xid-119", Job::Requeued, Gpu::Reset),
     ("xid 95", "xid-95", Job::Requeued, Gpu::Reset),
@@ -155,6 +162,9 @@ fn one_fault(cluster: &Cluster, nth: usize, (words, rule, job, gpu): (&str, &str
         let new = start(cluster, &["--gres=gpu:1", "-w", &node]);
         assert!(!cluster.gpus(new)[&node].contains(&index));
         cluster.cancel(&[new]);
+    }
+    if job == Job::Left {
+        untouched(cluster, hit);
     }
     untouched(cluster, beside);
     cluster.cancel(&[hit, beside, far]);
