@@ -4,7 +4,7 @@
 mod health_support;
 
 use gpuos_core::health::{Event, GpuState, HostFault, Job, RecoveryAction, Sample, Verb};
-use health_support::{World, admin, job, sound, xid};
+use health_support::{World, admin, job, kept, sound, xid};
 
 /// What becomes of job 7 on GPU 3.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -593,8 +593,7 @@ fn a_restart_in_any_state_goes_on_from_there() {
             }
         }
         assert_eq!(world.node.state(0), wanted, "{}", world.story());
-        let bytes = world.node.encode();
-        world.node = gpuos_core::health::NodeHealth::decode(&bytes).unwrap();
+        world.node = kept(&world.node);
         world.resets = Some(true);
         world.tell(Event::Started { rebooted: false });
         let after = match wanted {

@@ -4,10 +4,10 @@ mod health_support;
 mod random;
 
 use gpuos_core::health::{
-    Effect, Event, ExtraPart, GpuState, HostFault, Job, NodeHealth, RecoveryAction, Rules,
-    SavedError, Verb, step,
+    Effect, Event, ExtraPart, GpuState, HostFault, Job, NodeHealth, RecoveryAction, Rules, Verb,
+    step,
 };
-use health_support::{World, admin, job, sound};
+use health_support::{World, admin, job, kept, sound};
 use random::Random;
 
 const GPUS: u8 = 4;
@@ -130,8 +130,7 @@ fn no_order_of_events_does_what_must_not_be() {
                 4 => world.checks = random.pick(&[Some(true), Some(false), None]),
                 5 => {
                     // kill -9 and a start.
-                    let bytes = world.node.encode();
-                    world.node = NodeHealth::decode(&bytes).expect("what was written");
+                    world.node = kept(&world.node);
                     world.tell(Event::Started { rebooted: false });
                 }
                 6..=15 => world.run(random.below(30)),
@@ -187,34 +186,9 @@ fn the_same_events_do_the_same() {
             let event = any_event(&mut random, &mut world);
             world.tell(event);
         }
-        (world.node.encode(), format!("{:?}", world.done))
+        (world.node, format!("{:?}", world.done))
     };
     assert_eq!(run(), run());
-}
-
-#[test]
-fn damaged_bytes_are_an_error() {
-    let mut random = Random(5);
-    let mut world = World::new(GPUS);
-    world.touched.extend(0..GPUS);
-    for _ in 0..300 {
-        let event = any_event(&mut random, &mut world);
-        world.tell(event);
-    }
-    let bytes = world.node.encode();
-    assert_eq!(NodeHealth::decode(&bytes).as_ref(), Ok(&world.node));
-    for at in 0..bytes.len() {
-        assert!(NodeHealth::decode(&bytes[..at]).is_err(), "cut at {at}");
-        let mut flipped = bytes.clone();
-        flipped[at] ^= 1 << random.below(8);
-        assert!(NodeHealth::decode(&flipped).is_err(), "flipped at {at}");
-    }
-    let other = [b"gpuos-health 9 0\n".as_slice(), &bytes].concat();
-    assert_eq!(
-        NodeHealth::decode(&other),
-        Err(SavedError::Form("9".into()))
-    );
-    assert_eq!(NodeHealth::decode(b""), Err(SavedError::Other));
 }
 
 /// 10,000 nodes see the same fault in the same second, slurmctld refuses for half a minute, then takes all.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::health::NodeHealth;
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +72,14 @@ pub fn decode(bytes: &[u8]) -> Result<Saved, String> {
     if sum != format!("{:08x}", crc32fast::hash(body)) {
         return Err("its checksum is wrong".into());
     }
-    serde_json::from_slice(body).map_err(|e| format!("it cannot be read: {e}"))
+    let saved: Saved =
+        serde_json::from_slice(body).map_err(|e| format!("it cannot be read: {e}"))?;
+    match saved.health.gpus.len() {
+        gpus if gpus > MAX_GPUS => Err(format!(
+            "it has {gpus} GPUs, and a node has {MAX_GPUS} at most"
+        )),
+        _ => Ok(saved),
+    }
 }
 
 /// Writes the state so that after a crash at any point there is the old one or the new one.
@@ -200,6 +208,25 @@ mod tests {
         let text = encode(&saved());
         let text = String::from_utf8(text).unwrap().replacen(" 1 ", " 2 ", 1);
         assert!(decode(text.as_bytes()).unwrap_err().contains("version 2"));
+    }
+
+    #[test]
+    fn a_state_with_more_gpus_than_a_node_can_have_is_not_read() {
+        let mut saved = saved();
+        saved.health.gpus.resize(MAX_GPUS + 1, Default::default());
+        assert!(decode(&encode(&saved)).unwrap_err().contains("65 GPUs"));
+    }
+
+    #[test]
+    fn damage_at_any_byte_is_seen() {
+        let bytes = encode(&saved());
+        assert_eq!(decode(&bytes), Ok(saved()));
+        for at in 0..bytes.len() {
+            assert!(decode(&bytes[..at]).is_err(), "cut at {at}");
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            assert!(decode(&flipped).is_err(), "flipped at {at}");
+        }
     }
 
     proptest! {

@@ -377,3 +377,9 @@ fn number(action: RecoveryAction) -> u32 {
         RecoveryAction::Other(other) => other,
     }
 }
+
+/// A state as gpuosd has it after a restart: it keeps it as JSON.
+pub fn kept(node: &NodeHealth) -> NodeHealth {
+    let text = serde_json::to_string(node).expect("the state can be written");
+    serde_json::from_str(&text).expect("what was written")
+}
