@@ -103,7 +103,7 @@ fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
     let json = json!({
         "node": args.target.node,
         "gpus": args.target.gpus,
-        "verb": name(verb),
+        "verb": verb.word(),
         "message": message,
     });
     Ok(Reply {
@@ -112,14 +112,6 @@ fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
         text: format!("{message}\n"),
         yes: true,
     })
-}
-
-fn name(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Drain => "drain",
-        Verb::Online => "online",
-        Verb::Offline => "offline",
-    }
 }
 
 /// Asks gpuosd of another node, by the same command there.
@@ -170,7 +162,7 @@ fn remote_line(verb: Verb, args: &AdminArgs) -> String {
         true => args.target.node.clone(),
         false => format!("{}:{}", args.target.node, gpus.join(",")),
     };
-    let mut line = format!("gpuos --json {} --local {target}", name(verb));
+    let mut line = format!("gpuos --json {} --local {target}", verb.word());
     if !args.reason.is_empty() {
         line += &format!(" --reason={}", quoted(&args.reason));
     }

@@ -31,7 +31,7 @@ pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Op
     if let Some(lines) = args.audit {
         return audit(&args.runtime_dir, lines).map(Some);
     }
-    let local = status(&args.runtime_dir);
+    let local = connect(&args.runtime_dir, PATIENCE).and_then(|mut client| client.status());
     match (local, &args.node) {
         (Ok(status), None) => Ok(Some(one(&status))),
         (Ok(status), Some(node)) if status.node == *node => Ok(Some(one(&status))),
@@ -43,15 +43,6 @@ pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Op
 
 fn connect(runtime_dir: &Path, patience: Duration) -> Result<Client, ClientError> {
     Client::connect(&runtime_dir.join(NAME), patience)
-}
-
-fn status(runtime_dir: &Path) -> Result<Status, ClientError> {
-    match connect(runtime_dir, PATIENCE)?.ask(&Request::Status)? {
-        Answer::Status { status } => Ok(*status),
-        _ => Err(ClientError::Refused(
-            "gpuosd gave another answer than its status".into(),
-        )),
-    }
 }
 
 /// This node, by gpuosd.

@@ -78,11 +78,8 @@ impl Table {
     /// Whether Slurm has yet to be asked about a GPU: nobody is known to hold it, or somebody of whom it is not known
     /// whether he may be requeued.
     pub fn is_new(&self, gpu: u8) -> bool {
-        let holds = |held: &&Held| {
-            held.gpus.contains(&gpu) || held.steps.values().any(|gpus| gpus.contains(&gpu))
-        };
-        let mut holders = self.jobs.values().filter(holds).peekable();
-        holders.peek().is_none() || holders.any(|held| held.requeue.is_none())
+        let on = self.on(gpu);
+        on.is_empty() || on.iter().any(|job| self.jobs[job].requeue.is_none())
     }
 
     /// The job is not here any more.

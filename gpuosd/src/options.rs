@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use gpuos_host::{ThisMachine, host_name};
 
 /// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
 #[derive(Clone, Parser, Debug)]
@@ -45,11 +46,7 @@ pub struct Options {
 impl Options {
     /// Slurm's name of this node.
     pub fn node_name(&self) -> String {
-        let host = || {
-            let uname = rustix::system::uname();
-            let name = uname.nodename().to_string_lossy().into_owned();
-            name.split('.').next().unwrap_or_default().to_string()
-        };
+        let host = || host_name(&ThisMachine).unwrap_or_default();
         self.node
             .clone()
             .filter(|name| !name.is_empty())

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gpuos_core::wire::{Reply, Request, Status};
+use gpuos_core::wire::Status;
 use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, slurm};
 
@@ -38,11 +38,5 @@ pub fn gather(machine: &dyn Machine, runtime_dir: &Path) -> Sources {
 }
 
 fn local(runtime_dir: &Path) -> Result<Status, ClientError> {
-    let mut client = Client::connect(&runtime_dir.join(NAME), PATIENCE)?;
-    match client.ask(&Request::Status)? {
-        Reply::Status { status } => Ok(*status),
-        _ => Err(ClientError::Refused(
-            "gpuosd gave another answer than its status".into(),
-        )),
-    }
+    Client::connect(&runtime_dir.join(NAME), PATIENCE)?.status()
 }

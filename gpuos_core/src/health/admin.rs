@@ -28,11 +28,7 @@ pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
         false => format!(": {reason}"),
     };
     let force = if admin.force { " --force" } else { "" };
-    let word = match admin.verb {
-        Verb::Drain => "drain",
-        Verb::Online => "online",
-        Verb::Offline => "offline",
-    };
+    let word = admin.verb.word();
     ctx.tell(Audit {
         gpu: admin.gpu,
         uid: Some(admin.uid),

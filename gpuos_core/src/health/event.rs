@@ -253,6 +253,17 @@ pub enum Verb {
     Offline,
 }
 
+impl Verb {
+    /// The command's name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verb::Drain => "drain",
+            Verb::Online => "online",
+            Verb::Offline => "offline",
+        }
+    }
+}
+
 /// A command of an administrator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Admin {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gpuos_core::wire::{
-    Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Reply, Request, WireError, decode, encode,
+    Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Reply, Request, Status, WireError, decode, encode,
 };
 
 /// Why a client got no answer.
@@ -86,6 +86,19 @@ impl Client {
         match self.next_reply()? {
             Some(reply) => Ok(reply),
             None => Err(ClientError::Broken(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    /// How the node is.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn status(&mut self) -> Result<Status, ClientError> {
+        match self.ask(&Request::Status)? {
+            Reply::Status { status } => Ok(*status),
+            _ => Err(ClientError::Refused(
+                "gpuosd gave another answer than its status".into(),
+            )),
         }
     }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gpuos_core::health::ExtraPart;
 
 use super::{Action, Outcome, act, jobs_on};
-use crate::{Machine, Output};
+use crate::{Machine, Output, Recorded};
 
 /// Commands that have to come in this order, and what they answer.
 struct Play(Mutex<VecDeque<(String, Output)>>);
@@ -72,35 +72,6 @@ impl Machine for Play {
     }
 }
 
-/// A machine without Slurm's commands.
-struct Bare;
-
-impl Machine for Bare {
-    fn run(&self, program: &str, _: &[&str]) -> Result<Output> {
-        bail!("{program} is not on PATH")
-    }
-
-    fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
-        self.run(program, args)
-    }
-
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn env(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn glob(&self, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
-    }
-
-    fn find(&self, _: &str) -> Option<PathBuf> {
-        None
-    }
-}
-
 const SHOW: &str = "scontrol show node n1";
 const AWAY: &str = "slurm_load_node error: Unable to contact slurm controller (connect failure)\n";
 
@@ -139,7 +110,10 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
             Play::new(&[(SHOW, Err(AWAY))]).act(&action),
             Outcome::Away(_)
         ));
-        assert!(matches!(act(&Bare, "n1", &action), Outcome::Away(_)));
+        assert!(matches!(
+            act(&Recorded::default(), "n1", &action),
+            Outcome::Away(_)
+        ));
     }
     let kill = Action::Kill {
         job: 7,
