@@ -143,6 +143,18 @@ fn order_is_that_of_gres_conf() {
 }
 
 #[test]
+fn slurm_sorts_by_the_bus_where_it_finds_gpus_itself() {
+    let node = node(&by_name("a100-pairs-4").unwrap());
+    let files = Files::default().file(
+        "/etc/slurm/gres.conf",
+        "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0,2,1,3]\n",
+    );
+    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let mine = described(&node.found_in(&order)).unwrap();
+    assert!(matches!(mine.link(0, 1), Link::Nv(_)) && !matches!(mine.link(0, 2), Link::Nv(_)));
+}
+
+#[test]
 fn differences_name_the_line_to_write() {
     let configured = by_name("dgx-h100").unwrap();
     let node = node(&configured);

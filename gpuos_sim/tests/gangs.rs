@@ -1,7 +1,7 @@
 //! The protocol of gangs through its public face: the same figures every time, the rules of the
 //! policies, and traces that are not what they should be.
 
-use std::io::Read;
+mod packed;
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::NodeChoice;
@@ -12,17 +12,9 @@ use gpuos_sim::gangs::queue::Settings;
 use gpuos_sim::gangs::site::{Site, SiteKind};
 use gpuos_sim::gangs::workload::{Scale, build};
 use gpuos_sim::gangs::{Options, report, run};
+use packed::trace;
 
 const BASELINE: &str = include_str!("gangs-baseline.csv");
-
-fn trace() -> Vec<TraceJob> {
-    let packed = include_bytes!("../data/philly/philly.csv.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(&packed[..])
-        .read_to_string(&mut text)
-        .expect("the trace is text");
-    philly::parse(&text).expect("the trace is sound")
-}
 
 fn options(site: SiteKind, nodes: u32, gang_scale: u32) -> Options {
     Options {

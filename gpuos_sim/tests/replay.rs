@@ -1,24 +1,16 @@
 //! The jobs of the replay and its twin through their public face.
 
-use std::io::Read;
+mod packed;
+
 use std::sync::Arc;
 
 use gpuos_core::node_types::by_name;
 use gpuos_core::plan::Placement;
-use gpuos_sim::gangs::philly::{self, TraceJob};
 use gpuos_sim::gangs::policy::PolicyKind;
 use gpuos_sim::replay::jobs::{Scale, build};
 use gpuos_sim::replay::report::{FIGURES, change, csv, estimate};
 use gpuos_sim::replay::{Options, run};
-
-fn trace() -> Vec<TraceJob> {
-    let packed = include_bytes!("../data/philly/philly.csv.gz");
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(&packed[..])
-        .read_to_string(&mut text)
-        .expect("the trace is text");
-    philly::parse(&text).expect("the trace is sound")
-}
+use packed::trace;
 
 fn scale() -> Scale {
     Scale {

@@ -26,15 +26,11 @@ const TAPER: f32 = 2.0;
 pub fn run(args: &SimArgs) -> Result<Reply> {
     let options = options(args)?;
     let jobs = super::read(&args.trace, philly::parse)?;
-    let bar = super::bar();
-    bar.set_length((options.policies.len() * options.seeds.len()) as u64);
-    let mut runs = 0;
-    let outcome = gangs::run(&jobs, &options, |policy, seed| {
-        bar.set_position(runs);
-        bar.set_message(format!("{policy}, seed {seed}"));
-        runs += 1;
+    let outcome = super::with_bar(options.policies.len() * options.seeds.len(), |begin| {
+        gangs::run(&jobs, &options, |policy, seed| {
+            begin(format!("{policy}, seed {seed}"));
+        })
     });
-    bar.finish_and_clear();
     let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace.display()))?;
     let title = format!(
         "{} at {} % load, gangs x{}",

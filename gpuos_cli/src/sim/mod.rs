@@ -201,6 +201,20 @@ fn bar() -> ProgressBar {
     bar
 }
 
+/// Does so many runs under a bar; `work` tells when it begins one, and what it is.
+fn with_bar<T>(runs: usize, work: impl FnOnce(&mut dyn FnMut(String)) -> T) -> T {
+    let bar = bar();
+    bar.set_length(runs as u64);
+    let mut begun = 0;
+    let done = work(&mut |what| {
+        bar.set_position(begun);
+        bar.set_message(what);
+        begun += 1;
+    });
+    bar.finish_and_clear();
+    done
+}
+
 /// `95.391`.
 fn percent(ppm: f64) -> String {
     format!("{:.3}", ppm / 1e4)

@@ -27,15 +27,11 @@ const LEAF: usize = 32;
 pub fn run(args: &SimArgs) -> Result<Reply> {
     let options = options(args)?;
     let jobs = super::read(&args.trace, philly::parse)?;
-    let bar = super::bar();
-    bar.set_length((options.policies.len() * options.seeds.len()) as u64);
-    let mut runs = 0;
-    let outcome = gpuos_sim::replay::run(&jobs, &options, |policy, seed| {
-        bar.set_position(runs);
-        bar.set_message(format!("{policy}, seed {seed}"));
-        runs += 1;
+    let outcome = super::with_bar(options.policies.len() * options.seeds.len(), |begin| {
+        gpuos_sim::replay::run(&jobs, &options, |policy, seed| {
+            begin(format!("{policy}, seed {seed}"));
+        })
     });
-    bar.finish_and_clear();
     let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace.display()))?;
     super::write(args, &report::csv(&outcome), None)?;
     Ok(Reply {

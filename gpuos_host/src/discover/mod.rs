@@ -74,7 +74,7 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
         nvswitches: sysfs.nvswitches(),
         ..Found::default()
     };
-    let mut gpus = Vec::new();
+    let mut seen_gpus = Vec::new();
     for index in 0..library.count()? {
         let seen = library
             .identity(index)
@@ -87,17 +87,22 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
                     nvlinks,
                     place,
                 };
-                let minor = gpu.identity.minor.unwrap_or(index.into());
-                match order.index(minor) {
-                    Some(place) => gpus.push((place, index, gpu)),
-                    None => found.notes.push(format!(
-                        "/dev/nvidia{minor} is not in gres.conf: Slurm does not use this GPU"
-                    )),
-                }
+                seen_gpus.push((index, gpu));
             }
             Err(error) => found
                 .notes
                 .push(format!("GPU {index} of NVML is left out: {error}")),
+        }
+    }
+    let minors: Vec<_> = seen_gpus.iter().map(|one| one.1.identity.minor).collect();
+    let mut gpus = Vec::new();
+    for (one, place) in seen_gpus.into_iter().zip(order.number(&minors)) {
+        match place {
+            Some(place) => gpus.push((place, one.0, one.1)),
+            None => found.notes.push(format!(
+                "/dev/nvidia{} is not in gres.conf: Slurm does not use this GPU",
+                one.1.identity.minor.unwrap_or(one.0.into())
+            )),
         }
     }
     gpus.sort_by_key(|(place, ..)| *place);
