@@ -12,9 +12,11 @@ use crate::hostlist::shorten;
 use crate::plan::{Placement, TopologyWish};
 
 pub mod gres;
+mod mig;
 mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
+pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
 

@@ -469,6 +469,8 @@ pub static B200: Mig = Mig {
 
 #[cfg(test)]
 mod tests {
+    use gpuos_core::mig::Geometry;
+
     use super::*;
 
     /// What holds for every table, whatever it says: windows inside the GPU, counts that the windows
@@ -488,6 +490,37 @@ mod tests {
             }
             let most: u32 = mig.slices - 1 + u32::from(mig.slices == 4);
             assert_eq!(largest_use(mig, 0), most, "{}", mig.source);
+        }
+    }
+
+    /// The boards of the simulator are these, so that what is measured there holds here.
+    #[test]
+    fn the_simulators_boards_are_these() {
+        let boards = include_str!("../../../../gpuos_sim/data/mig/boards.json");
+        let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
+        for (name, mig) in [
+            ("a100-40gb", &A100_40),
+            ("a100-80gb", &A100_80),
+            ("a30", &A30),
+            ("h100-80gb", &H100_80),
+            ("h200", &H200),
+            ("b200", &B200),
+        ] {
+            let board = boards.iter().find(|board| board["name"] == name).unwrap();
+            let told: Geometry = serde_json::from_value(board["profiles"].clone()).unwrap();
+            let narrow = |number: u32| number as u8;
+            let ours = mig.profiles.iter().map(|profile| gpuos_core::mig::Profile {
+                id: profile.id,
+                name: profile.name.into(),
+                compute: narrow(profile.slices[0]),
+                memory_mib: profile.memory_mib,
+                most: narrow(profile.count),
+                size: narrow(profile.slices[1]),
+                starts: profile.starts.iter().copied().map(narrow).collect(),
+                engines: std::array::from_fn(|engine| narrow(profile.engines[engine + 1])),
+            });
+            assert_eq!(told, Geometry::new(ours.collect()).unwrap(), "{name}");
+            assert_eq!(u32::from(told.slices()), mig.slices, "{name}");
         }
     }
 
