@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         let printed = page.render(&mut std::io::stdout());
         return ExitCode::from(u8::from(printed.is_err()));
     }
-    gpuosd::events::start();
+    gpuosd::events::start(&options.node_name());
     match gpuosd::run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

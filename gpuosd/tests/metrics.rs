@@ -107,7 +107,9 @@ impl Node {
         for line in events.lines().filter(|line| line.ends_with('}')) {
             let event: serde_json::Value = serde_json::from_str(line).unwrap();
             assert!(
-                event["message"].is_string() && event["timestamp"].is_string(),
+                event["message"].is_string()
+                    && event["timestamp"].is_string()
+                    && event["node"] == "n1",
                 "{line}"
             );
         }

@@ -125,6 +125,11 @@ impl Site {
     }
 
     pub fn start_with(&self, flags: &[&str]) -> Daemon<'_> {
+        self.start_under(Command::new(env!("CARGO_BIN_EXE_gpuosd")), flags)
+    }
+
+    /// Starts gpuosd by a command that ends with its name.
+    pub fn start_under(&self, mut command: Command, flags: &[&str]) -> Daemon<'_> {
         let test = std::env::current_exe().unwrap();
         let library = test.with_file_name("libnvidia_ml.so");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -133,7 +138,6 @@ impl Site {
             .append(true)
             .open(self.path("log"))
             .unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
         command
             .env("GPUOS_NVML_STATE", self.path("gpus"))
             .env("PATH", format!("{}:{path}", self.folder.path().display()))
