@@ -156,6 +156,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         id,
         uid: 1000,
         gpus,
+        asked: gpuos_core::limits::Asked::default(),
     });
     node.line(
         "gpuos_gpu_job_info{node=\"n1\",gpu=\"4\"",
@@ -287,6 +288,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         id,
         uid: 1000,
         gpus,
+        asked: gpuos_core::limits::Asked::default(),
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);

@@ -5,7 +5,9 @@
 
 use gpuos_core::gang::GroupShape;
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::model::Cluster;
+use gpuos_core::limits::PowerCap;
+use gpuos_core::model::{Cluster, NodeType};
+use gpuos_core::node_types;
 use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
 use gpuos_core::rules::Rules;
@@ -87,6 +89,7 @@ impl Catalogue {
     /// The request contradicts itself, names a level that the cluster does not have, or could
     /// not even be met by the empty cluster.
     pub fn check(&mut self, options: &JobOptions, shape: &Shape) -> Result<(), Refusal> {
+        self.power(options, shape)?;
         if options.off {
             return contradiction(options);
         }
@@ -120,6 +123,34 @@ impl Catalogue {
         }
     }
 
+    /// Refuses a power cap above what any GPU draws that the job could get. A type without a figure may
+    /// draw as much; the least that a board takes is known on its node only.
+    fn power(&self, options: &JobOptions, shape: &Shape) -> Result<(), Refusal> {
+        let Some(cap @ PowerCap::Watts(watts)) = options.power.filter(|_| self.bounded) else {
+            return Ok(());
+        };
+        let kind = gpus(shape).and_then(|(kind, _)| kind);
+        let shipped = node_types::builtin();
+        let nodes = &self.planner.cluster().nodes;
+        let types = nodes.iter().filter_map(|node| node.node_type.as_deref());
+        let types =
+            types.filter(|node_type| node_type.gpus > 0 && is_of(node_type, kind.as_deref()));
+        let figures: Vec<u32> = types.map(|of| most_watts(of, &shipped)).collect();
+        match figures.iter().max() {
+            Some(&most) if most < watts && !figures.contains(&0) => {
+                let what = kind.map_or_else(|| "GPU".to_owned(), |kind| format!("{kind} GPU"));
+                let reason = format!("no {what} of this cluster takes more than {most} W");
+                let accepted = format!("at most {most}W, or a share such as 80%");
+                let error = OptionError::new("--gpuos-power", &cap.to_string(), &reason, &accepted);
+                Err(Refusal {
+                    kind: Kind::Impossible,
+                    sentence: error.to_string(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn request(&self, options: &JobOptions, shape: &Shape, gpus: GpuShape) -> Request {
         let min_nodes = shape.min_nodes.max(1);
         let max_nodes = match (shape.max_nodes, gpus) {
@@ -140,10 +171,7 @@ impl Catalogue {
             let Some(node_type) = &node.node_type else {
                 return GpuSet::EMPTY;
             };
-            let fits = kind.is_none_or(|kind| {
-                node_type.gres_type.is_empty() || node_type.gres_type.eq_ignore_ascii_case(kind)
-            });
-            if fits {
+            if is_of(node_type, kind) {
                 GpuSet::first(node_type.gpus)
             } else {
                 GpuSet::EMPTY
@@ -191,6 +219,27 @@ impl Catalogue {
             sentence,
         }
     }
+}
+
+/// The most that a GPU of a node type may draw; 0 = not known. Boards of one name differ (an A100 on a PCIe
+/// card takes 300 W, on a module 400), and slurm.conf has but the name.
+fn most_watts(node_type: &NodeType, shipped: &[NodeType]) -> u32 {
+    let own = node_type.figures.gpu_watts;
+    let same = shipped
+        .iter()
+        .filter(|other| other.gres_type.eq_ignore_ascii_case(&node_type.gres_type));
+    let others = same.map(|other| other.figures.gpu_watts);
+    match own {
+        0 => 0,
+        own => others.fold(own, u32::max),
+    }
+}
+
+/// Whether GPUs of a node type are of the asked type, or may be.
+fn is_of(node_type: &NodeType, kind: Option<&str>) -> bool {
+    kind.is_none_or(|kind| {
+        node_type.gres_type.is_empty() || node_type.gres_type.eq_ignore_ascii_case(kind)
+    })
 }
 
 /// Why the empty cluster does not fit.
@@ -504,6 +553,28 @@ mod tests {
             &per_node(2, "gres/gpu:1"),
         );
         assert!(sentence.contains("nvlink:required"), "{sentence}");
+    }
+
+    #[test]
+    fn caps_that_no_gpu_reaches_are_refused_with_the_most_there_is() {
+        accepted(&["gpuos_power=300W"], &per_node(1, "gres/gpu:1"));
+        accepted(
+            &["gpuos_power=80%", "gpuos=off"],
+            &per_node(1, "gres/gpu:1"),
+        );
+        // One of the types takes it.
+        accepted(&["gpuos_power=500W"], &per_node(1, "gres/gpu:1"));
+        for (gpus, what) in [
+            ("gres/gpu:1", "no GPU of this cluster takes more than 700 W"),
+            (
+                "gres/gpu:a100:1",
+                "no a100 GPU of this cluster takes more than 400 W",
+            ),
+        ] {
+            let sentence = refused(&["gpuos_power=900W", "gpuos=off"], &per_node(1, gpus));
+            assert!(sentence.starts_with("--gpuos-power=900W: "), "{sentence}");
+            assert!(sentence.contains(what), "{sentence}");
+        }
     }
 
     #[test]

@@ -28,6 +28,10 @@ static NOTHING_SAID: JobOptions = JobOptions {
     profile: None,
     class: None,
     exclusive: None,
+    power: None,
+    clocks: None,
+    mps: None,
+    watch_s: None,
 };
 
 /// How many domains are asked for the start of a job that waits for a required level.

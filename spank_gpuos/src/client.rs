@@ -3,16 +3,18 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use gpuos_core::options::OPTIONS;
+use gpuos_core::options::{JobOptions, OPTIONS};
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, say_error};
 
 use crate::options::{Asked, Opt};
-use crate::ranks;
+use crate::{limits, ranks};
 
 /// [`ranks::JOB_SHAPE`], as a variable of the command.
 const JOB_SHAPE: &str = "GPUOS_JOB_SHAPE";
+/// [`limits::JOB_LIMITS`], as a variable of the command.
+const JOB_LIMITS: &str = "GPUOS_JOB_LIMITS";
 
 static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
@@ -56,10 +58,11 @@ pub fn init(spank: Spank<'_>) {
         remove_variable(opt.inherited_as());
         spank.job_control_unsetenv(opt.carried_name());
     }
-    // Steps know their job's shape by this; another job has its own.
+    // Steps know their job's shape and limits by these; another job has its own.
     let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
     if !step {
         remove_variable(JOB_SHAPE);
+        remove_variable(JOB_LIMITS);
     }
     register(spank);
 }
@@ -80,6 +83,7 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                 if opt == Opt::Shape {
                     ranks::note(&value);
                 }
+                limits::note(opt, &value);
                 return 0;
             }
             if let Err(error) = opt.check(&value) {
@@ -107,6 +111,16 @@ pub fn settle(spank: Spank<'_>) -> c_int {
     // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
     if let Some(shape) = &values[Opt::Shape as usize] {
         set_variable(JOB_SHAPE, shape);
+    }
+    let mut limits = JobOptions::default();
+    for opt in Opt::LIMITS {
+        if let Some(value) = &values[opt as usize] {
+            // Checked as it was given.
+            let _ = limits.set(OPTIONS[opt as usize].name, value);
+        }
+    }
+    if !limits.is_default() {
+        set_variable(JOB_LIMITS, &limits.limits_text());
     }
     for (opt, value) in Opt::ALL.into_iter().zip(values) {
         let name = opt.carried_name();

@@ -7,6 +7,7 @@
 
 mod client;
 mod job_env;
+mod limits;
 mod node;
 mod options;
 mod ranks;

@@ -7,10 +7,10 @@ use gpuos_core::hostlist::expand;
 use gpuos_core::wire::StepId;
 use slurm_ffi::conf;
 use slurm_ffi::log;
-use slurm_ffi::spank::Spank;
+use slurm_ffi::spank::{Spank, say_error};
 
 use crate::job_env::{self, Step};
-use crate::{ranks, report};
+use crate::{limits, ranks, report};
 
 /// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
@@ -28,8 +28,13 @@ pub fn set_variables(spank: Spank<'_>) {
         .zip(shape.as_ref())
         .and_then(|(gpus, shape)| rank_file(spank, gpus, shape));
     let gpus = gpus.map(job_env::gpus_text);
+    let limits = limits::of_step(spank).limits_text();
     for (name, value) in [
         (ranks::JOB_SHAPE, shape),
+        (
+            limits::JOB_LIMITS,
+            Some(limits).filter(|text| !text.is_empty()),
+        ),
         (ranks::RANK_FILE, rank_file),
         (job_env::GPUS, gpus),
         (job_env::LINKS, described.links),
@@ -43,7 +48,8 @@ pub fn set_variables(spank: Spank<'_>) {
     }
 }
 
-/// Tells gpuosd which GPUs the step has; a step without GPUs is not told.
+/// Tells gpuosd which GPUs the step has, and its user what could not be done with them as asked; a step
+/// without GPUs is not told.
 pub fn report(spank: Spank<'_>, socket: &str) {
     let Some(gpus) = own_gpus(spank).filter(|gpus| !gpus.is_empty()) else {
         return;
@@ -56,7 +62,10 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         true => node_name(spank).unwrap_or_default(),
         false => String::new(),
     };
-    report::started(socket, &node, StepId { job, step }, uid, gpus);
+    let asked = limits::asked(&limits::of_step(spank), limits::is_shared(spank));
+    for note in report::started(socket, &node, StepId { job, step }, uid, gpus, asked) {
+        say_error(&note);
+    }
 }
 
 /// Slurm's name of this node.

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 7;
+pub const COUNT: usize = 11;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +29,14 @@ pub enum Opt {
     Class = 5,
     /// `--gpuos-exclusive`
     Exclusive = 6,
+    /// `--gpuos-power`
+    Power = 7,
+    /// `--gpuos-clocks`
+    Clocks = 8,
+    /// `--gpuos-mps`
+    Mps = 9,
+    /// `--gpuos-watch`
+    Watch = 10,
 }
 
 impl Opt {
@@ -41,7 +49,14 @@ impl Opt {
         Opt::Profile,
         Opt::Class,
         Opt::Exclusive,
+        Opt::Power,
+        Opt::Clocks,
+        Opt::Mps,
+        Opt::Watch,
     ];
+
+    /// Those about the job's GPUs while it runs, wherever it is placed.
+    pub const LIMITS: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Mps, Opt::Watch];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -63,6 +78,10 @@ impl Opt {
             Opt::Profile => c"_SLURM_SPANK_OPTION_gpuos_gpuos_profile",
             Opt::Class => c"_SLURM_SPANK_OPTION_gpuos_gpuos_class",
             Opt::Exclusive => c"_SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
+            Opt::Power => c"_SLURM_SPANK_OPTION_gpuos_gpuos_power",
+            Opt::Clocks => c"_SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
+            Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
+            Opt::Watch => c"_SLURM_SPANK_OPTION_gpuos_gpuos_watch",
         }
     }
 
@@ -81,12 +100,20 @@ impl Opt {
             Opt::Profile => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_profile",
             Opt::Class => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_class",
             Opt::Exclusive => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
+            Opt::Power => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_power",
+            Opt::Clocks => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
+            Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
+            Opt::Watch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_watch",
         }
     }
 
     /// Checks a value.
     pub fn check(self, value: &str) -> Result<(), OptionError> {
         JobOptions::default().set(OPTIONS[self as usize].name, value)
+    }
+
+    fn is_limit(self) -> bool {
+        Opt::LIMITS.contains(&self)
     }
 
     fn turns_off(self, value: &str) -> bool {
@@ -115,8 +142,8 @@ impl Asked {
 
     /// The values that count, by [`Opt`], flags over defaults; then forgets the component.
     ///
-    /// A default never contradicts a flag: `--gpuos=off` silences the other defaults, and any other
-    /// flag silences `GPUOS=off`. The error is about a default that is not a value.
+    /// A default never contradicts a flag: `--gpuos=off` silences the other defaults about the place, and
+    /// any such flag silences `GPUOS=off`. The error is about a default that is not a value.
     pub fn finish(
         &mut self,
         default: impl Fn(Opt) -> Option<String>,
@@ -128,11 +155,14 @@ impl Asked {
                 .is_some_and(|v| Opt::Switch.turns_off(v))
         };
         let rules = Opt::ALL.into_iter().filter(|&opt| opt != Opt::Switch);
-        let any_rule = rules.clone().any(|opt| flags[opt as usize].is_some());
+        let any_rule = rules
+            .clone()
+            .any(|opt| !opt.is_limit() && flags[opt as usize].is_some());
         let mut values = flags;
         // The switch first: it decides whether the other defaults count.
         for opt in [Opt::Switch].into_iter().chain(rules) {
-            if values[opt as usize].is_some() || (opt != Opt::Switch && is_off(&values)) {
+            let about_place = opt != Opt::Switch && !opt.is_limit();
+            if values[opt as usize].is_some() || (about_place && is_off(&values)) {
                 continue;
             }
             let Some(value) = default(opt).filter(|value| !value.is_empty()) else {
@@ -166,8 +196,11 @@ mod tests {
 
     /// Topology, placement and switch; the other options are not given.
     fn strings(values: [Option<&str>; 3]) -> Result<[Option<String>; COUNT], OptionError> {
-        let [topology, placement, switch] = values.map(|v| v.map(str::to_owned));
-        Ok([topology, placement, switch, None, None, None, None])
+        let mut all = [const { None }; COUNT];
+        for (place, value) in all.iter_mut().zip(values) {
+            *place = value.map(str::to_owned);
+        }
+        Ok(all)
     }
 
     #[test]
@@ -195,6 +228,24 @@ mod tests {
         assert_eq!(values[Opt::Switch as usize], None);
         assert_eq!(values[Opt::Shape as usize].as_deref(), Some("tp2:dp2"));
         assert_eq!(values[Opt::Profile as usize].as_deref(), Some("io"));
+    }
+
+    #[test]
+    fn limits_go_with_any_placement() {
+        let default = |opt| match opt {
+            Opt::Switch => Some("off".to_owned()),
+            Opt::Watch => Some("on".to_owned()),
+            _ => None,
+        };
+        let mut asked = Asked::default();
+        asked.note(Opt::Power, "300W", None);
+        let values = asked.finish(default).unwrap();
+        let value = |opt: Opt| values[opt as usize].as_deref();
+        assert_eq!(value(Opt::Switch), Some("off"));
+        assert_eq!(
+            (value(Opt::Power), value(Opt::Watch)),
+            (Some("300W"), Some("on"))
+        );
     }
 
     #[test]

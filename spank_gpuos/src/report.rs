@@ -1,18 +1,27 @@
 //! In slurmstepd: tells gpuosd of this node which step has which GPUs. Without a gpuosd nothing happens.
 //!
-//! It never waits: the socket does not block, two lines go out in one piece that fits into any socket's
-//! buffer, and no answer is read. What does not go through at once is left out; gpuosd asks Slurm then.
+//! The socket does not block, two lines go out in one piece that fits into any socket's buffer, and no answer
+//! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
+//! GPUs set waits for the answer, for [`PATIENCE`] at most.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::wire::{MAX_REQUEST, PROTOCOL, Request, StepId, encode};
+use gpuos_core::limits::Asked;
+use gpuos_core::wire::{
+    Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Reply, Request, StepId, decode, encode,
+};
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
 /// name of the node.
 const SOCKET: &str = "/run/gpuos/gpuosd.sock";
+
+/// How long a step waits for its GPUs to be set: gpuosd needs a moment for it, and one that hangs is to hold
+/// up nobody.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where the report of this slurmstepd's step went, so that its end goes there too.
 static TOLD: Mutex<Option<(String, StepId)>> = Mutex::new(None);
@@ -39,16 +48,85 @@ pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
     socket
 }
 
-/// Tells that a step has started.
-pub fn started(socket: &str, node: &str, id: StepId, uid: u32, gpus: GpuSet) {
+/// Tells that a step has started. Gives what its user is to be told: what was asked for its GPUs and could
+/// not be done.
+pub fn started(
+    socket: &str,
+    node: &str,
+    id: StepId,
+    uid: u32,
+    gpus: GpuSet,
+    asked: Asked,
+) -> Vec<String> {
     let path = socket.replace("%n", node);
     let request = Request::StepStart {
         id,
         uid,
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
+        asked,
     };
-    if send(&path, &request).is_some() {
+    let sent = send(&path, &request);
+    if sent.is_some() {
         *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, id));
+    }
+    match sent {
+        _ if !asked.sets() => Vec::new(),
+        None => vec![
+            "power and clocks of the GPUs are not set: no gpuosd listens on this node".to_owned(),
+        ],
+        Some(socket) => prepared(&socket).unwrap_or_else(|| {
+            let after = PATIENCE.as_secs();
+            vec![format!(
+                "power and clocks of the GPUs may not be set yet: gpuosd has not answered within {after} s"
+            )]
+        }),
+    }
+}
+
+/// Waits for [`Reply::Prepared`], or until patience is over.
+fn prepared(socket: &OwnedFd) -> Option<Vec<String>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut lines = Lines::new(MAX_REPLY);
+    loop {
+        while let Some(line) = lines.next_line().ok()? {
+            match decode::<Reply>(&line, MAX_REPLY).ok()? {
+                Reply::Hello { .. } => {}
+                Reply::Prepared { notes } => return Some(notes),
+                Reply::Refused { message, .. } => return Some(vec![message]),
+                // A release that knew no such wish.
+                Reply::Done { .. } => {
+                    let why = "power and clocks of the GPUs are not set: the gpuosd of this node does not do it";
+                    return Some(vec![why.to_owned()]);
+                }
+                _ => return None,
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut poll = libc::pollfd {
+            fd: socket.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one descriptor that is open, and its record.
+        if left.is_zero() || unsafe { libc::poll(&raw mut poll, 1, left.as_millis() as i32) } < 0 {
+            return None;
+        }
+        let mut bytes = [0u8; 4096];
+        // SAFETY: the buffer has `len` bytes.
+        let got = unsafe {
+            libc::recv(
+                socket.as_raw_fd(),
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match usize::try_from(got) {
+            Ok(0) => return None,
+            Ok(count) => lines.push(&bytes[..count]),
+            // Nothing yet: time decides.
+            Err(_) => {}
+        }
     }
 }
 
@@ -60,7 +138,7 @@ pub fn ended() {
     }
 }
 
-fn send(path: &str, request: &Request) -> Option<()> {
+fn send(path: &str, request: &Request) -> Option<OwnedFd> {
     let hello = Request::Hello {
         protocol: PROTOCOL,
         client: concat!("spank_gpuos ", env!("CARGO_PKG_VERSION")).into(),
@@ -77,7 +155,7 @@ fn send(path: &str, request: &Request) -> Option<()> {
             libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
         )
     };
-    (usize::try_from(sent) == Ok(text.len())).then_some(())
+    (usize::try_from(sent) == Ok(text.len())).then_some(socket)
 }
 
 /// Connects at once or not at all: std's connect would wait for a daemon whose queue is full.
@@ -114,18 +192,23 @@ mod tests {
 
     use super::*;
 
+    /// [`TOLD`] is one for the process.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = std::env::temp_dir().join(format!("gpuos-report-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("n1.sock");
         let pattern = folder.join("%n.sock");
         let pattern = pattern.to_str().unwrap();
         let id = StepId { job: 7, step: 0 };
-        started(pattern, "n1", id, 1000, GpuSet::first(2));
+        let nothing = Asked::default();
+        started(pattern, "n1", id, 1000, GpuSet::first(2), nothing);
         assert!(TOLD.lock().unwrap().is_none());
         let listener = UnixListener::bind(&path).unwrap();
-        started(pattern, "n1", id, 1000, GpuSet::first(2));
+        started(pattern, "n1", id, 1000, GpuSet::first(2), nothing);
         let mut text = String::new();
         listener
             .accept()
@@ -154,6 +237,47 @@ mod tests {
         while send(path.to_str().unwrap(), &Request::Status).is_some() {
             assert!(begin.elapsed() < Duration::from_secs(60));
         }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = std::env::temp_dir().join(format!("gpuos-prepared-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("sock");
+        let text = path.to_str().unwrap();
+        let asked = Asked {
+            power: Some(gpuos_core::limits::PowerCap::Watts(300)),
+            ..Asked::default()
+        };
+        let id = StepId { job: 8, step: 0 };
+        let tell = || started(text, "n1", id, 1000, GpuSet::first(1), asked);
+        assert!(tell()[0].contains("no gpuosd listens"));
+        let listener = UnixListener::bind(&path).unwrap();
+        let answering = listener.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            use std::io::Write;
+            let (mut client, _) = answering.accept().unwrap();
+            let notes = vec!["GPU 0: no".to_owned()];
+            let hello = Reply::Hello {
+                protocol: PROTOCOL,
+                release: "x".into(),
+                node: "n1".into(),
+            };
+            client
+                .write_all(&encode(&hello, MAX_REPLY).unwrap())
+                .unwrap();
+            let prepared = Reply::Prepared { notes };
+            client
+                .write_all(&encode(&prepared, MAX_REPLY).unwrap())
+                .unwrap();
+        });
+        assert_eq!(tell(), ["GPU 0: no"]);
+        answers.join().unwrap();
+        // One that takes the report and says nothing.
+        assert!(tell()[0].contains("has not answered"));
+        TOLD.lock().unwrap().take();
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -9,13 +9,16 @@ use std::fmt;
 use crate::cost::Profile;
 use crate::gang::{GroupShape, SHAPE_FORM};
 use crate::hostlist::shorten;
+use crate::limits::{ClockRange, Mps, PowerCap};
 use crate::plan::{Placement, TopologyWish};
 
 pub mod gres;
+mod limits;
 mod mig;
 mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
+pub use limits::{parse_clocks, parse_mps, parse_power, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
@@ -127,6 +130,46 @@ pub const OPTIONS: &[OptionHelp] = &[
         details: "The job starts only in domains of LEVEL where no other job has GPUs, and while \
                   it runs no job with GPUs joins it there. It waits until such a domain is \
                   free, and squeue shows the reason. Jobs without GPUs are not kept out.",
+    },
+    OptionHelp {
+        name: "gpuos-power",
+        argument: "WATTS|SHARE",
+        environment: "GPUOS_POWER",
+        summary: "cap the power of each of the job's GPUs, such as 300W or 80% of the usual",
+        details: "From the job's first step to its end each of its GPUs has this power limit, and then the \
+                  one that it had before. A share is that of the board's default limit. What the board \
+                  does not take is moved to the nearest that it does. GPUs that the job shares with \
+                  others keep their limit. gpuosd does it, and the job's standard error says what \
+                  could not be done.",
+    },
+    OptionHelp {
+        name: "gpuos-clocks",
+        argument: "MHZ[-MHZ]",
+        environment: "GPUOS_CLOCKS",
+        summary: "lock the clocks of the job's GPUs to 1200 MHz, or to a range 1200-1500",
+        details: "The clocks of the multiprocessors stay in this range from the job's first step to its \
+                  end, as far as power and heat allow. Else as --gpuos-power.",
+    },
+    OptionHelp {
+        name: "gpuos-mps",
+        argument: "on|SHARE[:required]",
+        environment: "GPUOS_MPS",
+        summary: "NVIDIA's MPS for each step: its tasks share their GPUs; 50%: of the threads each",
+        details: "Every step gets a control daemon of its own on each of its nodes, which ends with it. SHARE \
+                  is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: how much of a GPU's threads each process may use. \
+                  Processes under MPS have address spaces of their own, but no protection from each \
+                  other's errors: a fatal fault of one ends all of the step on that GPU. Where MPS \
+                  cannot be started the step says so and runs without, or with :required fails.",
+    },
+    OptionHelp {
+        name: "gpuos-watch",
+        argument: "on|MINUTES",
+        environment: "GPUOS_WATCH",
+        summary: "this job computes all the time: act when none of its GPUs does for MINUTES",
+        details: "When no GPU of the job on a node has computed for that long, gpuosd does what the health \
+                  rule hang says: by default the job is requeued, and its GPUs are checked before they \
+                  get another one. on stands for the time in the rule, 10 minutes by default. The \
+                  time in which a job reads its data counts too.",
     },
 ];
 
@@ -338,6 +381,14 @@ pub struct JobOptions {
     pub class: Option<String>,
     /// The level whose domains it wants to itself.
     pub exclusive: Option<String>,
+    /// Power cap of its GPUs.
+    pub power: Option<PowerCap>,
+    /// Clocks of its GPUs.
+    pub clocks: Option<ClockRange>,
+    /// NVIDIA's MPS.
+    pub mps: Option<Mps>,
+    /// Seconds without work after which it counts as hung; 0 = what the rule says.
+    pub watch_s: Option<u32>,
 }
 
 impl JobOptions {
@@ -353,6 +404,10 @@ impl JobOptions {
             "gpuos-profile" => self.profile = Some(parse_profile(value)?),
             "gpuos-class" => self.class = Some(parse_class(value)?),
             "gpuos-exclusive" => self.exclusive = Some(parse_exclusive(value)?),
+            "gpuos-power" => self.power = Some(parse_power(value)?),
+            "gpuos-clocks" => self.clocks = Some(parse_clocks(value)?),
+            "gpuos-mps" => self.mps = Some(parse_mps(value)?),
+            "gpuos-watch" => self.watch_s = Some(parse_watch(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

@@ -125,6 +125,79 @@ fn shape_and_profile_forms() {
 }
 
 #[test]
+fn options_about_the_gpus_of_a_running_job() {
+    assert_eq!(parse_power("300W"), Ok(PowerCap::Watts(300)));
+    assert_eq!(parse_power("80%"), Ok(PowerCap::Percent(80)));
+    let range = |least, most| Ok(ClockRange { least, most });
+    assert_eq!(parse_clocks("1200"), range(1200, 1200));
+    assert_eq!(parse_clocks("1200-1500"), range(1200, 1500));
+    let mps = |percent, required| Ok(Mps { percent, required });
+    assert_eq!(parse_mps("on"), mps(100, false));
+    assert_eq!(parse_mps("50%:required"), mps(50, true));
+    assert_eq!((parse_watch("on"), parse_watch("20")), (Ok(0), Ok(1200)));
+    assert_eq!(
+        parse_power("300").unwrap_err().to_string(),
+        "--gpuos-power=300: '300' is not understood; write watts such as 300W, or a share of the GPU's \
+         usual limit such as 80%"
+    );
+    for (name, bad) in [
+        (
+            "power",
+            &["", "W", "0W", "-5W", "300 W", "101%", "9999999999W", "1e3W"][..],
+        ),
+        (
+            "clocks",
+            &[
+                "",
+                "0",
+                "1500-1200",
+                "1200-",
+                "-1200",
+                "99999",
+                "1200-1300-1400",
+            ],
+        ),
+        (
+            "mps",
+            &["", "off", "50", "0%", "101%", "50%:maybe", ":required"],
+        ),
+        ("watch", &["", "0", "off", "10081", "1.5", "+5"]),
+    ] {
+        for value in bad {
+            let error = JobOptions::default().set(&format!("gpuos-{name}"), value);
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("--gpuos-{name}={value}: ")),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn steps_inherit_what_their_job_said_of_its_gpus() {
+    for said in [
+        "",
+        "power=300W",
+        "power=80% clocks=1200-1500 mps=50%:required watch=20",
+        "clocks=900 mps=100% watch=on",
+    ] {
+        assert_eq!(JobOptions::from_limits_text(said).limits_text(), said);
+    }
+    let odd = JobOptions::from_limits_text("power=x clocks topology=leaf watch=5 =");
+    assert_eq!(odd.limits_text(), "watch=5");
+}
+
+#[test]
+fn a_cap_is_moved_to_what_the_board_takes() {
+    let board = [200_000, 700_000, 750_000];
+    assert_eq!(PowerCap::Watts(300).on(board), (300_000, false));
+    assert_eq!(PowerCap::Percent(80).on(board), (560_000, false));
+    assert_eq!(PowerCap::Watts(100).on(board), (200_000, true));
+    assert_eq!(PowerCap::Watts(u32::MAX).on(board), (750_000, true));
+}
+
+#[test]
 fn reads_what_slurmctld_holds() {
     let entries = [
         "OTHER=x",

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Status;
 use crate::health::Verb;
+use crate::limits::Asked;
 
 /// Version of the protocol: raised when a message changes its meaning or loses a field.
 pub const PROTOCOL: u32 = 1;
@@ -45,6 +46,10 @@ pub enum Request {
         uid: u32,
         /// GRES indices of the GPUs that it holds here.
         gpus: Vec<u8>,
+        /// What its job wants of them. Where GPUs have to be set for it, the answer is
+        /// [`Reply::Prepared`], once that is done or has failed.
+        #[serde(default, skip_serializing_if = "Asked::is_nothing")]
+        asked: Asked,
     },
     /// A step has ended on this node.
     StepEnd {
@@ -91,6 +96,11 @@ pub enum Reply {
     Done {
         /// The sentence.
         message: String,
+    },
+    /// To [`Request::StepStart`] of a job that wants its GPUs set.
+    Prepared {
+        /// What could not be done as asked, in sentences for the job's standard error.
+        notes: Vec<String>,
     },
     /// To [`Request::Watch`].
     Happened {

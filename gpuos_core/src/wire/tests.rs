@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use crate::health::Verb;
+use crate::limits::{Asked, ClockRange, PowerCap};
 
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, Status, StepId,
@@ -28,6 +29,21 @@ fn requests() -> Vec<Request> {
             id,
             uid: 1000,
             gpus: vec![0, 1],
+            asked: Asked::default(),
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![2],
+            asked: Asked {
+                power: Some(PowerCap::Percent(80)),
+                clocks: Some(ClockRange {
+                    least: 1200,
+                    most: 1500,
+                }),
+                watch_s: Some(0),
+                shared: true,
+            },
         },
         Request::StepEnd { id },
         Request::Reload,
@@ -65,6 +81,9 @@ fn replies_come_back_as_they_were_sent() {
         Reply::Done {
             message: "done".into(),
         },
+        Reply::Prepared {
+            notes: vec!["GPU 3: no".into()],
+        },
         Reply::Happened { event: happening },
         Reply::Refused {
             code: Code::TooSlow,
@@ -74,6 +93,14 @@ fn replies_come_back_as_they_were_sent() {
         let line = encode(&reply, MAX_REPLY).unwrap();
         assert_eq!(decode::<Reply>(&line, MAX_REPLY).unwrap(), reply);
     }
+}
+
+#[test]
+fn a_step_that_asks_for_nothing_is_told_as_ever() {
+    let line = r#"{"ask":"step-start","id":{"job":7,"step":0},"uid":1000,"gpus":[0]}"#;
+    let request = decode::<Request>(line.as_bytes(), MAX_REQUEST).unwrap();
+    let written = encode(&request, MAX_REQUEST).unwrap();
+    assert_eq!(written, format!("{line}\n").into_bytes());
 }
 
 #[test]
@@ -128,7 +155,7 @@ proptest! {
 
     #[test]
     fn a_flipped_byte_is_an_error_or_another_request(
-        which in 0..8usize, at in any::<prop::sample::Index>(), value in any::<u8>()
+        which in 0..9usize, at in any::<prop::sample::Index>(), value in any::<u8>()
     ) {
         let mut line = encode(&requests()[which], MAX_REQUEST).unwrap();
         let at = at.index(line.len());

@@ -33,7 +33,7 @@ impl Owner {
                 };
                 return self.admin(admin, &gpus, reply);
             }
-            Request::StepStart { id, uid, gpus } => {
+            Request::StepStart { id, uid, gpus, .. } => {
                 let new = self.jobs.started(id, uid, &gpus);
                 let unknown = self
                     .jobs

@@ -1,0 +1,102 @@
+//! What a job wants of its GPUs: a power cap, clocks, MPS, to be watched.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A power cap for each GPU of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PowerCap {
+    /// In watts.
+    Watts(u32),
+    /// In percent of the board's default limit.
+    Percent(u8),
+}
+
+impl PowerCap {
+    /// The cap in milliwatts on a board with these limits (least, default, greatest), and whether it had to
+    /// be moved into them.
+    pub fn on(self, [least, default, most]: [u32; 3]) -> (u32, bool) {
+        let wanted = match self {
+            PowerCap::Watts(watts) => u64::from(watts) * 1000,
+            PowerCap::Percent(percent) => u64::from(default) * u64::from(percent) / 100,
+        };
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let kept = wanted.max(least).min(most);
+        (kept, kept != wanted)
+    }
+}
+
+impl fmt::Display for PowerCap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PowerCap::Watts(watts) => write!(f, "{watts}W"),
+            PowerCap::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// A range of clocks of the multiprocessors, in MHz.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClockRange {
+    /// Least.
+    pub least: u32,
+    /// Greatest.
+    pub most: u32,
+}
+
+impl fmt::Display for ClockRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.least == self.most {
+            true => write!(f, "{}", self.most),
+            false => write!(f, "{}-{}", self.least, self.most),
+        }
+    }
+}
+
+/// NVIDIA's Multi-Process Service for the tasks of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mps {
+    /// Share of a GPU's threads that each client may use, in percent.
+    pub percent: u8,
+    /// Without it the step is not to run.
+    pub required: bool,
+}
+
+impl fmt::Display for Mps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let required = if self.required { ":required" } else { "" };
+        write!(f, "{}%{required}", self.percent)
+    }
+}
+
+/// What spank_gpuos tells gpuosd that a job asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Asked {
+    /// `--gpuos-power`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerCap>,
+    /// `--gpuos-clocks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<ClockRange>,
+    /// `--gpuos-watch`: after so many seconds without work; 0 = what the rule says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch_s: Option<u32>,
+    /// The job has a share of its GPUs only: shards, MPS as a GRES, or MIG instances.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
+}
+
+impl Asked {
+    /// Whether it says nothing.
+    pub fn is_nothing(&self) -> bool {
+        *self == Asked::default()
+    }
+
+    /// Whether GPUs have to be set for it.
+    pub fn sets(&self) -> bool {
+        self.power.is_some() || self.clocks.is_some()
+    }
+}

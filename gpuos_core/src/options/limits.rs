@@ -1,0 +1,120 @@
+//! Options about the job's GPUs while it runs: power, clocks, MPS, the watch for hangs.
+
+use super::{JobOptions, OptionError, check_value, not_understood};
+use crate::limits::{ClockRange, Mps, PowerCap};
+
+const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
+const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
+const MPS_FORM: &str = "on, or the share of each process such as 50%, with :required or without";
+const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
+
+/// No board takes more watts.
+const MOST_WATTS: u32 = 100_000;
+/// No board has a higher clock.
+const MOST_MHZ: u32 = 20_000;
+/// A week.
+const MOST_MINUTES: u32 = 10_080;
+
+/// Reads the value of `--gpuos-power`.
+pub fn parse_power(value: &str) -> Result<PowerCap, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-power", value, reason, POWER_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (number, is_share) = match value.strip_suffix('%') {
+        Some(number) => (number, true),
+        None => (value.strip_suffix(['W', 'w']).unwrap_or(""), false),
+    };
+    let number = whole(number).ok_or_else(|| error(&not_understood(value)))?;
+    match (number, is_share) {
+        (0, _) => Err(error("a GPU does not run without power")),
+        (percent @ 1..=100, true) => Ok(PowerCap::Percent(percent as u8)),
+        (_, true) => Err(error("more than 100% is no cap")),
+        (watts @ 1..=MOST_WATTS, false) => Ok(PowerCap::Watts(watts)),
+        (_, false) => Err(error("no GPU draws as much")),
+    }
+}
+
+/// Reads the value of `--gpuos-clocks`.
+pub fn parse_clocks(value: &str) -> Result<ClockRange, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-clocks", value, reason, CLOCKS_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (least, most) = value.split_once('-').unwrap_or((value, value));
+    let range = whole(least).zip(whole(most));
+    let (least, most) = range.ok_or_else(|| error(&not_understood(value)))?;
+    match (least, most) {
+        (0, _) => Err(error("a clock of 0 MHz stands still")),
+        (_, most) if most > MOST_MHZ => Err(error("no GPU is as fast")),
+        (least, most) if least > most => Err(error("the first is the lower one")),
+        (least, most) => Ok(ClockRange { least, most }),
+    }
+}
+
+/// Reads the value of `--gpuos-mps`.
+pub fn parse_mps(value: &str) -> Result<Mps, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-mps", value, reason, MPS_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (share, strength) = match value.split_once(':') {
+        Some((share, strength)) => (share, Some(strength)),
+        None => (value, None),
+    };
+    let required = match strength.map(str::to_ascii_lowercase).as_deref() {
+        None => false,
+        Some("required") => true,
+        Some(other) => return Err(error(&not_understood(other))),
+    };
+    let percent = match share.strip_suffix('%').map(whole) {
+        None if share.eq_ignore_ascii_case("on") => 100,
+        Some(Some(percent @ 1..=100)) => percent as u8,
+        Some(Some(_)) => return Err(error("a share is 1% to 100%")),
+        _ => return Err(error(&not_understood(share))),
+    };
+    Ok(Mps { percent, required })
+}
+
+/// Reads the value of `--gpuos-watch`: seconds, or 0 for what the rule says.
+pub fn parse_watch(value: &str) -> Result<u32, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-watch", value, reason, WATCH_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    match (value.to_ascii_lowercase().as_str(), whole(value)) {
+        ("on", _) => Ok(0),
+        (_, Some(minutes @ 1..=MOST_MINUTES)) => Ok(minutes * 60),
+        (_, Some(_)) => Err(error("that is out of range")),
+        _ => Err(error(&not_understood(value))),
+    }
+}
+
+/// A whole number of at most nine digits; signs and blanks are no part of one.
+fn whole(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| digits && text.len() <= 9)
+}
+
+impl JobOptions {
+    /// What the job says of its GPUs while it runs, in one line that steps inherit from their job:
+    /// `power=300W clocks=1200-1500`. Empty when it says nothing of the kind.
+    pub fn limits_text(&self) -> String {
+        let watch = self.watch_s.map(|seconds| match seconds {
+            0 => "on".to_string(),
+            seconds => (seconds / 60).to_string(),
+        });
+        let parts = [
+            ("power", self.power.map(|cap| cap.to_string())),
+            ("clocks", self.clocks.map(|range| range.to_string())),
+            ("mps", self.mps.map(|mps| mps.to_string())),
+            ("watch", watch),
+        ];
+        let parts = parts.into_iter();
+        let said = parts.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+        said.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Reads [`JobOptions::limits_text`]; what is no such option is left out, for anybody can write one.
+    pub fn from_limits_text(text: &str) -> JobOptions {
+        let mut options = JobOptions::default();
+        for (name, value) in text.split(' ').filter_map(|part| part.split_once('=')) {
+            if ["power", "clocks", "mps", "watch"].contains(&name) {
+                let _ = options.set(&format!("gpuos-{name}"), value);
+            }
+        }
+        options
+    }
+}
