@@ -66,7 +66,7 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
                 gpus: vec![gpu],
             },
             1 => HostFault::MemoryErrors {
-                numa: 0,
+                controller: 0,
                 corrected: random.below(5000),
                 uncorrected: random.below(2),
             },

@@ -9,7 +9,9 @@
 pub mod discover;
 pub mod elf;
 mod ends;
+pub mod file_systems;
 mod gres_index;
+pub mod host_state;
 pub mod job_processes;
 pub mod kernel_log;
 mod machine;

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health;
 use gpuos_host::GresIndex;
+use gpuos_host::discover::{Sysfs, discover};
 use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
 
+use crate::host::Told;
 use crate::owner::Message;
 
 /// How long one wait for events lasts: the library is let go that often.
@@ -150,11 +152,12 @@ impl Library {
 pub fn start(
     library: &Arc<Library>,
     numbering: &Numbering,
+    sysfs: Sysfs,
     interval: Duration,
     to: &SyncSender<Message>,
 ) -> std::io::Result<()> {
     let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
-    let poll = move || poll_on(&own, &order, interval, &tell);
+    let poll = move || poll_on(&own, &order, &sysfs, interval, &tell);
     thread::Builder::new().name("poll".into()).spawn(poll)?;
     let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
     let wait = move || wait_on(&own, &order, &tell);
@@ -192,16 +195,27 @@ fn found(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Found>> 
     Ok(found.collect())
 }
 
-fn poll_on(library: &Library, numbering: &Numbering, interval: Duration, to: &SyncSender<Message>) {
+fn poll_on(
+    library: &Library,
+    numbering: &Numbering,
+    sysfs: &Sysfs,
+    interval: Duration,
+    to: &SyncSender<Message>,
+) {
     let mut wait = CLOSED[0];
     let mut gpus: Option<Vec<Found>> = None;
     loop {
         let round = Instant::now();
+        let opened = gpus.is_none();
         let told = match library.is_closed() {
             // Closed on purpose: nobody is to think that it hangs.
             true => Ok(true),
             false => poll(library, numbering, &mut gpus, to),
         };
+        if opened && gpus.is_some() {
+            // After the first polls, which are not to wait for it.
+            tell_hardware(library, numbering, sysfs, to);
+        }
         let pause = match told {
             Ok(closed) => {
                 wait = CLOSED[0];
@@ -225,6 +239,21 @@ fn poll_on(library: &Library, numbering: &Numbering, interval: Duration, to: &Sy
             }
         };
         thread::sleep(pause);
+    }
+}
+
+/// Looks at what the node is made of. Where that fails, polls say why.
+fn tell_hardware(
+    library: &Library,
+    numbering: &Numbering,
+    sysfs: &Sysfs,
+    to: &SyncSender<Message>,
+) {
+    let (Ok(nvml), Ok(order)) = (library.get(), numbering()) else {
+        return;
+    };
+    if let Ok(found) = discover(&*nvml, sysfs, &order) {
+        let _ = to.send(Message::Host(Told::Hardware(Box::new(found))));
     }
 }
 

@@ -5,6 +5,7 @@
 //! send [`owner::Message`]s:
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
+//! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
@@ -19,6 +20,7 @@ pub mod desk;
 pub mod disk;
 pub mod events;
 pub mod gpus;
+pub mod host;
 pub mod jobs;
 pub mod maps;
 pub mod metrics;

@@ -38,6 +38,12 @@ pub struct Options {
     /// Command that checks a GPU before it comes back, beside what gpuosd looks at itself; exit 0 is well.
     #[arg(long, value_name = "COMMAND", default_value = "")]
     pub check_command: String,
+    /// Root of sysfs instead of /sys, for a recorded tree.
+    #[arg(long, value_name = "DIR", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// Where the kernel's log is read, for Xids that the library does not tell.
+    #[arg(long, value_name = "FILE", default_value = "/dev/kmsg")]
+    pub kernel_log: PathBuf,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use gpuos_host::discover::Sysfs;
 use gpuos_host::nvml::{Driver, GpuLibrary};
 use gpuos_host::socket::{self, BindError, Limits, Server};
 use gpuos_host::{GresIndex, Machine, ThisMachine};
@@ -17,6 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::desk::Desk;
 use crate::disk::Disk;
 use crate::gpus::{self, Library, Numbering};
+use crate::host;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::store::{self, Found};
@@ -85,13 +87,14 @@ pub fn run(options: &Options) -> Result<()> {
         Ok(library)
     };
     let library = Arc::new(Library::new(Box::new(open)));
+    let interval = Duration::from_secs(options.interval);
     let ports = Ports {
         slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
         device: work::device(machine, library.clone(), setting, to.clone())?,
+        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
         disk,
         wall: Box::new(wall_ms),
     };
-    let interval = Duration::from_secs(options.interval);
     let node_of_gres = node.clone();
     let start = Start {
         node: node.clone(),
@@ -101,7 +104,8 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let owner = Owner::new(start, ports);
     let numbering: Numbering = Arc::new(move || GresIndex::of_node(&ThisMachine, &node_of_gres));
-    gpus::start(&library, &numbering, interval, &to)?;
+    let sysfs = Sysfs::at(&options.sysfs);
+    gpus::start(&library, &numbering, sysfs, interval, &to)?;
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);

@@ -77,21 +77,11 @@ fn types(site: &Site, configured: &NodeType, found: &NodeType, findings: &mut Fi
         .node_types
         .iter()
         .any(|own| own.name == configured.name);
-    let place = match own {
-        true => format!("[[node-type]] name = \"{}\"", configured.name),
-        false => format!(
-            "a [[node-type]] with base = \"{}\", which [[nodes]] names for this node",
-            configured.name
-        ),
-    };
     for difference in differences(configured, found) {
         findings.warn(
             NAME,
-            format!(
-                "{}: {} says {}, the hardware has {}",
-                difference.key, configured.name, difference.configured, difference.found
-            ),
-            format!("in gpuos.toml, in {place}, write {}", difference.line),
+            difference.sentence(&configured.name),
+            difference.advice(&configured.name, own),
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use toml::Spanned;
 
@@ -10,6 +11,9 @@ use crate::hostlist::{is_name, shorten};
 
 /// The longest free text (GPU model, source), in bytes.
 const MAX_TEXT: usize = 500;
+
+/// The longest path, in bytes; Linux takes no longer one.
+const MAX_PATH: usize = 4095;
 
 /// Checks values of one file.
 #[derive(Clone, Copy)]
@@ -122,6 +126,51 @@ impl Check<'_> {
             false => {
                 let accepted = format!("one line of at most {MAX_TEXT} bytes");
                 Err(self.refuse(key, value, quoted(text), accepted))
+            }
+        }
+    }
+
+    /// A path from the root. `example` follows "such as" where it is refused.
+    pub fn path(
+        &self,
+        key: &str,
+        value: &Spanned<String>,
+        example: &str,
+    ) -> Result<PathBuf, ConfigError> {
+        let text = value.get_ref();
+        let plain = !text.chars().any(char::is_control);
+        match text.starts_with('/') && text.len() <= MAX_PATH && plain {
+            true => Ok(text.into()),
+            false => {
+                let form = format!("a path from the root, such as {example}");
+                Err(self.refuse(key, value, quoted(text), form))
+            }
+        }
+    }
+
+    /// A time such as `30s`, `10m`, `2h` or `1d`, in seconds.
+    pub fn seconds(
+        &self,
+        key: &str,
+        value: &Option<Spanned<String>>,
+    ) -> Result<Option<u32>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        let text = value.get_ref();
+        let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+        let time = units.iter().find_map(|(unit, seconds)| {
+            let number = text.strip_suffix(*unit)?;
+            let plain = number.bytes().all(|b| b.is_ascii_digit());
+            let number = number
+                .parse::<u32>()
+                .ok()
+                .filter(|number| plain && *number <= 9999)?;
+            Some(number * seconds)
+        });
+        match time {
+            Some(time) => Ok(Some(time)),
+            None => {
+                let form = "a time from 0 to 9999 with its unit, such as \"30s\", \"10m\", \"2h\" or \"1d\"";
+                Err(self.refuse(key, value, quoted(text), form))
             }
         }
     }

@@ -1,8 +1,10 @@
 //! `[health]` and `[[health.rule]]`, and the shipped rules, which have the same form.
 
+use std::path::PathBuf;
+
 use toml::Spanned;
 
-use super::check::{Check, quoted};
+use super::check::Check;
 use super::error::ConfigError;
 use super::raw::{RawHealth, RawHealthRule};
 use crate::health::{
@@ -11,6 +13,8 @@ use crate::health::{
 
 /// The most rules, shipped ones and own ones together.
 const MOST: usize = 1024;
+/// The most file systems: each has a thread of its own.
+const MOST_FILE_SYSTEMS: usize = 16;
 /// The highest Xid that a rule may be about.
 const LAST_XID: i64 = 100_000;
 
@@ -95,6 +99,17 @@ pub(super) fn read(check: Check, raw: &RawHealth) -> Result<Rules, ConfigError> 
     Ok(Rules::new(rules, limits))
 }
 
+/// `file-systems`: those that gpuosd asks whether they answer.
+pub(super) fn file_systems(check: Check, raw: &RawHealth) -> Result<Vec<PathBuf>, ConfigError> {
+    let paths = raw.file_systems.as_deref().unwrap_or_default();
+    if let Some(one) = paths.get(MOST_FILE_SYSTEMS) {
+        let message = format!("file-systems has more than {MOST_FILE_SYSTEMS} paths");
+        return Err(check.error(one, message));
+    }
+    let path = |path| check.path("file-systems", path, "\"/home\"");
+    paths.iter().map(path).collect()
+}
+
 fn limits(check: Check, raw: &RawHealth) -> Result<Limits, ConfigError> {
     let default = Limits::default();
     let number = |key: &str, value: &Option<Spanned<i64>>, range, default: u32| {
@@ -103,7 +118,9 @@ fn limits(check: Check, raw: &RawHealth) -> Result<Limits, ConfigError> {
             .map(|number| number as u32)
     };
     let time = |key: &str, value: &Option<Spanned<String>>, default: u32| {
-        seconds(check, key, value).map(|time| time.unwrap_or(default))
+        check
+            .seconds(key, value)
+            .map(|time| time.unwrap_or(default))
     };
     Ok(Limits {
         max_returns: number("returns", &raw.returns, 1..=1000, default.max_returns)?,
@@ -222,8 +239,8 @@ fn over(check: Check, table: &Spanned<RawHealthRule>, rule: Rule) -> Result<Rule
         None => Ok(default),
     };
     let threshold = i64::try_from(rule.threshold).unwrap_or(i64::MAX);
-    let within = seconds(check, "within", &raw.within)?;
-    let hold = seconds(check, "hold", &raw.hold)?;
+    let within = check.seconds("within", &raw.within)?;
+    let hold = check.seconds("hold", &raw.hold)?;
     Ok(Rule {
         signal: signal(check, raw)?.unwrap_or(rule.signal),
         about: text("about", &raw.about, rule.about)?,
@@ -241,32 +258,4 @@ fn over(check: Check, table: &Spanned<RawHealthRule>, rule: Rule) -> Result<Rule
         source: text("source", &raw.source, rule.source)?,
         name: rule.name,
     })
-}
-
-/// A time such as `30s`, `10m`, `2h` or `1d`, in seconds.
-fn seconds(
-    check: Check,
-    key: &str,
-    value: &Option<Spanned<String>>,
-) -> Result<Option<u32>, ConfigError> {
-    let Some(value) = value else { return Ok(None) };
-    let text = value.get_ref();
-    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
-    let time = units.iter().find_map(|(unit, seconds)| {
-        let number = text.strip_suffix(*unit)?;
-        let plain = number.bytes().all(|b| b.is_ascii_digit());
-        let number = number
-            .parse::<u32>()
-            .ok()
-            .filter(|number| plain && *number <= 9999)?;
-        Some(number * seconds)
-    });
-    match time {
-        Some(time) => Ok(Some(time)),
-        None => {
-            let form =
-                "a time from 0 to 9999 with its unit, such as \"30s\", \"10m\", \"2h\" or \"1d\"";
-            Err(check.refuse(key, value, quoted(text), form))
-        }
-    }
 }

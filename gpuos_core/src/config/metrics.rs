@@ -10,9 +10,6 @@ use super::check::{Check, quoted};
 use super::error::ConfigError;
 use super::raw::RawMetrics;
 
-/// The longest path, in bytes; Linux takes no longer one.
-const MAX_PATH: usize = 4095;
-
 /// `[metrics]`. By default nothing is told to anybody.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MetricsConfig {
@@ -55,17 +52,11 @@ fn directory(
     key: &str,
     value: &Option<Spanned<String>>,
 ) -> Result<Option<PathBuf>, ConfigError> {
-    let Some(value) = value.as_ref().filter(|value| !value.get_ref().is_empty()) else {
-        return Ok(None);
-    };
-    let text = value.get_ref();
-    let plain = !text.chars().any(char::is_control);
-    match text.starts_with('/') && text.len() <= MAX_PATH && plain {
-        true => Ok(Some(text.into())),
-        false => {
-            let form = "a path from the root, such as \"/run/gpustat\", or \"\" for none";
-            Err(check.refuse(key, value, quoted(text), form))
-        }
+    match value.as_ref().filter(|value| !value.get_ref().is_empty()) {
+        Some(value) => check
+            .path(key, value, "\"/run/gpustat\", or \"\" for none")
+            .map(Some),
+        None => Ok(None),
     }
 }
 

@@ -3,6 +3,7 @@
 //! `packaging/gpuos.toml.sample` documents every key.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use toml::Spanned;
@@ -95,6 +96,8 @@ pub struct Config {
     pub policy: Policy,
     /// `[health]`: what gpuosd does about which fault.
     pub health: crate::health::Rules,
+    /// `[health] file-systems`: those that gpuosd asks whether they answer.
+    pub file_systems: Vec<PathBuf>,
     /// `[metrics]`: where gpuosd tells its figures.
     pub metrics: MetricsConfig,
     /// `[[node-type]]`, in the order of the file.
@@ -128,6 +131,7 @@ impl Config {
             slurm: read_slurm(check, &raw.slurm)?,
             policy: Policy::read(check, &raw.policy)?,
             health: health::read(check, &raw.health)?,
+            file_systems: health::file_systems(check, &raw.health)?,
             metrics: metrics::read(check, &raw.metrics)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
@@ -184,6 +188,7 @@ impl Config {
             slurm: _,
             policy: _,
             health: _,
+            file_systems: _,
             metrics: _,
             node_types: _,
             rules: _,
@@ -303,6 +308,15 @@ impl Config {
             facts.name, facts.gpus, node_type.name, node_type.gpus, facts.gpus
         );
         Err(rule.place.error(&self.file, message))
+    }
+
+    /// The type of one node that somebody described: that of its `[[nodes]]` table, else the one in this file or
+    /// the shipped one that fits what Slurm says. `None`: nobody did.
+    pub fn described_type(&self, facts: &NodeFacts) -> Option<Arc<NodeType>> {
+        let ruled = |rule: &&Rule| rule.nodes.contains(&facts.name);
+        let rule = self.rules.iter().find(ruled);
+        let fits = || self.all_types().find(|node_type| facts.fits(node_type));
+        rule.map(|rule| &rule.node_type).or_else(fits).cloned()
     }
 
     fn type_of(&self, facts: &NodeFacts) -> Option<Arc<NodeType>> {

@@ -46,6 +46,7 @@ pub(crate) struct RawHealth {
     pub publish_wait: Option<Spanned<String>>,
     pub publish_spread: Option<Spanned<String>>,
     pub retry: Option<Spanned<String>>,
+    pub file_systems: Option<Vec<Spanned<String>>>,
     pub rule: Vec<Spanned<RawHealthRule>>,
 }
 

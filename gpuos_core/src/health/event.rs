@@ -293,8 +293,8 @@ pub enum HostFault {
     },
     /// Errors of host memory, counted since boot (EDAC).
     MemoryErrors {
-        /// NUMA node.
-        numa: u32,
+        /// Memory controller, N of EDAC's mcN: one or more for each NUMA node.
+        controller: u32,
         /// Corrected ones.
         corrected: u64,
         /// Uncorrected ones.

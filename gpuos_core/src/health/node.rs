@@ -47,11 +47,11 @@ pub(super) fn host(node: &mut NodeHealth, ctx: &mut Ctx<'_>, fault: HostFault) {
             }
         }
         HostFault::MemoryErrors {
-            numa,
+            controller,
             corrected,
             uncorrected,
         } => {
-            keep(&mut node.memory, numa, (corrected, uncorrected));
+            keep(&mut node.memory, controller, (corrected, uncorrected));
         }
         HostFault::FileSystem { path, stalled_ms } => match stalled_ms {
             0 => drop(node.stalls.remove(&short(&path))),

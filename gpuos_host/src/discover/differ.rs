@@ -17,6 +17,28 @@ pub struct Difference {
     pub line: String,
 }
 
+impl Difference {
+    /// What differs, in a sentence; `kind` is the name of the configured type.
+    pub fn sentence(&self, kind: &str) -> String {
+        format!(
+            "{}: {kind} says {}, the hardware has {}",
+            self.key, self.configured, self.found
+        )
+    }
+
+    /// What to write where. `own`: gpuos.toml describes the type itself; a shipped one is changed by one that
+    /// is based on it.
+    pub fn advice(&self, kind: &str, own: bool) -> String {
+        let place = match own {
+            true => format!("[[node-type]] name = \"{kind}\""),
+            false => format!(
+                "a [[node-type]] with base = \"{kind}\", which [[nodes]] names for this node"
+            ),
+        };
+        format!("in gpuos.toml, in {place}, write {}", self.line)
+    }
+}
+
 /// Where the hardware is not what the type says. Names, rates and figures that no hardware tells do not count.
 pub fn differences(configured: &NodeType, found: &NodeType) -> Vec<Difference> {
     let mut all = Vec::new();

@@ -13,7 +13,7 @@ use crate::nvml::{Answer, GpuLibrary, Identity, LinkPeer, NvLink};
 
 pub use differ::{Difference, differences};
 pub use print::{Printed, cores, print};
-pub use sysfs::{Adapter, Cpus, PciPlace, Sysfs, between};
+pub use sysfs::{Adapter, Cpus, PciPlace, Sysfs, between, served};
 pub use types::{described, shipped};
 
 /// A GPU that was found.

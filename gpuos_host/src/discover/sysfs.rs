@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use gpuos_core::hostlist::expand;
 use gpuos_core::model::Link;
 
+use super::types::rank;
+
 /// sysfs below a root. What is not there is `None` or empty: no call fails.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
@@ -65,8 +67,13 @@ impl Sysfs {
         Some(text.trim().to_owned())
     }
 
+    /// The text of a file below the root, without the space around it.
+    pub(crate) fn read(&self, path: &Path) -> Option<String> {
+        self.text(&self.root.join(path))
+    }
+
     /// Names in a folder, sorted.
-    fn list(&self, folder: &str) -> Vec<String> {
+    pub(crate) fn list(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.join(folder));
         let names = entries.into_iter().flatten().flatten();
         let mut names: Vec<String> = names
@@ -241,6 +248,17 @@ pub fn between(a: &PciPlace, b: &PciPlace) -> Link {
     }
 }
 
+/// GPUs to which no other adapter is nearer than this one: those that suffer when its link is down. None where the
+/// two lie on different sockets.
+pub fn served(adapter: &Adapter, all: &[Adapter], gpus: &[(u8, &PciPlace)]) -> Vec<u8> {
+    let near = |(_, gpu): &&(u8, &PciPlace)| {
+        let own = rank(between(gpu, &adapter.place));
+        let best = all.iter().map(|other| rank(between(gpu, &other.place)));
+        own < rank(Link::Sys) && best.min().is_none_or(|best| own <= best)
+    };
+    gpus.iter().filter(near).map(|(index, _)| *index).collect()
+}
+
 /// `0-3,8` as numbers.
 fn cpu_list(list: &str) -> Vec<u32> {
     let names = expand(&format!("[{list}]")).unwrap_or_default();
@@ -298,6 +316,28 @@ mod tests {
         }
         let unknown = PciPlace::default();
         assert_eq!(between(&unknown, &PciPlace::default()), Link::Sys);
+    }
+
+    #[test]
+    fn an_adapter_serves_the_gpus_next_to_it() {
+        let adapter = |name: &str, path: &str, numa| Adapter {
+            name: name.into(),
+            place: place(path, numa),
+            gbits: 400,
+            up: true,
+        };
+        let all = [
+            adapter("mlx5_0", "pci0000:00/00:01.0/01:00.0/02:01.0/03:00.0", 0),
+            adapter("mlx5_1", "pci0000:80/80:01.0/81:00.0/82:01.0/83:00.0", 1),
+            adapter("storage", "pci0000:c0/c0:01.0/c1:00.0", 1),
+        ];
+        let gpus = [
+            place("pci0000:00/00:01.0/01:00.0/02:00.0/04:00.0", 0),
+            place("pci0000:80/80:01.0/81:00.0/82:00.0/84:00.0", 1),
+        ];
+        let gpus = [(0, &gpus[0]), (5, &gpus[1])];
+        let served: Vec<Vec<u8>> = all.iter().map(|one| served(one, &all, &gpus)).collect();
+        assert_eq!(served, [vec![0], vec![5], vec![]]);
     }
 
     #[test]

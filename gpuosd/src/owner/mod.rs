@@ -2,9 +2,11 @@
 //! nothing but the next message.
 
 mod clients;
+mod host;
 mod slurm;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,10 @@ use gpuos_host::slurm::act::Action;
 use crate::audit;
 use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
+use crate::host::Told;
+use crate::host::hardware::Hardware;
+use crate::host::kernel::Second;
+use crate::host::links::Links;
 use crate::jobs::Table;
 use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
@@ -61,6 +67,8 @@ pub enum Message {
     Watch(SyncSender<Happening>),
     /// A task came to its end.
     Slurm(Task, Answer),
+    /// Something of the host beside its GPUs.
+    Host(Told),
     /// Read gpuos.toml again.
     Reload,
     /// End.
@@ -73,6 +81,8 @@ pub struct Ports {
     pub slurm: Sender<Task>,
     /// Resets and checks.
     pub device: Sender<Device>,
+    /// File systems to ask whether they answer.
+    pub file_systems: Sender<Vec<PathBuf>>,
     /// State and audit log.
     pub disk: Disk,
     /// Milliseconds since 1970, from a clock that may jump.
@@ -104,6 +114,9 @@ pub struct Owner {
     found: Vec<Found>,
     queue: Queue,
     ports: Ports,
+    links: Links,
+    kernel: Second,
+    hardware: Hardware,
     watchers: Vec<SyncSender<Happening>>,
     reloads: Vec<SyncSender<Reply>>,
     /// What keeps the daemon from its work, by whom.
@@ -151,6 +164,9 @@ impl Owner {
             queue: Queue::default(),
             started_ms: (ports.wall)(),
             ports,
+            links: Links::default(),
+            kernel: Second::default(),
+            hardware: Hardware::default(),
             watchers: Vec::new(),
             reloads: Vec::new(),
             troubles: BTreeMap::new(),
@@ -179,8 +195,10 @@ impl Owner {
             Message::Polled => self.polled(),
             Message::Health(event) => {
                 self.look_soon(&event);
+                self.note_xid(&event);
                 self.apply(event);
             }
+            Message::Host(told) => self.host(told),
             Message::Asked {
                 peer,
                 request,
@@ -234,6 +252,7 @@ impl Owner {
             self.released = now;
             self.release();
         }
+        self.late_xids();
         self.apply(Event::Tick);
         if now.duration_since(self.saved) >= SAVE_EVERY {
             self.save(None);

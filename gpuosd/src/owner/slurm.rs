@@ -8,6 +8,7 @@ use gpuos_core::wire::Code;
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::act::{Action, Outcome};
 
+use super::host::differs;
 use super::{AWAY, Owner, done};
 use crate::desk::refused;
 use crate::queue::{Task, Why};
@@ -121,6 +122,7 @@ impl Owner {
     }
 
     fn shown(&mut self, record: &NodeRecord) {
+        differs(&self.hardware.shown(record));
         let part = ExtraPart::read(&record.extra).unwrap_or_else(|e| {
             tracing::warn!("{e}");
             ExtraPart::default()
@@ -154,6 +156,8 @@ impl Owner {
                 self.metrics.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
+                let _ = self.ports.file_systems.send(config.file_systems.clone());
+                differs(&self.hardware.configured(config));
                 done("gpuos.toml is read")
             }
             Err(why) => {

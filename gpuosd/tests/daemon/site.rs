@@ -73,6 +73,7 @@ impl Site {
         ] {
             fs::write(path("slurm").join(name), text).unwrap();
         }
+        fs::write(path("kmsg"), "").unwrap();
         let reset = "#!/bin/sh\necho \"$*\" >>\"$(dirname \"$0\")/resets\"\n";
         fs::write(path("reset"), reset).unwrap();
         fs::set_permissions(path("reset"), Permissions::from_mode(0o755)).unwrap();
@@ -149,6 +150,10 @@ impl Site {
             .arg(self.path("state"))
             .arg("--runtime-dir")
             .arg(self.path("run"))
+            .arg("--sysfs")
+            .arg(self.path("sys"))
+            .arg("--kernel-log")
+            .arg(self.path("kmsg"))
             .arg("--reset-command")
             .arg(format!("{} {{pci}}", self.path("reset").display()))
             .args(flags)

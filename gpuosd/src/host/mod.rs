@@ -1,0 +1,137 @@
+//! The host beside its GPUs: a thread that looks at network adapters, memory and the kernel's log, and asks file
+//! systems whether they answer ([`gpuos_host::file_systems`] has threads for those that do not).
+//!
+//! - [`links`]: what becomes of it for the health rules,
+//! - [`kernel`]: Xids of the kernel's log where NVIDIA's library tells none,
+//! - [`hardware`]: where the hardware is not what gpuos.toml says.
+
+pub mod hardware;
+pub mod kernel;
+pub mod links;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_host::discover::{self, Adapter, Sysfs};
+use gpuos_host::file_systems::{Answered, Mounted, Probes};
+use gpuos_host::host_state::{HostState, MemoryErrors};
+use gpuos_host::kernel_log::{KernelLog, KernelXid, Kmsg};
+
+use crate::owner::Message;
+
+/// The kernel's log is read so often: about as soon as NVML's events come.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+/// A file system that answered is asked again after so long.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// What the owner is told of the host.
+#[derive(Debug)]
+pub enum Told {
+    /// What a round showed.
+    Round(Round),
+    /// Xids in the kernel's log.
+    Xids(Vec<KernelXid>),
+    /// What the node is made of, once NVIDIA's library was opened.
+    Hardware(Box<discover::Found>),
+}
+
+/// One look at the host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Round {
+    /// Network adapters.
+    pub adapters: Vec<Adapter>,
+    /// Errors of memory.
+    pub memory: Vec<MemoryErrors>,
+    /// File systems that are asked.
+    pub file_systems: Vec<Answered>,
+}
+
+/// Starts the thread. What is sent to it are the file systems to ask from then on.
+///
+/// # Errors
+/// The thread cannot be made.
+pub fn start(
+    sysfs: &Path,
+    log: &Path,
+    interval: Duration,
+    to: SyncSender<Message>,
+) -> std::io::Result<Sender<Vec<PathBuf>>> {
+    let (paths, from) = channel();
+    let log: Option<Box<dyn KernelLog>> = match Kmsg::open(log) {
+        Ok(log) => Some(Box::new(log)),
+        Err(e) => {
+            tracing::info!(
+                "{}: {e}: Xids come from NVIDIA's library alone (reading the kernel's log wants root or CAP_SYSLOG)",
+                log.display()
+            );
+            None
+        }
+    };
+    let watch = Watch {
+        host: Box::new(Sysfs::at(sysfs)),
+        log,
+        probes: Probes::new(Arc::new(Mounted), ASK_EVERY),
+        interval,
+    };
+    thread::Builder::new()
+        .name("host".into())
+        .spawn(move || watch.run(&from, &to))?;
+    Ok(paths)
+}
+
+struct Watch {
+    host: Box<dyn HostState>,
+    log: Option<Box<dyn KernelLog>>,
+    probes: Probes,
+    interval: Duration,
+}
+
+impl Watch {
+    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &SyncSender<Message>) {
+        let mut due = Instant::now();
+        loop {
+            if Instant::now() >= due {
+                due = Instant::now() + self.interval;
+                let round = Round {
+                    adapters: self.host.adapters(),
+                    memory: self.host.memory_errors(),
+                    file_systems: self.probes.look(),
+                };
+                if to.send(Message::Host(Told::Round(round))).is_err() {
+                    return;
+                }
+            }
+            if !self.read_log(to) {
+                return;
+            }
+            match from.recv_timeout(LOG_EVERY) {
+                Ok(paths) => {
+                    if let Err(e) = self.probes.watch(&paths) {
+                        tracing::error!("no thread for a file system: {e}");
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Tells what is new in the log. `false`: nobody listens any more.
+    fn read_log(&mut self, to: &SyncSender<Message>) -> bool {
+        let Some(log) = &mut self.log else {
+            return true;
+        };
+        match log.xids() {
+            Ok(xids) if xids.is_empty() => true,
+            Ok(xids) => to.send(Message::Host(Told::Xids(xids))).is_ok(),
+            Err(e) => {
+                tracing::warn!("the kernel's log is not read any more: {e}");
+                self.log = None;
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What becomes of what the host shows.
+
+use std::time::Instant;
+
+use gpuos_core::health::Event;
+use gpuos_host::discover::PciPlace;
+use gpuos_host::kernel_log::KernelXid;
+
+use super::Owner;
+use crate::host::Told;
+
+impl Owner {
+    pub(super) fn host(&mut self, told: Told) {
+        match told {
+            Told::Round(round) => {
+                let place =
+                    |gpu: &crate::gpus::Found| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
+                let gpus: Vec<(u8, &PciPlace)> = self.found.iter().filter_map(place).collect();
+                for event in self.links.events(&round, &gpus) {
+                    self.apply(event);
+                }
+            }
+            Told::Xids(xids) => {
+                for xid in xids {
+                    self.logged(xid);
+                }
+            }
+            Told::Hardware(found) => {
+                let lines = self.hardware.found(found);
+                differs(&lines);
+            }
+        }
+    }
+
+    fn logged(&mut self, xid: KernelXid) {
+        let gpu = self.found.iter().find(|gpu| xid.is_of(&gpu.pci));
+        match gpu.map(|gpu| gpu.gres) {
+            Some(gpu) => self.kernel.by_kernel(gpu, xid, Instant::now()),
+            None => tracing::warn!(
+                "the kernel's log has Xid {} of the GPU at PCI {}, which is none that gpuosd knows",
+                xid.code,
+                xid.pci
+            ),
+        }
+    }
+
+    /// NVML's Xids are noted, so that the same one in the kernel's log does not count.
+    pub(super) fn note_xid(&mut self, event: &Event) {
+        if let Event::Xid { gpu, code, .. } = event {
+            self.kernel.by_library(*gpu, *code, Instant::now());
+        }
+    }
+
+    /// Xids of the kernel's log that NVIDIA's library did not tell.
+    pub(super) fn late_xids(&mut self) {
+        for event in self.kernel.due(Instant::now()) {
+            self.look_soon(&event);
+            self.apply(event);
+        }
+    }
+}
+
+/// Says where the hardware is not what is configured.
+pub(super) fn differs(lines: &[String]) {
+    for line in lines {
+        tracing::warn!("{line}");
+    }
+}
