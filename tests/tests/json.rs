@@ -168,7 +168,15 @@ impl Node {
         let mut client = Client::connect(&self.path("run").join(NAME), LIMIT).unwrap();
         let id = StepId { job: 17, step: 0 };
         let (uid, gpus) = (1000, vec![3]);
-        client.ask(&Request::StepStart { id, uid, gpus }).unwrap();
+        let asked = Default::default();
+        client
+            .ask(&Request::StepStart {
+                id,
+                uid,
+                gpus,
+                asked,
+            })
+            .unwrap();
     }
 
     /// `gpuos health --watch --json` from now on; what it prints is in the file `watch`.
