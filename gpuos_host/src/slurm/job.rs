@@ -94,6 +94,8 @@ pub struct Job {
     pub exclusive: bool,
     /// Whether Slurm would requeue it: a batch job that allows it.
     pub may_requeue: bool,
+    /// How often it was requeued.
+    pub restarts: u32,
     /// Start, or expected start, in local time (`2026-11-20T20:40:59`); empty when unknown.
     pub start: String,
     /// End or latest end in local time; empty when unknown.
@@ -188,6 +190,7 @@ impl Job {
             tres_per_job: record.text("TresPerJob"),
             cpus_per_tres: record.text("CpusPerTres"),
             exclusive,
+            restarts: number("Restarts"),
             may_requeue: number("Requeue") == 1 && number("BatchFlag") == 1,
             start: record.text("StartTime"),
             end: record.text("EndTime"),

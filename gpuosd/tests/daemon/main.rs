@@ -101,7 +101,7 @@ fn a_job_on_a_gpu_that_fails_is_requeued_and_started_at_once() {
     site.fault(Some(3), "xid 48");
     let requeued = || {
         site.slurm("log")
-            .contains("scontrol requeue 7")
+            .contains("scontrol requeue incomplete 7")
             .then_some(())
     };
     site.until("requeue", requeued);
@@ -117,9 +117,9 @@ fn a_job_on_a_gpu_that_fails_is_requeued_and_started_at_once() {
             .unwrap_or_else(|| panic!("{text} is not in\n{log}"))
     };
     // slurmctld knows that the GPU is out before the job can come back.
-    assert!(at("out=3") < at("scontrol requeue 7"), "{log}");
+    assert!(at("out=3") < at("scontrol requeue incomplete 7"), "{log}");
     assert!(
-        !log.contains("requeue 9") && !log.contains("scancel"),
+        !log.contains("requeue incomplete 9") && !log.contains("scancel"),
         "{log}"
     );
 }

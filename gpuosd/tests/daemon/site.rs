@@ -41,8 +41,10 @@ case "$(basename "$0") $*" in
         echo "slurm_load_jobs error: Invalid job id specified" >&2
         exit 1
     fi ;;
-"scontrol requeue "*)
-    sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/' "jobs/$2" ;;
+"scontrol requeue incomplete "*)
+    if grep -q JobState=RUNNING "jobs/$3"; then
+        sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
+    fi ;;
 "scontrol update JobId="*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;

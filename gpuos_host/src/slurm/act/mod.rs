@@ -98,13 +98,9 @@ pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
     let states = ["-h", "-w", node, "-t", "R,S", "-o", "%A"];
     let list = slurm.run("squeue", &states)?;
     let mut jobs = Vec::new();
-    for id in list.split_whitespace() {
-        match slurm.run("scontrol", &["-d", "show", "job", id]) {
-            Ok(text) => jobs.extend(Job::parse_all(&text)),
-            // It has ended meanwhile.
-            Err(Outcome::Refused(_)) => {}
-            Err(other) => return Err(other),
-        }
+    for id in list.split_whitespace().filter_map(|id| id.parse().ok()) {
+        // One that is not there has ended meanwhile.
+        jobs.extend(slurm.job(id)?);
     }
     Ok(jobs)
 }
@@ -162,26 +158,39 @@ impl Slurm<'_> {
         }
     }
 
+    /// The job of that number. For the number of an array, which is that of one of its tasks as well, scontrol shows all
+    /// tasks.
     fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
         match self.run("scontrol", &["-d", "show", "job", &job.to_string()]) {
-            Ok(text) => Ok(Job::parse_all(&text).into_iter().next()),
+            Ok(text) => Ok(Job::parse_all(&text).into_iter().find(|one| one.id == job)),
             Err(Outcome::Refused(_)) => Ok(None),
             Err(other) => Err(other),
         }
     }
 
-    fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
+    /// The job, where it has this node. One that has left is not to be ended where it runs now.
+    fn job_here(&self, job: u32) -> Result<Job, Outcome> {
+        let states = ["RUNNING", "SUSPENDED", "CONFIGURING"];
         let here = |record: &Job| {
-            record.state == "RUNNING" && record.nodes.iter().any(|name| name == self.node)
+            states.contains(&record.state.as_str())
+                && record.nodes.iter().any(|name| name == self.node)
         };
-        // A job that has left this node by itself is not to be ended where it runs now.
-        if !self.job(job)?.is_some_and(|record| here(&record)) {
-            return Ok(Outcome::Nothing(format!(
-                "job {job} does not run here any more"
-            )));
+        let gone = || Outcome::Nothing(format!("job {job} does not run here any more"));
+        self.job(job)?.filter(here).ok_or_else(gone)
+    }
+
+    fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
+        let record = self.job_here(job)?;
+        // Slurm requeues a heterogeneous job by its leader only.
+        let whole = record.label.split('+').next().unwrap_or_default();
+        // Without "incomplete" a job that its user cancels just now would come back: Slurm requeues what has ended, too.
+        self.run("scontrol", &["requeue", "incomplete", whole])?;
+        match self.job(job) {
+            Ok(Some(now)) if now.restarts == record.restarts => {
+                Ok(Outcome::Nothing(format!("job {job} ended by itself")))
+            }
+            _ => Ok(Outcome::Done(format!("job {job} is requeued"))),
         }
-        self.run("scontrol", &["requeue", &job.to_string()])?;
-        Ok(Outcome::Done(format!("job {job} is requeued")))
     }
 
     fn release(&self, job: u32, avoid_node: bool) -> Result<Outcome, Outcome> {
@@ -199,7 +208,7 @@ impl Slurm<'_> {
             }
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
-        let name = format!("JobId={job}");
+        let name = format!("JobId={}", record.label);
         // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
         // as revoked, and the job is ended.
         let mut args = vec!["update", &name, "StartTime=now+3"];
@@ -216,10 +225,12 @@ impl Slurm<'_> {
     }
 
     fn kill(&self, job: u32, step: Option<u32>) -> Result<Outcome, Outcome> {
+        // Of an array, the number alone means all tasks.
+        let job = self.job_here(job)?.label;
         // The batch script and the like are the job.
         let what = match step.filter(|step| *step < SPECIAL_STEPS) {
             Some(step) => format!("{job}.{step}"),
-            None => job.to_string(),
+            None => job,
         };
         self.run("scancel", &[&what])?;
         Ok(Outcome::Done(format!("{what} is ended")))
@@ -287,7 +298,7 @@ fn said(output: &Output) -> String {
 /// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from
 /// 22.05 to 26.05. All else is taken for a slurmctld that is away: to ask again harms nobody.
 fn is_refusal(said: &str) -> bool {
-    const WORDS: [&str; 9] = [
+    const WORDS: [&str; 12] = [
         "Invalid job id",
         "Job/step already completing or completed",
         "already completed",
@@ -297,6 +308,9 @@ fn is_refusal(said: &str) -> bool {
         "Invalid user id",
         "Access/permission denied",
         "Job is no longer pending",
+        "Job is pending execution",
+        "Job is not running",
+        "Job not heterogeneous job leader",
     ];
     WORDS.iter().any(|words| said.contains(words))
 }

@@ -120,12 +120,13 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
         step: Some(0),
     };
     let refused = "scancel: error: Kill job error on job step id 7.0: Job/step already completing or completed\n";
+    let here = job("RUNNING", "NodeList=n1");
     assert!(matches!(
-        Play::new(&[("scancel 7.0", Err(refused))]).act(&kill),
+        Play::new(&[(JOB, Ok(&here)), ("scancel 7.0", Err(refused))]).act(&kill),
         Outcome::Refused(_)
     ));
     assert!(matches!(
-        Play::new(&[("scancel 7.0", Err(AWAY))]).act(&kill),
+        Play::new(&[(JOB, Ok(&here)), ("scancel 7.0", Err(AWAY))]).act(&kill),
         Outcome::Away(_)
     ));
 }
@@ -176,22 +177,28 @@ fn job(state: &str, rest: &str) -> String {
 
 const JOB: &str = "scontrol -d show job 7";
 
+const REQUEUE: &str = "scontrol requeue incomplete 7";
+
 #[test]
 fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     let requeue = Action::Requeue { job: 7 };
-    let here = job("RUNNING", "NodeList=n[1-2]");
-    let play = Play::new(&[(JOB, Ok(&here)), ("scontrol requeue 7", Ok(""))]);
-    assert!(matches!(play.act(&requeue), Outcome::Done(_)));
+    let again = job("COMPLETING", "Requeue=1 Restarts=1\n   NodeList=n[1-2]");
+    for state in ["RUNNING", "SUSPENDED"] {
+        let here = job(state, "Requeue=1 Restarts=0\n   NodeList=n[1-2]");
+        let play = Play::new(&[(JOB, Ok(&here)), (REQUEUE, Ok("")), (JOB, Ok(&again))]);
+        assert!(matches!(play.act(&requeue), Outcome::Done(_)));
+    }
     // It has moved on: where it runs now, nothing is wrong.
     let elsewhere = job("RUNNING", "NodeList=n2");
     assert!(matches!(
         Play::new(&[(JOB, Ok(&elsewhere))]).act(&requeue),
         Outcome::Nothing(_)
     ));
+    let here = job("RUNNING", "Requeue=1 Restarts=0\n   NodeList=n[1-2]");
     let play = Play::new(&[
         (JOB, Ok(&here)),
         (
-            "scontrol requeue 7",
+            REQUEUE,
             Err("Only batch jobs are accepted or processed for job 7\n"),
         ),
     ]);
@@ -221,7 +228,74 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
 }
 
 #[test]
-fn the_batch_script_is_the_job() {
+fn a_job_that_ended_between_the_look_and_the_requeue_is_not_said_to_be_requeued() {
+    let here = job("RUNNING", "Requeue=1 Restarts=2\n   NodeList=n1");
+    let cancelled = job("CANCELLED", "Requeue=1 Restarts=2\n   NodeList=n1");
+    let play = Play::new(&[(JOB, Ok(&here)), (REQUEUE, Ok("")), (JOB, Ok(&cancelled))]);
+    assert!(matches!(
+        play.act(&Action::Requeue { job: 7 }),
+        Outcome::Nothing(_)
+    ));
+}
+
+/// Tasks of array 7 as `scontrol show job 7` prints them: the job whose number is the array's is one of them.
+fn array() -> String {
+    let task = |id: u32, task: u32| {
+        format!(
+            "JobId={id} ArrayJobId=7 ArrayTaskId={task} JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   \
+             Requeue=1 Restarts=0 BatchFlag=1\n   JobState=RUNNING Reason=None\n   NodeList=n1\n\n"
+        )
+    };
+    [task(8, 0), task(9, 1), task(7, 2)].concat()
+}
+
+#[test]
+fn of_an_array_one_task_is_hit_and_not_all_of_them() {
+    let requeued = array().replace("Restarts=0", "Restarts=1");
+    let play = Play::new(&[
+        (JOB, Ok(&array())),
+        ("scontrol requeue incomplete 7_2", Ok("")),
+        (JOB, Ok(&requeued)),
+    ]);
+    assert!(matches!(
+        play.act(&Action::Requeue { job: 7 }),
+        Outcome::Done(_)
+    ));
+    for (step, command) in [(None, "scancel 7_2"), (Some(1), "scancel 7_2.1")] {
+        let play = Play::new(&[(JOB, Ok(&array())), (command, Ok(""))]);
+        let kill = Action::Kill { job: 7, step };
+        assert!(matches!(play.act(&kill), Outcome::Done(_)));
+    }
+    let pending = array()
+        .replace("RUNNING", "PENDING")
+        .replace("NodeList=n1", "NodeList=(null)");
+    let play = Play::new(&[
+        (JOB, Ok(&pending)),
+        ("scontrol update JobId=7_2 StartTime=now+3", Ok("")),
+    ]);
+    let release = Action::Release {
+        job: 7,
+        avoid_node: false,
+    };
+    assert!(matches!(play.act(&release), Outcome::Done(_)));
+}
+
+#[test]
+fn a_component_is_requeued_with_its_heterogeneous_job() {
+    let component = "JobId=8 HetJobId=7 HetJobOffset=1 JobName=train\n   JobState=RUNNING Reason=None\n   \
+                     Requeue=1 Restarts=0 BatchFlag=1\n   NodeList=n1\n";
+    let show = "scontrol -d show job 8";
+    let again = component.replace("Restarts=0", "Restarts=1");
+    let play = Play::new(&[(show, Ok(component)), (REQUEUE, Ok("")), (show, Ok(&again))]);
+    assert!(matches!(
+        play.act(&Action::Requeue { job: 8 }),
+        Outcome::Done(_)
+    ));
+}
+
+#[test]
+fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
+    let here = job("RUNNING", "NodeList=n1");
     for (step, command) in [
         (Some(3), "scancel 7.3"),
         (Some(0xffff_fffb), "scancel 7"),
@@ -229,8 +303,13 @@ fn the_batch_script_is_the_job() {
     ] {
         let kill = Action::Kill { job: 7, step };
         assert!(matches!(
-            Play::new(&[(command, Ok(""))]).act(&kill),
+            Play::new(&[(JOB, Ok(&here)), (command, Ok(""))]).act(&kill),
             Outcome::Done(_)
+        ));
+        let elsewhere = job("RUNNING", "NodeList=n2");
+        assert!(matches!(
+            Play::new(&[(JOB, Ok(&elsewhere))]).act(&kill),
+            Outcome::Nothing(_)
         ));
     }
 }
@@ -253,4 +332,8 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
     let jobs = jobs_on(&play, "n1").unwrap();
     assert_eq!(jobs.len(), 1);
     assert!(jobs[0].may_requeue && jobs[0].id == 7);
+    // scontrol shows all tasks of an array for the number of one.
+    let play = Play::new(&[(list, Ok("7\n")), (JOB, Ok(&array()))]);
+    let jobs = jobs_on(&play, "n1").unwrap();
+    assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [7]);
 }
