@@ -35,11 +35,13 @@ enum Action {
     /// Break or mend a simulated GPU: gpuos lab fault n2 gpu3 xid 79.
     #[command(after_help = FAULTS)]
     Fault(FaultArgs),
+    /// Reboot a node: its jobs end, simulated GPUs are reset, also one that fell off the bus.
+    Reboot(RebootArgs),
 }
 
 const FAULTS: &str = "Faults: xid N, ecc uncorrected N, row-remap pending, thermal C, lost, hang S and others: a wrong \
-    one is answered with the list of all. repair makes a GPU as good as new; reset does what nvidia-smi -r does. \
-    The lab needs simulated GPUs: gpuos lab up --gpus simulated.";
+    one is answered with the list of all. repair makes a GPU as good as new; reset does what nvidia-smi -r does; one that \
+    is lost needs gpuos lab reboot. The lab needs simulated GPUs: gpuos lab up --gpus simulated.";
 
 #[derive(ClapArgs)]
 struct FaultArgs {
@@ -53,6 +55,15 @@ struct FaultArgs {
     /// The fault in words, repair, or reset.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
+}
+
+#[derive(ClapArgs)]
+struct RebootArgs {
+    /// Name of the lab.
+    #[arg(long, default_value = "lab")]
+    name: String,
+    /// Node, for example n2.
+    node: String,
 }
 
 #[derive(ClapArgs)]
@@ -171,6 +182,7 @@ pub fn run(args: &Args, json: bool) -> Result<i32> {
         Action::List => list(json),
         Action::Status(args) => status(&args.name, json),
         Action::Fault(args) => fault(args, json),
+        Action::Reboot(args) => reboot(args, json),
     };
     match done {
         Ok(()) => Ok(0),
@@ -437,6 +449,18 @@ fn fault(args: &FaultArgs, json: bool) -> Result<()> {
         print_json(
             "gpuos.lab.fault/1",
             json!({ "lab": args.name, "node": node, "gpu": gpu, "words": words }),
+        );
+    }
+    Ok(())
+}
+
+fn reboot(args: &RebootArgs, json: bool) -> Result<()> {
+    let lab = Lab::open(&args.name)?;
+    lab.reboot(&args.node)?;
+    if json {
+        print_json(
+            "gpuos.lab.reboot/1",
+            json!({ "lab": args.name, "node": args.node }),
         );
     }
     Ok(())

@@ -212,8 +212,12 @@ impl Daemons<'_> {
     }
 
     /// Starts the slurmds of these nodes and waits until all run. Their registration with
-    /// slurmctld comes later.
-    pub(crate) fn start_slurmds(&self, nodes: &[String]) -> Result<Vec<Child>, LabError> {
+    /// slurmctld comes later; `booted`: it says then that the node was booted just now.
+    pub(crate) fn start_slurmds(
+        &self,
+        nodes: &[String],
+        booted: bool,
+    ) -> Result<Vec<Child>, LabError> {
         let mut children = Vec::new();
         for node in nodes {
             let daemon = format!("slurmd.{node}");
@@ -222,6 +226,9 @@ impl Daemons<'_> {
             let _ = fs::remove_file(self.record.path(&format!("run/{daemon}.pid")));
             let mut command = self.command("slurmd", true)?;
             command.args(["-D", "-N", node]);
+            if booted {
+                command.arg("-b");
+            }
             children.push((self.spawn(&daemon, command)?, daemon));
         }
         for (child, daemon) in &mut children {

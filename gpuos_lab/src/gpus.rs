@@ -76,6 +76,21 @@ impl Lab {
         self.record.path(&format!("run/gpuosd.{node}"))
     }
 
+    /// `gpuos-nvml` for the GPUs of a node.
+    fn nvml(&self, node: &str) -> Command {
+        let mut command = Command::new(self.record.path("bin/gpuos-nvml"));
+        let state = self.gpus_dir(node).join("state");
+        command.arg("--state").arg(state);
+        command
+    }
+
+    /// What a boot of the node does to its simulated GPUs.
+    pub(crate) fn reboot_gpus(&self, node: &str) -> Result<(), LabError> {
+        said(self.nvml(node).arg("reboot"))
+            .map_err(|why| LabError::Spec(format!("{node}: {why}")))?;
+        Ok(())
+    }
+
     /// Copies the programs into the lab, so that a later build does not change them, and makes the GPUs of
     /// every node.
     pub(crate) fn make_gpus(&self) -> Result<(), LabError> {
@@ -108,6 +123,7 @@ impl Lab {
     /// Starts the gpuosd of every node.
     pub(crate) fn start_gpuosds(&self) -> Result<(), LabError> {
         for node in self.record.spec.node_names() {
+            self.new_boot(&node)?;
             self.start_gpuosd(&node)?;
         }
         Ok(())
@@ -144,18 +160,8 @@ impl Lab {
     /// The lab has no simulated GPUs, no such node, or gpuos-nvml does not know the words.
     pub fn fault(&self, node: &str, gpu: &str, words: &[&str]) -> Result<String, LabError> {
         self.simulated()?;
-        let nodes = self.record.spec.node_names();
-        if !nodes.iter().any(|name| name == node) {
-            return Err(LabError::Spec(format!(
-                "lab {} has no node {node}: give one of {}",
-                self.name(),
-                nodes.join(", ")
-            )));
-        }
-        let mut command = Command::new(self.record.path("bin/gpuos-nvml"));
-        command
-            .arg("--state")
-            .arg(self.gpus_dir(node).join("state"));
+        self.knows(node)?;
+        let mut command = self.nvml(node);
         match words {
             [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
             words => command.args(["fault", gpu]).args(words),
@@ -197,6 +203,8 @@ impl Daemons<'_> {
             .arg(&state)
             .arg("--runtime-dir")
             .arg(&runtime)
+            .arg("--boot-id")
+            .arg(lab.boot_file(node))
             .arg("--nvml")
             .arg(gpus.join("libnvidia-ml.so.1"))
             .arg("--reset-command")

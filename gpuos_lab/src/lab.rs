@@ -1,5 +1,6 @@
 //! A lab that is up.
 
+mod reboot;
 mod upgrade;
 
 use std::fs;
@@ -420,7 +421,7 @@ impl Lab {
     }
 
     fn start_slurmds(&self, nodes: &[String]) -> Result<(), LabError> {
-        for child in self.daemons().start_slurmds(nodes)? {
+        for child in self.daemons().start_slurmds(nodes, false)? {
             self.adopt(child);
         }
         Ok(())

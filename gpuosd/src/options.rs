@@ -44,6 +44,13 @@ pub struct Options {
     /// Where the kernel's log is read, for Xids that the library does not tell.
     #[arg(long, value_name = "FILE", default_value = "/dev/kmsg")]
     pub kernel_log: PathBuf,
+    /// The file with the kernel's name for this boot of the machine.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/proc/sys/kernel/random/boot_id"
+    )]
+    pub boot_id: PathBuf,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

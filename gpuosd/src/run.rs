@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> Result<()> {
     let node_of_gres = node.clone();
     let start = Start {
         node: node.clone(),
-        boot: boot(),
+        boot: boot(&options.boot_id),
         saved,
         interval,
     };
@@ -145,9 +145,9 @@ fn wall_ms() -> u64 {
     now.map_or(0, |time| time.as_millis() as u64)
 }
 
-/// A name for this boot of the machine.
-fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+/// The name of this boot of the machine; empty where nobody knows.
+fn boot(file: &Path) -> String {
+    let id = std::fs::read_to_string(file);
     id.map_or_else(|_| String::new(), |id| id.trim().to_string())
 }
 

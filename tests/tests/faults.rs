@@ -1,6 +1,6 @@
 //! Faults of simulated GPUs under running jobs of a real Slurm: the right jobs, and only those, are requeued
-//! or left; the right GPU gets no more jobs; the audit log tells the story; after the repair all is
-//! back. `scripts/recovery.sh` measures how soon a requeued job runs again.
+//! or left; the right GPU gets no more jobs; the audit log tells the story; after repair or reboot all is
+//! back, also where gpuosd was killed in between. `scripts/recovery.sh` measures how soon a requeued job runs again.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -107,13 +107,11 @@ fn untouched(cluster: &Cluster, job: u32) {
     );
 }
 
-fn all_is_back(cluster: &Cluster) {
-    for node in NODES {
-        cluster.until(&format!("all of {node} is back"), || {
-            let back = part(cluster, node).is_empty() && !is_drained(cluster, node);
-            back.then_some(())
-        });
-    }
+fn is_back(cluster: &Cluster, node: &str) {
+    cluster.until(&format!("all of {node} is back"), || {
+        let back = part(cluster, node).is_empty() && !is_drained(cluster, node);
+        back.then_some(())
+    });
 }
 
 fn fault(cluster: &Cluster, node: &str, gpu: usize, words: &str) {
@@ -131,27 +129,134 @@ fn each_fault_does_what_its_rule_says(suite: &Suite) {
     };
     let wrong = cluster.lab.fault("n9", "gpu0", &["lost"]);
     assert!(matches!(wrong, Err(LabError::Spec(why)) if why.contains("n1, n2, n3, n4")));
-    for (nth, case) in CASES.iter().enumerate() {
-        one_fault(&cluster, nth, *case);
-    }
+    // Each node its own cases, at the same time: what waits there is how often a node may tell Slurm something.
+    std::thread::scope(|threads| {
+        for (nth, node) in NODES.iter().enumerate() {
+            let (cluster, own) = (&cluster, CASES.iter().skip(nth).step_by(NODES.len()));
+            threads.spawn(move || own.for_each(|case| one_fault(cluster, node, *case)));
+        }
+    });
+    many_at_once(&cluster);
     cluster.drained();
 }
 
-fn one_fault(cluster: &Cluster, nth: usize, (words, rule, job, gpu): (&str, &str, Job, Gpu)) {
-    eprintln!("{words}: the job is {job:?}, the GPU {gpu:?}");
-    let hit = start(cluster, &["--gres=gpu:2"]);
-    // One GPU that fails again and again would go offline.
-    let (node, index) = place(cluster, hit, nth % 2);
-    let beside = start(cluster, &["--gres=gpu:1", "-w", &node]);
-    let far = start(cluster, &["--gres=gpu:1", "-x", &node]);
-    fault(cluster, &node, index, words);
-    told(cluster, &node, rule);
+fn is_out(cluster: &Cluster, node: &str, gpu: usize) -> bool {
+    part(cluster, node)
+        .out
+        .iter()
+        .any(|out| usize::from(*out) == gpu)
+}
+
+/// Runs again somewhere, for the first time.
+fn again(cluster: &Cluster, job: u32) {
+    cluster.until(&format!("job {job} runs again"), || {
+        started(cluster, job, 1)
+    });
+}
+
+/// On one node a GPU fails under one task of an array, on another one falls off the bus, and on a third gpuosd is killed
+/// in the middle of a recovery; all at the same time.
+fn many_at_once(cluster: &Cluster) {
+    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 900";
+    let options = ["--requeue", "--array=0-2", "--gres=gpu:1", "-w", "n1"];
+    // The array's number is that of its last task, too, and of all of them in Slurm's eyes.
+    let last = cluster.sbatch(&options, script);
+    cluster.until("the tasks run", || {
+        let list = cluster.run(
+            "squeue",
+            &["-h", "-t", "R", "-j", &last.to_string(), "-o", "%A"],
+        );
+        (list.lines().count() == 3).then_some(())
+    });
+    let list = cluster.run("squeue", &["-h", "-j", &last.to_string(), "-o", "%A"]);
+    let tasks: Vec<u32> = list
+        .lines()
+        .filter_map(|id| id.trim().parse().ok())
+        .collect();
+    assert!(tasks.contains(&last), "{tasks:?}");
+    let lost = start(cluster, &["--gres=gpu:8"]);
+    let (off, off_gpu) = place(cluster, lost, 5);
+    let hit = start(cluster, &["--gres=gpu:7"]);
+    let (mid, mid_gpu) = place(cluster, hit, 3);
+    assert!(off != mid && off != "n1" && mid != "n1");
+    ended_meanwhile(cluster);
+
+    let (_, gpu) = place(cluster, last, 0);
+    fault(cluster, "n1", gpu, "xid 48");
+    fault(cluster, &off, off_gpu, "xid 79");
+    fault(cluster, &mid, mid_gpu, "xid 48");
+    // Slurm knows that the GPU is out; what follows from it is about to be done.
+    cluster.until("Slurm knows", || {
+        is_out(cluster, &mid, mid_gpu).then_some(())
+    });
+    let lab = &cluster.lab;
+    assert!(lab.kill_gpuosd(&mid, 9).expect("ends"));
+    lab.start_gpuosd(&mid).expect("starts");
+
+    for job in [last, lost, hit] {
+        again(cluster, job);
+    }
+    for task in tasks.iter().filter(|task| **task != last) {
+        untouched(cluster, *task);
+    }
+    told(cluster, &mid, "the GPU is reset");
+    assert!(lab.kill_gpuosd(&mid, 9).expect("ends"));
+    lab.start_gpuosd(&mid).expect("starts");
+
+    cluster.until("the node with the lost GPU is drained", || {
+        is_drained(cluster, &off).then_some(())
+    });
+    let reason = cluster.run("sinfo", &["-h", "-n", &off, "-o", "%E"]);
+    assert!(
+        reason.contains(&format!("gpuos: GPU {off_gpu}")),
+        "{reason}"
+    );
+    assert!(!cluster.gpus(lost).contains_key(&off));
+    for node in NODES.iter().filter(|node| **node != off) {
+        assert!(!is_drained(cluster, node), "{node}");
+    }
+    // Nothing but a boot brings it back, and that does by itself.
+    lab.reboot(&off).expect("boots");
+    told(cluster, &off, "the node was booted");
+    NODES.iter().for_each(|node| is_back(cluster, node));
+    cluster.cancel(&[last, lost, hit]);
+}
+
+/// A job that its user cancelled stays cancelled, though gpuosd saw it run and has it requeued a moment later.
+fn ended_meanwhile(cluster: &Cluster) {
+    let job = cluster.sbatch(&["--requeue"], "trap '' TERM; echo up > up; sleep 8");
+    let up = cluster.lab.dir().join("work/up");
+    cluster.until("the job ignores the signal", || up.exists().then_some(()));
+    let id = job.to_string();
+    cluster.run("scancel", &[&id]);
+    let _ = cluster.try_run("scontrol", &["requeue", "incomplete", &id]);
+    let show = cluster.show(job);
+    assert!(
+        show.contains("Restarts=0") && !show.contains("JobState=PENDING"),
+        "{show}"
+    );
+    cluster.until("the job is cancelled", || {
+        cluster
+            .show(job)
+            .contains("JobState=CANCELLED")
+            .then_some(())
+    });
+}
+
+fn one_fault(cluster: &Cluster, node: &str, (words, rule, job, gpu): (&str, &str, Job, Gpu)) {
+    eprintln!("{node}: {words}: the job is {job:?}, the GPU {gpu:?}");
+    let hit = start(cluster, &["--gres=gpu:2", "-w", node]);
+    let (_, index) = place(cluster, hit, 0);
+    let beside = start(cluster, &["--gres=gpu:1", "-w", node]);
+    let far = start(cluster, &["--gres=gpu:1", "-x", node]);
+    fault(cluster, node, index, words);
+    told(cluster, node, rule);
     match job {
         Job::Left => untouched(cluster, hit),
         Job::Requeued => {
             cluster.until("the requeued job runs again", || started(cluster, hit, 1));
             let now = cluster.gpus(hit);
-            let same = now.get(&node).is_some_and(|set| set.contains(&index));
+            let same = now.get(node).is_some_and(|set| set.contains(&index));
             assert!(!same, "{now:?}");
         }
     }
@@ -159,8 +264,8 @@ fn one_fault(cluster: &Cluster, nth: usize, (words, rule, job, gpu): (&str, &str
     untouched(cluster, far);
     // No new job is given it while it is out.
     if job == Job::Left && gpu == Gpu::Reset {
-        let new = start(cluster, &["--gres=gpu:1", "-w", &node]);
-        assert!(!cluster.gpus(new)[&node].contains(&index));
+        let new = start(cluster, &["--gres=gpu:1", "-w", node]);
+        assert!(!cluster.gpus(new)[node].contains(&index));
         cluster.cancel(&[new]);
     }
     if job == Job::Left {
@@ -168,7 +273,7 @@ fn one_fault(cluster: &Cluster, nth: usize, (words, rule, job, gpu): (&str, &str
     }
     untouched(cluster, beside);
     cluster.cancel(&[hit, beside, far]);
-    all_is_back(cluster);
+    is_back(cluster, node);
 }
 
 /// How long it takes from the fault to the requeued job's first line; by `scripts/recovery.sh`.

@@ -145,7 +145,8 @@ impl Owner {
         let now = Instant::now();
         let seed = u64::from(crc32fast::hash(start.node.as_bytes()));
         let saved = start.saved.filter(|saved| saved.node == start.node);
-        let rebooted = saved.as_ref().is_some_and(|saved| saved.boot != start.boot);
+        let booted = |saved: &Saved| !start.boot.is_empty() && saved.boot != start.boot;
+        let rebooted = saved.as_ref().is_some_and(booted);
         let adopt = saved.is_none();
         let (health, jobs, releases) = match saved {
             Some(saved) => (saved.health, saved.jobs, saved.releases),

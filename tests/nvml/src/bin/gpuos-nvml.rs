@@ -47,6 +47,8 @@ enum Command {
         /// gpu3, 3, or all.
         gpu: String,
     },
+    /// Boot the node: all GPUs are reset, those off the bus too, and nobody uses them.
+    Reboot,
     /// Show a process on a GPU.
     Run(Run),
     /// Take a process from all GPUs.
@@ -170,6 +172,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Repair { gpu } => {
             shared.update(|node| node.hang_until_us = 0);
             each(&shared, &gpu, fault::repair)
+        }
+        Command::Reboot => {
+            shared.update(fault::reboot);
+            Ok(())
         }
         Command::Run(run) => start(&shared, &run),
         Command::Stop { pid } => stop(&shared, pid),

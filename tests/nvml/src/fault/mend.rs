@@ -50,6 +50,19 @@ fn fresh(gpu: &mut Gpu, board: &Board) {
     gpu.power_limit_mw = board.watts[2] * 1000;
 }
 
+/// Boots the node: every GPU is reset and back on the bus, and nobody uses it. Damage stays.
+pub fn reboot(node: &mut Node) {
+    let board = node.model().board();
+    node.hang_until_us = 0;
+    for gpu in node.gpus_mut() {
+        gpu.processes = Default::default();
+        gpu.lost = 0;
+        gpu.persistence = 0;
+        gpu.compute_mode = 0;
+        fresh(gpu, board);
+    }
+}
+
 /// Makes a GPU as good as new, in its place and with its name: as after a reboot with the board
 /// mended. Its processes are gone; modes stay.
 pub fn repair(node: &mut Node, index: usize) -> Result<(), String> {

@@ -5,7 +5,7 @@ mod words;
 
 use nvml_wrapper_sys::bindings as nvml;
 
-pub use mend::{repair, reset};
+pub use mend::{reboot, repair, reset};
 
 use crate::state::{Event, Gpu, MAX_LINKS, MAX_PAGES, NO_INSTANCE, Node, Page, now_us};
 
