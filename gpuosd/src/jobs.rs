@@ -177,7 +177,8 @@ impl Held {
 
 /// The GPUs of a running job on a node, by index.
 fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
-    if !matches!(job.state.as_str(), "RUNNING" | "SUSPENDED") {
+    // Prolog and epilog use the GPUs, too.
+    if !job.is_running() {
         return BTreeSet::new();
     }
     let on_node = job
@@ -253,6 +254,23 @@ mod tests {
                 memory_mib: 1,
             }],
             ..Job::default()
+        }
+    }
+
+    #[test]
+    fn a_job_holds_its_gpus_from_the_prolog_to_the_epilog() {
+        for (state, holds) in [
+            ("CONFIGURING", true),
+            ("COMPLETING", true),
+            ("SUSPENDED", true),
+            ("PENDING", false),
+            ("CANCELLED", false),
+        ] {
+            let mut table = Table::default();
+            let mut job = running(7, &[3]);
+            job.state = state.into();
+            table.set("n1", &[job], table.mark());
+            assert_eq!(!table.on(3).is_empty(), holds, "{state}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use gpuos_host::slurm::act::Action;
 use serde::{Deserialize, Serialize};
 
-/// After so long nobody holds a requeued job back any more, in ms.
-const RELEASE_MS: u64 = 15 * 60_000;
+/// A requeued job is looked after so often, once a second while slurmctld answers. Slurm holds it back for two minutes.
+const RELEASES: u32 = 15 * 60;
 
 /// One thing for the thread that runs Slurm's commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,23 +37,24 @@ pub struct Release {
     pub job: u32,
     /// Keep it off this node.
     pub avoid_node: bool,
-    /// Since when, in ms since 1970.
-    pub since_ms: u64,
+    /// How often it was looked after.
+    #[serde(default)]
+    pub tried: u32,
 }
 
 impl Release {
-    /// Of a job that is requeued at `now_ms`.
-    pub fn of(job: u32, avoid_node: bool, now_ms: u64) -> Release {
+    /// Of a job that is requeued.
+    pub fn of(job: u32, avoid_node: bool) -> Release {
         Release {
             job,
             avoid_node,
-            since_ms: now_ms,
+            tried: 0,
         }
     }
 
     /// Whether it is too late to matter.
-    pub fn is_stale(&self, now_ms: u64) -> bool {
-        now_ms.abs_diff(self.since_ms) > RELEASE_MS
+    pub fn is_stale(&self) -> bool {
+        self.tried > RELEASES
     }
 }
 

@@ -94,6 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
         disk,
         wall: Box::new(wall_ms),
+        steady: Box::new(Instant::now),
     };
     let node_of_gres = node.clone();
     let start = Start {

@@ -168,7 +168,7 @@ mod tests {
             boot: "b".into(),
             health,
             jobs: Table::default(),
-            releases: vec![Release::of(17, true, 5000)],
+            releases: vec![Release::of(17, true)],
         }
     }
 

@@ -78,7 +78,7 @@ pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
 
 fn hold_node(node: &mut NodeHealth, ctx: &mut Ctx<'_>, hold: Hold, reason: String) {
     node.hold = Some(hold);
-    if node.drain.is_none() {
+    if node.drain.as_ref().is_none_or(|drain| drain.leaving) {
         ctx.effects.push(Effect::DrainNode {
             reason: reason.clone(),
         });

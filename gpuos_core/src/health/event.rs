@@ -49,8 +49,10 @@ pub enum Event {
     LibrarySilent,
     /// Calls into NVML come back again.
     LibraryBack,
-    /// All steps and jobs on the node with GPUs, as they are now.
+    /// All steps and jobs on the node with GPUs, as slurmctld has them now.
     Jobs(Vec<Job>),
+    /// The same, as far as steps were reported since slurmctld was asked: a job that nobody reported may be missing.
+    Reported(Vec<Job>),
     /// An administrator's command, its rights checked.
     Admin(Admin),
     /// [`super::Effect::Reset`] came to an end.

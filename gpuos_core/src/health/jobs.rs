@@ -18,11 +18,11 @@ pub(super) struct At {
     pub pid: Option<u32>,
 }
 
-/// [`super::Event::Jobs`].
+/// [`super::Event::Jobs`] and [`super::Event::Reported`].
 pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>) {
     list.truncate(MOST);
     let before = std::mem::replace(&mut node.jobs, list);
-    node.jobs_at = Some(node.clock);
+    node.heard_at = Some(node.clock);
     let jobs = &node.jobs;
     // What is gone needs no more doing.
     node.acts.retain(|act| {
@@ -146,7 +146,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     let drained = node.hold.is_some();
     for act in &mut node.acts {
         let again = act.tried.is_none_or(|at| {
-            clock.saturating_sub(at) >= retry && node.jobs_at.is_some_and(|told| told > at)
+            clock.saturating_sub(at) >= retry && node.heard_at.is_some_and(|told| told > at)
         });
         // On a node that an administrator drained nothing starts either.
         let known = drained || confirmed.out.contains(&act.gpu);

@@ -216,6 +216,7 @@ pub(super) fn new_drain(reason: String, at_ms: u64, clock: u64) -> NodeDrain {
         seen: false,
         overruled: false,
         tried: clock,
+        leaving: false,
     }
 }
 
@@ -224,14 +225,15 @@ fn drain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     let retry = u64::from(ctx.rules.limits.retry_s) * 1000;
     let reason = reason(node);
     match (&mut node.drain, reason) {
-        (None, Some(reason)) => {
+        (Some(NodeDrain { leaving: true, .. }) | None, Some(reason)) => {
             ctx.audit(None, format!("the node is drained: {reason}"));
             ctx.effects.push(Effect::DrainNode {
                 reason: reason.clone(),
             });
             node.drain = Some(new_drain(reason, ctx.now_ms, clock));
         }
-        (Some(drain), Some(_)) => {
+        // An administrator's word counts as a reason.
+        (Some(drain), reason) if reason.is_some() || node.hold.is_some() => {
             drain.over = None;
             if !drain.seen && !drain.overruled && clock.saturating_sub(drain.tried) >= retry {
                 drain.tried = clock;
@@ -240,8 +242,16 @@ fn drain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
                 });
             }
         }
-        (Some(_), None) if node.hold.is_some() => {}
-        (Some(drain), None) => {
+        (Some(drain), _) if drain.leaving => {
+            // slurmctld may have been away.
+            if clock.saturating_sub(drain.tried) >= retry {
+                drain.tried = clock;
+                ctx.effects.push(Effect::UndrainNode {
+                    reason: drain.reason.clone(),
+                });
+            }
+        }
+        (Some(drain), _) => {
             let over = *drain.over.get_or_insert(clock);
             if clock.saturating_sub(over) >= OVER_MS {
                 undrain(node, ctx);
@@ -256,17 +266,20 @@ pub(super) fn undrain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     if node.hold.is_some() {
         return;
     }
-    let Some(drain) = node.drain.take() else {
-        return;
-    };
-    if !drain.overruled {
-        ctx.audit(
-            None,
-            "the node is back in service: nothing speaks against it any more",
-        );
-        ctx.effects.push(Effect::UndrainNode {
-            reason: drain.reason,
-        });
+    let clock = node.clock;
+    match &mut node.drain {
+        Some(drain) if drain.overruled => node.drain = None,
+        Some(drain) if !drain.leaving => {
+            drain.leaving = true;
+            drain.tried = clock;
+            let reason = drain.reason.clone();
+            ctx.audit(
+                None,
+                "the node is back in service: nothing speaks against it any more",
+            );
+            ctx.effects.push(Effect::UndrainNode { reason });
+        }
+        _ => {}
     }
 }
 
@@ -274,6 +287,11 @@ pub(super) fn undrain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 pub(super) fn shown(node: &mut NodeHealth, ctx: &mut Ctx<'_>, reason: Option<String>) {
     let Some(drain) = &mut node.drain else { return };
     match reason {
+        reason if drain.leaving => {
+            if !reason.is_some_and(|reason| reason.contains(&drain.reason)) {
+                node.drain = None;
+            }
+        }
         Some(reason) => drain.seen |= reason.contains(&drain.reason),
         None if drain.seen && !drain.overruled => {
             drain.overruled = true;

@@ -194,6 +194,9 @@ pub struct NodeDrain {
     pub overruled: bool,
     /// When it was told last.
     pub(super) tried: u64,
+    /// It is over, and Slurm still shows it, as far as is known.
+    #[serde(default)]
+    pub(super) leaving: bool,
 }
 
 /// A node. [`super::step`] is the only way to change it.
@@ -213,8 +216,11 @@ pub struct NodeHealth {
     pub(super) clock: u64,
     /// The last time given.
     pub(super) wall: Option<u64>,
-    /// When jobs were told last.
+    /// When slurmctld's word about jobs came last.
     pub(super) jobs_at: Option<u64>,
+    /// When anybody's word about jobs came last.
+    #[serde(default)]
+    pub(super) heard_at: Option<u64>,
     pub(super) silent: bool,
     /// Network adapters that are down, with their GPUs.
     pub(super) nics: BTreeMap<String, Vec<u8>>,
@@ -240,6 +246,7 @@ impl NodeHealth {
             clock: 0,
             wall: None,
             jobs_at: None,
+            heard_at: None,
             silent: false,
             nics: BTreeMap::new(),
             memory: BTreeMap::new(),
@@ -279,6 +286,12 @@ impl NodeHealth {
             out: all.clone().filter(out).collect(),
             degraded: all.filter(degraded).collect(),
         }
+    }
+
+    /// Says before the next [`super::step`], at `now_ms`, how many ms went by since the last one, for who knows better
+    /// than a wall clock that may have been set.
+    pub fn went_by(&mut self, now_ms: u64, passed_ms: u64) {
+        self.wall = Some(now_ms.saturating_sub(passed_ms));
     }
 
     /// Whether a job has the GPU, as told last.

@@ -71,7 +71,11 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::Lost { gpu } => faults::lost(node, ctx, gpu),
         Event::LibrarySilent => node::library(node, ctx, true),
         Event::LibraryBack => node::library(node, ctx, false),
-        Event::Jobs(list) => jobs::told(node, ctx, list),
+        Event::Jobs(list) => {
+            node.jobs_at = Some(node.clock);
+            jobs::told(node, ctx, list);
+        }
+        Event::Reported(list) => jobs::told(node, ctx, list),
         Event::Admin(told) => admin::admin(node, ctx, &told),
         Event::ResetDone { gpu, ok, message } => service::reset_done(node, ctx, gpu, ok, &message),
         Event::CheckDone { gpu, ok, message } => service::check_done(node, ctx, gpu, ok, &message),

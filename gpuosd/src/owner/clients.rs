@@ -1,7 +1,6 @@
 //! What clients ask of the owner.
 
 use std::sync::mpsc::SyncSender;
-use std::time::Instant;
 
 use gpuos_core::health::{Admin, Event, Verb};
 use gpuos_core::wire::{Code, DaemonStatus, Peer, Reply, Request, Status};
@@ -41,7 +40,7 @@ impl Owner {
                     .get(&id.job)
                     .is_some_and(|job| job.requeue.is_none());
                 if new && unknown {
-                    self.look = self.look.min(Instant::now() + MEET);
+                    self.look = self.look.min(self.now() + MEET);
                 }
                 self.grow(
                     gpus.iter()
@@ -54,7 +53,7 @@ impl Owner {
             }
             Request::StepEnd { id } => {
                 if self.jobs.ended(id) {
-                    self.look = self.look.min(Instant::now() + MEET);
+                    self.look = self.look.min(self.now() + MEET);
                 }
                 self.tell_jobs();
                 done("noted")
@@ -131,13 +130,12 @@ impl Owner {
             (None, Some(drain)) => Some(drain.reason.clone()),
             (None, None) => None,
         };
-        let ago = self.polled.map(|at| at.elapsed().as_millis() as u64);
         Status {
             node: self.node.clone(),
             daemon: DaemonStatus {
                 release: RELEASE.into(),
                 started_ms: self.started_ms,
-                sampled_ms_ago: ago,
+                sampled_ms_ago: self.sampled_ms_ago(),
                 waiting: (self.queue.len() + self.releases.len()) as u32,
                 troubles: self.troubles.values().cloned().collect(),
             },

@@ -32,6 +32,10 @@ use crate::work::{Answer, Device};
 const JOBS_EVERY: Duration = Duration::from_secs(5);
 /// With a GPU out of service, Slurm is asked so often what is still on the node.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
+/// After a GPU went out or came back it is asked more often, for so long: a reset waits for what it says.
+const CHANGED: Duration = Duration::from_secs(60);
+/// How often then.
+const LOOK_OFTEN: Duration = Duration::from_secs(6);
 /// Faults have Slurm asked no sooner than so long after it was asked last.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A state that nothing happened to is saved so often: counters are worth no more.
@@ -85,8 +89,10 @@ pub struct Ports {
     pub file_systems: Sender<Vec<PathBuf>>,
     /// State and audit log.
     pub disk: Disk,
-    /// Milliseconds since 1970, from a clock that may jump.
+    /// Milliseconds since 1970, from a clock that may jump: for dates.
     pub wall: Box<dyn Fn() -> u64 + Send>,
+    /// A clock that never jumps: for all that waits.
+    pub steady: Box<dyn Fn() -> Instant + Send>,
 }
 
 /// What is known at the start.
@@ -128,12 +134,16 @@ pub struct Owner {
     started_ms: u64,
     polled: Option<Instant>,
     began: Instant,
+    /// When the rules were asked last.
+    stepped: Option<Instant>,
     silent: bool,
     saved: Instant,
     told_jobs: Instant,
     /// When Slurm is asked for the node's record and jobs next.
     look: Instant,
     looked: Instant,
+    /// When slurmctld took another state of the GPUs last.
+    changed: Option<Instant>,
     released: Instant,
     away: u32,
     not_before: Instant,
@@ -142,7 +152,7 @@ pub struct Owner {
 impl Owner {
     /// Begins with what was saved.
     pub fn new(start: Start, ports: Ports) -> Owner {
-        let now = Instant::now();
+        let now = (ports.steady)();
         let seed = u64::from(crc32fast::hash(start.node.as_bytes()));
         let saved = start.saved.filter(|saved| saved.node == start.node);
         let booted = |saved: &Saved| !start.boot.is_empty() && saved.boot != start.boot;
@@ -175,11 +185,13 @@ impl Owner {
             adopt,
             polled: None,
             began: now,
+            stepped: None,
             silent: false,
             saved: now,
             told_jobs: now,
             look: now,
             looked: now,
+            changed: None,
             released: now,
             away: 0,
             not_before: now,
@@ -229,7 +241,7 @@ impl Owner {
 
     /// Time went by; at least one call each second.
     pub fn tick(&mut self) {
-        let now = Instant::now();
+        let now = self.now();
         let quiet = self.polled.unwrap_or(self.began);
         // A library that was never there is a trouble of its own, and no silence.
         let late = now.duration_since(quiet) > self.interval + SILENT;
@@ -247,7 +259,11 @@ impl Owner {
             self.looked = now;
         }
         if !self.health.part().out.is_empty() || self.health.drain.is_some() || self.adopt {
-            self.look = self.look.min(now + LOOK_EVERY);
+            let changed = self
+                .changed
+                .is_some_and(|at| now.duration_since(at) < CHANGED);
+            let every = if changed { LOOK_OFTEN } else { LOOK_EVERY };
+            self.look = self.look.min(now + every);
         }
         if now.duration_since(self.released) >= RELEASE_EVERY && now >= self.not_before {
             self.released = now;
@@ -275,7 +291,7 @@ impl Owner {
             found: &self.found,
             jobs: &self.jobs,
             started_ms: self.started_ms,
-            sampled_ms_ago: self.polled.map(|at| at.elapsed().as_millis() as u64),
+            sampled_ms_ago: self.sampled_ms_ago(),
             waiting: (self.queue.len() + self.releases.len()) as u32,
             troubles: self.troubles.keys().copied().collect(),
         });
@@ -314,8 +330,23 @@ impl Owner {
         }
     }
 
+    fn now(&self) -> Instant {
+        (self.ports.steady)()
+    }
+
+    fn sampled_ms_ago(&self) -> Option<u64> {
+        let ago = |at| self.now().saturating_duration_since(at).as_millis() as u64;
+        self.polled.map(ago)
+    }
+
     fn step(&mut self, event: Event) -> Vec<Effect> {
         let now = (self.ports.wall)();
+        let steady = self.now();
+        if let Some(before) = self.stepped.replace(steady) {
+            // In whole milliseconds since the start: parts that are left out would add up.
+            let since = |at: Instant| at.duration_since(self.began).as_millis() as u64;
+            self.health.went_by(now, since(steady) - since(before));
+        }
         self.metrics.event(&event);
         let effects = step(&mut self.health, &self.rules, event, now);
         self.metrics.effects(&effects);
@@ -342,7 +373,7 @@ impl Owner {
                 job, avoid_node, ..
             } => {
                 self.releases.retain(|release| release.job != *job);
-                self.releases.push(Release::of(*job, *avoid_node, now));
+                self.releases.push(Release::of(*job, *avoid_node));
                 self.queue.push(act(Action::Requeue { job: *job }));
             }
             Effect::Publish { revision, part } => {
@@ -458,7 +489,7 @@ impl Owner {
     }
 
     fn polled(&mut self) {
-        self.polled = Some(Instant::now());
+        self.polled = Some(self.now());
         if self.silent {
             self.silent = false;
             self.apply(Event::LibraryBack);
@@ -466,13 +497,13 @@ impl Owner {
     }
 
     fn tell_jobs(&mut self) {
-        self.told_jobs = Instant::now();
-        self.apply(Event::Jobs(self.jobs.told()));
+        self.told_jobs = self.now();
+        self.apply(Event::Reported(self.jobs.told()));
     }
 
     /// Writes the state; `ack` is told when it is safe.
     fn save(&mut self, ack: Option<Ack>) {
-        self.saved = Instant::now();
+        self.saved = self.now();
         let saved = Saved {
             node: self.node.clone(),
             boot: self.boot.clone(),

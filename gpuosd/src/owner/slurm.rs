@@ -1,6 +1,6 @@
 //! What slurmctld answered, and what follows from it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpuos_core::config::Config;
 use gpuos_core::health::{Admin, Event, ExtraPart, Verb};
@@ -17,20 +17,21 @@ use crate::work::Answer;
 impl Owner {
     pub(super) fn answered(&mut self, task: Task, answer: Answer) {
         self.queue.done();
-        let away = match &answer {
-            Answer::Act(Outcome::Away(why)) => Some(why.clone()),
-            Answer::Show(Err(Outcome::Away(why))) | Answer::Jobs(Err(Outcome::Away(why))) => {
-                Some(why.clone())
-            }
-            _ => None,
-        };
-        self.slurm_is(away);
+        match &answer {
+            Answer::Act(Outcome::Away(why))
+            | Answer::Show(Err(Outcome::Away(why)))
+            | Answer::Jobs(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
+            // gpuos.toml is read without slurmctld, too.
+            Answer::Config(_) => {}
+            _ => self.slurm_is(None),
+        }
         match (task, answer) {
             (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
             (_, Answer::Show(Ok(record))) => self.shown(&record),
             (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
                 self.jobs.set(&self.node, &jobs, mark);
-                self.tell_jobs();
+                self.told_jobs = self.now();
+                self.apply(Event::Jobs(self.jobs.told()));
             }
             (_, Answer::Config(told)) => self.configured(told),
             _ => {}
@@ -42,7 +43,7 @@ impl Owner {
             Some(why) => {
                 self.away = self.away.saturating_add(1);
                 let wait = Duration::from_secs(1 << self.away.min(5)).min(AWAY);
-                self.not_before = Instant::now() + wait;
+                self.not_before = self.now() + wait;
                 self.look = self.look.min(self.not_before);
                 if !self.troubles.contains_key("slurmctld") {
                     tracing::warn!("{why}; it is asked again until it answers");
@@ -52,7 +53,7 @@ impl Owner {
             None => {
                 if self.troubles.remove("slurmctld").is_some() {
                     tracing::info!("slurmctld answers again");
-                    self.look = Instant::now();
+                    self.look = self.now();
                 }
                 self.away = 0;
             }
@@ -65,6 +66,7 @@ impl Owner {
         if let Why::Publish(revision) = why {
             if let (Action::Extra(part), true) = (&action, ok) {
                 self.published = part.to_string();
+                self.changed = Some(self.now());
             }
             self.apply(Event::Published { revision, ok });
         }
@@ -88,7 +90,7 @@ impl Owner {
             Outcome::Done(text) => {
                 self.note(text, job, None);
                 // What was changed is looked at, so that the rules see it.
-                self.look = self.look.min(Instant::now() + Duration::from_secs(2));
+                self.look = self.look.min(self.now() + Duration::from_secs(2));
             }
             Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
             Outcome::Away(text) => tracing::debug!("{text}"),
@@ -103,7 +105,7 @@ impl Owner {
     /// A job that may not be requeued is ended where it uses the GPU; one that is not there any more, is
     /// forgotten with the next look.
     fn refused(&mut self, action: &Action) {
-        let now = Instant::now();
+        let now = self.now();
         self.look = self.look.min(now + Duration::from_secs(1));
         let Action::Requeue { job } = action else {
             return;
@@ -175,8 +177,10 @@ impl Owner {
     }
 
     pub(super) fn release(&mut self) {
-        let now = (self.ports.wall)();
-        self.releases.retain(|release| !release.is_stale(now));
+        for release in &mut self.releases {
+            release.tried = release.tried.saturating_add(1);
+        }
+        self.releases.retain(|release| !release.is_stale());
         for release in &self.releases {
             let action = Action::Release {
                 job: release.job,

@@ -316,7 +316,7 @@ fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
 
 #[test]
 fn jobs_of_a_node_are_asked_for_one_by_one() {
-    let list = "squeue -h -w n1 -t R,S -o %A";
+    let list = "squeue -h -w n1 -o %A";
     let one = job(
         "RUNNING",
         "NodeList=n1\n   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0",
