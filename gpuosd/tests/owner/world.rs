@@ -424,6 +424,7 @@ impl World {
                 id,
                 uid: 1000,
                 gpus,
+                asked: Default::default(),
             });
         }
     }
