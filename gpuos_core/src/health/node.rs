@@ -286,12 +286,14 @@ pub(super) fn undrain(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 /// [`super::Event::Shown`]: whether our drain stands in Slurm.
 pub(super) fn shown(node: &mut NodeHealth, ctx: &mut Ctx<'_>, reason: Option<String>) {
     let Some(drain) = &mut node.drain else { return };
-    match reason {
-        reason if drain.leaving => {
-            if !reason.is_some_and(|reason| reason.contains(&drain.reason)) {
-                node.drain = None;
-            }
+    if drain.leaving {
+        let stands = reason.is_some_and(|reason| reason.contains(&drain.reason));
+        if !stands {
+            node.drain = None;
         }
+        return;
+    }
+    match reason {
         Some(reason) => drain.seen |= reason.contains(&drain.reason),
         None if drain.seen && !drain.overruled => {
             drain.overruled = true;
