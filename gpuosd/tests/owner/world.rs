@@ -218,6 +218,8 @@ impl World {
         let ports = Ports {
             slurm,
             device,
+            // Nobody looks at any.
+            file_systems: channel().0,
             disk: disk.clone(),
             wall: Box::new(move || wall.load(Ordering::Relaxed)),
             steady: Box::new(move || base + Duration::from_millis(steady.load(Ordering::Relaxed))),
