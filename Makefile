@@ -15,6 +15,9 @@ ifneq ($(SUDO),)
 AS_ROOT := --config 'target."cfg(unix)".runner=["sudo","-E"]'
 endif
 
+# What only gpuosd's feature otel has. With the whole workspace, so that crates are built with the features that they have already.
+OTEL := --workspace --locked --features gpuosd/otel --test traces
+
 PLUGINS := select_gpuos spank_gpuos job_submit_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
@@ -54,11 +57,13 @@ test:
 	$(CARGO) build --workspace --locked
 	@scripts/instructions.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
+	$(CARGO) test $(OTEL) $(AS_ROOT)
 
 lint:
 	@scripts/needs.sh build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy $(OTEL) -- -D warnings
 	@$(MAKE) --no-print-directory licences
 
 licences:

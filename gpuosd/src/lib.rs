@@ -9,7 +9,8 @@
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
-//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs.
+//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
+//! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! [`events`] is where the log goes.
 
@@ -30,6 +31,7 @@ pub mod queue;
 pub mod run;
 pub mod status;
 pub mod store;
+pub mod traces;
 pub mod work;
 
 /// The daemon's release.

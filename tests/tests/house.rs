@@ -108,7 +108,13 @@ struct Package {
 }
 
 fn packages() -> Vec<Package> {
-    let text = cargo(&["metadata", "--format-version", "1", "--locked"]);
+    let text = cargo(&[
+        "metadata",
+        "--format-version",
+        "1",
+        "--locked",
+        "--all-features",
+    ]);
     let metadata: Value = serde_json::from_slice(&text).expect("metadata is JSON");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     let list = metadata["packages"].as_array().expect("packages");

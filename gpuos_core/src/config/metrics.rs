@@ -1,4 +1,4 @@
-//! `[metrics]`: where gpuosd tells its figures.
+//! `[metrics]`: where gpuosd tells its figures, and where `gpuos top` finds those of other nodes.
 
 // An address as a value; nothing is opened here.
 use core::net::SocketAddr;
@@ -10,6 +10,11 @@ use super::check::{Check, quoted};
 use super::error::ConfigError;
 use super::raw::RawMetrics;
 
+/// The longest address of a server, in bytes.
+const MAX_URL: usize = 1000;
+/// Where OTLP over HTTP takes traces, if the address says nothing else.
+const TRACES: &str = "/v1/traces";
+
 /// `[metrics]`. By default nothing is told to anybody.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MetricsConfig {
@@ -19,6 +24,32 @@ pub struct MetricsConfig {
     pub dcgm_dir: Option<PathBuf>,
     /// Directory of the map files for jobstats.
     pub jobstats_dir: Option<PathBuf>,
+    /// The site's Prometheus, without a slash at its end; `gpuos top` asks it.
+    pub prometheus: Option<String>,
+    /// The OTLP collector's address for traces, with its path.
+    pub traces: Option<String>,
+}
+
+/// Checks the address of a server that is asked without TLS, and takes slashes from its end: `http://HOST[:PORT][/PATH]`.
+///
+/// # Errors
+/// The form that is accepted.
+pub fn http_url(text: &str) -> Result<String, &'static str> {
+    const FORM: &str = "http://HOST:PORT, such as http://prometheus:9090; gpuos speaks no TLS";
+    let rest = text.strip_prefix("http://").ok_or(FORM)?;
+    let (server, _) = rest.split_once('/').unwrap_or((rest, ""));
+    let plain = |c: char| c.is_ascii_graphic() && !"@?#\"<>\\".contains(c);
+    let port = match server.rsplit_once(':') {
+        // The colons of an address such as [::1] are its own.
+        Some((host, port)) if !port.ends_with(']') => {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        }
+        _ => !server.is_empty(),
+    };
+    match port && rest.len() <= MAX_URL && rest.chars().all(plain) {
+        true => Ok(text.trim_end_matches('/').into()),
+        false => Err(FORM),
+    }
 }
 
 pub(super) fn read(check: Check, raw: &RawMetrics) -> Result<MetricsConfig, ConfigError> {
@@ -36,6 +67,8 @@ pub(super) fn read(check: Check, raw: &RawMetrics) -> Result<MetricsConfig, Conf
         listen,
         dcgm_dir: directory(check, "dcgm-dir", &raw.dcgm_dir)?,
         jobstats_dir: directory(check, "jobstats-dir", &raw.jobstats_dir)?,
+        prometheus: url(check, "prometheus", &raw.prometheus)?,
+        traces: url(check, "traces", &raw.traces)?.map(with_path),
     };
     match &raw.jobstats_dir {
         Some(at) if config.dcgm_dir.is_some() && config.dcgm_dir == config.jobstats_dir => {
@@ -57,6 +90,31 @@ fn directory(
             .path(key, value, "\"/run/gpustat\", or \"\" for none")
             .map(Some),
         None => Ok(None),
+    }
+}
+
+fn url(
+    check: Check,
+    key: &str,
+    value: &Option<Spanned<String>>,
+) -> Result<Option<String>, ConfigError> {
+    let Some(value) = value.as_ref().filter(|value| !value.get_ref().is_empty()) else {
+        return Ok(None);
+    };
+    match http_url(value.get_ref()) {
+        Ok(url) => Ok(Some(url)),
+        Err(form) => {
+            let form = format!("{form}; or \"\" for none");
+            Err(check.refuse(key, value, quoted(value.get_ref()), form))
+        }
+    }
+}
+
+fn with_path(url: String) -> String {
+    let server = url.strip_prefix("http://").unwrap_or(&url);
+    match server.contains('/') {
+        true => url,
+        false => url + TRACES,
     }
 }
 
@@ -88,6 +146,16 @@ mod tests {
     }
 
     #[test]
+    fn servers() {
+        let text = "[metrics]\nprometheus = \"http://[::1]:9090/prom/\"\ntraces = \"http://127.0.0.1:4318\"\n";
+        let config = read(text).unwrap();
+        assert_eq!(config.prometheus.unwrap(), "http://[::1]:9090/prom");
+        assert_eq!(config.traces.unwrap(), "http://127.0.0.1:4318/v1/traces");
+        let own = read("[metrics]\ntraces = \"http://tempo/otlp\"\n").unwrap();
+        assert_eq!(own.traces.unwrap(), "http://tempo/otlp");
+    }
+
+    #[test]
     fn mistakes_are_named_with_their_place() {
         for (text, wanted) in [
             (
@@ -101,6 +169,10 @@ mod tests {
                 "dcgm-dir = \"/a\"\njobstats-dir = \"/a\"",
                 "write two directories",
             ),
+            ("prometheus = \"prom:9090\"", "write http://HOST:PORT"),
+            ("prometheus = \"http://prom:0\"", "write http://HOST:PORT"),
+            ("prometheus = \"http://u@prom\"", "write http://HOST:PORT"),
+            ("traces = \"https://tempo:4318\"", "gpuos speaks no TLS"),
             ("port = 1", "there is no key"),
         ] {
             let error = read(&format!("[metrics]\n{text}\n")).unwrap_err();

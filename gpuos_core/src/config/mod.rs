@@ -26,7 +26,7 @@ mod rules;
 
 pub use error::ConfigError;
 pub(crate) use error::Place;
-pub use metrics::MetricsConfig;
+pub use metrics::{MetricsConfig, http_url};
 pub use node_type::NodeFacts;
 pub use policy::{Policy, PolicyRule};
 

@@ -77,6 +77,8 @@ pub(crate) struct RawMetrics {
     pub listen: Option<Spanned<String>>,
     pub dcgm_dir: Option<Spanned<String>>,
     pub jobstats_dir: Option<Spanned<String>>,
+    pub prometheus: Option<Spanned<String>>,
+    pub traces: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -26,6 +26,7 @@ use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
+use crate::traces::Traces;
 use crate::work::{Answer, Device};
 
 /// The rules are told the jobs so often: what they asked for and is still there, they ask for again.
@@ -116,6 +117,7 @@ pub struct Owner {
     rules: Rules,
     jobs: Table,
     metrics: Keeper,
+    traces: Traces,
     releases: Vec<Release>,
     found: Vec<Found>,
     queue: Queue,
@@ -163,6 +165,7 @@ impl Owner {
             None => (NodeHealth::new(0, seed), Table::default(), Vec::new()),
         };
         let mut owner = Owner {
+            traces: Traces::new(&start.node),
             node: start.node,
             boot: start.boot,
             interval: start.interval,
@@ -285,6 +288,7 @@ impl Owner {
     /// Hands the node over to Prometheus and the map files.
     fn show(&mut self) {
         self.trouble("metrics", self.metrics.trouble());
+        self.trouble("traces", self.traces.trouble());
         self.metrics.show(&Rest {
             node: &self.node,
             health: &self.health,
@@ -348,8 +352,10 @@ impl Owner {
             self.health.went_by(now, since(steady) - since(before));
         }
         self.metrics.event(&event);
+        self.traces.event(now, &event);
         let effects = step(&mut self.health, &self.rules, event, now);
         self.metrics.effects(&effects);
+        self.traces.effects(now, &effects, &self.jobs);
         let mut lines = Vec::new();
         for effect in &effects {
             self.effect(effect, now, &mut lines);

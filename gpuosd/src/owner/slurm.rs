@@ -62,6 +62,7 @@ impl Owner {
 
     fn acted(&mut self, action: Action, why: Why, outcome: Outcome) {
         self.metrics.acted(&action, &outcome);
+        self.traces.acted((self.ports.wall)(), &action, &outcome);
         let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
         if let Why::Publish(revision) = why {
             if let (Action::Extra(part), true) = (&action, ok) {
@@ -156,6 +157,7 @@ impl Owner {
             Ok(config) => {
                 self.rules = config.health.clone();
                 self.metrics.set(&config.metrics);
+                self.traces.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
                 let _ = self.ports.file_systems.send(config.file_systems.clone());

@@ -146,3 +146,17 @@ fn a_wrong_gpuos_toml_is_refused_and_a_good_one_is_taken() {
     ));
     assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
 }
+
+#[cfg(not(feature = "otel"))]
+#[test]
+fn a_collector_for_a_gpuosd_without_traces_is_a_trouble() {
+    let site = Site::new();
+    let text = "[metrics]\ntraces = \"http://127.0.0.1:4318\"\n";
+    std::fs::write(site.path("gpuos.toml"), text).unwrap();
+    let daemon = site.start();
+    let trouble = site.until("the trouble", || {
+        let troubles = daemon.status().daemon.troubles;
+        troubles.into_iter().find(|why| why.contains("traces"))
+    });
+    assert!(trouble.contains("--features otel"), "{trouble}");
+}

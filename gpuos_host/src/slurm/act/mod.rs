@@ -105,6 +105,14 @@ pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
     Ok(jobs)
 }
 
+/// A job's record; `None`: slurmctld knows it no more.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn job(machine: &dyn Machine, job: u32) -> Result<Option<Job>, Outcome> {
+    Slurm { machine, node: "" }.job(job)
+}
+
 struct Slurm<'a> {
     machine: &'a dyn Machine,
     node: &'a str,
