@@ -1,7 +1,7 @@
 //! The one table of subcommands and flags: the parser, help, man pages and completion all
 //! come from here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_core::cost::{Objectives, Profile};
@@ -301,9 +301,13 @@ fn alone(value: &str) -> Result<String, String> {
 #[derive(Args)]
 pub struct SimArgs {
     /// Job list of the openb trace (openb_pod_list_*.csv), or Philly's jobs with --protocol gangs
-    /// or replay, gzipped or not.
-    #[arg(value_name = "TRACE")]
-    pub trace: PathBuf,
+    /// or replay, gzipped or not. --protocol mig makes its jobs and takes none.
+    #[arg(
+        value_name = "TRACE",
+        required_unless_present = "protocol",
+        required_if_eq_any = [("protocol", "openb"), ("protocol", "lifetimes"), ("protocol", "gangs"), ("protocol", "replay")]
+    )]
+    pub trace: Option<PathBuf>,
     /// Policies to compare: gpuos, select, fgd, best-fit, dotprod, packing, clustering, random, stock.
     #[arg(
         long,
@@ -316,7 +320,8 @@ pub struct SimArgs {
     /// lets them end as in the trace, gangs scales Philly's jobs to a site of 10,000 GPUs and
     /// compares gpuos, best-fit and stock (with and without topology/tree), replay gives 2,000 of
     /// Philly's jobs in 240 seconds to 256 nodes, as scripts/bench.sh replay does with a real
-    /// slurmctld, and compares the same three on as many selections of jobs as there are seeds.
+    /// slurmctld, and compares the same three on as many selections of jobs as there are seeds. mig
+    /// packs slices of GPUs as jobs come and go, and compares the policies of --packing.
     #[arg(long, value_name = "NAME", default_value = "openb")]
     pub protocol: Protocol,
     /// Node list instead of openb_node_list_gpu_node.csv beside the trace.
@@ -330,18 +335,58 @@ pub struct SimArgs {
     /// Seeds of the order of jobs and nodes, as N or N-M.
     #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
     pub seeds: Seeds,
-    /// Load with --protocol lifetimes, gangs or replay, in % of the cluster's GPU time.
+    /// Load with --protocol lifetimes, gangs or replay, in % of the cluster's GPU time (mig: --loads).
     #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u16).range(1..=300))]
     pub load: u16,
     /// File for all figures of all runs.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// File for a plot of allocation against arrived load, or of the gangs' leaf spans.
+    /// File for a plot of allocation against arrived load, of the gangs' leaf spans, or of accepted work.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Options of one protocol.
     #[command(flatten)]
     pub gangs: GangArgs,
+    /// More of them.
+    #[command(flatten)]
+    pub mig: MigArgs,
+}
+
+/// Options of `gpuos sim --protocol mig`.
+#[derive(Args)]
+pub struct MigArgs {
+    /// Kind of GPU with --protocol mig: a100-40gb, a100-80gb, a30, h100-80gb, h200, b200 or
+    /// rtx-pro-6000; h100-80gb by default.
+    #[arg(long, value_name = "NAME")]
+    pub board: Option<String>,
+    /// How many of them, in nodes of eight; 128 by default.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub gpus: Option<u32>,
+    /// Streams of jobs with --protocol mig: uniform, small, bimodal; all by default.
+    #[arg(long, value_name = "S[,S...]", value_delimiter = ',', value_parser = mig_stream)]
+    pub stream: Vec<gpuos_sim::mig::stream::Stream>,
+    /// Loads with --protocol mig, in % of the slices; 70,80,90,100,110,120 by default.
+    #[arg(long, value_name = "PERCENT[,PERCENT...]", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=300))]
+    pub loads: Vec<u64>,
+    /// Policies with --protocol mig: first-fit, nvidia-order, best-fit, gpuos; all by default. The
+    /// others are compared with the first.
+    #[arg(long, value_name = "P[,P...]", value_delimiter = ',', value_parser = mig_packing)]
+    pub packing: Vec<gpuos_sim::mig::policy::Packing>,
+}
+
+impl MigArgs {
+    /// The first of these options that is given.
+    pub fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--board", self.board.is_some()),
+            ("--gpus", self.gpus.is_some()),
+            ("--stream", !self.stream.is_empty()),
+            ("--loads", !self.loads.is_empty()),
+            ("--packing", !self.packing.is_empty()),
+        ];
+        let first = given.iter().find(|(_, given)| *given);
+        first.map(|(name, _)| *name)
+    }
 }
 
 /// Options of `gpuos sim --protocol gangs`.
@@ -394,6 +439,11 @@ impl SimArgs {
     pub fn runs(&self) -> usize {
         self.policy.len() * self.seeds.iter().count()
     }
+
+    /// The trace; empty where the protocol takes none.
+    pub fn trace(&self) -> &Path {
+        self.trace.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 /// Protocols of `gpuos sim`.
@@ -407,6 +457,8 @@ pub enum Protocol {
     Gangs,
     /// The jobs and nodes of the replay in the real slurmctld, without one.
     Replay,
+    /// Slices of GPUs.
+    Mig,
 }
 
 impl Protocol {
@@ -417,6 +469,7 @@ impl Protocol {
             Protocol::Lifetimes => "lifetimes",
             Protocol::Gangs => "gangs",
             Protocol::Replay => "replay",
+            Protocol::Mig => "mig",
         }
     }
 }
@@ -556,6 +609,16 @@ fn nodes(text: &str) -> Result<Nodes, String> {
         (Ok(min), Ok(max)) if min >= 1 && min <= max => Ok(Nodes { min, max }),
         _ => Err("write N or N-M with N at least 1 and M not below N".into()),
     }
+}
+
+fn mig_stream(text: &str) -> Result<gpuos_sim::mig::stream::Stream, String> {
+    gpuos_sim::mig::stream::Stream::by_name(text)
+        .ok_or_else(|| "write uniform, small or bimodal".into())
+}
+
+fn mig_packing(text: &str) -> Result<gpuos_sim::mig::policy::Packing, String> {
+    gpuos_sim::mig::policy::Packing::by_name(text)
+        .ok_or_else(|| "write gpuos, first-fit, nvidia-order or best-fit".into())
 }
 
 fn gang_site(text: &str) -> Result<gpuos_sim::gangs::site::SiteKind, String> {

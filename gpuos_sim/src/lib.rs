@@ -7,6 +7,7 @@
 //!   a time, with all chance from a seed that the caller hands in.
 //! - [`curve`] and [`plot`] bring runs together.
 //! - [`gangs`] replays gangs on a site of 10,000 GPUs.
+//! - [`mig`] packs slices of GPUs as jobs come and go.
 //! - [`replay`] makes the jobs of the replay in the real slurmctld, and is its twin without one.
 //!
 //! Everything is deterministic: the same trace, options and seed give the same figures on every
@@ -15,6 +16,7 @@
 
 pub mod curve;
 pub mod gangs;
+pub mod mig;
 pub mod plot;
 pub mod policy;
 pub mod protocol;

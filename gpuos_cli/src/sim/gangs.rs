@@ -25,13 +25,13 @@ const TAPER: f32 = 2.0;
 
 pub fn run(args: &SimArgs) -> Result<Reply> {
     let options = options(args)?;
-    let jobs = super::read(&args.trace, philly::parse)?;
+    let jobs = super::read(args.trace(), philly::parse)?;
     let outcome = super::with_bar(options.policies.len() * options.seeds.len(), |begin| {
         gangs::run(&jobs, &options, |policy, seed| {
             begin(format!("{policy}, seed {seed}"));
         })
     });
-    let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace.display()))?;
+    let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace().display()))?;
     let title = format!(
         "{} at {} % load, gangs x{}",
         options.site.name(),
@@ -43,7 +43,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
         &report::csv(&outcome),
         Some(&report::plot(&outcome, &title)),
     )?;
-    let mut json = json!({ "trace": args.trace.display().to_string(), "protocol": "gangs" });
+    let mut json = json!({ "trace": args.trace().display().to_string(), "protocol": "gangs" });
     if let (Some(all), serde_json::Value::Object(more)) =
         (json.as_object_mut(), report::json(&outcome))
     {

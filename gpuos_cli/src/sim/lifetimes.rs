@@ -40,7 +40,7 @@ fn one(input: &Input<'_>, policy: Name, seed: u64) -> Result<Run> {
         load,
         seed,
     )
-    .map_err(|e| anyhow!("{}: {e}", input.args.trace.display()))?;
+    .map_err(|e| anyhow!("{}: {e}", input.args.trace().display()))?;
     let bar = &input.bar;
     bar.set_length((run.steps() * input.args.runs()) as u64);
     bar.set_message(format!("{policy}, seed {seed}"));

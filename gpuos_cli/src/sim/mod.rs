@@ -3,6 +3,7 @@
 
 mod gangs;
 mod lifetimes;
+mod mig;
 mod openb;
 mod replay;
 
@@ -76,6 +77,15 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    if args.protocol == Protocol::Mig {
+        return mig::run(args);
+    }
+    if let Some(option) = args.mig.given() {
+        let problem = format!("{option} goes with --protocol mig");
+        return Err(Cli::command()
+            .error(ErrorKind::ArgumentConflict, problem)
+            .into());
+    }
     if args.protocol == Protocol::Gangs {
         return gangs::run(args);
     }
@@ -89,7 +99,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
         return replay::run(args);
     }
     // Before its node list, which is looked for beside it.
-    let trace = &args.trace;
+    let trace = args.trace();
     std::fs::File::open(trace).with_context(|| format!("cannot read {}", trace.display()))?;
     let nodes_file = match &args.nodes {
         Some(file) => file.clone(),
@@ -103,11 +113,11 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
         })?,
     };
     let nodes = read(&nodes_file, trace::nodes)?;
-    let mut jobs = read(&args.trace, |text| trace::jobs(text, &nodes))?;
+    let mut jobs = read(args.trace(), |text| trace::jobs(text, &nodes))?;
     if args.whole_gpus {
         trace::whole(&mut jobs);
     }
-    let name = args.trace.file_name().unwrap_or_default();
+    let name = args.trace().file_name().unwrap_or_default();
     let name = name.to_string_lossy();
     let input = Input {
         args,
@@ -122,6 +132,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
         // Answered above: they have no node list.
         Protocol::Gangs => return gangs::run(args),
         Protocol::Replay => return replay::run(args),
+        Protocol::Mig => return mig::run(args),
     };
     input.bar.finish_and_clear();
     let text = format!(

@@ -26,13 +26,13 @@ const LEAF: usize = 32;
 
 pub fn run(args: &SimArgs) -> Result<Reply> {
     let options = options(args)?;
-    let jobs = super::read(&args.trace, philly::parse)?;
+    let jobs = super::read(args.trace(), philly::parse)?;
     let outcome = super::with_bar(options.policies.len() * options.seeds.len(), |begin| {
         gpuos_sim::replay::run(&jobs, &options, |policy, seed| {
             begin(format!("{policy}, seed {seed}"));
         })
     });
-    let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace.display()))?;
+    let outcome = outcome.map_err(|e| anyhow!("{}: {e}", args.trace().display()))?;
     super::write(args, &report::csv(&outcome), None)?;
     Ok(Reply {
         schema: "gpuos.sim/1",
@@ -147,7 +147,7 @@ fn json(args: &SimArgs, outcome: &Outcome) -> Value {
         json!({ "policy": policy.name(), "figures": figures.collect::<Vec<_>>() })
     });
     json!({
-        "trace": args.trace.display().to_string(),
+        "trace": args.trace().display().to_string(),
         "protocol": args.protocol.name(),
         "load_percent": args.load,
         "seeds": outcome.options.seeds,

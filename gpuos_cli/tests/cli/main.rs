@@ -10,6 +10,7 @@ mod rules;
 mod schemas;
 mod sim;
 mod sim_gangs;
+mod sim_mig;
 mod sim_replay;
 mod site;
 mod top;

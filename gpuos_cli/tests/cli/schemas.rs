@@ -57,6 +57,15 @@ fn the_json_has_the_agreed_form() {
         "--days=2",
         "--site-nodes=16",
     ];
+    let mig = [
+        "sim",
+        "--protocol=mig",
+        "--gpus=8",
+        "--loads=90",
+        "--stream=small",
+        "--packing=first-fit,gpuos",
+        "--seeds=1",
+    ];
     let run = crate::top::daemon(&site);
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
@@ -76,6 +85,7 @@ fn the_json_has_the_agreed_form() {
         ("replay", &["replay", &good], "gpuos.replay/1"),
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("sim-gangs", &gangs, "gpuos.sim/1"),
+        ("sim-mig", &mig, "gpuos.sim/1"),
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),

@@ -2,14 +2,22 @@
 //!
 //! - [`profile`]: the geometry of a kind of GPU, learned from its driver and checked;
 //! - [`states`]: all that can stand on a GPU at once, as numbers and tables;
-//! - [`request`]: `--gpuos-mig`, and which profile serves it.
+//! - [`request`]: `--gpuos-mig`, and which profile serves it;
+//! - [`demand`]: the recent mix;
+//! - [`pack`]: which GPU and which window an instance gets.
 //!
 //! Everything is integer arithmetic: the same arrivals give the same choices on every machine.
 
+pub mod demand;
+mod kind;
+pub mod pack;
 pub mod profile;
 pub mod request;
 pub mod states;
 
+pub use demand::{CLASSES, Class, KINDS, NO_PROFILE, NODE_GPUS};
+pub use kind::Kind;
+pub use pack::{Gpu, Packer, Place};
 pub use profile::{Geometry, GeometryError, Profile};
 pub use request::{Item, MigRequest, Serves, Want};
 pub use states::{NONE, Spot, State, States};
