@@ -275,3 +275,45 @@ fn slurm_confs() {
         ],
     );
 }
+
+#[test]
+fn health_rules() {
+    run(
+        targets::health,
+        &[
+            "[health]\nreturns = 3\nsettle = \"10s\"\n",
+            "[[health.rule]]\nname = \"xid-79\"\naction = \"drain-gpu\"\n",
+            "[[health.rule]]\nname = \"very-many-replays\"\non = \"pcie-replays\"\nthreshold = 1000\nwithin = \"10m\"\n\
+             action = \"drain-gpu\"\njobs = \"run-out\"\nthen = \"reset\"\n",
+            "[[health.rule]]\nname = \"a\"\nxid = 9999\nthreshold = 99999999999\nwithin = \"30d\"\naction = \"requeue\"\n",
+        ],
+    );
+}
+
+#[test]
+fn parts_of_extra() {
+    run(
+        targets::extra,
+        &[
+            "rack=7 [gpuos:1 out=2,5 degraded=3]",
+            "[gpuos:1 out=0] row=2",
+            "[gpuos:1 degraded=63",
+            "[gpu[gpuos:1 out=1]os:1 out=2]",
+            "[gpuos:2 out=1] [gpuos:1 out=1]",
+            "",
+        ],
+    );
+}
+
+#[test]
+fn lines_of_the_socket() {
+    run(
+        targets::wire,
+        &[
+            "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"x\"}\n{\"ask\":\"status\"}\n",
+            "{\"ask\":\"admin\",\"verb\":\"drain\",\"gpus\":[5],\"reason\":\"loud\",\"force\":true}\n",
+            "{\"ask\":\"step-start\",\"id\":{\"job\":7,\"step\":0},\"uid\":1000,\"gpus\":[0,1]}\n",
+            "{\"ask\":\"audit\",\"lines\":20}\n\n{\"ask\":\"reload\"}",
+        ],
+    );
+}

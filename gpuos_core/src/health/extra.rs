@@ -161,8 +161,10 @@ fn ours_skipped(text: &str) -> &str {
     rest
 }
 
+/// For an error, which is one line.
 fn shorten(text: &str) -> String {
-    text.chars().take(40).collect()
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    plain.take(40).collect()
 }
 
 /// The part as it stands in `Extra`; nothing when all is well.

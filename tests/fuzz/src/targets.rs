@@ -7,6 +7,7 @@ use gpuos_core::config::{Config, NodeFacts};
 use gpuos_core::explain::{MAX_NOTE, Note};
 use gpuos_core::fabric::{Compact, Net, Promises, Scratch};
 use gpuos_core::gpuset::GpuSet;
+use gpuos_core::health::{Event, ExtraPart, NodeHealth, Sample, step};
 use gpuos_core::hostlist::{MAX_HOSTS, compress, expand};
 use gpuos_core::model::{Cluster, Fabric, NO_DOMAIN};
 use gpuos_core::options::{
@@ -17,6 +18,7 @@ use gpuos_core::plan::{GpuShape, Never, NodeState, Request, Wait};
 use gpuos_core::record::{By, Purpose, Sizes, Writer, read};
 use gpuos_core::slurm_conf::NodeLines;
 use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
+use gpuos_core::wire::{self, Lines, MAX_REQUEST, decode, encode};
 
 /// The longest sentence about bad input.
 const MAX_SENTENCE: usize = 4000;
@@ -88,6 +90,81 @@ pub fn config(text: &str) {
             }
         }
         Err(error) => sentence(&error.to_string()),
+    }
+}
+
+/// Rules that were accepted can be worked with, whatever numbers they have.
+pub fn health(text: &str) {
+    let Ok(config) = Config::parse(text, "gpuos.toml") else {
+        return;
+    };
+    let mut node = NodeHealth::new(2, 1);
+    let mut now = 0;
+    for round in 0..40u64 {
+        let sample = Sample {
+            celsius: Some(round as u32 * 9),
+            pcie_replays: Some(round * round),
+            ..Sample::default()
+        };
+        let code = [48, 31, 63, 79, 109][round as usize % 5];
+        let gpu = (round % 3) as u8;
+        for event in [
+            Event::Sample {
+                gpu,
+                sample: Box::new(sample),
+            },
+            Event::Xid {
+                gpu,
+                code,
+                gpu_instance: None,
+                compute_instance: None,
+                pid: None,
+            },
+            Event::Jobs(Vec::new()),
+            Event::Tick,
+        ] {
+            now += 20_000;
+            let _ = step(&mut node, &config.health, event, now);
+        }
+    }
+}
+
+/// gpuos's part of a node's `Extra`: what is read is what was written, and other text stays.
+pub fn extra(text: &str) {
+    let part = match ExtraPart::read(text) {
+        Ok(part) => part,
+        Err(error) => {
+            sentence(&error.to_string());
+            ExtraPart {
+                out: vec![3, 7],
+                degraded: vec![1],
+            }
+        }
+    };
+    let written = part.write_into(text);
+    assert_eq!(ExtraPart::read(&written).as_ref(), Ok(&part));
+    assert_eq!(part.write_into(&written), written);
+    let without = ExtraPart::default().write_into(&written);
+    assert_eq!(ExtraPart::read(&without), Ok(ExtraPart::default()));
+    assert_eq!(part.write_into(&without), written);
+}
+
+/// What comes over gpuosd's socket, in pieces as a socket gives them.
+pub fn wire(text: &str) {
+    let mut lines = Lines::new(MAX_REQUEST);
+    for piece in text.as_bytes().chunks(7) {
+        lines.push(piece);
+        while let Ok(Some(line)) = lines.next_line() {
+            match decode::<wire::Request>(&line, MAX_REQUEST) {
+                Ok(request) => {
+                    let again =
+                        encode(&request, MAX_REQUEST * 8).expect("what was read is written");
+                    assert_eq!(decode(&again, MAX_REQUEST * 8), Ok(request));
+                }
+                Err(error) => sentence(&error.to_string()),
+            }
+            let _ = decode::<wire::Reply>(&line, MAX_REQUEST);
+        }
     }
 }
 
