@@ -143,17 +143,26 @@ pub struct TopArgs {
 /// `gpuos health`.
 #[derive(Args)]
 pub struct HealthArgs {
-    /// Node to look at.
+    /// Node to look at; without one this node.
+    #[arg(value_parser = node_name)]
     pub node: Option<String>,
-    /// Print what happens on this node, until it is ended.
-    #[arg(long, conflicts_with_all = ["node", "reload", "audit"])]
+    /// Print what happens on the node, until it is ended.
+    #[arg(long, conflicts_with_all = ["reload", "audit"])]
     pub watch: bool,
-    /// Have gpuosd of this node read gpuos.toml again; root only.
-    #[arg(long, conflicts_with_all = ["node", "audit"])]
+    /// Have gpuosd of the node read gpuos.toml again; root only.
+    #[arg(long, conflicts_with = "audit")]
     pub reload: bool,
-    /// Print the newest lines of this node's audit log; root only.
-    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", conflicts_with = "node", value_parser = clap::value_parser!(u32).range(1..=500))]
+    /// Print the newest lines of the node's audit log; root only.
+    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub audit: Option<u32>,
+    /// Command that runs this command on another node, for --watch, --reload and --audit.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "GPUOS_VIA",
+        default_value = "ssh -o BatchMode=yes"
+    )]
+    pub via: String,
     /// Directory of gpuosd's socket.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,
@@ -185,6 +194,13 @@ pub struct AdminArgs {
     /// Directory of gpuosd's socket.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,
+}
+
+fn node_name(text: &str) -> Result<String, String> {
+    match crate::remote::is_node(text) {
+        true => Ok(text.into()),
+        false => Err("write the name of one node, for example n3".into()),
+    }
 }
 
 /// `gpuos why`.

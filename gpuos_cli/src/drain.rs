@@ -4,21 +4,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cli::AdminArgs;
+use crate::remote::{self, quoted};
 use crate::reply::Reply;
 
 /// How long a daemon may take: it answers once the change is safe on its disk.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long another node may take.
-const FAR: Duration = Duration::from_secs(90);
 
 /// A node, and GPUs of it; none: the whole node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,8 +38,7 @@ impl Target {
             Some((node, list)) => (node, Some(list)),
             None => (text, None),
         };
-        let named = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if node.is_empty() || node.starts_with('-') || !node.chars().all(named) {
+        if !remote::is_node(node) {
             return Err("write NODE or NODE:GPU, for example n3:5".into());
         }
         let mut gpus = Vec::new();
@@ -116,32 +114,12 @@ fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
 
 /// Asks gpuosd of another node, by the same command there.
 fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
-    let line = remote_line(verb, args);
-    let words: Vec<&str> = args.via.split_whitespace().collect();
-    let (program, options) = words
-        .split_first()
-        .context("--via is empty: write for example ssh")?;
-    let mut all = options.to_vec();
-    all.extend([&args.target.node[..], &line[..]]);
-    let output = machine
-        .run_within(FAR, program, &all)
-        .with_context(|| format!("cannot reach {}", args.target.node))?;
-    let told: Value = serde_json::from_str(output.stdout.trim()).with_context(|| {
-        let said = output.stderr.trim();
-        format!(
-            "no answer from {} by `{}`: {}",
-            args.target.node,
-            args.via,
-            if said.is_empty() {
-                "it said nothing"
-            } else {
-                said
-            }
-        )
-    })?;
-    if let Some(error) = told["error"].as_str() {
-        bail!("{}: {error}", args.target.node);
-    }
+    let (told, yes) = remote::ask(
+        machine,
+        &args.via,
+        &args.target.node,
+        &remote_line(verb, args),
+    )?;
     let message = told["message"].as_str().unwrap_or_default().to_string();
     let mut json = told;
     if let Some(fields) = json.as_object_mut() {
@@ -151,7 +129,7 @@ fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
         schema: "gpuos.admin/1",
         json,
         text: format!("{message}\n"),
-        yes: output.ok,
+        yes,
     })
 }
 
@@ -176,11 +154,6 @@ fn remote_line(verb: Verb, args: &AdminArgs) -> String {
         );
     }
     line
-}
-
-/// A word that a shell takes as it is.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use gpuos_host::{Machine, slurm};
 use serde_json::json;
 
 use crate::cli::HealthArgs;
+use crate::remote;
 use crate::reply::{self, Reply};
 use crate::table::{Table, utc};
 
@@ -22,14 +23,17 @@ const RELOAD: Duration = Duration::from_secs(70);
 
 /// The answer; `None`: it was printed as it came.
 pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Option<Reply>> {
-    if args.watch {
-        return watch(&args.runtime_dir, as_json).map(|()| None);
-    }
-    if args.reload {
-        return reload(&args.runtime_dir).map(Some);
-    }
-    if let Some(lines) = args.audit {
-        return audit(&args.runtime_dir, lines).map(Some);
+    let here = || match &args.node {
+        None => true,
+        Some(node) => connect(&args.runtime_dir, PATIENCE).is_ok_and(|own| own.daemon.1 == *node),
+    };
+    if args.watch || args.reload || args.audit.is_some() {
+        return match &args.node {
+            Some(node) if !here() => far(machine, as_json, args, node),
+            _ if args.watch => watch(&args.runtime_dir, as_json).map(|()| None),
+            _ if args.reload => reload(&args.runtime_dir).map(Some),
+            _ => audit(&args.runtime_dir, args.audit.unwrap_or(1)).map(Some),
+        };
     }
     let local = connect(&args.runtime_dir, PATIENCE).and_then(|mut client| client.status());
     match (local, &args.node) {
@@ -43,6 +47,41 @@ pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Op
 
 fn connect(runtime_dir: &Path, patience: Duration) -> Result<Client, ClientError> {
     Client::connect(&runtime_dir.join(NAME), patience)
+}
+
+/// What only gpuosd of another node can say, by the same command there.
+fn far(
+    machine: &dyn Machine,
+    as_json: bool,
+    args: &HealthArgs,
+    node: &str,
+) -> Result<Option<Reply>> {
+    let json = if as_json || !args.watch {
+        " --json"
+    } else {
+        ""
+    };
+    let what = match args.audit {
+        Some(lines) => format!("--audit={lines}"),
+        None if args.reload => "--reload".into(),
+        None => "--watch".into(),
+    };
+    let mut line = format!("gpuos{json} health {what}");
+    if args.runtime_dir != Path::new("/run/gpuos") {
+        let dir = remote::quoted(&args.runtime_dir.display().to_string());
+        line += &format!(" --runtime-dir={dir}");
+    }
+    if args.watch {
+        return remote::watch(&args.via, node, &line).map(|()| None);
+    }
+    let (told, yes) = remote::ask(machine, &args.via, node, &line)?;
+    let mut reply = match (told["lines"].as_array(), told["message"].as_str()) {
+        (Some(lines), _) => audited(lines.clone()),
+        (_, Some(message)) => reloaded(message),
+        _ => bail!("gpuos of {node} gave another answer: {told}"),
+    };
+    reply.yes = yes;
+    Ok(Some(reply))
 }
 
 /// This node, by gpuosd.
@@ -143,12 +182,16 @@ fn reload(runtime_dir: &Path) -> Result<Reply> {
         Answer::Done { message } => message,
         other => bail!("gpuosd gave another answer: {other:?}"),
     };
-    Ok(Reply {
+    Ok(reloaded(&message))
+}
+
+fn reloaded(message: &str) -> Reply {
+    Reply {
         schema: "gpuos.health-reload/1",
         json: json!({ "message": message }),
         text: format!("{message}\n"),
         yes: true,
-    })
+    }
 }
 
 fn audit(runtime_dir: &Path, lines: u32) -> Result<Reply> {
@@ -160,6 +203,10 @@ fn audit(runtime_dir: &Path, lines: u32) -> Result<Reply> {
         .iter()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
+    Ok(audited(values))
+}
+
+fn audited(values: Vec<serde_json::Value>) -> Reply {
     let mut text = String::new();
     for value in &values {
         let at = value["at_ms"].as_u64().unwrap_or(0) / 1000;
@@ -167,12 +214,12 @@ fn audit(runtime_dir: &Path, lines: u32) -> Result<Reply> {
         let said = value["text"].as_str().unwrap_or_default();
         text += &format!("{} {}{said}\n", utc(at), gpu.unwrap_or_default());
     }
-    Ok(Reply {
+    Reply {
         schema: "gpuos.health-audit/1",
         json: json!({ "lines": values }),
         text,
         yes: true,
-    })
+    }
 }
 
 /// Prints what happens until gpuosd ends or the reader goes.

@@ -16,6 +16,7 @@ mod mix;
 mod network;
 mod pages;
 mod plan;
+mod remote;
 mod replay;
 mod reply;
 mod sim;

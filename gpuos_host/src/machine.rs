@@ -62,7 +62,13 @@ fn command(program: &str, args: &[&str]) -> Command {
 }
 
 fn not_run(program: &str, error: &io::Error) -> anyhow::Error {
+    let slurms = [
+        "scontrol", "squeue", "sinfo", "scancel", "sacct", "sacctmgr", "sprio", "sshare",
+    ];
     match error.kind() {
+        io::ErrorKind::NotFound if !slurms.contains(&program) => {
+            anyhow!("{program} is not on PATH")
+        }
         io::ErrorKind::NotFound => anyhow!(
             "{program} is not on PATH: install Slurm's commands (slurm-client on Debian) or add their \
              directory to PATH"

@@ -5,6 +5,7 @@ mod defrag;
 mod doctor;
 mod mix;
 mod plan;
+mod remote;
 mod replay;
 mod rules;
 mod schemas;
