@@ -95,6 +95,9 @@ fn one(status: &Status) -> Reply {
         if !gpu.reason.is_empty() && !why.contains(&gpu.reason) {
             why.insert(0, gpu.reason.clone());
         }
+        if let Some(cap) = &gpu.cap {
+            why.push(format!("{} for job {}", cap.text, cap.job));
+        }
         table.row([
             gpu.index.to_string(),
             gpu.state.clone(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health;
+use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::wire::{JobStatus, StepId};
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::act::SPECIAL_STEPS;
@@ -25,6 +26,12 @@ pub struct Held {
     pub steps: BTreeMap<u32, BTreeSet<u8>>,
     /// Whether it may be requeued, once Slurm was asked.
     pub requeue: Option<bool>,
+    /// What it asked for.
+    #[serde(default)]
+    pub asked: Asked,
+    /// GPUs of its last step, until Slurm says whether the job is gone.
+    #[serde(default)]
+    pub last: BTreeSet<u8>,
     /// When it was reported last, in the table's own count.
     #[serde(skip)]
     touched: u64,
@@ -42,7 +49,7 @@ pub struct Table {
 
 impl Table {
     /// A step has started. Returns whether its job is new here.
-    pub fn started(&mut self, id: StepId, uid: u32, gpus: &[u8]) -> bool {
+    pub fn started(&mut self, id: StepId, uid: u32, gpus: &[u8], asked: Asked) -> bool {
         let new = !self.jobs.contains_key(&id.job);
         if new && self.jobs.len() >= MOST {
             return false;
@@ -52,21 +59,31 @@ impl Table {
         held.uid = uid;
         held.touched = self.count;
         held.steps.insert(id.step, gpus.iter().copied().collect());
+        held.last.clear();
+        // A job that was requeued may ask for something else, or for nothing.
+        if !asked.is_nothing() || id.step >= SPECIAL_STEPS {
+            held.asked = asked;
+        }
         if id.step >= SPECIAL_STEPS {
             held.gpus.extend(gpus);
         }
         new
     }
 
-    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself: then
-    /// only Slurm says when it is gone, and `true` asks to look.
+    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself, or its GPUs
+    /// were set for it and more steps may come: then only Slurm says when it is gone, and `true` asks to
+    /// look.
     pub fn ended(&mut self, id: StepId) -> bool {
         let Some(held) = self.jobs.get_mut(&id.job) else {
             return false;
         };
-        held.steps.remove(&id.step);
+        let gpus = held.steps.remove(&id.step).unwrap_or_default();
         if id.step >= SPECIAL_STEPS {
             held.gpus.clear();
+        }
+        if held.steps.is_empty() && held.asked.sets() && id.step < SPECIAL_STEPS {
+            held.last = gpus;
+            return true;
         }
         if held.steps.is_empty() && held.gpus.is_empty() {
             self.jobs.remove(&id.job);
@@ -116,6 +133,7 @@ impl Table {
                 held.steps.retain(|_, of_step| of_step.is_subset(gpus));
             }
             held.requeue = Some(job.may_requeue);
+            held.last.clear();
         }
     }
 
@@ -147,6 +165,17 @@ impl Table {
             }
         }
         list
+    }
+
+    /// What decides about power limits and clocks.
+    pub fn holders(&self) -> Vec<Holder> {
+        let holder = |(id, held): (&u32, &Held)| Holder {
+            job: *id,
+            gpus: held.all_gpus().union(&held.last).copied().collect(),
+            asked: held.asked,
+            resting: held.steps.is_empty(),
+        };
+        self.jobs.iter().map(holder).collect()
     }
 
     /// What clients are told.
@@ -200,6 +229,13 @@ mod tests {
 
     const BATCH: u32 = 0xffff_fffb;
 
+    const NOTHING: Asked = Asked {
+        power: None,
+        clocks: None,
+        watch_s: None,
+        shared: false,
+    };
+
     fn id(job: u32, step: u32) -> StepId {
         StepId { job, step }
     }
@@ -213,7 +249,7 @@ mod tests {
     fn a_requeued_job_lets_go_of_the_gpus_that_it_had() {
         let mut table = Table::default();
         table.set("n1", &[running(7, &[0, 1])], table.mark());
-        table.started(id(7, 0), 1000, &[0]);
+        table.started(id(7, 0), 1000, &[0], NOTHING);
         table.set("n1", &[running(7, &[1, 2])], table.mark());
         assert!(table.on(0).is_empty());
         assert_eq!((table.on(1), table.on(2)), (vec![7], vec![7]));
@@ -222,9 +258,9 @@ mod tests {
     #[test]
     fn gpus_belong_to_steps_and_what_is_left_to_the_script() {
         let mut table = Table::default();
-        assert!(table.started(id(7, BATCH), 1000, &[0, 1, 2]));
+        assert!(table.started(id(7, BATCH), 1000, &[0, 1, 2], NOTHING));
         assert_eq!(told(&table), [(7, Some(BATCH), vec![0, 1, 2])]);
-        assert!(!table.started(id(7, 0), 1000, &[1]));
+        assert!(!table.started(id(7, 0), 1000, &[1], NOTHING));
         assert_eq!(
             told(&table),
             [(7, Some(0), vec![1]), (7, Some(BATCH), vec![0, 2])]
@@ -238,6 +274,29 @@ mod tests {
                 ..Table::default()
             }
         );
+    }
+
+    #[test]
+    fn a_job_whose_gpus_were_set_rests_between_two_steps() {
+        let mut table = Table::default();
+        let asked = Asked {
+            power: Some(gpuos_core::limits::PowerCap::Watts(300)),
+            ..NOTHING
+        };
+        table.started(id(7, 0), 1000, &[1], asked);
+        assert!(table.ended(id(7, 0)));
+        assert!(table.on(1).is_empty() && table.told().is_empty());
+        let holder = &table.holders()[0];
+        assert!(holder.resting && holder.gpus == [1].into() && holder.asked == asked);
+        // A step that says nothing changes nothing, and Slurm's word ends it.
+        table.started(id(7, 1), 1000, &[1], NOTHING);
+        table.ended(id(7, 1));
+        assert_eq!(table.holders()[0].asked, asked);
+        table.set("n1", &[], table.mark());
+        assert!(table.jobs.is_empty());
+        // The batch script's end is that of the job.
+        table.started(id(8, BATCH), 1000, &[1], asked);
+        assert!(!table.ended(id(8, BATCH)) && table.jobs.is_empty());
     }
 
     fn running(number: u32, gpus: &[usize]) -> Job {
@@ -277,9 +336,9 @@ mod tests {
     #[test]
     fn slurms_word_replaces_what_is_older_than_the_question() {
         let mut table = Table::default();
-        table.started(id(1, 0), 1000, &[0]);
+        table.started(id(1, 0), 1000, &[0], NOTHING);
         let mark = table.mark();
-        table.started(id(3, 0), 1000, &[3]);
+        table.started(id(3, 0), 1000, &[3], NOTHING);
         table.set("n1", &[running(2, &[4, 5]), running(9, &[])], mark);
         assert_eq!(told(&table), [(2, None, vec![4, 5]), (3, Some(0), vec![3])]);
         assert_eq!(table.jobs[&2].requeue, Some(true));

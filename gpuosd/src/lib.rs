@@ -7,6 +7,7 @@
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
+//! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
@@ -23,6 +24,7 @@ pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod jobs;
+pub mod limits;
 pub mod maps;
 pub mod metrics;
 pub mod options;

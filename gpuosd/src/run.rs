@@ -92,6 +92,8 @@ pub fn run(options: &Options) -> Result<()> {
         slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
         device: work::device(machine, library.clone(), setting, to.clone())?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
+        limits: crate::limits::start(library.clone(), to.clone())?,
+        to: to.clone(),
         disk,
         wall: Box::new(wall_ms),
         steady: Box::new(Instant::now),

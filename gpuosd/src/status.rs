@@ -1,13 +1,14 @@
 //! The state as clients see it.
 
 use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Verb};
-use gpuos_core::wire::{FaultStatus, GpuStatus};
+use gpuos_core::limits::Limits;
+use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus};
 
 use crate::gpus::Found;
 use crate::jobs::Table;
 
 /// All GPUs of the node.
-pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table) -> Vec<GpuStatus> {
+pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table, limits: &Limits) -> Vec<GpuStatus> {
     let one = |(index, gpu): (usize, &GpuHealth)| {
         let index = index as u8;
         let found = found.iter().find(|found| found.gres == index);
@@ -26,6 +27,10 @@ pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table) -> Vec<GpuStatus
             power_mw: last.and_then(|sample| sample.power_mw),
             utilisation: last.and_then(|sample| sample.busy_percent),
             memory_mib: last.and_then(|sample| sample.memory_used_mib),
+            cap: limits.kept().get(&index).map(|kept| CapStatus {
+                job: kept.job,
+                text: kept.text(),
+            }),
             faults: faults(gpu),
             jobs: jobs.on(index),
         }

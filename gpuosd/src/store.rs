@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::health::NodeHealth;
+use gpuos_core::limits::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::Table;
@@ -33,6 +34,9 @@ pub struct Saved {
     pub jobs: Table,
     /// Requeued jobs that Slurm still holds back.
     pub releases: Vec<Release>,
+    /// What is set on GPUs for jobs.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// The bytes of a state.
@@ -173,6 +177,7 @@ mod tests {
             health,
             jobs: Table::default(),
             releases: vec![Release::of(17, true)],
+            limits: Limits::default(),
         }
     }
 

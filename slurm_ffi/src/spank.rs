@@ -250,12 +250,22 @@ impl<'a> Spank<'a> {
 
 /// Says what is wrong to the person at the terminal: `sbatch: error: TEXT`.
 pub fn say_error(text: &str) {
+    say(c"slurm_error", text);
+}
+
+/// Says something to the user of a step on its standard error: `slurmstepd: TEXT`. From `slurm_spank_user_init`
+/// on: before it only slurmd's log is there.
+pub fn say_note(text: &str) {
+    say(c"slurm_spank_log", text);
+}
+
+fn say(function: &CStr, text: &str) {
     type Log = unsafe extern "C" fn(*const c_char, ...);
     let Ok(line) = CString::new(text.replace('\0', "?")) else {
         return;
     };
-    match api::symbol(c"slurm_error") {
-        // SAFETY: slurm_error of spank.h is printf-like; the format has one %s and its argument is
+    match api::symbol(function) {
+        // SAFETY: slurm_error and slurm_spank_log of spank.h are printf-like; the format has one %s and its argument is
         // NUL-terminated and lives over the call.
         Some(address) => unsafe {
             std::mem::transmute::<*mut c_void, Log>(address)(c"%s".as_ptr(), line.as_ptr());

@@ -83,6 +83,26 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
     )
 }
 
+/// Called in slurmstepd, as the user, when the step's standard error is there: says what was found out before.
+///
+/// # Safety
+/// Called by Slurm with the handle of this hook.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_user_init(
+    _handle: RawHandle,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "slurm_spank_user_init",
+        || 0,
+        || {
+            limits::say_notes();
+            0
+        },
+    )
+}
+
 /// Called when the step has ended, or the command: removes what [`ranks`] has written, and tells gpuosd.
 ///
 /// # Safety

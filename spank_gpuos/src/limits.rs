@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuos_core::limits::Asked;
 use gpuos_core::options::{JobOptions, OPTIONS};
-use slurm_ffi::spank::Spank;
+use slurm_ffi::spank::{Spank, say_note};
 
 use crate::options::Opt;
 
@@ -15,6 +15,23 @@ pub const JOB_LIMITS: &std::ffi::CStr = c"GPUOS_JOB_LIMITS";
 
 /// The options that Slurm handed to this slurmstepd, by [`Opt::LIMITS`].
 static NOTED: Mutex<[Option<String>; 4]> = Mutex::new([const { None }; 4]);
+
+/// What the step's user is to be told, once its standard error is there.
+static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Keeps a sentence for the step's user.
+pub fn keep_note(note: &str) {
+    let mut notes = NOTES.lock().unwrap_or_else(PoisonError::into_inner);
+    notes.push(note.to_owned());
+}
+
+/// Tells the step's user what was kept for him.
+pub fn say_notes() {
+    let notes = std::mem::take(&mut *NOTES.lock().unwrap_or_else(PoisonError::into_inner));
+    for note in notes {
+        say_note(&format!("gpuos: {note}"));
+    }
+}
 
 /// Takes note of an option's value, if it is one of these.
 pub fn note(opt: Opt, value: &str) {

@@ -7,7 +7,7 @@ use gpuos_core::hostlist::expand;
 use gpuos_core::wire::StepId;
 use slurm_ffi::conf;
 use slurm_ffi::log;
-use slurm_ffi::spank::{Spank, say_error};
+use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
 use crate::{limits, ranks, report};
@@ -64,7 +64,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     };
     let asked = limits::asked(&limits::of_step(spank), limits::is_shared(spank));
     for note in report::started(socket, &node, StepId { job, step }, uid, gpus, asked) {
-        say_error(&note);
+        limits::keep_note(&note);
     }
 }
 

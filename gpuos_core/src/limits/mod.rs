@@ -1,7 +1,18 @@
 //! Power caps and clocks for jobs, and what else a job may ask of its GPUs while it runs.
 //!
-//! - [`wish`]: what can be asked for.
+//! gpuosd tells [`step`] which jobs are there and what they want, and does what it says. Whatever happens in
+//! between (a crash, a reset, a disk that is full), a GPU ends with the limit that it had before the job.
+//!
+//! - [`wish`]: what can be asked for,
+//! - [`state`]: what is set, and what can happen,
+//! - [`step`]: what follows.
 
+mod state;
+mod step;
+#[cfg(test)]
+mod tests;
 mod wish;
 
+pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
+pub use step::step;
 pub use wish::{Asked, ClockRange, Mps, PowerCap};

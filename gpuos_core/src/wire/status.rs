@@ -67,10 +67,22 @@ pub struct GpuStatus {
     /// MiB in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// What is set on it for a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<CapStatus>,
     /// Faults that count at present.
     pub faults: Vec<FaultStatus>,
     /// Jobs that hold it.
     pub jobs: Vec<u32>,
+}
+
+/// Power limit and clocks that are set for a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CapStatus {
+    /// The job.
+    pub job: u32,
+    /// In words: `300 W, clocks 1200-1500 MHz`.
+    pub text: String,
 }
 
 /// A fault.

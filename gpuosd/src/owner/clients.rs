@@ -1,15 +1,20 @@
 //! What clients ask of the owner.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use gpuos_core::health::{Admin, Event, Verb};
 use gpuos_core::wire::{Code, DaemonStatus, Peer, Reply, Request, Status};
 
-use super::{MEET, Owner, done};
+use super::{LOOK_AGAIN, MEET, Owner, done};
 use crate::desk::refused;
 use crate::disk::Ack;
+use crate::jobs::Held;
 use crate::queue::Task;
 use crate::{RELEASE, status};
+
+/// Slurm is asked so long after the last step of a job whose GPUs were set: the job ends just then.
+const SOON: Duration = Duration::from_secs(2);
 
 impl Owner {
     pub(super) fn asked(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
@@ -32,8 +37,13 @@ impl Owner {
                 };
                 return self.admin(admin, &gpus, reply);
             }
-            Request::StepStart { id, uid, gpus, .. } => {
-                let new = self.jobs.started(id, uid, &gpus);
+            Request::StepStart {
+                id,
+                uid,
+                gpus,
+                asked,
+            } => {
+                let new = self.jobs.started(id, uid, &gpus, asked);
                 let unknown = self
                     .jobs
                     .jobs
@@ -49,11 +59,23 @@ impl Owner {
                         .unwrap_or(0),
                 );
                 self.tell_jobs();
+                if !asked.is_nothing() {
+                    self.save(None);
+                }
+                if asked.sets() {
+                    return self.prepare(id.job, reply);
+                }
                 done("noted")
             }
             Request::StepEnd { id } => {
+                let sets = |held: &Held| held.asked.sets();
+                let is_set = self.jobs.jobs.get(&id.job).is_some_and(sets);
                 if self.jobs.ended(id) {
-                    self.look = self.look.min(self.now() + MEET);
+                    let soon = match is_set {
+                        true => (self.now() + SOON).max(self.looked + LOOK_AGAIN),
+                        false => self.now() + MEET,
+                    };
+                    self.look = self.look.min(soon);
                 }
                 self.tell_jobs();
                 done("noted")
@@ -141,7 +163,7 @@ impl Owner {
             },
             published: self.published.clone(),
             node_drained: drained,
-            gpus: status::gpus(&self.health, &self.found, &self.jobs),
+            gpus: status::gpus(&self.health, &self.found, &self.jobs, &self.limits),
             jobs: self.jobs.status(),
         }
     }

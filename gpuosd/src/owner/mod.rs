@@ -3,6 +3,7 @@
 
 mod clients;
 mod host;
+mod limits;
 mod slurm;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, step};
+use gpuos_core::limits::{self as core_limits, Limits};
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
 use gpuos_host::slurm::act::Action;
 
@@ -74,6 +76,8 @@ pub enum Message {
     Slurm(Task, Answer),
     /// Something of the host beside its GPUs.
     Host(Told),
+    /// Something about power limits and clocks.
+    Limits(core_limits::Event),
     /// Read gpuos.toml again.
     Reload,
     /// End.
@@ -88,6 +92,10 @@ pub struct Ports {
     pub device: Sender<Device>,
     /// File systems to ask whether they answer.
     pub file_systems: Sender<Vec<PathBuf>>,
+    /// Power limits and clocks.
+    pub limits: Sender<crate::limits::Task>,
+    /// To the owner itself, for those who answer later.
+    pub to: SyncSender<Message>,
     /// State and audit log.
     pub disk: Disk,
     /// Milliseconds since 1970, from a clock that may jump: for dates.
@@ -118,6 +126,9 @@ pub struct Owner {
     jobs: Table,
     metrics: Keeper,
     traces: Traces,
+    limits: Limits,
+    /// Steps that wait for their GPUs to be set.
+    waiting: Vec<limits::Waiting>,
     releases: Vec<Release>,
     found: Vec<Found>,
     queue: Queue,
@@ -160,9 +171,12 @@ impl Owner {
         let booted = |saved: &Saved| !start.boot.is_empty() && saved.boot != start.boot;
         let rebooted = saved.as_ref().is_some_and(booted);
         let adopt = saved.is_none();
-        let (health, jobs, releases) = match saved {
-            Some(saved) => (saved.health, saved.jobs, saved.releases),
-            None => (NodeHealth::new(0, seed), Table::default(), Vec::new()),
+        let (health, jobs, releases, limits) = match saved {
+            Some(saved) => (saved.health, saved.jobs, saved.releases, saved.limits),
+            None => {
+                let health = NodeHealth::new(0, seed);
+                (health, Table::default(), Vec::new(), Limits::default())
+            }
         };
         let mut owner = Owner {
             traces: Traces::new(&start.node),
@@ -173,6 +187,8 @@ impl Owner {
             rules: Rules::default(),
             jobs: if rebooted { Table::default() } else { jobs },
             metrics: Keeper::new(start.interval),
+            limits,
+            waiting: Vec::new(),
             releases,
             found: Vec::new(),
             queue: Queue::default(),
@@ -200,6 +216,7 @@ impl Owner {
             not_before: now,
         };
         owner.queue.push(Task::Config);
+        owner.limits(core_limits::Event::Started { rebooted });
         owner.apply(Event::Started { rebooted });
         owner
     }
@@ -212,6 +229,13 @@ impl Owner {
             Message::Health(event) => {
                 self.look_soon(&event);
                 self.note_xid(&event);
+                match &event {
+                    Event::Sample { gpu, sample } => self.limit_shown(*gpu, sample),
+                    Event::ResetDone { gpu, ok: true, .. } => {
+                        self.limits(core_limits::Event::Reset { gpu: *gpu });
+                    }
+                    _ => {}
+                }
                 self.apply(event);
             }
             Message::Host(told) => self.host(told),
@@ -222,6 +246,7 @@ impl Owner {
             } => self.asked(peer, request, reply),
             Message::Watch(watcher) => self.watchers.push(watcher),
             Message::Slurm(task, answer) => self.answered(task, answer),
+            Message::Limits(event) => self.limits(event),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
         }
@@ -274,6 +299,7 @@ impl Owner {
         }
         self.late_xids();
         self.apply(Event::Tick);
+        self.tick_limits();
         if now.duration_since(self.saved) >= SAVE_EVERY {
             self.save(None);
         }
@@ -446,18 +472,22 @@ impl Owner {
     }
 
     fn device(&mut self, gpu: u8, task: fn(Found) -> Device) {
+        let known = self.known(gpu);
+        if self.ports.device.send(task(known)).is_err() {
+            tracing::error!("the thread for resets and checks has ended");
+        }
+    }
+
+    /// Who a GPU is. One that the library never showed is told to commands by its number.
+    fn known(&self, gpu: u8) -> Found {
         let known = self.found.iter().find(|found| found.gres == gpu).cloned();
-        // One that the library never showed is told to the command by its number.
-        let known = known.unwrap_or(Found {
+        known.unwrap_or(Found {
             gres: gpu,
             nvml: gpu,
             uuid: String::new(),
             name: String::new(),
             pci: gpu.to_string(),
-        });
-        if self.ports.device.send(task(known)).is_err() {
-            tracing::error!("the thread for resets and checks has ended");
-        }
+        })
     }
 
     fn library(&mut self, told: Result<Vec<Found>, String>) {
@@ -475,6 +505,7 @@ impl Owner {
                     }
                 }
                 self.trouble("library", None);
+                self.tell_limits();
             }
             Err(why) => {
                 if self.troubles.get("library") != Some(&why) {
@@ -505,6 +536,7 @@ impl Owner {
     fn tell_jobs(&mut self) {
         self.told_jobs = self.now();
         self.apply(Event::Reported(self.jobs.told()));
+        self.tell_limits();
     }
 
     /// Writes the state; `ack` is told when it is safe.
@@ -516,6 +548,7 @@ impl Owner {
             health: self.health.clone(),
             jobs: self.jobs.clone(),
             releases: self.releases.clone(),
+            limits: self.limits.clone(),
         };
         self.ports.disk.save(store::encode(&saved), ack);
     }

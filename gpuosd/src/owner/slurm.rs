@@ -32,6 +32,7 @@ impl Owner {
                 self.jobs.set(&self.node, &jobs, mark);
                 self.told_jobs = self.now();
                 self.apply(Event::Jobs(self.jobs.told()));
+                self.tell_limits();
             }
             (_, Answer::Config(told)) => self.configured(told),
             _ => {}

@@ -3,6 +3,7 @@
 mod harm;
 mod host;
 mod journal;
+mod limits;
 mod site;
 
 use gpuos_core::health::Verb;

@@ -13,7 +13,7 @@ use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use nvidia_ml::fault::{Fault, inject};
 use nvidia_ml::model::kind_named;
-use nvidia_ml::state::{Options, Shared, node};
+use nvidia_ml::state::{Gpu, Options, Shared, node};
 
 /// Longest wait for anything: a busy machine is no fault.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -120,6 +120,16 @@ impl Site {
         let words: Vec<&str> = words.split(' ').collect();
         let fault = Fault::parse(&words).unwrap();
         self.gpus.update(|node| inject(node, gpu, &fault)).unwrap();
+    }
+
+    /// A simulated GPU as it is now.
+    pub fn gpu(&self, gpu: usize) -> Gpu {
+        self.gpus.read(|node| node.gpus()[gpu])
+    }
+
+    /// Does something to a simulated GPU behind gpuosd's back.
+    pub fn change(&self, gpu: usize, change: impl FnOnce(&mut Gpu)) {
+        self.gpus.update(|node| change(&mut node.gpus_mut()[gpu]));
     }
 
     /// Starts gpuosd; it is killed when what is returned is dropped.

@@ -220,6 +220,9 @@ impl World {
             device,
             // Nobody looks at any.
             file_systems: channel().0,
+            // No job asks for any.
+            limits: channel().0,
+            to: sync_channel(1).0,
             disk: disk.clone(),
             wall: Box::new(move || wall.load(Ordering::Relaxed)),
             steady: Box::new(move || base + Duration::from_millis(steady.load(Ordering::Relaxed))),

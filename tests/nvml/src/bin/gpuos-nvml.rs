@@ -347,6 +347,12 @@ fn table(node: &Node) -> String {
         note(gpu.page_count > 0, "retired pages");
         note(gpu.links.iter().any(|link| link.down != 0), "NVLink down");
         note(
+            gpu.power_limit_mw != board.watts[2] * 1000,
+            &format!("limit {} W", gpu.power_limit_mw / 1000),
+        );
+        let [low, high] = gpu.clock_lock;
+        note(high != 0, &format!("clocks {low}-{high} MHz"));
+        note(
             gpu.mig_on(),
             &format!("MIG, {} devices", gpu.mig_devices().len()),
         );

@@ -1,0 +1,111 @@
+//! Power limits and clocks of jobs: what [`gpuos_core::limits`] is told, and what it says.
+
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use gpuos_core::health::Sample;
+use gpuos_core::limits::{Effect, Event, step};
+use gpuos_core::wire::Reply;
+
+use super::{Message, Owner};
+use crate::disk::Ack;
+use crate::limits::Task;
+
+/// A step that waits for its GPUs is answered within this time or not at all: it does not wait longer itself.
+const ANSWER: Duration = Duration::from_secs(30);
+/// While something is set, Slurm is asked so often whether its jobs are still there: a slurmstepd that was
+/// killed has told no end.
+const LOOK_EVERY: Duration = Duration::from_secs(300);
+
+/// A step that waits until the GPUs of its job are set.
+pub(super) struct Waiting {
+    job: u32,
+    since: Instant,
+    reply: SyncSender<Reply>,
+}
+
+impl Owner {
+    /// Tells which jobs there are. Not before the GPUs are known: nothing could be set or undone.
+    pub(super) fn tell_limits(&mut self) {
+        if !self.found.is_empty() {
+            self.limits(Event::Jobs(self.jobs.holders()));
+        }
+    }
+
+    pub(super) fn limits(&mut self, event: Event) {
+        let now = self.now().duration_since(self.began).as_millis() as u64;
+        let wall = (self.ports.wall)();
+        let mut lines = Vec::new();
+        for effect in step(&mut self.limits, event, now, wall) {
+            match effect {
+                Effect::Read { gpu } => self.set_device(gpu, Task::Read),
+                Effect::Set { gpu, set } => self.set_device(gpu, |found| Task::Set(found, set)),
+                Effect::Save { revision } => {
+                    let to = self.ports.to.clone();
+                    let ack: Ack = Box::new(move |told| {
+                        let _ = to.send(Message::Limits(Event::Saved { revision, told }));
+                    });
+                    self.save(Some(ack));
+                }
+                Effect::Audit(audit) => self.log(&audit, &mut lines),
+            }
+        }
+        self.ports.disk.audit(lines);
+        self.answer_steps();
+    }
+
+    fn set_device(&mut self, gpu: u8, task: impl FnOnce(crate::gpus::Found) -> Task) {
+        let found = self.known(gpu);
+        if self.ports.limits.send(task(found)).is_err() {
+            tracing::error!("the thread for power limits has ended");
+        }
+    }
+
+    /// A poll has shown a GPU: whether its power limit is what was set.
+    pub(super) fn limit_shown(&mut self, gpu: u8, sample: &Sample) {
+        let kept = self.limits.kept().get(&gpu);
+        let set = kept.and_then(|kept| kept.power_mw).map(|[_, set]| set);
+        match (set, sample.power_limit_mw) {
+            (Some(set), Some(shown)) if set == shown => {
+                let limit_mw = shown;
+                self.limits(Event::Sample { gpu, limit_mw });
+            }
+            (Some(_), Some(_)) => self.set_device(gpu, Task::Look),
+            _ => {}
+        }
+    }
+
+    /// A step waits for the GPUs of its job.
+    pub(super) fn prepare(&mut self, job: u32, reply: SyncSender<Reply>) {
+        if self.found.is_empty() {
+            let why = "power and clocks of the GPUs are not set yet: NVIDIA's library does not answer gpuosd";
+            let notes = vec![why.to_owned()];
+            let _ = reply.try_send(Reply::Prepared { notes });
+            return;
+        }
+        let since = self.now();
+        self.waiting.push(Waiting { job, since, reply });
+        self.answer_steps();
+    }
+
+    fn answer_steps(&mut self) {
+        let now = self.now();
+        let limits = &self.limits;
+        self.waiting
+            .retain(|waiting| match limits.settled(waiting.job) {
+                Some(notes) => {
+                    let _ = waiting.reply.try_send(Reply::Prepared { notes });
+                    false
+                }
+                None => now.duration_since(waiting.since) < ANSWER,
+            });
+    }
+
+    /// Time went by.
+    pub(super) fn tick_limits(&mut self) {
+        self.limits(Event::Tick);
+        if !self.limits.kept().is_empty() {
+            self.look = self.look.min(self.looked + LOOK_EVERY);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What jobs ask of their GPUs while they run, from the command line to the GPU, in real Slurm clusters: power
+//! caps and clocks, the watch for hangs.
+
+use std::fs;
+use std::process::Command;
+
+use gpuos_lab::Suite;
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+per_suite!(caps_last_as_long_as_their_job);
+
+/// Two nodes with eight simulated GPUs each.
+fn two(name: &str, suite: &Suite, gpuos_toml: &str) -> Option<Cluster> {
+    let mut setup = Setup::new(name, suite);
+    setup.spec.node_type = "dgx-h100".into();
+    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+    setup.spec.job_submit = true;
+    setup.spec.gpuos_toml = Some(gpuos_toml.into());
+    setup.steered()
+}
+
+/// The lines of a node's GPUs, as gpuos-nvml shows them.
+fn gpus(cluster: &Cluster, node: &str) -> Vec<String> {
+    let out = Command::new(cluster.lab.dir().join("bin/gpuos-nvml"))
+        .arg("--state")
+        .arg(cluster.lab.gpus_dir(node).join("state"))
+        .arg("show")
+        .output()
+        .expect("gpuos-nvml runs");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    text.lines().skip(1).map(String::from).collect()
+}
+
+/// Which GPUs of a node show something.
+fn which(cluster: &Cluster, node: &str, what: &str) -> Vec<usize> {
+    let lines = gpus(cluster, node);
+    let found = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.contains(what));
+    found.map(|(gpu, _)| gpu).collect()
+}
+
+/// No GPU has anything set.
+fn all_as_before(cluster: &Cluster) {
+    for node in ["n1", "n2"] {
+        cluster.until(&format!("all of {node} as before"), || {
+            let set = which(cluster, node, "limit").len() + which(cluster, node, "clocks").len();
+            (set == 0).then_some(())
+        });
+    }
+}
+
+fn place(cluster: &Cluster, job: u32) -> (String, Vec<usize>) {
+    let gpus = cluster.gpus(job);
+    let (node, set) = gpus.first_key_value().expect("a node");
+    (node.clone(), set.clone())
+}
+
+/// Waits until exactly the GPUs of a job have a limit.
+fn has(cluster: &Cluster, job: u32, limit: &str) -> (String, Vec<usize>) {
+    let (node, set) = place(cluster, job);
+    cluster.until(&format!("GPUs {set:?} of {node} with {limit}"), || {
+        (which(cluster, &node, limit) == set).then_some(())
+    });
+    (node, set)
+}
+
+fn caps_last_as_long_as_their_job(suite: &Suite) {
+    let Some(cluster) = two("limits", suite, "") else {
+        return;
+    };
+    // What no GPU takes is refused when it is submitted, with what it may be.
+    let refused = cluster.try_sbatch(&["--gres=gpu:1", "--gpuos-power=900W"], "true");
+    let refused = refused.expect_err("it is too much");
+    assert!(refused.contains("takes more than 700 W"), "{refused}");
+    let wrong = cluster.try_sbatch(&["--gres=gpu:1", "--gpuos-clocks=fast"], "true");
+    assert!(
+        wrong
+            .expect_err("no clocks")
+            .contains("write MHz such as 1200")
+    );
+
+    // The cap is there when the script's first line runs, and gone after the job: by itself ...
+    let show = format!(
+        "{0}/bin/gpuos-nvml --state {0}/nvml/$SLURMD_NODENAME/state show | grep -c 'limit 300 W' > first; sleep 2",
+        cluster.lab.dir().display()
+    );
+    let job = cluster.sbatch(&["--gres=gpu:2", "--gpuos-power=300W", "-w", "n1"], &show);
+    cluster.wait(job, &["COMPLETED"]);
+    let first = fs::read_to_string(cluster.lab.dir().join("work/first")).unwrap_or_default();
+    assert_eq!(first.trim(), "2");
+    all_as_before(&cluster);
+    // ... and by scancel. A neighbour has its own, or none.
+    let cap = [
+        "--gres=gpu:2",
+        "-w",
+        "n1",
+        "--gpuos-power=300W",
+        "--gpuos-clocks=1200-1500",
+    ];
+    let capped = cluster.start(&cap);
+    let share = cluster.start(&["--gres=gpu:1", "-w", "n1", "--gpuos-power=80%"]);
+    let plain = cluster.start(&["--gres=gpu:1", "-w", "n1"]);
+    let (_, set) = has(&cluster, capped, "limit 300 W");
+    assert_eq!(which(&cluster, "n1", "clocks 1200-1500 MHz"), set);
+    has(&cluster, share, "limit 560 W");
+    cluster.cancel(&[plain]);
+
+    // A gpuosd that is killed while a job ends, and while another goes on.
+    cluster.lab.kill_gpuosd("n1", 9).expect("it ran");
+    cluster.cancel(&[capped]);
+    assert_eq!(which(&cluster, "n1", "limit 300 W"), set);
+    // A job that starts now is told, and not held up.
+    let alone = ["--gres=gpu:1", "-w", "n1", "--gpuos-power=400W"];
+    let alone = cluster.sbatch(&alone, "echo here");
+    cluster.wait(alone, &["COMPLETED"]);
+    let out = cluster.lab.dir().join(format!("work/{alone}.out"));
+    let told = fs::read_to_string(out).unwrap_or_default();
+    assert!(
+        told.contains("here") && told.contains("no gpuosd listens"),
+        "{told}"
+    );
+    cluster.lab.start_gpuosd("n1").expect("it starts");
+    cluster.until("the cap of the job that is gone", || {
+        which(&cluster, "n1", "limit 300 W")
+            .is_empty()
+            .then_some(())
+    });
+    has(&cluster, share, "limit 560 W");
+    cluster.cancel(&[share]);
+    all_as_before(&cluster);
+
+    // Steps without a batch script, on several nodes: those of a batch job inherit what it asked for.
+    let wide = ["-N2", "--gres=gpu:1", "--gpuos-power=350W"];
+    let wide = cluster.sbatch(&wide, "srun sleep 600");
+    cluster.wait(wide, &["RUNNING"]);
+    for node in ["n1", "n2"] {
+        cluster.until(&format!("a cap on {node}"), || {
+            (which(&cluster, node, "limit 350 W").len() == 1).then_some(())
+        });
+    }
+    cluster.cancel(&[wide]);
+    all_as_before(&cluster);
+    let text = cluster.run("srun", &["--gres=gpu:1", "--gpuos-power=250W", "hostname"]);
+    assert!(!text.is_empty());
+    all_as_before(&cluster);
+    cluster.drained();
+}
