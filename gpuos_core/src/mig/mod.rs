@@ -4,17 +4,23 @@
 //! - [`states`]: all that can stand on a GPU at once, as numbers and tables;
 //! - [`request`]: `--gpuos-mig`, and which profile serves it;
 //! - [`demand`]: the recent mix;
-//! - [`pack`]: which GPU and which window an instance gets.
+//! - [`pack`]: which GPU and which window an instance gets;
+//! - [`claim`], [`reconcile`], [`carve`]: instances of one GPU as they are made and destroyed, and
+//!   what is done after a crash.
 //!
 //! Everything is integer arithmetic: the same arrivals give the same choices on every machine.
 
+pub mod carve;
+pub mod claim;
 pub mod demand;
 mod kind;
 pub mod pack;
 pub mod profile;
+pub mod reconcile;
 pub mod request;
 pub mod states;
 
+pub use claim::{Claim, Held, Phase, Shown, Window};
 pub use demand::{CLASSES, Class, KINDS, NO_PROFILE, NODE_GPUS};
 pub use kind::Kind;
 pub use pack::{Gpu, Packer, Place};
