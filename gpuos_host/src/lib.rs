@@ -15,6 +15,7 @@ pub mod host_state;
 pub mod job_processes;
 pub mod kernel_log;
 mod machine;
+pub mod munge;
 mod neighbours;
 pub mod nvml;
 pub mod releases;
