@@ -19,6 +19,7 @@ pub mod mig;
 pub mod model;
 pub mod node_types;
 pub mod options;
+pub mod peers;
 pub mod plan;
 pub mod record;
 pub mod rules;

@@ -3,6 +3,7 @@
 //! Only the keys that matter to placement are read, and nothing is refused that
 //! Slurm itself would take: a line that is not understood is left out.
 
+mod address;
 mod devices;
 
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use crate::config::NodeFacts;
 use crate::hostlist::expand;
 use crate::options::parse_gres;
 
+pub use address::Addresses;
 pub use devices::{GpuDevice, auto_detect, gpu_devices};
 
 /// Reads a file by its name in the configuration folder or by its path; `None` when there is none.

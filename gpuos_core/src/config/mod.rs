@@ -17,6 +17,7 @@ mod check;
 mod error;
 mod fabric;
 mod health;
+mod heartbeat;
 mod metrics;
 mod net;
 mod node_type;
@@ -100,6 +101,8 @@ pub struct Config {
     pub file_systems: Vec<PathBuf>,
     /// `[metrics]`: where gpuosd tells its figures.
     pub metrics: MetricsConfig,
+    /// `[heartbeat]`: how gpuosds watch each other's nodes.
+    pub heartbeat: crate::peers::HeartbeatConfig,
     /// `[[node-type]]`, in the order of the file.
     pub node_types: Vec<Arc<NodeType>>,
     rules: Vec<Rule>,
@@ -133,6 +136,7 @@ impl Config {
             health: health::read(check, &raw.health)?,
             file_systems: health::file_systems(check, &raw.health)?,
             metrics: metrics::read(check, &raw.metrics)?,
+            heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
@@ -190,6 +194,7 @@ impl Config {
             health: _,
             file_systems: _,
             metrics: _,
+            heartbeat: _,
             node_types: _,
             rules: _,
             fabric: _,

@@ -12,6 +12,7 @@ pub(crate) struct RawFile {
     pub slurm: RawSlurm,
     pub policy: RawPolicy,
     pub metrics: RawMetrics,
+    pub heartbeat: RawHeartbeat,
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
@@ -79,6 +80,17 @@ pub(crate) struct RawMetrics {
     pub jobstats_dir: Option<Spanned<String>>,
     pub prometheus: Option<Spanned<String>>,
     pub traces: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [heartbeat]")]
+pub(crate) struct RawHeartbeat {
+    pub act: Option<Spanned<String>>,
+    pub port: Option<Spanned<i64>>,
+    pub interval_ms: Option<Spanned<i64>>,
+    pub silent_ms: Option<Spanned<i64>>,
+    pub hung_ms: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]
