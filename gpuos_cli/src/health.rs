@@ -118,6 +118,7 @@ fn one(status: &Status) -> Reply {
         text += &format!("gpuosd: {trouble}\n");
     }
     text += &table.render();
+    text += &peers(status);
     let bad = ["degraded", "draining", "drained", "resetting", "offline"];
     let well = status.gpus.iter().all(|gpu| !bad.contains(&&gpu.state[..]));
     let yes = well && status.node_drained.is_none() && status.daemon.troubles.is_empty();
@@ -127,6 +128,23 @@ fn one(status: &Status) -> Reply {
         text,
         yes,
     }
+}
+
+/// The other nodes of this node's jobs, as gpuosd hears them.
+fn peers(status: &Status) -> String {
+    if status.peers.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["PEER", "STATE", "HEARD", "JOBS"]);
+    for peer in &status.peers {
+        let heard = match peer.heard_ms_ago {
+            Some(ms) => format!("{:.1} s ago", ms as f64 / 1e3),
+            None => "never".into(),
+        };
+        let jobs: Vec<String> = peer.jobs.iter().map(u32::to_string).collect();
+        table.row([peer.node.clone(), peer.state.clone(), heard, jobs.join(",")]);
+    }
+    table.render()
 }
 
 /// Nodes, by Slurm's records; without a name those with something to tell.
@@ -248,4 +266,37 @@ fn line(event: &Happening, as_json: bool) -> String {
         .map(|gpu| format!("GPU {gpu}: "))
         .unwrap_or_default();
     format!("{} {gpu}{}\n", utc(event.at_ms / 1000), event.message)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::wire::PeerStatus;
+
+    use super::*;
+
+    #[test]
+    fn peers_stand_below_the_gpus() {
+        assert_eq!(peers(&Status::default()), "");
+        let peer = |node: &str, state: &str, heard_ms_ago| PeerStatus {
+            node: node.into(),
+            state: state.into(),
+            heard_ms_ago,
+            jobs: vec![7, 8],
+        };
+        let status = Status {
+            peers: vec![
+                peer("n2", "suspect", Some(2340)),
+                peer("n3", "unknown", None),
+            ],
+            ..Status::default()
+        };
+        let text = peers(&status);
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|l| l.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines[0], ["PEER", "STATE", "HEARD", "JOBS"]);
+        assert_eq!(lines[1], ["n2", "suspect", "2.3", "s", "ago", "7,8"]);
+        assert_eq!(lines[2], ["n3", "unknown", "never", "7,8"]);
+    }
 }

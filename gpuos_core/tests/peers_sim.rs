@@ -184,7 +184,7 @@ impl World {
             }
             for node in 0..self.nodes.len() {
                 // Nodes do not tick together.
-                if (self.now + node as u64 * 37) % TICK == 0 && self.runs(node) {
+                if (self.now + node as u64 * 37).is_multiple_of(TICK) && self.runs(node) {
                     self.event(node, Event::Tick);
                 }
             }

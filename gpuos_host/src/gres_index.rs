@@ -45,15 +45,7 @@ impl GresIndex {
     /// # Errors
     /// The file cannot be read; the sentence names it.
     pub fn of_node(machine: &dyn Machine, node: &str) -> Result<GresIndex, String> {
-        let named = machine.env("SLURM_CONF").map(PathBuf::from);
-        let usual = ["/etc/slurm", "/run/slurm/conf"].map(PathBuf::from);
-        let usual = usual
-            .into_iter()
-            .find(|folder| machine.read(&folder.join("slurm.conf")).is_ok());
-        let folder = match named {
-            Some(file) => file.parent().map(Path::to_path_buf),
-            None => usual,
-        };
+        let folder = conf_folder(machine);
         folder.map_or_else(
             || Ok(GresIndex::identity()),
             |folder| GresIndex::read(machine, &folder, node),
@@ -121,6 +113,18 @@ impl GresIndex {
 }
 
 /// A file as text; `None` when there is none. The error is a sentence.
+/// The folder where slurmd has its files: that of `$SLURM_CONF`, slurmd's copy where it runs without files of its own, or
+/// `/etc/slurm`.
+pub(crate) fn conf_folder(machine: &dyn Machine) -> Option<PathBuf> {
+    if let Some(file) = machine.env("SLURM_CONF") {
+        return Path::new(&file).parent().map(Path::to_path_buf);
+    }
+    let usual = ["/etc/slurm", "/run/slurm/conf"].map(PathBuf::from);
+    usual
+        .into_iter()
+        .find(|folder| machine.read(&folder.join("slurm.conf")).is_ok())
+}
+
 pub(crate) fn text(machine: &dyn Machine, path: &Path) -> Result<Option<String>, String> {
     match machine.read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

@@ -10,6 +10,7 @@
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
+//! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
@@ -29,6 +30,7 @@ pub mod maps;
 pub mod metrics;
 pub mod options;
 pub mod owner;
+pub mod peers;
 pub mod queue;
 pub mod run;
 pub mod status;

@@ -21,6 +21,7 @@ use crate::gpus::{self, Library, Numbering};
 use crate::host;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
+use crate::peers;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
 
@@ -32,6 +33,8 @@ const TICK: Duration = Duration::from_secs(1);
 const SOCKET_EVERY: Duration = Duration::from_secs(10);
 /// Longest time for a reset or check command.
 const COMMAND: Duration = Duration::from_secs(110);
+/// How long the other nodes may take to be told that this gpuosd ends.
+const FAREWELL: Duration = Duration::from_millis(500);
 /// How long the last state may take to be written.
 const LAST: Duration = Duration::from_secs(5);
 
@@ -88,7 +91,9 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
+    let peers = peers::start(&node, to.clone())?;
     let ports = Ports {
+        peers: peers.clone(),
         slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
         device: work::device(machine, library.clone(), setting, to.clone())?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
@@ -113,6 +118,7 @@ pub fn run(options: &Options) -> Result<()> {
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     serve(owner, &from, &mut door, &desk);
+    peers.end(FAREWELL);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())

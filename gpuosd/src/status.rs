@@ -2,7 +2,8 @@
 
 use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Verb};
 use gpuos_core::limits::Limits;
-use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus};
+use gpuos_core::peers::PeerView;
+use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 
 use crate::gpus::Found;
 use crate::jobs::Table;
@@ -36,6 +37,17 @@ pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table, limits: &Limits)
         }
     };
     health.gpus.iter().enumerate().map(one).collect()
+}
+
+/// The other nodes of this node's jobs.
+pub fn peers(peers: &[PeerView]) -> Vec<PeerStatus> {
+    let one = |peer: &PeerView| PeerStatus {
+        node: peer.node.clone(),
+        state: peer.state.word().into(),
+        heard_ms_ago: peer.heard_ms_ago,
+        jobs: peer.jobs.clone(),
+    };
+    peers.iter().map(one).collect()
 }
 
 fn faults(gpu: &GpuHealth) -> Vec<FaultStatus> {

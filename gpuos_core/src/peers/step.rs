@@ -15,7 +15,7 @@ const PING_MS: u64 = 250;
 /// Questions to other nodes are repeated so often, and given up after that time.
 const REPEAT_MS: u64 = 300;
 const POLL_MS: u64 = 3000;
-/// The nodes that ping a silent one ask the others one after the other.
+/// The nodes that ping a silent one ask the others, and then slurmctld, one after the other.
 const RANK_MS: u64 = 400;
 /// A question without a quorum is asked again after so long.
 const AGAIN_MS: u64 = 5000;
@@ -50,6 +50,8 @@ pub enum Event {
     Slurmd(String, SlurmdAnswer),
     /// slurmctld did not answer to what came of [`Effect::Silent`]: it may be asked again.
     Away(String),
+    /// For a moment this node could neither hear nor speak, and knows nothing of the others: munged hangs.
+    Deaf,
 }
 
 /// What the port of a node's slurmd says.
@@ -88,7 +90,7 @@ pub enum Effect {
         /// The sentence.
         text: String,
     },
-    /// Peers are heard again: slurmctld may have been told that this node was silent.
+    /// This node was cut off or asleep: slurmctld may have been told that it was silent.
     LookAtSelf,
 }
 
@@ -105,6 +107,7 @@ pub fn step(peers: &mut Peers, settings: &HeartbeatConfig, event: Event, now: u6
         Event::Groups(groups) => step.groups(groups),
         Event::Heard(told) => step.heard(told),
         Event::Slurmd(node, answer) => step.slurmd(&node, answer),
+        Event::Deaf => step.forgive(),
         Event::Away(node) => {
             if let Some(watch) = step.peers.watches.get_mut(&node).filter(|w| w.told) {
                 watch.told = false;
@@ -144,10 +147,15 @@ impl Step<'_> {
             });
             self.peers.watches.entry(node.into()).or_insert(watch);
         }
+        // A job that this node lost while it heard nobody may have been taken from it.
+        let (now, mut lost) = (self.now, watches.values());
+        if lost.any(|watch| watch.silent_for(now) > Some(AGAIN_MS)) {
+            self.effects.push(Effect::LookAtSelf);
+        }
         // Their jobs may be gone with the groups.
         self.peers.polls.clear();
         let watched = &self.peers.watches;
-        for (_, inquiry) in self.peers.inquiries.iter_mut() {
+        for inquiry in self.peers.inquiries.values_mut() {
             inquiry.own = None;
         }
         self.peers
@@ -158,8 +166,12 @@ impl Step<'_> {
     fn tick(&mut self) {
         let (now, before) = (self.now, self.peers.ticked);
         self.peers.ticked = now;
-        if now.saturating_sub(before) > STALL_MS {
+        let gap = now.saturating_sub(before);
+        if gap > STALL_MS {
             self.forgive();
+        }
+        if gap > self.settings.silent_ms {
+            self.effects.push(Effect::LookAtSelf);
         }
         self.peers.found.retain(|_, (at, _)| now < *at + FOUND_MS);
         self.ping();
@@ -168,7 +180,7 @@ impl Step<'_> {
         self.poll();
     }
 
-    /// This node was stopped, or its clock jumped: that nobody was heard meanwhile says nothing of the others.
+    /// This node was stopped, or deaf: that nobody was heard meanwhile says nothing of the others.
     fn forgive(&mut self) {
         for watch in self.peers.watches.values_mut().filter(|w| !w.told) {
             watch.heard = watch.heard.map(|_| self.now);
@@ -351,6 +363,7 @@ impl Step<'_> {
         let now = self.now;
         let nodes: Vec<String> = self.peers.polls.keys().cloned().collect();
         for node in nodes {
+            self.count(&node);
             let (own, groups) = (&self.peers.own, &self.peers.groups);
             let Some(poll) = self.peers.polls.get_mut(&node) else {
                 continue;
@@ -382,7 +395,6 @@ impl Step<'_> {
             for other in others {
                 self.send(&other, body.clone());
             }
-            self.count(&node);
         }
     }
 
@@ -410,8 +422,8 @@ impl Step<'_> {
         let mut agreed: Vec<&str> = gone.map(|(n, _)| n.as_str()).collect();
         agreed.push(&own);
         agreed.sort_unstable();
-        // In its turn, so that two do not ask at once; of two nodes there is nobody to ask.
-        let quorum = group.is_quorum(&agreed) && now >= poll.begins;
+        // Each in its turn: slurmctld has done what the first one asks when the second one looks.
+        let quorum = group.is_quorum(&agreed) && now >= poll.begins + INQUIRY_MS;
         if !quorum || !self.free_to_say(&own, node) {
             return;
         }

@@ -18,6 +18,23 @@ pub struct Status {
     pub gpus: Vec<GpuStatus>,
     /// Jobs that hold GPUs here.
     pub jobs: Vec<JobStatus>,
+    /// Nodes that share a job of several nodes with this one, and that it pings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerStatus>,
+}
+
+/// Another node of a job that runs here.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Slurm's name of the node.
+    pub node: String,
+    /// How it is: alive, left, unknown, gpuosd-silent, suspect, silent.
+    pub state: String,
+    /// Milliseconds since it was heard; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_ms_ago: Option<u64>,
+    /// The jobs that both nodes have.
+    pub jobs: Vec<u32>,
 }
 
 /// The daemon itself.

@@ -60,9 +60,9 @@ pub fn looks_like_one(bytes: &[u8]) -> bool {
 
 /// The socket that Slurm uses, of the value of `AuthInfo` in slurm.conf; `None`: munge's own.
 pub fn socket_of(auth_info: &str) -> Option<&Path> {
-    let words = auth_info.split(',').map(str::trim);
-    let path = words.filter_map(|word| word.strip_prefix("socket="));
-    path.last().map(Path::new)
+    let mut words = auth_info.rsplit(',').map(str::trim);
+    let path = words.find_map(|word| word.strip_prefix("socket="));
+    path.map(Path::new)
 }
 
 #[cfg(test)]

@@ -2,12 +2,14 @@
 //! release does not print is simply empty.
 
 pub mod act;
+mod address;
 mod config;
 mod job;
 mod node;
 mod preempt;
 mod text;
 
+pub use address::{addresses, ask_slurmd};
 pub use config::Running;
 pub use job::{Allocation, Job};
 pub use node::NodeRecord;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::config::MetricsConfig;
 use gpuos_core::health::{Effect, Event, NodeHealth, Sample};
+use gpuos_core::peers::{PeerState, PeerView};
 use gpuos_host::slurm::act::{Action, Outcome};
 
 use super::count::{Act, Counts};
@@ -45,6 +46,8 @@ pub struct Rest<'a> {
     pub sampled_ms_ago: Option<u64>,
     /// Actions that wait.
     pub waiting: u32,
+    /// The other nodes of this node's jobs.
+    pub peers: &'a [PeerView],
     /// What keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }
@@ -194,9 +197,17 @@ impl Keeper {
             started_ms: rest.started_ms,
             sampled_ms_ago: rest.sampled_ms_ago,
             waiting: rest.waiting,
+            peers: peers(rest.peers),
             troubles: rest.troubles.clone(),
         }
     }
+}
+
+/// How many peers are in each state; none where there are no peers.
+fn peers(peers: &[PeerView]) -> Vec<(&'static str, u32)> {
+    let count = |state: PeerState| peers.iter().filter(|peer| peer.state == state).count() as u32;
+    let states = PeerState::ALL.into_iter().filter(|_| !peers.is_empty());
+    states.map(|state| (state.word(), count(state))).collect()
 }
 
 /// Who holds which GPU. A job whose steps hold all of its GPUs is not told beside them.
@@ -234,6 +245,7 @@ mod tests {
             started_ms: 0,
             sampled_ms_ago: None,
             waiting: 0,
+            peers: &[],
             troubles: Vec::new(),
         };
         for gpu in 0..2 {

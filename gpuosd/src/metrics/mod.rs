@@ -37,6 +37,8 @@ pub struct Snapshot {
     pub sampled_ms_ago: Option<u64>,
     /// Actions that wait for slurmctld or for a GPU.
     pub waiting: u32,
+    /// The other nodes of this node's jobs, by state.
+    pub peers: Vec<(&'static str, u32)>,
     /// Names of what keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }

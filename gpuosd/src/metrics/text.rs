@@ -398,6 +398,18 @@ impl View {
             }
             Ok(())
         })?;
+        let head = gauge(
+            "gpuosd_peers",
+            "Nodes that share a job of several nodes with this one and are pinged, by state",
+        );
+        family(encoder, &head, |family| {
+            for (state, count) in &snapshot.peers {
+                let mut labels = self.node();
+                labels.push(("state", (*state).into()));
+                family.value(&labels, f64::from(*count))?;
+            }
+            Ok(())
+        })?;
         let seconds = |name, help| Head {
             name,
             unit: "seconds",

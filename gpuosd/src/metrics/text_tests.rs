@@ -88,6 +88,7 @@ fn full() -> Arc<Snapshot> {
         started_ms: 1_795_210_800_500,
         sampled_ms_ago: Some(1500),
         waiting: 3,
+        peers: vec![("alive", 2), ("suspect", 1)],
         troubles: vec!["slurmctld"],
     })
 }
@@ -125,6 +126,8 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_jobs{node=\"n1\"} 1.0",
         "gpuosd_sample_age_seconds{node=\"n1\"} 1.5",
         "gpuosd_trouble{node=\"n1\",what=\"slurmctld\"} 1.0",
+        "gpuosd_peers{node=\"n1\",state=\"alive\"} 2.0",
+        "gpuosd_peers{node=\"n1\",state=\"suspect\"} 1.0",
         "process_start_time_seconds 1795210800.5",
         "process_resident_memory_bytes 7340032.0",
         "process_cpu_seconds_total 1.25",

@@ -165,6 +165,7 @@ impl Owner {
             node_drained: drained,
             gpus: status::gpus(&self.health, &self.found, &self.jobs, &self.limits),
             jobs: self.jobs.status(),
+            peers: status::peers(&self.peers),
         }
     }
 }

@@ -4,6 +4,7 @@
 mod clients;
 mod host;
 mod limits;
+mod peers;
 mod slurm;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, step};
 use gpuos_core::limits::{self as core_limits, Limits};
+use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
 use gpuos_host::slurm::act::Action;
 
@@ -26,6 +28,7 @@ use crate::host::links::Links;
 use crate::jobs::Table;
 use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
+use crate::peers::{Peers, Report};
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
 use crate::traces::Traces;
@@ -78,6 +81,8 @@ pub enum Message {
     Host(Told),
     /// Something about power limits and clocks.
     Limits(core_limits::Event),
+    /// Of the other nodes of jobs.
+    Peers(Report),
     /// Read gpuos.toml again.
     Reload,
     /// End.
@@ -98,6 +103,8 @@ pub struct Ports {
     pub to: SyncSender<Message>,
     /// State and audit log.
     pub disk: Disk,
+    /// The other nodes of jobs.
+    pub peers: Peers,
     /// Milliseconds since 1970, from a clock that may jump: for dates.
     pub wall: Box<dyn Fn() -> u64 + Send>,
     /// A clock that never jumps: for all that waits.
@@ -141,6 +148,7 @@ pub struct Owner {
     /// What keeps the daemon from its work, by whom.
     troubles: BTreeMap<&'static str, String>,
     published: String,
+    peers: Vec<PeerView>,
     /// GPUs that Slurm's record shows as out are still to be taken over: nothing may be written there
     /// before.
     adopt: bool,
@@ -201,6 +209,7 @@ impl Owner {
             reloads: Vec::new(),
             troubles: BTreeMap::new(),
             published: String::new(),
+            peers: Vec::new(),
             adopt,
             polled: None,
             began: now,
@@ -247,6 +256,7 @@ impl Owner {
             Message::Watch(watcher) => self.watchers.push(watcher),
             Message::Slurm(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.limits(event),
+            Message::Peers(report) => self.reported(report),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
         }
@@ -323,6 +333,7 @@ impl Owner {
             started_ms: self.started_ms,
             sampled_ms_ago: self.sampled_ms_ago(),
             waiting: (self.queue.len() + self.releases.len()) as u32,
+            peers: &self.peers,
             troubles: self.troubles.keys().copied().collect(),
         });
     }

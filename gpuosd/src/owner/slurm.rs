@@ -30,6 +30,7 @@ impl Owner {
             (_, Answer::Show(Ok(record))) => self.shown(&record),
             (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
                 self.jobs.set(&self.node, &jobs, mark);
+                self.ports.peers.jobs(&jobs);
                 self.told_jobs = self.now();
                 self.apply(Event::Jobs(self.jobs.told()));
                 self.tell_limits();
@@ -158,6 +159,7 @@ impl Owner {
             Ok(config) => {
                 self.rules = config.health.clone();
                 self.metrics.set(&config.metrics);
+                self.ports.peers.configure(config.heartbeat);
                 self.traces.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");

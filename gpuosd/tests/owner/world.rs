@@ -15,6 +15,7 @@ use gpuos_host::slurm::{Allocation, Job, NodeRecord};
 use gpuosd::disk::Disk;
 use gpuosd::gpus::Found;
 use gpuosd::owner::{Message, Owner, Ports, Start};
+use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
 use gpuosd::store;
 use gpuosd::work::{Answer, Device};
@@ -216,6 +217,7 @@ impl World {
         let (steady, wall) = (self.steady.clone(), self.wall.clone());
         let base = Instant::now();
         let ports = Ports {
+            peers: Peers::none(),
             slurm,
             device,
             // Nobody looks at any.

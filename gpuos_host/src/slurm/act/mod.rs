@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::{Job, NodeRecord};
 use crate::{Machine, Output};
 
+mod silent;
+
+pub use silent::{is_set_down, resume, set_down};
+
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
 /// default, and scontrol asks more than once.
 const LIMIT: Duration = Duration::from_secs(45);
@@ -69,7 +73,7 @@ pub enum Outcome {
 
 /// Does `action` for the node of that name.
 pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
-    let slurm = Slurm { machine, node };
+    let slurm = Slurm::new(machine, node);
     let done = match action {
         Action::Extra(part) => slurm.extra(part),
         Action::Requeue { job } => slurm.requeue(*job),
@@ -86,7 +90,7 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
 /// # Errors
 /// slurmctld does not answer, or does not know the node.
 pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
-    Slurm { machine, node }.record()
+    Slurm::new(machine, node).record()
 }
 
 /// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.
@@ -94,7 +98,7 @@ pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
 /// # Errors
 /// slurmctld does not answer.
 pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
-    let slurm = Slurm { machine, node };
+    let slurm = Slurm::new(machine, node);
     // Without -t: to 22.05 a job whose prolog runs is no running one.
     let list = slurm.run("squeue", &["-h", "-w", node, "-o", "%A"])?;
     let mut jobs = Vec::new();
@@ -110,18 +114,30 @@ pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
 /// # Errors
 /// slurmctld does not answer.
 pub fn job(machine: &dyn Machine, job: u32) -> Result<Option<Job>, Outcome> {
-    Slurm { machine, node: "" }.job(job)
+    Slurm::new(machine, "").job(job)
 }
 
 struct Slurm<'a> {
     machine: &'a dyn Machine,
     node: &'a str,
+    /// Of one command.
+    limit: Duration,
+}
+
+impl<'a> Slurm<'a> {
+    fn new(machine: &'a dyn Machine, node: &'a str) -> Slurm<'a> {
+        Slurm {
+            machine,
+            node,
+            limit: LIMIT,
+        }
+    }
 }
 
 impl Slurm<'_> {
     /// What a command printed; `Err` is how the action ends.
     fn run(&self, program: &str, args: &[&str]) -> Result<String, Outcome> {
-        let output = match self.machine.run_within(LIMIT, program, args) {
+        let output = match self.machine.run_within(self.limit, program, args) {
             Ok(output) => output,
             Err(e) => return Err(Outcome::Away(format!("{e:#}"))),
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use gpuos_core::health::ExtraPart;
 
-use super::{Action, Outcome, act, jobs_on};
+use super::{Action, Outcome, act, is_set_down, jobs_on, resume, set_down};
 use crate::{Machine, Output, Recorded};
 
 /// Commands that have to come in this order, and what they answer.
@@ -336,4 +336,65 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
     let play = Play::new(&[(list, Ok("7\n")), (JOB, Ok(&array()))]);
     let jobs = jobs_on(&play, "n1").unwrap();
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [7]);
+}
+
+const SILENT: &str =
+    "NodeName=n3 State=MIXED\n   Reason=gpuos: silent: n1 did not hear n3 for 3.0 s [root@now]\n";
+
+#[test]
+fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
+    let own = ("scontrol show node n1", Ok("NodeName=n1 State=MIXED\n"));
+    let job = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n";
+    let job = ("scontrol -d show job 7", Ok(job));
+    let other = ("scontrol show node n3", Ok("NodeName=n3 State=MIXED\n"));
+    let update = "scontrol update NodeName=n3 State=DOWN \
+                  Reason=gpuos: silent: a, b, c and 2 others did not hear n3 for 3.1 s";
+    let agreed = ["a", "b", "c", "d", "e"].map(String::from);
+    let down = |lines: &[(&str, Result<&str, &str>)]| {
+        let play = Play::new(lines);
+        let outcome = set_down(&play, "n1", 7, "n3", (3120, &agreed));
+        assert!(play.0.lock().unwrap().is_empty(), "{outcome:?}");
+        outcome
+    };
+    let done = down(&[own, job, other, (update, Ok(""))]);
+    assert!(matches!(done, Outcome::Done(_)), "{done:?}");
+    // Whatever is not as it was: nothing is asked.
+    let gone = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None\n   NodeList=n[1-2]\n";
+    for lines in [
+        &[(own.0, Ok("NodeName=n1 State=DOWN*\n"))][..],
+        &[own, (job.0, Ok(gone))],
+        &[own, (job.0, Err("Invalid job id specified"))],
+        &[own, job, (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n"))],
+        &[own, job, (other.0, Ok("NodeName=n3 State=DOWN*\n"))],
+    ] {
+        let outcome = down(lines);
+        assert!(matches!(outcome, Outcome::Nothing(_)), "{outcome:?}");
+    }
+    let away = "Unable to contact slurm controller (connect failure)";
+    for lines in [
+        &[(own.0, Err(away))][..],
+        &[own, job, other, (update, Err(away))],
+    ] {
+        assert!(matches!(down(lines), Outcome::Away(_)));
+    }
+}
+
+#[test]
+fn only_who_was_set_down_as_silent_is_resumed() {
+    let show = "scontrol show node n3";
+    let down = SILENT.replace("MIXED", "DOWN*");
+    let lines = [
+        (show, Ok(&down[..])),
+        ("scontrol update NodeName=n3 State=RESUME", Ok("")),
+    ];
+    assert!(matches!(resume(&Play::new(&lines), "n3"), Outcome::Done(_)));
+    assert_eq!(
+        is_set_down(&Play::new(&[(show, Ok(&down))]), "n3"),
+        Ok(true)
+    );
+    let other = down.replace("gpuos: silent", "fan");
+    for text in [&other[..], SILENT] {
+        let play = Play::new(&[(show, Ok(text))]);
+        assert!(matches!(resume(&play, "n3"), Outcome::Nothing(_)), "{text}");
+    }
 }

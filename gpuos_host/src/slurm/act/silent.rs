@@ -1,0 +1,109 @@
+//! Nodes that their peers find silent: slurmctld is asked to set them DOWN, and to resume one that is back.
+
+use std::time::Duration;
+
+use super::{Outcome, Slurm};
+use crate::Machine;
+use crate::slurm::NodeRecord;
+
+/// Longest time for one command. All of a question takes less than a peer keeps to the side that it took
+/// (`gpuos_core::peers::HOLD_MS`).
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// Reasons of nodes that were found silent start with this.
+const SILENT: &str = "gpuos: silent: ";
+
+/// Names in a reason.
+const NAMED: usize = 3;
+
+/// Asks slurmctld to set `node` DOWN, which requeues its jobs, if that makes sense to slurmctld: it does not hold
+/// `own`, which asks, for down itself; `job` runs on the node; and nobody has taken the node out already.
+pub fn set_down(
+    machine: &dyn Machine,
+    own: &str,
+    job: u32,
+    node: &str,
+    (silent_ms, agreed): (u64, &[String]),
+) -> Outcome {
+    let of = |node| Slurm {
+        machine,
+        node,
+        limit: LIMIT,
+    };
+    let down = || {
+        let asker = of(own).record()?;
+        if is_down(&asker) {
+            return Ok(Outcome::Nothing(format!(
+                "slurmctld holds {own} itself for down: it has no say about {node}"
+            )));
+        }
+        let runs = of(own).job(job)?.is_some_and(|record| {
+            record.state == "RUNNING" && record.nodes.iter().any(|name| name == node)
+        });
+        if !runs {
+            return Ok(Outcome::Nothing(format!(
+                "{node} is silent, and job {job} does not run there any more"
+            )));
+        }
+        let record = of(node).record()?;
+        if !record.is_up() {
+            return Ok(Outcome::Nothing(format!(
+                "{node} is silent, and {} in Slurm already",
+                record.states.join("+")
+            )));
+        }
+        let reason = format!("Reason={}", reason(node, silent_ms, agreed));
+        of(node).update(&["State=DOWN", &reason])?;
+        Ok(Outcome::Done(format!("slurmctld has set {node} DOWN")))
+    };
+    down().unwrap_or_else(|outcome: Outcome| outcome)
+}
+
+/// Whether slurmctld has `own` DOWN because its peers found it silent.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn is_set_down(machine: &dyn Machine, own: &str) -> Result<bool, Outcome> {
+    let slurm = Slurm {
+        machine,
+        node: own,
+        limit: LIMIT,
+    };
+    let record = slurm.record()?;
+    Ok(is_down(&record) && record.reason.starts_with(SILENT))
+}
+
+/// Resumes `own`, if slurmctld has it DOWN because its peers found it silent, and for no other reason.
+pub fn resume(machine: &dyn Machine, own: &str) -> Outcome {
+    let slurm = Slurm {
+        machine,
+        node: own,
+        limit: LIMIT,
+    };
+    let resume = || {
+        if !is_set_down(machine, own)? {
+            return Ok(Outcome::Nothing("it was not set down as silent".into()));
+        }
+        slurm.update(&["State=RESUME"])?;
+        Ok(Outcome::Done(format!(
+            "{own} was silent, is back, and slurmctld has resumed it"
+        )))
+    };
+    resume().unwrap_or_else(|outcome: Outcome| outcome)
+}
+
+fn is_down(record: &NodeRecord) -> bool {
+    record.states.iter().any(|state| state == "DOWN")
+}
+
+/// The reason as it stands in `sinfo -R`.
+fn reason(node: &str, silent_ms: u64, agreed: &[String]) -> String {
+    let seconds = silent_ms as f64 / 1e3;
+    let named = agreed[..agreed.len().min(NAMED)].join(", ");
+    let who = match agreed.len().saturating_sub(NAMED) {
+        0 => named,
+        1 => format!("{named} and another node"),
+        more => format!("{named} and {more} others"),
+    };
+    format!("{SILENT}{who} did not hear {node} for {seconds:.1} s")
+}
