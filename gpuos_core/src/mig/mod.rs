@@ -5,6 +5,7 @@
 //! - [`request`]: `--gpuos-mig`, and which profile serves it;
 //! - [`demand`]: the recent mix;
 //! - [`pack`]: which GPU and which window an instance gets;
+//! - [`repack`]: which instances would have to go so that a request fits;
 //! - [`claim`], [`reconcile`], [`carve`]: instances of one GPU as they are made and destroyed, and
 //!   what is done after a crash.
 //!
@@ -17,6 +18,7 @@ mod kind;
 pub mod pack;
 pub mod profile;
 pub mod reconcile;
+pub mod repack;
 pub mod request;
 pub mod states;
 
