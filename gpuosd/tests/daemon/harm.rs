@@ -298,3 +298,67 @@ fn nonsense_on_the_socket_changes_nothing() {
         Ok(Reply::Audit { .. })
     ));
 }
+
+#[test]
+fn a_daemon_that_is_killed_again_and_again_under_a_storm_of_faults() {
+    let site = Site::new();
+    let reset = site.resets();
+    let flags = ["--reset-command", &reset];
+    for gpu in 0..8 {
+        site.job(10 + gpu, &gpu.to_string());
+    }
+    let daemon = site.start_with(&flags);
+    daemon.ready();
+    site.until("jobs", || (daemon.status().jobs.len() == 8).then_some(()));
+    daemon.admin(Verb::Drain, 6);
+    site.set_slurm("slow", "");
+    for gpu in [0, 1, 2, 3, 4, 5, 7] {
+        site.fault(Some(gpu), "xid 48");
+    }
+    // Until the faults are known to a daemon that lives: events are not kept for one that does not.
+    site.until("all are out", || {
+        let states = daemon.status().gpus;
+        states
+            .iter()
+            .all(|gpu| gpu.state == "draining")
+            .then_some(())
+    });
+    daemon.kill();
+    for round in 0..12u64 {
+        let daemon = site.start_with(&flags);
+        daemon.ready();
+        let state = daemon.state(6);
+        assert!(
+            ["draining", "drained"].contains(&&state[..]),
+            "round {round}: {state}"
+        );
+        sleep(Duration::from_millis(round * 541 % 1700));
+        site.mend();
+        daemon.kill();
+    }
+    fs::remove_file(site.path("slurm/slow")).unwrap();
+    let daemon = site.start_with(&flags);
+    site.until("all jobs but one have left", || {
+        site.mend();
+        let running = |id: &u32| site.slurm(&format!("jobs/{id}")).contains("RUNNING");
+        (10..18).filter(running).eq([16]).then_some(())
+    });
+    site.until("all but the drained one are back", || {
+        site.mend();
+        (site.slurm("extra") == "rack=7 [gpuos:1 out=6]").then_some(())
+    });
+    assert_eq!(daemon.state(6), "draining", "its job runs out");
+    let resets = site.slurm("resets");
+    for line in resets.lines() {
+        let (gpu, held) = line
+            .strip_prefix("reset ")
+            .unwrap()
+            .split_once(": ")
+            .unwrap();
+        assert!(
+            !held.split(' ').any(|one| one == format!("IDX:{gpu}")),
+            "{resets}"
+        );
+    }
+    assert!(!resets.contains("reset 6"), "{resets}");
+}

@@ -5,6 +5,7 @@ mod host;
 mod journal;
 mod limits;
 mod site;
+mod unit;
 
 use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply, Request, StepId};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
-use nvidia_ml::fault::{Fault, inject};
+use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Gpu, Options, Shared, node};
 
@@ -22,6 +22,7 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 const SLURM: &str = r#"#!/bin/sh
 cd "$(dirname "$0")/slurm"
 echo "$(basename "$0") $*" >>log
+[ ! -e slow ] || sleep 1
 if [ -e away ]; then
     echo "slurm_load_node error: Unable to contact slurm controller (connect failure)" >&2
     exit 1
@@ -49,6 +50,15 @@ case "$(basename "$0") $*" in
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
+"#;
+
+/// Notes which GPU it is told to reset and which GPUs jobs have then, and waits until that GPU is mended.
+const RESET: &str = r#"#!/bin/sh
+cd "$(dirname "$0")/slurm"
+held=$(grep -l JobState=RUNNING jobs/* | xargs -r grep -ho 'IDX:[0-9]*' | tr '\n' ' ')
+echo "reset $1: $held" >>resets
+: >"resets.$1"
+while [ -e "resets.$1" ]; do sleep 0.05; done
 "#;
 
 /// The node.
@@ -132,6 +142,24 @@ impl Site {
         self.gpus.update(|node| change(&mut node.gpus_mut()[gpu]));
     }
 
+    /// A reset command for [`Site::mend`].
+    pub fn resets(&self) -> String {
+        fs::write(self.path("reset-noted"), RESET).unwrap();
+        fs::set_permissions(self.path("reset-noted"), Permissions::from_mode(0o755)).unwrap();
+        format!("{} {{index}}", self.path("reset-noted").display())
+    }
+
+    /// Does the resets that were asked for.
+    pub fn mend(&self) {
+        for gpu in 0..8 {
+            let asked = self.path(&format!("slurm/resets.{gpu}"));
+            if asked.exists() {
+                self.gpus.update(|node| reset(node, gpu)).unwrap();
+                fs::remove_file(asked).unwrap();
+            }
+        }
+    }
+
     /// Starts gpuosd; it is killed when what is returned is dropped.
     pub fn start(&self) -> Daemon<'_> {
         self.start_with(&[])
@@ -166,12 +194,14 @@ impl Site {
             .arg(self.path("sys"))
             .arg("--kernel-log")
             .arg(self.path("kmsg"))
-            .arg("--reset-command")
-            .arg(format!("{} {{pci}}", self.path("reset").display()))
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        if !flags.contains(&"--reset-command") {
+            let reset = format!("{} {{pci}}", self.path("reset").display());
+            command.args(["--reset-command", &reset]);
+        }
         if !self.path("gpuos.toml").exists() {
             fs::write(self.path("gpuos.toml"), "").unwrap();
         }
