@@ -6,6 +6,8 @@ set -eu
 cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
+# As make release builds it.
+export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
 ${CARGO:-cargo} build --release --locked -q -p gpuosd -p gpuos_nvml
 built=${CARGO_TARGET_DIR:-target}/release
 scratch=$(mktemp -d)
