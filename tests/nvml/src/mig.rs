@@ -74,6 +74,14 @@ impl ComputeProfile {
     }
 }
 
+/// Where the driver puts an instance when nobody says it, the least first: the second half of eight
+/// slices before the first, and of its single slices the last. As `nvidia-smi mig -cgi` prints it on
+/// A100 and H100; ascending on RTX PRO 6000, and taken to be so on A30.
+fn by_itself(mig: &Mig, size: u32, start: u32) -> (bool, bool, u32) {
+    let eight = mig.slices == 8;
+    (eight && start < 4, eight && size == 1 && start != 6, start)
+}
+
 impl Gpu {
     /// Whether MIG mode is on.
     pub fn mig_on(&self) -> bool {
@@ -132,9 +140,9 @@ impl Gpu {
         let start = match start {
             Some(start) if !profile.starts.contains(&start) => return Err(Refusal::Invalid),
             Some(start) => free.into_iter().find(|&s| s == start),
-            // From the far end, as nvidia-smi shows it for small profiles: the front stays whole
-            // for large ones.
-            None => free.into_iter().next_back(),
+            None => free
+                .into_iter()
+                .min_by_key(|&s| by_itself(mig, profile.slices[1], s)),
         };
         let start = start.ok_or(Refusal::NoRoom)?;
         let place = self.instances.iter_mut().find(|i| i.exists == 0);
@@ -315,10 +323,30 @@ mod tests {
                 gpu.instance(serial).unwrap().id
             })
             .collect();
-        assert_eq!(ids, [13, 12, 11]);
+        assert_eq!(ids, [13, 11, 12]);
         let mut small = self::gpu();
         small.create_instance(&A30, 14, Some(3), 1).unwrap();
         assert_eq!(small.instance(1).unwrap().id, 6);
+    }
+
+    /// What NVIDIA's MIG User Guide and users show of `nvidia-smi mig -cgi`: profiles, then the ids.
+    #[test]
+    fn without_a_placement_the_driver_has_its_order() {
+        for (profiles, ids) in [
+            (&[19; 7][..], &[13, 11, 12, 7, 8, 9, 10][..]),
+            (&[14, 14, 14, 20], &[5, 3, 4, 13]),
+            (&[19, 14, 5], &[13, 5, 1]),
+            (&[9, 19, 14, 19], &[2, 7, 4, 8]),
+            // 3g.40gb comes last and finds no room.
+            (&[19, 19, 14, 9], &[13, 11, 3]),
+        ] {
+            let mut gpu = gpu();
+            let made = profiles.iter().zip(0..).filter_map(|(&profile, serial)| {
+                gpu.create_instance(&A100_80, profile, None, serial).ok()?;
+                Some(gpu.instance(serial)?.id)
+            });
+            assert_eq!(made.collect::<Vec<u32>>(), ids, "{profiles:?}");
+        }
     }
 
     #[test]
