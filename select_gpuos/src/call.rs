@@ -178,6 +178,46 @@ impl Call {
         release >= Release::new(23, 11, 0) && (0..6).all(|at| part(at) == 0)
     }
 
+    /// The time from which on a forecast is asked for (0 = now), and until when it is of use. Before 24.11
+    /// nobody says.
+    pub fn asked_between(&self, release: Release) -> (i64, Option<i64>) {
+        match self.will_run(release) {
+            Some(times) => {
+                // SAFETY: `will_run` vouches for both.
+                let (from, until) = unsafe { (times.read(), times.add(1).read()) };
+                (from, (until != 0).then_some(until))
+            }
+            None => (0, None),
+        }
+    }
+
+    /// Runs `work` in which cons_tres looks no further than to this time, where the release lets it be told.
+    pub fn asking_until<T>(&self, release: Release, until: i64, work: impl FnOnce() -> T) -> T {
+        struct Back(*mut i64, i64);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                // SAFETY: as below; the call is not over.
+                unsafe { self.0.write(self.1) };
+            }
+        }
+        let _back = self.will_run(release).map(|times| {
+            // SAFETY: `will_run` vouches for both.
+            unsafe {
+                let end = times.add(1);
+                let back = Back(end, end.read());
+                end.write(until);
+                back
+            }
+        });
+        work()
+    }
+
+    /// From 24.11 on, the caller's `will_run_data_t`: begin and end, both time_t (src/interfaces/select.h).
+    fn will_run(&self, release: Release) -> Option<*mut i64> {
+        let known = release >= Release::new(24, 11, 0) && self.mode() == Mode::WillRun;
+        (known && !self.will_run.is_null()).then(|| self.will_run.cast())
+    }
+
     /// What the call asks for.
     pub fn mode(&self) -> Mode {
         match self.mode & 0xff {
@@ -251,6 +291,11 @@ impl Call {
                 self.will_run,
             )
         }
+    }
+
+    /// The last answer does not count: the candidates are as they came again.
+    pub fn unanswered(&self) {
+        self.answered.set(None);
     }
 
     /// For the way out after a panic: asks cons_tres unless it has already said yes, in which case

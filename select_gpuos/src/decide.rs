@@ -14,6 +14,7 @@ use slurm_ffi::log;
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::engine::Engine;
 use crate::note::Decision;
+use crate::quick::Nothing;
 use crate::reasons;
 use crate::request::Wanted;
 use crate::snapshot::Place;
@@ -59,8 +60,11 @@ impl Engine {
         }
         // SAFETY: as above.
         unsafe { reasons::begin(self.api, layout, job.id()) };
-        if let Some(nothing) = self.nothing_to_choose(call, job, gpus, nodes) {
-            return self.hand_on(call, nothing);
+        let forecasts = self.may_forecast(call);
+        match self.nothing_to_choose(call, job, gpus, nodes) {
+            Some(Nothing::Room) if forecasts => {}
+            Some(nothing) => return self.hand_on(call, nothing),
+            None => {}
         }
         let said = job.has_spank_env().then(|| said(job));
         let options = said.as_ref().unwrap_or(&NOTHING_SAID);
@@ -95,6 +99,9 @@ impl Engine {
         self.records.begin(job.id(), purpose);
         let enough = self.cores_enough(call, job, gpus, &wanted);
         self.steering.begin(nodes, enough);
+        if forecasts && let Some(code) = self.forecast(call, job, nodes, &wanted) {
+            return Some(code);
+        }
         if let Some(decided) = self.without_a_plan(call, nodes, &wanted) {
             return match decided {
                 NoPlan::Answer(code) => {

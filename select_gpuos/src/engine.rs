@@ -17,6 +17,7 @@ use slurm_ffi::{check, conf, cores, log, mem};
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
 use crate::ends;
+use crate::forecast::Forecasts;
 use crate::keeper;
 use crate::ledger::{Held, Ledger};
 use crate::mix::{Mix, Spare};
@@ -73,6 +74,7 @@ pub struct Engine {
     pub(crate) snapshot: Snapshot,
     pub(crate) steering: Steering,
     pub(crate) ledger: Ledger,
+    pub(crate) forecasts: Forecasts,
     pub(crate) records: Records,
     pub(crate) mix: Mix,
     pub(crate) standing: Standing,
@@ -136,6 +138,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         snapshot: Snapshot::default(),
         steering: Steering::default(),
         ledger: Ledger::default(),
+        forecasts: Forecasts::default(),
         records: Records::default(),
         mix: Mix::default(),
         standing: Standing::default(),
@@ -481,6 +484,10 @@ impl Engine {
         let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
             .and_then(|()| check::held(self.layout, job).map(drop));
         self.settle(checked, Trust::Selection);
+        if self.trust == Trust::Selection {
+            // Their GPUs could not be read before.
+            self.count_running();
+        }
     }
 
     /// Whether job and node records may be read.
@@ -566,11 +573,17 @@ impl Engine {
             return;
         };
         let mut held = Vec::new();
+        let asked: Vec<JobGres<'_>> = match self.trust {
+            Trust::Selection => self.gpus_asked(job).collect(),
+            _ => Vec::new(),
+        };
         job.for_each_held(|node, cpus, memory_mib| {
+            let gpus = asked.iter().map(|gpus| gpus.selected_count(node));
             held.push(Held {
                 node: node as u32,
                 cpus,
                 memory_mib,
+                gpus: u32::try_from(gpus.sum::<u64>()).unwrap_or(0),
             })
         });
         if self.traffic.is_some() {

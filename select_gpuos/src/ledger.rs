@@ -16,6 +16,8 @@ pub struct Held {
     pub cpus: u32,
     /// Host memory in MiB.
     pub memory_mib: u64,
+    /// GPUs, as far as they are known: 0 until the layout of a selection is trusted.
+    pub gpus: u32,
 }
 
 /// All running jobs, and their sums by node.
@@ -24,12 +26,14 @@ pub struct Ledger {
     jobs: HashMap<u32, Vec<Held>>,
     sums: Vec<(u32, u64)>,
     ends: Ends,
+    changes: u64,
 }
 
 impl Ledger {
     /// Replaces what is known of a job; `until` = when it ends at the latest, as the planner has it.
     pub fn set(&mut self, job: u32, held: Vec<Held>, until: u32) {
         self.remove(job);
+        self.changes += 1;
         for one in &held {
             self.ends.add(one.node, job, until);
             let index = one.node as usize;
@@ -46,6 +50,7 @@ impl Ledger {
 
     /// Forgets a job.
     pub fn remove(&mut self, job: u32) {
+        self.changes += 1;
         for one in self.jobs.remove(&job).unwrap_or_default() {
             let sum = &mut self.sums[one.node as usize];
             sum.0 = sum.0.saturating_sub(one.cpus);
@@ -56,9 +61,20 @@ impl Ledger {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
+        self.changes += 1;
         self.jobs.clear();
         self.sums.clear();
         self.ends.clear();
+    }
+
+    /// A number that is another one after each change.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Calls `each` with every job and what it holds.
+    pub fn for_each_job(&self, mut each: impl FnMut(u32, &[Held])) {
+        self.jobs.iter().for_each(|(job, held)| each(*job, held));
     }
 
     /// CPUs and MiB held on a node.
@@ -90,6 +106,7 @@ mod tests {
             node,
             cpus,
             memory_mib: 10,
+            gpus: 1,
         };
         ledger.set(1, vec![one(0, 4), one(2, 4)], 7);
         ledger.set(2, vec![one(2, 8)], 5);

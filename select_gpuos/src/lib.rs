@@ -12,6 +12,7 @@ mod decide;
 mod ends;
 mod engine;
 mod exports;
+mod forecast;
 mod forward;
 mod hints;
 mod keeper;

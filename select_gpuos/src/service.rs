@@ -126,7 +126,8 @@ impl Withheld {
         self.marked.borrow_mut().push((gres, marked));
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
         self.marked.borrow().is_empty()
     }
 

@@ -93,6 +93,11 @@ impl Steering {
         self.maps.tidy();
     }
 
+    /// Gives the candidates back as they came, after an answer that does not count.
+    pub fn put_back(&self, nodes: Bitmap<'_>) {
+        nodes.restore(&self.saved);
+    }
+
     /// Runs `ask` with the idle cores hidden that the job has no use for, and once more with all in sight
     /// if the answer is no: that must never be for a lack of cores. `ask` sets the node bitmap first.
     fn with_fewer_cores(

@@ -142,8 +142,8 @@ layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
         magic, account, details, end_time, gres_list_req, job_id, job_resrcs,
-        job_state, name, part_ptr, priority, qos_id, spank_job_env, spank_job_env_size, start_time,
-        state_desc, state_reason, system_comment, time_limit, tot_sus_time, user_id, user_name,
+        job_state, name, part_ptr, priority, qos_id, req_switch, spank_job_env, spank_job_env_size, start_time,
+        state_desc, state_reason, system_comment, time_limit, time_min, tot_sus_time, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
@@ -156,7 +156,7 @@ layout! {
     PartRecord = "part_record" { magic, default_time, max_share, max_time, name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
-        node_state, real_memory, sched_weight, tot_cores, tot_sockets }
+        node_state, real_memory, sched_weight, tot_cores, tot_sockets, weight }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.

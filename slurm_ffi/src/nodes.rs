@@ -69,6 +69,12 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.sched_weight)
     }
 
+    /// The weight that slurm.conf gives the node. [`Node::weight`] is of use only where a job may start: cons_tres
+    /// writes into it for a forecast.
+    pub fn configured_weight(self) -> u32 {
+        self.get(self.layout.node.weight)
+    }
+
     /// Whether Slurm's power saving has the node off, or turns it on or off.
     pub fn power_saved(self) -> bool {
         // NODE_STATE_CLOUD, _POWERED_DOWN, _POWERING_UP, _POWERING_DOWN, _POWER_DOWN, _POWER_UP and

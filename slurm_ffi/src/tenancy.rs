@@ -17,6 +17,21 @@ impl<'a> Job<'a> {
         self.get(self.fields().end_time)
     }
 
+    /// When others may count on a running job's end, in seconds since the epoch, `now` at the earliest: by its time
+    /// limit, or by `--time-min`, which some releases count with (soft time limits of backfill).
+    pub fn soonest_end(self, now: i64) -> i64 {
+        let soft = match self.get::<u32>(self.fields().time_min) {
+            0 | NO_VAL | INFINITE => i64::MAX,
+            minutes => self.start_time().saturating_add(i64::from(minutes) * 60),
+        };
+        self.end_time().min(soft).max(now)
+    }
+
+    /// Whether it asks for a number of switches at most (`--switches`).
+    pub fn asks_for_switches(self) -> bool {
+        self.get::<u32>(self.fields().req_switch) != 0
+    }
+
     /// Seconds that an ended job ran, without those in which it was suspended.
     pub fn run_seconds(self) -> u32 {
         let suspended: i64 = self.get(self.fields().tot_sus_time);

@@ -22,7 +22,7 @@
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
 //! of a node, `single` and `field` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds`, `scores` and `supply` for the mix
-//! of jobs, `gang` and `leaf` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
+//! of jobs, `reserve` for what is kept for jobs that wait, `gang` and `leaf` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
 //! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. On large clusters `kept` holds ranks
 //! from one decision to the next (`tree`, `kept_one`, `kept_gang`). The
 //! tests compare it with brute force and with a pass over all nodes.
@@ -48,6 +48,7 @@ mod never;
 mod quick;
 mod rails;
 mod rank;
+mod reserve;
 mod room;
 mod scores;
 mod select;
@@ -73,6 +74,7 @@ use supply::Supplies;
 use values::{Building, Values};
 
 pub use never::Never;
+pub use reserve::{Coming, Ending, Foresight, keep};
 pub use types::*;
 
 /// `type_of` of a node without GPUs.

@@ -3,7 +3,9 @@
 use gpuos_core::frag::{Learner, Share};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Cluster;
-use gpuos_core::plan::{GpuShape, NodeChoice, NodeState, Placement, Planner, Request};
+use gpuos_core::plan::{
+    Coming, GpuShape, NodeChoice, NodeState, Placement, Planner, Request, keep,
+};
 
 use super::site::Site;
 use super::stock::{StockFlat, StockTree};
@@ -48,8 +50,8 @@ pub trait Policy {
     fn place(&mut self, room: Room<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>>;
 
     /// Chooses the nodes that are kept for a job which does not fit now; `room` describes the cluster as
-    /// it will be then.
-    fn forecast(&mut self, room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+    /// it will be then, `now` says what is free on each node now.
+    fn forecast(&mut self, _now: &[GpuSet], room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
         self.place(room, ask, false)
     }
 
@@ -160,8 +162,9 @@ const PART: i64 = 10;
 /// gpuos's planner, as select/gpuos asks it: no wish.
 #[derive(Debug)]
 pub struct Gpuos {
-    /// Who forecasts; the planner where nobody is named.
-    forecasts: Option<StockTree>,
+    /// Nodes that will have room for the job that waits, and stock Slurm's choice among them, where these are kept as
+    /// select/gpuos does.
+    ahead: Option<(Vec<Coming>, StockTree)>,
     /// The mix of jobs, where it is learned; without it all sizes count alike.
     learner: Option<Learner>,
     planner: Planner,
@@ -191,7 +194,7 @@ impl Gpuos {
         });
         let levels = cluster.fabric.levels.iter();
         Gpuos {
-            forecasts: None,
+            ahead: None,
             learner: None,
             state: all.collect(),
             placement,
@@ -205,10 +208,10 @@ impl Gpuos {
     }
 
     /// The same without patience, but closer to select/gpuos: it learns the mix of jobs as they come,
-    /// and stock Slurm's rule with topology/tree chooses what is kept for jobs that do not fit now.
+    /// and keeps for those that do not fit now what select/gpuos keeps.
     pub fn learning(cluster: Cluster, placement: Placement) -> Gpuos {
         Gpuos {
-            forecasts: Some(StockTree::new(&cluster)),
+            ahead: Some((Vec::new(), StockTree::new(&cluster))),
             learner: Some(Learner::new()),
             ..Gpuos::new(cluster, placement, 0)
         }
@@ -234,11 +237,25 @@ impl Gpuos {
 }
 
 impl Policy for Gpuos {
-    fn forecast(&mut self, room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
-        match &mut self.forecasts {
-            Some(stock) => stock.place(room, ask, false),
-            None => self.place(room, ask, false),
+    fn forecast(&mut self, now: &[GpuSet], room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+        let Some((able, stock)) = &mut self.ahead else {
+            return self.place(room, ask, false);
+        };
+        if !self.planner.keeps_busiest(ask.nodes) {
+            return stock.place(room, ask, false);
         }
+        able.clear();
+        able.extend((0..room.free.len()).filter_map(|node| {
+            let then = room.free(node).len() as u32;
+            (then >= ask.per_node).then_some(Coming {
+                penalty: 0,
+                now: now[node].len() as u32,
+                then,
+                node: node as u32,
+            })
+        }));
+        let kept = keep(able, ask.nodes as usize);
+        kept.then(|| take(room, ask, able.iter().map(|coming| coming.node)))
     }
 
     fn arrives(&mut self, ask: Ask) {

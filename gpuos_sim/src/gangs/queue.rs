@@ -336,7 +336,7 @@ impl Sim<'_> {
             until: quarters(moment + job.limit),
             ..ask(job)
         };
-        let nodes = self.policy.forecast(room, timed)?;
+        let nodes = self.policy.forecast(&self.free.sets, room, timed)?;
         Some((at?, nodes))
     }
 
@@ -435,7 +435,10 @@ impl Sim<'_> {
                     until: quarters(moment + job.limit),
                     ..ask(&job)
                 };
-                let nodes = self.policy.forecast(open, timed).unwrap_or_default();
+                let nodes = self
+                    .policy
+                    .forecast(&self.free.sets, open, timed)
+                    .unwrap_or_default();
                 plans.push(Plan {
                     from: down(moment),
                     until: down(moment + job.limit),
