@@ -147,6 +147,8 @@ impl Table {
                 gpus,
                 // slurmctld itself refuses what may not be requeued.
                 requeue: held.requeue.unwrap_or(true),
+                watch: held.asked.watch_s.is_some(),
+                watch_s: held.asked.watch_s.unwrap_or(0),
                 ..health::Job::default()
             };
             let mut rest = held.gpus.clone();

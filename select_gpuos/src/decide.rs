@@ -31,7 +31,6 @@ static NOTHING_SAID: JobOptions = JobOptions {
     exclusive: None,
     power: None,
     clocks: None,
-    mps: None,
     watch_s: None,
 };
 

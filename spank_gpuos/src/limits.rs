@@ -14,7 +14,7 @@ use crate::options::Opt;
 pub const JOB_LIMITS: &std::ffi::CStr = c"GPUOS_JOB_LIMITS";
 
 /// The options that Slurm handed to this slurmstepd, by [`Opt::LIMITS`].
-static NOTED: Mutex<[Option<String>; 4]> = Mutex::new([const { None }; 4]);
+static NOTED: Mutex<[Option<String>; 3]> = Mutex::new([const { None }; 3]);
 
 /// What the step's user is to be told, once its standard error is there.
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -49,7 +49,7 @@ pub fn of_step(spank: Spank<'_>) -> JobOptions {
     over(&inherited, &noted)
 }
 
-fn over(inherited: &str, noted: &[Option<String>; 4]) -> JobOptions {
+fn over(inherited: &str, noted: &[Option<String>; 3]) -> JobOptions {
     let mut options = JobOptions::from_limits_text(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         if let Some(value) = value {
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn a_steps_own_options_come_before_those_of_its_job() {
-        let noted = [Some("80%".into()), None, None, Some("nonsense".into())];
+        let noted = [Some("80%".into()), None, Some("nonsense".into())];
         let options = over("power=300W clocks=1200 watch=5", &noted);
         assert_eq!(options.limits_text(), "power=80% clocks=1200 watch=5");
         let asked = asked(&options, true);
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));
-        assert!(super::asked(&over("mps=50%", &[const { None }; 4]), true).is_nothing());
+        assert!(super::asked(&over("topology=leaf", &[const { None }; 3]), true).is_nothing());
     }
 }

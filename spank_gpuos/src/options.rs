@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 11;
+pub const COUNT: usize = 10;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,10 +33,8 @@ pub enum Opt {
     Power = 7,
     /// `--gpuos-clocks`
     Clocks = 8,
-    /// `--gpuos-mps`
-    Mps = 9,
     /// `--gpuos-watch`
-    Watch = 10,
+    Watch = 9,
 }
 
 impl Opt {
@@ -51,12 +49,11 @@ impl Opt {
         Opt::Exclusive,
         Opt::Power,
         Opt::Clocks,
-        Opt::Mps,
         Opt::Watch,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
-    pub const LIMITS: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Mps, Opt::Watch];
+    pub const LIMITS: [Opt; 3] = [Opt::Power, Opt::Clocks, Opt::Watch];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -80,7 +77,6 @@ impl Opt {
             Opt::Exclusive => c"_SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
             Opt::Power => c"_SLURM_SPANK_OPTION_gpuos_gpuos_power",
             Opt::Clocks => c"_SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
-            Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Watch => c"_SLURM_SPANK_OPTION_gpuos_gpuos_watch",
         }
     }
@@ -102,7 +98,6 @@ impl Opt {
             Opt::Exclusive => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_exclusive",
             Opt::Power => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_power",
             Opt::Clocks => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
-            Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Watch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_watch",
         }
     }

@@ -7,7 +7,10 @@ use std::process::Command;
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-per_suite!(caps_last_as_long_as_their_job);
+per_suite!(
+    caps_last_as_long_as_their_job,
+    watched_jobs_that_hang_run_again,
+);
 
 /// Two nodes with eight simulated GPUs each.
 fn two(name: &str, suite: &Suite, gpuos_toml: &str) -> Option<Cluster> {
@@ -145,5 +148,31 @@ fn caps_last_as_long_as_their_job(suite: &Suite) {
     let text = cluster.run("srun", &["--gres=gpu:1", "--gpuos-power=250W", "hostname"]);
     assert!(!text.is_empty());
     all_as_before(&cluster);
+    cluster.drained();
+}
+
+/// The rule's ten minutes are shorter here.
+const HANG: &str = "[[health.rule]]\nname = \"hang\"\nhold = \"5s\"\n";
+
+fn watched_jobs_that_hang_run_again(suite: &Suite) {
+    let Some(cluster) = two("hang", suite, HANG) else {
+        return;
+    };
+    let plain = cluster.start(&["--requeue", "--gres=gpu:1", "-w", "n1"]);
+    let idle = ["--requeue", "--gres=gpu:2", "-w", "n1", "--gpuos-watch=on"];
+    let watched = cluster.sbatch(&idle, "echo start >> starts; sleep 600");
+    // It hangs the second time as well: no more is waited for than that it runs again.
+    let starts = cluster.lab.dir().join("work/starts");
+    cluster.until("the watched job starts again", || {
+        let text = fs::read_to_string(&starts).unwrap_or_default();
+        (text.lines().count() >= 2).then_some(())
+    });
+    cluster.cancel(&[watched]);
+    let show = cluster.show(plain);
+    assert!(
+        show.contains("JobState=RUNNING") && show.contains("Restarts=0"),
+        "{show}"
+    );
+    cluster.cancel(&[plain]);
     cluster.drained();
 }

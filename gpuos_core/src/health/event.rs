@@ -111,6 +111,9 @@ pub struct Job {
     pub requeue: bool,
     /// Whether it asked to be watched for hangs.
     pub watch: bool,
+    /// After so many seconds without work it counts as hung; 0 = what the rule says.
+    #[serde(default)]
+    pub watch_s: u32,
 }
 
 /// One poll of a GPU. `None` = the board or the driver does not tell.

@@ -39,7 +39,18 @@ pub(super) fn xid(
     if let Some(instance) = instance {
         text.push_str(&format!(" in MIG instance {instance}"));
     }
-    happened(node, ctx, gpu, rule, At { instance, pid }, &text);
+    happened(
+        node,
+        ctx,
+        gpu,
+        rule,
+        At {
+            instance,
+            pid,
+            ..At::default()
+        },
+        &text,
+    );
 }
 
 /// [`super::Event::Lost`].
@@ -112,22 +123,15 @@ fn happened(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, at: 
 /// [`super::Event::Sample`].
 pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: Sample) {
     let clock = node.clock;
-    let has_watched = node
-        .jobs
-        .iter()
-        .any(|job| job.watch && job.gpus.contains(&gpu));
+    let hangs = hangs(node, gpu);
     let Some(health) = health(node, gpu) else {
         return;
     };
     let action = sample.recovery_action.map(RecoveryAction::from_nvml);
     for (rule, gauge) in ctx.rules.gauges() {
-        let Some(reading) = trend::reading(
-            gauge,
-            &sample,
-            health.last.as_ref(),
-            &health.usual,
-            has_watched,
-        ) else {
+        let Some(reading) =
+            trend::reading(gauge, &sample, health.last.as_ref(), &health.usual, hangs)
+        else {
             continue;
         };
         let watch = health.watches.entry(rule.name.clone()).or_default();
@@ -151,15 +155,22 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
         if node.gpus[at].watches.is_empty() {
             continue;
         }
+        let own_hold_s = own_hold_s(node, gpu);
         for (rule, gauge) in rules.gauges() {
             let Some(watch) = node.gpus[at].watches.get_mut(&rule.name) else {
                 continue;
             };
             // A stronger word about the same trouble may still be on its way.
-            let hold = (u64::from(rule.hold_s) * 1000).max(wait_for_stronger(rule));
+            let hold_s = own_hold_s.filter(|_| gauge == Gauge::Hang);
+            let hold_s = hold_s.unwrap_or(rule.hold_s);
+            let hold = (u64::from(hold_s) * 1000).max(wait_for_stronger(rule));
             if let Some(figure) = watch.due(hold, clock) {
                 let text = figure_text(rule, gauge, figure);
-                let done = act(node, ctx, gpu, rule, At::default(), figure, &text);
+                let on = At {
+                    watched: gauge == Gauge::Hang,
+                    ..At::default()
+                };
+                let done = act(node, ctx, gpu, rule, on, figure, &text);
                 let watch = node.gpus[at].watches.get_mut(&rule.name);
                 if let (false, Some(watch)) = (done, watch) {
                     watch.left(gauge.is_counter());
@@ -169,6 +180,33 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
             }
         }
     }
+}
+
+/// Whether a job on a GPU asked to be watched and none of its other GPUs here computes. (Whether this one
+/// does is for the sample to say.)
+fn hangs(node: &NodeHealth, gpu: u8) -> bool {
+    let busy = |other: u8| {
+        let last = node.gpus.get(usize::from(other));
+        let last = last.and_then(|health| health.last.as_ref());
+        last.is_some_and(|sample| sample.busy_percent > Some(0))
+    };
+    let mut watched = node
+        .jobs
+        .iter()
+        .filter(|job| job.watch && job.gpus.contains(&gpu));
+    watched.any(|job| {
+        let same = node.jobs.iter().filter(|other| other.job == job.job);
+        !same
+            .flat_map(|other| &other.gpus)
+            .any(|other| *other != gpu && busy(*other))
+    })
+}
+
+/// The shortest time that a watched job on a GPU named itself.
+fn own_hold_s(node: &NodeHealth, gpu: u8) -> Option<u32> {
+    let on = node.jobs.iter().filter(|job| job.gpus.contains(&gpu));
+    let named = on.filter(|job| job.watch && job.watch_s > 0);
+    named.map(|job| job.watch_s).min()
 }
 
 fn wait_for_stronger(rule: &Rule) -> u64 {

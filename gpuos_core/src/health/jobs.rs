@@ -1,8 +1,10 @@
 //! What is done to jobs: which are hit, and that what was told is done.
 
+use std::collections::BTreeSet;
+
 use super::effect::{Audit, Effect};
 use super::event::Job;
-use super::rules::JobsAre;
+use super::rules::{Gauge, JobsAre};
 use super::state::{Act, NodeHealth, Service};
 use super::step::Ctx;
 
@@ -16,6 +18,8 @@ pub(super) struct At {
     pub instance: Option<u32>,
     /// Process.
     pub pid: Option<u32>,
+    /// It is about jobs that asked to be watched, and no others.
+    pub watched: bool,
 }
 
 /// [`super::Event::Jobs`] and [`super::Event::Reported`].
@@ -23,6 +27,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
     list.truncate(MOST);
     let before = std::mem::replace(&mut node.jobs, list);
     node.heard_at = Some(node.clock);
+    watch_anew(node, ctx, &before);
     let jobs = &node.jobs;
     // What is gone needs no more doing.
     node.acts.retain(|act| {
@@ -57,6 +62,30 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
         let told = cause.map(|cause| (cause.jobs, cause.text.clone()));
         if let Some((jobs, text)) = told {
             treat(node, ctx, gpu, At::default(), jobs, &text);
+        }
+    }
+}
+
+/// A job that asked to be watched and came after another one starts with a count of its own.
+fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
+    let watched = |list: &[Job], gpu: u8| -> BTreeSet<u32> {
+        let on = list
+            .iter()
+            .filter(|job| job.watch && job.gpus.contains(&gpu));
+        on.map(|job| job.job).collect()
+    };
+    for gpu in 0..node.gpus.len() as u8 {
+        if watched(&node.jobs, gpu) == watched(before, gpu) {
+            continue;
+        }
+        for (rule, _) in ctx
+            .rules
+            .gauges()
+            .filter(|(_, gauge)| *gauge == Gauge::Hang)
+        {
+            if let Some(watch) = node.gpus[usize::from(gpu)].watches.get_mut(&rule.name) {
+                watch.forget();
+            }
         }
     }
 }
@@ -117,7 +146,7 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
     let on: Vec<&Job> = node
         .jobs
         .iter()
-        .filter(|job| job.gpus.contains(&gpu))
+        .filter(|job| job.gpus.contains(&gpu) && (job.watch || !at.watched))
         .collect();
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
     let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
@@ -127,7 +156,7 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         Some(instance) => {
             let theirs = |job: &&Job| job.instances.contains(&(gpu, instance));
             let named: Vec<&Job> = on.iter().filter(|job| theirs(job)).copied().collect();
-            let numbers: std::collections::BTreeSet<u32> = on.iter().map(|job| job.job).collect();
+            let numbers: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
             match named.is_empty() {
                 true if numbers.len() == 1 && on.iter().all(|job| job.instances.is_empty()) => on,
                 _ => named,

@@ -15,4 +15,4 @@ mod wish;
 
 pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
 pub use step::step;
-pub use wish::{Asked, ClockRange, Mps, PowerCap};
+pub use wish::{Asked, ClockRange, PowerCap};

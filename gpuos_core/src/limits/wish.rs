@@ -1,4 +1,4 @@
-//! What a job wants of its GPUs: a power cap, clocks, MPS, to be watched.
+//! What a job wants of its GPUs: a power cap, clocks, to be watched.
 
 use std::fmt;
 
@@ -52,22 +52,6 @@ impl fmt::Display for ClockRange {
             true => write!(f, "{}", self.most),
             false => write!(f, "{}-{}", self.least, self.most),
         }
-    }
-}
-
-/// NVIDIA's Multi-Process Service for the tasks of a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mps {
-    /// Share of a GPU's threads that each client may use, in percent.
-    pub percent: u8,
-    /// Without it the step is not to run.
-    pub required: bool,
-}
-
-impl fmt::Display for Mps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let required = if self.required { ":required" } else { "" };
-        write!(f, "{}%{required}", self.percent)
     }
 }
 

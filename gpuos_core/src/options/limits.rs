@@ -1,11 +1,10 @@
-//! Options about the job's GPUs while it runs: power, clocks, MPS, the watch for hangs.
+//! Options about the job's GPUs while it runs: power, clocks, the watch for hangs.
 
 use super::{JobOptions, OptionError, check_value, not_understood};
-use crate::limits::{ClockRange, Mps, PowerCap};
+use crate::limits::{ClockRange, PowerCap};
 
 const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
 const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
-const MPS_FORM: &str = "on, or the share of each process such as 50%, with :required or without";
 const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
 
 /// No board takes more watts.
@@ -48,28 +47,6 @@ pub fn parse_clocks(value: &str) -> Result<ClockRange, OptionError> {
     }
 }
 
-/// Reads the value of `--gpuos-mps`.
-pub fn parse_mps(value: &str) -> Result<Mps, OptionError> {
-    let error = |reason: &str| OptionError::new("--gpuos-mps", value, reason, MPS_FORM);
-    check_value(value).map_err(|reason| error(&reason))?;
-    let (share, strength) = match value.split_once(':') {
-        Some((share, strength)) => (share, Some(strength)),
-        None => (value, None),
-    };
-    let required = match strength.map(str::to_ascii_lowercase).as_deref() {
-        None => false,
-        Some("required") => true,
-        Some(other) => return Err(error(&not_understood(other))),
-    };
-    let percent = match share.strip_suffix('%').map(whole) {
-        None if share.eq_ignore_ascii_case("on") => 100,
-        Some(Some(percent @ 1..=100)) => percent as u8,
-        Some(Some(_)) => return Err(error("a share is 1% to 100%")),
-        _ => return Err(error(&not_understood(share))),
-    };
-    Ok(Mps { percent, required })
-}
-
 /// Reads the value of `--gpuos-watch`: seconds, or 0 for what the rule says.
 pub fn parse_watch(value: &str) -> Result<u32, OptionError> {
     let error = |reason: &str| OptionError::new("--gpuos-watch", value, reason, WATCH_FORM);
@@ -99,7 +76,6 @@ impl JobOptions {
         let parts = [
             ("power", self.power.map(|cap| cap.to_string())),
             ("clocks", self.clocks.map(|range| range.to_string())),
-            ("mps", self.mps.map(|mps| mps.to_string())),
             ("watch", watch),
         ];
         let parts = parts.into_iter();
@@ -111,7 +87,7 @@ impl JobOptions {
     pub fn from_limits_text(text: &str) -> JobOptions {
         let mut options = JobOptions::default();
         for (name, value) in text.split(' ').filter_map(|part| part.split_once('=')) {
-            if ["power", "clocks", "mps", "watch"].contains(&name) {
+            if ["power", "clocks", "watch"].contains(&name) {
                 let _ = options.set(&format!("gpuos-{name}"), value);
             }
         }

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::cost::Profile;
 use crate::gang::{GroupShape, SHAPE_FORM};
 use crate::hostlist::shorten;
-use crate::limits::{ClockRange, Mps, PowerCap};
+use crate::limits::{ClockRange, PowerCap};
 use crate::plan::{Placement, TopologyWish};
 
 pub mod gres;
@@ -18,7 +18,7 @@ mod mig;
 mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
-pub use limits::{parse_clocks, parse_mps, parse_power, parse_watch};
+pub use limits::{parse_clocks, parse_power, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
@@ -149,17 +149,6 @@ pub const OPTIONS: &[OptionHelp] = &[
         summary: "lock the clocks of the job's GPUs to 1200 MHz, or to a range 1200-1500",
         details: "The clocks of the multiprocessors stay in this range from the job's first step to its \
                   end, as far as power and heat allow. Else as --gpuos-power.",
-    },
-    OptionHelp {
-        name: "gpuos-mps",
-        argument: "on|SHARE[:required]",
-        environment: "GPUOS_MPS",
-        summary: "NVIDIA's MPS for each step: its tasks share their GPUs; 50%: of the threads each",
-        details: "Every step gets a control daemon of its own on each of its nodes, which ends with it. SHARE \
-                  is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: how much of a GPU's threads each process may use. \
-                  Processes under MPS have address spaces of their own, but no protection from each \
-                  other's errors: a fatal fault of one ends all of the step on that GPU. Where MPS \
-                  cannot be started the step says so and runs without, or with :required fails.",
     },
     OptionHelp {
         name: "gpuos-watch",
@@ -385,8 +374,6 @@ pub struct JobOptions {
     pub power: Option<PowerCap>,
     /// Clocks of its GPUs.
     pub clocks: Option<ClockRange>,
-    /// NVIDIA's MPS.
-    pub mps: Option<Mps>,
     /// Seconds without work after which it counts as hung; 0 = what the rule says.
     pub watch_s: Option<u32>,
 }
@@ -406,7 +393,6 @@ impl JobOptions {
             "gpuos-exclusive" => self.exclusive = Some(parse_exclusive(value)?),
             "gpuos-power" => self.power = Some(parse_power(value)?),
             "gpuos-clocks" => self.clocks = Some(parse_clocks(value)?),
-            "gpuos-mps" => self.mps = Some(parse_mps(value)?),
             "gpuos-watch" => self.watch_s = Some(parse_watch(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {

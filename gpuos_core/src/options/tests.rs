@@ -131,9 +131,6 @@ fn options_about_the_gpus_of_a_running_job() {
     let range = |least, most| Ok(ClockRange { least, most });
     assert_eq!(parse_clocks("1200"), range(1200, 1200));
     assert_eq!(parse_clocks("1200-1500"), range(1200, 1500));
-    let mps = |percent, required| Ok(Mps { percent, required });
-    assert_eq!(parse_mps("on"), mps(100, false));
-    assert_eq!(parse_mps("50%:required"), mps(50, true));
     assert_eq!((parse_watch("on"), parse_watch("20")), (Ok(0), Ok(1200)));
     assert_eq!(
         parse_power("300").unwrap_err().to_string(),
@@ -157,10 +154,6 @@ fn options_about_the_gpus_of_a_running_job() {
                 "1200-1300-1400",
             ],
         ),
-        (
-            "mps",
-            &["", "off", "50", "0%", "101%", "50%:maybe", ":required"],
-        ),
         ("watch", &["", "0", "off", "10081", "1.5", "+5"]),
     ] {
         for value in bad {
@@ -179,8 +172,8 @@ fn steps_inherit_what_their_job_said_of_its_gpus() {
     for said in [
         "",
         "power=300W",
-        "power=80% clocks=1200-1500 mps=50%:required watch=20",
-        "clocks=900 mps=100% watch=on",
+        "power=80% clocks=1200-1500 watch=20",
+        "clocks=900 watch=on",
     ] {
         assert_eq!(JobOptions::from_limits_text(said).limits_text(), said);
     }

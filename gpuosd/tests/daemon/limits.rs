@@ -179,3 +179,52 @@ fn whole_gpus_only_and_an_administrators_word_is_noticed() {
     until_watts(&site, 6, 700);
     assert_eq!((watts(&site, 0), watts(&site, 5)), (700, 700));
 }
+
+#[test]
+fn a_watched_job_that_does_not_compute_is_requeued_and_others_are_left() {
+    let site = Site::new();
+    let rule = "[[health.rule]]\nname = \"hang\"\nhold = \"1h\"\n";
+    std::fs::write(site.path("gpuos.toml"), rule).unwrap();
+    for (job, gpus) in [(7, "0-1"), (8, "2-3"), (9, "4")] {
+        site.job(job, gpus);
+    }
+    let daemon = site.start();
+    daemon.ready();
+    let watch = Asked {
+        watch_s: Some(3),
+        ..Asked::default()
+    };
+    // One GPU of job 8 computes.
+    site.change(3, |gpu| {
+        (gpu.processes[0].pid, gpu.processes[0].load) = (4711, 90)
+    });
+    start(&daemon, 7, BATCH, &[0, 1], watch);
+    start(&daemon, 8, BATCH, &[2, 3], watch);
+    start(&daemon, 9, BATCH, &[4], Asked::default());
+    site.until("requeue", || {
+        site.slurm("log")
+            .contains("scontrol requeue incomplete 7")
+            .then_some(())
+    });
+    assert!(audited(
+        &daemon,
+        "a job that asked to be watched does not compute"
+    ));
+    // Job 8 has been idle on one GPU for as long by now, and job 9 altogether.
+    let log = site.slurm("log");
+    assert!(
+        !log.contains("requeue incomplete 8") && !log.contains("requeue incomplete 9"),
+        "{log}"
+    );
+    // The wish outlives the daemon.
+    daemon.kill();
+    let daemon = site.start();
+    daemon.ready();
+    site.change(3, |gpu| gpu.processes[0].pid = 0);
+    site.until("requeue", || {
+        site.slurm("log")
+            .contains("scontrol requeue incomplete 8")
+            .then_some(())
+    });
+    assert!(!site.slurm("log").contains("requeue incomplete 9"));
+}
