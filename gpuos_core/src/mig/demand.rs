@@ -15,8 +15,7 @@ pub const WEIGHTS: u64 = 1 << 16;
 pub type Class = [u8; KINDS];
 
 /// Arrivals after which all counts lose a sixteenth, so that half of what is known is from the last
-/// 350 arrivals. With a quarter and with four times as many the figures of docs/mig.md stay within
-/// their spread.
+/// 350 arrivals. Other values were not tried.
 const DECAY_EVERY: u32 = 32;
 const DECAY_SHIFT: u32 = 4;
 /// What one arrival counts, for each thousandth of a GPU. Above 1 so that decay does not round away.
