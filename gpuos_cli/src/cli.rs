@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gpuos_core::config::http_url;
 use gpuos_core::cost::{Objectives, Profile};
 use gpuos_core::options::{
     GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
@@ -75,7 +76,6 @@ impl Command {
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
             Command::Replay(_) => Some("replay"),
-            Command::Top(_) => Some("top"),
             Command::Health(_) => Some("health"),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
@@ -88,6 +88,10 @@ impl Command {
             _ => None,
         }
     }
+}
+
+fn prometheus_url(text: &str) -> Result<String, String> {
+    http_url(text).map_err(|form| format!("write {form}"))
 }
 
 /// `gpuos topo`.
@@ -135,6 +139,9 @@ pub struct TopArgs {
     /// Seconds between two looks; slurmctld is asked each time.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
+    /// The site's Prometheus, for heat, power and load of other nodes, instead of [metrics] prometheus in gpuos.toml.
+    #[arg(long, value_name = "URL", value_parser = prometheus_url)]
+    pub prometheus: Option<String>,
     /// Directory of gpuosd's socket.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,

@@ -168,7 +168,13 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
         }
         yes &= well;
         shown += 1;
-        let why = broken.clone().unwrap_or_else(|| node.reason.clone());
+        let why = match (&broken, part.is_empty()) {
+            (Some(broken), _) => broken.clone(),
+            (None, false) if node.reason.is_empty() => {
+                format!("ask on {}: gpuos health", node.name)
+            }
+            (None, _) => node.reason.clone(),
+        };
         table.row([
             node.name.clone(),
             node.state_text(),

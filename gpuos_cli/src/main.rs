@@ -91,7 +91,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args)?,
         // With a screen there is nothing left to say.
-        Command::Top(args) => match top::run(&machine, cli.json, args)? {
+        Command::Top(args) => match top::run(&machine, config, cli.json, args)? {
             Some(reply) => reply,
             None => return Ok(0),
         },

@@ -1,6 +1,6 @@
 //! The state as clients see it.
 
-use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Verb};
+use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Service, Verb};
 use gpuos_core::limits::Limits;
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
@@ -72,7 +72,14 @@ fn reason(gpu: &GpuHealth) -> String {
         .iter()
         .filter(|cause| cause.action > Action::Warn);
     let worst = heavy.max_by_key(|cause| cause.action);
-    worst.map_or_else(String::new, |cause| cause.text.clone())
+    match (worst, gpu.service) {
+        (Some(cause), _) => cause.text.clone(),
+        // Nothing speaks against it any more.
+        (None, Service::Drained | Service::Checking) => {
+            "it comes back once a check has passed".into()
+        }
+        (None, _) => String::new(),
+    }
 }
 
 /// An administrator's word, in words.

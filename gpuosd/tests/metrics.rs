@@ -121,6 +121,29 @@ impl Node {
         }
     }
 
+    /// slurmctld comes: it knows the node, and takes what is written.
+    fn slurm(&self) {
+        let dir = self.dir.path();
+        let script = format!(
+            "#!/bin/sh\nexport PATH=/usr/bin:/bin\ncd {}\ncase \"$*\" in\n\
+             'show node n1') printf 'NodeName=n1 Arch=x86_64\\n   Gres=gpu:h100:8\\n   State=IDLE ThreadsPerCore=1\\n   \
+             Extra=%s\\n' \"$(cat extra)\" ;;\n\
+             'update NodeName=n1 Extra='*) shift 2; printf %s \"${{1#Extra=}}\" >extra ;;\nesac\n",
+            dir.display()
+        );
+        fs::write(dir.join("extra"), "").unwrap();
+        fs::write(dir.join("slurm.text"), script).unwrap();
+        for program in ["scontrol", "squeue"] {
+            // Another process writes the program, so that no descriptor of it is open when it runs.
+            let mut install = Command::new("install");
+            install
+                .args(["-D", "-m", "755"])
+                .arg(dir.join("slurm.text"));
+            let done = install.arg(dir.join("nothing").join(program)).status();
+            assert!(done.unwrap().success());
+        }
+    }
+
     fn tell(&self, request: &Request) {
         let socket = self.dir.path().join("run").join(NAME);
         let mut client = until("the socket", || Client::connect(&socket, PATIENCE).ok());
@@ -322,4 +345,72 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         let done = rules.len() == 16 && rules.iter().all(|rule| rule["health"] == "ok");
         done.then_some(())
     });
+}
+
+/// The questions of the dashboard's panels, for all nodes, with the panel's title.
+fn panels() -> Vec<(String, String)> {
+    let text = fs::read_to_string(packaging("../grafana/gpuos.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_string();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let asked = panels.flat_map(|panel| {
+        let targets = panel["targets"].as_array().unwrap().iter();
+        targets.map(move |target| {
+            let query = text(&target["expr"]).replace("$node", ".*");
+            assert!(
+                !query.contains('$'),
+                "a variable that this test does not know: {query}"
+            );
+            (text(&panel["title"]), query)
+        })
+    });
+    asked.collect()
+}
+
+#[test]
+fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
+    if !there("prometheus") {
+        return;
+    }
+    let node = Node::start();
+    let (id, gpus) = (StepId { job: 17, step: 0 }, vec![0]);
+    let uid = 1000;
+    node.tell(&Request::StepStart {
+        id,
+        uid,
+        gpus,
+        asked: Default::default(),
+    });
+    let prometheus = Prometheus::start(&node);
+    assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);
+    let happens = |gpu, words: &[&str]| {
+        let fault = Fault::parse(words).unwrap();
+        let done = node
+            .gpus
+            .update(|node| fault::inject(node, Some(gpu), &fault));
+        done.unwrap();
+    };
+    let finds = |title: &str, query: &str| {
+        let coded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        until(&format!("{title}: {query}"), || {
+            // Counts rise while they are looked at.
+            happens(6, &["ecc", "corrected", "3"]);
+            happens(6, &["nvlink", "2", "crc", "5"]);
+            happens(6, &["pcie-replay", "4"]);
+            let data = prometheus.ask(&format!("/api/v1/query?query={coded}"))?;
+            let found = data["result"].as_array()?;
+            (!found.is_empty()).then_some(())
+        });
+    };
+    happens(5, &["xid", "48"]);
+    let (acts, others): (Vec<_>, Vec<_>) = panels()
+        .into_iter()
+        .partition(|(_, query)| query.contains("gpuos_actions_total"));
+    assert!(acts.len() == 1 && others.len() > 20, "{acts:?} {others:?}");
+    for (title, query) in &others {
+        finds(title, query);
+    }
+    // Until now slurmctld was away, which is a trouble. From here on something is done.
+    node.slurm();
+    finds(&acts[0].0, &acts[0].1);
 }

@@ -1,10 +1,14 @@
-//! What `gpuos top` shows: Slurm's word on the whole cluster, and gpuosd's on its own node, as one.
+//! What `gpuos top` shows: Slurm's word on the whole cluster, gpuosd's on its own node, and what Prometheus has of the
+//! others, as one.
 
 use std::collections::BTreeMap;
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::hostlist::compress;
 use gpuos_core::wire::{GpuStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
+
+use super::prometheus::{Figures, Told};
 
 /// What was to be had.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +19,8 @@ pub struct Sources {
     pub nodes: Option<Vec<NodeRecord>>,
     /// Slurm's jobs.
     pub jobs: Option<Vec<Job>>,
+    /// What Prometheus has of nodes.
+    pub figures: Option<Told>,
     /// What was not to be had, in sentences with what to do about it.
     pub missing: Vec<String>,
 }
@@ -40,6 +46,8 @@ pub struct NodeRow {
     pub celsius: Option<u32>,
     /// Power of all its GPUs, in milliwatts.
     pub power_mw: Option<u64>,
+    /// Who told heat, power and load: `gpuosd`, `prometheus`, or nobody.
+    pub figures: Option<&'static str>,
     /// Why it, or a GPU of it, gets no jobs.
     pub reason: String,
 }
@@ -98,7 +106,7 @@ pub struct FaultRow {
     pub node: String,
     /// GPU; `None`: the node.
     pub gpu: Option<usize>,
-    /// The rule that saw it; of another node `out` or `degraded`.
+    /// The rule that saw it; of another node that Prometheus knows nothing of `out` or `degraded`.
     pub rule: String,
     /// A sentence.
     pub message: String,
@@ -126,6 +134,7 @@ impl Board {
             local,
             nodes,
             jobs,
+            figures,
             missing,
         } = sources;
         let jobs = jobs.unwrap_or_default();
@@ -135,14 +144,18 @@ impl Board {
         };
         let holders = holders(&jobs);
         let mut local = local.as_ref();
+        let asked = figures.is_some();
+        let mut figures = figures.unwrap_or_default();
         for record in nodes.iter().flatten().filter(|n| n.gpu_count() > 0) {
             let status = local.take_if(|status| status.node == record.name);
             board.node(Some(record), status, &holders);
+            board.measure(record, &figures.remove(&record.name).unwrap_or_default());
         }
         // Slurm says nothing, or does not know the node.
         if let Some(status) = local {
             board.node(None, Some(status), &holders);
         }
+        board.say_unmeasured(asked);
         board.jobs = jobs.iter().filter_map(job).collect();
         board.jobs.sort_by_key(|job| job.gpus == 0);
         board
@@ -206,17 +219,7 @@ impl Board {
                     });
                 }
                 let part = part.unwrap_or_default();
-                for row in told(record, &part, &on) {
-                    if matches!(row.state.as_str(), "out" | "degraded") {
-                        self.faults.push(FaultRow {
-                            node: name.clone(),
-                            gpu: Some(row.index),
-                            rule: row.state.clone(),
-                            message: format!("ask on {name}: gpuos health"),
-                        });
-                    }
-                    self.gpus.push(row);
-                }
+                self.gpus.extend(told(record, &part, &on));
             }
             (None, None) => {}
         }
@@ -224,20 +227,84 @@ impl Board {
         let mut jobs: Vec<&String> = gpus.iter().flat_map(|gpu| &gpu.jobs).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        let powers: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.power_mw).collect();
-        let row = NodeRow {
+        let mut row = NodeRow {
             state: record.map_or("unknown".into(), NodeRecord::state_text),
             gpus: gpus.len(),
             used: gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).count(),
             out: gpus.iter().filter(|gpu| is_out(&gpu.state)).count(),
             degraded: gpus.iter().filter(|gpu| gpu.state == "degraded").count(),
             jobs: jobs.len(),
-            celsius: gpus.iter().filter_map(|gpu| gpu.celsius).max(),
-            power_mw: (!powers.is_empty()).then(|| powers.iter().map(|mw| u64::from(*mw)).sum()),
+            figures: status
+                .filter(|status| !status.gpus.is_empty())
+                .map(|_| "gpuosd"),
             reason,
             name,
+            ..NodeRow::default()
         };
+        row.sum(gpus);
         self.nodes.push(row);
+    }
+
+    /// Fills in what Prometheus has of the node that was added last, unless its own gpuosd has told more.
+    fn measure(&mut self, record: &NodeRecord, figures: &BTreeMap<usize, Figures>) {
+        let Some(node) = self.nodes.last_mut().filter(|node| node.figures.is_none()) else {
+            return;
+        };
+        let first = self.gpus.len() - node.gpus;
+        for gpu in &mut self.gpus[first..] {
+            let told = figures.get(&gpu.index).cloned().unwrap_or_default();
+            gpu.celsius = told.celsius;
+            gpu.power_mw = told.power_mw;
+            gpu.busy = told.busy;
+            gpu.memory_mib = told.memory_mib;
+            let message = format!("ask on {}: gpuos health", record.name);
+            let mut rules = told.rules;
+            if rules.is_empty() && matches!(gpu.state.as_str(), "out" | "degraded") {
+                rules.push(gpu.state.clone());
+            }
+            self.faults.extend(rules.into_iter().map(|rule| FaultRow {
+                node: record.name.clone(),
+                gpu: Some(gpu.index),
+                rule,
+                message: message.clone(),
+            }));
+        }
+        if figures.values().any(|told| told.polled) {
+            node.figures = Some("prometheus");
+        }
+        node.sum(&self.gpus[first..]);
+    }
+
+    /// Says of which nodes nobody tells heat, power and load.
+    fn say_unmeasured(&mut self, asked: bool) {
+        let without = self.nodes.iter().filter(|node| node.figures.is_none());
+        let names = compress(without.map(|node| node.name.as_str()));
+        let others = self.nodes.len() > 1 || self.nodes.iter().any(|node| node.figures.is_some());
+        if names.is_empty() || !others {
+            return;
+        }
+        let tried =
+            |line: &String| line.starts_with("no temperature, power and load of other nodes");
+        if asked {
+            self.missing.push(format!(
+                "no temperature, power and load of {names}: Prometheus has nothing of them; is gpuosd there, with \
+                 [metrics] listen in gpuos.toml, and does Prometheus scrape it?"
+            ));
+        } else if !self.missing.iter().any(tried) {
+            self.missing.push(format!(
+                "no temperature, power and load of {names}: give the site's Prometheus with --prometheus, or as \
+                 [metrics] prometheus in gpuos.toml"
+            ));
+        }
+    }
+}
+
+impl NodeRow {
+    /// Heat and power of the node out of those of its GPUs.
+    fn sum(&mut self, gpus: &[GpuRow]) {
+        self.celsius = gpus.iter().filter_map(|gpu| gpu.celsius).max();
+        let powers = gpus.iter().filter_map(|gpu| gpu.power_mw);
+        self.power_mw = powers.map(u64::from).reduce(|a, b| a + b);
     }
 }
 

@@ -1,6 +1,8 @@
-//! Where `gpuos top` gets its figures: gpuosd's socket on this node, and Slurm's records of all others.
+//! Where `gpuos top` gets its figures: gpuosd's socket on this node, Slurm's records of all others, and the site's Prometheus
+//! if there is one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use gpuos_core::wire::Status;
@@ -8,18 +10,73 @@ use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, slurm};
 
 use super::board::Sources;
+use super::prometheus;
+use crate::cli::TopArgs;
 
 /// How long gpuosd may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Asks both.
-pub fn gather(machine: &dyn Machine, runtime_dir: &Path) -> Sources {
+/// Who is asked.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Directory of gpuosd's socket.
+    pub runtime_dir: PathBuf,
+    /// The site's Prometheus, or why it is not known; `None`: there is none.
+    pub prometheus: Option<Result<String, String>>,
+}
+
+impl Ask {
+    /// What the flags say, and gpuos.toml where they do not.
+    pub fn new(machine: &dyn Machine, config: Option<&Path>, args: &TopArgs) -> Ask {
+        let given = args.prometheus.clone().map(Ok);
+        let prometheus = given.or_else(|| match gpuos_host::config(machine, config) {
+            Ok(config) => config.metrics.prometheus.map(Ok),
+            Err(e) => Some(Err(format!("{e:#}"))),
+        });
+        Ask {
+            runtime_dir: args.runtime_dir.clone(),
+            prometheus,
+        }
+    }
+}
+
+/// Asks all of them at once: one that is slow holds up no other.
+pub fn gather(machine: &(dyn Machine + Sync), ask: &Ask) -> Sources {
+    thread::scope(|scope| {
+        let figures = scope.spawn(|| {
+            let url = ask.prometheus.clone()?;
+            Some(url.and_then(|url| prometheus::ask(&url)))
+        });
+        let (mut sources, no_daemon) = slurm_and_this_node(machine, &ask.runtime_dir);
+        match figures.join().unwrap_or(None) {
+            None => {}
+            Some(Ok(figures)) => {
+                sources.figures = Some(figures);
+                // A machine without gpuosd, such as a login node, needs none.
+                if no_daemon && sources.nodes.is_some() {
+                    sources.missing.remove(0);
+                }
+            }
+            Some(Err(why)) => sources.missing.push(format!(
+                "no temperature, power and load of other nodes: {why}"
+            )),
+        }
+        sources
+    })
+}
+
+/// Whether this node has no gpuosd, too: then the first sentence of what is missing says so.
+fn slurm_and_this_node(machine: &dyn Machine, runtime_dir: &Path) -> (Sources, bool) {
     let mut sources = Sources::default();
+    let mut no_daemon = false;
     match local(runtime_dir) {
         Ok(status) => sources.local = Some(status),
-        Err(e) => sources.missing.push(format!(
-            "no temperature, power and load of this node's GPUs: {e}"
-        )),
+        Err(e) => {
+            no_daemon = matches!(e, ClientError::NoDaemon(_));
+            sources.missing.push(format!(
+                "no temperature, power and load of this node's GPUs: {e}"
+            ));
+        }
     }
     match slurm::nodes(machine) {
         Ok(nodes) => sources.nodes = Some(nodes),
@@ -27,14 +84,14 @@ pub fn gather(machine: &dyn Machine, runtime_dir: &Path) -> Sources {
             sources
                 .missing
                 .push(format!("no other nodes and no names of jobs: {e:#}"));
-            return sources;
+            return (sources, no_daemon);
         }
     }
     match slurm::jobs(machine) {
         Ok(jobs) => sources.jobs = Some(jobs),
         Err(e) => sources.missing.push(format!("no jobs: {e:#}")),
     }
-    sources
+    (sources, no_daemon)
 }
 
 fn local(runtime_dir: &Path) -> Result<Status, ClientError> {

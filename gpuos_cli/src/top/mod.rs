@@ -1,16 +1,18 @@
 //! `gpuos top`: nodes, GPUs, jobs, heat and faults, on a screen, as a table or as JSON.
 //!
-//! - [`gather`]: asks gpuosd and Slurm,
+//! - [`gather`]: asks gpuosd, Slurm and, by [`prometheus`], the site's Prometheus,
 //! - [`board`]: joins what they say,
 //! - [`table`]: cells, order, filter,
 //! - [`screen`]: drawing and keys.
 
 mod board;
 mod gather;
+mod prometheus;
 mod screen;
 mod table;
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -26,11 +28,17 @@ use crate::cli::{Cli, TopArgs};
 use crate::reply::Reply;
 use crate::table::Table;
 use board::Board;
+use gather::Ask;
 use screen::{View, Wish};
 use table::{Kind, Pick, rows, summary};
 
 /// The answer of `--once` and `--json`; `None`: the screen was shown and has gone.
-pub fn run(machine: &dyn Machine, json: bool, args: &TopArgs) -> Result<Option<Reply>> {
+pub fn run(
+    machine: &(dyn Machine + Sync),
+    config: Option<&Path>,
+    json: bool,
+    args: &TopArgs,
+) -> Result<Option<Reply>> {
     let pick = pick(args)?;
     if !(json || args.once) {
         if !std::io::stdout().is_terminal() {
@@ -38,10 +46,11 @@ pub fn run(machine: &dyn Machine, json: bool, args: &TopArgs) -> Result<Option<R
                 "standard output is no terminal: ask for one table with --once, or for JSON with --json"
             );
         }
-        screen(args, pick)?;
+        screen(Ask::new(machine, config, args), args.interval, pick)?;
         return Ok(None);
     }
-    let board = Board::new(gather::gather(machine, &args.runtime_dir));
+    let ask = Ask::new(machine, config, args);
+    let board = Board::new(gather::gather(machine, &ask));
     Ok(Some(Reply {
         schema: "gpuos.top/1",
         json: as_json(&board),
@@ -110,7 +119,8 @@ fn as_json(board: &Board) -> Value {
         json!({
             "name": node.name, "state": node.state, "gpus": node.gpus, "used": node.used,
             "out": node.out, "degraded": node.degraded, "jobs": node.jobs,
-            "max_celsius": node.celsius, "power_mw": node.power_mw, "reason": node.reason,
+            "max_celsius": node.celsius, "power_mw": node.power_mw, "figures": node.figures,
+            "reason": node.reason,
         })
     });
     let gpus = board.gpus.iter().map(|gpu| {
@@ -139,14 +149,13 @@ fn as_json(board: &Board) -> Value {
 }
 
 /// Shows the screen until `q`. A thread of its own asks: a slurmctld that is slow holds up no key.
-fn screen(args: &TopArgs, pick: Pick) -> Result<()> {
-    let interval = Duration::from_secs(args.interval);
-    let runtime_dir = args.runtime_dir.clone();
+fn screen(ask: Ask, interval: u64, pick: Pick) -> Result<()> {
+    let interval = Duration::from_secs(interval);
     let (tell, told) = channel();
     let (again, asked) = channel::<()>();
     thread::spawn(move || {
         loop {
-            let board = Board::new(gather::gather(&ThisMachine, &runtime_dir));
+            let board = Board::new(gather::gather(&ThisMachine, &ask));
             if tell.send(board).is_err() {
                 return;
             }

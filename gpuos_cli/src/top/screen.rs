@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as Drawn, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row as Drawn, Table, TableState, Wrap};
 
 use super::board::Board;
 use super::table::{Kind, Pick, Row, Tone, rows, summary};
@@ -26,6 +26,16 @@ pub struct View {
     /// Rows that the table has, and lines that the screen has for them, when drawn last.
     seen: (usize, usize),
     colour: bool,
+}
+
+/// As many of the parts between `; ` as there is room for: half a number is a wrong one.
+fn whole_parts(line: &str, width: usize) -> &str {
+    let ends = line.match_indices("; ").map(|(at, _)| at);
+    let fits = |at: &usize| line[..*at].chars().count() <= width;
+    ends.chain([line.len()])
+        .filter(fits)
+        .last()
+        .map_or(line, |at| &line[..at])
 }
 
 /// What a key asks for.
@@ -135,7 +145,10 @@ impl View {
 
     /// Draws the board.
     pub fn draw(&mut self, frame: &mut Frame<'_>, board: &Board) {
-        let missing = board.missing.len().min(3) as u16;
+        // A sentence that is cut says nothing.
+        let width = usize::from(frame.area().width.max(1));
+        let long = |line: &String| (line.chars().count() * 5 / 4).div_ceil(width);
+        let missing = board.missing.iter().map(long).sum::<usize>().min(6) as u16;
         let lines = [
             Constraint::Length(1),
             Constraint::Length(1),
@@ -146,7 +159,7 @@ impl View {
         let [head, tabs, body, notes, help] = Layout::vertical(lines).areas(frame.area());
         let paused = if self.paused { " [paused]" } else { "" };
         let line = format!("gpuos top: {}{paused}", summary(board));
-        frame.render_widget(Paragraph::new(line), head);
+        frame.render_widget(Paragraph::new(whole_parts(&line, width)), head);
         frame.render_widget(Paragraph::new(self.tabs(board)), tabs);
         self.table(frame, body, &rows(board, self.kind, &self.pick));
         let notes_text: Vec<Line<'_>> = board
@@ -155,7 +168,9 @@ impl View {
             .map(|line| Line::from(line.as_str()))
             .collect();
         frame.render_widget(
-            Paragraph::new(notes_text).style(self.style(Tone::Warn)),
+            Paragraph::new(notes_text)
+                .wrap(Wrap { trim: true })
+                .style(self.style(Tone::Warn)),
             notes,
         );
         let bottom = match (self.writing, self.pick.filter.is_empty()) {

@@ -4,8 +4,11 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
 
+use gpuos_host::slurm::NodeRecord;
+
 use super::*;
-use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow};
+use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, Sources};
+use crate::top::prometheus::Figures;
 
 fn board() -> Board {
     let gpu = |index: usize| GpuRow {
@@ -93,7 +96,8 @@ fn the_screen_has_head_tables_notes_and_help() {
     let lines = screen.draw();
     assert_eq!(
         lines[0],
-        "gpuos top: 1 node, 12 GPUs: 4 used, 4 out, 0 degraded; 1 running, 0 waiting; hottest n1:4 68 °C; 120"
+        "gpuos top: 1 node, 12 GPUs: 4 used, 4 out, 0 degraded; 1 running, 0 waiting; hottest n1:4 68 °C",
+        "1205 W has no room"
     );
     assert_eq!(lines[1], " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1");
     assert_eq!(
@@ -157,4 +161,65 @@ fn no_size_and_no_board_upsets_it() {
             }
         }
     }
+}
+
+/// A site of 1,000 nodes with eight GPUs, of which Prometheus knows all nodes but two.
+fn thousand() -> Board {
+    let record = |at: usize| {
+        let text = format!(
+            "NodeName=n{at} Arch=x86_64\n   Gres=gpu:h100:8\n   State=IDLE ThreadsPerCore=1\n"
+        );
+        NodeRecord::parse_all(&text).remove(0)
+    };
+    let figures = |at: usize| {
+        let gpu = |gpu: usize| {
+            let celsius =
+                Some(((at * 7 + gpu) % 60) as u32 + u32::from(at == 777 && gpu == 5) * 40);
+            (
+                gpu,
+                Figures {
+                    polled: true,
+                    celsius,
+                    power_mw: Some(500_000),
+                    ..Figures::default()
+                },
+            )
+        };
+        (format!("n{at}"), (0..8).map(gpu).collect())
+    };
+    let known = (1..=1000).filter(|at| ![41, 42].contains(at));
+    Board::new(Sources {
+        nodes: Some((1..=1000).map(record).collect()),
+        jobs: Some(Vec::new()),
+        figures: Some(known.map(figures).collect()),
+        ..Sources::default()
+    })
+}
+
+#[test]
+fn a_thousand_nodes_are_sorted_filtered_and_scrolled() {
+    let mut screen = Screen::new();
+    screen.board = thousand();
+    let lines = screen.draw();
+    assert_eq!(
+        lines[1],
+        " 1 Nodes 1000   2 GPUs 8000   3 Jobs 0   4 Faults 0"
+    );
+    let notes = lines[7..9].join(" ");
+    assert!(
+        notes.contains("load of n[41-42]: Prometheus has nothing of them"),
+        "{notes}"
+    );
+    screen.press(&letters("ssssr"));
+    assert!(
+        screen.draw()[3].starts_with("n777     5  available"),
+        "{:?}",
+        screen.draw()
+    );
+    screen.press(&letters("r"));
+    // What nobody tells comes before what is cold.
+    assert!(screen.draw()[3].starts_with("n41 "), "{:?}", screen.draw());
+    screen.press(&letters("/n1000"));
+    screen.press(&[KeyCode::Enter, KeyCode::End]);
+    assert!(screen.draw().iter().any(|line| line.starts_with("n1000")));
 }

@@ -1,5 +1,7 @@
 //! `gpuos top --once` and `--json`, with a gpuosd of a recorded status and without one.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -147,4 +149,134 @@ fn order_and_filter() {
     let screen = site.run(&["top", &run]);
     assert_eq!(screen.code, 1);
     assert!(screen.err.contains("--once"), "{}", screen.err);
+}
+
+/// A Prometheus that answers each question with what it has, as gpuosd's metrics are named; its address.
+fn prometheus(of: &'static [(&str, &str, &str, &str)]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut head, mut length) = (String::new(), 0);
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
+            for line in head.to_lowercase().lines() {
+                if let Some(value) = line.strip_prefix("content-length: ") {
+                    length = value.parse().unwrap();
+                }
+            }
+            assert!(
+                head.starts_with("POST /api/v1/query HTTP/1.1\r\n"),
+                "{head}"
+            );
+            let mut form = vec![0; length];
+            reader.read_exact(&mut form).unwrap();
+            let form = String::from_utf8(form).unwrap();
+            let asked = ["gpuos_gpu_polled", "gpuos_gpu_fault", "temperature_celsius"];
+            let asked = asked.into_iter().find(|name| form.contains(name)).unwrap();
+            let series = of.iter().filter(|(name, ..)| match asked {
+                "temperature_celsius" => !name.is_empty() && !name.contains('-'),
+                "gpuos_gpu_fault" => name.contains('-'),
+                _ => name.is_empty(),
+            });
+            let series = series.map(|(name, node, gpu, value)| {
+                let what = if name.contains('-') { "rule" } else { "__name__" };
+                serde_json::json!({
+                    "metric": { what: name, "node": node, "gpu": gpu }, "value": [1795312127.4, value],
+                })
+            });
+            let series: Vec<serde_json::Value> = series.collect();
+            let data = serde_json::json!({ "resultType": "vector", "result": series });
+            let body = serde_json::json!({ "status": "success", "data": data }).to_string();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n";
+            let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+            reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    url
+}
+
+const TOLD: &[(&str, &str, &str, &str)] = &[
+    ("", "n2", "0", "1"),
+    ("gpuos_gpu_temperature_celsius", "n2", "0", "66"),
+    ("gpuos_gpu_power_watts", "n2", "0", "412.5"),
+    ("gpuos_gpu_utilization_ratio", "n2", "0", "0.97"),
+    ("gpuos_gpu_memory_used_bytes", "n2", "0", "71303168000"),
+    ("xid-79", "n2", "7", "1"),
+    // gpuosd of this node knows better, and there is no such node and no such GPU.
+    ("gpuos_gpu_temperature_celsius", "n1", "0", "99"),
+    ("gpuos_gpu_temperature_celsius", "n77", "0", "99"),
+    ("gpuos_gpu_temperature_celsius", "n2", "99", "99"),
+    ("gpuos_gpu_temperature_celsius", "n2", "1", "NaN"),
+];
+
+#[test]
+fn heat_power_and_load_of_other_nodes_come_from_prometheus() {
+    let site = site("24.11.5");
+    let run = daemon(&site);
+    let url = prometheus(TOLD);
+    let asked = format!("--prometheus={url}/");
+    let json = site.run(&["top", "--json", &run, &asked]).json();
+    let gpu = &json["gpus"][8];
+    assert_eq!(
+        (&gpu["celsius"], &gpu["power_mw"]),
+        (&66.into(), &412_500.into())
+    );
+    assert_eq!(
+        (&gpu["busy_percent"], &gpu["memory_mib"]),
+        (&97.into(), &68_000.into())
+    );
+    assert_eq!(json["gpus"][0]["celsius"], 84);
+    assert!(json["gpus"][9]["celsius"].is_null());
+    let figures = |node: usize| &json["nodes"][node]["figures"];
+    assert_eq!(
+        (figures(0), figures(1)),
+        (&"gpuosd".into(), &"prometheus".into())
+    );
+    assert!(figures(2).is_null());
+    assert_eq!(json["nodes"][1]["max_celsius"], 66);
+    let mut faults = json["faults"].as_array().unwrap().iter();
+    assert!(faults.any(|fault| fault["node"] == "n2" && fault["rule"] == "xid-79"));
+    let missing = json["missing"][0].as_str().unwrap();
+    assert!(
+        missing.contains("of n[3-4]: Prometheus has nothing of them"),
+        "{missing}"
+    );
+    // The same from gpuos.toml.
+    site.file(
+        "gpuos.toml",
+        &format!("[metrics]\nprometheus = \"{url}\"\n"),
+    );
+    let config = site.path("gpuos.toml");
+    let same = site
+        .run(&["top", "--json", &run, "--config", &config])
+        .json();
+    assert_eq!(same["gpus"], json["gpus"]);
+}
+
+#[test]
+fn a_prometheus_that_does_not_answer_is_said_and_all_else_is_shown() {
+    let site = site("24.11.5");
+    let run = daemon(&site);
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let asked = format!("--prometheus=http://{free}");
+    let answer = site.run(&["top", "--once", &run, &asked]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let said =
+        format!("no temperature, power and load of other nodes: Prometheus at http://{free}: ");
+    assert!(
+        answer.out.contains(&said) && answer.out.contains("4 nodes"),
+        "{}",
+        answer.out
+    );
+    let wrong = site.run(&["top", "--once", "--prometheus=prom:9090"]);
+    assert_eq!(wrong.code, 2);
+    assert!(
+        wrong.err.contains("write http://HOST:PORT"),
+        "{}",
+        wrong.err
+    );
 }

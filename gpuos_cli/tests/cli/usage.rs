@@ -194,3 +194,20 @@ fn a_config_that_would_not_be_read_is_wrong_usage() {
     );
     assert_eq!(site.run(&["topo", "--config", &file]).code, 0);
 }
+
+#[test]
+fn a_node_that_cannot_be_reached_is_said_in_plain_words() {
+    let site = Site::new("24.11.5");
+    let none = format!("--runtime-dir={}", site.path("nowhere"));
+    for (via, said) in [
+        (
+            "false",
+            "no answer from n2 by `false`: it said nothing\n",
+        ),
+        ("echo no route to", "by `echo no route to`: no route to n2 "),
+    ] {
+        let answer = site.run(&["drain", "n2:1", "--via", via, &none]);
+        assert_eq!(answer.code, 1);
+        assert!(answer.err.contains(said), "{}", answer.err);
+    }
+}

@@ -1,5 +1,6 @@
 //! What clients ask of the owner.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -122,17 +123,22 @@ impl Owner {
                 format!("{}: {}", self.node, states.collect::<Vec<_>>().join(", "))
             }
         };
-        let holding: Vec<String> = each
-            .iter()
-            .flatten()
-            .flat_map(|gpu| self.jobs.on(*gpu))
-            .map(|job| job.to_string())
-            .collect();
-        if admin.verb != Verb::Online && !admin.force && !holding.is_empty() {
+        let on = each.iter().flatten().flat_map(|gpu| self.jobs.on(*gpu));
+        let jobs: BTreeSet<u32> = on.collect();
+        if admin.verb != Verb::Online && !admin.force && !jobs.is_empty() {
+            let (job, runs) = match jobs.len() {
+                1 => ("job", "runs"),
+                _ => ("jobs", "run"),
+            };
+            let list: Vec<String> = jobs.iter().map(u32::to_string).collect();
             message = format!(
-                "{message}; job {} runs on it and may end (--force ends it)",
-                holding.join(", ")
+                "{message}; {job} {} still {runs} there and may finish (--force requeues or ends at once)",
+                list.join(", ")
             );
+        }
+        let waits = |gpu: &u8| self.health.state(*gpu).is_out();
+        if admin.verb == Verb::Online && gpus.iter().any(waits) {
+            message += "; what is drained or being reset comes back once a check has passed";
         }
         let ack: Ack = Box::new(move |saved| {
             let answer = match saved {

@@ -58,7 +58,11 @@ fn administrators_take_gpus_out_and_bring_them_back() {
         Err(ClientError::Refused(why)) => assert!(why.contains("no GPU 8"), "{why}"),
         other => panic!("{other:?}"),
     }
-    daemon.admin(Verb::Online, 2);
+    let said = daemon.admin(Verb::Online, 2);
+    assert!(
+        said.contains("comes back once a check has passed"),
+        "{said}"
+    );
     site.until("Extra without", || {
         (site.slurm("extra") == "rack=7").then_some(())
     });
@@ -88,6 +92,12 @@ fn steps_are_known_by_report_and_jobs_of_before_by_slurm() {
     daemon.ask(&start).unwrap();
     assert_eq!(daemon.status().gpus[3].jobs, [8]);
     assert_eq!(daemon.state(3), "allocated");
+    let said = daemon.admin(Verb::Drain, 3);
+    assert!(
+        said.contains("job 8 still runs there and may finish"),
+        "{said}"
+    );
+    daemon.admin(Verb::Online, 3);
     daemon.ask(&Request::StepEnd { id }).unwrap();
     assert_eq!(daemon.status().gpus[3].jobs, Vec::<u32>::new());
 }

@@ -175,7 +175,9 @@ impl Slurm<'_> {
         // An administrator who wrote at the same moment may have put the old part back.
         let shown = self.record()?.extra;
         match ExtraPart::read(&shown) {
-            Ok(shown) if shown == *part => Ok(Outcome::Done(format!("Extra is {wanted:?}"))),
+            Ok(shown) if shown == *part => Ok(Outcome::Done(format!(
+                "Slurm's record of the node has Extra={wanted:?}"
+            ))),
             _ => Err(Outcome::Away(format!(
                 "Extra was written as {wanted:?} and is {shown:?}"
             ))),
