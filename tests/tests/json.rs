@@ -38,8 +38,8 @@ case "$(basename "$0") $*" in
 "squeue "*) ls jobs ;;
 "scontrol -d show jobs") cat jobs/* ;;
 "scontrol -d show job "*) cat "jobs/$4" 2>/dev/null || { echo 'Invalid job id specified' >&2; exit 1; } ;;
-"scontrol requeue "*)
-    sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/' "jobs/$2" ;;
+"scontrol requeue incomplete "*)
+    sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3" ;;
 "scontrol update JobId="*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -98,6 +98,10 @@ impl Node {
         daemon.arg("--nvml").arg(at("libnvidia-ml.so.1"));
         daemon.arg("--config").arg(at("gpuos.toml"));
         daemon.arg("--state-dir").arg(at("lib"));
+        // Not this machine's adapters and messages.
+        fs::write(at("kmsg"), "").unwrap();
+        daemon.arg("--sysfs").arg(at("sys"));
+        daemon.arg("--kernel-log").arg(at("kmsg"));
         daemon.arg("--runtime-dir").arg(at("run"));
         daemon.stderr(File::create(at("log")).unwrap());
         node._daemon = Some(Ends(daemon.spawn().unwrap()));

@@ -200,10 +200,7 @@ fn a_node_that_cannot_be_reached_is_said_in_plain_words() {
     let site = Site::new("24.11.5");
     let none = format!("--runtime-dir={}", site.path("nowhere"));
     for (via, said) in [
-        (
-            "false",
-            "no answer from n2 by `false`: it said nothing\n",
-        ),
+        ("false", "no answer from n2 by `false`: it said nothing\n"),
         ("echo no route to", "by `echo no route to`: no route to n2 "),
     ] {
         let answer = site.run(&["drain", "n2:1", "--via", via, &none]);
