@@ -119,9 +119,13 @@ fn one(status: &Status) -> Reply {
     }
     text += &table.render();
     text += &peers(status);
+    for finding in &status.isolation.findings {
+        text += &format!("isolation: {}\n", finding.message);
+    }
     let bad = ["degraded", "draining", "drained", "resetting", "offline"];
     let well = status.gpus.iter().all(|gpu| !bad.contains(&&gpu.state[..]));
-    let yes = well && status.node_drained.is_none() && status.daemon.troubles.is_empty();
+    let quiet = status.daemon.troubles.is_empty() && status.isolation.findings.is_empty();
+    let yes = well && status.node_drained.is_none() && quiet;
     Reply {
         schema: "gpuos.health/1",
         json: json!({ "well": yes, "status": status }),

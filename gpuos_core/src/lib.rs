@@ -14,6 +14,7 @@ pub mod gang;
 pub mod gpuset;
 pub mod health;
 pub mod hostlist;
+pub mod isolation;
 pub mod limits;
 pub mod mig;
 pub mod model;

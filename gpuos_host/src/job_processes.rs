@@ -1,8 +1,9 @@
-//! Which job a process belongs to, and which devices a job may touch, by its control group.
+//! Which process a number means, and which job it belongs to, by its control group.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A step of a job, as Slurm names its control group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -25,7 +26,8 @@ impl JobStep {
         steps.max_by_key(|found| !found.step.is_empty())
     }
 
-    fn of_path(path: &str) -> Option<JobStep> {
+    /// From the path of a control group.
+    pub(crate) fn of_path(path: &str) -> Option<JobStep> {
         let mut parts = path.split('/');
         // Anybody may name a group job_1: Slurm's lie below its own, which has the node's name in it where
         // several slurmd run on one machine.
@@ -42,72 +44,67 @@ impl JobStep {
     }
 }
 
-/// What a job's control group lets it open of NVIDIA's GPUs.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Allowed {
-    /// Every device: Slurm does not confine devices (`ConstrainDevices=no`).
-    All,
-    /// `/dev/nvidiaN` of these minor numbers.
-    Minors(BTreeSet<u32>),
-    /// It cannot be read: control groups of version 2 keep it in a program of the kernel.
-    Unknown,
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Who {
+    /// When it was started, in the kernel's ticks since boot: with its number this names one process for ever.
+    pub started: u64,
+    /// Its user.
+    pub uid: u32,
+    /// Its name, as it says itself; at most 15 bytes.
+    pub program: String,
+    /// The job step that it belongs to.
+    pub step: Option<JobStep>,
 }
 
-impl Allowed {
-    /// From `devices.list` of a group of version 1.
-    pub fn parse(list: &str) -> Allowed {
-        let mut minors = BTreeSet::new();
-        for line in list.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(kind), Some(number)) = (words.next(), words.next()) else {
-                continue;
-            };
-            let all = kind == "a" || number == "*:*" || number == "195:*";
-            match (all, number.strip_prefix("195:").map(str::parse)) {
-                (true, _) => return Allowed::All,
-                // 255 is /dev/nvidiactl, 254 nvidia-modeset.
-                (_, Some(Ok(minor @ 0..254))) => {
-                    minors.insert(minor);
-                }
-                _ => {}
-            }
-        }
-        Allowed::Minors(minors)
-    }
+/// What became of a kill.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Killed {
+    /// The signal was sent.
+    Sent,
+    /// That process is not there any more.
+    Gone,
 }
 
 /// Where processes are looked up.
 pub trait Processes: Send + Sync {
-    /// The job step of a process; `None` when it belongs to none, or is gone.
-    fn step_of(&self, pid: u32) -> io::Result<Option<JobStep>>;
-    /// What a process may open.
-    fn allowed(&self, pid: u32) -> io::Result<Allowed>;
+    /// Who a process is; `None` when it is gone.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn who(&self, pid: u32) -> io::Result<Option<Who>>;
+    /// Sends SIGKILL to the process that was started at [`Who::started`], and to no other that has its number by now.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed>;
 }
 
-/// The kernel's `/proc` and control groups, or recorded ones.
+/// The kernel's `/proc`, or a recorded one.
 #[derive(Clone, Debug)]
 pub struct Proc {
-    proc: PathBuf,
-    cgroup: PathBuf,
+    root: PathBuf,
 }
 
 impl Proc {
-    /// This machine's.
-    pub fn real() -> Proc {
-        Proc::at("/proc", "/sys/fs/cgroup")
+    /// This machine's `/proc`, or a recorded folder in its place.
+    pub fn at(root: impl Into<PathBuf>) -> Proc {
+        Proc { root: root.into() }
     }
 
-    /// Recorded folders in place of `/proc` and `/sys/fs/cgroup`.
-    pub fn at(proc: impl Into<PathBuf>, cgroup: impl Into<PathBuf>) -> Proc {
-        Proc {
-            proc: proc.into(),
-            cgroup: cgroup.into(),
-        }
+    fn file(&self, pid: u32, name: &str) -> io::Result<Option<String>> {
+        text(&self.root.join(pid.to_string()).join(name))
     }
 
-    fn groups(&self, pid: u32) -> io::Result<Option<String>> {
-        text(&self.proc.join(pid.to_string()).join("cgroup"))
+    fn started(&self, pid: u32) -> io::Result<Option<u64>> {
+        Ok(self.file(pid, "stat")?.as_deref().and_then(started))
     }
+}
+
+/// The start time of `/proc/PID/stat`: field 22. The name before it, in parentheses, may hold anything.
+fn started(stat: &str) -> Option<u64> {
+    let fields = stat.rsplit_once(')')?.1;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// A file's text; `None` when it, or the process in it, is gone.
@@ -124,45 +121,76 @@ fn text(path: &Path) -> io::Result<Option<String>> {
 }
 
 impl Processes for Proc {
-    fn step_of(&self, pid: u32) -> io::Result<Option<JobStep>> {
-        Ok(self.groups(pid)?.as_deref().and_then(JobStep::parse))
+    fn who(&self, pid: u32) -> io::Result<Option<Who>> {
+        let (Some(started), Some(status), Some(groups)) = (
+            self.started(pid)?,
+            self.file(pid, "status")?,
+            self.file(pid, "cgroup")?,
+        ) else {
+            return Ok(None);
+        };
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        // Its effective user is the second of four.
+        let uid = field("Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok());
+        let who = |uid| Who {
+            started,
+            uid,
+            program: field("Name:").unwrap_or_default().trim().to_owned(),
+            step: JobStep::parse(&groups),
+        };
+        Ok(uid.map(who))
     }
 
-    fn allowed(&self, pid: u32) -> io::Result<Allowed> {
-        let groups = self.groups(pid)?.unwrap_or_default();
-        let devices = groups.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let controllers = parts.next()?;
-            let mounted = controllers.split(',').any(|name| name == "devices");
-            parts.next().filter(|_| mounted)
-        });
-        let Some(path) = devices else {
-            return Ok(Allowed::Unknown);
+    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        use rustix::io::Errno;
+        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(io::ErrorKind::InvalidInput)?;
+        let process = match pidfd_open(number, PidfdFlags::empty()) {
+            Ok(process) => process,
+            Err(Errno::SRCH) => return Ok(Killed::Gone),
+            Err(error) => return Err(error.into()),
         };
-        let folder = self
-            .cgroup
-            .join("devices")
-            .join(path.trim_start_matches('/'));
-        let list = text(&folder.join("devices.list"))?;
-        Ok(list.map_or(Allowed::Unknown, |list| Allowed::parse(&list)))
+        // Held by its descriptor, the number cannot pass on to another process any more.
+        if self.started(pid)? != Some(started) {
+            return Ok(Killed::Gone);
+        }
+        match pidfd_send_signal(&process, Signal::KILL) {
+            Ok(()) => Ok(Killed::Sent),
+            Err(Errno::SRCH) => Ok(Killed::Gone),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
 /// The twin.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct RecordedProcesses {
-    /// Processes by number, with their steps and what they may open.
-    pub list: std::collections::BTreeMap<u32, (Option<JobStep>, Option<Allowed>)>,
+    /// Processes by number; a kill takes them away.
+    pub list: Mutex<BTreeMap<u32, Who>>,
+}
+
+impl RecordedProcesses {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Who>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Processes for RecordedProcesses {
-    fn step_of(&self, pid: u32) -> io::Result<Option<JobStep>> {
-        Ok(self.list.get(&pid).and_then(|(step, _)| step.clone()))
+    fn who(&self, pid: u32) -> io::Result<Option<Who>> {
+        Ok(self.lock().get(&pid).cloned())
     }
 
-    fn allowed(&self, pid: u32) -> io::Result<Allowed> {
-        let known = self.list.get(&pid).and_then(|(_, allowed)| allowed.clone());
-        Ok(known.unwrap_or(Allowed::Unknown))
+    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        let mut list = self.lock();
+        match list.get(&pid).is_some_and(|who| who.started == started) {
+            true => {
+                list.remove(&pid);
+                Ok(Killed::Sent)
+            }
+            false => Ok(Killed::Gone),
+        }
     }
 }
 
@@ -213,52 +241,54 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_a_job() {
-        let minors = |list: &str| Allowed::parse(list);
-        let some = |all: &[u32]| Allowed::Minors(all.iter().copied().collect());
-        assert_eq!(minors("a *:* rwm\n"), Allowed::All);
-        assert_eq!(
-            minors("c 1:3 rwm\nc 195:2 rw\nc 195:255 rw\nc 195:5 rwm\nb 8:0 r\n"),
-            some(&[2, 5])
-        );
-        assert_eq!(minors("c 195:* rwm\n"), Allowed::All);
-        assert_eq!(minors("nonsense\nc\n"), some(&[]));
-    }
-
-    #[test]
-    fn recorded_folders_are_read_like_the_kernels() {
+    fn a_recorded_folder_is_read_like_the_kernels() {
         let folder = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        put("proc/41/cgroup", "7:devices:/slurm/uid_1/job_3/step_0\n");
+        let fields: Vec<String> = (3..=52).map(|field| format!("{}", field * 100)).collect();
+        put("41/stat", &format!("41 (a) b) {}\n", fields.join(" ")));
         put(
-            "cgroup/devices/slurm/uid_1/job_3/step_0/devices.list",
-            "c 195:1 rwm\n",
+            "41/status",
+            "Name:\tpython3\nUmask:\t0022\nUid:\t1\t1000\t1\t1\n",
         );
-        put(
-            "proc/42/cgroup",
-            "0::/system.slice/slurmstepd.scope/job_4/step_0/user\n",
-        );
-        let machine = Proc::at(folder.path().join("proc"), folder.path().join("cgroup"));
-        assert_eq!(machine.step_of(41).unwrap(), step(3, "0"));
-        assert_eq!(machine.allowed(41).unwrap(), Allowed::Minors([1].into()));
-        assert_eq!(machine.step_of(42).unwrap(), step(4, "0"));
-        assert_eq!(machine.allowed(42).unwrap(), Allowed::Unknown);
-        assert_eq!(
-            (machine.step_of(43).unwrap(), machine.allowed(43).unwrap()),
-            (None, Allowed::Unknown)
-        );
-        // This process belongs to no job of Slurm's here, and can be looked up.
-        assert!(Proc::real().step_of(std::process::id()).is_ok());
-        let mut twin = RecordedProcesses::default();
-        twin.list
-            .insert(41, (step(3, "0"), Some(Allowed::Minors([1].into()))));
-        assert_eq!(twin.step_of(41).unwrap(), machine.step_of(41).unwrap());
-        assert_eq!(twin.allowed(41).unwrap(), machine.allowed(41).unwrap());
-        assert_eq!(twin.allowed(42).unwrap(), Allowed::Unknown);
+        put("41/cgroup", "7:devices:/slurm/uid_1/job_3/step_0\n");
+        // It ended while it was read.
+        put("42/stat", "42 (x) S");
+        let proc = Proc::at(folder.path());
+        let who = Who {
+            started: 2200,
+            uid: 1000,
+            program: "python3".into(),
+            step: step(3, "0"),
+        };
+        assert_eq!(proc.who(41).unwrap(), Some(who.clone()));
+        assert_eq!((proc.who(42).unwrap(), proc.who(43).unwrap()), (None, None));
+        let twin = RecordedProcesses::default();
+        twin.list.lock().unwrap().insert(41, who);
+        assert_eq!(twin.who(41).unwrap(), proc.who(41).unwrap());
+        assert_eq!(twin.kill(41, 1).unwrap(), Killed::Gone);
+        assert_eq!(twin.kill(41, 2200).unwrap(), Killed::Sent);
+        assert_eq!(twin.who(41).unwrap(), None);
+    }
+
+    #[test]
+    fn a_process_is_killed_and_never_another_with_its_number() {
+        let proc = Proc::at("/proc");
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let who = proc.who(pid).unwrap().unwrap();
+        assert_eq!(who.step, None);
+        assert_eq!(proc.kill(pid, who.started + 1).unwrap(), Killed::Gone);
+        assert!(child.try_wait().unwrap().is_none());
+        assert_eq!(proc.kill(pid, who.started).unwrap(), Killed::Sent);
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(proc.kill(pid, who.started).unwrap(), Killed::Gone);
     }
 
     proptest::proptest! {
@@ -266,7 +296,7 @@ mod tests {
         fn any_text_is_read_without_panic(text: String, path in "(/slurm|/job_[0-9]{0,12}|/step_[a-z0-9]{0,5}|:){0,8}") {
             JobStep::parse(&text);
             JobStep::parse(&format!("1:devices:{path}"));
-            Allowed::parse(&text);
+            started(&text);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod device_groups;
 pub mod discover;
 pub mod elf;
 mod ends;

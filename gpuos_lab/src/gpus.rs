@@ -213,6 +213,9 @@ impl Daemons<'_> {
                 nvml.display(),
                 gpus.display()
             ));
+        if self.record.cgroup {
+            command.arg("--cgroup").arg(self.record.path("cgroup"));
+        }
         let socket = runtime.join("gpuosd.sock");
         let mut child = self.spawn(&name, command)?;
         let file = self.record.path(&format!("run/{name}.pid"));

@@ -166,7 +166,7 @@ pub fn start(
 }
 
 /// Who the GPUs are, numbered as Slurm does. A GPU that gres.conf leaves out is not Slurm's, and none of ours.
-fn found(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Found>> {
+pub(crate) fn found(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Found>> {
     // A guess here would take a healthy GPU out of service in place of a bad one.
     let order = numbering().map_err(Error::Refused)?;
     let count = library.count()?;

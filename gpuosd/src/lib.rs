@@ -6,6 +6,7 @@
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
+//! - [`isolation`]: looks who is on the GPUs and what steps may open,
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
@@ -24,6 +25,7 @@ pub mod disk;
 pub mod events;
 pub mod gpus;
 pub mod host;
+pub mod isolation;
 pub mod jobs;
 pub mod limits;
 pub mod maps;

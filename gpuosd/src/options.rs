@@ -51,6 +51,12 @@ pub struct Options {
         default_value = "/proc/sys/kernel/random/boot_id"
     )]
     pub boot_id: PathBuf,
+    /// Root of procfs instead of /proc, for a recorded tree.
+    #[arg(long, value_name = "DIR", default_value = "/proc")]
+    pub proc: PathBuf,
+    /// Where control groups are mounted: CgroupMountpoint of cgroup.conf.
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    pub cgroup: PathBuf,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

@@ -8,7 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use gpuos_host::device_groups::Cgroups;
 use gpuos_host::discover::Sysfs;
+use gpuos_host::job_processes::Proc;
 use gpuos_host::nvml::{Driver, GpuLibrary};
 use gpuos_host::socket::{self, BindError, Limits, Server};
 use gpuos_host::{GresIndex, Machine, ThisMachine};
@@ -19,6 +21,7 @@ use crate::desk::Desk;
 use crate::disk::Disk;
 use crate::gpus::{self, Library, Numbering};
 use crate::host;
+use crate::isolation;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
@@ -92,10 +95,19 @@ pub fn run(options: &Options) -> Result<()> {
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
     let peers = peers::start(&node, to.clone())?;
+    let node_of_gres = node.clone();
+    let numbering: Numbering = Arc::new(move || GresIndex::of_node(&ThisMachine, &node_of_gres));
+    let sources = isolation::Sources {
+        library: library.clone(),
+        numbering: numbering.clone(),
+        processes: Box::new(Proc::at(&options.proc)),
+        groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
+    };
     let ports = Ports {
         peers: peers.clone(),
         slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
         device: work::device(machine, library.clone(), setting, to.clone())?,
+        isolation: isolation::start(sources, interval, to.clone())?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
         limits: crate::limits::start(library.clone(), to.clone())?,
         to: to.clone(),
@@ -103,7 +115,6 @@ pub fn run(options: &Options) -> Result<()> {
         wall: Box::new(wall_ms),
         steady: Box::new(Instant::now),
     };
-    let node_of_gres = node.clone();
     let start = Start {
         node: node.clone(),
         boot: boot(&options.boot_id),
@@ -111,7 +122,6 @@ pub fn run(options: &Options) -> Result<()> {
         interval,
     };
     let owner = Owner::new(start, ports);
-    let numbering: Numbering = Arc::new(move || GresIndex::of_node(&ThisMachine, &node_of_gres));
     let sysfs = Sysfs::at(&options.sysfs);
     gpus::start(&library, &numbering, sysfs, interval, &to)?;
     signals(to)?;

@@ -6,10 +6,17 @@ use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 
 use crate::gpus::Found;
+use crate::isolation::keep::Keeper;
 use crate::jobs::Table;
 
 /// All GPUs of the node.
-pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table, limits: &Limits) -> Vec<GpuStatus> {
+pub fn gpus(
+    health: &NodeHealth,
+    found: &[Found],
+    jobs: &Table,
+    limits: &Limits,
+    isolation: &Keeper,
+) -> Vec<GpuStatus> {
     let one = |(index, gpu): (usize, &GpuHealth)| {
         let index = index as u8;
         let found = found.iter().find(|found| found.gres == index);
@@ -34,6 +41,7 @@ pub fn gpus(health: &NodeHealth, found: &[Found], jobs: &Table, limits: &Limits)
             }),
             faults: faults(gpu),
             jobs: jobs.on(index),
+            processes: isolation.on(index),
         }
     };
     health.gpus.iter().enumerate().map(one).collect()

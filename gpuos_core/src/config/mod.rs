@@ -18,6 +18,7 @@ mod error;
 mod fabric;
 mod health;
 mod heartbeat;
+mod isolation;
 mod metrics;
 mod net;
 mod node_type;
@@ -99,6 +100,8 @@ pub struct Config {
     pub health: crate::health::Rules,
     /// `[health] file-systems`: those that gpuosd asks whether they answer.
     pub file_systems: Vec<PathBuf>,
+    /// `[isolation]`: what gpuosd does about processes on GPUs that they do not own.
+    pub isolation: crate::isolation::Policy,
     /// `[metrics]`: where gpuosd tells its figures.
     pub metrics: MetricsConfig,
     /// `[heartbeat]`: how gpuosds watch each other's nodes.
@@ -135,6 +138,7 @@ impl Config {
             policy: Policy::read(check, &raw.policy)?,
             health: health::read(check, &raw.health)?,
             file_systems: health::file_systems(check, &raw.health)?,
+            isolation: isolation::read(check, &raw.isolation)?,
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
@@ -193,6 +197,7 @@ impl Config {
             policy: _,
             health: _,
             file_systems: _,
+            isolation: _,
             metrics: _,
             heartbeat: _,
             node_types: _,

@@ -21,6 +21,7 @@ pub(crate) struct RawFile {
     pub reserve: Vec<Spanned<RawReserve>>,
     pub power_domain: Vec<Spanned<RawPower>>,
     pub health: RawHealth,
+    pub isolation: RawIsolation,
 }
 
 /// The shipped health rules.
@@ -91,6 +92,18 @@ pub(crate) struct RawHeartbeat {
     pub interval_ms: Option<Spanned<i64>>,
     pub silent_ms: Option<Spanned<i64>>,
     pub hung_ms: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [isolation]")]
+pub(crate) struct RawIsolation {
+    pub foreign: Option<Spanned<String>>,
+    pub grace: Option<Spanned<String>>,
+    pub exempt_uids: Option<Vec<Spanned<i64>>>,
+    pub exempt_programs: Option<Vec<Spanned<String>>>,
+    pub kill_root: Option<bool>,
+    pub devices: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]

@@ -197,7 +197,8 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 }
 
 /// Slurm's names for steps that are no numbers.
-fn step_name(step: u32) -> String {
+/// A step's number as Slurm writes it: `0`, `batch`, `extern`, `interactive`.
+pub fn step_name(step: u32) -> String {
     match step {
         0xffff_fffb => "batch".into(),
         0xffff_fffc => "extern".into(),

@@ -19,4 +19,7 @@ mod tests;
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{Code, Happening, PROTOCOL, Reply, Request, StepId};
 pub use right::{Peer, Right, may, needs};
-pub use status::{CapStatus, DaemonStatus, FaultStatus, GpuStatus, JobStatus, PeerStatus, Status};
+pub use status::{
+    CapStatus, DaemonStatus, FaultStatus, GpuStatus, IsolationStatus, JobStatus, PeerStatus,
+    ProcessStatus, Status,
+};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::isolation::Finding;
+
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -21,6 +23,9 @@ pub struct Status {
     /// Nodes that share a job of several nodes with this one, and that it pings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<PeerStatus>,
+    /// Whether processes keep to the GPUs of their jobs.
+    #[serde(default)]
+    pub isolation: IsolationStatus,
 }
 
 /// Another node of a job that runs here.
@@ -35,6 +40,40 @@ pub struct PeerStatus {
     pub heard_ms_ago: Option<u64>,
     /// The jobs that both nodes have.
     pub jobs: Vec<u32>,
+}
+
+/// Whether processes keep to the GPUs of their jobs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct IsolationStatus {
+    /// Whether it was looked what steps may open: `checked`, or why it is not known.
+    pub devices: String,
+    /// What is not as planned at present.
+    pub findings: Vec<Finding>,
+}
+
+/// A process on a GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Process id.
+    pub pid: u32,
+    /// User.
+    pub uid: u32,
+    /// Its name, by itself.
+    pub program: String,
+    /// The job that it belongs to, by its control group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u32>,
+    /// The step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// MIG instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
+    /// GPU memory in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Whether it is on a GPU that it does not own.
+    pub foreign: bool,
 }
 
 /// The daemon itself.
@@ -91,6 +130,9 @@ pub struct GpuStatus {
     pub faults: Vec<FaultStatus>,
     /// Jobs that hold it.
     pub jobs: Vec<u32>,
+    /// Processes on it, 64 at most.
+    #[serde(default)]
+    pub processes: Vec<ProcessStatus>,
 }
 
 /// Power limit and clocks that are set for a job.

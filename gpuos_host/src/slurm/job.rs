@@ -108,6 +108,8 @@ pub struct Job {
     pub run_seconds: u64,
     /// What it has, by node.
     pub allocations: Vec<Allocation>,
+    /// Whether it has shards or MPS shares: parts of GPUs that `allocations` does not name.
+    pub shares: bool,
     /// Where gpuos notes its decision.
     pub system_comment: String,
     /// The command that submitted it; only later releases show it.
@@ -198,6 +200,7 @@ impl Job {
             time_limit: record.text("TimeLimit"),
             run_seconds: record.get("RunTime").and_then(seconds).unwrap_or(0),
             allocations: allocations(record),
+            shares: shares(record),
             system_comment: record.text("SystemComment"),
             submit_line: record.text("SubmitLine"),
         }
@@ -292,6 +295,17 @@ fn allocations(record: &Record) -> Vec<Allocation> {
         }
     }
     found
+}
+
+/// Whether a `GRES=` line gives it parts of GPUs.
+fn shares(record: &Record) -> bool {
+    let part = |entry: &str| {
+        ["shard:", "mps:"]
+            .iter()
+            .any(|name| entry.starts_with(name))
+    };
+    let mut gres = record.fields().filter(|(key, _)| *key == "GRES");
+    gres.any(|(_, value)| split_entries(value).into_iter().any(part))
 }
 
 /// How many numbers a list such as `0-3,8` has.

@@ -27,11 +27,13 @@ pub enum Act {
     Reset,
     /// A GPU was checked.
     Check,
+    /// A process on a GPU that it does not own was killed.
+    KillProcess,
 }
 
 impl Act {
     /// All of them.
-    pub const ALL: [Act; 7] = [
+    pub const ALL: [Act; 8] = [
         Act::KillStep,
         Act::Requeue,
         Act::Publish,
@@ -39,6 +41,7 @@ impl Act {
         Act::UndrainNode,
         Act::Reset,
         Act::Check,
+        Act::KillProcess,
     ];
 
     /// Its label.
@@ -51,6 +54,7 @@ impl Act {
             Act::UndrainNode => "undrain_node",
             Act::Reset => "reset",
             Act::Check => "check",
+            Act::KillProcess => "kill_process",
         }
     }
 }

@@ -13,6 +13,7 @@ use super::count::{Act, Counts};
 use super::serve::Server;
 use super::{Gpu, Holder, Snapshot};
 use crate::gpus::Found;
+use crate::isolation;
 use crate::jobs::Table;
 use crate::maps::Writer;
 
@@ -40,6 +41,8 @@ pub struct Rest<'a> {
     pub found: &'a [Found],
     /// Jobs.
     pub jobs: &'a Table,
+    /// Processes.
+    pub isolation: &'a isolation::keep::Keeper,
     /// Milliseconds since 1970 when the daemon started.
     pub started_ms: u64,
     /// Milliseconds since the library answered.
@@ -99,6 +102,11 @@ impl Keeper {
             // A publication is counted by its event; a release is a part of a requeue.
             Action::Extra(_) | Action::Release { .. } => return,
         };
+        self.counts.act(act, ok);
+    }
+
+    /// Counts something that the daemon did itself.
+    pub fn did(&mut self, act: Act, ok: bool) {
         self.counts.act(act, ok);
     }
 
@@ -192,6 +200,8 @@ impl Keeper {
             node: rest.node.into(),
             gpus: rest.health.gpus.iter().enumerate().map(gpu).collect(),
             holders: holders(rest.jobs),
+            foreign: rest.isolation.foreign(),
+            job_memory: rest.isolation.job_memory(),
             counts: self.counts.clone(),
             node_drained: rest.health.drain.is_some() || rest.health.hold.is_some(),
             started_ms: rest.started_ms,
@@ -242,6 +252,7 @@ mod tests {
             health: &health,
             found: &[],
             jobs: &jobs,
+            isolation: &isolation::keep::Keeper::default(),
             started_ms: 0,
             sampled_ms_ago: None,
             waiting: 0,

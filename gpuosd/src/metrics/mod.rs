@@ -13,6 +13,8 @@ pub mod serve;
 pub mod table;
 pub mod text;
 
+use std::collections::BTreeMap;
+
 use gpuos_core::health::{GpuState, Sample};
 
 pub use count::Counts;
@@ -27,6 +29,10 @@ pub struct Snapshot {
     pub gpus: Vec<Gpu>,
     /// Who holds which GPU.
     pub holders: Vec<Holder>,
+    /// Foreign processes by GPU.
+    pub foreign: BTreeMap<u8, u64>,
+    /// Memory in MiB that a job's processes use, by GPU and job.
+    pub job_memory: BTreeMap<(u8, u32), u64>,
     /// What was counted since the daemon started.
     pub counts: Counts,
     /// Whether gpuos has drained the whole node.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gpuos_core::health::{GpuState, RecoveryAction};
+use gpuos_core::health::{GpuState, RecoveryAction, step_name};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -290,6 +290,17 @@ impl View {
             Ok(())
         })?;
         let head = gauge(
+            "gpuos_gpu_foreign_processes",
+            "Processes on the GPU that do not own it",
+        );
+        family(encoder, &head, |family| {
+            for gpu in self.gpus() {
+                let count = self.snapshot.foreign.get(&gpu.index).copied().unwrap_or(0);
+                family.value(&self.of(gpu.index), count as f64)?;
+            }
+            Ok(())
+        })?;
+        let head = gauge(
             "gpuos_node_drained",
             "1 while gpuos has drained the whole node",
         );
@@ -314,6 +325,19 @@ impl View {
                 };
                 labels.push(("user", user));
                 family.value(&labels, 1.0)?;
+            }
+            Ok(())
+        })?;
+        let head = Head {
+            name: "gpuos_gpu_job_memory_used",
+            unit: "bytes",
+            help: "GPU memory that the processes of a job use",
+            counter: false,
+        };
+        family(encoder, &head, |family| {
+            for ((gpu, job), mib) in &self.snapshot.job_memory {
+                let labels = self.with(*gpu, "jobid", job.to_string());
+                family.value(&labels, *mib as f64 * 1_048_576.0)?;
             }
             Ok(())
         })?;
@@ -460,10 +484,7 @@ impl View {
 fn step(step: Option<u32>) -> String {
     match step {
         None => String::new(),
-        Some(0xffff_fffb) => "batch".into(),
-        Some(0xffff_fffc) => "extern".into(),
-        Some(0xffff_fffa) => "interactive".into(),
-        Some(step) => step.to_string(),
+        Some(step) => step_name(step),
     }
 }
 

@@ -169,9 +169,16 @@ impl Owner {
             },
             published: self.published.clone(),
             node_drained: drained,
-            gpus: status::gpus(&self.health, &self.found, &self.jobs, &self.limits),
+            gpus: status::gpus(
+                &self.health,
+                &self.found,
+                &self.jobs,
+                &self.limits,
+                &self.isolation,
+            ),
             jobs: self.jobs.status(),
             peers: status::peers(&self.peers),
+            isolation: self.isolation.status(),
         }
     }
 }

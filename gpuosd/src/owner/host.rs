@@ -1,5 +1,6 @@
 //! What becomes of what the host shows.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gpuos_core::health::Event;
@@ -7,14 +8,14 @@ use gpuos_host::discover::PciPlace;
 use gpuos_host::kernel_log::KernelXid;
 
 use super::Owner;
+use crate::gpus::Found;
 use crate::host::Told;
 
 impl Owner {
     pub(super) fn host(&mut self, told: Told) {
         match told {
             Told::Round(round) => {
-                let place =
-                    |gpu: &crate::gpus::Found| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
+                let place = |gpu: &Found| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
                 let gpus: Vec<(u8, &PciPlace)> = self.found.iter().filter_map(place).collect();
                 for event in self.links.events(&round, &gpus) {
                     self.apply(event);
@@ -65,4 +66,16 @@ pub(super) fn differs(lines: &[String]) {
     for line in lines {
         tracing::warn!("{line}");
     }
+}
+
+/// `8 x NVIDIA H100` and the like, for the log.
+pub(super) fn names(found: &[Found]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for gpu in found {
+        *counts.entry(&gpu.name).or_default() += 1;
+    }
+    let each = counts
+        .iter()
+        .map(|(name, count)| format!("{count} x {name}"));
+    each.collect::<Vec<_>>().join(", ")
 }

@@ -3,6 +3,7 @@
 
 mod clients;
 mod host;
+mod isolation;
 mod limits;
 mod peers;
 mod slurm;
@@ -25,6 +26,7 @@ use crate::host::Told;
 use crate::host::hardware::Hardware;
 use crate::host::kernel::Second;
 use crate::host::links::Links;
+use crate::isolation::{self as isolation_thread, Order};
 use crate::jobs::Table;
 use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
@@ -83,6 +85,8 @@ pub enum Message {
     Limits(core_limits::Event),
     /// Of the other nodes of jobs.
     Peers(Report),
+    /// Who is on the GPUs.
+    Isolation(isolation_thread::Told),
     /// Read gpuos.toml again.
     Reload,
     /// End.
@@ -101,6 +105,8 @@ pub struct Ports {
     pub limits: Sender<crate::limits::Task>,
     /// To the owner itself, for those who answer later.
     pub to: SyncSender<Message>,
+    /// Kills, and whether control groups are looked at.
+    pub isolation: Sender<Order>,
     /// State and audit log.
     pub disk: Disk,
     /// The other nodes of jobs.
@@ -143,6 +149,7 @@ pub struct Owner {
     links: Links,
     kernel: Second,
     hardware: Hardware,
+    isolation: isolation_thread::keep::Keeper,
     watchers: Vec<SyncSender<Happening>>,
     reloads: Vec<SyncSender<Reply>>,
     /// What keeps the daemon from its work, by whom.
@@ -165,6 +172,8 @@ pub struct Owner {
     looked: Instant,
     /// When slurmctld took another state of the GPUs last.
     changed: Option<Instant>,
+    /// When the jobs were asked for that the last answer is about.
+    jobs_asked: Instant,
     released: Instant,
     away: u32,
     not_before: Instant,
@@ -205,6 +214,7 @@ impl Owner {
             links: Links::default(),
             kernel: Second::default(),
             hardware: Hardware::default(),
+            isolation: isolation_thread::keep::Keeper::default(),
             watchers: Vec::new(),
             reloads: Vec::new(),
             troubles: BTreeMap::new(),
@@ -220,6 +230,7 @@ impl Owner {
             look: now,
             looked: now,
             changed: None,
+            jobs_asked: now,
             released: now,
             away: 0,
             not_before: now,
@@ -248,6 +259,7 @@ impl Owner {
                 self.apply(event);
             }
             Message::Host(told) => self.host(told),
+            Message::Isolation(told) => self.isolation(told),
             Message::Asked {
                 peer,
                 request,
@@ -330,6 +342,7 @@ impl Owner {
             health: &self.health,
             found: &self.found,
             jobs: &self.jobs,
+            isolation: &self.isolation,
             started_ms: self.started_ms,
             sampled_ms_ago: self.sampled_ms_ago(),
             waiting: (self.queue.len() + self.releases.len()) as u32,
@@ -355,9 +368,13 @@ impl Owner {
     }
 
     fn send_next(&mut self) {
-        if let Some(task) = self.queue.begin()
-            && self.ports.slurm.send(task).is_err()
-        {
+        let Some(task) = self.queue.begin() else {
+            return;
+        };
+        if matches!(task, Task::Jobs(_)) {
+            self.jobs_asked = self.now();
+        }
+        if self.ports.slurm.send(task).is_err() {
             tracing::error!("the thread for Slurm's commands has ended");
             self.queue.done();
         }
@@ -506,7 +523,7 @@ impl Owner {
             Ok(found) => {
                 let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
                 self.grow(usize::from(most));
-                tracing::info!("{} GPUs: {}", found.len(), names(&found));
+                tracing::info!("{} GPUs: {}", found.len(), host::names(&found));
                 // A GPU that did not say who it is keeps the name that it had.
                 let before = std::mem::take(&mut self.found);
                 self.found = found;
@@ -546,7 +563,8 @@ impl Owner {
 
     fn tell_jobs(&mut self) {
         self.told_jobs = self.now();
-        self.apply(Event::Reported(self.jobs.told()));
+        let jobs = self.told_jobs_with_processes();
+        self.apply(Event::Reported(jobs));
         self.tell_limits();
     }
 
@@ -569,16 +587,4 @@ fn done(message: &str) -> Reply {
     Reply::Done {
         message: message.into(),
     }
-}
-
-/// `8 x NVIDIA H100` and the like, for the log.
-fn names(found: &[Found]) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for gpu in found {
-        *counts.entry(&gpu.name).or_default() += 1;
-    }
-    let each = counts
-        .iter()
-        .map(|(name, count)| format!("{count} x {name}"));
-    each.collect::<Vec<_>>().join(", ")
 }

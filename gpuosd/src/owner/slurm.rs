@@ -11,6 +11,7 @@ use gpuos_host::slurm::act::{Action, Outcome};
 use super::host::differs;
 use super::{AWAY, Owner, done};
 use crate::desk::refused;
+use crate::isolation::Order;
 use crate::queue::{Task, Why};
 use crate::work::Answer;
 
@@ -31,8 +32,10 @@ impl Owner {
             (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
                 self.jobs.set(&self.node, &jobs, mark);
                 self.ports.peers.jobs(&jobs);
+                self.isolation.jobs(&self.node, &jobs, self.jobs_asked);
                 self.told_jobs = self.now();
-                self.apply(Event::Jobs(self.jobs.told()));
+                let jobs = self.told_jobs_with_processes();
+                self.apply(Event::Jobs(jobs));
                 self.tell_limits();
             }
             (_, Answer::Config(told)) => self.configured(told),
@@ -163,6 +166,9 @@ impl Owner {
                 self.traces.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
+                self.isolation.set(&config.isolation);
+                let devices = Order::Devices(config.isolation.devices);
+                let _ = self.ports.isolation.send(devices);
                 let _ = self.ports.file_systems.send(config.file_systems.clone());
                 differs(&self.hardware.configured(config));
                 done("gpuos.toml is read")

@@ -2,6 +2,7 @@
 
 mod harm;
 mod host;
+mod isolation;
 mod journal;
 mod limits;
 mod site;

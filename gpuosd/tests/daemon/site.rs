@@ -13,7 +13,7 @@ use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
-use nvidia_ml::state::{Gpu, Options, Shared, node};
+use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
 
 /// Longest wait for anything: a busy machine is no fault.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -160,6 +160,27 @@ impl Site {
         }
     }
 
+    /// A process computes on a GPU, or on none any more.
+    pub fn compute(&self, pid: u32, gpu: Option<usize>) {
+        self.gpus.update(|node| {
+            let all = node
+                .gpus_mut()
+                .iter_mut()
+                .flat_map(|gpu| &mut gpu.processes);
+            all.filter(|one| one.pid == pid).for_each(|one| one.pid = 0);
+            let Some(gpu) = gpu else { return };
+            let mut places = node.gpus_mut()[gpu].processes.iter_mut();
+            *places.find(|one| one.pid == 0).unwrap() = Process {
+                pid,
+                load: 50,
+                memory_mib: 1000,
+                gpu_instance: NO_INSTANCE,
+                compute_instance: NO_INSTANCE,
+                ..Process::default()
+            };
+        });
+    }
+
     /// Starts gpuosd; it is killed when what is returned is dropped.
     pub fn start(&self) -> Daemon<'_> {
         self.start_with(&[])
@@ -192,6 +213,8 @@ impl Site {
             .arg(self.path("run"))
             .arg("--sysfs")
             .arg(self.path("sys"))
+            .arg("--cgroup")
+            .arg(self.path("cgroup"))
             .arg("--kernel-log")
             .arg(self.path("kmsg"))
             .args(flags)

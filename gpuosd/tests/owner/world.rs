@@ -225,6 +225,7 @@ impl World {
             // No job asks for any.
             limits: channel().0,
             to: sync_channel(1).0,
+            isolation: channel().0,
             disk: disk.clone(),
             wall: Box::new(move || wall.load(Ordering::Relaxed)),
             steady: Box::new(move || base + Duration::from_millis(steady.load(Ordering::Relaxed))),

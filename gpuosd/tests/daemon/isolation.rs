@@ -1,0 +1,156 @@
+//! Processes on GPUs: recorded ones in a folder, and real ones that are killed.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+use gpuos_core::isolation::Finding;
+
+use crate::site::{Daemon, Site};
+
+/// A process that ends with the test.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process as `/proc` shows it.
+fn record(site: &Site, pid: u32, uid: u32, name: &str, cgroup: &str) {
+    let folder = site.path("proc").join(pid.to_string());
+    fs::create_dir_all(&folder).unwrap();
+    let stat = format!("{pid} ({name}) S{} {} 0\n", " 0".repeat(18), pid * 100);
+    fs::write(folder.join("stat"), stat).unwrap();
+    let status = format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
+    fs::write(folder.join("status"), status).unwrap();
+    fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+}
+
+fn of_job(job: u32, step: &str) -> String {
+    format!("/system.slice/slurmstepd.scope/job_{job}/step_{step}/user/task_0")
+}
+
+fn findings(daemon: &Daemon<'_>) -> Vec<Finding> {
+    daemon.status().isolation.findings
+}
+
+fn audited(site: &Site, text: &str) -> usize {
+    let log = fs::read_to_string(site.path("state/audit.jsonl")).unwrap_or_default();
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn strangers_are_named_and_those_at_home_are_not() {
+    let site = Site::new();
+    fs::write(site.path("gpuos.toml"), "[isolation]\ngrace = \"1s\"\n").unwrap();
+    site.job(7, "0-1");
+    record(&site, 41, 1000, "python3", &of_job(7, "0"));
+    record(&site, 42, 1001, "miner", "/user.slice/user-1001.slice");
+    record(&site, 43, 1002, "train", &of_job(9, "batch"));
+    record(
+        &site,
+        44,
+        112,
+        "nvidia-persiste",
+        "/system.slice/nvidia.service",
+    );
+    for (pid, gpu) in [(41, 0), (42, 0), (43, 3), (44, 0)] {
+        site.compute(pid, Some(gpu));
+    }
+    let proc = site.path("proc");
+    let daemon = site.start_with(&["--proc", proc.to_str().unwrap()]);
+    daemon.ready();
+    let two = || (findings(&daemon).len() == 2).then(|| findings(&daemon));
+    let found = site.until("two strangers", two);
+    let said: Vec<&str> = found.iter().map(|one| &one.message[..]).collect();
+    assert_eq!(
+        said,
+        [
+            "process 42 (miner, uid 1001) of no job is on GPU 0, which job 7 holds",
+            "process 43 (train, uid 1002) of job 9 is on GPU 3, which no job holds"
+        ]
+    );
+    let status = daemon.status();
+    assert!(
+        status
+            .isolation
+            .devices
+            .starts_with("unknown: control groups of version 2")
+    );
+    let on_0: Vec<_> = status.gpus[0]
+        .processes
+        .iter()
+        .map(|one| (one.pid, one.job, one.foreign))
+        .collect();
+    assert_eq!(
+        on_0,
+        [(41, Some(7), false), (42, None, true), (44, None, false)]
+    );
+    assert_eq!(status.gpus[0].processes[0].step.as_deref(), Some("0"));
+    assert!(status.gpus[1].processes.is_empty());
+    site.until("the audit log", || {
+        (audited(&site, "process 43 (train") == 1).then_some(())
+    });
+    // The one that goes is let go; the other is not named again.
+    site.compute(42, None);
+    site.until("one stranger", || {
+        (findings(&daemon).len() == 1).then_some(())
+    });
+    site.until("it is over", || {
+        (audited(&site, "over: process 42") == 1).then_some(())
+    });
+    assert_eq!(audited(&site, "process 43 (train"), 1);
+    // His job has got the GPU: he is at home.
+    site.job(9, "3");
+    site.until("none", || findings(&daemon).is_empty().then_some(()));
+    assert_eq!(audited(&site, "killed"), 0);
+}
+
+#[test]
+fn a_stranger_is_killed_where_that_is_wanted_and_nobody_else() {
+    let site = Site::new();
+    let sleep = |uid| {
+        let child = Command::new("sleep").arg("600").uid(uid).spawn();
+        child.map(Ends)
+    };
+    let (Ok(mut stranger), Ok(mut exempt), Ok(mut root)) = (sleep(65534), sleep(4000), sleep(0))
+    else {
+        eprintln!("skipped: only root can start processes of other users");
+        return;
+    };
+    let policy = "[isolation]\nforeign = \"kill\"\ngrace = \"1s\"\nexempt-uids = [4000]\n";
+    fs::write(site.path("gpuos.toml"), policy).unwrap();
+    site.job(7, "2");
+    for one in [&stranger, &exempt, &root] {
+        site.compute(one.0.id(), Some(2));
+    }
+    let daemon = site.start();
+    daemon.ready();
+    site.until("he is killed", || stranger.0.try_wait().unwrap());
+    let pid = stranger.0.id();
+    site.compute(pid, None);
+    let told = format!("process {pid} was killed");
+    site.until("the audit log", || {
+        (audited(&site, &told) == 1).then_some(())
+    });
+    // Root's is told of and left.
+    let of_root = format!("process {} (sleep, uid 0)", root.0.id());
+    site.until("root's is told", || {
+        (audited(&site, &of_root) == 1).then_some(())
+    });
+    let left = || {
+        let all = findings(&daemon);
+        (all.len() == 1 && all[0].pid == Some(root.0.id())).then_some(())
+    };
+    site.until("one finding is left", left);
+    assert!(root.0.try_wait().unwrap().is_none() && exempt.0.try_wait().unwrap().is_none());
+    assert_eq!(audited(&site, "was killed"), 1);
+    assert!(
+        !site.slurm("log").contains("scancel"),
+        "{}",
+        site.slurm("log")
+    );
+}
