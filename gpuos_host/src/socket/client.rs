@@ -82,7 +82,16 @@ impl Client {
     /// The daemon refused, or did not answer.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         let line = encode(request, MAX_REQUEST).map_err(ClientError::Wire)?;
-        self.stream.write_all(&line).map_err(ClientError::Broken)?;
+        if let Err(broken) = self.stream.write_all(&line) {
+            // A daemon that refuses and closes before it is asked has still said why.
+            return match broken.kind() {
+                io::ErrorKind::BrokenPipe => match self.next_reply() {
+                    Err(why @ ClientError::Refused(_)) => Err(why),
+                    _ => Err(ClientError::Broken(broken)),
+                },
+                _ => Err(ClientError::Broken(broken)),
+            };
+        }
         match self.next_reply()? {
             Some(reply) => Ok(reply),
             None => Err(ClientError::Broken(io::ErrorKind::TimedOut.into())),

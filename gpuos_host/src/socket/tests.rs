@@ -1,13 +1,15 @@
 //! Real sockets, in private directories.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gpuos_core::wire::{Code, Happening, MAX_REQUEST, Peer, Reply, Request, decode};
+use gpuos_core::wire::{
+    Code, Happening, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, decode, encode,
+};
 
 use super::{BindError, Client, ClientError, Desk, Limits, Server, bind};
 
@@ -182,6 +184,38 @@ fn too_many_connections_are_refused_and_room_comes_back() {
     while Client::connect(&place.path, PATIENCE).is_err() {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_refusal_is_read_though_the_connection_is_closed_already() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let said = stream.read(&mut [0; 1024]).unwrap();
+        assert!(said > 0);
+        let hello = Reply::Hello {
+            protocol: PROTOCOL,
+            release: "0.0.0".into(),
+            node: "n1".into(),
+        };
+        let refused = Reply::Refused {
+            code: Code::Busy,
+            message: "too many".into(),
+        };
+        for reply in [hello, refused] {
+            stream
+                .write_all(&encode(&reply, MAX_REPLY).unwrap())
+                .unwrap();
+        }
+    });
+    let mut client = Client::connect(&path, PATIENCE).unwrap();
+    daemon.join().unwrap();
+    match client.status() {
+        Err(ClientError::Refused(why)) => assert_eq!(why, "too many"),
+        other => panic!("{other:?}"),
     }
 }
 
