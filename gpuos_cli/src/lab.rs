@@ -264,6 +264,11 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
     println!("  gpuos lab run{name} -- sinfo    runs a command in it");
     println!("  gpuos lab sh{name}              opens a shell in it");
     println!("  gpuos lab down{name}            ends it");
+    if let (Some(_), Some(node)) = (&spec.simulated_gpus, spec.node_names().first()) {
+        let dir = lab.gpuosd_runtime_dir(node);
+        println!("  gpuos health --runtime-dir {}", dir.display());
+        println!("      asks the gpuosd of {node}, of which there is one on each node");
+    }
     Ok(())
 }
 

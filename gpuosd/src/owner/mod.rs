@@ -297,6 +297,8 @@ impl Owner {
         let late = now.duration_since(quiet) > self.interval + SILENT;
         if late && !self.silent && !self.found.is_empty() {
             self.silent = true;
+            let why = "NVIDIA's library does not answer; what is shown of GPUs is from before";
+            self.trouble("library", Some(why.into()));
             self.apply(Event::LibrarySilent);
         }
         if now.duration_since(self.told_jobs) >= JOBS_EVERY {
@@ -557,6 +559,7 @@ impl Owner {
         self.polled = Some(self.now());
         if self.silent {
             self.silent = false;
+            self.trouble("library", None);
             self.apply(Event::LibraryBack);
         }
     }

@@ -130,6 +130,11 @@ fn a_library_that_hangs_holds_up_nobody_else() {
             .then_some(())
     };
     site.until("silence", silent);
+    let told = daemon.status().daemon.troubles;
+    assert!(
+        told.iter().any(|why| why.contains("is from before")),
+        "{told:?}"
+    );
     daemon.admin(Verb::Drain, 3);
     site.until("Extra", || {
         site.slurm("extra").contains("out=3").then_some(())
@@ -137,6 +142,7 @@ fn a_library_that_hangs_holds_up_nobody_else() {
     site.until("the library", || {
         site.log().contains("library answers again").then_some(())
     });
+    assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
     assert_eq!(
         site.slurm("state").trim(),
         "IDLE",
