@@ -100,6 +100,14 @@ impl DeviceGroups for Cgroups {
                 .collect()
         };
         let steps = below(below(below(slurm, "uid_"), "job_"), "step_");
+        // Slurm kills and freezes whatever it finds in a step's freezer.
+        if steps.iter().any(|step| step.join("freezer.state").exists()) {
+            return Err(
+                "the devices and freezer controllers are mounted as one: entering a step's group \
+                        would make gpuosd a part of the step"
+                    .into(),
+            );
+        }
         let group = |folder: PathBuf| {
             let path = folder.strip_prefix(&devices).ok()?;
             let step = JobStep::of_path(path.to_str()?)?;
@@ -232,12 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_of_version_1_it_is_said_that_nothing_is_known() {
+    fn where_groups_cannot_be_entered_it_is_said_that_nothing_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let groups = Cgroups::at(folder.path(), folder.path(), "n1");
         assert!(groups.steps().unwrap_err().contains("version 2"));
         fs::create_dir_all(folder.path().join("devices/system.slice")).unwrap();
         assert!(groups.steps().unwrap_err().contains("confines no devices"));
+        let step = folder.path().join("devices/slurm/uid_1/job_3/step_0");
+        fs::create_dir_all(&step).unwrap();
+        fs::write(step.join("cgroup.procs"), "41\n").unwrap();
+        assert_eq!(groups.steps().unwrap().len(), 1);
+        fs::write(step.join("freezer.state"), "THAWED\n").unwrap();
+        assert!(groups.steps().unwrap_err().contains("freezer"));
         let twin = RecordedGroups {
             list: vec![(
                 JobStep {
