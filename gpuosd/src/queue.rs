@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// A requeued job is looked after so often, once a second while slurmctld answers. Slurm holds it back for two minutes.
 const RELEASES: u32 = 15 * 60;
+/// A job that would have to keep off this node waits so often for slurmctld to learn of its GPUs: then it need not, and
+/// one that has no other node can run again.
+const UNTOLD: u32 = 60;
 
 /// One thing for the thread that runs Slurm's commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +38,7 @@ pub enum Why {
 pub struct Release {
     /// The job.
     pub job: u32,
-    /// Keep it off this node.
+    /// Keep it off this node, as long as slurmctld does not know that its GPU is out.
     pub avoid_node: bool,
     /// How often it was looked after.
     #[serde(default)]
@@ -50,6 +53,11 @@ impl Release {
             avoid_node,
             tried: 0,
         }
+    }
+
+    /// Whether it is looked after although slurmctld has not been told of the GPUs.
+    pub fn is_due(&self) -> bool {
+        !self.avoid_node || self.tried > UNTOLD
     }
 
     /// Whether it is too late to matter.

@@ -299,6 +299,13 @@ impl NodeHealth {
         self.jobs.iter().any(|job| job.gpus.contains(&gpu))
     }
 
+    /// Whether slurmctld has confirmed all that it is to know.
+    pub fn told(&self) -> bool {
+        let wanted = self.part();
+        let confirmed = self.publishing.confirmed.as_ref();
+        confirmed.map_or(wanted.is_empty(), |part| *part == wanted)
+    }
+
     /// Whether slurmctld has confirmed that the GPU gets no jobs.
     pub fn confirmed_out(&self, gpu: u8) -> bool {
         let confirmed = self.publishing.confirmed.as_ref();

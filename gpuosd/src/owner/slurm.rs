@@ -192,10 +192,11 @@ impl Owner {
             release.tried = release.tried.saturating_add(1);
         }
         self.releases.retain(|release| !release.is_stale());
-        for release in &self.releases {
+        let told = self.health.told();
+        for release in self.releases.iter().filter(|one| told || one.is_due()) {
             let action = Action::Release {
                 job: release.job,
-                avoid_node: release.avoid_node,
+                avoid_node: release.avoid_node && !told,
             };
             self.queue.push(Task::Act(action, Why::Rule));
         }

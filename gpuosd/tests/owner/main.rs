@@ -131,6 +131,7 @@ fn a_slurmctld_that_is_away_for_ten_minutes_is_told_all_once_it_is_back() {
     world.until("job 7 is requeued", 60, |world| {
         world.slurm.jobs[&7].pending && !world.slurm.jobs[&7].held
     });
+    assert!(!world.slurm.jobs[&7].excluded);
     world.until("all but the drained one is back", 240, |world| {
         world.slurm.out() == [0]
     });
@@ -144,6 +145,36 @@ fn a_slurmctld_that_is_away_for_ten_minutes_is_told_all_once_it_is_back() {
         world.slurm.drained.is_none()
     });
     assert!(world.status().daemon.troubles.is_empty());
+}
+
+/// A job whose GPU failed, requeued while slurmctld does not take what gpuosd says of its GPUs.
+fn requeued_untold() -> World {
+    let mut world = World::new();
+    world.seconds(30);
+    world.job(7, &[2], true, true);
+    world.seconds(30);
+    world.slurm.refuses_extra = true;
+    world.xid(2, 48);
+    world.until("job 7 is requeued", 60, |world| {
+        world.slurm.jobs[&7].pending
+    });
+    world
+}
+
+#[test]
+fn a_requeued_job_keeps_off_a_node_only_while_its_gpu_could_come_back_to_it() {
+    let mut never = requeued_untold();
+    never.until("it may start elsewhere", 100, |world| {
+        !world.slurm.jobs[&7].held
+    });
+    assert!(never.slurm.jobs[&7].excluded);
+
+    let mut late = requeued_untold();
+    late.seconds(10);
+    late.slurm.refuses_extra = false;
+    late.until("it may start", 100, |world| !world.slurm.jobs[&7].held);
+    // A job that asked for this node, or has no other, would never run again.
+    assert!(!late.slurm.jobs[&7].excluded, "its GPU is out by then");
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Running {
     pub pending: bool,
     /// Pending, and Slurm holds it back.
     pub held: bool,
+    /// It may not run on this node any more.
+    pub excluded: bool,
 }
 
 /// slurmctld, and what it was told.
@@ -43,6 +45,7 @@ pub struct Slurm {
     /// How long each answer takes, in ms.
     pub slow: u64,
     pub extra: String,
+    pub refuses_extra: bool,
     pub drained: Option<String>,
     pub jobs: BTreeMap<u32, Running>,
     /// When, and what.
@@ -104,6 +107,7 @@ impl Slurm {
         let done = || Outcome::Done(String::new());
         let nothing = || Outcome::Nothing(String::new());
         match action {
+            Action::Extra(_) if self.refuses_extra => Outcome::Refused("no right".into()),
             Action::Extra(part) => {
                 self.extra = part.write_into(&self.extra);
                 done()
@@ -116,9 +120,9 @@ impl Slurm {
                 }
                 _ => nothing(),
             },
-            Action::Release { job, .. } => match self.jobs.get_mut(job) {
+            Action::Release { job, avoid_node } => match self.jobs.get_mut(job) {
                 Some(job) if job.pending => {
-                    job.held = false;
+                    (job.held, job.excluded) = (false, *avoid_node);
                     done()
                 }
                 _ => nothing(),

@@ -234,6 +234,11 @@ impl Slurm<'_> {
             }
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
+        if avoid_node && record.required_nodes.iter().any(|name| name == self.node) {
+            let what =
+                format!("job {job} asks for this node, whose GPUs slurmctld does not know of");
+            return Ok(Outcome::NotYet(what));
+        }
         let name = format!("JobId={}", record.label);
         // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
         // as revoked, and the job is ended.

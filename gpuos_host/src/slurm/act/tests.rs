@@ -220,6 +220,12 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     let avoid = "scontrol update JobId=7 StartTime=now+3 ExcNodeList=n8,n1";
     let play = Play::new(&[(JOB, Ok(&pending)), (avoid, Ok(""))]);
     assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
+    let here_only = job(
+        "PENDING",
+        "NodeList=(null)\n   ReqNodeList=n1 ExcNodeList=(null)",
+    );
+    let play = Play::new(&[(JOB, Ok(&here_only))]);
+    assert!(matches!(play.act(&release(true)), Outcome::NotYet(_)));
     let gone = "slurm_load_jobs error: Invalid job id specified\n";
     assert!(matches!(
         Play::new(&[(JOB, Err(gone))]).act(&release(true)),
