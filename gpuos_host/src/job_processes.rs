@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::process::Signal;
+
 /// A step of a job, as Slurm names its control group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct JobStep {
@@ -55,6 +57,8 @@ pub struct Who {
     pub program: String,
     /// The job step that it belongs to.
     pub step: Option<JobStep>,
+    /// It has ended, and nobody has asked how.
+    pub ended: bool,
 }
 
 /// What became of a kill.
@@ -137,13 +141,51 @@ impl Processes for Proc {
             uid,
             program: field("Name:").unwrap_or_default().trim().to_owned(),
             step: JobStep::parse(&groups),
+            ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),
         };
         Ok(uid.map(who))
     }
 
     fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        self.signal(pid, started, Signal::KILL)
+    }
+}
+
+impl Proc {
+    /// [`Processes::kill`] with SIGTERM.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn terminate(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        self.signal(pid, started, Signal::TERM)
+    }
+
+    /// Processes that a process has started itself, as far as they can be read.
+    pub fn children(&self, pid: u32) -> Vec<u32> {
+        let parent = pid.to_string();
+        let entries = std::fs::read_dir(&self.root)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let own = |number: &u32| {
+            let status = self
+                .file(*number, "status")
+                .ok()
+                .flatten()
+                .unwrap_or_default();
+            let mut lines = status.lines();
+            lines
+                .find_map(|line| line.strip_prefix("PPid:"))
+                .map(str::trim)
+                == Some(&parent[..])
+        };
+        numbers.filter(own).collect()
+    }
+
+    fn signal(&self, pid: u32, started: u64, signal: Signal) -> io::Result<Killed> {
         use rustix::io::Errno;
-        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+        use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(io::ErrorKind::InvalidInput)?;
@@ -156,7 +198,7 @@ impl Processes for Proc {
         if self.started(pid)? != Some(started) {
             return Ok(Killed::Gone);
         }
-        match pidfd_send_signal(&process, Signal::KILL) {
+        match pidfd_send_signal(&process, signal) {
             Ok(()) => Ok(Killed::Sent),
             Err(Errno::SRCH) => Ok(Killed::Gone),
             Err(error) => Err(error.into()),
@@ -263,6 +305,7 @@ mod tests {
             uid: 1000,
             program: "python3".into(),
             step: step(3, "0"),
+            ended: false,
         };
         assert_eq!(proc.who(41).unwrap(), Some(who.clone()));
         assert_eq!((proc.who(42).unwrap(), proc.who(43).unwrap()), (None, None));

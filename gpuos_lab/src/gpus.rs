@@ -213,6 +213,9 @@ impl Daemons<'_> {
                 nvml.display(),
                 gpus.display()
             ));
+        command
+            .arg("--mps-command")
+            .arg(self.record.path("bin/nvidia-cuda-mps-control"));
         if self.record.cgroup {
             command.arg("--cgroup").arg(self.record.path("cgroup"));
         }

@@ -70,8 +70,8 @@ impl Table {
         new
     }
 
-    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself, or its GPUs
-    /// were set for it and more steps may come: then only Slurm says when it is gone, and `true` asks to
+    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself, or something
+    /// was done for it and more steps may come: then only Slurm says when it is gone, and `true` asks to
     /// look.
     pub fn ended(&mut self, id: StepId) -> bool {
         let Some(held) = self.jobs.get_mut(&id.job) else {
@@ -81,7 +81,7 @@ impl Table {
         if id.step >= SPECIAL_STEPS {
             held.gpus.clear();
         }
-        if held.steps.is_empty() && held.asked.sets() && id.step < SPECIAL_STEPS {
+        if held.steps.is_empty() && held.asked.waits() && id.step < SPECIAL_STEPS {
             held.last = gpus;
             return true;
         }
@@ -173,6 +173,7 @@ impl Table {
     pub fn holders(&self) -> Vec<Holder> {
         let holder = |(id, held): (&u32, &Held)| Holder {
             job: *id,
+            uid: held.uid,
             gpus: held.all_gpus().union(&held.last).copied().collect(),
             asked: held.asked,
             resting: held.steps.is_empty(),
@@ -235,6 +236,7 @@ mod tests {
         power: None,
         clocks: None,
         watch_s: None,
+        mps: None,
         shared: false,
     };
 

@@ -9,6 +9,7 @@
 //! - [`isolation`]: looks who is on the GPUs and what steps may open,
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
+//! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
@@ -30,6 +31,7 @@ pub mod jobs;
 pub mod limits;
 pub mod maps;
 pub mod metrics;
+pub mod mps;
 pub mod options;
 pub mod owner;
 pub mod peers;

@@ -38,6 +38,13 @@ pub struct Options {
     /// Command that checks a GPU before it comes back, beside what gpuosd looks at itself; exit 0 is well.
     #[arg(long, value_name = "COMMAND", default_value = "")]
     pub check_command: String,
+    /// Command that controls NVIDIA's MPS, for jobs with --gpuos-mps: words; gpuosd adds -f, or says quit to it.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "nvidia-cuda-mps-control"
+    )]
+    pub mps_command: String,
     /// Root of sysfs instead of /sys, for a recorded tree.
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     pub sysfs: PathBuf,

@@ -22,6 +22,7 @@ use crate::disk::Disk;
 use crate::gpus::{self, Library, Numbering};
 use crate::host;
 use crate::isolation;
+use crate::mps::Runner;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
@@ -110,6 +111,12 @@ pub fn run(options: &Options) -> Result<()> {
         isolation: isolation::start(sources, interval, to.clone())?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
         limits: crate::limits::start(library.clone(), to.clone())?,
+        mps: Arc::new(Runner {
+            command: options.mps_command.clone(),
+            folder: options.runtime_dir.join("mps"),
+            proc: Proc::at("/proc"),
+            to: to.clone(),
+        }),
         to: to.clone(),
         disk,
         wall: Box::new(wall_ms),

@@ -1,7 +1,7 @@
 //! The state as clients see it.
 
 use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Service, Verb};
-use gpuos_core::limits::Limits;
+use gpuos_core::limits::{Limits, Mps, Serving};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 
@@ -14,7 +14,7 @@ pub fn gpus(
     health: &NodeHealth,
     found: &[Found],
     jobs: &Table,
-    limits: &Limits,
+    (limits, mps): (&Limits, &Mps),
     isolation: &Keeper,
 ) -> Vec<GpuStatus> {
     let one = |(index, gpu): (usize, &GpuHealth)| {
@@ -35,16 +35,27 @@ pub fn gpus(
             power_mw: last.and_then(|sample| sample.power_mw),
             utilisation: last.and_then(|sample| sample.busy_percent),
             memory_mib: last.and_then(|sample| sample.memory_used_mib),
-            cap: limits.kept().get(&index).map(|kept| CapStatus {
-                job: kept.job,
-                text: kept.text(),
-            }),
+            cap: cap(limits, mps, index),
             faults: faults(gpu),
             jobs: jobs.on(index),
             processes: isolation.on(index),
         }
     };
     health.gpus.iter().enumerate().map(one).collect()
+}
+
+/// What is set on a GPU, and what is done for its job.
+fn cap(limits: &Limits, mps: &Mps, gpu: u8) -> Option<CapStatus> {
+    let kept = limits.kept().get(&gpu).map(|kept| (kept.job, kept.text()));
+    let serves = |serving: &Serving| serving.gpus.contains(&gpu) && serving.process.is_some();
+    let serving = mps.kept().iter().find(|(_, serving)| serves(serving));
+    let serving = serving.map(|(job, serving)| (*job, serving.text()));
+    let (job, text) = match (kept, serving) {
+        (Some((job, text)), Some((of, mps))) if job == of => (job, format!("{text}, {mps}")),
+        (Some(one), _) | (None, Some(one)) => one,
+        (None, None) => return None,
+    };
+    Some(CapStatus { job, text })
 }
 
 /// The other nodes of this node's jobs.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::health::NodeHealth;
-use gpuos_core::limits::Limits;
+use gpuos_core::limits::{Limits, Mps};
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::Table;
@@ -37,6 +37,9 @@ pub struct Saved {
     /// What is set on GPUs for jobs.
     #[serde(default)]
     pub limits: Limits,
+    /// MPS daemons of jobs.
+    #[serde(default)]
+    pub mps: Mps,
 }
 
 /// The bytes of a state.
@@ -178,6 +181,7 @@ mod tests {
             jobs: Table::default(),
             releases: vec![Release::of(17, true)],
             limits: Limits::default(),
+            mps: Mps::default(),
         }
     }
 

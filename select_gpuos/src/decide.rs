@@ -32,6 +32,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     power: None,
     clocks: None,
     watch_s: None,
+    mps: None,
 };
 
 /// How many domains are asked for the start of a job that waits for a required level.

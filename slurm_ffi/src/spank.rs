@@ -63,8 +63,9 @@ pub enum Context {
 /// The longest value read from a job's environment, in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
-/// `S_JOB_UID`, `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+/// `S_JOB_UID`, `S_JOB_GID`, `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
 const S_JOB_UID: c_int = 0;
+const S_JOB_GID: c_int = 1;
 const S_JOB_ID: c_int = 2;
 const S_JOB_STEPID: c_int = 3;
 const S_JOB_NODEID: c_int = 5;
@@ -194,6 +195,11 @@ impl<'a> Spank<'a> {
     /// User of the job (slurmstepd).
     pub fn job_uid(self) -> Option<u32> {
         self.item_u32(S_JOB_UID)
+    }
+
+    /// Group of the job (slurmstepd).
+    pub fn job_gid(self) -> Option<u32> {
+        self.item_u32(S_JOB_GID)
     }
 
     /// Id of the job (slurmstepd).

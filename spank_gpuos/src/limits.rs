@@ -2,10 +2,12 @@
 //!
 //! A step knows it by its own options, else by a variable that it inherits from its job.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use gpuos_core::limits::Asked;
+use gpuos_core::limits::{Asked, MpsWish};
 use gpuos_core::options::{JobOptions, OPTIONS};
+use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, say_note};
 
 use crate::options::Opt;
@@ -14,7 +16,7 @@ use crate::options::Opt;
 pub const JOB_LIMITS: &std::ffi::CStr = c"GPUOS_JOB_LIMITS";
 
 /// The options that Slurm handed to this slurmstepd, by [`Opt::LIMITS`].
-static NOTED: Mutex<[Option<String>; 3]> = Mutex::new([const { None }; 3]);
+static NOTED: Mutex<[Option<String>; 4]> = Mutex::new([const { None }; 4]);
 
 /// What the step's user is to be told, once its standard error is there.
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -49,7 +51,7 @@ pub fn of_step(spank: Spank<'_>) -> JobOptions {
     over(&inherited, &noted)
 }
 
-fn over(inherited: &str, noted: &[Option<String>; 3]) -> JobOptions {
+fn over(inherited: &str, noted: &[Option<String>; 4]) -> JobOptions {
     let mut options = JobOptions::from_limits_text(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         if let Some(value) = value {
@@ -61,17 +63,71 @@ fn over(inherited: &str, noted: &[Option<String>; 3]) -> JobOptions {
 }
 
 /// What gpuosd is told of it.
-pub fn asked(options: &JobOptions, shared: bool) -> Asked {
+pub fn asked(options: &JobOptions, shared: bool, gid: Option<u32>) -> Asked {
     let asked = Asked {
         power: options.power,
         clocks: options.clocks,
         watch_s: options.watch_s,
+        mps: options
+            .mps
+            .zip(gid)
+            .map(|(percent, gid)| MpsWish { percent, gid }),
         shared: false,
     };
     Asked {
         shared: shared && !asked.is_nothing(),
         ..asked
     }
+}
+
+/// Lets the step's tasks find the MPS daemon of their job, and no other's: what a step inherits from its job's
+/// script goes where it has none.
+pub fn set_mps(spank: Spank<'_>, told: &BTreeMap<String, String>) {
+    let inherited = is_own_mps(spank);
+    let names = [
+        c"CUDA_MPS_PIPE_DIRECTORY",
+        c"CUDA_MPS_LOG_DIRECTORY",
+        c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    ];
+    let told = sane(told);
+    for (name, own) in names.into_iter().zip(MPS_VARIABLES) {
+        match told.get(own) {
+            Some(value) => drop(spank.setenv(name, value)),
+            None if inherited => drop(spank.unsetenv(name)),
+            None => {}
+        }
+    }
+}
+
+/// What of an answer is taken: both folders or nothing, and a share that is one.
+fn sane(told: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
+    let value = |name: &str| told.get(name).map(String::as_str);
+    let folder = |name| {
+        value(name).filter(|path| {
+            let plain = |b: u8| b.is_ascii_graphic();
+            path.starts_with('/') && path.len() < 4096 && path.bytes().all(plain)
+        })
+    };
+    let [pipe, log, share] = MPS_VARIABLES;
+    let Some((pipe_at, log_at)) = folder(pipe).zip(folder(log)) else {
+        return BTreeMap::new();
+    };
+    let percent = value(share).filter(|text| {
+        let number = text.parse::<u8>();
+        number.is_ok_and(|percent| (1..=100).contains(&percent))
+    });
+    let percent = percent.map(|percent| (share, percent));
+    [(pipe, pipe_at), (log, log_at)]
+        .into_iter()
+        .chain(percent)
+        .collect()
+}
+
+/// Whether the environment is that of a step whose MPS daemon gpuosd has started for this job.
+fn is_own_mps(spank: Spank<'_>) -> bool {
+    let pipe = spank.getenv(c"CUDA_MPS_PIPE_DIRECTORY").unwrap_or_default();
+    let own = spank.job_id().map(|job| format!("/mps/{job}/pipe"));
+    own.is_some_and(|own| pipe.ends_with(&own))
 }
 
 /// Whether the step has a share of its GPUs only, by what Slurm put into its environment.
@@ -82,9 +138,11 @@ pub fn is_shared(spank: Spank<'_>) -> bool {
             .is_some_and(|value| !value.is_empty() && value != "0")
     };
     let devices = spank.getenv(c"CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    // A step inherits from its batch script what gpuosd gave to that.
+    let is_own = is_own_mps(spank);
     is_set(c"SLURM_SHARDS_ON_NODE")
         || is_set(c"SLURM_MPS_ON_NODE")
-        || is_set(c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+        || (is_set(c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") && !is_own)
         || devices.contains("MIG-")
 }
 
@@ -93,12 +151,50 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_an_answer_only_sane_values_of_three_names_are_taken() {
+        let [pipe, log, share] = MPS_VARIABLES;
+        let told = |list: &[(&str, &str)]| -> BTreeMap<String, String> {
+            let own = list
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()));
+            own.collect()
+        };
+        let good = told(&[
+            (pipe, "/run/p"),
+            (log, "/run/l"),
+            (share, "50"),
+            ("LD_PRELOAD", "/x"),
+        ]);
+        let taken: Vec<_> = sane(&good).into_iter().collect();
+        assert_eq!(taken, [(share, "50"), (log, "/run/l"), (pipe, "/run/p")]);
+        for bad in [
+            &[(pipe, "/run/p")][..],
+            &[(pipe, "run/p"), (log, "/run/l")],
+            &[(pipe, "/run/p\n"), (log, "/run/l")],
+        ] {
+            assert!(sane(&told(bad)).is_empty(), "{bad:?}");
+        }
+        let much = told(&[(pipe, "/run/p"), (log, "/run/l"), (share, "101")]);
+        assert_eq!(sane(&much).len(), 2);
+    }
+
+    #[test]
     fn a_steps_own_options_come_before_those_of_its_job() {
-        let noted = [Some("80%".into()), None, Some("nonsense".into())];
-        let options = over("power=300W clocks=1200 watch=5", &noted);
-        assert_eq!(options.limits_text(), "power=80% clocks=1200 watch=5");
-        let asked = asked(&options, true);
+        let noted = [Some("80%".into()), None, Some("nonsense".into()), None];
+        let options = over("power=300W clocks=1200 watch=5 mps=50%", &noted);
+        assert_eq!(
+            options.limits_text(),
+            "power=80% clocks=1200 watch=5 mps=50%"
+        );
+        let asked = asked(&options, true, Some(100));
+        let mps = MpsWish {
+            percent: 50,
+            gid: 100,
+        };
+        assert_eq!(asked.mps, Some(mps));
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));
-        assert!(super::asked(&over("topology=leaf", &[const { None }; 3]), true).is_nothing());
+        assert!(
+            super::asked(&over("topology=leaf", &[const { None }; 4]), true, None).is_nothing()
+        );
     }
 }

@@ -62,10 +62,13 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         true => node_name(spank).unwrap_or_default(),
         false => String::new(),
     };
-    let asked = limits::asked(&limits::of_step(spank), limits::is_shared(spank));
-    for note in report::started(socket, &node, StepId { job, step }, uid, gpus, asked) {
+    let options = limits::of_step(spank);
+    let asked = limits::asked(&options, limits::is_shared(spank), spank.job_gid());
+    let told = report::started(socket, &node, StepId { job, step }, uid, gpus, asked);
+    for note in told.notes {
         limits::keep_note(&note);
     }
+    limits::set_mps(spank, &told.environment);
 }
 
 /// Slurm's name of this node.

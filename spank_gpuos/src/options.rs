@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 10;
+pub const COUNT: usize = 11;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +35,8 @@ pub enum Opt {
     Clocks = 8,
     /// `--gpuos-watch`
     Watch = 9,
+    /// `--gpuos-mps`
+    Mps = 10,
 }
 
 impl Opt {
@@ -50,10 +52,11 @@ impl Opt {
         Opt::Power,
         Opt::Clocks,
         Opt::Watch,
+        Opt::Mps,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
-    pub const LIMITS: [Opt; 3] = [Opt::Power, Opt::Clocks, Opt::Watch];
+    pub const LIMITS: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Watch, Opt::Mps];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -78,6 +81,7 @@ impl Opt {
             Opt::Power => c"_SLURM_SPANK_OPTION_gpuos_gpuos_power",
             Opt::Clocks => c"_SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
             Opt::Watch => c"_SLURM_SPANK_OPTION_gpuos_gpuos_watch",
+            Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
         }
     }
 
@@ -99,6 +103,7 @@ impl Opt {
             Opt::Power => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_power",
             Opt::Clocks => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
             Opt::Watch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_watch",
+            Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
         }
     }
 

@@ -4,6 +4,7 @@
 //! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
 //! GPUs set waits for the answer, for [`PATIENCE`] at most.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -48,16 +49,36 @@ pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
     socket
 }
 
+/// What a step that asked for something is told.
+#[derive(Default, Debug)]
+pub struct Told {
+    /// For its user.
+    pub notes: Vec<String>,
+    /// For its tasks.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Told {
+    fn note(text: impl Into<String>) -> Told {
+        Told {
+            notes: vec![text.into()],
+            environment: BTreeMap::new(),
+        }
+    }
+}
+
+/// What of a step's wishes needs an answer, in words.
+fn wishes(asked: &Asked) -> &'static str {
+    match (asked.sets(), asked.mps.is_some()) {
+        (true, true) => "power and clocks of the GPUs are not set, and MPS is not started",
+        (false, true) => "MPS is not started",
+        _ => "power and clocks of the GPUs are not set",
+    }
+}
+
 /// Tells that a step has started. Gives what its user is to be told: what was asked for its GPUs and could
 /// not be done.
-pub fn started(
-    socket: &str,
-    node: &str,
-    id: StepId,
-    uid: u32,
-    gpus: GpuSet,
-    asked: Asked,
-) -> Vec<String> {
+pub fn started(socket: &str, node: &str, id: StepId, uid: u32, gpus: GpuSet, asked: Asked) -> Told {
     let path = socket.replace("%n", node);
     let request = Request::StepStart {
         id,
@@ -70,33 +91,38 @@ pub fn started(
         *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, id));
     }
     match sent {
-        _ if !asked.sets() => Vec::new(),
-        None => vec![
-            "power and clocks of the GPUs are not set: no gpuosd listens on this node".to_owned(),
-        ],
-        Some(socket) => prepared(&socket).unwrap_or_else(|| {
+        _ if !asked.waits() => Told::default(),
+        None => Told::note(format!(
+            "{}: no gpuosd listens on this node",
+            wishes(&asked)
+        )),
+        Some(socket) => prepared(&socket, &asked).unwrap_or_else(|| {
             let after = PATIENCE.as_secs();
-            vec![format!(
-                "power and clocks of the GPUs may not be set yet: gpuosd has not answered within {after} s"
-            )]
+            Told::note(format!(
+                "{}, or not yet: gpuosd has not answered within {after} s",
+                wishes(&asked)
+            ))
         }),
     }
 }
 
 /// Waits for [`Reply::Prepared`], or until patience is over.
-fn prepared(socket: &OwnedFd) -> Option<Vec<String>> {
+fn prepared(socket: &OwnedFd, asked: &Asked) -> Option<Told> {
     let deadline = Instant::now() + PATIENCE;
     let mut lines = Lines::new(MAX_REPLY);
     loop {
         while let Some(line) = lines.next_line().ok()? {
             match decode::<Reply>(&line, MAX_REPLY).ok()? {
                 Reply::Hello { .. } => {}
-                Reply::Prepared { notes } => return Some(notes),
-                Reply::Refused { message, .. } => return Some(vec![message]),
+                Reply::Prepared { notes, environment } => {
+                    return Some(Told { notes, environment });
+                }
+                Reply::Refused { message, .. } => return Some(Told::note(message)),
                 // A release that knew no such wish.
                 Reply::Done { .. } => {
-                    let why = "power and clocks of the GPUs are not set: the gpuosd of this node does not do it";
-                    return Some(vec![why.to_owned()]);
+                    let wishes = wishes(asked);
+                    let why = format!("{wishes}: the gpuosd of this node does not do it");
+                    return Some(Told::note(why));
                 }
                 _ => return None,
             }
@@ -252,7 +278,7 @@ mod tests {
             ..Asked::default()
         };
         let id = StepId { job: 8, step: 0 };
-        let tell = || started(text, "n1", id, 1000, GpuSet::first(1), asked);
+        let tell = || started(text, "n1", id, 1000, GpuSet::first(1), asked).notes;
         assert!(tell()[0].contains("no gpuosd listens"));
         let listener = UnixListener::bind(&path).unwrap();
         let answering = listener.try_clone().unwrap();
@@ -268,7 +294,10 @@ mod tests {
             client
                 .write_all(&encode(&hello, MAX_REPLY).unwrap())
                 .unwrap();
-            let prepared = Reply::Prepared { notes };
+            let prepared = Reply::Prepared {
+                notes,
+                environment: BTreeMap::new(),
+            };
             client
                 .write_all(&encode(&prepared, MAX_REPLY).unwrap())
                 .unwrap();

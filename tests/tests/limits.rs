@@ -1,7 +1,9 @@
 //! What jobs ask of their GPUs while they run, from the command line to the GPU, in real Slurm clusters: power
-//! caps and clocks, the watch for hangs.
+//! caps and clocks, MPS, the watch for hangs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use gpuos_lab::Suite;
@@ -10,6 +12,7 @@ use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 per_suite!(
     caps_last_as_long_as_their_job,
     watched_jobs_that_hang_run_again,
+    mps_lasts_as_long_as_its_job,
 );
 
 /// Two nodes with eight simulated GPUs each.
@@ -174,5 +177,76 @@ fn watched_jobs_that_hang_run_again(suite: &Suite) {
         "{show}"
     );
     cluster.cancel(&[plain]);
+    cluster.drained();
+}
+
+/// Stands in for NVIDIA's control program.
+const CONTROL: &str = r#"#!/bin/sh
+pipe=$CUDA_MPS_PIPE_DIRECTORY
+if [ "$1" != -f ]; then
+    read -r word
+    [ "$word" != quit ] || kill "$(cat "$pipe/pid")"
+    exit 0
+fi
+sleep 600 &
+trap 'kill $!; exit 0' TERM
+echo "$$" >"$pipe/pid"
+echo "$CUDA_VISIBLE_DEVICES" >"$pipe/gpus"
+: >"$pipe/control"
+wait
+"#;
+
+fn mps_lasts_as_long_as_its_job(suite: &Suite) {
+    let Some(cluster) = two("mps", suite, "") else {
+        return;
+    };
+    let wrong = cluster.try_sbatch(&["--gres=gpu:1", "--gpuos-mps=0%"], "true");
+    let wrong = wrong.expect_err("no share");
+    assert!(wrong.contains("a share is 1% to 100%"), "{wrong}");
+    let work = |name: &str| {
+        let file = cluster.lab.dir().join("work").join(name);
+        fs::read_to_string(file).unwrap_or_default()
+    };
+    let asks = ["--gres=gpu:2", "-n2", "-w", "n1", "--gpuos-mps=50%"];
+
+    // Without the program the job is told, and runs.
+    let without = cluster.sbatch(&asks, "echo here $CUDA_MPS_PIPE_DIRECTORY");
+    cluster.wait(without, &["COMPLETED"]);
+    let told = work(&format!("{without}.out"));
+    assert!(
+        told.lines().any(|line| line == "here") && told.contains("MPS is not there: the program"),
+        "{told}"
+    );
+
+    let control = cluster.lab.dir().join("bin/nvidia-cuda-mps-control");
+    fs::write(&control, CONTROL).expect("the stand-in");
+    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).expect("the stand-in");
+    let script = "\
+        echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE > mps.script\n\
+        cat $CUDA_MPS_PIPE_DIRECTORY/gpus > mps.gpus\n\
+        srun sh -c 'echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $(cat $CUDA_MPS_PIPE_DIRECTORY/pid)' > mps.tasks\n\
+        srun --gpuos-mps=on -n1 sh -c 'echo share=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE' > mps.on";
+    let job = cluster.sbatch(&asks, script);
+    cluster.wait(job, &["COMPLETED"]);
+    let out = work(&format!("{job}.out"));
+    let seen = work("mps.script");
+    let words: Vec<&str> = seen.split_whitespace().collect();
+    let [pipe, log, "50"] = words[..] else {
+        panic!("{seen}{out}");
+    };
+    let own = Path::new(pipe).parent().expect("a folder");
+    assert!(own.ends_with(format!("mps/{job}")), "{pipe}");
+    assert_eq!(Path::new(log), own.join("log"));
+    assert_eq!(work("mps.gpus").matches("GPU-").count(), 2);
+    let tasks = work("mps.tasks");
+    let lines: Vec<&str> = tasks.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == lines[1], "{tasks}{out}");
+    assert_eq!(work("mps.on").trim(), "share=");
+    let pid = lines[0].strip_prefix("50 ").expect("a share and a process");
+    cluster.until("nothing of the MPS daemon is left", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let ended = stat.is_empty() || stat.contains(") Z ");
+        (ended && !own.exists()).then_some(())
+    });
     cluster.drained();
 }

@@ -5,14 +5,17 @@
 //!
 //! - [`wish`]: what can be asked for,
 //! - [`state`]: what is set, and what can happen,
-//! - [`step`]: what follows.
+//! - [`step`]: what follows,
+//! - [`mps`]: the daemons of NVIDIA's MPS, by a step function of their own.
 
+mod mps;
 mod state;
 mod step;
 #[cfg(test)]
 mod tests;
 mod wish;
 
+pub use mps::{Mps, MpsEffect, MpsEvent, Process, Serving, mps_step};
 pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
 pub use step::step;
-pub use wish::{Asked, ClockRange, PowerCap};
+pub use wish::{Asked, ClockRange, MpsWish, PowerCap};

@@ -12,6 +12,8 @@ use crate::health::Audit;
 pub struct Holder {
     /// Its number.
     pub job: u32,
+    /// Its user.
+    pub uid: u32,
     /// GPUs that it holds, or held when its last step ended.
     pub gpus: BTreeSet<u8>,
     /// What it asked for.

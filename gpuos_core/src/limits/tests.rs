@@ -173,6 +173,7 @@ impl Node {
     fn start(&mut self, job: u32, gpus: &[u8], asked: Asked) {
         let gpus: BTreeSet<u8> = gpus.iter().copied().collect();
         let holder = Holder {
+            uid: 1000,
             job,
             gpus,
             asked,
@@ -406,8 +407,8 @@ fn act(node: &mut Node, act: Act) {
             let asked = Asked {
                 power: watts.map(PowerCap::Watts),
                 clocks: clocks.then_some(RANGE),
-                watch_s: None,
                 shared,
+                ..Asked::default()
             };
             node.start(job, &gpus, asked);
         }

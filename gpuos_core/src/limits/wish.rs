@@ -1,4 +1,4 @@
-//! What a job wants of its GPUs: a power cap, clocks, to be watched.
+//! What a job wants of its GPUs: a power cap, clocks, MPS, to be watched.
 
 use std::fmt;
 
@@ -55,6 +55,16 @@ impl fmt::Display for ClockRange {
     }
 }
 
+/// NVIDIA's MPS for a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MpsWish {
+    /// Share of a GPU's threads that each of its processes may use, in percent; 100 = as without a limit.
+    pub percent: u8,
+    /// The job's group, for the daemon runs as its user.
+    pub gid: u32,
+}
+
 /// What spank_gpuos tells gpuosd that a job asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -68,6 +78,9 @@ pub struct Asked {
     /// `--gpuos-watch`: after so many seconds without work; 0 = what the rule says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch_s: Option<u32>,
+    /// `--gpuos-mps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps: Option<MpsWish>,
     /// The job has a share of its GPUs only: shards, MPS as a GRES, or MIG instances.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,
@@ -77,6 +90,11 @@ impl Asked {
     /// Whether it says nothing.
     pub fn is_nothing(&self) -> bool {
         *self == Asked::default()
+    }
+
+    /// Whether a step waits until something is done for it.
+    pub fn waits(&self) -> bool {
+        self.sets() || self.mps.is_some()
     }
 
     /// Whether GPUs have to be set for it.

@@ -1,10 +1,11 @@
-//! Options about the job's GPUs while it runs: power, clocks, the watch for hangs.
+//! Options about the job's GPUs while it runs: power, clocks, MPS, the watch for hangs.
 
 use super::{JobOptions, OptionError, check_value, not_understood};
 use crate::limits::{ClockRange, PowerCap};
 
 const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
 const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
+const MPS_FORM: &str = "on, or the share of a GPU's threads for each process, such as 50%";
 const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
 
 /// No board takes more watts.
@@ -47,6 +48,20 @@ pub fn parse_clocks(value: &str) -> Result<ClockRange, OptionError> {
     }
 }
 
+/// Reads the value of `--gpuos-mps`: percent, with 100 for `on`.
+pub fn parse_mps(value: &str) -> Result<u8, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-mps", value, reason, MPS_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    if value.eq_ignore_ascii_case("on") {
+        return Ok(100);
+    }
+    match value.strip_suffix('%').and_then(whole) {
+        Some(percent @ 1..=100) => Ok(percent as u8),
+        Some(_) => Err(error("a share is 1% to 100%")),
+        None => Err(error(&not_understood(value))),
+    }
+}
+
 /// Reads the value of `--gpuos-watch`: seconds, or 0 for what the rule says.
 pub fn parse_watch(value: &str) -> Result<u32, OptionError> {
     let error = |reason: &str| OptionError::new("--gpuos-watch", value, reason, WATCH_FORM);
@@ -73,10 +88,15 @@ impl JobOptions {
             0 => "on".to_string(),
             seconds => (seconds / 60).to_string(),
         });
+        let mps = self.mps.map(|percent| match percent {
+            100 => "on".to_string(),
+            percent => format!("{percent}%"),
+        });
         let parts = [
             ("power", self.power.map(|cap| cap.to_string())),
             ("clocks", self.clocks.map(|range| range.to_string())),
             ("watch", watch),
+            ("mps", mps),
         ];
         let parts = parts.into_iter();
         let said = parts.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
@@ -87,7 +107,7 @@ impl JobOptions {
     pub fn from_limits_text(text: &str) -> JobOptions {
         let mut options = JobOptions::default();
         for (name, value) in text.split(' ').filter_map(|part| part.split_once('=')) {
-            if ["power", "clocks", "watch"].contains(&name) {
+            if ["power", "clocks", "watch", "mps"].contains(&name) {
                 let _ = options.set(&format!("gpuos-{name}"), value);
             }
         }

@@ -18,7 +18,7 @@ mod mig;
 mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
-pub use limits::{parse_clocks, parse_power, parse_watch};
+pub use limits::{parse_clocks, parse_mps, parse_power, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
@@ -159,6 +159,18 @@ pub const OPTIONS: &[OptionHelp] = &[
                   rule hang says: by default the job is requeued, and its GPUs are checked before they \
                   get another one. on stands for the time in the rule, 10 minutes by default. The \
                   time in which a job reads its data counts too.",
+    },
+    OptionHelp {
+        name: "gpuos-mps",
+        argument: "on|SHARE",
+        environment: "GPUOS_MPS",
+        summary: "NVIDIA's MPS for the job: its processes share GPUs; 50%: of the threads each",
+        details: "gpuosd starts an MPS daemon for the job on each of its nodes, as its user, and ends it with \
+                  the job. SHARE limits what part of a GPU's threads each process may use; on does not. \
+                  Processes of one job only share, with address spaces of their own (Volta and later), but \
+                  a fatal fault of one ends all of the job on that GPU. Memory is not limited. Not on GPUs \
+                  that are shared with other jobs, and not in MIG instances. Where MPS cannot be started, \
+                  the job's standard error says so and the job runs without.",
     },
 ];
 
@@ -376,6 +388,8 @@ pub struct JobOptions {
     pub clocks: Option<ClockRange>,
     /// Seconds without work after which it counts as hung; 0 = what the rule says.
     pub watch_s: Option<u32>,
+    /// MPS, with this percentage of a GPU's threads for each process.
+    pub mps: Option<u8>,
 }
 
 impl JobOptions {
@@ -394,6 +408,7 @@ impl JobOptions {
             "gpuos-power" => self.power = Some(parse_power(value)?),
             "gpuos-clocks" => self.clocks = Some(parse_clocks(value)?),
             "gpuos-watch" => self.watch_s = Some(parse_watch(value)?),
+            "gpuos-mps" => self.mps = Some(parse_mps(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

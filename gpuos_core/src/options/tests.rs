@@ -131,6 +131,7 @@ fn options_about_the_gpus_of_a_running_job() {
     let range = |least, most| Ok(ClockRange { least, most });
     assert_eq!(parse_clocks("1200"), range(1200, 1200));
     assert_eq!(parse_clocks("1200-1500"), range(1200, 1500));
+    assert_eq!((parse_mps("on"), parse_mps("50%")), (Ok(100), Ok(50)));
     assert_eq!((parse_watch("on"), parse_watch("20")), (Ok(0), Ok(1200)));
     assert_eq!(
         parse_power("300").unwrap_err().to_string(),
@@ -154,6 +155,7 @@ fn options_about_the_gpus_of_a_running_job() {
                 "1200-1300-1400",
             ],
         ),
+        ("mps", &["", "off", "50", "0%", "101%", "%", "-5%", "50%%"]),
         ("watch", &["", "0", "off", "10081", "1.5", "+5"]),
     ] {
         for value in bad {
@@ -173,7 +175,8 @@ fn steps_inherit_what_their_job_said_of_its_gpus() {
         "",
         "power=300W",
         "power=80% clocks=1200-1500 watch=20",
-        "clocks=900 watch=on",
+        "clocks=900 watch=on mps=on",
+        "mps=50%",
     ] {
         assert_eq!(JobOptions::from_limits_text(said).limits_text(), said);
     }

@@ -1,5 +1,7 @@
 //! Requests and replies.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::Status;
@@ -8,6 +10,13 @@ use crate::limits::Asked;
 
 /// Version of the protocol: raised when a message changes its meaning or loses a field.
 pub const PROTOCOL: u32 = 1;
+
+/// Variables by which programs find the MPS daemon of their job, and the share that they may use.
+pub const MPS_VARIABLES: [&str; 3] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+];
 
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,7 +55,7 @@ pub enum Request {
         uid: u32,
         /// GRES indices of the GPUs that it holds here.
         gpus: Vec<u8>,
-        /// What its job wants of them. Where GPUs have to be set for it, the answer is
+        /// What its job wants of them. Where something has to be done for it, the answer is
         /// [`Reply::Prepared`], once that is done or has failed.
         #[serde(default, skip_serializing_if = "Asked::is_nothing")]
         asked: Asked,
@@ -97,10 +106,13 @@ pub enum Reply {
         /// The sentence.
         message: String,
     },
-    /// To [`Request::StepStart`] of a job that wants its GPUs set.
+    /// To [`Request::StepStart`] of a job that wants its GPUs set, or MPS.
     Prepared {
         /// What could not be done as asked, in sentences for the job's standard error.
         notes: Vec<String>,
+        /// Variables for the step's tasks; [`MPS_VARIABLES`] are the only ones that a step takes.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        environment: BTreeMap<String, String>,
     },
     /// To [`Request::Watch`].
     Happened {

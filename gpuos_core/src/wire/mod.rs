@@ -17,7 +17,7 @@ mod status;
 mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
-pub use message::{Code, Happening, PROTOCOL, Reply, Request, StepId};
+pub use message::{Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId};
 pub use right::{Peer, Right, may, needs};
 pub use status::{
     CapStatus, DaemonStatus, FaultStatus, GpuStatus, IsolationStatus, JobStatus, PeerStatus,

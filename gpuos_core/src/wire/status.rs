@@ -135,12 +135,12 @@ pub struct GpuStatus {
     pub processes: Vec<ProcessStatus>,
 }
 
-/// Power limit and clocks that are set for a job.
+/// Power limit and clocks that are set for a job, and MPS.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CapStatus {
     /// The job.
     pub job: u32,
-    /// In words: `300 W, clocks 1200-1500 MHz`.
+    /// In words: `300 W, clocks 1200-1500 MHz, mps 50 %`.
     pub text: String,
 }
 

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use crate::health::Verb;
-use crate::limits::{Asked, ClockRange, PowerCap};
+use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
 
 use super::{
-    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, Status, StepId,
-    WireError, decode, encode, may,
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MPS_VARIABLES, PROTOCOL, Peer, Reply, Request,
+    Status, StepId, WireError, decode, encode, may,
 };
 
 fn requests() -> Vec<Request> {
@@ -42,6 +42,10 @@ fn requests() -> Vec<Request> {
                     most: 1500,
                 }),
                 watch_s: Some(0),
+                mps: Some(MpsWish {
+                    percent: 50,
+                    gid: 100,
+                }),
                 shared: true,
             },
         },
@@ -83,6 +87,7 @@ fn replies_come_back_as_they_were_sent() {
         },
         Reply::Prepared {
             notes: vec!["GPU 3: no".into()],
+            environment: [(MPS_VARIABLES[0].into(), "/run/x".into())].into(),
         },
         Reply::Happened { event: happening },
         Reply::Refused {

@@ -63,13 +63,14 @@ impl Owner {
                 if !asked.is_nothing() {
                     self.save(None);
                 }
-                if asked.sets() {
-                    return self.prepare(id.job, reply);
+                if asked.waits() {
+                    let gpus = gpus.into_iter().collect();
+                    return self.prepare(id.job, gpus, asked, reply);
                 }
                 done("noted")
             }
             Request::StepEnd { id } => {
-                let sets = |held: &Held| held.asked.sets();
+                let sets = |held: &Held| held.asked.waits();
                 let is_set = self.jobs.jobs.get(&id.job).is_some_and(sets);
                 if self.jobs.ended(id) {
                     let soon = match is_set {
@@ -173,7 +174,7 @@ impl Owner {
                 &self.health,
                 &self.found,
                 &self.jobs,
-                &self.limits,
+                (&self.limits, &self.mps),
                 &self.isolation,
             ),
             jobs: self.jobs.status(),

@@ -1,10 +1,11 @@
 //! Power limits and clocks of jobs: what [`gpuos_core::limits`] is told, and what it says.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::Sample;
-use gpuos_core::limits::{Effect, Event, step};
+use gpuos_core::limits::{Asked, Effect, Event, MpsEvent, step};
 use gpuos_core::wire::Reply;
 
 use super::{Message, Owner};
@@ -20,6 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(300);
 /// A step that waits until the GPUs of its job are set.
 pub(super) struct Waiting {
     job: u32,
+    gpus: BTreeSet<u8>,
+    asked: Asked,
     since: Instant,
     reply: SyncSender<Reply>,
 }
@@ -29,6 +32,7 @@ impl Owner {
     pub(super) fn tell_limits(&mut self) {
         if !self.found.is_empty() {
             self.limits(Event::Jobs(self.jobs.holders()));
+            self.mps(MpsEvent::Jobs(self.jobs.holders()));
         }
     }
 
@@ -76,35 +80,62 @@ impl Owner {
     }
 
     /// A step waits for the GPUs of its job.
-    pub(super) fn prepare(&mut self, job: u32, reply: SyncSender<Reply>) {
+    pub(super) fn prepare(
+        &mut self,
+        job: u32,
+        gpus: BTreeSet<u8>,
+        asked: Asked,
+        reply: SyncSender<Reply>,
+    ) {
         if self.found.is_empty() {
-            let why = "power and clocks of the GPUs are not set yet: NVIDIA's library does not answer gpuosd";
+            let why = "nothing is done yet for the GPUs of this job: NVIDIA's library does not answer gpuosd";
             let notes = vec![why.to_owned()];
-            let _ = reply.try_send(Reply::Prepared { notes });
+            let environment = BTreeMap::new();
+            let _ = reply.try_send(Reply::Prepared { notes, environment });
             return;
         }
         let since = self.now();
-        self.waiting.push(Waiting { job, since, reply });
+        self.waiting.push(Waiting {
+            job,
+            gpus,
+            asked,
+            since,
+            reply,
+        });
         self.answer_steps();
     }
 
-    fn answer_steps(&mut self) {
+    pub(super) fn answer_steps(&mut self) {
         let now = self.now();
-        let limits = &self.limits;
-        self.waiting
-            .retain(|waiting| match limits.settled(waiting.job) {
-                Some(notes) => {
-                    let _ = waiting.reply.try_send(Reply::Prepared { notes });
-                    false
-                }
-                None => now.duration_since(waiting.since) < ANSWER,
-            });
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|waiting| match self.answer(waiting) {
+            Some(answer) => {
+                let _ = waiting.reply.try_send(answer);
+                false
+            }
+            None => now.duration_since(waiting.since) < ANSWER,
+        });
+        self.waiting = waiting;
+    }
+
+    /// What a step is told, once all is known.
+    fn answer(&self, waiting: &Waiting) -> Option<Reply> {
+        let mut notes = self.limits.settled(waiting.job)?;
+        let mut environment = BTreeMap::new();
+        if let Some(wish) = waiting.asked.mps {
+            match self.mps_for(waiting.job, &waiting.gpus, wish)? {
+                Ok(variables) => environment = variables,
+                Err(note) => notes.push(note),
+            }
+        }
+        Some(Reply::Prepared { notes, environment })
     }
 
     /// Time went by.
     pub(super) fn tick_limits(&mut self) {
         self.limits(Event::Tick);
-        if !self.limits.kept().is_empty() {
+        self.mps(MpsEvent::Tick);
+        if !self.limits.kept().is_empty() || !self.mps.kept().is_empty() {
             self.look = self.look.min(self.looked + LOOK_EVERY);
         }
     }

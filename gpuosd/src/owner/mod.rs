@@ -5,16 +5,18 @@ mod clients;
 mod host;
 mod isolation;
 mod limits;
+mod mps;
 mod peers;
 mod slurm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, step};
-use gpuos_core::limits::{self as core_limits, Limits};
+use gpuos_core::limits::{self as core_limits, Limits, Mps, MpsEvent};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
 use gpuos_host::slurm::act::Action;
@@ -30,6 +32,7 @@ use crate::isolation::{self as isolation_thread, Order};
 use crate::jobs::Table;
 use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
+use crate::mps::Runner;
 use crate::peers::{Peers, Report};
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
@@ -83,6 +86,8 @@ pub enum Message {
     Host(Told),
     /// Something about power limits and clocks.
     Limits(core_limits::Event),
+    /// Something about MPS.
+    Mps(MpsEvent),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.
@@ -103,6 +108,8 @@ pub struct Ports {
     pub file_systems: Sender<Vec<PathBuf>>,
     /// Power limits and clocks.
     pub limits: Sender<crate::limits::Task>,
+    /// MPS daemons.
+    pub mps: Arc<Runner>,
     /// To the owner itself, for those who answer later.
     pub to: SyncSender<Message>,
     /// Kills, and whether control groups are looked at.
@@ -140,6 +147,7 @@ pub struct Owner {
     metrics: Keeper,
     traces: Traces,
     limits: Limits,
+    mps: Mps,
     /// Steps that wait for their GPUs to be set.
     waiting: Vec<limits::Waiting>,
     releases: Vec<Release>,
@@ -188,11 +196,23 @@ impl Owner {
         let booted = |saved: &Saved| !start.boot.is_empty() && saved.boot != start.boot;
         let rebooted = saved.as_ref().is_some_and(booted);
         let adopt = saved.is_none();
-        let (health, jobs, releases, limits) = match saved {
-            Some(saved) => (saved.health, saved.jobs, saved.releases, saved.limits),
+        let (health, jobs, releases, limits, mps) = match saved {
+            Some(saved) => (
+                saved.health,
+                saved.jobs,
+                saved.releases,
+                saved.limits,
+                saved.mps,
+            ),
             None => {
                 let health = NodeHealth::new(0, seed);
-                (health, Table::default(), Vec::new(), Limits::default())
+                (
+                    health,
+                    Table::default(),
+                    Vec::new(),
+                    Limits::default(),
+                    Mps::default(),
+                )
             }
         };
         let mut owner = Owner {
@@ -205,6 +225,7 @@ impl Owner {
             jobs: if rebooted { Table::default() } else { jobs },
             metrics: Keeper::new(start.interval),
             limits,
+            mps,
             waiting: Vec::new(),
             releases,
             found: Vec::new(),
@@ -237,6 +258,7 @@ impl Owner {
         };
         owner.queue.push(Task::Config);
         owner.limits(core_limits::Event::Started { rebooted });
+        owner.mps(MpsEvent::Started { rebooted });
         owner.apply(Event::Started { rebooted });
         owner
     }
@@ -268,6 +290,7 @@ impl Owner {
             Message::Watch(watcher) => self.watchers.push(watcher),
             Message::Slurm(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.limits(event),
+            Message::Mps(event) => self.mps(event),
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
@@ -581,6 +604,7 @@ impl Owner {
             jobs: self.jobs.clone(),
             releases: self.releases.clone(),
             limits: self.limits.clone(),
+            mps: self.mps.clone(),
         };
         self.ports.disk.save(store::encode(&saved), ack);
     }

@@ -24,7 +24,7 @@ fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec
         asked,
     };
     match daemon.ask(&request).unwrap() {
-        Reply::Prepared { notes } => notes,
+        Reply::Prepared { notes, .. } => notes,
         Reply::Done { .. } => Vec::new(),
         other => panic!("{other:?}"),
     }

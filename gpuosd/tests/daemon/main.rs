@@ -5,6 +5,7 @@ mod host;
 mod isolation;
 mod journal;
 mod limits;
+mod mps;
 mod site;
 mod unit;
 

@@ -59,6 +59,11 @@ fn systemd_takes_every_line_of_the_unit() {
 }
 
 #[test]
+fn mps_daemons_of_jobs_outlive_the_unit() {
+    assert_eq!(value("KillMode"), "process");
+}
+
+#[test]
 fn the_unit_lets_the_daemon_do_its_work() {
     let text = unit();
     // /dev/nvidia*, the kernel's log, what the driver's tools load and write, other users' processes, ports.
@@ -88,8 +93,8 @@ fn the_unit_lets_the_daemon_do_its_work() {
     assert_eq!(value("Type"), "notify");
 }
 
-#[test]
-fn the_capabilities_of_the_unit_are_enough() {
+/// A command with the capabilities of the unit and no others; `None` where that cannot be tried.
+pub fn confined(program: &str) -> Option<Command> {
     let names = value("CapabilityBoundingSet").to_lowercase();
     let caps: Vec<String> = names
         .split(' ')
@@ -102,17 +107,25 @@ fn the_capabilities_of_the_unit_are_enough() {
         command.arg(format!("--bounding-set={caps}")).arg(program);
         command
     };
-    if !confined("true")
+    if confined("true")
         .output()
         .is_ok_and(|done| done.status.success())
     {
-        eprintln!("skipped: this needs root and setpriv");
-        return;
+        return Some(confined(program));
     }
+    eprintln!("skipped: this needs root and setpriv");
+    None
+}
+
+#[test]
+fn the_capabilities_of_the_unit_are_enough() {
+    let Some(gpuosd) = confined(env!("CARGO_BIN_EXE_gpuosd")) else {
+        return;
+    };
     let site = Site::new();
     let reset = site.resets();
     let flags = ["--reset-command", &reset];
-    let daemon = site.start_under(confined(env!("CARGO_BIN_EXE_gpuosd")), &flags);
+    let daemon = site.start_under(gpuosd, &flags);
     daemon.ready();
     site.fault(Some(5), "xid 48");
     daemon.admin(Verb::Drain, 2);

@@ -10,10 +10,12 @@ use gpuos_core::config::Config;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{Event, ExtraPart, Sample, Verb};
 use gpuos_core::wire::{Peer, Reply, Request, Status, StepId};
+use gpuos_host::job_processes::Proc;
 use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_host::slurm::{Allocation, Job, NodeRecord};
 use gpuosd::disk::Disk;
 use gpuosd::gpus::Found;
+use gpuosd::mps::Runner;
 use gpuosd::owner::{Message, Owner, Ports, Start};
 use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
@@ -228,6 +230,12 @@ impl World {
             file_systems: channel().0,
             // No job asks for any.
             limits: channel().0,
+            mps: Arc::new(Runner {
+                command: String::new(),
+                folder: self.folder.path().join("mps"),
+                proc: Proc::at("/proc"),
+                to: sync_channel(1).0,
+            }),
             to: sync_channel(1).0,
             isolation: channel().0,
             disk: disk.clone(),

@@ -1,0 +1,313 @@
+//! Starts and ends daemons of NVIDIA's MPS for jobs, each in a thread of its own: a program that hangs holds up
+//! neither the owner nor another job.
+//!
+//! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
+//! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_core::limits::{MpsEvent, Process, Serving};
+use gpuos_core::wire::MPS_VARIABLES;
+use gpuos_host::job_processes::{Proc, Processes};
+
+use crate::owner::Message;
+
+/// A step waits 2 s for the whole answer.
+const START: Duration = Duration::from_millis(1500);
+/// How long the daemon may take to end by itself, and again after SIGTERM and after SIGKILL.
+const QUIT: Duration = Duration::from_secs(2);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Between two looks whether a daemon is still there.
+const WATCH: Duration = Duration::from_millis(500);
+/// Where the programs of the driver find each other; nothing else of the environment is theirs.
+const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// One thing to do.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// Start a daemon for a job, with these GPUs by NVIDIA's ids.
+    Start(u32, Serving, Vec<String>),
+    /// Look after one that runs.
+    Adopt(u32, Process),
+    /// End it.
+    End(u32, Serving),
+}
+
+/// What starts and ends them.
+#[derive(Debug)]
+pub struct Runner {
+    /// `--mps-command`.
+    pub command: String,
+    /// The folder that has one of each job.
+    pub folder: PathBuf,
+    /// Processes.
+    pub proc: Proc,
+    /// To the owner.
+    pub to: SyncSender<Message>,
+}
+
+/// Why a daemon is not there.
+type Why<T> = Result<T, String>;
+
+impl Runner {
+    /// Does something, and tells the owner.
+    pub fn begin(self: &Arc<Runner>, task: Task) {
+        let runner = self.clone();
+        let run = move || runner.run(task);
+        if let Err(e) = thread::Builder::new().name("mps".into()).spawn(run) {
+            tracing::error!("no thread for MPS: {e}");
+        }
+    }
+
+    /// The folders for programs of a job: pipes, and logs.
+    pub fn folders(&self, job: u32) -> [PathBuf; 2] {
+        let own = self.folder.join(job.to_string());
+        [own.join("pipe"), own.join("log")]
+    }
+
+    fn tell(&self, event: MpsEvent) {
+        let _ = self.to.send(Message::Mps(event));
+    }
+
+    fn run(&self, task: Task) {
+        match task {
+            Task::Start(job, serving, uuids) => match self.start(job, &serving, &uuids) {
+                Ok((process, child)) => {
+                    let told = Ok(process);
+                    self.tell(MpsEvent::Running { job, told });
+                    self.watch(job, process, Some(child));
+                }
+                Err(why) => self.tell(MpsEvent::Running {
+                    job,
+                    told: Err(why),
+                }),
+            },
+            Task::Adopt(job, process) => self.watch(job, process, None),
+            Task::End(job, serving) => {
+                let told = self.end(job, &serving);
+                self.tell(MpsEvent::Ended { job, told });
+            }
+        }
+    }
+
+    /// The program with the user's rights; the environment is the whole of it.
+    fn program(&self, job: u32, serving: &Serving) -> Why<Command> {
+        let mut words = self.command.split_whitespace();
+        let name = words.next().ok_or("--mps-command is empty")?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = match name.contains('/') {
+            true => Some(PathBuf::from(name)).filter(|path| path.is_file()),
+            false => std::env::split_paths(&path)
+                .map(|folder| folder.join(name))
+                .find(|path| path.is_file()),
+        };
+        let found = found.ok_or(format!("the program {name} is not on this node"))?;
+        let [pipe, log] = self.folders(job);
+        let mut command = Command::new(found);
+        command
+            .args(words)
+            .env_clear()
+            .env("PATH", SEARCH)
+            .env(MPS_VARIABLES[0], pipe)
+            .env(MPS_VARIABLES[1], log)
+            .current_dir("/")
+            // As root this clears root's further groups, too.
+            .uid(serving.uid)
+            .gid(serving.gid)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Ok(command)
+    }
+
+    fn start(&self, job: u32, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
+        let mut command = self.program(job, serving)?;
+        command
+            .arg("-f")
+            .env("CUDA_VISIBLE_DEVICES", uuids.join(","));
+        let [pipe, log] = self.folders(job);
+        make(&self.folder, &[&pipe, &log], serving)
+            .map_err(|(path, e)| format!("{}: {e}", path.display()))?;
+        let deadline = Instant::now() + START;
+        let begun = command.spawn().map_err(|e| e.to_string());
+        let started = begun.and_then(|mut child| {
+            match self.ready(&mut child, &pipe.join("control"), deadline) {
+                Ok(process) => Ok((process, child)),
+                Err(why) => {
+                    self.stop(child.id(), None, serving.uid);
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    Err(why)
+                }
+            }
+        });
+        if started.is_err() {
+            let _ = self.remove(job);
+        }
+        started.map_err(|why| format!("{}: {why}", self.command))
+    }
+
+    /// Waits until programs can talk to a daemon.
+    fn ready(&self, child: &mut Child, control: &Path, deadline: Instant) -> Why<Process> {
+        let pid = child.id();
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
+                return Err(format!("it ended at once ({status})"));
+            }
+            if fs::symlink_metadata(control).is_ok() {
+                let who = self.proc.who(pid).map_err(|e| e.to_string())?;
+                let started = who.ok_or("it ended at once")?.started;
+                return Ok(Process { pid, started });
+            }
+            thread::sleep(PAUSE);
+        }
+        let after = START.as_millis();
+        Err(format!("it was not ready within {after} ms"))
+    }
+
+    /// Waits for the end of a daemon.
+    fn watch(&self, job: u32, process: Process, mut child: Option<Child>) {
+        let lives = |child: &mut Option<Child>| match child {
+            Some(child) => matches!(child.try_wait(), Ok(None)),
+            None => self.is_there(process),
+        };
+        while lives(&mut child) {
+            thread::sleep(WATCH);
+        }
+        self.tell(MpsEvent::Died { job, process });
+    }
+
+    fn is_there(&self, process: Process) -> bool {
+        let who = self.proc.who(process.pid);
+        // What cannot be read is not said to be gone.
+        who.map_or(true, |who| {
+            who.is_some_and(|who| who.started == process.started && !who.ended)
+        })
+    }
+
+    /// Ends a daemon: as the user asks for it, then by force; and removes its folder.
+    fn end(&self, job: u32, serving: &Serving) -> Why<()> {
+        let family = match serving.process {
+            Some(one) => self.family(one.pid, Some(one.started), serving.uid),
+            None => Vec::new(),
+        };
+        if !family.is_empty() || serving.process.is_none() {
+            self.quit(job, serving);
+        }
+        let gone = || family.iter().all(|one| !self.is_there(*one));
+        let signals: [fn(&Proc, Process); 3] = [
+            |_, _| {},
+            |proc, one| drop(proc.terminate(one.pid, one.started)),
+            |proc, one| drop(proc.kill(one.pid, one.started)),
+        ];
+        for signal in signals {
+            family.iter().for_each(|one| signal(&self.proc, *one));
+            let deadline = Instant::now() + QUIT;
+            while !gone() && Instant::now() < deadline {
+                thread::sleep(PAUSE);
+            }
+            if gone() {
+                return self.remove(job);
+            }
+        }
+        Err("its processes do not end".into())
+    }
+
+    /// Says `quit` to a daemon. Whether it heard is seen by its processes.
+    fn quit(&self, job: u32, serving: &Serving) {
+        let [pipe, _] = self.folders(job);
+        let Ok(mut command) = self.program(job, serving) else {
+            return;
+        };
+        if fs::symlink_metadata(pipe).is_err() {
+            return;
+        }
+        let Ok(mut child) = command.stdin(Stdio::piped()).spawn() else {
+            return;
+        };
+        // Closed with it, so that the program sees the end.
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = stdin.write_all(b"quit\n");
+        }
+        let deadline = Instant::now() + QUIT;
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(PAUSE);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// A daemon and its children, as far as they are of its user.
+    fn family(&self, pid: u32, started: Option<u64>, uid: u32) -> Vec<Process> {
+        let own = |pid: u32| {
+            let who = self.proc.who(pid).ok().flatten()?;
+            let started = who.started;
+            (who.uid == uid && !who.ended).then_some(Process { pid, started })
+        };
+        let Some(first) = own(pid).filter(|one| started.is_none_or(|at| at == one.started)) else {
+            return Vec::new();
+        };
+        let children = self.proc.children(pid);
+        [first]
+            .into_iter()
+            .chain(children.into_iter().filter_map(own))
+            .collect()
+    }
+
+    /// Kills a daemon that did not come up.
+    fn stop(&self, pid: u32, started: Option<u64>, uid: u32) {
+        for one in self.family(pid, started, uid) {
+            let _ = self.proc.kill(one.pid, one.started);
+        }
+    }
+
+    /// Removes a job's folder; what links in it lead to stays.
+    fn remove(&self, job: u32) -> Why<()> {
+        let folder = self.folder.join(job.to_string());
+        match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(format!("{}: {e}", folder.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes the folders of a job, the user's own. Until the last step only gpuosd's user gets in, so that nobody
+/// can put a link where something is handed over.
+fn make(all: &Path, inner: &[&Path; 2], serving: &Serving) -> Result<(), (PathBuf, io::Error)> {
+    let at = |path: &Path| {
+        let path = path.to_path_buf();
+        |e| (path, e)
+    };
+    match DirBuilder::new().mode(0o755).create(all) {
+        Ok(()) => fs::set_permissions(all, Permissions::from_mode(0o755)).map_err(at(all))?,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err((all.to_path_buf(), e)),
+    }
+    let is_folder = fs::symlink_metadata(all).map_err(at(all))?.is_dir();
+    let own = inner[0].parent().unwrap_or(all);
+    if !is_folder || own == all {
+        return Err((all.to_path_buf(), io::ErrorKind::NotADirectory.into()));
+    }
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    builder.create(own).map_err(at(own))?;
+    for path in inner {
+        let made = builder.create(path);
+        let given = made.and_then(|()| chown(path, Some(serving.uid), Some(serving.gid)));
+        given.map_err(at(path))?;
+    }
+    chown(own, Some(serving.uid), Some(serving.gid)).map_err(at(own))
+}
