@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use gpuos_core::wire::Request;
 
@@ -162,11 +163,15 @@ fn what_differs_from_gpuos_toml_is_in_the_log_once_with_the_line_to_write() {
     let line = "write gpu-memory-mib = ";
     let said = |times: usize| (logged(&site, line) == times).then_some(());
     site.until("the difference", || said(1));
-    let polls = |daemon: &Daemon<'_>| daemon.status().daemon.sampled_ms_ago.unwrap();
+    let ago = || daemon.status().daemon.sampled_ms_ago.unwrap();
     // Two more polls say nothing new.
     for _ in 0..2 {
-        let before = polls(&daemon);
-        site.until("a poll", || (polls(&daemon) < before).then_some(()));
+        let now = Instant::now();
+        let polled = || {
+            let passed = now.elapsed();
+            (Duration::from_millis(ago()) < passed).then_some(())
+        };
+        site.until("a poll", polled);
     }
     assert_eq!(logged(&site, line), 1, "{}", site.log());
     reload(&daemon);
