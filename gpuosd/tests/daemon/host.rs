@@ -70,9 +70,9 @@ fn a_link_that_goes_down_degrades_the_gpu_beside_it_until_it_is_back() {
     // Links count from when they were seen up, with the GPU beside them.
     site.until("the hardware is known", || {
         fs::write(&state, "1: DOWN\n").unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
         fs::write(&state, "4: ACTIVE\n").unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1500));
+        std::thread::sleep(Duration::from_millis(1500));
         (audited(&site, "adapter mlx5_0 is down") > 0).then_some(())
     });
     fs::write(&state, "1: DOWN\n").unwrap();
