@@ -9,6 +9,7 @@
 
 #[path = "../tests/counting/mod.rs"]
 mod counting;
+mod interruptions;
 mod load;
 
 use std::fmt::Write as _;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::frag::{Expected, Share};
 use gpuos_core::model::NodeType;
 use gpuos_core::plan::{GpuShape, Placement, Planner, Request};
+use interruptions::interruptions;
 use load::support::{irregular, nvswitch, pairs, request, wish};
 use load::{Fill, Random};
 
@@ -29,16 +31,6 @@ impl Times {
         let at = (self.0.len() * per_mille / 1000).min(self.0.len() - 1);
         self.0[at].as_nanos() as f64 / 1000.0
     }
-}
-
-/// How often the kernel has taken the processor away from this thread; 0 where it does not say.
-fn interruptions() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    lines
-        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))
-        .and_then(|count| count.trim().parse().ok())
-        .unwrap_or(0)
 }
 
 /// Asks `runs` times, each time after one event; with `cold`, after other memory was used.

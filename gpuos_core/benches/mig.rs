@@ -7,6 +7,7 @@
 
 #[path = "../tests/counting/mod.rs"]
 mod counting;
+mod interruptions;
 #[path = "../tests/mig_support/mod.rs"]
 mod mig_support;
 #[path = "../tests/random/mod.rs"]
@@ -16,18 +17,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use gpuos_core::mig::{Class, Gpu, KINDS, NO_PROFILE, Packer};
+use interruptions::interruptions;
 use mig_support::board;
 use random::Random;
-
-/// How often the kernel has taken the processor away from this thread; 0 where it does not say.
-fn interruptions() -> u64 {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let mut lines = status.lines();
-    lines
-        .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))
-        .and_then(|count| count.trim().parse().ok())
-        .unwrap_or(0)
-}
 
 /// Slices of random profiles come and go on a pool that is that full, in percent.
 fn measure(boards: &[&str], gpus: u32, full: u64, runs: usize) {

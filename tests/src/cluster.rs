@@ -51,6 +51,15 @@ impl Setup {
         }
     }
 
+    /// `nodes` nodes with eight simulated GPUs and a gpuosd each.
+    pub fn simulated(name: &str, suite: &Suite, nodes: usize) -> Setup {
+        let mut setup = Setup::new(name, suite);
+        setup.spec.nodes = nodes.into();
+        setup.spec.node_type = "dgx-h100".into();
+        setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+        setup
+    }
+
     /// Stock selection instead; gpuos is in no folder that Slurm searches.
     pub fn stock(mut self) -> Setup {
         self.spec.select = Select::Stock;

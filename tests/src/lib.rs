@@ -13,4 +13,4 @@ pub mod sites;
 pub mod suites;
 
 pub use cluster::{Cluster, Setup};
-pub use suites::{skip, suites};
+pub use suites::{measured_runs, skip, suites};

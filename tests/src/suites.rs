@@ -21,6 +21,15 @@ pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
 }
 
+/// How many runs of a measurement `variable` asks for; `None`, and a word on standard error, without it.
+pub fn measured_runs(variable: &str, script: &str) -> Option<usize> {
+    let runs = std::env::var(variable).ok().and_then(|n| n.parse().ok());
+    if runs.is_none() {
+        eprintln!("skipped: a measurement of minutes, run by {script}");
+    }
+    runs
+}
+
 /// One test per release: `per_suite!(pairs);` makes `native::pairs`, `trixie::pairs` and
 /// `sid::pairs`, each of which calls `pairs(&Suite)`.
 #[macro_export]

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::health::ExtraPart;
 use gpuos_lab::{LabError, Suite};
-use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, measured_runs, per_suite};
 
 per_suite!(each_fault_does_what_its_rule_says);
 
@@ -47,11 +47,7 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// Four nodes with eight simulated GPUs each.
 fn four(name: &str, suite: &Suite) -> Option<Cluster> {
-    let mut setup = Setup::new(name, suite);
-    setup.spec.nodes = 4.into();
-    setup.spec.node_type = "dgx-h100".into();
-    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
-    setup.steered()
+    Setup::simulated(name, suite, 4).steered()
 }
 
 /// A job that notes each of its starts, and where.
@@ -279,9 +275,7 @@ fn one_fault(cluster: &Cluster, node: &str, (words, rule, job, gpu): (&str, &str
 /// How long it takes from the fault to the requeued job's first line; by `scripts/recovery.sh`.
 #[test]
 fn recovery() {
-    let runs = std::env::var("GPUOS_RECOVERY_RUNS").ok();
-    let Some(runs) = runs.and_then(|n| n.parse::<usize>().ok()) else {
-        eprintln!("skipped: a measurement of minutes, run by scripts/recovery.sh");
+    let Some(runs) = measured_runs("GPUOS_RECOVERY_RUNS", "scripts/recovery.sh") else {
         return;
     };
     let Some(cluster) = four("recovery", &Suite::Native) else {

@@ -10,7 +10,7 @@ use gpuos_core::peers::HOLD_MS;
 use gpuos_core::wire::{PeerStatus, Reply, Request};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, measured_runs, per_suite};
 
 per_suite!(a_dead_node_is_found_and_its_job_runs_again);
 
@@ -18,10 +18,7 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// Four nodes whose gpuosds ask slurmctld to act.
 fn four(name: &str, suite: &Suite) -> Option<Cluster> {
-    let mut setup = Setup::new(name, suite);
-    setup.spec.nodes = 4.into();
-    setup.spec.node_type = "dgx-h100".into();
-    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+    let mut setup = Setup::simulated(name, suite, 4);
     let toml = "[heartbeat]\nact = \"down\"\nhung-ms = 6000\n";
     setup.spec.gpuos_toml = Some(toml.into());
     setup.steered()
@@ -237,9 +234,7 @@ fn a_dead_node_is_found_and_its_job_runs_again(suite: &Suite) {
 /// again; by `scripts/heartbeat.sh`.
 #[test]
 fn detection() {
-    let runs = std::env::var("GPUOS_HEARTBEAT_RUNS").ok();
-    let Some(runs) = runs.and_then(|n| n.parse::<usize>().ok()) else {
-        eprintln!("skipped: a measurement of minutes, run by scripts/heartbeat.sh");
+    let Some(runs) = measured_runs("GPUOS_HEARTBEAT_RUNS", "scripts/heartbeat.sh") else {
         return;
     };
     let Some(cluster) = four("beats", &Suite::Native) else {

@@ -74,10 +74,7 @@ fn groups(cluster: &Cluster, job: u32) -> [PathBuf; 2] {
 
 #[test]
 fn strangers_on_a_jobs_gpus_and_groups_that_allow_too_much() {
-    let mut setup = Setup::new("isolation", &Suite::Native);
-    setup.spec.nodes = 1.into();
-    setup.spec.node_type = "dgx-h100".into();
-    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+    let mut setup = Setup::simulated("isolation", &Suite::Native, 1);
     setup.spec.cgroup = Cgroup::Auto;
     setup.spec.gpuos_toml = Some("[isolation]\nforeign = \"kill\"\ngrace = \"2s\"\n".into());
     let Some(cluster) = setup.steered() else {

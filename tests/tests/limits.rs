@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(
     caps_last_as_long_as_their_job,
@@ -17,9 +17,7 @@ per_suite!(
 
 /// Two nodes with eight simulated GPUs each.
 fn two(name: &str, suite: &Suite, gpuos_toml: &str) -> Option<Cluster> {
-    let mut setup = Setup::new(name, suite);
-    setup.spec.node_type = "dgx-h100".into();
-    setup.spec.simulated_gpus = Some(plugins::daemons().to_path_buf());
+    let mut setup = Setup::simulated(name, suite, 2);
     setup.spec.job_submit = true;
     setup.spec.gpuos_toml = Some(gpuos_toml.into());
     setup.steered()

@@ -4,6 +4,7 @@
 mod clients;
 mod host;
 mod isolation;
+mod library;
 mod limits;
 mod mps;
 mod peers;
@@ -51,8 +52,6 @@ const LOOK_OFTEN: Duration = Duration::from_secs(6);
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A state that nothing happened to is saved so often: counters are worth no more.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// The library counts as silent after so many seconds more than an interval.
-const SILENT: Duration = Duration::from_secs(10);
 /// A requeued job is looked after so often.
 const RELEASE_EVERY: Duration = Duration::from_secs(1);
 /// Wait after a slurmctld that was away, at most.
@@ -315,15 +314,7 @@ impl Owner {
     /// Time went by; at least one call each second.
     pub fn tick(&mut self) {
         let now = self.now();
-        let quiet = self.polled.unwrap_or(self.began);
-        // A library that was never there is a trouble of its own, and no silence.
-        let late = now.duration_since(quiet) > self.interval + SILENT;
-        if late && !self.silent && !self.found.is_empty() {
-            self.silent = true;
-            let why = "NVIDIA's library does not answer; what is shown of GPUs is from before";
-            self.trouble("library", Some(why.into()));
-            self.apply(Event::LibrarySilent);
-        }
+        self.hear_library(now);
         if now.duration_since(self.told_jobs) >= JOBS_EVERY {
             self.tell_jobs();
         }
@@ -522,69 +513,6 @@ impl Owner {
         // Whoever is too slow goes: telling never waits.
         self.watchers
             .retain(|watcher| watcher.try_send(event.clone()).is_ok());
-    }
-
-    fn device(&mut self, gpu: u8, task: fn(Found) -> Device) {
-        let known = self.known(gpu);
-        if self.ports.device.send(task(known)).is_err() {
-            tracing::error!("the thread for resets and checks has ended");
-        }
-    }
-
-    /// Who a GPU is. One that the library never showed is told to commands by its number.
-    fn known(&self, gpu: u8) -> Found {
-        let known = self.found.iter().find(|found| found.gres == gpu).cloned();
-        known.unwrap_or(Found {
-            gres: gpu,
-            nvml: gpu,
-            uuid: String::new(),
-            name: String::new(),
-            pci: gpu.to_string(),
-        })
-    }
-
-    fn library(&mut self, told: Result<Vec<Found>, String>) {
-        match told {
-            Ok(found) => {
-                let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
-                self.grow(usize::from(most));
-                tracing::info!("{} GPUs: {}", found.len(), host::names(&found));
-                // A GPU that did not say who it is keeps the name that it had.
-                let before = std::mem::take(&mut self.found);
-                self.found = found;
-                for gpu in self.found.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
-                    if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
-                        *gpu = old.clone();
-                    }
-                }
-                self.trouble("library", None);
-                self.tell_limits();
-            }
-            Err(why) => {
-                if self.troubles.get("library") != Some(&why) {
-                    tracing::error!("{why}");
-                    self.troubles.insert("library", why);
-                }
-            }
-        }
-    }
-
-    /// Makes room for GPUs that were not known: NVIDIA's library and Slurm may count differently.
-    fn grow(&mut self, gpus: usize) {
-        let gpus = gpus.min(gpuos_core::gpuset::MAX_GPUS);
-        if gpus > self.health.gpus.len() {
-            self.health.gpus.resize(gpus, Default::default());
-            self.save(None);
-        }
-    }
-
-    fn polled(&mut self) {
-        self.polled = Some(self.now());
-        if self.silent {
-            self.silent = false;
-            self.trouble("library", None);
-            self.apply(Event::LibraryBack);
-        }
     }
 
     fn tell_jobs(&mut self) {
