@@ -180,6 +180,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         uid: 1000,
         gpus,
         asked: gpuos_core::limits::Asked::default(),
+        mig: None,
     });
     node.line(
         "gpuos_gpu_job_info{node=\"n1\",gpu=\"4\"",
@@ -312,6 +313,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         uid: 1000,
         gpus,
         asked: gpuos_core::limits::Asked::default(),
+        mig: None,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);
@@ -380,6 +382,7 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         uid,
         gpus,
         asked: Default::default(),
+        mig: None,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);

@@ -85,6 +85,7 @@ pub fn started(socket: &str, node: &str, id: StepId, uid: u32, gpus: GpuSet, ask
         uid,
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,
+        mig: None,
     };
     let sent = send(&path, &request);
     if sent.is_some() {
@@ -114,7 +115,9 @@ fn prepared(socket: &OwnedFd, asked: &Asked) -> Option<Told> {
         while let Some(line) = lines.next_line().ok()? {
             match decode::<Reply>(&line, MAX_REPLY).ok()? {
                 Reply::Hello { .. } => {}
-                Reply::Prepared { notes, environment } => {
+                Reply::Prepared {
+                    notes, environment, ..
+                } => {
                     return Some(Told { notes, environment });
                 }
                 Reply::Refused { message, .. } => return Some(Told::note(message)),
@@ -297,6 +300,7 @@ mod tests {
             let prepared = Reply::Prepared {
                 notes,
                 environment: BTreeMap::new(),
+                failed: None,
             };
             client
                 .write_all(&encode(&prepared, MAX_REPLY).unwrap())

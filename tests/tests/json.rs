@@ -179,6 +179,7 @@ impl Node {
                 uid,
                 gpus,
                 asked,
+                mig: None,
             })
             .unwrap();
     }

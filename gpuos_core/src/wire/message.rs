@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Status;
+use super::{MigAsk, MigStatus, Status};
 use crate::health::Verb;
 use crate::limits::Asked;
 
@@ -59,12 +59,17 @@ pub enum Request {
         /// [`Reply::Prepared`], once that is done or has failed.
         #[serde(default, skip_serializing_if = "Asked::is_nothing")]
         asked: Asked,
+        /// What it wants of the node's pool of GPU slices: answered with [`Reply::Prepared`], too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mig: Option<MigAsk>,
     },
     /// A step has ended on this node.
     StepEnd {
         /// Which.
         id: StepId,
     },
+    /// How the GPUs stand that are divided into slices: answered with [`Reply::Mig`].
+    Mig,
     /// Read gpuos.toml again.
     Reload,
     /// The newest lines of the audit log.
@@ -106,13 +111,22 @@ pub enum Reply {
         /// The sentence.
         message: String,
     },
-    /// To [`Request::StepStart`] of a job that wants its GPUs set, or MPS.
+    /// To [`Request::StepStart`] of a job that wants its GPUs set, MPS, or slices of GPUs.
     Prepared {
         /// What could not be done as asked, in sentences for the job's standard error.
         notes: Vec<String>,
-        /// Variables for the step's tasks; [`MPS_VARIABLES`] are the only ones that a step takes.
+        /// Variables for the step's tasks; [`MPS_VARIABLES`] and [`super::MIG_VARIABLES`] are the
+        /// only ones that a step takes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         environment: BTreeMap<String, String>,
+        /// Why the step's tasks must not run, in a sentence: its slices could not be made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// To [`Request::Mig`].
+    Mig {
+        /// How the pool stands.
+        mig: Box<MigStatus>,
     },
     /// To [`Request::Watch`].
     Happened {

@@ -5,12 +5,14 @@
 //! and go without reading. docs/health.md has the protocol for people.
 //!
 //! - [`message`]: the messages,
+//! - [`mig`]: slices of GPUs,
 //! - [`status`]: what [`Reply::Status`] carries,
 //! - [`frame`]: lines to messages and back, within limits,
 //! - [`right`]: who may ask for what.
 
 mod frame;
 mod message;
+mod mig;
 mod right;
 mod status;
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId};
+pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigStatus};
 pub use right::{Peer, Right, may, needs};
 pub use status::{
     CapStatus, DaemonStatus, FaultStatus, GpuStatus, IsolationStatus, JobStatus, PeerStatus,

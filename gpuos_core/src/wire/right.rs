@@ -23,7 +23,7 @@ pub enum Right {
 /// What a request needs. A whole match, so that a new request cannot be forgotten.
 pub fn needs(request: &Request) -> Right {
     match request {
-        Request::Hello { .. } | Request::Status | Request::Watch => Right::Everybody,
+        Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => Right::Everybody,
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,
         Request::Admin { .. } | Request::Reload | Request::Audit { .. } => Right::Root,

@@ -4,10 +4,12 @@ use proptest::prelude::*;
 
 use crate::health::Verb;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
+use crate::mig::Window;
 
 use super::{
-    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MPS_VARIABLES, PROTOCOL, Peer, Reply, Request,
-    Status, StepId, WireError, decode, encode, may,
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
+    MigGpuStatus, MigInstance, MigStatus, PROTOCOL, Peer, Reply, Request, Status, StepId,
+    WireError, decode, encode, may,
 };
 
 fn requests() -> Vec<Request> {
@@ -30,6 +32,18 @@ fn requests() -> Vec<Request> {
             uid: 1000,
             gpus: vec![0, 1],
             asked: Asked::default(),
+            mig: None,
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![],
+            asked: Asked::default(),
+            mig: Some(MigAsk {
+                request: "1g.10gb:per-task".into(),
+                slices: vec![12, 13],
+                tasks: 2,
+            }),
         },
         Request::StepStart {
             id,
@@ -48,11 +62,41 @@ fn requests() -> Vec<Request> {
                 }),
                 shared: true,
             },
+            mig: None,
         },
         Request::StepEnd { id },
+        Request::Mig,
         Request::Reload,
         Request::Audit { lines: 20 },
     ]
+}
+
+fn mig() -> MigStatus {
+    let window = Window { start: 4, size: 4 };
+    let instance = MigInstance {
+        profile: "3g.40gb".into(),
+        window,
+        gi: Some(2),
+        ci: Some(0),
+        uuid: Some("MIG-1".into()),
+        job: Some(7),
+        phase: "ready".into(),
+        foreign: false,
+        pids: vec![99],
+    };
+    let gpu = MigGpuStatus {
+        gpu: 4,
+        slices: 8,
+        ready: true,
+        instances: vec![instance],
+        free: vec![0, 1, 2, 3],
+        fits: [("1g.10gb".into(), 4)].into(),
+        ..MigGpuStatus::default()
+    };
+    MigStatus {
+        board: "h100-80gb".into(),
+        gpus: vec![gpu],
+    }
 }
 
 #[test]
@@ -88,6 +132,15 @@ fn replies_come_back_as_they_were_sent() {
         Reply::Prepared {
             notes: vec!["GPU 3: no".into()],
             environment: [(MPS_VARIABLES[0].into(), "/run/x".into())].into(),
+            failed: None,
+        },
+        Reply::Prepared {
+            notes: vec![],
+            environment: [(MIG_VARIABLES[0].into(), "MIG-1".into())].into(),
+            failed: Some("GPU 4: its slices are held".into()),
+        },
+        Reply::Mig {
+            mig: Box::new(mig()),
         },
         Reply::Happened { event: happening },
         Reply::Refused {
@@ -139,7 +192,7 @@ fn users_see_and_root_acts() {
     for request in requests() {
         let everybody = matches!(
             request,
-            Request::Hello { .. } | Request::Status | Request::Watch
+            Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig
         );
         let asks = |uid| may(Peer { uid, pid: 1 }, daemon, &request);
         assert_eq!(asks(user), everybody, "{request:?}");
@@ -160,7 +213,7 @@ proptest! {
 
     #[test]
     fn a_flipped_byte_is_an_error_or_another_request(
-        which in 0..9usize, at in any::<prop::sample::Index>(), value in any::<u8>()
+        which in 0..requests().len(), at in any::<prop::sample::Index>(), value in any::<u8>()
     ) {
         let mut line = encode(&requests()[which], MAX_REQUEST).unwrap();
         let at = at.index(line.len());

@@ -43,6 +43,7 @@ impl Owner {
                 uid,
                 gpus,
                 asked,
+                mig: _,
             } => {
                 let new = self.jobs.started(id, uid, &gpus, asked);
                 let unknown = self
@@ -82,6 +83,9 @@ impl Owner {
                 self.tell_jobs();
                 done("noted")
             }
+            Request::Mig => Reply::Mig {
+                mig: Box::default(),
+            },
             Request::Reload => {
                 self.reloads.push(reply);
                 self.queue.push(Task::Config);

@@ -91,7 +91,11 @@ impl Owner {
             let why = "nothing is done yet for the GPUs of this job: NVIDIA's library does not answer gpuosd";
             let notes = vec![why.to_owned()];
             let environment = BTreeMap::new();
-            let _ = reply.try_send(Reply::Prepared { notes, environment });
+            let _ = reply.try_send(Reply::Prepared {
+                notes,
+                environment,
+                failed: None,
+            });
             return;
         }
         let since = self.now();
@@ -128,7 +132,11 @@ impl Owner {
                 Err(note) => notes.push(note),
             }
         }
-        Some(Reply::Prepared { notes, environment })
+        Some(Reply::Prepared {
+            notes,
+            environment,
+            failed: None,
+        })
     }
 
     /// Time went by.

@@ -22,6 +22,7 @@ fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec
         uid: 1000,
         gpus: gpus.to_vec(),
         asked,
+        mig: None,
     };
     match daemon.ask(&request).unwrap() {
         Reply::Prepared { notes, .. } => notes,

@@ -72,9 +72,12 @@ fn start(
             mps: Some(MpsWish { percent, gid }),
             ..Asked::default()
         },
+        mig: None,
     };
     match daemon.ask(&request).unwrap() {
-        Reply::Prepared { notes, environment } => (notes, environment),
+        Reply::Prepared {
+            notes, environment, ..
+        } => (notes, environment),
         other => panic!("{other:?}"),
     }
 }

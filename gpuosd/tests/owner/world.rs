@@ -445,6 +445,7 @@ impl World {
                 uid: 1000,
                 gpus,
                 asked: Default::default(),
+                mig: None,
             });
         }
     }

@@ -1,0 +1,90 @@
+//! Slices of GPUs (MIG) on the wire: what a step asks for, and how the pool of a node stands.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mig::Window;
+
+/// Variables by which a step's programs find the instances of their job: what CUDA reads, what the NVIDIA container
+/// toolkit reads, and profiles, UUIDs and windows (`4:0-3`: memory slices 0 to 3 of GPU 4) for scripts, in one
+/// order.
+pub const MIG_VARIABLES: [&str; 5] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "GPUOS_MIG_PROFILES",
+    "GPUOS_MIG_UUIDS",
+    "GPUOS_MIG_WINDOWS",
+];
+
+/// What a step wants of the node's pool of GPU slices.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigAsk {
+    /// As the job's `--gpuos-mig` has it. Its note in Slurm's record counts for more.
+    pub request: String,
+    /// Bits of GRES `gpuos` that the step holds here: memory slice `b % S` of GPU `b / S` of the
+    /// pool. Those that Slurm has not given to the job are not served.
+    pub slices: Vec<u8>,
+    /// Tasks of the step on this node.
+    pub tasks: u32,
+}
+
+/// How the pool of a node stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MigStatus {
+    /// Name of the kind of GPU in gpuos.toml; empty: no GPU of this node is divided.
+    pub board: String,
+    /// GPUs of the pool, by NVML index.
+    pub gpus: Vec<MigGpuStatus>,
+}
+
+/// A GPU of the pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MigGpuStatus {
+    /// NVML index.
+    pub gpu: u8,
+    /// Its first bit of GRES `gpuos`.
+    pub first: u8,
+    /// Its memory slices.
+    pub slices: u8,
+    /// Whether NVML and Slurm were both heard since gpuosd started: nothing is made before.
+    pub ready: bool,
+    /// Instances, and what stands for one that is not there yet or any more.
+    pub instances: Vec<MigInstance>,
+    /// Memory slices without an instance that no job holds.
+    pub free: Vec<u8>,
+    /// How many instances of a profile still fit beside what is there, by its name; each as if it
+    /// were the only one.
+    pub fits: BTreeMap<String, u32>,
+    /// What is wrong with it, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// An instance.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Name of its profile; its number where no profile has it.
+    pub profile: String,
+    /// Where.
+    pub window: Window,
+    /// NVML's id of the GPU instance, if it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gi: Option<u32>,
+    /// Id of its compute instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ci: Option<u32>,
+    /// `MIG-…`, where it has a compute instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Whose it is; absent: nobody's that gpuos knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u32>,
+    /// How far it is: `wanted`, `made`, `ready`, `going`, or `foreign`.
+    pub phase: String,
+    /// It was made by somebody else.
+    pub foreign: bool,
+    /// Processes on it, when it was looked at last.
+    pub pids: Vec<u32>,
+}
