@@ -33,6 +33,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     clocks: None,
     watch_s: None,
     mps: None,
+    mig: None,
 };
 
 /// How many domains are asked for the start of a job that waits for a required level.

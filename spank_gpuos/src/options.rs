@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 11;
+pub const COUNT: usize = 12;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub enum Opt {
     Watch = 9,
     /// `--gpuos-mps`
     Mps = 10,
+    /// `--gpuos-mig`
+    Mig = 11,
 }
 
 impl Opt {
@@ -53,6 +55,7 @@ impl Opt {
         Opt::Clocks,
         Opt::Watch,
         Opt::Mps,
+        Opt::Mig,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
@@ -82,6 +85,7 @@ impl Opt {
             Opt::Clocks => c"_SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
             Opt::Watch => c"_SLURM_SPANK_OPTION_gpuos_gpuos_watch",
             Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
+            Opt::Mig => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mig",
         }
     }
 
@@ -104,6 +108,7 @@ impl Opt {
             Opt::Clocks => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_clocks",
             Opt::Watch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_watch",
             Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
+            Opt::Mig => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig",
         }
     }
 
@@ -112,8 +117,9 @@ impl Opt {
         JobOptions::default().set(OPTIONS[self as usize].name, value)
     }
 
-    fn is_limit(self) -> bool {
-        Opt::LIMITS.contains(&self)
+    /// Whether it is about the job's place, and so contradicts `--gpuos=off`.
+    fn about_place(self) -> bool {
+        !matches!(self, Opt::Switch | Opt::Mig) && !Opt::LIMITS.contains(&self)
     }
 
     fn turns_off(self, value: &str) -> bool {
@@ -157,12 +163,11 @@ impl Asked {
         let rules = Opt::ALL.into_iter().filter(|&opt| opt != Opt::Switch);
         let any_rule = rules
             .clone()
-            .any(|opt| !opt.is_limit() && flags[opt as usize].is_some());
+            .any(|opt| opt.about_place() && flags[opt as usize].is_some());
         let mut values = flags;
         // The switch first: it decides whether the other defaults count.
         for opt in [Opt::Switch].into_iter().chain(rules) {
-            let about_place = opt != Opt::Switch && !opt.is_limit();
-            if values[opt as usize].is_some() || (about_place && is_off(&values)) {
+            if values[opt as usize].is_some() || (opt.about_place() && is_off(&values)) {
                 continue;
             }
             let Some(value) = default(opt).filter(|value| !value.is_empty()) else {
@@ -231,10 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn limits_go_with_any_placement() {
+    fn limits_and_slices_go_with_any_placement() {
         let default = |opt| match opt {
             Opt::Switch => Some("off".to_owned()),
             Opt::Watch => Some("on".to_owned()),
+            Opt::Mig => Some("1g.10gb".to_owned()),
             _ => None,
         };
         let mut asked = Asked::default();
@@ -246,6 +252,7 @@ mod tests {
             (value(Opt::Power), value(Opt::Watch)),
             (Some("300W"), Some("on"))
         );
+        assert_eq!(value(Opt::Mig), Some("1g.10gb"));
     }
 
     #[test]

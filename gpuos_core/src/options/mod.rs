@@ -10,6 +10,7 @@ use crate::cost::Profile;
 use crate::gang::{GroupShape, SHAPE_FORM};
 use crate::hostlist::shorten;
 use crate::limits::{ClockRange, PowerCap};
+use crate::mig::MigRequest;
 use crate::plan::{Placement, TopologyWish};
 
 pub mod gres;
@@ -171,6 +172,18 @@ pub const OPTIONS: &[OptionHelp] = &[
                   a fatal fault of one ends all of the job on that GPU. Memory is not limited. Not on GPUs \
                   that are shared with other jobs, and not in MIG instances. Where MPS cannot be started, \
                   the job's standard error says so and the job runs without.",
+    },
+    OptionHelp {
+        name: "gpuos-mig",
+        argument: "SLICES",
+        environment: "GPUOS_MIG",
+        summary: "slices of GPUs on each node: 3g.40gb, 1g.10gb:2,3g.40gb, 10G, 1/2",
+        details: "MIG instances, made for the job and destroyed after it: a profile (3g.40gb), memory \
+                  (10G, 10Gi) or a part of a GPU (1/2), of which the smallest profile that has it is \
+                  taken; +me adds the media engines, :COUNT says how many, a comma separates several kinds, and \
+                  :per-task at the end gives each task its own. Without :per-task it is for each \
+                  node. sbatch says what was chosen. The job finds its instances in \
+                  CUDA_VISIBLE_DEVICES and GPUOS_MIG_UUIDS. Not about the place: goes with --gpuos=off.",
     },
 ];
 
@@ -390,6 +403,8 @@ pub struct JobOptions {
     pub watch_s: Option<u32>,
     /// MPS, with this percentage of a GPU's threads for each process.
     pub mps: Option<u8>,
+    /// Slices of GPUs.
+    pub mig: Option<MigRequest>,
 }
 
 impl JobOptions {
@@ -409,6 +424,7 @@ impl JobOptions {
             "gpuos-clocks" => self.clocks = Some(parse_clocks(value)?),
             "gpuos-watch" => self.watch_s = Some(parse_watch(value)?),
             "gpuos-mps" => self.mps = Some(parse_mps(value)?),
+            "gpuos-mig" => self.mig = Some(parse_mig(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

@@ -201,23 +201,28 @@ fn reads_what_slurmctld_holds() {
         "_SLURM_SPANK_OPTION_gpuos_gpuos-topology=leaf:required",
         "_SLURM_SPANK_OPTION_gpuos_gpuos_placement=spread",
         "_SLURM_SPANK_OPTION_gpuos_gpuos=off",
+        "_SLURM_SPANK_OPTION_gpuos_gpuos_mig=1G.10gb:2,3g.40gb:PER-TASK",
     ];
     let options = JobOptions::from_spank_env(entries.into_iter()).unwrap();
     assert!(options.off);
     assert_eq!(options.placement, Some(Placement::Spread));
     assert!(options.topology.unwrap().required);
+    assert_eq!(
+        options.mig.unwrap().to_string(),
+        "1g.10gb:2,3g.40gb:per-task"
+    );
     assert!(
         JobOptions::from_spank_env([].into_iter())
             .unwrap()
             .is_default()
     );
 
-    let unknown = ["_SLURM_SPANK_OPTION_gpuos_gpuos-mig=3g"];
+    let unknown = ["_SLURM_SPANK_OPTION_gpuos_gpuos-fan=3g"];
     let error = JobOptions::from_spank_env(unknown.into_iter()).unwrap_err();
     assert!(
         error
             .to_string()
-            .contains("--gpuos-mig=3g: gpuos on this cluster has no such option")
+            .contains("--gpuos-fan=3g: gpuos on this cluster has no such option")
     );
 }
 
