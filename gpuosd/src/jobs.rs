@@ -201,7 +201,8 @@ impl Table {
 }
 
 impl Held {
-    fn all_gpus(&self) -> BTreeSet<u8> {
+    /// GPUs of the job itself and of its steps.
+    pub fn all_gpus(&self) -> BTreeSet<u8> {
         let steps = self.steps.values().flatten();
         self.gpus.iter().chain(steps).copied().collect()
     }

@@ -79,6 +79,14 @@ impl Ctx {
             ..Audit::default()
         }));
     }
+
+    /// Has the state written; the number of it.
+    fn save(&mut self, limits: &mut Limits) -> u64 {
+        limits.revision += 1;
+        let revision = limits.revision;
+        self.effects.push(Effect::Save { revision });
+        revision
+    }
 }
 
 impl Phase {
@@ -111,13 +119,11 @@ fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<Board, String>
     match told.and_then(|board| plan(wish, board)) {
         Err(why) => fail(limits, ctx, gpu, wish, why),
         Ok((kept, note)) => {
-            limits.revision += 1;
-            let revision = limits.revision;
             limits.kept.insert(gpu, kept);
+            let revision = ctx.save(limits);
             let now = limits.now.entry(gpu).or_default();
             now.note = note.map(|note| (wish.job, note));
             now.phase = Phase::Saving(revision);
-            ctx.effects.push(Effect::Save { revision });
         }
     }
 }
@@ -199,8 +205,6 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
         (Phase::Undoing, Ok(())) => {
             now.tries = 0;
             limits.kept.remove(&gpu);
-            limits.revision += 1;
-            let revision = limits.revision;
             let power = kept
                 .power_mw
                 .map(|[before, _]| format!("{} W", before / 1000));
@@ -212,7 +216,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
                 what.join(", ")
             );
             ctx.audit(gpu, kept.job, text);
-            ctx.effects.push(Effect::Save { revision });
+            ctx.save(limits);
         }
         (Phase::Undoing, Err(why)) => {
             if now.tries == 0 {
@@ -258,9 +262,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
                 before / 1000
             );
             ctx.audit(gpu, job, text);
-            limits.revision += 1;
-            let revision = limits.revision;
-            ctx.effects.push(Effect::Save { revision });
+            ctx.save(limits);
         }
     }
 }

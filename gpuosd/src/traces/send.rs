@@ -94,6 +94,9 @@ impl Traces {
 
     /// The rules are told of it.
     pub fn event(&self, at_ms: u64, event: &Event) {
+        if self.to.is_none() {
+            return;
+        }
         let fault = |gpu: &u8, text: String| What::Fault { gpu: *gpu, text };
         let went = |ok: bool, message: &String| match ok {
             true => Ok(()),
@@ -119,6 +122,9 @@ impl Traces {
 
     /// The rules want it done.
     pub fn effects(&self, at_ms: u64, effects: &[Effect], jobs: &Table) {
+        if self.to.is_none() {
+            return;
+        }
         // The reason comes before what follows from it.
         for effect in effects {
             if let Effect::Audit(audit) = effect {
@@ -137,8 +143,9 @@ impl Traces {
                     out: part.out.clone(),
                 },
                 Effect::Requeue { job, .. } => {
-                    let held = jobs.status().into_iter().find(|held| held.job == *job);
-                    let gpus = held.map_or_else(Vec::new, |held| held.gpus);
+                    let held = jobs.jobs.get(job);
+                    let gpus =
+                        held.map_or_else(Vec::new, |held| held.all_gpus().into_iter().collect());
                     What::Requeue { job: *job, gpus }
                 }
                 Effect::Reset { gpu } => What::Began(*gpu, "reset"),
