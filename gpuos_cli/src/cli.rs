@@ -147,7 +147,7 @@ pub struct TopArgs {
     #[arg(long, value_name = "URL", value_parser = prometheus_url)]
     pub prometheus: Option<String>,
     /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -175,7 +175,7 @@ pub struct HealthArgs {
     )]
     pub via: String,
     /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -203,7 +203,7 @@ pub struct AdminArgs {
     )]
     pub via: String,
     /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 

@@ -1,7 +1,6 @@
 //! `gpuos drain`, `online` and `offline`: GPUs out of service and back. gpuosd of the node does it; this
 //! command asks it over its socket, or over ssh on another node.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
@@ -147,12 +146,7 @@ fn remote_line(verb: Verb, args: &AdminArgs) -> String {
     if args.force {
         line += " --force";
     }
-    if args.runtime_dir != Path::new("/run/gpuos") {
-        line += &format!(
-            " --runtime-dir={}",
-            quoted(&args.runtime_dir.display().to_string())
-        );
-    }
+    line += &remote::runtime_dir(&args.runtime_dir);
     line
 }
 
@@ -184,7 +178,7 @@ mod tests {
             force: true,
             local: false,
             via: "ssh".into(),
-            runtime_dir: "/run/gpuos".into(),
+            runtime_dir: remote::RUNTIME_DIR.into(),
         };
         let line = remote_line(Verb::Drain, &args);
         let wanted =

@@ -67,10 +67,7 @@ fn far(
         None => "--watch".into(),
     };
     let mut line = format!("gpuos{json} health {what}");
-    if args.runtime_dir != Path::new("/run/gpuos") {
-        let dir = remote::quoted(&args.runtime_dir.display().to_string());
-        line += &format!(" --runtime-dir={dir}");
-    }
+    line += &remote::runtime_dir(&args.runtime_dir);
     if args.watch {
         return remote::watch(&args.via, node, &line).map(|()| None);
     }

@@ -1,5 +1,6 @@
 //! The same command on another node, over ssh or what `--via` names.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,6 +10,17 @@ use serde_json::{Deserializer, Value};
 
 /// How long another node may take.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The directory of gpuosd's socket, where no `--runtime-dir` says another.
+pub const RUNTIME_DIR: &str = "/run/gpuos";
+
+/// ` --runtime-dir=…` for the command on another node, where it is not the default.
+pub fn runtime_dir(dir: &Path) -> String {
+    match dir == Path::new(RUNTIME_DIR) {
+        true => String::new(),
+        false => format!(" --runtime-dir={}", quoted(&dir.display().to_string())),
+    }
+}
 
 /// Whether it may be a node's name: a word that neither a shell nor ssh takes for anything else.
 pub fn is_node(name: &str) -> bool {

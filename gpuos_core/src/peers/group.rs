@@ -1,5 +1,7 @@
 //! The nodes of a job: who watches whom, and who has a say.
 
+use crate::fnv::fnv;
+
 /// A node pings so many of the job's nodes that follow it, and is pinged by so many before it.
 const WATCHED: usize = 3;
 /// So many of a job's nodes have a say. To look into a silent node costs each of them a few messages.
@@ -64,12 +66,9 @@ impl Group {
         2 * count > voters.len() || half
     }
 
-    /// A number for the list of nodes (FNV-1a): who has another list, has no say.
+    /// A number for the list of nodes: who has another list, has no say.
     pub(super) fn mark(&self) -> u64 {
-        let bytes = self.nodes.iter().flat_map(|n| n.bytes().chain([0]));
-        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        })
+        fnv(self.nodes.iter().flat_map(|n| n.bytes().chain([0])))
     }
 }
 

@@ -27,6 +27,8 @@ pub use read::{ReadError, Recording, Segment, read};
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};
 
+use crate::fnv::fnv;
+
 /// Segments of a ring.
 pub const SEGMENTS: usize = 8;
 
@@ -46,11 +48,6 @@ pub const OLDEST: u32 = 3;
 /// A path on a disk would let slurmctld wait for the disk.
 pub fn path(conf_folder: &str) -> String {
     let folder = conf_folder.trim_end_matches('/');
-    // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/
-    let hash = folder
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+    let hash = fnv(folder.bytes());
     format!("/dev/shm/gpuos-{hash:016x}.ring")
 }
