@@ -107,9 +107,12 @@ fn every_key_is_in_the_sample() {
         "power-domain",
         "health",
         "health.rule",
+        "mig",
+        "mig.board",
+        "mig.pool",
     ] {
         let keys = keys_of(&match path {
-            "slurm" | "policy" | "fabric" | "health" => format!("[{path}]"),
+            "slurm" | "policy" | "fabric" | "health" | "mig" => format!("[{path}]"),
             "node-type.nic" => "[[node-type]]\n[[node-type.nic]]".into(),
             "fabric.net.switch" => "[[fabric.net]]\n[[fabric.net.switch]]".into(),
             "fabric.net.link" => "[[fabric.net]]\n[[fabric.net.link]]".into(),

@@ -20,6 +20,7 @@ mod health;
 mod heartbeat;
 mod isolation;
 mod metrics;
+mod mig;
 mod net;
 mod node_type;
 mod policy;
@@ -29,6 +30,7 @@ mod rules;
 pub use error::ConfigError;
 pub(crate) use error::Place;
 pub use metrics::{MetricsConfig, http_url};
+pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use node_type::NodeFacts;
 pub use policy::{Policy, PolicyRule};
 
@@ -106,6 +108,8 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// `[heartbeat]`: how gpuosds watch each other's nodes.
     pub heartbeat: crate::peers::HeartbeatConfig,
+    /// `[mig]`: which GPUs are divided into slices, and how they can be.
+    pub mig: MigConfig,
     /// `[[node-type]]`, in the order of the file.
     pub node_types: Vec<Arc<NodeType>>,
     rules: Vec<Rule>,
@@ -141,6 +145,7 @@ impl Config {
             isolation: isolation::read(check, &raw.isolation)?,
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
+            mig: mig::read(check, &raw.mig)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
@@ -200,6 +205,7 @@ impl Config {
             isolation: _,
             metrics: _,
             heartbeat: _,
+            mig: _,
             node_types: _,
             rules: _,
             fabric: _,
@@ -348,6 +354,7 @@ impl Config {
         let ruled = rules.flat_map(|rule| rule.nodes.iter().map(|n| (n.as_str(), rule.place)));
         ruled
             .chain(self.fabric.node_names())
+            .chain(self.mig.node_names())
             .chain(
                 self.apart
                     .nodes

@@ -22,6 +22,7 @@ pub(crate) struct RawFile {
     pub power_domain: Vec<Spanned<RawPower>>,
     pub health: RawHealth,
     pub isolation: RawIsolation,
+    pub mig: RawMig,
 }
 
 /// The shipped health rules.
@@ -104,6 +105,46 @@ pub(crate) struct RawIsolation {
     pub exempt_programs: Option<Vec<Spanned<String>>>,
     pub kill_root: Option<bool>,
     pub devices: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [mig], [[mig.board]] or [[mig.pool]]")]
+pub(crate) struct RawMig {
+    pub foreign: Option<Spanned<String>>,
+    pub board: Vec<Spanned<RawMigBoard>>,
+    pub pool: Vec<Spanned<RawMigPool>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[mig.board]]")]
+pub(crate) struct RawMigBoard {
+    pub name: Option<Spanned<String>>,
+    pub profiles: Option<Spanned<Vec<Spanned<RawMigProfile>>>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write { id = 19, name = \"1g.10gb\" }")]
+pub(crate) struct RawMigProfile {
+    pub id: Option<Spanned<i64>>,
+    pub name: Option<Spanned<String>>,
+    pub compute: Option<Spanned<i64>>,
+    pub memory_mib: Option<Spanned<i64>>,
+    pub most: Option<Spanned<i64>>,
+    pub size: Option<Spanned<i64>>,
+    pub starts: Option<Spanned<Vec<i64>>>,
+    pub engines: Option<Spanned<Vec<i64>>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[mig.pool]]")]
+pub(crate) struct RawMigPool {
+    pub nodes: Option<Spanned<String>>,
+    pub gpus: Option<Spanned<String>>,
+    pub board: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]

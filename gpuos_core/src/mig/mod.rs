@@ -5,6 +5,7 @@
 //! - [`request`]: `--gpuos-mig`, and which profile serves it;
 //! - [`demand`]: the recent mix;
 //! - [`pack`]: which GPU and which window an instance gets;
+//! - [`tile`]: the instances of a job in the memory slices that Slurm gave it;
 //! - [`repack`]: which instances would have to go so that a request fits;
 //! - [`claim`], [`reconcile`], [`carve`]: instances of one GPU as they are made and destroyed, and
 //!   what is done after a crash.
@@ -21,6 +22,7 @@ pub mod reconcile;
 pub mod repack;
 pub mod request;
 pub mod states;
+pub mod tile;
 
 pub use claim::{Claim, Held, Phase, Shown, Window};
 pub use demand::{CLASSES, Class, KINDS, NO_PROFILE, NODE_GPUS};
@@ -29,3 +31,4 @@ pub use pack::{Gpu, Packer, Place};
 pub use profile::{Geometry, GeometryError, Profile};
 pub use request::{Item, MigRequest, Serves, Want};
 pub use states::{NONE, Spot, State, States};
+pub use tile::{Cut, tile};

@@ -47,7 +47,7 @@ pub struct States {
 }
 
 /// Something of which a GPU has a limited amount: what an instance of each profile takes of it.
-type Scarce = (Vec<u32>, u32);
+pub(super) type Scarce = (Vec<u32>, u32);
 
 /// A state before it has a number: taken slices, and what is used of each scarce thing.
 type Key = (u16, Vec<u32>);
@@ -181,7 +181,7 @@ fn after((mask, used): &Key, spot: &Spot, scarce: &[Scarce]) -> Option<Key> {
 }
 
 /// What can run out on a GPU while windows are still free.
-fn scarce(geometry: &Geometry) -> Vec<Scarce> {
+pub(super) fn scarce(geometry: &Geometry) -> Vec<Scarce> {
     let profiles = geometry.profiles();
     let each = |of: &dyn Fn(&Profile) -> u32| profiles.iter().map(of).collect::<Vec<u32>>();
     let mut all: Vec<Scarce> = vec![(
