@@ -26,7 +26,7 @@ use super::states::{NONE, State};
 /// as for whole GPUs.
 const COMING: u64 = 20;
 /// Costs are computed in `1 / FINE` of a thousandth of a GPU.
-const FINE: u64 = 1 << 10;
+pub(super) const FINE: u64 = 1 << 10;
 
 /// A GPU of a pool, by the number that [`Packer::add`] gave.
 pub type Gpu = u32;
@@ -44,10 +44,10 @@ pub struct Place {
 
 /// What stands at a GPU now.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    kind: u8,
+pub(super) struct Slot {
+    pub(super) kind: u8,
     /// [`NONE`] while it is not in the pool: given as a whole, or out of service.
-    state: State,
+    pub(super) state: State,
     node: u32,
     /// The one before and after it in its list.
     before: u32,
@@ -57,10 +57,10 @@ struct Slot {
 /// The GPUs of a pool and what the next request costs where.
 #[derive(Clone, Debug)]
 pub struct Packer {
-    kinds: Vec<Kind>,
-    gpus: Vec<Slot>,
+    pub(super) kinds: Vec<Kind>,
+    pub(super) gpus: Vec<Slot>,
     /// By node: idle GPUs, and its GPUs.
-    nodes: Vec<(u8, Vec<Gpu>)>,
+    pub(super) nodes: Vec<(u8, Vec<Gpu>)>,
     demand: Demand,
     /// Fits of each class on all GPUs, as they are and if all were idle.
     fits: [[u64; 2]; CLASSES],
@@ -71,14 +71,14 @@ pub struct Packer {
 }
 
 /// What one lost fit costs, in `1 / FINE` of a thousandth of a GPU.
-struct Prices {
+pub struct Prices {
     classes: [u64; CLASSES],
     /// By idle GPUs of a node: what it costs to cut one of them.
-    cut: [u64; NODE_GPUS + 1],
+    pub(super) cut: [u64; NODE_GPUS + 1],
 }
 
 impl Prices {
-    fn value(&self, fits: &Fits) -> u64 {
+    pub(super) fn value(&self, fits: &Fits) -> u64 {
         let each = self.classes.iter().zip(fits);
         each.map(|(price, &fits)| price * u64::from(fits)).sum()
     }
@@ -283,6 +283,17 @@ impl Packer {
         taken
     }
 
+    /// A GPU is in this state, by what others say of it: [`NONE`] takes it out of the pool.
+    pub fn put(&mut self, gpu: Gpu, state: State) {
+        let now = self.at(gpu).1;
+        if now != NONE {
+            self.leave(gpu);
+        }
+        if state != NONE {
+            self.enter(gpu, state);
+        }
+    }
+
     fn move_to(&mut self, gpu: Gpu, next: State) -> bool {
         if next != NONE {
             self.leave(gpu);
@@ -292,7 +303,7 @@ impl Packer {
     }
 
     /// Makes a class known, and counts its fits.
-    fn know(&mut self, class: &Class) {
+    pub(super) fn know(&mut self, class: &Class) {
         let Some(number) = self.demand.know(class) else {
             return;
         };
@@ -313,7 +324,8 @@ impl Packer {
         self.fits[number] = fits;
     }
 
-    fn prices(&self) -> Prices {
+    /// What a lost fit costs as things are now.
+    pub fn prices(&self) -> Prices {
         let total = self.demand.total().max(1);
         let idle = self.idle[0] + self.idle[1] * COMING / 1000;
         let price = |count: u64, [now, all]: [u64; 2]| {
@@ -454,7 +466,7 @@ fn told((place, _): (Place, u32)) -> Place {
 
 /// Looks at the windows of one GPU. Of equally cheap places the fullest GPU wins, and on it the
 /// window at the far end, as the driver has it.
-fn consider(
+pub(super) fn consider(
     best: &mut Option<(Place, u32)>,
     prices: &Prices,
     kind: &Kind,

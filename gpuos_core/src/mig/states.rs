@@ -41,6 +41,10 @@ pub struct States {
     ranges: Vec<(u16, u16)>,
     /// By state: the slices that are taken.
     masks: Vec<u16>,
+    /// By state: what is used of each scarce thing.
+    used: Vec<Vec<u32>>,
+    /// By profile: whether it takes something scarce.
+    scarce: Vec<bool>,
     /// By state and spot: the state after it was made, and after it was destroyed.
     made: Vec<State>,
     gone: Vec<State>,
@@ -99,8 +103,12 @@ impl States {
                 }
             }
         }
+        let profiles = 0..geometry.profiles().len();
+        let takes = |profile: usize| scarce.iter().any(|(takes, _)| takes[profile] > 0);
         Ok(States {
             masks: keys.iter().map(|key| key.0).collect(),
+            scarce: profiles.map(takes).collect(),
+            used: keys.into_iter().map(|key| key.1).collect(),
             spots,
             ranges,
             made,
@@ -145,6 +153,28 @@ impl States {
     pub fn destroy(&self, state: State, spot: usize) -> State {
         let at = usize::from(state) * self.spots.len() + spot;
         self.gone.get(at).copied().unwrap_or(NONE)
+    }
+
+    /// Whether a GPU can run out of something for an instance of this profile while windows are free.
+    pub fn is_scarce(&self, profile: usize) -> bool {
+        self.scarce.get(profile).copied().unwrap_or(false)
+    }
+
+    /// The state of a GPU of which these slices are taken, by whom or what is not known, and on which
+    /// there are the instances of `state`. Where no instances have just these slices, that of the
+    /// fewest more: what fits in it fits beside what is there. [`NONE`] where there is none.
+    pub fn covering(&self, state: State, taken: u16) -> State {
+        let Some(used) = self.used.get(usize::from(state)) else {
+            return NONE;
+        };
+        let taken = taken | self.mask(state);
+        let covers = |&at: &usize| {
+            self.masks[at] & taken == taken
+                && self.used[at].iter().zip(used).all(|(has, is)| has >= is)
+        };
+        (0..self.count())
+            .find(covers)
+            .map_or(NONE, |at| at as State)
     }
 
     /// The spots of a profile that fit in a state, with the states after them.
