@@ -1,12 +1,21 @@
 //! gpuosd: see the library of the same name.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
+use gpuos_host::device_groups::ask;
 use gpuosd::options::Options;
 
 fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some((flag, words)) = words.split_first()
+        && flag == ask::FLAG
+    {
+        print!("{}", ask::answer(words));
+        return ExitCode::SUCCESS;
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) => {

@@ -4,6 +4,7 @@
 pub mod keep;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
@@ -169,7 +170,7 @@ impl Look {
             });
         }
         let (groups, blind) = match self.groups() {
-            Ok(groups) => (Some(groups), None),
+            Ok((groups, blind)) => (Some(groups), blind),
             Err(why) => (None, Some(why)),
         };
         let seen = Seen { processes, groups };
@@ -195,8 +196,8 @@ impl Look {
         Ok(all)
     }
 
-    /// What each step may open; the error says why that is not known.
-    fn groups(&mut self) -> Result<Vec<Group>, String> {
+    /// What each step may open, and of which step that is not known; the error says why it is of none.
+    fn groups(&mut self) -> Result<(Vec<Group>, Option<String>), String> {
         if !self.devices {
             return Err("[isolation] devices = false".into());
         }
@@ -209,6 +210,7 @@ impl Look {
         let steps = self.sources.groups.steps()?;
         let now = Instant::now();
         let mut found = Vec::new();
+        let mut blind = None;
         let mut asked = BTreeMap::new();
         for group in steps {
             let key = (group.step.job, group.step.step.clone());
@@ -221,12 +223,19 @@ impl Look {
                 Some(before) if rest(&before) => before,
                 before => match self.sources.groups.allowed(&group, &minors) {
                     Ok(minors) => Asked {
-                        first: before.map_or(now, |before| before.first),
+                        first: before.as_ref().map_or(now, |before| before.first),
                         last: now,
                         minors,
                     },
                     // It has ended meanwhile.
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+                    Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => match before {
+                        Some(before) => before,
+                        None => {
+                            blind = Some(format!("of step {}.{}: {e}", key.0, key.1));
+                            continue;
+                        }
+                    },
                     Err(e) => return Err(format!("{}: {e}", group.folder.display())),
                 },
             };
@@ -241,7 +250,7 @@ impl Look {
             asked.insert(key, one);
         }
         self.asked = asked;
-        Ok(found)
+        Ok((found, blind))
     }
 }
 

@@ -78,7 +78,7 @@ fn strangers_are_named_and_those_at_home_are_not() {
         status
             .isolation
             .devices
-            .starts_with("unknown: control groups of version 2")
+            .starts_with("unknown: no control groups with devices")
     );
     let on_0: Vec<_> = status.gpus[0]
         .processes

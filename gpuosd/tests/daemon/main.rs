@@ -1,5 +1,7 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
+mod bpf;
+mod devices;
 mod harm;
 mod host;
 mod isolation;

@@ -2,8 +2,12 @@
 //!
 //! Nothing can be read back: cgroup/v1 of Slurm denies single devices in a group that allows all others, and the
 //! kernel's `devices.list` shows such a group as `a *:* rwm`; version 2 keeps it in a program. So the kernel is
-//! asked: a thread enters the group of version 1 for a moment and makes the device file of each GPU, which the same
-//! rules forbid or allow. Nothing is opened, the driver hears nothing of it. With its end the thread leaves the group.
+//! asked: somebody enters the group for a moment and makes the device file of each GPU, which the same
+//! rules forbid or allow. Nothing is opened, the driver hears nothing of it. With version 1 that is a thread, with
+//! version 2 a process ([`mod@ask`]); with its end it leaves the group.
+
+pub mod ask;
+mod v2;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode};
 
+use crate::ThisMachine;
+use crate::gres_index::{conf_folder, text};
 use crate::job_processes::JobStep;
 
 /// NVIDIA's major number of `/dev/nvidiaN`.
@@ -38,16 +44,19 @@ pub trait DeviceGroups: Send {
     /// Which of these minor numbers a group lets its processes use.
     ///
     /// # Errors
-    /// The kernel cannot be asked.
+    /// [`io::ErrorKind::NotFound`]: the step has ended. [`io::ErrorKind::Interrupted`]: this step cannot be asked now.
+    /// Else the kernel cannot be asked at all.
     fn allowed(&self, group: &StepGroup, minors: &[u32]) -> io::Result<BTreeSet<u32>>;
 }
 
-/// The kernel's groups of version 1.
+/// The kernel's groups.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     root: PathBuf,
     scratch: PathBuf,
     node: String,
+    program: PathBuf,
+    conf: Option<PathBuf>,
 }
 
 impl Cgroups {
@@ -59,8 +68,57 @@ impl Cgroups {
             root: root.into(),
             scratch: scratch.into(),
             node: node.to_owned(),
+            // Also the one that is running where an update has put another in its place.
+            program: "/proc/self/exe".into(),
+            conf: None,
         }
     }
+
+    /// With another program that enters groups of version 2, started with [`ask::FLAG`], instead of the one that runs,
+    /// and with Slurm's files in another folder.
+    #[must_use]
+    pub fn with(mut self, program: impl Into<PathBuf>, conf: impl Into<PathBuf>) -> Cgroups {
+        self.program = program.into();
+        self.conf = Some(conf.into());
+        self
+    }
+
+    /// Whether Slurm confines devices: where it does not, its groups of version 2 look the same.
+    fn confined(&self) -> Result<(), String> {
+        let folder = self.conf.clone().or_else(|| conf_folder(&ThisMachine));
+        let file = folder
+            .ok_or("Slurm's cgroup.conf is not found")?
+            .join("cgroup.conf");
+        let text = text(&ThisMachine, &file)?.unwrap_or_default();
+        match constrains_devices(&text) {
+            true => Ok(()),
+            false => Err(format!("{} has no ConstrainDevices=yes", file.display())),
+        }
+    }
+
+    fn version_1(&self) -> Option<PathBuf> {
+        Some(self.root.join("devices")).filter(|devices| devices.is_dir())
+    }
+}
+
+/// Whether cgroup.conf asks for it. Keys and values ignore case.
+fn constrains_devices(text: &str) -> bool {
+    let lines = text.lines().filter_map(|line| line.split('#').next());
+    let mut values = lines.filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        let own = key.trim().eq_ignore_ascii_case("ConstrainDevices");
+        own.then(|| value.trim().trim_matches('"').to_ascii_lowercase())
+    });
+    values
+        .next_back()
+        .is_some_and(|value| ["yes", "true", "up", "1"].contains(&&value[..]))
+}
+
+fn may_not() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "gpuosd may not make device files (CAP_MKNOD, or a control group of its own)",
+    )
 }
 
 /// Folders in a folder, by the start of their names.
@@ -84,10 +142,16 @@ fn runs(group: &Path) -> bool {
 
 impl DeviceGroups for Cgroups {
     fn steps(&self) -> Result<Vec<StepGroup>, String> {
-        let devices = self.root.join("devices");
-        if !devices.is_dir() {
-            return Err("control groups of version 2 keep it in a program of the kernel".into());
-        }
+        let Some(devices) = self.version_1() else {
+            if !v2::mounted(&self.root) {
+                return Err(format!(
+                    "no control groups with devices are mounted at {} (--cgroup)",
+                    self.root.display()
+                ));
+            }
+            self.confined()?;
+            return v2::steps(&self.root, &self.node);
+        };
         let names = [format!("slurm_{}", self.node), "slurm".into()];
         let slurm = names.iter().map(|name| devices.join(name));
         let slurm: Vec<PathBuf> = slurm.filter(|folder| folder.is_dir()).take(1).collect();
@@ -117,22 +181,24 @@ impl DeviceGroups for Cgroups {
     }
 
     fn allowed(&self, group: &StepGroup, minors: &[u32]) -> io::Result<BTreeSet<u32>> {
-        let scratch = &self.scratch;
+        if self.version_1().is_none() {
+            return v2::allowed(&self.program, &self.scratch, &group.folder, minors);
+        }
+        let file = self
+            .scratch
+            .join(format!(".gpuosd-asks-{}", std::process::id()));
         let inside = || {
             // Whoever may not make device files at all would take every refusal for the group's.
             if let Some(minor) = minors.first()
-                && !make(scratch, *minor)?
+                && !make(&file, *minor)?
             {
-                return Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "gpuosd may not make device files (CAP_MKNOD, or a control group of its own)",
-                ));
+                return Err(may_not());
             }
             let own = rustix::thread::gettid().as_raw_nonzero().to_string();
             fs::write(group.folder.join("tasks"), own)?;
             let mut allowed = BTreeSet::new();
             for minor in minors {
-                if make(scratch, *minor)? {
+                if make(&file, *minor)? {
                     allowed.insert(*minor);
                 }
             }
@@ -146,12 +212,11 @@ impl DeviceGroups for Cgroups {
 }
 
 /// Makes a device file and takes it away; whether the kernel let it be made.
-fn make(folder: &Path, minor: u32) -> io::Result<bool> {
-    let path = folder.join(format!(".gpuosd-asks-{}", std::process::id()));
-    let _ = fs::remove_file(&path);
+fn make(path: &Path, minor: u32) -> io::Result<bool> {
+    let _ = fs::remove_file(path);
     let device = rustix::fs::makedev(MAJOR, minor);
-    match rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR, device) {
-        Ok(()) => fs::remove_file(&path).map(|()| true),
+    match rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR, device) {
+        Ok(()) => fs::remove_file(path).map(|()| true),
         Err(rustix::io::Errno::PERM) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -243,7 +308,7 @@ mod tests {
     fn where_groups_cannot_be_entered_it_is_said_that_nothing_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let groups = Cgroups::at(folder.path(), folder.path(), "n1");
-        assert!(groups.steps().unwrap_err().contains("version 2"));
+        assert!(groups.steps().unwrap_err().contains("no control groups"));
         fs::create_dir_all(folder.path().join("devices/system.slice")).unwrap();
         assert!(groups.steps().unwrap_err().contains("confines no devices"));
         let step = folder.path().join("devices/slurm/uid_1/job_3/step_0");
@@ -263,5 +328,22 @@ mod tests {
         };
         let group = &twin.steps().unwrap()[0];
         assert_eq!(twin.allowed(group, &[0, 1]).unwrap(), [1].into());
+    }
+
+    #[test]
+    fn groups_of_version_2_are_asked_only_where_slurm_confines_devices() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu\n").unwrap();
+        let groups = Cgroups::at(root.path(), root.path(), "n1").with("/x", root.path());
+        let conf = root.path().join("cgroup.conf");
+        for (text, confined) in [
+            ("ConstrainDevices=no\n", false),
+            ("# ConstrainDevices=yes\n", false),
+            ("constraindevices = Yes # all\n", true),
+        ] {
+            fs::write(&conf, text).unwrap();
+            let said = groups.steps().unwrap_err();
+            assert_eq!(said.contains("no job has run"), confined, "{text}: {said}");
+        }
     }
 }
