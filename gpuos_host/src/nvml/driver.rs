@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 
+use gpuos_core::mig::{Profile, Shown, Window};
 use gpuos_core::model::Link;
 use nvml_wrapper_sys::bindings as nvml;
 
 use super::events::Listener;
 use super::fields::Numbering;
+use super::mig;
 use super::poll::poll;
 use super::raw::{Device, Raw, text};
 use super::{
@@ -314,6 +316,32 @@ impl GpuLibrary for Driver {
 
     fn unlock_clocks(&self, gpu: u8) -> Answer<()> {
         self.with(gpu, |_, device| self.raw.unlock_clocks(device))
+    }
+
+    fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>> {
+        self.with(gpu, |_, device| mig::profiles(&self.raw, device))
+    }
+
+    fn mig_instances(&self, gpu: u8) -> Answer<Vec<Shown>> {
+        self.with(gpu, |_, device| mig::instances(&self.raw, device))
+    }
+
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
+        self.with(gpu, |_, device| {
+            mig::make_gpu(&self.raw, device, profile, window)
+        })
+    }
+
+    fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)> {
+        self.with(gpu, |_, device| mig::make_compute(&self.raw, device, gi))
+    }
+
+    fn mig_destroy_compute(&self, gpu: u8, gi: u32) -> Answer<()> {
+        self.with(gpu, |_, device| mig::destroy_compute(&self.raw, device, gi))
+    }
+
+    fn mig_destroy_gpu(&self, gpu: u8, gi: u32) -> Answer<()> {
+        self.with(gpu, |_, device| mig::destroy_gpu(&self.raw, device, gi))
     }
 
     fn reopen(&self) -> Answer<()> {

@@ -5,13 +5,17 @@ mod driver;
 mod error;
 mod events;
 mod fields;
+mod mig;
 mod poll;
 mod raw;
+mod raw_mig;
 mod twin;
+mod twin_mig;
 
 use std::time::Duration;
 
 pub use gpuos_core::health::{RecoveryAction, Sample};
+use gpuos_core::mig::{Profile, Shown, Window};
 use gpuos_core::model::Link;
 
 pub use driver::{Driver, LIBRARY};
@@ -166,6 +170,25 @@ pub trait GpuLibrary: Send + Sync {
     fn lock_clocks(&self, gpu: u8, least_mhz: u32, most_mhz: u32) -> Answer<()>;
     /// Undoes [`GpuLibrary::lock_clocks`].
     fn unlock_clocks(&self, gpu: u8) -> Answer<()>;
+    /// How the GPU can be divided, the smallest profile first, for [`gpuos_core::mig::Geometry::new`]. [`Error::NotSupported`] when it is
+    /// not in MIG mode.
+    fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>>;
+    /// Its GPU instances by ascending id, each with its compute instances by ascending id; none when it
+    /// has no MIG or MIG mode is off.
+    fn mig_instances(&self, gpu: u8) -> Answer<Vec<Shown>>;
+    /// Makes a GPU instance of the profile with this id (as in `nvidia-smi mig -lgip`) at exactly this
+    /// window; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
+    /// GPU has no such profile or window.
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32>;
+    /// Makes the compute instance that takes all of a GPU instance; root only. Gives its id and UUID
+    /// (`MIG-…`). [`Error::NoRoom`] when one is there.
+    fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)>;
+    /// Destroys all compute instances of a GPU instance; root only. `Ok` when there is none, or no such
+    /// GPU instance; [`Error::InUse`] while a process uses one.
+    fn mig_destroy_compute(&self, gpu: u8, gi: u32) -> Answer<()>;
+    /// Destroys a GPU instance; root only. `Ok` when it is gone; [`Error::InUse`] while compute instances
+    /// are in it.
+    fn mig_destroy_gpu(&self, gpu: u8, gi: u32) -> Answer<()>;
     /// Closes and opens the library again: after a reset, or when the driver was loaded anew.
     fn reopen(&self) -> Answer<()>;
 }

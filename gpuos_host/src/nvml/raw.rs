@@ -1,12 +1,12 @@
 //! The C functions of the library that gpuos calls, with Rust's types. All unsafe code of the
-//! adapter is here; it relies on this:
+//! adapter is here and, for MIG, in [`super::raw_mig`]; it relies on this:
 //!
 //! - `nvml-wrapper-sys` gives every function the signature of NVIDIA's header, and NVML keeps signatures
 //!   of a versioned name for ever. What is opened is the driver's library, or one that a person named.
 //! - Out parameters are locals of the signature's type, or buffers whose length goes along.
-//! - Handles come from the library only ([`Device`] and [`Set`] cannot be made elsewhere). NVML checks them,
+//! - Handles come from the library only ([`Device`], [`Set`] and those of MIG cannot be made elsewhere). NVML checks them,
 //!   also after `nvmlShutdown`, and may be called by any number of threads at once.
-//! - Structures of NVML are integers and arrays of integers: all zeroes is a value of each.
+//! - Structures of NVML are integers, arrays of integers and handles: all zeroes is a value of each.
 
 #![allow(unsafe_code, reason = "C functions of a library opened at run time")]
 
@@ -17,9 +17,9 @@ use nvml_wrapper_sys::bindings as nvml;
 
 use super::error::{Answer, Error};
 
-/// A GPU's handle.
+/// A GPU's handle, or that of a MIG device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Device(nvml::nvmlDevice_t);
+pub(super) struct Device(pub(super) nvml::nvmlDevice_t);
 
 // SAFETY: a handle is a name; nothing here reads what it points to, and NVML takes it in any thread.
 unsafe impl Send for Device {}
@@ -35,14 +35,14 @@ unsafe impl Send for Set {}
 
 /// The library, opened and initialised.
 pub(super) struct Raw {
-    library: nvml::NvmlLib,
+    pub(super) library: nvml::NvmlLib,
 }
 
 /// A field value to ask for: its id and scope.
 pub(super) type Ask = (u32, u32);
 
-/// A structure of the bindings that is all integers.
-trait Plain: Copy {}
+/// A structure of the bindings that is all integers, or a handle.
+pub(super) trait Plain: Copy {}
 impl Plain for u32 {}
 impl Plain for u64 {}
 impl Plain for nvml::nvmlPciInfo_t {}
@@ -56,18 +56,23 @@ impl Plain for nvml::nvmlGpuFabricInfoV_t {}
 impl Plain for nvml::nvmlEccSramErrorStatus_t {}
 impl Plain for nvml::nvmlRowRemapperHistogramValues_t {}
 impl Plain for nvml::nvmlTemperature_t {}
+impl Plain for nvml::nvmlGpuInstanceProfileInfo_v2_t {}
+impl Plain for nvml::nvmlGpuInstancePlacement_t {}
+impl Plain for nvml::nvmlGpuInstanceInfo_t {}
+impl Plain for nvml::nvmlComputeInstanceProfileInfo_t {}
+impl Plain for nvml::nvmlComputeInstanceInfo_t {}
 
-fn zeroed<T: Plain>() -> T {
-    // SAFETY: all zeroes is a value of every `Plain` type: they hold integers only.
+pub(super) fn zeroed<T: Plain>() -> T {
+    // SAFETY: all zeroes is a value of every `Plain` type: they hold integers and handles only.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
 /// What structures with a version hold in their field `version`: size and number.
-fn version_of<T>(number: u32) -> u32 {
+pub(super) fn version_of<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
 
-fn answer(call: &'static str, code: nvml::nvmlReturn_t) -> Answer<()> {
+pub(super) fn answer(call: &'static str, code: nvml::nvmlReturn_t) -> Answer<()> {
     Err(match code {
         nvml::nvmlReturn_enum_NVML_SUCCESS => return Ok(()),
         nvml::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED => Error::Closed,
@@ -83,6 +88,7 @@ fn answer(call: &'static str, code: nvml::nvmlReturn_t) -> Answer<()> {
         nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT => Error::Timeout,
         nvml::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED => Error::ResetRequired,
         nvml::nvmlReturn_enum_NVML_ERROR_IN_USE => Error::InUse,
+        nvml::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES => Error::NoRoom,
         code => Error::Other { call, code },
     })
 }
@@ -98,6 +104,8 @@ macro_rules! call {
         }
     };
 }
+
+pub(super) use call;
 
 /// Functions of a GPU with one out parameter, after these arguments.
 macro_rules! getters {
@@ -199,6 +207,10 @@ impl Raw {
         pci = nvmlDeviceGetPciInfo_v3() -> nvml::nvmlPciInfo_t;
         /// Most MIG devices.
         max_mig_devices = nvmlDeviceGetMaxMigDeviceCount() -> u32;
+        /// GPU instance of a MIG device.
+        gpu_instance_id = nvmlDeviceGetGpuInstanceId() -> u32;
+        /// Compute instance of a MIG device.
+        compute_instance_id = nvmlDeviceGetComputeInstanceId() -> u32;
         /// Memory of drivers before version 2 of this.
         memory_v1 = nvmlDeviceGetMemoryInfo() -> nvml::nvmlMemory_t;
         /// Busy shares in percent.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpuos_core::mig::{Profile, Shown, Window};
 use gpuos_core::model::{Link, NodeType};
 
 use super::{
@@ -26,6 +27,10 @@ pub struct TwinGpu {
     pub power_limit_mw: u32,
     /// Clock range in MHz, when locked.
     pub clocks: Option<(u32, u32)>,
+    /// How it can be divided; [`Twin::divide`] turns MIG mode on with it.
+    pub mig_profiles: Vec<Profile>,
+    /// Its GPU instances. Whether a process uses one is told by `processes`, not here.
+    pub mig_instances: Vec<Shown>,
     /// What every call for this GPU answers, when set.
     pub fault: Option<Error>,
 }
@@ -39,6 +44,8 @@ struct State {
     /// Calls block until then.
     silent_until: Option<Instant>,
     reopened: u32,
+    /// Compute instances made so far: no UUID comes twice.
+    computes: u64,
 }
 
 /// The twin. Clones of an `Arc` of it are how a test and the code under test share it.
@@ -137,7 +144,11 @@ impl Twin {
         }
     }
 
-    fn with<T>(&self, gpu: u8, work: impl FnOnce(&mut TwinGpu) -> Answer<T>) -> Answer<T> {
+    pub(super) fn with<T>(
+        &self,
+        gpu: u8,
+        work: impl FnOnce(&mut TwinGpu) -> Answer<T>,
+    ) -> Answer<T> {
         let mut state = self.awake()?;
         let found = state.gpus.get_mut(usize::from(gpu));
         let gpu = found.ok_or(Error::NoSuchGpu)?;
@@ -305,6 +316,35 @@ impl GpuLibrary for Twin {
             gpu.clocks = None;
             Ok(())
         })
+    }
+
+    fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>> {
+        self.with(gpu, |gpu| gpu.profiles())
+    }
+
+    fn mig_instances(&self, gpu: u8) -> Answer<Vec<Shown>> {
+        self.with(gpu, |gpu| Ok(gpu.instances()))
+    }
+
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
+        self.changes(gpu, |gpu| gpu.make_gpu(profile, window))
+    }
+
+    fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)> {
+        let serial = {
+            let mut state = self.lock();
+            state.computes += 1;
+            state.computes
+        };
+        self.changes(gpu, |gpu| gpu.make_compute(gi, serial))
+    }
+
+    fn mig_destroy_compute(&self, gpu: u8, gi: u32) -> Answer<()> {
+        self.changes(gpu, |gpu| gpu.destroy_compute(gi))
+    }
+
+    fn mig_destroy_gpu(&self, gpu: u8, gi: u32) -> Answer<()> {
+        self.changes(gpu, |gpu| gpu.destroy_gpu(gi))
     }
 
     fn reopen(&self) -> Answer<()> {

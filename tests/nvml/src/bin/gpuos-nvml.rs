@@ -56,6 +56,14 @@ enum Command {
         /// Process id.
         pid: u32,
     },
+    /// Turn MIG mode on or off, as nvidia-smi -mig and the reset that some boards need after it.
+    Mig {
+        /// gpu3, 3, 4-7, or all.
+        gpus: String,
+        /// on or off.
+        #[arg(value_parser = ["on", "off"])]
+        mode: String,
+    },
     /// Make calls take as long as on real hardware, or no time.
     Latency {
         /// on or off.
@@ -179,11 +187,30 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Run(run) => start(&shared, &run),
         Command::Stop { pid } => stop(&shared, pid),
+        Command::Mig { gpus, mode } => {
+            let (first, last) = match gpus.split_once('-') {
+                _ if gpus == "all" => (0, shared.read(|node| node.gpus().len()).max(1) - 1),
+                Some((first, last)) => (index(first)?, index(last)?),
+                None => (index(&gpus)?, index(&gpus)?),
+            };
+            (first..=last).try_for_each(|gpu| said(mig(&shared, gpu, mode == "on")))
+        }
         Command::Latency { mode } => {
             shared.update(|node| node.real_latency = u32::from(mode == "on"));
             Ok(())
         }
     }
+}
+
+fn mig(shared: &Shared, gpu: usize, on: bool) -> Result<(), String> {
+    shared.update(|node| {
+        if node.model().board().mig.is_none() {
+            return Err("this board has no MIG".into());
+        }
+        let own = node.gpus_mut().get_mut(gpu).ok_or("no such GPU")?;
+        let set = own.set_mig(on, false);
+        set.map_err(|_| format!("gpu{gpu}: processes or MIG instances are on it"))
+    })
 }
 
 fn said(result: Result<(), String>) -> anyhow::Result<()> {

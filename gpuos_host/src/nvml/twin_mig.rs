@@ -1,0 +1,131 @@
+//! MIG on a GPU of the twin: what the driver would make, and what it would refuse.
+
+use gpuos_core::mig::{Geometry, Profile, Shown, Window};
+
+use super::twin::{Twin, TwinGpu};
+use super::{Answer, Error, GpuLibrary, Happening, MigMode};
+
+impl Twin {
+    /// Turns MIG mode on: the GPU can be divided so from now on, and is not yet.
+    pub fn divide(&self, gpu: u8, geometry: &Geometry) {
+        let profiles = geometry.profiles().to_vec();
+        self.change(gpu, |gpu| {
+            gpu.identity.mig = Some(MigMode {
+                on: true,
+                pending: true,
+                most: profiles.iter().map(|p| p.most.into()).max().unwrap_or(0),
+            });
+            gpu.mig_profiles = profiles;
+            gpu.mig_instances.clear();
+        });
+    }
+
+    /// Makes or destroys instances, and tells who waits for events when it was done.
+    pub(super) fn changes<T>(
+        &self,
+        gpu: u8,
+        work: impl FnOnce(&mut TwinGpu) -> Answer<T>,
+    ) -> Answer<T> {
+        let before = self.mig_instances(gpu)?;
+        let done = self.with(gpu, work)?;
+        if self.mig_instances(gpu)? != before {
+            self.happen(gpu, Happening::MigChanged);
+        }
+        Ok(done)
+    }
+}
+
+impl TwinGpu {
+    fn mig_on(&self) -> Answer<()> {
+        let on = self.identity.mig.is_some_and(|mig| mig.on);
+        on.then_some(()).ok_or(Error::NotSupported)
+    }
+
+    pub(super) fn profiles(&self) -> Answer<Vec<Profile>> {
+        self.mig_on()?;
+        Ok(self.mig_profiles.clone())
+    }
+
+    pub(super) fn instances(&self) -> Vec<Shown> {
+        let mut all = self.mig_instances.clone();
+        for instance in &mut all {
+            let inside = |gi| gi == Some(instance.gi);
+            instance.busy = self.processes.iter().any(|p| inside(p.gpu_instance));
+        }
+        all.sort_by_key(|instance| instance.gi);
+        all
+    }
+
+    pub(super) fn make_gpu(&mut self, profile: u32, window: Window) -> Answer<u32> {
+        self.mig_on()?;
+        let known = self.mig_profiles.iter().find(|known| known.id == profile);
+        let placed = |known: &&Profile| known.size == window.size;
+        let placed = known
+            .filter(placed)
+            .filter(|known| known.starts.contains(&window.start));
+        let known = placed.ok_or_else(|| super::mig::no_such_window(profile, window))?;
+        let same = self
+            .mig_instances
+            .iter()
+            .filter(|other| other.profile == profile);
+        let taken = self
+            .mig_instances
+            .iter()
+            .any(|other| other.window.overlaps(window));
+        if taken || same.count() >= usize::from(known.most) {
+            return Err(Error::NoRoom);
+        }
+        // A tree that halves, as the hardware numbers them: 0 is the whole, 1 and 2 the halves.
+        let ends = self
+            .mig_profiles
+            .iter()
+            .flat_map(|p| p.starts.iter().map(|start| start + p.size));
+        let slices = u32::from(ends.max().unwrap_or(0));
+        let (start, size) = (u32::from(window.start), u32::from(window.size));
+        let gi = slices / size - 1 + start / size;
+        self.mig_instances.push(Shown {
+            gi,
+            profile,
+            window,
+            computes: Vec::new(),
+            busy: false,
+        });
+        Ok(gi)
+    }
+
+    pub(super) fn make_compute(&mut self, gi: u32, serial: u64) -> Answer<(u32, String)> {
+        self.mig_on()?;
+        let instance = self.mig_instances.iter_mut().find(|i| i.gi == gi);
+        let instance = instance.ok_or_else(|| super::mig::no_such_instance(gi))?;
+        if !instance.computes.is_empty() {
+            return Err(Error::NoRoom);
+        }
+        let made = (0, format!("MIG-00000000-0000-4000-9000-{serial:012x}"));
+        instance.computes.push(made.clone());
+        Ok(made)
+    }
+
+    pub(super) fn destroy_compute(&mut self, gi: u32) -> Answer<()> {
+        let used = self.processes.iter().any(|p| p.gpu_instance == Some(gi));
+        match self.mig_instances.iter_mut().find(|i| i.gi == gi) {
+            Some(instance) if used && !instance.computes.is_empty() => Err(Error::InUse),
+            Some(instance) => {
+                instance.computes.clear();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn destroy_gpu(&mut self, gi: u32) -> Answer<()> {
+        let at = self.mig_instances.iter().position(|i| i.gi == gi);
+        match at {
+            Some(at) if !self.mig_instances[at].computes.is_empty() => Err(Error::InUse),
+            Some(at) => {
+                self.mig_instances.remove(at);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! gpuos's own adapter makes, lists and destroys MIG instances on every simulated board that has MIG, and its
+//! twin in memory does the same.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Site, on};
+use gpuos_core::mig::{Geometry, Shown, Window};
+use gpuos_host::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
+use nvidia_ml::model::kind_named;
+
+/// Kinds of node, and the board of `gpuos_sim/data/mig/boards.json` that they have.
+const BOARDS: [(&str, &str); 6] = [
+    ("dgx-a100", "a100-80gb"),
+    ("dgx-a100-40gb", "a100-40gb"),
+    ("dgx-h100", "h100-80gb"),
+    ("dgx-h200", "h200"),
+    ("b200", "b200"),
+    ("a30-4", "a30"),
+];
+
+fn open(site: &Site) -> Driver {
+    Driver::open(site.library().to_str()).expect("the simulated library")
+}
+
+/// A board as the simulator has it.
+fn board(name: &str) -> Geometry {
+    let boards = include_str!("../../../gpuos_sim/data/mig/boards.json");
+    let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
+    let board = boards.iter().find(|board| board["name"] == name).unwrap();
+    serde_json::from_value(board["profiles"].clone()).unwrap()
+}
+
+fn twin(kind: &str, gpu: u8, geometry: &Geometry) -> Twin {
+    let twin = Twin::of(kind_named(kind).unwrap().1.node_type());
+    twin.divide(gpu, geometry);
+    twin
+}
+
+/// What holds of GPU 1 with MIG mode on and no instance, whatever library it is.
+fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
+    let told = Geometry::new(library.mig_profiles(1).unwrap()).unwrap();
+    assert_eq!(&told, geometry);
+    assert_eq!(library.mig_instances(1), Ok(Vec::new()));
+    // Every profile at every window, alone on the GPU: one after the other.
+    for profile in geometry.profiles() {
+        for &start in &profile.starts {
+            let size = profile.size;
+            let window = Window { start, size };
+            let gi = library.mig_make_gpu(1, profile.id, window).unwrap();
+            let bare = Shown {
+                gi,
+                profile: profile.id,
+                window,
+                computes: Vec::new(),
+                busy: false,
+            };
+            assert_eq!(library.mig_instances(1), Ok(vec![bare.clone()]));
+            let taken = library.mig_make_gpu(1, profile.id, window);
+            assert_eq!(taken, Err(Error::NoRoom), "{} at {start}", profile.name);
+            let (ci, uuid) = library.mig_make_compute(1, gi).unwrap();
+            assert!(uuid.starts_with("MIG-") && uuid.len() == 40, "{uuid}");
+            let full = Shown {
+                computes: vec![(ci, uuid)],
+                ..bare
+            };
+            assert_eq!(library.mig_instances(1), Ok(vec![full]));
+            // It takes all of the GPU instance.
+            assert_eq!(library.mig_make_compute(1, gi), Err(Error::NoRoom));
+            assert_eq!(library.mig_destroy_gpu(1, gi), Err(Error::InUse));
+            for _ in 0..2 {
+                library.mig_destroy_compute(1, gi).unwrap();
+            }
+            for _ in 0..2 {
+                library.mig_destroy_gpu(1, gi).unwrap();
+                library.mig_destroy_compute(1, gi).unwrap();
+            }
+            assert_eq!(library.mig_instances(1), Ok(Vec::new()));
+            let lost = library.mig_make_compute(1, gi).unwrap_err().to_string();
+            assert!(lost.contains(&format!("GPU instance {gi}")), "{lost}");
+        }
+    }
+    full(library, geometry);
+    let window = Window { start: 1, size: 2 };
+    for (profile, window) in [(geometry.profiles()[0].id, window), (77, window)] {
+        let refused = library.mig_make_gpu(1, profile, window).unwrap_err();
+        assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
+        let text = refused.to_string();
+        assert!(text.contains("memory slice 1 (2 slices)"), "{text}");
+    }
+    // GPU 0 is not in MIG mode.
+    let window = Window { start: 0, size: 1 };
+    let id = geometry.profiles()[0].id;
+    assert_eq!(library.mig_profiles(0), Err(Error::NotSupported));
+    assert_eq!(library.mig_instances(0), Ok(Vec::new()));
+    assert_eq!(
+        library.mig_make_gpu(0, id, window),
+        Err(Error::NotSupported)
+    );
+    assert_eq!(library.mig_destroy_gpu(0, 1), Ok(()));
+    assert_eq!(library.mig_instances(200), Err(Error::NoSuchGpu));
+}
+
+/// As many of the smallest profile as there can be, and not one more.
+fn full(library: &dyn GpuLibrary, geometry: &Geometry) {
+    let profile = &geometry.profiles()[0];
+    let size = profile.size;
+    for &start in &profile.starts {
+        let window = Window { start, size };
+        let gi = library.mig_make_gpu(1, profile.id, window).unwrap();
+        library.mig_make_compute(1, gi).unwrap();
+    }
+    let shown = library.mig_instances(1).unwrap();
+    assert_eq!(shown.len(), usize::from(profile.most));
+    assert!(shown.is_sorted_by(|a, b| a.gi < b.gi && a.computes[0].1 != b.computes[0].1));
+    let largest = geometry.profiles().last().unwrap();
+    let whole = Window {
+        start: 0,
+        size: largest.size,
+    };
+    assert_eq!(
+        library.mig_make_gpu(1, largest.id, whole),
+        Err(Error::NoRoom)
+    );
+    for instance in shown {
+        library.mig_destroy_compute(1, instance.gi).unwrap();
+        library.mig_destroy_gpu(1, instance.gi).unwrap();
+    }
+    assert_eq!(library.mig_instances(1), Ok(Vec::new()));
+}
+
+fn on_board(test: &str, number: usize) {
+    let (kind, name) = BOARDS[number];
+    on(test, kind, |site| {
+        site.run("mig gpu1 on");
+        holds(&open(site), &board(name));
+    });
+}
+
+#[test]
+fn an_a100() {
+    on_board("an_a100", 0);
+}
+
+#[test]
+fn an_a100_with_40_gb() {
+    on_board("an_a100_with_40_gb", 1);
+}
+
+#[test]
+fn an_h100() {
+    on_board("an_h100", 2);
+}
+
+#[test]
+fn an_h200() {
+    on_board("an_h200", 3);
+}
+
+#[test]
+fn a_b200() {
+    on_board("a_b200", 4);
+}
+
+#[test]
+fn an_a30() {
+    on_board("an_a30", 5);
+}
+
+#[test]
+fn the_twin_holds_the_same() {
+    for (kind, name) in BOARDS {
+        let geometry = board(name);
+        holds(&twin(kind, 1, &geometry), &geometry);
+    }
+}
+
+/// A process in the instance of a job: the instance stays until it is gone.
+#[test]
+fn what_a_process_holds_is_not_destroyed() {
+    on(
+        "what_a_process_holds_is_not_destroyed",
+        "dgx-h100",
+        |site| {
+            site.run("mig 1-2 on");
+            let library = open(site);
+            let window = Window { start: 4, size: 4 };
+            let gi = library.mig_make_gpu(1, 9, window).unwrap();
+            let (ci, _) = library.mig_make_compute(1, gi).unwrap();
+            let pid = std::process::id();
+            site.run(&format!("run gpu1 --pid {pid} --instance {gi}/{ci}"));
+            let busy = |gpu| {
+                let shown = library.mig_instances(gpu).unwrap();
+                shown
+                    .iter()
+                    .map(|instance| instance.busy)
+                    .collect::<Vec<_>>()
+            };
+            // The same id on another GPU is another instance.
+            library.mig_make_gpu(2, 9, window).unwrap();
+            assert_eq!((busy(1), busy(2)), (vec![true], vec![false]));
+            assert_eq!(library.mig_destroy_compute(1, gi), Err(Error::InUse));
+            assert_eq!(library.mig_destroy_gpu(1, gi), Err(Error::InUse));
+            site.run(&format!("stop {pid}"));
+            assert_eq!(busy(1), [false]);
+            library.mig_destroy_compute(1, gi).unwrap();
+            library.mig_destroy_gpu(1, gi).unwrap();
+        },
+    );
+}
+
+/// Instances that somebody made by hand, with several compute instances: all of them are seen, and all go.
+#[test]
+fn several_compute_instances_are_one_instance() {
+    on(
+        "several_compute_instances_are_one_instance",
+        "dgx-a100",
+        |site| {
+            site.run("mig all on");
+            let library = open(site);
+            let gi = library
+                .mig_make_gpu(0, 9, Window { start: 0, size: 4 })
+                .unwrap();
+            by_hand(site, gi, 2);
+            let shown = library.mig_instances(0).unwrap();
+            let ids: Vec<u32> = shown[0].computes.iter().map(|compute| compute.0).collect();
+            assert_eq!(ids, [0, 1]);
+            assert_eq!(library.mig_make_compute(0, gi), Err(Error::NoRoom));
+            library.mig_destroy_compute(0, gi).unwrap();
+            assert_eq!(library.mig_instances(0).unwrap()[0].computes, []);
+            library.mig_destroy_gpu(0, gi).unwrap();
+        },
+    );
+}
+
+/// Makes compute instances of one slice, as `nvidia-smi mig -cci 0` does.
+fn by_hand(site: &Site, gi: u32, count: usize) {
+    use nvidia_ml::state::Shared;
+    let shared = Shared::open(&site.dir.join("state")).unwrap();
+    shared.update(|node| {
+        let mig = node.model().board().mig.unwrap();
+        for _ in 0..count {
+            let serial = node.next_serial();
+            let gpu = &mut node.gpus_mut()[0];
+            let found = gpu
+                .gpu_instances()
+                .into_iter()
+                .find(|instance| instance.id == gi);
+            let inside = found.unwrap().serial;
+            gpu.create_compute(mig, inside, 0, None, serial).unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_waits_is_told_of_changes() {
+    let geometry = board("h100-80gb");
+    let twin = twin("dgx-h100", 3, &geometry);
+    let gi = twin
+        .mig_make_gpu(3, 19, Window { start: 2, size: 1 })
+        .unwrap();
+    twin.mig_destroy_compute(3, gi).unwrap();
+    let events = twin.wait_events(Duration::ZERO).unwrap();
+    assert_eq!(events.len(), 1, "nothing to destroy is no change");
+    assert_eq!((events[0].gpu, events[0].what), (3, Happening::MigChanged));
+}
