@@ -23,6 +23,8 @@ pub struct Shape {
     pub max_nodes: u32,
     /// Tasks.
     pub tasks: u32,
+    /// Tasks of each node.
+    pub tasks_per_node: u32,
     /// Whether the job takes whole nodes.
     pub exclusive: bool,
     /// `--gpus`, as Slurm writes it.

@@ -1,10 +1,11 @@
 //! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
-//! a sentence what could never run.
+//! a sentence what could never run. `--gpuos-mig` becomes the GRES that Slurm counts.
 //!
 //! Jobs without gpuos options pass untouched, and so does everything when the release is not known
 //! or the site's files have a mistake: then one line in slurmctld's log says so.
 
 mod check;
+mod mig;
 mod neighbours;
 mod request;
 mod state;
@@ -59,8 +60,13 @@ pub unsafe extern "C" fn job_submit(
     guard(
         "job_submit",
         || SUCCESS,
-        || match state::submit(description) {
-            Ok(()) => SUCCESS,
+        || match state::submit(description, rewrite) {
+            Ok(None) => SUCCESS,
+            Ok(Some(sentence)) => {
+                // SAFETY: as the caller promises. sbatch, salloc and srun show it, and go on.
+                unsafe { put(message, &sentence) };
+                SUCCESS
+            }
             // SAFETY: as the caller promises.
             Err(refusal) => unsafe { refuse(&refusal, message) },
         },
@@ -106,15 +112,39 @@ fn release() -> Release {
 /// `message` is null, or a place with null or a string on Slurm's heap.
 unsafe fn refuse(refusal: &Refusal, message: *mut *mut c_char) -> c_int {
     log::debug(&format!("refused: {}", refusal.sentence));
-    if let (Ok(api), false) = (Api::get(), message.is_null()) {
-        // SAFETY: by the caller; xfree takes null and leaves null, and the new string is Slurm's too.
-        unsafe {
-            (api.xfree)(message.cast());
-            *message = api.xstrdup(&refusal.sentence);
-        }
-    }
+    // SAFETY: by the caller.
+    unsafe { put(message, &refusal.sentence) };
     match refusal.kind {
         Kind::Invalid => libc::EINVAL,
         Kind::Impossible => NODE_CONFIG_UNAVAILABLE,
     }
+}
+
+/// Puts a text in place of a string of Slurm's; whether that was done.
+///
+/// # Safety
+/// As [`refuse`]'s `message`.
+unsafe fn put(place: *mut *mut c_char, text: &str) -> bool {
+    let (Ok(api), false) = (Api::get(), place.is_null()) else {
+        return false;
+    };
+    let text = api.xstrdup(text);
+    if text.is_null() {
+        return false;
+    }
+    // SAFETY: by the caller; xfree takes null and leaves null, and the new string is Slurm's too.
+    unsafe {
+        (api.xfree)(place.cast());
+        *place = text;
+    }
+    true
+}
+
+/// Changes what a job that is submitted asks of each node; whether that was done.
+///
+/// `place` is in the description of the call, at the offset of the exact release, and was read as null or a
+/// string just before: [`state::submit`] asks for it after that only.
+fn rewrite(place: *mut *mut c_char, text: &str) -> bool {
+    // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
+    unsafe { put(place, text) }
 }

@@ -3,7 +3,7 @@
 //! Every read goes through [`slurm_ffi::mem`], which cannot fault, at the offsets of the exact
 //! release. What looks wrong ends the reading: the job is then accepted unchecked.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use slurm_ffi::handles::NO_VAL;
 use slurm_ffi::layout::Fields;
@@ -32,6 +32,7 @@ struct Counts {
     min_nodes: usize,
     max_nodes: usize,
     tasks: usize,
+    tasks_per_node: usize,
 }
 
 /// Where everything stands in this release.
@@ -64,6 +65,7 @@ impl Counts {
             min_nodes: fields.offset(structure, "min_nodes")?,
             max_nodes: fields.offset(structure, "max_nodes")?,
             tasks: fields.offset(structure, "num_tasks")?,
+            tasks_per_node: fields.offset(structure, "ntasks_per_node")?,
         })
     }
 }
@@ -86,7 +88,12 @@ impl Offsets {
         env(description as usize, &self.asked)
     }
 
-    /// The same of a `job_record_t`.
+    /// Where a `job_desc_msg_t` has what is asked of each node, a string on Slurm's heap.
+    pub fn per_node(&self, description: *mut c_void) -> *mut *mut c_char {
+        description.wrapping_byte_add(self.asked.per_node).cast()
+    }
+
+    /// The same as [`Offsets::asked_env`] of a `job_record_t`.
     pub fn record_env(&self, record: *mut c_void) -> Option<Vec<String>> {
         env(record as usize, &self.record)
     }
@@ -136,6 +143,7 @@ fn shape(strings_at: usize, strings: &Strings, counts_at: usize, counts: &Counts
         min_nodes,
         max_nodes,
         tasks: count(counts_at + counts.tasks)?,
+        tasks_per_node: small_count(counts_at + counts.tasks_per_node)?,
         exclusive: false,
         per_job: text(strings.per_job)?,
         per_node: text(strings.per_node)?,
@@ -149,6 +157,12 @@ fn count(at: usize) -> Option<u32> {
     read::<u32>(at).map(|value| if value >= NO_VAL { 0 } else { value })
 }
 
+/// [`count`] in 16 bits.
+fn small_count(at: usize) -> Option<u32> {
+    let set = |value: &u16| u32::from(*value) < NO_VAL & 0xffff;
+    read::<u16>(at).map(|value| Some(value).filter(set).map_or(0, u32::from))
+}
+
 /// What the job asks for once `update` is applied to `now`.
 pub fn merged(now: Shape, update: &Shape) -> Shape {
     let text = |new: &Option<String>, old: Option<String>| new.clone().or(old);
@@ -157,6 +171,7 @@ pub fn merged(now: Shape, update: &Shape) -> Shape {
         min_nodes: number(update.min_nodes, now.min_nodes),
         max_nodes: number(update.max_nodes, now.max_nodes),
         tasks: number(update.tasks, now.tasks),
+        tasks_per_node: number(update.tasks_per_node, now.tasks_per_node),
         exclusive: now.exclusive,
         per_job: text(&update.per_job, now.per_job),
         per_node: text(&update.per_node, now.per_node),
@@ -260,9 +275,12 @@ mod tests {
         let text = fake.keep(b"gres/gpu:4");
         fake.put(fake.offsets.asked.per_node, &text.to_ne_bytes());
         fake.put(fake.offsets.asked_counts.min_nodes, &2u32.to_ne_bytes());
+        let per_node = fake.offsets.asked_counts.tasks_per_node;
+        fake.put(per_node, &4u16.to_ne_bytes());
         assert_eq!(fake.asked_env().unwrap(), ["A=b", "", "C=d"]);
         let shape = fake.asked_shape().unwrap();
         assert_eq!((shape.min_nodes, shape.max_nodes, shape.tasks), (2, 0, 0));
+        assert_eq!(shape.tasks_per_node, 4);
         assert_eq!(shape.per_node.as_deref(), Some("gres/gpu:4"));
         assert!(shape.exclusive);
     }

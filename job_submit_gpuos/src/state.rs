@@ -1,10 +1,12 @@
 //! What the plugin keeps between calls: offsets of the release, and the cluster.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use gpuos_core::config::MigConfig;
 use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::options::{JobOptions, PREFIX};
+use gpuos_core::mig::MigRequest;
+use gpuos_core::options::{JobOptions, OptionError, PREFIX};
 use slurm_ffi::api;
 use slurm_ffi::conf;
 use slurm_ffi::layout::Fields;
@@ -12,12 +14,20 @@ use slurm_ffi::log;
 use slurm_ffi::mem::read;
 use slurm_ffi::release::Release;
 
-use crate::check::{Catalogue, Refusal};
+use crate::check::{Catalogue, Refusal, Shape};
+use crate::mig::{self, Chosen};
 use crate::request::{self, Offsets};
 
 struct Known {
     fields: Fields,
     offsets: Offsets,
+    release: Release,
+}
+
+/// What requests are checked against.
+struct Cluster {
+    catalogue: Catalogue,
+    mig: MigConfig,
 }
 
 /// Absent when this release cannot be read: everything is accepted then.
@@ -25,7 +35,7 @@ static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 
 /// The cluster and the time at which slurmctld had read its configuration when it was made. Absent
 /// cluster: the site's files have a mistake, or gpuos does not place jobs.
-static CLUSTER: Mutex<Option<(i64, Option<Catalogue>)>> = Mutex::new(None);
+static CLUSTER: Mutex<Option<(i64, Option<Cluster>)>> = Mutex::new(None);
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
 pub fn start(release: Release) {
@@ -39,35 +49,84 @@ pub fn start(release: Release) {
         }
     });
     if let Some(Some(known)) = KNOWN.get() {
-        with_catalogue(known, |_| ());
+        with_cluster(known, |_| ());
     }
 }
 
 fn known(release: Release) -> Result<Known, String> {
     let fields = conf::fields(release)?;
     let offsets = Offsets::of(&fields)?;
-    Ok(Known { fields, offsets })
+    Ok(Known {
+        fields,
+        offsets,
+        release,
+    })
 }
 
-/// Checks a new job.
-pub fn submit(description: *mut c_void) -> Result<(), Refusal> {
+/// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that.
+/// Gives what its user is to be told.
+pub fn submit(
+    description: *mut c_void,
+    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+) -> Result<Option<String>, Refusal> {
     let Some(Some(known)) = KNOWN.get() else {
-        return Ok(());
+        return Ok(None);
     };
     let Some(env) = known.offsets.asked_env(description) else {
-        return unreadable();
+        unreadable();
+        return Ok(None);
     };
     if !has_options(&env) {
-        return Ok(());
+        return Ok(None);
     }
     let Some(shape) = known.offsets.asked_shape(description) else {
-        return unreadable();
+        unreadable();
+        return Ok(None);
     };
-    with_catalogue(known, |catalogue| {
+    let checked = with_cluster(known, |cluster| {
         let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
-        catalogue.check(&options, &shape)
-    })
-    .unwrap_or(Ok(()))
+        cluster.catalogue.check(&options, &shape)?;
+        let request = options.mig.as_ref();
+        let chosen = request.map(|request| chosen(known, &cluster.mig, request, &shape));
+        chosen.transpose()
+    });
+    let Some(checked) = checked else {
+        return no_slices(&env);
+    };
+    let Some((request, chosen)) = checked? else {
+        return Ok(None);
+    };
+    match rewrite(known.offsets.per_node(description), &chosen.per_node) {
+        true => Ok(Some(chosen.sentence)),
+        false => Err(without(&request, "slurmctld has no memory left")),
+    }
+}
+
+fn chosen(
+    known: &Known,
+    config: &MigConfig,
+    request: &MigRequest,
+    shape: &Shape,
+) -> Result<(MigRequest, Chosen), Refusal> {
+    let chosen = mig::choose(config, request, shape, known.release)?;
+    Ok((request.clone(), chosen))
+}
+
+/// Refuses `--gpuos-mig` where gpuos does not check jobs: it would start without its slices.
+fn no_slices(env: &[String]) -> Result<Option<String>, Refusal> {
+    let options = JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
+    match options.mig {
+        Some(request) => Err(without(
+            &request,
+            "gpuos does not place jobs on this cluster now",
+        )),
+        None => Ok(None),
+    }
+}
+
+fn without(request: &MigRequest, reason: &str) -> Refusal {
+    let accepted = "no --gpuos-mig, or ask those who run the cluster";
+    OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted).into()
 }
 
 /// Checks a change of a job, if it is about nodes, tasks or GPUs.
@@ -80,20 +139,24 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         return Ok(());
     };
     let Some((env, now)) = offsets.record_env(record).zip(offsets.record_shape(record)) else {
-        return unreadable();
+        unreadable();
+        return Ok(());
     };
     if !has_options(&env) {
         return Ok(());
     }
     let shape = request::merged(now, &update);
-    with_catalogue(known, |catalogue| {
+    with_cluster(known, |cluster| {
         // What slurmctld took at submission is not questioned now.
         let options =
             JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
+        if let Some(request) = &options.mig {
+            mig::check_update(request, &update)?;
+        }
         if options.is_default() || options.off {
             Ok(())
         } else {
-            catalogue.check(&options, &shape)
+            cluster.catalogue.check(&options, &shape)
         }
     })
     .unwrap_or(Ok(()))
@@ -103,20 +166,19 @@ fn has_options(env: &[String]) -> bool {
     env.iter().any(|entry| entry.starts_with(PREFIX))
 }
 
-fn unreadable() -> Result<(), Refusal> {
+fn unreadable() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         log::error("a job description does not look as in the layout table; jobs that look so are accepted unchecked");
     });
-    Ok(())
 }
 
 /// Runs `check` on the cluster, which is made again when slurmctld has read its configuration again.
-fn with_catalogue<T>(known: &Known, check: impl FnOnce(&mut Catalogue) -> T) -> Option<T> {
+fn with_cluster<T>(known: &Known, check: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
     let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     let configured = configured_at();
     if cluster.as_ref().is_none_or(|(at, _)| *at != configured) {
-        *cluster = Some((configured, catalogue(known)));
+        *cluster = Some((configured, read_cluster(known)));
     }
     cluster.as_mut()?.1.as_mut().map(check)
 }
@@ -130,7 +192,7 @@ fn configured_at() -> i64 {
         .unwrap_or(0)
 }
 
-fn catalogue(known: &Known) -> Option<Catalogue> {
+fn read_cluster(known: &Known) -> Option<Cluster> {
     let site = conf::site(Some(&known.fields)).and_then(|site| {
         let nodes = site.nodes.all();
         let cluster = site.cluster(&nodes)?;
@@ -143,7 +205,10 @@ fn catalogue(known: &Known) -> Option<Catalogue> {
         Ok((site, cluster, bounded)) => {
             say_once(None);
             let rules = site.config.rules().clone();
-            Some(Catalogue::new(cluster, rules, bounded))
+            Some(Cluster {
+                catalogue: Catalogue::new(cluster, rules, bounded),
+                mig: site.config.mig.clone(),
+            })
         }
         Err(why) => {
             say_once(Some(why));

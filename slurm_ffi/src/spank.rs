@@ -63,12 +63,15 @@ pub enum Context {
 /// The longest value read from a job's environment, in bytes.
 const MAX_VALUE: usize = 1 << 20;
 
-/// `S_JOB_UID`, `S_JOB_GID`, `S_JOB_ID`, `S_JOB_STEPID` and `S_JOB_NODEID` of `enum spank_item`.
+/// `S_JOB_UID`, `S_JOB_GID`, `S_JOB_ID`, `S_JOB_STEPID`, `S_JOB_NODEID`, `S_JOB_LOCAL_TASK_COUNT` and `S_TASK_ID` of
+/// `enum spank_item`.
 const S_JOB_UID: c_int = 0;
 const S_JOB_GID: c_int = 1;
 const S_JOB_ID: c_int = 2;
 const S_JOB_STEPID: c_int = 3;
 const S_JOB_NODEID: c_int = 5;
+const S_JOB_LOCAL_TASK_COUNT: c_int = 6;
+const S_TASK_ID: c_int = 11;
 
 /// A hook's handle, valid while the hook runs.
 #[derive(Clone, Copy, Debug)]
@@ -218,11 +221,21 @@ impl<'a> Spank<'a> {
         self.item_u32(S_JOB_NODEID)
     }
 
+    /// Tasks of the step on this node (slurmstepd).
+    pub fn local_tasks(self) -> Option<u32> {
+        self.item_u32(S_JOB_LOCAL_TASK_COUNT)
+    }
+
+    /// Number of the task on this node, from 0 on (slurmstepd, in the hooks of a task).
+    pub fn local_task(self) -> Option<u32> {
+        self.item_u32(S_TASK_ID)
+    }
+
     fn item_u32(self, item: c_int) -> Option<u32> {
         type GetItem = unsafe extern "C" fn(RawHandle, c_int, ...) -> c_int;
         let address = api::symbol(c"spank_get_item")?;
         let mut value = 0u32;
-        // SAFETY: signature of spank.h; all items used here take one `uint32_t *`, the user's `uid_t *`.
+        // SAFETY: signature of spank.h; all items used here take one `uint32_t *`, or a `uid_t *` or `int *` of that size.
         let rc = unsafe {
             std::mem::transmute::<*mut c_void, GetItem>(address)(self.raw, item, &raw mut value)
         };

@@ -9,12 +9,15 @@ use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, say_error};
 
 use crate::options::{Asked, Opt};
-use crate::{limits, ranks};
+use crate::{limits, mig, ranks};
 
 /// [`ranks::JOB_SHAPE`], as a variable of the command.
 const JOB_SHAPE: &str = "GPUOS_JOB_SHAPE";
 /// [`limits::JOB_LIMITS`], as a variable of the command.
 const JOB_LIMITS: &str = "GPUOS_JOB_LIMITS";
+
+/// [`mig::JOB_MIG`], as a variable of the command.
+const JOB_MIG: &str = "GPUOS_JOB_MIG";
 
 static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
@@ -63,6 +66,7 @@ pub fn init(spank: Spank<'_>) {
     if !step {
         remove_variable(JOB_SHAPE);
         remove_variable(JOB_LIMITS);
+        remove_variable(JOB_MIG);
     }
     register(spank);
 }
@@ -84,6 +88,9 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                     ranks::note(&value);
                 }
                 limits::note(opt, &value);
+                if opt == Opt::Mig {
+                    mig::note(&value);
+                }
                 return 0;
             }
             if let Err(error) = opt.check(&value) {
@@ -111,6 +118,12 @@ pub fn settle(spank: Spank<'_>) -> c_int {
     // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
     if let Some(shape) = &values[Opt::Shape as usize] {
         set_variable(JOB_SHAPE, shape);
+    }
+    // srun's own step has the option itself, and its value says that a job, not its step, asked for it.
+    if let Some(slices) = &values[Opt::Mig as usize]
+        && !is_program("srun")
+    {
+        set_variable(JOB_MIG, slices);
     }
     let mut limits = JobOptions::default();
     for opt in Opt::LIMITS {

@@ -8,6 +8,7 @@
 mod client;
 mod job_env;
 mod limits;
+mod mig;
 mod node;
 mod options;
 mod ranks;
@@ -98,6 +99,31 @@ pub unsafe extern "C" fn slurm_spank_user_init(
         || 0,
         || {
             limits::say_notes();
+            0
+        },
+    )
+}
+
+/// Called in a task's process, as the user, before its program is there: gives it its own slices, or ends it where
+/// those of the step could not be made.
+///
+/// # Safety
+/// Called by Slurm with the handle of this hook.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init(
+    handle: RawHandle,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    guard(
+        "slurm_spank_task_init",
+        || 0,
+        || {
+            // SAFETY: Slurm's handle, used in this call only.
+            let spank = unsafe { Spank::new(handle) };
+            if spank.context() == Context::Remote {
+                mig::start_task(spank);
+            }
             0
         },
     )

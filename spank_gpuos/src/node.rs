@@ -4,17 +4,19 @@
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::expand;
-use gpuos_core::wire::StepId;
+use gpuos_core::wire::{MigAsk, StepId};
 use slurm_ffi::conf;
 use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
-use crate::{limits, ranks, report};
+use crate::{limits, mig, ranks, report};
 
 /// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
+/// The step of a job that holds what it adopts: it has no program that could use anything.
+const EXTERN: u32 = 0xffff_fffc;
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {
@@ -35,6 +37,7 @@ pub fn set_variables(spank: Spank<'_>) {
             limits::JOB_LIMITS,
             Some(limits).filter(|text| !text.is_empty()),
         ),
+        (mig::JOB_MIG, mig::of_step(spank)),
         (ranks::RANK_FILE, rank_file),
         (job_env::GPUS, gpus),
         (job_env::LINKS, described.links),
@@ -48,27 +51,61 @@ pub fn set_variables(spank: Spank<'_>) {
     }
 }
 
-/// Tells gpuosd which GPUs the step has, and its user what could not be done with them as asked; a step
-/// without GPUs is not told.
+/// Tells gpuosd which GPUs and slices the step has, and its user what could not be done with them as asked; a
+/// step without either is not told.
 pub fn report(spank: Spank<'_>, socket: &str) {
-    let Some(gpus) = own_gpus(spank).filter(|gpus| !gpus.is_empty()) else {
-        return;
-    };
     let (Some(job), Some(step), Some(uid)) = (spank.job_id(), spank.step_id(), spank.job_uid())
     else {
         return;
     };
+    let gpus = own_gpus(spank).unwrap_or_default();
+    let whole_job = matches!(step, BATCH_SCRIPT | INTERACTIVE);
+    let slices = match step {
+        EXTERN => mig::Slices::None,
+        _ => mig::slices(spank, whole_job),
+    };
+    let ask = match slices {
+        mig::Slices::Of(ask) => Some(ask),
+        mig::Slices::Missing(why) => {
+            mig::fail(&why);
+            None
+        }
+        mig::Slices::None => None,
+    };
+    if ask.is_none() {
+        mig::forget_inherited(spank);
+    }
+    if gpus.is_empty() && ask.is_none() {
+        return;
+    }
     let node = match socket.contains("%n") {
         true => node_name(spank).unwrap_or_default(),
         false => String::new(),
     };
     let options = limits::of_step(spank);
     let asked = limits::asked(&options, limits::is_shared(spank), spank.job_gid());
-    let told = report::started(socket, &node, StepId { job, step }, uid, gpus, asked);
+    let per_task = ask
+        .as_ref()
+        .filter(|_| !whole_job)
+        .and_then(|ask: &MigAsk| mig::each_task(&ask.request));
+    let has_slices = ask.is_some();
+    let start = report::Start {
+        id: StepId { job, step },
+        uid,
+        gpus,
+        asked,
+        mig: ask,
+    };
+    let told = report::started(socket, &node, start);
     for note in told.notes {
         limits::keep_note(&note);
     }
     limits::set_mps(spank, &told.environment);
+    match told.failed {
+        Some(why) => mig::fail(&why),
+        None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),
+        None => {}
+    }
 }
 
 /// Slurm's name of this node.

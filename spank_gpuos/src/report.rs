@@ -2,7 +2,8 @@
 //!
 //! The socket does not block, two lines go out in one piece that fits into any socket's buffer, and no answer
 //! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
-//! GPUs set waits for the answer, for [`PATIENCE`] at most.
+//! GPUs set waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
+//! they are made, for [`CARVING`], also over a gpuosd that is started anew.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::limits::Asked;
 use gpuos_core::wire::{
-    Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Reply, Request, StepId, decode, encode,
+    Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
 };
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
@@ -23,6 +24,15 @@ const SOCKET: &str = "/run/gpuos/gpuosd.sock";
 /// How long a step waits for its GPUs to be set: gpuosd needs a moment for it, and one that hangs is to hold
 /// up nobody.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a step waits for its slices: what held them before it may have to be killed.
+const CARVING: Duration = Duration::from_secs(60);
+
+/// How long a step with slices waits for a gpuosd where none listens.
+const ABSENCE: Duration = Duration::from_secs(10);
+
+/// How long it waits before it asks again.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// Where the report of this slurmstepd's step went, so that its end goes there too.
 static TOLD: Mutex<Option<(String, StepId)>> = Mutex::new(None);
@@ -56,13 +66,22 @@ pub struct Told {
     pub notes: Vec<String>,
     /// For its tasks.
     pub environment: BTreeMap<String, String>,
+    /// Why its tasks must not run.
+    pub failed: Option<String>,
 }
 
 impl Told {
     fn note(text: impl Into<String>) -> Told {
         Told {
             notes: vec![text.into()],
-            environment: BTreeMap::new(),
+            ..Told::default()
+        }
+    }
+
+    fn failed(text: impl Into<String>) -> Told {
+        Told {
+            failed: Some(text.into()),
+            ..Told::default()
         }
     }
 }
@@ -76,57 +95,133 @@ fn wishes(asked: &Asked) -> &'static str {
     }
 }
 
+/// A step that starts.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// Which.
+    pub id: StepId,
+    /// Its user.
+    pub uid: u32,
+    /// Its GPUs, by Slurm's numbers.
+    pub gpus: GpuSet,
+    /// What its job wants of them.
+    pub asked: Asked,
+    /// What it has of the node's slices.
+    pub mig: Option<MigAsk>,
+}
+
 /// Tells that a step has started. Gives what its user is to be told: what was asked for its GPUs and could
 /// not be done.
-pub fn started(socket: &str, node: &str, id: StepId, uid: u32, gpus: GpuSet, asked: Asked) -> Told {
+pub fn started(socket: &str, node: &str, start: Start) -> Told {
     let path = socket.replace("%n", node);
+    let Start {
+        id,
+        uid,
+        gpus,
+        asked,
+        mig,
+    } = start;
+    let carves = mig.is_some();
     let request = Request::StepStart {
         id,
         uid,
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,
-        mig: None,
+        mig,
     };
     let sent = send(&path, &request);
-    if sent.is_some() {
-        *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path, id));
+    if sent.is_some() || carves {
+        *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path.clone(), id));
     }
     match sent {
+        sent if carves => carved(&path, &request, sent, ABSENCE, CARVING),
         _ if !asked.waits() => Told::default(),
         None => Told::note(format!(
             "{}: no gpuosd listens on this node",
             wishes(&asked)
         )),
-        Some(socket) => prepared(&socket, &asked).unwrap_or_else(|| {
-            let after = PATIENCE.as_secs();
-            Told::note(format!(
-                "{}, or not yet: gpuosd has not answered within {after} s",
-                wishes(&asked)
-            ))
-        }),
+        Some(socket) => {
+            let undone = wishes(&asked);
+            match answer(&socket, Instant::now() + PATIENCE) {
+                Some(Answer::Prepared(told)) => told,
+                Some(Answer::Refused(message)) => Told::note(message),
+                Some(Answer::Unknown) => {
+                    Told::note(format!("{undone}: the gpuosd of this node does not do it"))
+                }
+                None => {
+                    let after = PATIENCE.as_secs();
+                    Told::note(format!(
+                        "{undone}, or not yet: gpuosd has not answered within {after} s"
+                    ))
+                }
+            }
+        }
     }
 }
 
-/// Waits for [`Reply::Prepared`], or until patience is over.
-fn prepared(socket: &OwnedFd, asked: &Asked) -> Option<Told> {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits until the slices of a step are made. A gpuosd that goes away meanwhile is told again once it is back: it
+/// finds its own work in its journal.
+fn carved(
+    path: &str,
+    request: &Request,
+    mut sent: Option<OwnedFd>,
+    absence: Duration,
+    patience: Duration,
+) -> Told {
+    let begin = Instant::now();
+    let mut heard = begin;
+    loop {
+        if let Some(socket) = sent {
+            match answer(&socket, begin + patience) {
+                Some(Answer::Prepared(told)) => return told,
+                Some(Answer::Refused(message)) => return Told::failed(message),
+                Some(Answer::Unknown) => {
+                    return Told::failed("the gpuosd of this node makes no slices of GPUs");
+                }
+                None => heard = Instant::now(),
+            }
+        }
+        let why = match (heard.elapsed() >= absence, begin.elapsed() >= patience) {
+            (_, true) => format!("gpuosd has not answered within {} s", patience.as_secs()),
+            (true, _) => "no gpuosd listens on this node".to_owned(),
+            _ => {
+                std::thread::sleep(AGAIN);
+                sent = send(path, request);
+                continue;
+            }
+        };
+        return Told::failed(format!("the slices of this job are not there: {why}"));
+    }
+}
+
+/// What gpuosd says to a step.
+enum Answer {
+    Prepared(Told),
+    Refused(String),
+    /// A release that knew no such wish.
+    Unknown,
+}
+
+/// Waits for gpuosd's answer; none when the time is over or it has gone.
+fn answer(socket: &OwnedFd, deadline: Instant) -> Option<Answer> {
     let mut lines = Lines::new(MAX_REPLY);
     loop {
         while let Some(line) = lines.next_line().ok()? {
             match decode::<Reply>(&line, MAX_REPLY).ok()? {
                 Reply::Hello { .. } => {}
                 Reply::Prepared {
-                    notes, environment, ..
+                    notes,
+                    environment,
+                    failed,
                 } => {
-                    return Some(Told { notes, environment });
+                    return Some(Answer::Prepared(Told {
+                        notes,
+                        environment,
+                        failed,
+                    }));
                 }
-                Reply::Refused { message, .. } => return Some(Told::note(message)),
-                // A release that knew no such wish.
-                Reply::Done { .. } => {
-                    let wishes = wishes(asked);
-                    let why = format!("{wishes}: the gpuosd of this node does not do it");
-                    return Some(Told::note(why));
-                }
+                Reply::Refused { message, .. } => return Some(Answer::Refused(message)),
+                Reply::Done { .. } => return Some(Answer::Unknown),
                 _ => return None,
             }
         }
@@ -153,10 +248,16 @@ fn prepared(socket: &OwnedFd, asked: &Asked) -> Option<Told> {
         match usize::try_from(got) {
             Ok(0) => return None,
             Ok(count) => lines.push(&bytes[..count]),
-            // Nothing yet: time decides.
-            Err(_) => {}
+            // Nothing yet: time decides. A gpuosd that was killed is an error.
+            Err(_) if is_for_later(&std::io::Error::last_os_error()) => {}
+            Err(_) => return None,
         }
     }
+}
+
+fn is_for_later(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
 /// Tells that the step has ended, if its start was told.
@@ -216,13 +317,25 @@ fn connect(path: &str) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::time::{Duration, Instant};
 
     use super::*;
 
     /// [`TOLD`] is one for the process.
     static ALONE: Mutex<()> = Mutex::new(());
+
+    /// The next client, once it has said all: it may not send to one that has gone.
+    fn asked_by(listener: &UnixListener) -> UnixStream {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut text: Vec<u8> = Vec::new();
+        while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
+            let mut bytes = [0; 512];
+            let count = client.read(&mut bytes).unwrap();
+            text.extend(&bytes[..count]);
+        }
+        client
+    }
 
     #[test]
     fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
@@ -233,11 +346,17 @@ mod tests {
         let pattern = folder.join("%n.sock");
         let pattern = pattern.to_str().unwrap();
         let id = StepId { job: 7, step: 0 };
-        let nothing = Asked::default();
-        started(pattern, "n1", id, 1000, GpuSet::first(2), nothing);
+        let start = Start {
+            id,
+            uid: 1000,
+            gpus: GpuSet::first(2),
+            asked: Asked::default(),
+            mig: None,
+        };
+        started(pattern, "n1", start.clone());
         assert!(TOLD.lock().unwrap().is_none());
         let listener = UnixListener::bind(&path).unwrap();
-        started(pattern, "n1", id, 1000, GpuSet::first(2), nothing);
+        started(pattern, "n1", start);
         let mut text = String::new();
         listener
             .accept()
@@ -280,14 +399,20 @@ mod tests {
             power: Some(gpuos_core::limits::PowerCap::Watts(300)),
             ..Asked::default()
         };
-        let id = StepId { job: 8, step: 0 };
-        let tell = || started(text, "n1", id, 1000, GpuSet::first(1), asked).notes;
+        let start = Start {
+            id: StepId { job: 8, step: 0 },
+            uid: 1000,
+            gpus: GpuSet::first(1),
+            asked,
+            mig: None,
+        };
+        let tell = || started(text, "n1", start.clone()).notes;
         assert!(tell()[0].contains("no gpuosd listens"));
         let listener = UnixListener::bind(&path).unwrap();
         let answering = listener.try_clone().unwrap();
         let answers = std::thread::spawn(move || {
             use std::io::Write;
-            let (mut client, _) = answering.accept().unwrap();
+            let mut client = asked_by(&answering);
             let notes = vec!["GPU 0: no".to_owned()];
             let hello = Reply::Hello {
                 protocol: PROTOCOL,
@@ -311,6 +436,68 @@ mod tests {
         // One that takes the report and says nothing.
         assert!(tell()[0].contains("has not answered"));
         TOLD.lock().unwrap().take();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_step_with_slices_has_them_or_does_not_run() {
+        let folder = std::env::temp_dir().join(format!("gpuos-carved-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("sock");
+        let text = path.to_str().unwrap().to_owned();
+        let request = Request::StepStart {
+            id: StepId { job: 9, step: 0 },
+            uid: 1000,
+            gpus: vec![],
+            asked: Asked::default(),
+            mig: Some(MigAsk {
+                request: "1g.10gb".into(),
+                slices: vec![3],
+                tasks: 1,
+            }),
+        };
+        let long = Duration::from_secs(60);
+        let wait = |absence, patience| {
+            let sent = send(&text, &request);
+            carved(&text, &request, sent, absence, patience)
+        };
+        let none = wait(Duration::ZERO, long).failed.unwrap();
+        assert!(none.contains("no gpuosd listens"), "{none}");
+        // The first one ends before it answers, the next one answers.
+        let listener = UnixListener::bind(&path).unwrap();
+        let answering = listener.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            use std::io::Write;
+            drop(answering.accept().unwrap());
+            let mut client = asked_by(&answering);
+            let prepared = Reply::Prepared {
+                notes: vec![],
+                environment: [("GPUOS_MIG_UUIDS".into(), "MIG-a".into())].into(),
+                failed: None,
+            };
+            client
+                .write_all(&encode(&prepared, MAX_REPLY).unwrap())
+                .unwrap();
+            let mut client = asked_by(&answering);
+            client
+                .write_all(
+                    &encode(
+                        &Reply::Done {
+                            message: "x".into(),
+                        },
+                        MAX_REPLY,
+                    )
+                    .unwrap(),
+                )
+                .unwrap();
+        });
+        let told = wait(long, long);
+        assert_eq!((told.environment.len(), told.failed), (1, None));
+        let old = wait(long, long).failed.unwrap();
+        assert!(old.contains("makes no slices"), "{old}");
+        answers.join().unwrap();
+        let mute = wait(long, Duration::ZERO).failed.unwrap();
+        assert!(mute.contains("has not answered within 0 s"), "{mute}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
