@@ -61,7 +61,7 @@ impl Engine {
         }
         // SAFETY: as above.
         unsafe { reasons::begin(self.api, layout, job.id()) };
-        let forecasts = self.may_forecast(call);
+        let forecasts = self.may_forecast(call, job);
         match self.nothing_to_choose(call, job, gpus, nodes) {
             Some(Nothing::Room) if forecasts => {}
             Some(nothing) => return self.hand_on(call, nothing),

@@ -22,6 +22,31 @@ use crate::steer::Purpose;
 /// After so many refusals in a row the pauses grow no longer: 2^6 calls.
 const LONGEST_PAUSE: u32 = 6;
 
+/// So many jobs are remembered that are beside nobody for good; with more, no first question is answered.
+const LONERS: usize = 64;
+
+/// Backfill asks twice for a job: whether it could start now on nodes without other jobs, and then when it could start
+/// at all. The first answer counts only if it is "now".
+#[derive(Default)]
+struct Twofold {
+    /// The job whose first question was answered, until its second one comes; 0 = none.
+    open: u32,
+    /// Jobs for which no second one came: for them it is the only one.
+    loners: Vec<u32>,
+}
+
+impl Twofold {
+    /// A question about a job comes in. Returns whether it is a first one, which another will follow.
+    fn asked(&mut self, job: u32, first: bool) -> bool {
+        let open = std::mem::take(&mut self.open);
+        let followed = open == job && !first;
+        if open != 0 && !followed && self.loners.len() < LONERS {
+            self.loners.push(open);
+        }
+        first && self.loners.len() < LONERS && !self.loners.contains(&job)
+    }
+}
+
 /// What is kept from forecast to forecast.
 #[derive(Default)]
 pub struct Forecasts {
@@ -34,6 +59,7 @@ pub struct Forecasts {
     /// How many answers in a row did not count, and how many calls are handed on before the next try.
     refused: u32,
     pause: u32,
+    twofold: Twofold,
 }
 
 impl Forecasts {
@@ -59,12 +85,29 @@ impl Forecasts {
 impl Engine {
     /// Whether a call is a forecast of the kind that gpuos has a say in. Nobody is preempted for it, nothing is kept
     /// out of it, and what running jobs hold is known.
-    pub(crate) fn may_forecast(&mut self, call: &Call) -> bool {
-        call.mode() == Mode::WillRun
+    pub(crate) fn may_forecast(&mut self, call: &Call, job: Job<'_>) -> bool {
+        let may = call.mode() == Mode::WillRun
             && self.trust == Trust::Selection
             && call.is_plain(self.release)
-            && call.withheld.is_empty()
-            && self.forecasts.tries()
+            && call.withheld.is_empty();
+        may && (job.beside_nobody() || self.forecasts.tries())
+    }
+
+    /// Answers the first question of two, where the answer cannot be "now": too few candidates are without jobs, or
+    /// the question is about later. Called with the snapshot taken.
+    fn not_alone_now(&mut self, call: &Call, job: Job<'_>, wanted: &Wanted) -> bool {
+        let first = self.forecasts.twofold.asked(job.id(), job.beside_nobody());
+        if !first || wanted.required() {
+            return false;
+        }
+        let (from, _) = call.asked_between(self.release);
+        let places = &self.snapshot.places;
+        let empty = places.iter().filter(|place| place.gres != 0 && place.idle);
+        let never = from > clock::now() || empty.count() < wanted.request.min_nodes as usize;
+        if never {
+            self.forecasts.twofold.open = job.id();
+        }
+        never
     }
 
     /// Answers a forecast for the nodes that are rather kept; `None`: cons_tres is to be asked for all. Called
@@ -76,6 +119,9 @@ impl Engine {
         nodes: Bitmap<'_>,
         wanted: &Wanted,
     ) -> Option<c_int> {
+        if self.not_alone_now(call, job, wanted) {
+            return Some(NOT_NOW);
+        }
         let request = &wanted.request;
         let GpuShape::PerNode(each) = request.gpus else {
             return None;
@@ -173,5 +219,50 @@ impl Engine {
             }));
         });
         endings.sort_unstable_by_key(|ending| ending.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LONERS, Twofold};
+
+    /// A first question that is answered when it may be.
+    fn first(twofold: &mut Twofold, job: u32) -> bool {
+        let asked = twofold.asked(job, true);
+        if asked {
+            twofold.open = job;
+        }
+        asked
+    }
+
+    #[test]
+    fn a_first_question_is_answered_while_a_second_one_follows() {
+        let mut twofold = Twofold::default();
+        for job in [7, 8, 7] {
+            assert!(first(&mut twofold, job));
+            assert!(!twofold.asked(job, false));
+        }
+        assert!(twofold.loners.is_empty());
+    }
+
+    #[test]
+    fn a_job_with_one_question_only_is_not_answered_twice() {
+        let mut twofold = Twofold::default();
+        assert!(first(&mut twofold, 7));
+        // Another job's question shows that no second one came.
+        assert!(!twofold.asked(8, false));
+        assert!(!first(&mut twofold, 7));
+        assert!(first(&mut twofold, 9));
+        assert!(first(&mut twofold, 10));
+        assert!(!first(&mut twofold, 9));
+        assert!(!twofold.asked(10, false));
+        assert_eq!(twofold.loners, [7, 9, 10]);
+    }
+
+    #[test]
+    fn with_too_many_of_them_none_is_answered() {
+        let mut twofold = Twofold::default();
+        let answered = (1..=2 * LONERS as u32).filter(|job| first(&mut twofold, *job));
+        assert_eq!(answered.count(), LONERS);
     }
 }

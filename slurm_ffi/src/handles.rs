@@ -239,6 +239,14 @@ impl<'a> Job<'a> {
             || exclusive_partition
     }
 
+    /// Whether the record has the job beside no other one, though it takes no whole nodes. Backfill writes that
+    /// into the record for its first question of two (src/plugins/sched/backfill/backfill.c, `_try_sched`), and
+    /// `scontrol update OverSubscribe=no` for good.
+    pub fn beside_nobody(self) -> bool {
+        self.detail::<u8>(self.layout.details.share_res) == 0
+            && self.detail::<u8>(self.layout.details.whole_node) == 0
+    }
+
     /// CPUs on each node, where the job has a known number of tasks on each and no wish beside that says
     /// which cores it gets, or how many: then more cores are of no use to it.
     pub fn cpus_of_each_node(self, nodes: u32) -> Option<u32> {

@@ -45,6 +45,12 @@ fn kept(suite: &Suite) {
         let ours = forecast(&cluster, &gang);
         assert_eq!((&ours, &ours.1), (&stock, start), "{nodes}");
     }
+    // Of a job that is beside nobody for good backfill asks once only, and it is planned all the same.
+    let alone = cluster.sbatch(&["--gres=gpu:8", "--time=30"], "sleep 600");
+    let id = format!("JobId={alone}");
+    cluster.run("scontrol", &["update", &id, "OverSubscribe=no"]);
+    planned(&cluster, alone);
+    cluster.cancel(&[alone]);
     // Beside what is kept, a job starts that will last longer.
     let waits = cluster.sbatch(&["-N2", "--gpus-per-node=8", "--time=30"], "sleep 600");
     planned(&cluster, waits);
