@@ -18,7 +18,7 @@ endif
 # What only gpuosd's feature otel has. With the whole workspace, so that crates are built with the features that they have already.
 OTEL := --workspace --locked --features gpuosd/otel --test traces
 
-PLUGINS := select_gpuos spank_gpuos job_submit_gpuos
+PLUGINS := select_gpuos spank_gpuos job_submit_gpuos gres_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
 MAN8    := $(PREFIX)/share/man/man8

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_core::hostlist;
 use gpuos_lab::{Cgroup, Lab, LabError, LabSpec, Record, Suite};
 use serde_json::{Value, json};
 
@@ -121,6 +123,9 @@ struct UpArgs {
     /// which `gpuos lab fault` breaks and mends.
     #[arg(long, default_value = "files")]
     gpus: GpusArg,
+    /// GPUs of every node that are divided by MIG, for example 4-7: GRES gpuos instead of gpu.
+    #[arg(long, value_name = "GPUS", value_parser = gpus)]
+    mig: Option<GpuSet>,
     /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     daemon_dir: Option<PathBuf>,
@@ -172,6 +177,14 @@ fn suite(text: &str) -> Result<Suite, String> {
     })
 }
 
+fn gpus(text: &str) -> Result<GpuSet, String> {
+    let names = hostlist::expand(&format!("[{text}]")).unwrap_or_default();
+    let numbers: Option<Vec<usize>> = names.iter().map(|name| name.parse().ok()).collect();
+    let numbers = numbers.filter(|all| !all.is_empty() && all.iter().all(|gpu| *gpu < MAX_GPUS));
+    let numbers = numbers.ok_or("give numbers of GPUs from 0 on, for example 4-7 or 0,2")?;
+    Ok(numbers.into_iter().fold(GpuSet::EMPTY, GpuSet::with))
+}
+
 /// Runs `gpuos lab`; returns the exit code.
 pub fn run(args: &Args, json: bool) -> Result<i32> {
     let done = match &args.action {
@@ -212,6 +225,7 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
             CgroupArg::Required => Cgroup::Required,
         },
         accounting: args.accounting,
+        mig: args.mig.unwrap_or(GpuSet::EMPTY),
         cloud_nodes: args.cloud_nodes.map(|n| n as usize),
         slurm_conf_extra: args.conf.clone(),
         detached: true,
@@ -378,6 +392,7 @@ fn summary(record: &Record) -> Value {
         "node_type": spec.node_type,
         "nodes": spec.node_names(),
         "simulated_gpus": spec.simulated_gpus.is_some(),
+        "mig_gpus": spec.mig.iter().collect::<Vec<_>>(),
         "cloud_nodes": spec.cloud_nodes.unwrap_or(0),
         "device_cgroups": record.cgroup,
         "created": record.created,

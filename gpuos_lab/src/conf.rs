@@ -7,8 +7,9 @@ use gpuos_core::model::{Link, NodeType};
 use crate::accounting;
 use crate::error::LabError;
 use crate::install::Install;
+use crate::mig;
 use crate::node_type;
-use crate::spec::Select;
+use crate::spec::{LabSpec, Select};
 use crate::store::Record;
 use crate::sys::short_hostname;
 
@@ -52,7 +53,7 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
         "JobAcctGatherType=jobacct_gather/none".to_string(),
         "JobCompType=jobcomp/filetxt".to_string(),
         format!("JobCompLoc={dir}/log/jobcomp.log"),
-        "GresTypes=gpu".to_string(),
+        format!("GresTypes={}", gres_types(spec)),
         // slurmds report the node type's sockets, cores and memory, not this machine's.
         "SlurmdParameters=config_overrides".to_string(),
         "DefMemPerCPU=16".to_string(),
@@ -105,6 +106,13 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
     Ok(text)
 }
 
+fn gres_types(spec: &LabSpec) -> &'static str {
+    match spec.mig.is_empty() {
+        true => "gpu",
+        false => "gpu,gpuos",
+    }
+}
+
 /// The value of `PluginDir`.
 pub(crate) fn plugin_path(record: &Record, install: &Install, select: &Select) -> String {
     let stock = install.plugin_dir.display();
@@ -141,7 +149,7 @@ fn node_lines(record: &Record, address: Ipv4Addr) -> Result<String, LabError> {
         port += 1;
         text += &format!(
             "NodeName={name} NodeHostname=localhost NodeAddr={address} Port={port} {} State=UNKNOWN {}\n",
-            hardware(&node_type::find(spec, node_type)?),
+            hardware(spec, &node_type::find(spec, node_type)?)?,
             spec.node_extra
         );
     }
@@ -152,7 +160,7 @@ fn node_lines(record: &Record, address: Ipv4Addr) -> Result<String, LabError> {
         text = set_key(&text, "ResumeTimeout", Some("65000"));
         text += &format!(
             "NodeName=c[1-{count}] NodeAddr={address} {} State=CLOUD {}\n",
-            hardware(&node_type::find(spec, &spec.node_type)?),
+            hardware(spec, &node_type::find(spec, &spec.node_type)?)?,
             spec.node_extra
         );
     }
@@ -175,19 +183,25 @@ fn typed_nodes(record: &Record) -> Vec<(String, &str)> {
     all
 }
 
-fn hardware(node_type: &NodeType) -> String {
+fn hardware(spec: &LabSpec, node_type: &NodeType) -> Result<String, LabError> {
     let mut text = format!(
         "Sockets={} CoresPerSocket={} ThreadsPerCore=1 RealMemory={}",
         node_type.sockets, node_type.cores_per_socket, node_type.memory_mib
     );
-    if node_type.gpus > 0 {
-        text += " Gres=gpu:";
-        if !node_type.gres_type.is_empty() {
-            text += &format!("{}:", node_type.gres_type);
-        }
-        text += &node_type.gpus.to_string();
+    let mut gres = Vec::new();
+    match (mig::whole(spec, node_type).len(), &node_type.gres_type) {
+        (0, _) => {}
+        (gpus, kind) if kind.is_empty() => gres.push(format!("gpu:{gpus}")),
+        (gpus, kind) => gres.push(format!("gpu:{kind}:{gpus}")),
     }
-    text
+    if let Some(board) = mig::board(spec, node_type)? {
+        let slices = spec.mig.len() * board.slices();
+        gres.push(format!("gpuos:{}:{slices}", board.name));
+    }
+    if !gres.is_empty() {
+        text += &format!(" Gres={}", gres.join(","));
+    }
+    Ok(text)
 }
 
 /// gres.conf.
@@ -200,7 +214,8 @@ pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
     }
     for (nodes, name) in groups {
         let node_type = node_type::find(spec, name)?;
-        for gpu in 0..node_type.gpus {
+        let whole = mig::whole(spec, &node_type);
+        for &gpu in &whole {
             text += &format!("NodeName={nodes} Name=gpu");
             if !node_type.gres_type.is_empty() {
                 text += &format!(" Type={}", node_type.gres_type);
@@ -209,18 +224,37 @@ pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
                 " File={}",
                 record.device_dir().join(format!("nvidia{gpu}")).display()
             );
-            if spec.gres_cores {
-                let per_socket = u32::from(node_type.cores_per_socket);
-                let first = u32::from(socket_of(&node_type, gpu)) * per_socket;
-                text += &format!(" Cores={}-{}", first, first + per_socket - 1);
-            }
-            if let Some(links) = links(&node_type, gpu) {
+            text += &cores(spec, &node_type, gpu);
+            if let Some(links) = links(&node_type, &whole, gpu) {
                 text += &format!(" Links={links}");
             }
             text += "\n";
         }
+        let Some(board) = mig::board(spec, &node_type)? else {
+            continue;
+        };
+        for gpu in spec.mig.iter() {
+            let file = mig::slices_dir(record, &nodes).join(mig::slice_file(gpu));
+            text += &format!(
+                "NodeName={nodes} Name=gpuos Type={} File={}[0-{}]{}\n",
+                board.name,
+                file.display(),
+                board.slices() - 1,
+                cores(spec, &node_type, gpu)
+            );
+        }
     }
     Ok(text)
+}
+
+/// `Cores=` of a GPU: those of its socket.
+fn cores(spec: &LabSpec, node_type: &NodeType, gpu: usize) -> String {
+    if !spec.gres_cores {
+        return String::new();
+    }
+    let per_socket = u32::from(node_type.cores_per_socket);
+    let first = u32::from(socket_of(node_type, gpu)) * per_socket;
+    format!(" Cores={}-{}", first, first + per_socket - 1)
 }
 
 /// Socket of a GPU: its NUMA node, where sockets may have several NUMA nodes each.
@@ -233,9 +267,9 @@ fn socket_of(node_type: &NodeType, gpu: usize) -> u16 {
     (numa / per_socket).min(sockets - 1)
 }
 
-/// `Links=` of a GPU: NVLinks to each other one, as NVML reports them. Through NVSwitch it
+/// `Links=` of a GPU: NVLinks to each other one of `all`, as NVML reports them. Through NVSwitch it
 /// reports none, and then there is no such key.
-fn links(node_type: &NodeType, gpu: usize) -> Option<String> {
+fn links(node_type: &NodeType, all: &[usize], gpu: usize) -> Option<String> {
     if node_type.nvswitch {
         return None;
     }
@@ -244,9 +278,9 @@ fn links(node_type: &NodeType, gpu: usize) -> Option<String> {
         Link::Nv(n) => i32::from(n),
         _ => 0,
     };
-    let row: Vec<i32> = (0..node_type.gpus).map(count).collect();
-    let any = (0..node_type.gpus)
-        .any(|a| (0..node_type.gpus).any(|b| matches!(node_type.link(a, b), Link::Nv(_))));
+    let row: Vec<i32> = all.iter().copied().map(count).collect();
+    let nvlink = |a: usize, b: usize| matches!(node_type.link(a, b), Link::Nv(_));
+    let any = all.iter().any(|&a| all.iter().any(|&b| nvlink(a, b)));
     any.then(|| row.iter().map(i32::to_string).collect::<Vec<_>>().join(","))
 }
 
@@ -325,7 +359,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::spec::{LabSpec, NodeGroup};
+    use crate::spec::NodeGroup;
     use std::path::PathBuf;
 
     fn record(spec: LabSpec) -> Record {

@@ -88,7 +88,7 @@ impl Lab {
     pub(crate) fn reboot_gpus(&self, node: &str) -> Result<(), LabError> {
         said(self.nvml(node).arg("reboot"))
             .map_err(|why| LabError::Spec(format!("{node}: {why}")))?;
-        Ok(())
+        self.divide_gpus(node)
     }
 
     /// Copies the programs into the lab, so that a later build does not change them, and makes the GPUs of
@@ -116,6 +116,16 @@ impl Lab {
                 .arg(&library);
             said(&mut command)
                 .map_err(|why| LabError::Spec(format!("--gpus simulated, node {node}: {why}")))?;
+            self.divide_gpus(&node)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the GPUs of the pool of a node into MIG mode, as a site's own boot script does.
+    fn divide_gpus(&self, node: &str) -> Result<(), LabError> {
+        for gpu in self.record.spec.mig.iter() {
+            said(self.nvml(node).args(["mig", &gpu.to_string(), "on"]))
+                .map_err(|why| LabError::Spec(format!("{node} gpu{gpu}: {why}")))?;
         }
         Ok(())
     }

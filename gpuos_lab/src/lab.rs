@@ -18,6 +18,7 @@ use crate::daemons::{Daemons, tail};
 use crate::error::{Context, LabError};
 use crate::guard::Guard;
 use crate::install::{Install, inside};
+use crate::mig;
 use crate::node_type;
 use crate::plugins;
 use crate::spec::{Cgroup, LabSpec, Select, Suite};
@@ -164,6 +165,7 @@ impl Lab {
             })
             .context(|| "cannot write the lab's munge key".to_string())?;
         self.make_devices()?;
+        self.make_slices()?;
         self.place_plugins(&record.spec.select)?;
         let etc = dir.join("etc");
         let write = |name: &str, text: &str| {
@@ -188,8 +190,13 @@ impl Lab {
             String::new()
         };
         write("plugstack.conf", &plugstack)?;
+        let mig = mig::stanza(&record.spec)?;
+        let gpuos_toml = match &record.spec.gpuos_toml {
+            Some(own) => Some(format!("{own}{mig}")),
+            None => Some(mig).filter(|text| !text.is_empty()),
+        };
         for (name, text) in [
-            ("gpuos.toml", &record.spec.gpuos_toml),
+            ("gpuos.toml", &gpuos_toml),
             ("topology.conf", &record.spec.topology_conf),
             ("topology.yaml", &record.spec.topology_yaml),
         ] {

@@ -29,6 +29,7 @@ mod guard;
 mod install;
 mod jobs;
 mod lab;
+mod mig;
 mod node_type;
 mod plugins;
 mod process;

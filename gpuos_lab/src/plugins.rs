@@ -9,7 +9,12 @@ use crate::error::{Context, LabError};
 use crate::install::{Install, inside};
 
 /// Names of the plugins as Slurm wants them. cargo writes `lib` in front.
-const PLUGINS: [&str; 3] = ["select_gpuos.so", "spank_gpuos.so", "job_submit_gpuos.so"];
+const PLUGINS: [&str; 4] = [
+    "select_gpuos.so",
+    "spank_gpuos.so",
+    "job_submit_gpuos.so",
+    "gres_gpuos.so",
+];
 
 /// Finds the folder of built plugins: `$GPUOS_PLUGIN_DIR`, then beside this program, in
 /// `../lib/gpuos`, in cargo's target folder (tests run in `deps` below it), `/usr/lib/gpuos`.

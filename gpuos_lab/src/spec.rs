@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use gpuos_core::gpuset::GpuSet;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
@@ -196,6 +197,9 @@ pub struct LabSpec {
     /// Folder with gpuosd and with gpuos-nvml and its library ([`crate::find_daemon_dir`]): every node has
     /// simulated GPUs of its type and a gpuosd that watches them. `None` = neither.
     pub simulated_gpus: Option<PathBuf>,
+    /// GPUs of every node that are divided by MIG: in GRES `gpuos` instead of `gpu`, with slice files, and `[mig]`
+    /// in gpuos.toml. Simulated ones are in MIG mode. Needs a [`LabSpec::select`] that sees gpuos's plugins.
+    pub mig: GpuSet,
     /// Put spank_gpuos.so into plugstack.conf.
     pub spank: bool,
     /// A slurmdbd of the lab's own, with a MariaDB of its own behind it: jobs have accounts and QOS.
@@ -227,6 +231,7 @@ impl Default for LabSpec {
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
             simulated_gpus: None,
+            mig: GpuSet::EMPTY,
             spank: false,
             accounting: false,
             job_submit: false,
@@ -291,6 +296,12 @@ impl LabSpec {
         own.chain(more).collect()
     }
 
+    /// The nodes in `State=CLOUD`, each with its node type.
+    pub(crate) fn typed_cloud_nodes(&self) -> Vec<(String, String)> {
+        let names = self.cloud_names().into_iter();
+        names.map(|name| (name, self.node_type.clone())).collect()
+    }
+
     /// Names of the nodes in `State=CLOUD`.
     pub fn cloud_names(&self) -> Vec<String> {
         (1..=self.cloud_nodes.unwrap_or(0))
@@ -337,6 +348,12 @@ impl LabSpec {
         if self.job_submit && self.select.plugins().is_none() {
             return fail(
                 "job_submit needs gpuos's plugins: choose Select::Gpuos or Select::Installed"
+                    .to_string(),
+            );
+        }
+        if !self.mig.is_empty() && self.select.plugins().is_none() {
+            return fail(
+                "--mig needs gpuos's plugins: choose --select gpuos (Select::Gpuos or Select::Installed)"
                     .to_string(),
             );
         }

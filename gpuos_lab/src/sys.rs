@@ -46,8 +46,13 @@ pub(crate) fn short_hostname() -> String {
 
 /// Makes the character device file of GPU `minor`, open to all as NVIDIA's driver makes it.
 pub(crate) fn make_gpu_file(path: &Path, minor: u32) -> io::Result<()> {
+    make_device_file(path, NVIDIA_MAJOR, minor)
+}
+
+/// Makes a character device file, open to all.
+pub(crate) fn make_device_file(path: &Path, major: u32, minor: u32) -> io::Result<()> {
     let c = c_path(path);
-    let dev = libc::makedev(NVIDIA_MAJOR, minor);
+    let dev = libc::makedev(major, minor);
     // SAFETY: `c` is a NUL-terminated string that outlives both calls.
     unsafe {
         check(libc::mknod(c.as_ptr(), libc::S_IFCHR | 0o666, dev))?;

@@ -22,16 +22,15 @@ pub fn find_job_record(id: u32) -> Option<*mut c_void> {
 }
 
 macro_rules! api {
-    ($(#[$doc:meta] $field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions of Slurm that the plugins call, with the signature that every known release
-        /// gives them. Only `slurm_`-prefixed exports and a few that never had a prefix.
+    ($(#[$about:meta])* $name:ident { $(#[$doc:meta] $field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
+        $(#[$about])*
         #[derive(Clone, Copy)]
-        pub struct Api { $(#[$doc] pub $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)* }
+        pub struct $name { $(#[$doc] pub $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)* }
 
-        impl Api {
-            fn find() -> Result<Api, &'static str> {
-                Ok(Api { $($field: {
-                    let address = symbol($symbol).ok_or($symbol.to_str().unwrap_or("?"))?;
+        impl $name {
+            fn find() -> Result<$name, &'static str> {
+                Ok($name { $($field: {
+                    let address = $crate::api::symbol($symbol).ok_or($symbol.to_str().unwrap_or("?"))?;
                     // SAFETY: the symbol is Slurm's function of that name, whose signature is the same
                     // in all releases of data/versions.txt (checked by reading them).
                     unsafe {
@@ -39,43 +38,48 @@ macro_rules! api {
                     }
                 },)* })
             }
+
+            /// The functions, looked up once; the error names the first one that this daemon lacks.
+            pub fn get() -> Result<&'static $name, &'static str> {
+                static FOUND: std::sync::OnceLock<Result<$name, &'static str>> = std::sync::OnceLock::new();
+                FOUND.get_or_init($name::find)
+                    .as_ref()
+                    .map_err(|missing| *missing)
+            }
         }
     };
 }
+pub(crate) use api;
 
 /// Callback of `slurm_list_for_each`: item, argument; negative stops.
 pub type ForEach = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
 api! {
-    /// `bitstr_t *bit_copy(bitstr_t *)`
-    bit_copy = c"slurm_bit_copy": fn(*mut c_void) -> *mut c_void;
-    /// `void bit_copybits(bitstr_t *dest, bitstr_t *src)`
-    bit_copybits = c"slurm_bit_copybits": fn(*mut c_void, *mut c_void);
-    /// `bitstr_t *bit_alloc(bitoff_t)`
-    bit_alloc = c"slurm_bit_alloc": fn(i64) -> *mut c_void;
-    /// `void bit_free(bitstr_t **)`
-    bit_free = c"slurm_bit_free": fn(*mut *mut c_void);
-    /// `int list_for_each(List, ListForF, void *)`
-    list_for_each = c"slurm_list_for_each": fn(*mut c_void, ForEach, *mut c_void) -> c_int;
-    /// `void *slurm_xcalloc(count, size, clear, try, file, line, func)`
-    xcalloc = c"slurm_xcalloc": fn(usize, usize, bool, bool, *const c_char, c_int, *const c_char) -> *mut c_void;
-    /// `void slurm_xfree(void **)`
-    xfree = c"slurm_xfree": fn(*mut *mut c_void);
-    /// `node_record_t *find_node_record(char *)`
-    find_node_record = c"find_node_record": fn(*const c_char) -> *mut c_void;
-    /// `uint32_t gres_build_id(char *)`
-    gres_build_id = c"gres_build_id": fn(*const c_char) -> u32;
+    /// The functions of Slurm that the plugins call, with the signature that every known release
+    /// gives them. Only `slurm_`-prefixed exports and a few that never had a prefix.
+    Api {
+        /// `bitstr_t *bit_copy(bitstr_t *)`
+        bit_copy = c"slurm_bit_copy": fn(*mut c_void) -> *mut c_void;
+        /// `void bit_copybits(bitstr_t *dest, bitstr_t *src)`
+        bit_copybits = c"slurm_bit_copybits": fn(*mut c_void, *mut c_void);
+        /// `bitstr_t *bit_alloc(bitoff_t)`
+        bit_alloc = c"slurm_bit_alloc": fn(i64) -> *mut c_void;
+        /// `void bit_free(bitstr_t **)`
+        bit_free = c"slurm_bit_free": fn(*mut *mut c_void);
+        /// `int list_for_each(List, ListForF, void *)`
+        list_for_each = c"slurm_list_for_each": fn(*mut c_void, ForEach, *mut c_void) -> c_int;
+        /// `void *slurm_xcalloc(count, size, clear, try, file, line, func)`
+        xcalloc = c"slurm_xcalloc": fn(usize, usize, bool, bool, *const c_char, c_int, *const c_char) -> *mut c_void;
+        /// `void slurm_xfree(void **)`
+        xfree = c"slurm_xfree": fn(*mut *mut c_void);
+        /// `node_record_t *find_node_record(char *)`
+        find_node_record = c"find_node_record": fn(*const c_char) -> *mut c_void;
+        /// `uint32_t gres_build_id(char *)`
+        gres_build_id = c"gres_build_id": fn(*const c_char) -> u32;
+    }
 }
 
 impl Api {
-    /// The functions, looked up once; the error names the first one that this daemon lacks.
-    pub fn get() -> Result<&'static Api, &'static str> {
-        static API: OnceLock<Result<Api, &'static str>> = OnceLock::new();
-        API.get_or_init(Api::find)
-            .as_ref()
-            .map_err(|missing| *missing)
-    }
-
     /// A copy of `text` on Slurm's heap, to be freed by Slurm (`xfree`). NUL bytes end it early.
     pub fn xstrdup(&self, text: &str) -> *mut c_char {
         let bytes = text.as_bytes();

@@ -170,6 +170,16 @@ layout! {
         topo_gres_bitmap, topo_gres_cnt_alloc, topo_gres_cnt_avail, topo_type_id, topo_type_name, type_cnt,
         type_cnt_alloc, type_id, type_name,
     }
+    /// Slurm's `gres_job_state_t`, for what a job was given on each of its nodes.
+    GresHeld = "gres_job_state" { node_cnt, gres_bit_alloc }
+    /// Slurm's `gres_device_t`.
+    GresDevice = "gres_device" { index, alloc, dev_desc, dev_num, path }
+    /// Slurm's `gres_slurmd_conf_t`: a record of gres.conf.
+    GresConf = "gres_slurmd_conf" { file, name }
+    /// Slurm's `gres_prep_t`: what prolog and epilog are told of a job's GRES.
+    GresPrep = "gres_prep" { node_cnt, gres_bit_alloc }
+    /// The same in 22.05, `gres_epilog_info_t`.
+    GresEpilog = "gres_epilog_info" { node_cnt, gres_bit_alloc }
     /// Slurm's `slurm_conf_t`.
     SlurmConf = "slurm_conf" { select_type, select_type_param }
 }

@@ -17,6 +17,7 @@ pub mod controller;
 pub mod cores;
 pub mod extra;
 pub mod gres;
+pub mod gres_plugin;
 pub mod guard;
 pub mod handles;
 pub mod layout;

@@ -13,24 +13,31 @@ const GPL: &str = "GPL-3.0-or-later";
 const FREE: &str = "MIT OR Apache-2.0";
 
 /// What Slurm loads.
-const PLUGINS: [&str; 3] = ["select_gpuos", "spank_gpuos", "job_submit_gpuos"];
+const PLUGINS: [&str; 4] = [
+    "select_gpuos",
+    "spank_gpuos",
+    "job_submit_gpuos",
+    "gres_gpuos",
+];
 
 /// Crates under the GPL: what Slurm loads, and what knows Slurm's structures. All others are
 /// `MIT OR Apache-2.0`.
-const GPL_CRATES: [&str; 4] = [
+const GPL_CRATES: [&str; 5] = [
     "slurm_ffi",
     "select_gpuos",
     "spank_gpuos",
     "job_submit_gpuos",
+    "gres_gpuos",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("gpuos_core", &[]),
     ("slurm_ffi", &["gpuos_core"]),
     ("select_gpuos", &["slurm_ffi", "gpuos_core"]),
     ("spank_gpuos", &["slurm_ffi", "gpuos_core"]),
     ("job_submit_gpuos", &["slurm_ffi", "gpuos_core"]),
+    ("gres_gpuos", &["slurm_ffi", "gpuos_core"]),
     ("gpuos_host", &["gpuos_core"]),
     ("gpuos_lab", &["gpuos_core"]),
     ("gpuos_layout", &[]),

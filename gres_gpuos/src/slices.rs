@@ -1,0 +1,183 @@
+//! The slice files: what whoever holds a memory slice of a GPU may open. gpuosd writes them.
+//!
+//! One file for each bit, with one path of a device file in a line: the GPU's, and those of the MIG instance
+//! that has the slice. The file `fence` beside them names what nobody may open but through a slice, so that a step
+//! cannot open an instance that is made while it runs.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use gpuos_core::hostlist;
+use slurm_ffi::gres_plugin::Device;
+
+/// The most slices of a node.
+const MAX_SLICES: usize = 64;
+
+/// The longest slice file and the longest `fence`, in bytes.
+const MAX_BYTES: [u64; 2] = [4 << 10, 256 << 10];
+
+/// The most devices of a slice file and of `fence`.
+const MAX_LINES: [usize; 2] = [16, 4096];
+
+/// The name of the file with what is closed to all others.
+const FENCE: &str = "fence";
+
+/// The slice files that `File=` of the records of gres.conf stands for, in the order of the bits: at most 64.
+///
+/// # Errors
+/// A text that is no list of absolute paths.
+pub fn files(records: &[String]) -> Result<Vec<PathBuf>, String> {
+    let mut all = Vec::new();
+    for record in records {
+        for item in items(record) {
+            let bad = || {
+                format!(
+                    "File={record:.80}: give a list of absolute paths such as /var/lib/gpuos/slices/gpu4s[0-7]"
+                )
+            };
+            let (folder, names) = item.rsplit_once('/').ok_or_else(bad)?;
+            if !folder.starts_with('/') || folder.contains('[') {
+                return Err(bad());
+            }
+            let names = hostlist::expand(names).map_err(|why| format!("{}: {why}", bad()))?;
+            all.extend(names.iter().map(|name| Path::new(folder).join(name)));
+        }
+    }
+    all.truncate(MAX_SLICES);
+    Ok(all)
+}
+
+/// Cuts a list at the commas outside brackets.
+fn items(list: &str) -> Vec<&str> {
+    let mut open = false;
+    let items = list.split(|c| {
+        open = (open || c == '[') && c != ']';
+        c == ',' && !open
+    });
+    items.filter(|item| !item.is_empty()).collect()
+}
+
+/// The devices of a node's slices and, under the bit `closed` that the job does not hold, those of the fence.
+pub fn devices(files: &[PathBuf], closed: Option<u32>) -> Vec<Device> {
+    let mut all = Vec::new();
+    for (index, file) in (0..).zip(files) {
+        all.extend(listed(file, index, 0));
+    }
+    let folder = files.first().and_then(|file| file.parent());
+    if let Some((folder, closed)) = folder.zip(closed) {
+        all.extend(listed(&folder.join(FENCE), closed, 1));
+    }
+    all
+}
+
+/// What a file names. One that is missing or too long names nothing.
+fn listed(file: &Path, index: u32, kind: usize) -> Vec<Device> {
+    let mut text = String::new();
+    let opened = File::open(file).map(|file| file.take(MAX_BYTES[kind] + 1));
+    let read = opened.and_then(|mut file| file.read_to_string(&mut text));
+    if read.is_err() || text.len() as u64 > MAX_BYTES[kind] {
+        return Vec::new();
+    }
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let devices = lines
+        .take(MAX_LINES[kind])
+        .filter_map(|line| device(line, index));
+    devices.collect()
+}
+
+/// `PATH`, an existing character device, or `PATH MAJOR:MINOR`, which may not be there yet.
+fn device(line: &str, index: u32) -> Option<Device> {
+    let (path, numbers) = match line.split_once(' ') {
+        Some((path, numbers)) => (path, Some(numbers)),
+        None => (line, None),
+    };
+    let (major, minor) = match numbers {
+        _ if !path.starts_with('/') => return None,
+        Some(numbers) => {
+            let (major, minor) = numbers.trim().split_once(':')?;
+            (major.parse().ok()?, minor.parse().ok()?)
+        }
+        None => {
+            let found = fs::metadata(path).ok()?;
+            if !found.file_type().is_char_device() {
+                return None;
+            }
+            (libc::major(found.rdev()), libc::minor(found.rdev()))
+        }
+    };
+    Some(Device {
+        index,
+        path: CString::new(path).ok()?,
+        major,
+        minor,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(device: &Device) -> (u32, &str, u32, u32) {
+        let path = device.path.to_str().expect("text");
+        (device.index, path, device.major, device.minor)
+    }
+
+    #[test]
+    fn file_lists_are_bits_in_order() {
+        let records = ["/a/gpu4s[0-2,5]".to_owned(), "/b/x1,/b/y[07-08]".to_owned()];
+        let found = files(&records).expect("paths");
+        let found: Vec<_> = found
+            .iter()
+            .map(|path| path.to_str().expect("text"))
+            .collect();
+        let wanted = [
+            "/a/gpu4s0",
+            "/a/gpu4s1",
+            "/a/gpu4s2",
+            "/a/gpu4s5",
+            "/b/x1",
+            "/b/y07",
+            "/b/y08",
+        ];
+        assert_eq!(found, wanted);
+        for bad in ["gpu4s[0-7]", "slices/gpu4s0", "/a[0-1]/x", "/a/x[0-"] {
+            let why = files(&[bad.to_owned()]).expect_err(bad);
+            assert!(why.contains("absolute paths"), "{why}");
+        }
+        let many = files(&["/a/s[0-9999]".to_owned()]).expect("paths");
+        assert_eq!(many.len(), MAX_SLICES);
+    }
+
+    #[test]
+    fn only_character_devices_count_and_a_missing_file_is_only_nothing() {
+        let dir = std::env::temp_dir().join(format!("gpuos-slices-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("written");
+        write(
+            "s0",
+            "/dev/null\n\n  /dev/zero\nnull\n/dev\n/no/such/file\n/dev/full x:y\n",
+        );
+        write("s2", "/dev/null\n");
+        write("s3", &"/dev/null\n".repeat(1000));
+        let list = files(&[format!("{}/s[0-3]", dir.display())]).expect("paths");
+        let wanted = [
+            (0, "/dev/null", 1, 3),
+            (0, "/dev/zero", 1, 5),
+            (2, "/dev/null", 1, 3),
+        ];
+        let found = devices(&list, Some(3));
+        assert_eq!(found.iter().map(named).collect::<Vec<_>>(), wanted);
+        write("fence", "/dev/zero\n/dev/nvidia-caps/nvidia-cap7 236:7\n");
+        let found = devices(&list, Some(3));
+        let fence = [
+            (3, "/dev/zero", 1, 5),
+            (3, "/dev/nvidia-caps/nvidia-cap7", 236, 7),
+        ];
+        assert_eq!(found[3..].iter().map(named).collect::<Vec<_>>(), fence);
+        assert_eq!(devices(&list, None).len(), 3);
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+}
