@@ -247,7 +247,7 @@ impl Lab {
                 let path = caps.join(format!("nvidia-cap{number}"));
                 sys::make_device_file(&path, CAPS_MAJOR, number as u32)
                     .context(|| format!("cannot make {}", path.display()))?;
-                if (number - minor(gpu, 0, None)) % (1 + computes) == 0 {
+                if (number - minor(gpu, 0, None)).is_multiple_of(1 + computes) {
                     fence += &format!("{}\n", path.display());
                 }
             }
