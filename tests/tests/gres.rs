@@ -28,9 +28,18 @@ fn setup(name: &str, suite: &Suite) -> Setup {
 /// The bits that Slurm says a job has, as `12-15`.
 fn bits(cluster: &Cluster, job: u32) -> String {
     let show = cluster.show(job);
-    let found = show.split("gpuos:h100-80gb:").nth(1);
-    let found = found.and_then(|rest| rest.split_once("(IDX:")?.1.split_once(')'));
-    found.map(|(bits, _)| bits.to_owned()).unwrap_or_default()
+    let all = show
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix("GRES="));
+    let found = all.filter_map(|gres| {
+        gres.split("gpuos:")
+            .nth(1)?
+            .split_once("(IDX:")?
+            .1
+            .split_once(')')
+    });
+    let mut found = found.map(|(bits, _)| bits.to_owned());
+    found.next().unwrap_or_default()
 }
 
 /// `NAME=VALUE` lines that a job wrote.
@@ -44,7 +53,10 @@ fn idle(cluster: &Cluster) {
     let node = cluster.run("scontrol", &["show", "node", "n1"]);
     let gres = field(&node, "Gres").unwrap_or_default();
     // Which socket it is said to be on differs between releases.
-    let gres: String = gres.split("(S:0)").flat_map(|part| part.split("(S:1)")).collect();
+    let gres: String = gres
+        .split("(S:0)")
+        .flat_map(|part| part.split("(S:1)"))
+        .collect();
     assert_eq!(gres, "gpu:h100:4,gpuos:h100-80gb:32", "{node}");
     let state = field(&node, "State").unwrap_or_default();
     assert!(["IDLE", "MIXED"].contains(&state), "{node}");
@@ -85,7 +97,7 @@ fn job(cluster: &Cluster) -> String {
 }
 
 fn bits_and_variables(suite: &Suite) {
-    let Some(cluster) = setup("gres-bits", suite).up() else {
+    let Some(cluster) = setup("slices-bits", suite).up() else {
         return;
     };
     let work = cluster.lab.dir().join("work");
@@ -155,7 +167,7 @@ fn opens(cluster: &Cluster, step: &str, files: &[PathBuf]) -> String {
 }
 
 fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
-    let mut setup = setup("gres-devices", suite);
+    let mut setup = setup("slices-devices", suite);
     setup.spec.cgroup = Cgroup::Auto;
     let Some(cluster) = setup.up() else {
         return;
@@ -233,7 +245,7 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
 }
 
 fn without_a_layout_there_is_only_counting(suite: &Suite) {
-    let Some(cluster) = setup("gres-layout", suite).up() else {
+    let Some(cluster) = setup("slices-layout", suite).up() else {
         return;
     };
     let table = "gres_device\tnonsense\n";
@@ -259,7 +271,7 @@ fn without_a_layout_there_is_only_counting(suite: &Suite) {
 }
 
 fn a_plugin_that_panics_stops_no_job(suite: &Suite) {
-    let mut setup = setup("gres-panic", suite);
+    let mut setup = setup("slices-panic", suite);
     setup.spec.spank = false;
     setup.spec.select = Select::Installed {
         plugin_dir: plugins::with_faults().to_path_buf(),
