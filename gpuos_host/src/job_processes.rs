@@ -183,6 +183,15 @@ impl Proc {
         numbers.filter(own).collect()
     }
 
+    /// The unit of systemd that a process belongs to, as far as its control group says: `jupyter.service`.
+    pub fn unit(&self, pid: u32) -> Option<String> {
+        let groups = self.file(pid, "cgroup").ok()??;
+        let parts = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        let mut parts = parts.flat_map(|path| path.rsplit('/'));
+        let unit = parts.find(|part| part.ends_with(".service") || part.ends_with(".scope"));
+        unit.map(str::to_owned)
+    }
+
     fn signal(&self, pid: u32, started: u64, signal: Signal) -> io::Result<Killed> {
         use rustix::io::Errno;
         use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};

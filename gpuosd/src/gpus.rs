@@ -324,6 +324,11 @@ fn wait_once(
         None => order.insert(found(&*nvml, numbering)?),
     };
     for event in nvml.wait_events(WAIT)? {
+        // GPUs that are divided are none of GRES gpu.
+        if event.what == Happening::MigChanged {
+            let _ = to.send(Message::Mig(event.gpu, crate::mig::Told::Changed));
+            continue;
+        }
         let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {
             continue;
         };

@@ -314,6 +314,7 @@ mod tests {
                 nodes: vec!["n1".into()],
                 gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
                 gpu_count: gpus.len() as u32,
+                slices: GpuSet::EMPTY,
                 cpus: 1,
                 memory_mib: 1,
             }],

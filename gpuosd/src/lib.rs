@@ -10,6 +10,7 @@
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
+//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`],
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
@@ -31,12 +32,14 @@ pub mod jobs;
 pub mod limits;
 pub mod maps;
 pub mod metrics;
+pub mod mig;
 pub mod mps;
 pub mod options;
 pub mod owner;
 pub mod peers;
 pub mod queue;
 pub mod run;
+pub mod slices;
 pub mod status;
 pub mod store;
 pub mod traces;

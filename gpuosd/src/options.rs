@@ -45,6 +45,19 @@ pub struct Options {
         default_value = "nvidia-cuda-mps-control"
     )]
     pub mps_command: String,
+    /// Where slice files are written, which File= of GRES gpuos in gres.conf names.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/slices")]
+    pub slices: PathBuf,
+    /// Where the device files of MIG instances are.
+    #[arg(long, value_name = "DIR", default_value = "/dev/nvidia-caps")]
+    pub caps: PathBuf,
+    /// The driver's list of these device files.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/proc/driver/nvidia-caps/mig-minors"
+    )]
+    pub mig_minors: PathBuf,
     /// Root of sysfs instead of /sys, for a recorded tree.
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     pub sysfs: PathBuf,

@@ -20,6 +20,8 @@ pub enum Task {
     Show,
     /// Read all jobs of the node; the mark of [`crate::jobs::Table`] when it was asked.
     Jobs(u64),
+    /// Read one job.
+    Job(u32),
     /// Read gpuos.toml.
     Config,
 }
@@ -89,6 +91,14 @@ impl Queue {
             self.waiting.retain(|waiting| !reads(waiting));
         }
         self.waiting.push_back(task);
+    }
+
+    /// The same before all others: a step waits for it.
+    pub fn push_first(&mut self, task: Task) {
+        if self.under_way.as_ref() != Some(&task) {
+            self.waiting.retain(|waiting| *waiting != task);
+            self.waiting.push_front(task);
+        }
     }
 
     /// The next task, where none is under way.

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,10 +22,12 @@ use crate::disk::Disk;
 use crate::gpus::{self, Library, Numbering};
 use crate::host;
 use crate::isolation;
+use crate::mig::Hands;
 use crate::mps::Runner;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
+use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
 
@@ -116,6 +118,17 @@ pub fn run(options: &Options) -> Result<()> {
             folder: options.runtime_dir.join("mps"),
             proc: Proc::at("/proc"),
             to: to.clone(),
+        }),
+        mig: Arc::new(Hands {
+            library: library.clone(),
+            slices: Slices {
+                folder: options.slices.clone(),
+                caps: options.caps.clone(),
+                minors: options.mig_minors.clone(),
+            },
+            proc: Proc::at(&options.proc),
+            to: to.clone(),
+            threads: Mutex::default(),
         }),
         to: to.clone(),
         disk,

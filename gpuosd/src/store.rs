@@ -11,6 +11,7 @@ use gpuos_core::limits::{Limits, Mps};
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::Table;
+use crate::mig::pool::Journal;
 use crate::queue::Release;
 
 /// Name of the file in the state directory.
@@ -40,6 +41,9 @@ pub struct Saved {
     /// MPS daemons of jobs.
     #[serde(default)]
     pub mps: Mps,
+    /// MIG instances of jobs.
+    #[serde(default)]
+    pub mig: Journal,
 }
 
 /// The bytes of a state.
@@ -182,6 +186,7 @@ mod tests {
             releases: vec![Release::of(17, true)],
             limits: Limits::default(),
             mps: Mps::default(),
+            mig: Journal::default(),
         }
     }
 

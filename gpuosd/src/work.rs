@@ -30,6 +30,8 @@ pub enum Answer {
     Show(Result<Box<NodeRecord>, Outcome>),
     /// Jobs of the node.
     Jobs(Result<Vec<Job>, Outcome>),
+    /// One job; `None`: slurmctld knows it no more.
+    Job(Result<Option<Box<Job>>, Outcome>),
     /// gpuos.toml, or what is wrong with it.
     Config(Result<Box<Config>, String>),
 }
@@ -76,6 +78,7 @@ fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
         Task::Act(action, _) => Answer::Act(act::act(machine, node, action)),
         Task::Show => Answer::Show(act::node(machine, node).map(Box::new)),
         Task::Jobs(_) => Answer::Jobs(act::jobs_on(machine, node)),
+        Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
         Task::Config => {
             let config = gpuos_host::config(machine, setting.config.as_deref());
             Answer::Config(config.map(Box::new).map_err(|e| format!("{e:#}")))

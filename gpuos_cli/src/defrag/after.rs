@@ -75,6 +75,7 @@ fn jobs(case: Case<'_>, done: &Done<'_>) -> Vec<Job> {
                     // Which ones is for Slurm to say.
                     gpus: GpuSet::EMPTY,
                     gpu_count: gpus,
+                    slices: GpuSet::EMPTY,
                     cpus,
                     memory_mib,
                 }

@@ -200,6 +200,16 @@ impl Carver {
         self.flight.is_none() && self.saved == self.revision && self.live.iter().all(done)
     }
 
+    /// Whether a call of the driver is under way: what NVML showed before it has ended is not the last word.
+    pub fn calling(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    /// Revision of the journal as it should be on the disk.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     fn save(&mut self, effects: &mut Vec<Effect>) {
         self.revision += 1;
         effects.push(Effect::Save {

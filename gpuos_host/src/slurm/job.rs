@@ -16,6 +16,8 @@ pub struct Allocation {
     pub gpus: GpuSet,
     /// How many GPUs on each of them.
     pub gpu_count: u32,
+    /// Memory slices of GPUs on each of them: bits of GRES `gpuos`.
+    pub slices: GpuSet,
     /// CPUs on each of them.
     pub cpus: u32,
     /// Memory on each of them, in MiB.
@@ -231,6 +233,13 @@ impl Job {
         )
     }
 
+    /// Bits of GRES `gpuos` that it has on a node.
+    pub fn slices_on(&self, node: &str) -> GpuSet {
+        let here = self.allocations.iter();
+        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
+        here.fold(GpuSet::EMPTY, |set, part| GpuSet(set.0 | part.slices.0))
+    }
+
     /// GPUs that the job has in all.
     pub fn gpu_count(&self) -> u32 {
         let all = |a: &Allocation| a.gpu_count.saturating_mul(a.nodes.len() as u32);
@@ -274,10 +283,14 @@ fn allocations(record: &Record) -> Vec<Allocation> {
             "Mem" => memory_mib = mebibytes(value).unwrap_or(0),
             "GRES" => {
                 let (mut gpus, mut gpu_count) = (GpuSet::EMPTY, 0);
-                for entry in split_entries(value)
-                    .into_iter()
-                    .filter(|e| e.starts_with("gpu:"))
-                {
+                let mut slices = GpuSet::EMPTY;
+                for entry in split_entries(value) {
+                    if entry.starts_with("gpuos:") {
+                        slices = GpuSet(slices.0 | indices(entry).unwrap_or(GpuSet::EMPTY).0);
+                    }
+                    if !entry.starts_with("gpu:") {
+                        continue;
+                    }
                     let head = entry.split('(').next().unwrap_or("");
                     let count = head.rsplit(':').next().and_then(|n| n.parse::<u32>().ok());
                     gpu_count = u32::saturating_add(gpu_count, count.unwrap_or(0));
@@ -287,6 +300,7 @@ fn allocations(record: &Record) -> Vec<Allocation> {
                     nodes: std::mem::take(&mut nodes),
                     gpus,
                     gpu_count,
+                    slices,
                     cpus,
                     memory_mib,
                 });
@@ -316,4 +330,25 @@ fn count_ids(list: &str) -> u32 {
         Some(high.checked_sub(low)?.saturating_add(1))
     });
     ranges.fold(0, u32::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_gpus_are_read_by_node_and_gpus_are_not_taken_for_them() {
+        let text = "JobId=7 JobName=a\n   JobState=RUNNING\n   NodeList=n[1-3]\n     \
+                    Nodes=n1 CPU_IDs=0 Mem=10 GRES=gpu:h100:2(IDX:0-1),gpuos:h100-80gb:5(IDX:0,12-15)\n     \
+                    Nodes=n2 CPU_IDs=0 Mem=10 GRES=gpuos:4(IDX:60-63)\n     \
+                    Nodes=n3 CPU_IDs=0 Mem=10 GRES=gpuos:h100-80gb:4(CNT:4),gpuosx:1(IDX:3)\n";
+        let job = Job::parse_all(text).remove(0);
+        let had = |at: usize| (job.allocations[at].gpus.0, job.allocations[at].slices.0);
+        assert_eq!(had(0), (0b11, 0xf001));
+        assert_eq!(had(1), (0, 0xf << 60));
+        // Without numbers nothing is known, and another GRES is another one.
+        assert_eq!(had(2), (0, 0));
+        assert_eq!(job.slices_on("n1"), GpuSet(0xf001));
+        assert_eq!(job.slices_on("n4"), GpuSet::EMPTY);
+    }
 }

@@ -43,7 +43,7 @@ impl Owner {
                 uid,
                 gpus,
                 asked,
-                mig: _,
+                mig,
             } => {
                 let new = self.jobs.started(id, uid, &gpus, asked);
                 let unknown = self
@@ -64,6 +64,10 @@ impl Owner {
                 if !asked.is_nothing() {
                     self.save(None);
                 }
+                if let Some(ask) = mig {
+                    let gpus = (gpus.into_iter().collect(), asked);
+                    return self.mig_step(id, gpus, ask, reply);
+                }
                 if asked.waits() {
                     let gpus = gpus.into_iter().collect();
                     return self.prepare(id.job, gpus, asked, reply);
@@ -71,6 +75,7 @@ impl Owner {
                 done("noted")
             }
             Request::StepEnd { id } => {
+                self.mig_ended(id);
                 let sets = |held: &Held| held.asked.waits();
                 let is_set = self.jobs.jobs.get(&id.job).is_some_and(sets);
                 if self.jobs.ended(id) {
@@ -84,7 +89,7 @@ impl Owner {
                 done("noted")
             }
             Request::Mig => Reply::Mig {
-                mig: Box::default(),
+                mig: Box::new(self.mig_status()),
             },
             Request::Reload => {
                 self.reloads.push(reply);

@@ -23,6 +23,8 @@ pub(super) struct Waiting {
     job: u32,
     gpus: BTreeSet<u8>,
     asked: Asked,
+    /// What the step is told besides.
+    environment: BTreeMap<String, String>,
     since: Instant,
     reply: SyncSender<Reply>,
 }
@@ -87,10 +89,28 @@ impl Owner {
         asked: Asked,
         reply: SyncSender<Reply>,
     ) {
+        self.prepare_with(job, gpus, asked, (BTreeMap::new(), reply));
+    }
+
+    /// The same with variables that are known already.
+    pub(super) fn prepare_with(
+        &mut self,
+        job: u32,
+        gpus: BTreeSet<u8>,
+        asked: Asked,
+        (environment, reply): (BTreeMap<String, String>, SyncSender<Reply>),
+    ) {
+        if !asked.waits() {
+            let _ = reply.try_send(Reply::Prepared {
+                notes: Vec::new(),
+                environment,
+                failed: None,
+            });
+            return;
+        }
         if self.found.is_empty() {
             let why = "nothing is done yet for the GPUs of this job: NVIDIA's library does not answer gpuosd";
             let notes = vec![why.to_owned()];
-            let environment = BTreeMap::new();
             let _ = reply.try_send(Reply::Prepared {
                 notes,
                 environment,
@@ -103,6 +123,7 @@ impl Owner {
             job,
             gpus,
             asked,
+            environment,
             since,
             reply,
         });
@@ -125,10 +146,10 @@ impl Owner {
     /// What a step is told, once all is known.
     fn answer(&self, waiting: &Waiting) -> Option<Reply> {
         let mut notes = self.limits.settled(waiting.job)?;
-        let mut environment = BTreeMap::new();
+        let mut environment = waiting.environment.clone();
         if let Some(wish) = waiting.asked.mps {
             match self.mps_for(waiting.job, &waiting.gpus, wish)? {
-                Ok(variables) => environment = variables,
+                Ok(variables) => environment.extend(variables),
                 Err(note) => notes.push(note),
             }
         }

@@ -6,6 +6,8 @@ mod host;
 mod isolation;
 mod library;
 mod limits;
+mod mig;
+mod mig_status;
 mod mps;
 mod peers;
 mod slurm;
@@ -33,6 +35,8 @@ use crate::isolation::{self as isolation_thread, Order};
 use crate::jobs::Table;
 use crate::metrics::Keeper;
 use crate::metrics::keep::Rest;
+use crate::mig::Hands;
+use crate::mig::pool::Journal;
 use crate::mps::Runner;
 use crate::peers::{Peers, Report};
 use crate::queue::{Queue, Release, Task, Why};
@@ -87,6 +91,8 @@ pub enum Message {
     Limits(core_limits::Event),
     /// Something about MPS.
     Mps(MpsEvent),
+    /// Something about MIG instances, with NVML's index of the GPU.
+    Mig(u8, crate::mig::Told),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.
@@ -109,6 +115,8 @@ pub struct Ports {
     pub limits: Sender<crate::limits::Task>,
     /// MPS daemons.
     pub mps: Arc<Runner>,
+    /// Makes and destroys MIG instances.
+    pub mig: Arc<Hands>,
     /// To the owner itself, for those who answer later.
     pub to: SyncSender<Message>,
     /// Kills, and whether control groups are looked at.
@@ -147,6 +155,7 @@ pub struct Owner {
     traces: Traces,
     limits: Limits,
     mps: Mps,
+    mig: mig::Mig,
     /// Steps that wait for their GPUs to be set.
     waiting: Vec<limits::Waiting>,
     releases: Vec<Release>,
@@ -195,13 +204,14 @@ impl Owner {
         let booted = |saved: &Saved| !start.boot.is_empty() && saved.boot != start.boot;
         let rebooted = saved.as_ref().is_some_and(booted);
         let adopt = saved.is_none();
-        let (health, jobs, releases, limits, mps) = match saved {
+        let (health, jobs, releases, limits, mps, mig) = match saved {
             Some(saved) => (
                 saved.health,
                 saved.jobs,
                 saved.releases,
                 saved.limits,
                 saved.mps,
+                saved.mig,
             ),
             None => {
                 let health = NodeHealth::new(0, seed);
@@ -211,6 +221,7 @@ impl Owner {
                     Vec::new(),
                     Limits::default(),
                     Mps::default(),
+                    Journal::default(),
                 )
             }
         };
@@ -225,6 +236,7 @@ impl Owner {
             metrics: Keeper::new(start.interval),
             limits,
             mps,
+            mig: mig::Mig::restore(mig),
             waiting: Vec::new(),
             releases,
             found: Vec::new(),
@@ -290,6 +302,7 @@ impl Owner {
             Message::Slurm(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.limits(event),
             Message::Mps(event) => self.mps(event),
+            Message::Mig(gpu, told) => self.mig(gpu, told),
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
@@ -338,6 +351,7 @@ impl Owner {
         self.late_xids();
         self.apply(Event::Tick);
         self.tick_limits();
+        self.tick_mig();
         if now.duration_since(self.saved) >= SAVE_EVERY {
             self.save(None);
         }
@@ -533,6 +547,7 @@ impl Owner {
             releases: self.releases.clone(),
             limits: self.limits.clone(),
             mps: self.mps.clone(),
+            mig: self.mig.journal(),
         };
         self.ports.disk.save(store::encode(&saved), ack);
     }

@@ -21,7 +21,8 @@ impl Owner {
         match &answer {
             Answer::Act(Outcome::Away(why))
             | Answer::Show(Err(Outcome::Away(why)))
-            | Answer::Jobs(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
+            | Answer::Jobs(Err(Outcome::Away(why)))
+            | Answer::Job(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
             // gpuos.toml is read without slurmctld, too.
             Answer::Config(_) => {}
             _ => self.slurm_is(None),
@@ -29,15 +30,17 @@ impl Owner {
         match (task, answer) {
             (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
             (_, Answer::Show(Ok(record))) => self.shown(&record),
-            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => {
-                self.jobs.set(&self.node, &jobs, mark);
-                self.ports.peers.jobs(&jobs);
-                self.isolation.jobs(&self.node, &jobs, self.jobs_asked);
+            (Task::Jobs(mark), Answer::Jobs(Ok(jobs_told))) => {
+                self.jobs.set(&self.node, &jobs_told, mark);
+                self.ports.peers.jobs(&jobs_told);
+                self.isolation.jobs(&self.node, &jobs_told, self.jobs_asked);
                 self.told_jobs = self.now();
                 let jobs = self.told_jobs_with_processes();
                 self.apply(Event::Jobs(jobs));
                 self.tell_limits();
+                self.mig_jobs(&jobs_told);
             }
+            (Task::Job(job), Answer::Job(Ok(record))) => self.mig_job(job, record.as_deref()),
             (_, Answer::Config(told)) => self.configured(told),
             _ => {}
         }
@@ -170,6 +173,7 @@ impl Owner {
                 let devices = Order::Devices(config.isolation.devices);
                 let _ = self.ports.isolation.send(devices);
                 let _ = self.ports.file_systems.send(config.file_systems.clone());
+                self.mig_configured(&config.mig);
                 differs(&self.hardware.configured(config));
                 done("gpuos.toml is read")
             }

@@ -7,6 +7,7 @@ mod host;
 mod isolation;
 mod journal;
 mod limits;
+mod mig;
 mod mps;
 mod site;
 mod unit;

@@ -11,14 +11,17 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{Event, ExtraPart, Sample, Verb};
 use gpuos_core::wire::{Peer, Reply, Request, Status, StepId};
 use gpuos_host::job_processes::Proc;
+use gpuos_host::nvml::Error;
 use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_host::slurm::{Allocation, Job, NodeRecord};
 use gpuosd::disk::Disk;
-use gpuosd::gpus::Found;
+use gpuosd::gpus::{Found, Library};
+use gpuosd::mig::Hands;
 use gpuosd::mps::Runner;
 use gpuosd::owner::{Message, Owner, Ports, Start};
 use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
+use gpuosd::slices::Slices;
 use gpuosd::store;
 use gpuosd::work::{Answer, Device};
 
@@ -73,6 +76,7 @@ impl Slurm {
                 Task::Act(..) => Answer::Act(away()),
                 Task::Show => Answer::Show(Err(away())),
                 Task::Jobs(_) => Answer::Jobs(Err(away())),
+                Task::Job(_) => Answer::Job(Err(away())),
                 Task::Config => Answer::Config(Ok(Box::default())),
             };
         }
@@ -100,6 +104,10 @@ impl Slurm {
             Task::Jobs(_) => {
                 let running = self.jobs.iter().filter(|(_, job)| !job.pending);
                 Answer::Jobs(Ok(running.map(|(id, job)| shown(*id, job)).collect()))
+            }
+            Task::Job(id) => {
+                let job = self.jobs.get(id).filter(|job| !job.pending);
+                Answer::Job(Ok(job.map(|job| Box::new(shown(*id, job)))))
             }
             Task::Config => Answer::Config(Ok(Box::<Config>::default())),
         }
@@ -157,6 +165,7 @@ fn shown(id: u32, job: &Running) -> Job {
             nodes: vec![NODE.into()],
             gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
             gpu_count: job.gpus.len() as u32,
+            slices: GpuSet::EMPTY,
             cpus: 1,
             memory_mib: 1,
         }],
@@ -235,6 +244,17 @@ impl World {
                 folder: self.folder.path().join("mps"),
                 proc: Proc::at("/proc"),
                 to: sync_channel(1).0,
+            }),
+            mig: Arc::new(Hands {
+                library: Arc::new(Library::new(Box::new(|| Err(Error::Closed)))),
+                slices: Slices {
+                    folder: self.folder.path().join("slices"),
+                    caps: "/dev/nvidia-caps".into(),
+                    minors: "/dev/null".into(),
+                },
+                proc: Proc::at("/proc"),
+                to: sync_channel(1).0,
+                threads: Default::default(),
             }),
             to: sync_channel(1).0,
             isolation: channel().0,

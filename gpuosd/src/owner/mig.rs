@@ -1,0 +1,714 @@
+//! MIG instances of jobs: what [`gpuos_core::mig::carve`] is told, and what it says.
+//!
+//! Only what Slurm's own record gives to a job is made for it. A job's grant is its bits of GRES `gpuos` and the instances
+//! that they are; it stands until Slurm says that the job is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use gpuos_core::config::MigConfig;
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::health::Audit;
+use gpuos_core::limits::Asked;
+use gpuos_core::mig::carve::{self, Answer, Carver, Effect, Event};
+use gpuos_core::mig::{Claim, Phase};
+use gpuos_core::wire::{MigAsk, Reply, StepId};
+use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::{Action, SPECIAL_STEPS};
+
+use super::{Message, Owner};
+use crate::disk::Ack;
+use crate::mig::pool::{Grant, Journal, Pool, held, layout, slices_text};
+use crate::mig::{Task, Told, View};
+use crate::queue::{Release, Task as Slurms, Why};
+use crate::slices::Layout;
+
+/// A step whose instances are not there by then is told so: the client's own patience ends soon after.
+const ANSWER: Duration = Duration::from_secs(50);
+/// What NVML shows is looked at so often, and Slurm's jobs while there are grants.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Slurm is asked whether a job is gone so long after its last step, at first and at most.
+const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
+/// A job that could not get its instances so often is ended: it would come back for ever.
+const REQUEUES: u32 = 3;
+
+/// A step that waits for its instances.
+struct Waiting {
+    id: StepId,
+    gpus: BTreeSet<u8>,
+    asked: Asked,
+    ask: MigAsk,
+    since: Instant,
+    /// Slurm has said what its job has.
+    granted: bool,
+    reply: SyncSender<Reply>,
+}
+
+/// Slice files of one GPU.
+#[derive(Default)]
+struct Files {
+    /// As the thread was last told to write them, and as they are.
+    sent: Option<Layout>,
+    written: Option<Layout>,
+    trouble: Option<String>,
+}
+
+/// All that the owner holds of MIG.
+#[derive(Default)]
+pub(super) struct Mig {
+    pub(super) pool: Option<Pool>,
+    pub(super) carvers: BTreeMap<u8, Carver>,
+    pub(super) views: BTreeMap<u8, Result<Box<View>, String>>,
+    grants: BTreeMap<u32, Grant>,
+    /// Steps that run, of jobs with slices.
+    steps: BTreeMap<u32, BTreeSet<u32>>,
+    waiting: Vec<Waiting>,
+    files: BTreeMap<u8, Files>,
+    /// Jobs that Slurm is asked about, when next, and how long after that again.
+    asks: BTreeMap<u32, (Instant, Duration)>,
+    /// Slurm has told all jobs of the node.
+    pub(super) known: bool,
+    /// Bits that Slurm had given to jobs then, with or without a grant.
+    pub(super) given: u64,
+    /// gpuos.toml has been read.
+    configured: bool,
+    /// Looks that are under way, and those that are to be repeated.
+    looking: BTreeSet<u8>,
+    again: BTreeSet<u8>,
+    looked: Option<Instant>,
+    /// What was warned of and still holds.
+    warned: BTreeSet<(u8, String)>,
+    unsaved: bool,
+}
+
+impl Mig {
+    pub(super) fn restore(journal: Journal) -> Mig {
+        let carvers = journal.claims.into_iter();
+        Mig {
+            carvers: carvers
+                .map(|(gpu, claims)| (gpu, Carver::restore(claims)))
+                .collect(),
+            grants: journal.grants,
+            ..Mig::default()
+        }
+    }
+
+    pub(super) fn journal(&self) -> Journal {
+        let claims = self.carvers.iter();
+        let claims = claims.map(|(gpu, carver)| (*gpu, carver.claims()));
+        Journal {
+            claims: claims.filter(|(_, claims)| !claims.is_empty()).collect(),
+            grants: self.grants.clone(),
+        }
+    }
+
+    /// Whether all of a job's instances can be used, and its slice files say so. `None`: not yet.
+    fn ready(&self, grant: &Grant) -> Option<()> {
+        for piece in &grant.pieces {
+            let claims = self.carvers.get(&piece.gpu)?.claims();
+            let at = claims.iter().find(|claim| {
+                (claim.window, claim.profile) == (piece.window, piece.profile)
+                    && matches!(claim.phase, Phase::Ready { .. })
+            })?;
+            let files = self.files.get(&piece.gpu)?.written.as_ref()?;
+            let Phase::Ready { gi, ci, .. } = at.phase else {
+                return None;
+            };
+            let start = usize::from(piece.window.start);
+            let own = files.get(start..start + usize::from(piece.window.size))?;
+            own.iter()
+                .all(|slice| *slice == Some((gi, ci)))
+                .then_some(())?;
+        }
+        Some(())
+    }
+
+    pub(super) fn uuid(&self, gpu: u8, of: impl Fn(&Claim) -> bool) -> Option<String> {
+        let claims = self.carvers.get(&gpu)?.claims();
+        claims
+            .into_iter()
+            .find(of)
+            .and_then(|claim| match claim.phase {
+                Phase::Ready { uuid, .. } => Some(uuid),
+                _ => None,
+            })
+    }
+
+    /// Slices that jobs hold by Slurm's records, on one GPU.
+    pub(super) fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::Held> {
+        held(&self.grants, gpu)
+    }
+}
+
+impl Owner {
+    /// gpuos.toml was read.
+    pub(super) fn mig_configured(&mut self, config: &MigConfig) {
+        let pool = Pool::of(config, &self.node);
+        self.mig.configured = true;
+        for gpu in pool.iter().flat_map(|pool| &pool.gpus) {
+            self.mig.carvers.entry(*gpu).or_default();
+        }
+        if pool.is_some() && self.mig.pool != pool {
+            self.look = self.now();
+        }
+        self.mig.pool = pool;
+        let all: Vec<u8> = self.mig.carvers.keys().copied().collect();
+        for gpu in all {
+            self.mig_files(gpu);
+            self.mig_look(gpu);
+        }
+        self.mig_answer();
+    }
+
+    /// A step starts whose job asked for slices.
+    pub(super) fn mig_step(
+        &mut self,
+        id: StepId,
+        (gpus, asked): (BTreeSet<u8>, Asked),
+        ask: MigAsk,
+        reply: SyncSender<Reply>,
+    ) {
+        let steps = self.mig.steps.entry(id.job).or_default();
+        // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
+        // the first step, and a number that comes again is that of a job that was requeued.
+        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains(&id.step);
+        steps.insert(id.step);
+        let granted = !first && self.mig.grants.contains_key(&id.job);
+        if !granted {
+            self.queue.push_first(Slurms::Job(id.job));
+        }
+        self.mig.asks.remove(&id.job);
+        let since = self.now();
+        self.mig.waiting.push(Waiting {
+            id,
+            gpus,
+            asked,
+            ask,
+            since,
+            granted,
+            reply,
+        });
+        self.mig_answer();
+    }
+
+    /// A step has ended. After the last one of a job, Slurm is asked whether the job is gone.
+    pub(super) fn mig_ended(&mut self, id: StepId) {
+        let Some(steps) = self.mig.steps.get_mut(&id.job) else {
+            return;
+        };
+        steps.remove(&id.step);
+        if steps.is_empty() {
+            self.mig.steps.remove(&id.job);
+            let due = (self.now() + GONE[0], GONE[0]);
+            self.mig.asks.insert(id.job, due);
+        }
+    }
+
+    /// Slurm told all jobs of the node.
+    pub(super) fn mig_jobs(&mut self, jobs: &[Job]) {
+        if self.mig.pool.is_none() && self.mig.grants.is_empty() {
+            return;
+        }
+        self.mig.known = true;
+        let running = jobs.iter().filter(|job| job.is_running());
+        let given = running.map(|job| job.slices_on(&self.node).0);
+        self.mig.given = given.fold(0, |all, bits| all | bits);
+        let there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        let grants = self.mig.grants.keys().copied();
+        let gone: Vec<u32> = grants.filter(|job| !there.contains(job)).collect();
+        for job in gone {
+            self.mig_release(job);
+        }
+        for job in jobs {
+            self.mig_record(job);
+        }
+        self.mig_look_all();
+    }
+
+    /// Slurm told one job; `None`: it knows it no more.
+    pub(super) fn mig_job(&mut self, job: u32, record: Option<&Job>) {
+        let here = record.is_some_and(|record| self.mig_record(record));
+        if !here {
+            self.mig_release(job);
+            let why = format!("Slurm has not given job {job} any memory slice of this node");
+            self.mig_refuse(job, &why);
+        }
+        match self.mig.asks.get_mut(&job) {
+            Some((due, wait)) if here => {
+                *wait = (*wait * 2).min(GONE[1]);
+                *due = (self.ports.steady)() + *wait;
+            }
+            _ => drop(self.mig.asks.remove(&job)),
+        }
+        self.mig_answer();
+    }
+
+    /// Compares a job's grant with its record. Returns whether the job has slices here.
+    fn mig_record(&mut self, record: &Job) -> bool {
+        let job = record.id;
+        let bits = record.slices_on(&self.node).0;
+        let here = record.is_running() && record.nodes.contains(&self.node);
+        let old = self.mig.grants.get(&job);
+        // A record without numbers says nothing about the slices of a job that still runs as it did.
+        let same = old.is_some_and(|old| {
+            here && old.restarts == record.restarts && (bits == 0 || bits == old.bits)
+        });
+        if !same {
+            self.mig_release(job);
+        }
+        if !here || (bits == 0 && !same) {
+            return false;
+        }
+        let asks = |waiting: &&Waiting| waiting.id.job == job;
+        let ask = self
+            .mig
+            .waiting
+            .iter()
+            .find(asks)
+            .map(|one| one.ask.clone());
+        if !same {
+            let Some(pool) = &self.mig.pool else {
+                return true;
+            };
+            match pool.grant(&self.node, record, ask.as_ref()) {
+                Ok(grant) => self.mig_granted(job, grant),
+                // Without a step there is nobody to tell, and nothing to be made.
+                Err(why) if ask.is_some() => self.mig_fail(job, &why, Some(record)),
+                Err(_) => return true,
+            }
+        }
+        if let (Some(grant), Some(_)) = (self.mig.grants.get_mut(&job), ask) {
+            grant.wanted = true;
+            let gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
+            for waiting in &mut self.mig.waiting {
+                waiting.granted |= waiting.id.job == job;
+            }
+            for gpu in gpus {
+                self.mig_look(gpu);
+            }
+        }
+        true
+    }
+
+    /// Slurm gives a bit to one job: whoever had these before has them no more.
+    fn mig_granted(&mut self, job: u32, grant: Grant) {
+        let others = self.mig.grants.iter();
+        let others = others.filter(|(other, old)| **other != job && old.bits & grant.bits != 0);
+        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        for other in others {
+            self.mig_release(other);
+        }
+        self.mig.grants.insert(job, grant);
+        self.save(None);
+    }
+
+    /// A job is over here.
+    fn mig_release(&mut self, job: u32) {
+        if self.mig.grants.remove(&job).is_none() {
+            return;
+        }
+        for gpu in self.mig.carvers.keys().copied().collect::<Vec<u8>>() {
+            self.mig_event(gpu, Event::Release { job });
+        }
+        self.save(None);
+    }
+
+    pub(super) fn mig(&mut self, gpu: u8, told: Told) {
+        match told {
+            Told::Changed => self.mig_look(gpu),
+            Told::Saved(revision, Ok(())) => self.mig_event(gpu, Event::Saved(revision)),
+            // Nothing is done before the journal is on the disk: it is written again.
+            Told::Saved(_, Err(_)) => self.mig.unsaved = true,
+            Told::Done(answer) => {
+                if let Answer::Refused { why } = &answer {
+                    tracing::warn!(gpu, "the driver refused: {why}");
+                }
+                self.mig_event(gpu, Event::Done(answer));
+                if self.mig.again.remove(&gpu) {
+                    self.mig_look(gpu);
+                }
+            }
+            Told::Shown(view) => self.mig_shown(gpu, view),
+            Told::Files(layout, written) => {
+                let files = self.mig.files.entry(gpu).or_default();
+                files.trouble = written.as_ref().err().cloned();
+                match written {
+                    Ok(()) => files.written = Some(layout),
+                    // Written again with the next tick.
+                    Err(_) if files.sent.as_ref() == Some(&layout) => files.sent = None,
+                    Err(_) => {}
+                }
+            }
+        }
+        self.mig_troubles();
+        self.mig_answer();
+    }
+
+    fn mig_shown(&mut self, gpu: u8, view: Result<Box<View>, String>) {
+        self.mig.looking.remove(&gpu);
+        if self.mig.again.remove(&gpu) {
+            self.mig_look(gpu);
+        }
+        if let Ok(view) = &view {
+            let shown = view.shown.clone();
+            // What is over may be warned of again.
+            self.mig.warned.retain(|(of, text)| {
+                let stays = |gi| text.starts_with(&format!("GPU {gpu}: GPU instance {gi} "));
+                *of != gpu || shown.iter().any(|instance| stays(instance.gi))
+            });
+            if self.mig.known {
+                let held = self.mig.held(gpu);
+                let pool = self.mig.pool.as_ref();
+                let foreign = pool.map(|pool| pool.foreign).unwrap_or_default();
+                self.mig.again.extend(
+                    self.mig
+                        .carvers
+                        .get(&gpu)
+                        .filter(|c| c.calling())
+                        .map(|_| gpu),
+                );
+                self.mig_event(
+                    gpu,
+                    Event::Seen {
+                        shown,
+                        held,
+                        foreign,
+                    },
+                );
+            }
+        }
+        self.mig.views.insert(gpu, view);
+        self.mig_carve(gpu);
+    }
+
+    /// Has made on a GPU what steps wait for.
+    fn mig_carve(&mut self, gpu: u8) {
+        let unfit = match self.mig.views.get(&gpu) {
+            Some(Ok(view)) => view.unfit.clone(),
+            Some(Err(why)) => Some(format!("GPU {gpu}: {why}")),
+            None => return,
+        };
+        let out = self.found.iter().find(|found| found.nvml == gpu);
+        let out = out.filter(|found| self.health.state(found.gres).is_out());
+        let unfit = unfit.or_else(|| out.map(|_| format!("GPU {gpu} is out of service")));
+        let wanted = self.mig.grants.iter().filter(|(_, grant)| grant.wanted);
+        let wanted: Vec<(u32, Grant)> = wanted.map(|(job, grant)| (*job, grant.clone())).collect();
+        for (job, grant) in wanted {
+            let own = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
+            for piece in own {
+                let there = self.mig.carvers.get(&gpu).is_some_and(|carver| {
+                    carver.claims().iter().any(|claim| {
+                        (claim.job, claim.window) == (job, piece.window)
+                            && claim.phase != Phase::Going
+                    })
+                });
+                if there {
+                    continue;
+                }
+                if let Some(why) = &unfit {
+                    self.mig_fail(job, why, None);
+                    break;
+                }
+                self.mig_event(
+                    gpu,
+                    Event::Carve {
+                        job,
+                        profile: piece.profile,
+                        window: piece.window,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Tells the step function of a GPU, and has done what it says.
+    fn mig_event(&mut self, gpu: u8, event: Event) {
+        let now = self.now().duration_since(self.began).as_millis() as u64;
+        let Some(carver) = self.mig.carvers.get_mut(&gpu) else {
+            return;
+        };
+        let before = carver.claims();
+        let effects = carve::step(carver, event, now);
+        let after = carver.claims();
+        self.mig_audit(gpu, &before, &after);
+        // Nobody may open an instance that goes: before it is destroyed.
+        self.mig_files(gpu);
+        let mut failed = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Save { revision, .. } => self.mig_save(gpu, revision),
+                call @ (Effect::MakeGpu { .. }
+                | Effect::MakeCompute { .. }
+                | Effect::DestroyCompute { .. }
+                | Effect::DestroyGpu { .. }) => self.ports.mig.begin(gpu, Task::Call(call)),
+                Effect::Ready { .. } => {}
+                Effect::Failed { job, why } => failed.push((job, why)),
+                Effect::Signal { pids, kill } => {
+                    self.ports.mig.begin(gpu, Task::Signal { pids, kill });
+                }
+                Effect::Warn(text) => self.mig_warn(gpu, text),
+            }
+        }
+        for (job, why) in failed {
+            self.mig_fail(job, &format!("GPU {gpu}: {why}"), None);
+        }
+    }
+
+    fn mig_save(&mut self, gpu: u8, revision: u64) {
+        let to = self.ports.to.clone();
+        let ack: Ack = Box::new(move |told| {
+            let _ = to.send(Message::Mig(gpu, Told::Saved(revision, told)));
+        });
+        self.save(Some(ack));
+    }
+
+    /// Has the slice files of a GPU written, where they are not as they should be.
+    fn mig_files(&mut self, gpu: u8) {
+        let (Some(pool), Some(carver)) = (&self.mig.pool, self.mig.carvers.get(&gpu)) else {
+            return;
+        };
+        if pool.first(gpu).is_none() {
+            return;
+        }
+        let wanted = layout(&carver.claims(), pool.geometry.slices());
+        let files = self.mig.files.entry(gpu).or_default();
+        if files.sent.as_ref() != Some(&wanted) {
+            files.sent = Some(wanted.clone());
+            self.ports.mig.begin(gpu, Task::Files(wanted));
+        }
+    }
+
+    /// A job cannot have its instances: its steps are told, and it is requeued or ended.
+    fn mig_fail(&mut self, job: u32, why: &str, record: Option<&Job>) {
+        let grant = self.mig.grants.get(&job);
+        let requeue = match (grant, record) {
+            (Some(grant), _) => Some((grant.requeue, grant.restarts)),
+            (None, Some(record)) => Some((record.may_requeue, record.restarts)),
+            (None, None) => None,
+        };
+        self.mig_release(job);
+        self.mig_note(
+            Some(job),
+            format!("job {job} does not get its MIG instances: {why}"),
+        );
+        self.mig_refuse(job, why);
+        match requeue {
+            Some((true, restarts)) if restarts < REQUEUES => {
+                self.releases.retain(|release| release.job != job);
+                self.releases.push(Release::of(job, true));
+                self.queue
+                    .push(Slurms::Act(Action::Requeue { job }, Why::Rule));
+            }
+            Some(_) => {
+                let kill = Action::Kill { job, step: None };
+                self.queue.push(Slurms::Act(kill, Why::Rule));
+            }
+            None => {}
+        }
+    }
+
+    /// Tells the steps of a job that they must not run.
+    fn mig_refuse(&mut self, job: u32, why: &str) {
+        let waiting = std::mem::take(&mut self.mig.waiting);
+        let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
+        self.mig.waiting = others;
+        for one in own {
+            refuse(one, why);
+        }
+    }
+
+    /// Answers the steps whose instances are there, and those that have waited too long.
+    fn mig_answer(&mut self) {
+        let now = self.now();
+        let mut late = Vec::new();
+        for mut one in std::mem::take(&mut self.mig.waiting) {
+            let Some(pool) = &self.mig.pool else {
+                // gpuos.toml may not have been read yet.
+                if !self.mig.configured && now.duration_since(one.since) < ANSWER {
+                    self.mig.waiting.push(one);
+                } else {
+                    let why = format!("gpuos.toml has no [[mig.pool]] with node {}", self.node);
+                    refuse(one, &why);
+                }
+                continue;
+            };
+            let grant = self.mig.grants.get(&one.id.job).filter(|_| one.granted);
+            if let Some(grant) = grant
+                && self.mig.ready(grant).is_some()
+            {
+                let asked = one.ask.slices.iter().map(|bit| usize::from(*bit));
+                let asked = asked.fold(GpuSet::EMPTY, GpuSet::with).0;
+                let variables = pool.environment(grant, asked & grant.bits, |piece| {
+                    self.mig.uuid(piece.gpu, |claim| {
+                        (claim.job, claim.window) == (one.id.job, piece.window)
+                    })
+                });
+                let gpus = std::mem::take(&mut one.gpus);
+                if variables.values().all(String::is_empty) {
+                    let why = format!(
+                        "none of the memory slices that step {} names is one that Slurm gave to job {}",
+                        one.id.step, one.id.job
+                    );
+                    refuse(one, &why);
+                } else {
+                    self.prepare_with(one.id.job, gpus, one.asked, (variables, one.reply));
+                }
+            } else if now.duration_since(one.since) >= ANSWER {
+                late.push(one.id.job);
+                self.mig.waiting.push(one);
+            } else {
+                self.mig.waiting.push(one);
+            }
+        }
+        for job in late {
+            let why = self.mig_late();
+            self.mig_fail(job, &why, None);
+        }
+    }
+
+    /// Why something takes so long.
+    fn mig_late(&self) -> String {
+        let files = self
+            .mig
+            .files
+            .values()
+            .find_map(|files| files.trouble.clone());
+        let troubles = ["slurmctld", "disk", "library"];
+        let trouble = troubles
+            .iter()
+            .find_map(|of| self.troubles.get(of).cloned());
+        let why = files.or(trouble);
+        let why = why.unwrap_or_else(|| "see `gpuos mig` on the node".into());
+        format!("they were not there within {} s: {why}", ANSWER.as_secs())
+    }
+
+    fn mig_look(&mut self, gpu: u8) {
+        match self.mig.looking.insert(gpu) {
+            true => self.ports.mig.begin(gpu, Task::Look),
+            false => drop(self.mig.again.insert(gpu)),
+        }
+    }
+
+    fn mig_look_all(&mut self) {
+        for gpu in self.mig.carvers.keys().copied().collect::<Vec<u8>>() {
+            self.mig_look(gpu);
+        }
+        self.mig.looked = Some(self.now());
+    }
+
+    /// Time went by.
+    pub(super) fn tick_mig(&mut self) {
+        if self.mig.carvers.is_empty() && self.mig.waiting.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let unsaved = std::mem::take(&mut self.mig.unsaved);
+        for gpu in self.mig.carvers.keys().copied().collect::<Vec<u8>>() {
+            self.mig_event(gpu, Event::Tick);
+            if unsaved && let Some(carver) = self.mig.carvers.get(&gpu) {
+                self.mig_save(gpu, carver.revision());
+            }
+        }
+        if self
+            .mig
+            .looked
+            .is_none_or(|at| now.duration_since(at) >= LOOK_EVERY)
+        {
+            self.mig_look_all();
+        }
+        if !self.mig.grants.is_empty() || !self.mig.known {
+            self.look = self.look.min(self.looked + LOOK_EVERY);
+        }
+        if now >= self.not_before {
+            let waits = self.mig.waiting.iter().filter(|one| !one.granted);
+            let due = self.mig.asks.iter().filter(|(_, (due, _))| now >= *due);
+            let asks: BTreeSet<u32> = waits
+                .map(|one| one.id.job)
+                .chain(due.map(|(job, _)| *job))
+                .collect();
+            for job in asks {
+                self.queue.push_first(Slurms::Job(job));
+            }
+        }
+        self.mig_troubles();
+        self.mig_answer();
+    }
+
+    fn mig_troubles(&mut self) {
+        let files = self
+            .mig
+            .files
+            .values()
+            .find_map(|files| files.trouble.clone());
+        self.trouble("slices", files);
+        let unfit = self.mig.views.iter().find_map(|(gpu, view)| match view {
+            Ok(view) => view.unfit.clone(),
+            Err(why) => Some(format!("GPU {gpu}: {why}")),
+        });
+        self.trouble("mig", unfit);
+    }
+
+    /// Warns of what holds, once.
+    fn mig_warn(&mut self, gpu: u8, text: String) {
+        let text = format!("GPU {gpu}: {text}");
+        if self.mig.warned.insert((gpu, text.clone())) {
+            tracing::warn!(gpu, "{text}");
+            self.mig_note(None, text);
+        }
+    }
+
+    /// Writes down which instances have come and gone.
+    fn mig_audit(&mut self, gpu: u8, before: &[Claim], after: &[Claim]) {
+        let old = |id: u64| before.iter().find(|claim| claim.id == id);
+        let what = |pool: Option<&Pool>, claim: &Claim| {
+            let profile = pool.map_or(claim.profile.to_string(), |pool| {
+                pool.profile(claim.profile)
+            });
+            format!(
+                "{profile} in memory slices {} of GPU {gpu}",
+                slices_text(claim.window)
+            )
+        };
+        let mut notes = Vec::new();
+        for claim in after {
+            let was = old(claim.id).map(|claim| matches!(claim.phase, Phase::Ready { .. }));
+            if let (Phase::Ready { uuid, .. }, Some(false) | None) = (&claim.phase, was) {
+                let what = what(self.mig.pool.as_ref(), claim);
+                notes.push((claim.job, format!("job {} has {what}: {uuid}", claim.job)));
+            }
+        }
+        for claim in before {
+            if after.iter().all(|now| now.id != claim.id) {
+                let what = what(self.mig.pool.as_ref(), claim);
+                notes.push((claim.job, format!("job {} has no longer {what}", claim.job)));
+            }
+        }
+        for (job, text) in notes {
+            self.mig_note(Some(job), text);
+        }
+    }
+
+    /// A line of the audit log. The GPU stands in the text: its number here is NVML's, not Slurm's.
+    fn mig_note(&mut self, job: Option<u32>, text: String) {
+        let audit = Audit {
+            at_ms: (self.ports.wall)(),
+            job,
+            rule: Some("mig".into()),
+            text,
+            ..Audit::default()
+        };
+        let mut lines = Vec::new();
+        self.log(&audit, &mut lines);
+        self.ports.disk.audit(lines);
+    }
+}
+
+fn refuse(one: Waiting, why: &str) {
+    let reply = Reply::Prepared {
+        notes: Vec::new(),
+        environment: BTreeMap::new(),
+        failed: Some(why.to_owned()),
+    };
+    let _ = one.reply.try_send(reply);
+}

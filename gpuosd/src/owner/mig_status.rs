@@ -1,0 +1,142 @@
+//! How the pool stands, as clients see it.
+
+use std::collections::BTreeMap;
+
+use gpuos_core::mig::{Claim, Phase, Profile, Shown, Window};
+use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus};
+
+use super::Owner;
+use crate::mig::pool::Pool;
+
+impl Owner {
+    pub(super) fn mig_status(&self) -> MigStatus {
+        let Some(pool) = &self.mig.pool else {
+            return MigStatus::default();
+        };
+        let gpus = pool.gpus.iter();
+        MigStatus {
+            board: pool.board.clone(),
+            gpus: gpus.map(|gpu| self.mig_gpu(pool, *gpu)).collect(),
+        }
+    }
+
+    fn mig_gpu(&self, pool: &Pool, gpu: u8) -> MigGpuStatus {
+        let claims = self.mig.carvers.get(&gpu).map(|carver| carver.claims());
+        let claims = claims.unwrap_or_default();
+        let view = self.mig.views.get(&gpu);
+        let (shown, pids) = match view {
+            Some(Ok(view)) => (view.shown.clone(), view.pids.clone()),
+            _ => (Vec::new(), BTreeMap::new()),
+        };
+        let owner = |instance: &Shown| {
+            claims
+                .iter()
+                .find(|claim| (claim.profile, claim.window) == (instance.profile, instance.window))
+        };
+        let of = |gi: &u32| pids.get(gi).cloned().unwrap_or_default();
+        let mut instances: Vec<MigInstance> = claims
+            .iter()
+            .map(|claim| {
+                let seen = shown
+                    .iter()
+                    .find(|one| (one.profile, one.window) == (claim.profile, claim.window));
+                let (gi, ci, uuid) = match &claim.phase {
+                    Phase::Ready { gi, ci, uuid } => (Some(*gi), Some(*ci), Some(uuid.clone())),
+                    Phase::Made { gi } => (Some(*gi), None, None),
+                    Phase::Wanted | Phase::Going => (seen.map(|one| one.gi), None, None),
+                };
+                MigInstance {
+                    profile: pool.profile(claim.profile),
+                    window: claim.window,
+                    gi,
+                    ci,
+                    uuid,
+                    job: Some(claim.job),
+                    phase: phase(claim).into(),
+                    foreign: false,
+                    pids: gi.iter().flat_map(of).collect(),
+                }
+            })
+            .collect();
+        let strange = shown.iter().filter(|instance| owner(instance).is_none());
+        instances.extend(strange.map(|instance| MigInstance {
+            profile: pool.profile(instance.profile),
+            window: instance.window,
+            gi: Some(instance.gi),
+            ci: instance.computes.first().map(|compute| compute.0),
+            uuid: instance.computes.first().map(|compute| compute.1.clone()),
+            job: None,
+            phase: "foreign".into(),
+            foreign: true,
+            pids: of(&instance.gi),
+        }));
+        instances.sort_by_key(|instance| instance.window);
+        let first = pool.first(gpu).unwrap_or(0);
+        let held = self.mig.held(gpu);
+        let taken: Vec<Window> = instances
+            .iter()
+            .map(|one| one.window)
+            .chain(held.iter().map(|held| held.window))
+            .collect();
+        let own = |slice: u8| {
+            self.mig.given
+                & 1u64
+                    .checked_shl(first as u32 + u32::from(slice))
+                    .unwrap_or(0)
+                != 0
+        };
+        let clear = |window: Window| {
+            let slices = window.start..window.start.saturating_add(window.size);
+            taken.iter().all(|other| !other.overlaps(window)) && slices.into_iter().all(|s| !own(s))
+        };
+        let slices = pool.geometry.slices();
+        let free = (0..slices).filter(|start| {
+            clear(Window {
+                start: *start,
+                size: 1,
+            })
+        });
+        let fit = |profile: &Profile| {
+            let name = &profile.name;
+            let there = instances.iter().filter(|one| one.profile == *name).count() as u32;
+            let most = u32::from(profile.most).saturating_sub(there);
+            (name.clone(), fits(profile, &clear).min(most))
+        };
+        MigGpuStatus {
+            gpu,
+            first: u8::try_from(first).unwrap_or(u8::MAX),
+            slices,
+            ready: self.mig.known && matches!(view, Some(Ok(_))),
+            free: free.collect(),
+            fits: pool.geometry.profiles().iter().map(fit).collect(),
+            trouble: match view {
+                Some(Ok(view)) => view.unfit.clone(),
+                Some(Err(why)) => Some(why.clone()),
+                None => Some("NVIDIA's library has not shown it yet".into()),
+            },
+            instances,
+        }
+    }
+}
+
+fn phase(claim: &Claim) -> &'static str {
+    match claim.phase {
+        Phase::Wanted => "wanted",
+        Phase::Made { .. } => "made",
+        Phase::Ready { .. } => "ready",
+        Phase::Going => "going",
+    }
+}
+
+/// How many windows of a profile are clear that do not overlap.
+fn fits(profile: &Profile, clear: &impl Fn(Window) -> bool) -> u32 {
+    let mut end = 0;
+    let mut count = 0;
+    for &start in &profile.starts {
+        let size = profile.size;
+        if start >= end && clear(Window { start, size }) {
+            (count, end) = (count + 1, start.saturating_add(size));
+        }
+    }
+    count
+}
