@@ -205,6 +205,11 @@ impl Carver {
         self.flight.is_some()
     }
 
+    /// Whether NVML and Slurm have been looked at: before, the journal may name what is not there any more.
+    pub fn looked(&self) -> bool {
+        self.seen
+    }
+
     /// Revision of the journal as it should be on the disk.
     pub fn revision(&self) -> u64 {
         self.revision

@@ -7,7 +7,6 @@ mod isolation;
 mod library;
 mod limits;
 mod mig;
-mod mig_status;
 mod mps;
 mod peers;
 mod slurm;

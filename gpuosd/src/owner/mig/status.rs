@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use gpuos_core::mig::{Claim, Phase, Profile, Shown, Window};
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus};
 
-use super::Owner;
+use super::super::Owner;
 use crate::mig::pool::Pool;
 
 impl Owner {
-    pub(super) fn mig_status(&self) -> MigStatus {
+    pub(in super::super) fn mig_status(&self) -> MigStatus {
         let Some(pool) = &self.mig.pool else {
             return MigStatus::default();
         };

@@ -1,0 +1,303 @@
+//! Steps that wait for their instances, and what Slurm's records give to their jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::limits::Asked;
+use gpuos_core::mig::carve::Event;
+use gpuos_core::wire::{MigAsk, Reply, StepId};
+use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::{Action, SPECIAL_STEPS};
+
+use super::super::Owner;
+use crate::mig::pool::Grant;
+use crate::queue::{Release, Task as Slurms, Why};
+
+/// A step whose instances are not there by then is told so: the client's own patience ends soon after.
+const ANSWER: Duration = Duration::from_secs(50);
+/// Slurm is asked whether a job is gone so long after its last step, at first and at most.
+const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
+/// A job that could not get its instances so often is ended: it would come back for ever.
+const REQUEUES: u32 = 3;
+
+/// A step that waits for its instances.
+pub(super) struct Waiting {
+    pub(super) id: StepId,
+    gpus: BTreeSet<u8>,
+    asked: Asked,
+    pub(super) ask: MigAsk,
+    since: Instant,
+    /// Slurm has said what its job has.
+    pub(super) granted: bool,
+    reply: SyncSender<Reply>,
+}
+
+impl Owner {
+    /// A step starts whose job asked for slices.
+    pub(in super::super) fn mig_step(
+        &mut self,
+        id: StepId,
+        (gpus, asked): (BTreeSet<u8>, Asked),
+        ask: MigAsk,
+        reply: SyncSender<Reply>,
+    ) {
+        let steps = self.mig.steps.entry(id.job).or_default();
+        // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
+        // the first step, and a number that comes again is that of a job that was requeued.
+        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains(&id.step);
+        steps.insert(id.step);
+        let granted = !first && self.mig.grants.contains_key(&id.job);
+        if !granted {
+            self.queue.push_first(Slurms::Job(id.job));
+        }
+        self.mig.asks.remove(&id.job);
+        let since = self.now();
+        self.mig.waiting.push(Waiting {
+            id,
+            gpus,
+            asked,
+            ask,
+            since,
+            granted,
+            reply,
+        });
+        self.mig_answer();
+    }
+
+    /// A step has ended. After the last one of a job, Slurm is asked whether the job is gone.
+    pub(in super::super) fn mig_ended(&mut self, id: StepId) {
+        let Some(steps) = self.mig.steps.get_mut(&id.job) else {
+            return;
+        };
+        steps.remove(&id.step);
+        if steps.is_empty() {
+            self.mig.steps.remove(&id.job);
+            let due = (self.now() + GONE[0], GONE[0]);
+            self.mig.asks.insert(id.job, due);
+        }
+    }
+
+    /// Slurm told all jobs of the node.
+    pub(in super::super) fn mig_jobs(&mut self, jobs: &[Job]) {
+        if self.mig.pool.is_none() && self.mig.grants.is_empty() {
+            return;
+        }
+        self.mig.known = true;
+        let running = jobs.iter().filter(|job| job.is_running());
+        let given = running.map(|job| job.slices_on(&self.node).0);
+        self.mig.given = given.fold(0, |all, bits| all | bits);
+        let there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        let grants = self.mig.grants.keys().copied();
+        let gone: Vec<u32> = grants.filter(|job| !there.contains(job)).collect();
+        for job in gone {
+            self.mig_release(job);
+        }
+        for job in jobs {
+            self.mig_record(job);
+        }
+        self.mig_look_all();
+    }
+
+    /// Slurm told one job; `None`: it knows it no more.
+    pub(in super::super) fn mig_job(&mut self, job: u32, record: Option<&Job>) {
+        let here = record.is_some_and(|record| self.mig_record(record));
+        if !here {
+            self.mig_release(job);
+            let why = format!("Slurm has not given job {job} any memory slice of this node");
+            self.mig_refuse(job, &why);
+        }
+        match self.mig.asks.get_mut(&job) {
+            Some((due, wait)) if here => {
+                *wait = (*wait * 2).min(GONE[1]);
+                *due = (self.ports.steady)() + *wait;
+            }
+            _ => drop(self.mig.asks.remove(&job)),
+        }
+        self.mig_answer();
+    }
+
+    /// Compares a job's grant with its record. Returns whether the job has slices here.
+    fn mig_record(&mut self, record: &Job) -> bool {
+        let job = record.id;
+        let bits = record.slices_on(&self.node).0;
+        let here = record.is_running() && record.nodes.contains(&self.node);
+        let old = self.mig.grants.get(&job);
+        // A record without numbers says nothing about the slices of a job that still runs as it did.
+        let same = old.is_some_and(|old| {
+            here && old.restarts == record.restarts && (bits == 0 || bits == old.bits)
+        });
+        if !same {
+            self.mig_release(job);
+        }
+        if !here || (bits == 0 && !same) {
+            return false;
+        }
+        let asks = |waiting: &&Waiting| waiting.id.job == job;
+        let ask = self
+            .mig
+            .waiting
+            .iter()
+            .find(asks)
+            .map(|one| one.ask.clone());
+        if !same {
+            let Some(pool) = &self.mig.pool else {
+                return true;
+            };
+            match pool.grant(&self.node, record, ask.as_ref()) {
+                Ok(grant) => self.mig_granted(job, grant),
+                // Without a step there is nobody to tell, and nothing to be made.
+                Err(why) if ask.is_some() => self.mig_fail(job, &why, Some(record)),
+                Err(_) => return true,
+            }
+        }
+        if let (Some(grant), Some(_)) = (self.mig.grants.get_mut(&job), ask) {
+            grant.wanted = true;
+            let gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
+            for waiting in &mut self.mig.waiting {
+                waiting.granted |= waiting.id.job == job;
+            }
+            for gpu in gpus {
+                self.mig_look(gpu);
+            }
+        }
+        true
+    }
+
+    /// Slurm gives a bit to one job: whoever had these before has them no more.
+    fn mig_granted(&mut self, job: u32, grant: Grant) {
+        let others = self.mig.grants.iter();
+        let others = others.filter(|(other, old)| **other != job && old.bits & grant.bits != 0);
+        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        for other in others {
+            self.mig_release(other);
+        }
+        self.mig.grants.insert(job, grant);
+        self.save(None);
+    }
+
+    /// A job is over here.
+    pub(super) fn mig_release(&mut self, job: u32) {
+        if self.mig.grants.remove(&job).is_none() {
+            return;
+        }
+        for gpu in self.mig.carvers.keys().copied().collect::<Vec<u8>>() {
+            self.mig_event(gpu, Event::Release { job });
+        }
+        self.save(None);
+    }
+
+    /// A job cannot have its instances: its steps are told, and it is requeued or ended.
+    pub(super) fn mig_fail(&mut self, job: u32, why: &str, record: Option<&Job>) {
+        let grant = self.mig.grants.get(&job);
+        let requeue = match (grant, record) {
+            (Some(grant), _) => Some((grant.requeue, grant.restarts)),
+            (None, Some(record)) => Some((record.may_requeue, record.restarts)),
+            (None, None) => None,
+        };
+        self.mig_release(job);
+        self.mig_note(
+            Some(job),
+            format!("job {job} does not get its MIG instances: {why}"),
+        );
+        self.mig_refuse(job, why);
+        match requeue {
+            Some((true, restarts)) if restarts < REQUEUES => {
+                self.releases.retain(|release| release.job != job);
+                self.releases.push(Release::of(job, true));
+                self.queue
+                    .push(Slurms::Act(Action::Requeue { job }, Why::Rule));
+            }
+            Some(_) => {
+                let kill = Action::Kill { job, step: None };
+                self.queue.push(Slurms::Act(kill, Why::Rule));
+            }
+            None => {}
+        }
+    }
+
+    /// Tells the steps of a job that they must not run.
+    fn mig_refuse(&mut self, job: u32, why: &str) {
+        let waiting = std::mem::take(&mut self.mig.waiting);
+        let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
+        self.mig.waiting = others;
+        for one in own {
+            refuse(one, why);
+        }
+    }
+
+    /// Answers the steps whose instances are there, and those that have waited too long.
+    pub(super) fn mig_answer(&mut self) {
+        let now = self.now();
+        let mut late = Vec::new();
+        for mut one in std::mem::take(&mut self.mig.waiting) {
+            let Some(pool) = &self.mig.pool else {
+                // gpuos.toml may not have been read yet.
+                if !self.mig.configured && now.duration_since(one.since) < ANSWER {
+                    self.mig.waiting.push(one);
+                } else {
+                    let why = format!("gpuos.toml has no [[mig.pool]] with node {}", self.node);
+                    refuse(one, &why);
+                }
+                continue;
+            };
+            let grant = self.mig.grants.get(&one.id.job).filter(|_| one.granted);
+            if let Some(grant) = grant
+                && self.mig.ready(one.id.job, grant).is_some()
+            {
+                let asked = one.ask.slices.iter().map(|bit| usize::from(*bit));
+                let asked = asked.fold(GpuSet::EMPTY, GpuSet::with).0;
+                let variables = pool.environment(grant, asked & grant.bits, |piece| {
+                    self.mig.uuid(piece.gpu, |claim| {
+                        (claim.job, claim.window) == (one.id.job, piece.window)
+                    })
+                });
+                let gpus = std::mem::take(&mut one.gpus);
+                if variables.values().all(String::is_empty) {
+                    let why = format!(
+                        "none of the memory slices that step {} names is one that Slurm gave to job {}",
+                        one.id.step, one.id.job
+                    );
+                    refuse(one, &why);
+                } else {
+                    self.prepare_with(one.id.job, gpus, one.asked, (variables, one.reply));
+                }
+            } else if now.duration_since(one.since) >= ANSWER {
+                late.push(one.id.job);
+                self.mig.waiting.push(one);
+            } else {
+                self.mig.waiting.push(one);
+            }
+        }
+        for job in late {
+            let why = self.mig_late();
+            self.mig_fail(job, &why, None);
+        }
+    }
+
+    /// Why something takes so long.
+    fn mig_late(&self) -> String {
+        let files = self
+            .mig
+            .files
+            .values()
+            .find_map(|files| files.trouble.clone());
+        let troubles = ["slurmctld", "disk", "library"];
+        let trouble = troubles
+            .iter()
+            .find_map(|of| self.troubles.get(of).cloned());
+        let why = files.or(trouble);
+        let why = why.unwrap_or_else(|| "see `gpuos mig` on the node".into());
+        format!("they were not there within {} s: {why}", ANSWER.as_secs())
+    }
+}
+
+fn refuse(one: Waiting, why: &str) {
+    let reply = Reply::Prepared {
+        notes: Vec::new(),
+        environment: BTreeMap::new(),
+        failed: Some(why.to_owned()),
+    };
+    let _ = one.reply.try_send(reply);
+}
