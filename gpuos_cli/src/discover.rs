@@ -2,7 +2,9 @@
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::model::NodeType;
-use gpuos_host::discover::{Found, FoundGpu, Sysfs, cores, described, discover, print, shipped};
+use gpuos_host::discover::{
+    Divided, Found, FoundGpu, Sysfs, cores, described, discover, mig_modes, print, shipped,
+};
 use gpuos_host::nvml::Driver;
 use gpuos_host::{GresIndex, Machine, host_name};
 use serde_json::{Value, json};
@@ -13,19 +15,29 @@ use crate::reply::Reply;
 
 pub fn run(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
     let (name, found) = look(machine, args, &GresIndex::identity())?;
-    let (Some(printed), Some(mine)) = (print(&found, &name), described(&found)) else {
+    let Some(printed) = print(&found, &name) else {
         bail!(
             "{name}: the driver's library shows no GPU that answers: `nvidia-smi` and dmesg say more"
         );
     };
-    let node_type = shipped(&mine).unwrap_or(mine);
+    let node_type = described(&found).map(|mine| shipped(&mine).unwrap_or(mine));
+    let mut kinds: Vec<String> = node_type
+        .iter()
+        .map(|whole| format!("{} x {}", whole.gpus, whole.gpu))
+        .collect();
+    if let Some(first) = found.divided.first() {
+        let count = found.divided.len();
+        kinds.push(format!("{count} x {} in MIG mode", first.gpu.identity.name));
+    }
     let mut notes = found.notes.clone();
     notes.extend(printed.notes.iter().cloned());
     let mut text = format!(
-        "# {name}: {} x {}, driver {}\n\n# gpuos.toml\n{}\n# gres.conf\n{}\n# slurm.conf\n{}",
-        node_type.gpus,
-        node_type.gpu,
+        "# {name}: {}, driver {}\n{}\n# gpuos.toml\n{}\n# gres.conf\n{}\n# slurm.conf\n{}",
+        kinds.join(", "),
         found.driver,
+        mig_modes(&found)
+            .map(|line| format!("# {line}\n"))
+            .unwrap_or_default(),
         printed.gpuos_toml,
         printed.gres_conf,
         printed.slurm_conf
@@ -44,9 +56,10 @@ pub fn run(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
             "gres_conf": printed.gres_conf,
             "slurm_conf": printed.slurm_conf,
             "gpus": gpus(&found),
-            "adapters": adapters(&found, &node_type),
+            "divided": divided(&found),
+            "adapters": adapters(&found, node_type.as_ref()),
             "nvswitches": found.nvswitches,
-            "node_type": matrix::json(&node_type),
+            "node_type": node_type.as_ref().map(matrix::json),
             "notes": notes,
         }),
         text,
@@ -98,9 +111,30 @@ fn gpus(found: &Found) -> Vec<Value> {
     found.gpus.iter().enumerate().map(one).collect()
 }
 
-fn adapters(found: &Found, node_type: &NodeType) -> Vec<Value> {
+/// GPUs in MIG mode, by NVML index.
+fn divided(found: &Found) -> Vec<Value> {
+    let one = |one: &Divided| {
+        let who = &one.gpu.identity;
+        let told = one.geometry.as_ref();
+        json!({
+            "gpu": one.index,
+            "uuid": who.uuid,
+            "minor": who.minor,
+            "pci": who.pci,
+            "name": who.name,
+            "memory_mib": who.memory_mib,
+            "numa": one.gpu.numa(),
+            "slices": told.ok().map(|geometry| geometry.slices()),
+            "profiles": told.ok().map(|geometry| geometry.profiles()),
+        })
+    };
+    found.divided.iter().map(one).collect()
+}
+
+fn adapters(found: &Found, node_type: Option<&NodeType>) -> Vec<Value> {
     let one = |adapter: &gpuos_host::discover::Adapter| {
-        let used = node_type.nics.iter().any(|nic| nic.name == adapter.name);
+        let nics = node_type.map_or(&[][..], |node_type| &node_type.nics);
+        let used = nics.iter().any(|nic| nic.name == adapter.name);
         json!({
             "name": adapter.name,
             "gbits": adapter.gbits,

@@ -52,6 +52,11 @@ impl GresIndex {
         )
     }
 
+    /// Whether gres.conf says which device files are GPUs.
+    pub fn names_files(&self) -> bool {
+        !self.minors.is_empty()
+    }
+
     /// GRES indices of all GPUs, whose minor numbers are given in NVML's order. `None`: Slurm does not manage it, or
     /// it does not say which device file is its own.
     pub fn number(&self, minors: &[Option<u32>]) -> Vec<Option<u8>> {

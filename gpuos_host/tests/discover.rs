@@ -3,9 +3,13 @@
 mod recorded;
 
 use gpuos_core::config::Config;
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::mig::Geometry;
 use gpuos_core::model::{Link, NodeType};
 use gpuos_core::node_types::{builtin, by_name};
-use gpuos_host::discover::{Found, Sysfs, described, differences, discover, print, shipped};
+use gpuos_host::discover::{
+    Found, Sysfs, described, differences, discover, mig_differences, mig_modes, print, shipped,
+};
 use gpuos_host::nvml::{Error, GpuLibrary, LinkPeer, Twin};
 use gpuos_host::{GresIndex, Recorded as Files};
 use recorded::Recorded;
@@ -41,7 +45,7 @@ impl Node {
 fn parsed(found: &Found) -> NodeType {
     let printed = print(found, "n1").unwrap();
     let config = Config::parse(&printed.gpuos_toml, "printed").unwrap();
-    (*config.node_type(&printed.type_name).unwrap()).clone()
+    (*config.node_type(&printed.type_name.unwrap()).unwrap()).clone()
 }
 
 #[test]
@@ -263,4 +267,113 @@ fn without_sysfs_nvml_and_the_shipped_type_tell() {
     let again = discover(&twin, &Sysfs::at("/nowhere"), &GresIndex::identity()).unwrap();
     assert_eq!(again.links, found.links);
     assert!(again.nvswitch);
+}
+
+#[test]
+fn gpus_in_mig_mode_are_a_pool_beside_the_node_type() {
+    let node = node(&by_name("dgx-h100").unwrap());
+    let off = mig_modes(&node.found());
+    assert_eq!(off, None, "boards without MIG have no mode");
+    for gpu in 4..8 {
+        node.twin.divide(gpu, &h100());
+    }
+    let found = node.found();
+    assert_eq!((found.gpus.len(), found.divided.len()), (4, 4));
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    assert_eq!(mig_modes(&found).unwrap(), "MIG mode: on for 4 GPUs");
+    let printed = print(&found, "n1").unwrap();
+    assert_eq!(
+        printed.slurm_conf.lines().collect::<Vec<_>>(),
+        [
+            "GresTypes=gpu,gpuos",
+            "NodeName=n1 Gres=gpu:h100:4,gpuos:h100-80gb:32 Sockets=2 CoresPerSocket=56 ThreadsPerCore=2"
+        ]
+    );
+    let gres: Vec<&str> = printed.gres_conf.lines().collect();
+    assert_eq!(
+        (gres.len(), gres[1]),
+        (
+            5,
+            "NodeName=n1 Name=gpuos Type=h100-80gb File=/var/lib/gpuos/slices/gpu4s[0-7] Cores=56-111"
+        )
+    );
+    // What is printed is what gpuos reads, and then nothing differs.
+    let config = Config::parse(&printed.gpuos_toml, "printed").unwrap();
+    let (pool, board) = config.mig.pool_of("n1").unwrap();
+    assert_eq!((pool.gpus, &board.geometry), (GpuSet(0xf0), &h100()));
+    assert_eq!(config.node_type("h100-x4").unwrap().gpus, 4);
+    assert_eq!(mig_differences(&found, &config.mig, "n1"), []);
+    // A GPU that is none of the pool, one whose mode is off, and another board.
+    let said = |toml: &str| {
+        let config = Config::parse(toml, "changed").unwrap();
+        let all = mig_differences(&node.found(), &config.mig, "n1").into_iter();
+        all.map(|(sentence, _)| sentence).collect::<Vec<_>>()
+    };
+    let moved = said(&printed.gpuos_toml.replace("\"4-7\"", "\"3-6\""));
+    assert_eq!(
+        moved,
+        [
+            "[[mig.pool]] has GPU 3 of n1, and the driver shows no such GPU in MIG mode",
+            "GPU 7 of n1 is in MIG mode and in no [[mig.pool]]: no job gets it"
+        ]
+    );
+    let other = said(
+        &printed
+            .gpuos_toml
+            .replace("memory-mib = 9984", "memory-mib = 9000"),
+    );
+    assert_eq!(other.len(), 4, "{other:?}");
+    assert!(other[0].contains("[[mig.board]] h100-80gb is not how"));
+    assert_eq!(said(""), [""; 0], "MIG without a pool is somebody else's");
+    // gres.conf with the GPUs as GRES gpu: they are whole GPUs, as before.
+    let files = Files::default().file("/etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia[0-7]\n");
+    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let listed = node.found_in(&order);
+    assert_eq!((listed.gpus.len(), listed.divided.len()), (8, 0));
+    assert!(
+        listed.notes[0].contains("GPU 4 is divided"),
+        "{:?}",
+        listed.notes
+    );
+}
+
+#[test]
+fn a_node_whose_gpus_are_all_divided_has_no_type() {
+    let node = node(&by_name("dgx-h100").unwrap());
+    for gpu in 0..8 {
+        node.twin.divide(gpu, &h100());
+    }
+    node.twin.change(7, |gpu| {
+        gpu.mig_profiles.pop();
+    });
+    let found = node.found();
+    assert_eq!(described(&found), None);
+    let printed = print(&found, "n1").unwrap();
+    assert_eq!(printed.type_name, None);
+    assert!(printed.slurm_conf.contains(" Gres=gpuos:h100-80gb:56 "));
+    assert!(
+        !printed.gpuos_toml.contains("[[nodes]]"),
+        "{}",
+        printed.gpuos_toml
+    );
+    assert!(
+        printed.gpuos_toml.contains("gpus = \"0-6\""),
+        "{}",
+        printed.gpuos_toml
+    );
+    let [note] = &printed.notes[..] else {
+        panic!("{:?}", printed.notes)
+    };
+    assert!(
+        note.contains("GPU 7 of NVML") && note.contains("a node has one pool"),
+        "{note}"
+    );
+}
+
+/// H100 with 80 GB as the simulator's boards have it.
+fn h100() -> Geometry {
+    let boards = include_str!("../../gpuos_sim/data/mig/boards.json");
+    let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
+    let board = boards.iter().find(|board| board["name"] == "h100-80gb");
+    serde_json::from_value(board.unwrap()["profiles"].clone()).unwrap()
 }

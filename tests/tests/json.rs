@@ -341,9 +341,15 @@ fn the_json_of_a_node_has_the_agreed_form() {
     agreed("reload", "gpuos.health-reload/1", &[reload]);
     drop(watch);
     agreed("event", "gpuos.event/1", &node.lines("watch"));
-    let (code, discover) = node.gpuos(&["discover"]);
-    assert_eq!(code, 0);
-    agreed("discover", "gpuos.discover/1", &[discover]);
+    let discover = |gpus: Option<&str>| {
+        gpus.inspect(|gpus| node.nvml(&["mig", gpus, "on"]));
+        let (code, discover) = node.gpuos(&["discover"]);
+        assert_eq!(code, 0);
+        discover
+    };
+    let divided = [None, Some("4-7"), Some("all")].map(discover);
+    agreed("discover", "gpuos.discover/1", &divided);
+    node.nvml(&["mig", "all", "off"]);
     let (code, live) = node.gpuos(&["topo", "--live"]);
     assert_eq!(code, 0);
     agreed("topo-live", "gpuos.topo-node/1", &[live]);

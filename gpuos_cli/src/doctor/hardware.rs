@@ -2,7 +2,7 @@
 
 use gpuos_core::model::NodeType;
 use gpuos_core::slurm_conf::{GpuDevice, gpu_devices};
-use gpuos_host::discover::{Found, cores, described, differences};
+use gpuos_host::discover::{Found, cores, described, differences, mig_differences};
 use gpuos_host::{GresIndex, Machine, Site};
 
 use super::Findings;
@@ -53,6 +53,9 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     let node_type = site.cluster.nodes[at].node_type.as_deref();
     if let (Some(configured), Some(mine)) = (node_type, described(&found)) {
         types(site, configured, &mine, findings);
+    }
+    for (sentence, advice) in mig_differences(&found, &site.config.mig, &name) {
+        findings.warn(NAME, sentence, advice);
     }
     let read = |file: &str| match machine.read(&folder.join(file)) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

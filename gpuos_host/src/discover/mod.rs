@@ -3,6 +3,7 @@
 
 mod differ;
 mod print;
+mod slices;
 mod sysfs;
 mod types;
 
@@ -13,6 +14,7 @@ use crate::nvml::{Answer, GpuLibrary, Identity, LinkPeer, NvLink};
 
 pub use differ::{Difference, differences};
 pub use print::{Printed, cores, print};
+pub use slices::{Divided, mig_differences, mig_modes};
 pub use sysfs::{Adapter, Cpus, PciPlace, Sysfs, between, served};
 pub use types::{described, shipped};
 
@@ -50,6 +52,8 @@ pub struct Found {
     pub driver: String,
     /// GPUs, in the order of their GRES indices.
     pub gpus: Vec<FoundGpu>,
+    /// GPUs in MIG mode that are none of GRES `gpu`, by NVML index.
+    pub divided: Vec<Divided>,
     /// Link between GPUs `i` and `j` at `i * gpus + j`.
     pub links: Vec<Link>,
     /// Whether the NVLinks go through NVSwitch.
@@ -64,6 +68,14 @@ pub struct Found {
     pub memory_mib: u64,
     /// What was strange: sentences.
     pub notes: Vec<String>,
+}
+
+impl Found {
+    /// All GPUs, the divided ones last.
+    pub fn seen(&self) -> impl Iterator<Item = &FoundGpu> {
+        let divided = self.divided.iter().map(|divided| &divided.gpu);
+        self.gpus.iter().chain(divided)
+    }
 }
 
 /// Looks at all hardware. GPUs that do not answer are told in the notes. Error when the library
@@ -97,8 +109,10 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
     let minors: Vec<_> = seen_gpus.iter().map(|one| one.1.identity.minor).collect();
     let mut gpus = Vec::new();
     for (one, place) in seen_gpus.into_iter().zip(order.number(&minors)) {
-        match place {
+        let divided = one.1.identity.mig.is_some_and(|mig| mig.on);
+        match place.filter(|_| !divided || order.names_files()) {
             Some(place) => gpus.push((place, one.0, one.1)),
+            None if divided => found.divided.push(Divided::look(library, one.0, one.1)),
             None => found.notes.push(format!(
                 "/dev/nvidia{} is not in gres.conf: Slurm does not use this GPU",
                 one.1.identity.minor.unwrap_or(one.0.into())
@@ -122,11 +136,11 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
         }
     }
     found.gpus = gpus.into_iter().map(|(.., gpu)| gpu).collect();
-    if found.gpus.iter().any(|gpu| gpu.place.is_some()) {
+    if found.seen().any(|gpu| gpu.place.is_some()) {
         found.adapters = sysfs.adapters();
         found.cpus = sysfs.cpus();
         found.memory_mib = sysfs.memory_mib();
-    } else if !found.gpus.is_empty() {
+    } else if found.seen().next().is_some() {
         found.notes.push(
             "sysfs does not show these GPUs: CPUs, memory and network adapters come from the node \
              type that is most like it"

@@ -3,13 +3,13 @@
 use gpuos_core::model::{Link, NodeType};
 
 use super::types::{like, rank};
-use super::{Found, described, shipped};
+use super::{Found, FoundGpu, described, shipped, slices};
 
 /// Lines for three files.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Printed {
-    /// Name of the node type.
-    pub type_name: String,
+    /// Name of the node type; `None` when all GPUs are divided.
+    pub type_name: Option<String>,
     /// Whether gpuos ships it, so that it needs no `[[node-type]]`.
     pub shipped: bool,
     /// For gpuos.toml.
@@ -24,26 +24,47 @@ pub struct Printed {
 
 /// Writes the lines for a node. `None` without GPUs.
 pub fn print(found: &Found, node: &str) -> Option<Printed> {
-    let mine = described(found)?;
-    let known = shipped(&mine);
-    let type_name = known.as_ref().unwrap_or(&mine).name.clone();
+    found.seen().next()?;
+    let mine = described(found);
+    let mut printed = match &mine {
+        Some(mine) => print_type(found, mine, node),
+        None => Printed::default(),
+    };
+    let pool = slices::pool(found, &mut printed.notes);
+    let mut gres = Vec::new();
+    if let Some(mine) = &mine {
+        gres.push(format!("gpu:{}:{}", mine.gres_type, mine.gpus));
+    }
+    if let Some(pool) = &pool {
+        printed.gpuos_toml += &pool.gpuos_toml(node);
+        printed.gres_conf += &pool.gres_conf(found, node);
+        gres.push(pool.gres());
+    }
+    printed.slurm_conf = slurm_conf(found, node, &gres, pool.is_some());
+    Some(printed)
+}
+
+/// The node type, and the lines for its GPUs that are not divided.
+fn print_type(found: &Found, mine: &NodeType, node: &str) -> Printed {
+    let known = shipped(mine);
+    let type_name = known.as_ref().unwrap_or(mine).name.clone();
     let mut gpuos_toml = match &known {
         Some(known) => format!(
             "# {} x {}: gpuos ships a type for this node.\n",
             known.gpus, known.gpu
         ),
-        None => stanza(&mine),
+        None => stanza(mine),
     };
     gpuos_toml += &format!("\n[[nodes]]\nmatch = \"{node}\"\ntype = \"{type_name}\"\n");
     let mut notes = Vec::new();
-    Some(Printed {
-        gres_conf: gres_conf(found, &mine, node, &mut notes),
-        slurm_conf: slurm_conf(found, &mine, node),
+    Printed {
+        gres_conf: gres_conf(found, mine, node, &mut notes),
+        slurm_conf: String::new(),
         shipped: known.is_some(),
-        type_name,
+        type_name: Some(type_name),
         gpuos_toml,
         notes,
-    })
+    }
 }
 
 /// `[[node-type]]` with all that was found. A shipped type with the same GPUs is its base: rates and figures
@@ -80,7 +101,7 @@ fn stanza(t: &NodeType) -> String {
     text + &nic_lines(t)
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     let escaped: String = text
         .chars()
         .filter(|c| !c.is_control())
@@ -209,7 +230,12 @@ fn gres_conf(found: &Found, t: &NodeType, node: &str, notes: &mut Vec<String>) -
 
 /// The cores beside a GPU in Slurm's numbers, as ranges; `None` when not known.
 pub fn cores(found: &Found, gpu: usize) -> Option<String> {
-    let cpus = found.gpus[gpu].cpus().iter();
+    cores_beside(found, &found.gpus[gpu])
+}
+
+/// The same for any GPU of the node.
+pub(super) fn cores_beside(found: &Found, gpu: &FoundGpu) -> Option<String> {
+    let cpus = gpu.cpus().iter();
     let cores: Option<std::collections::BTreeSet<u32>> = cpus
         .map(|cpu| found.cpus.core_of.get(cpu).copied())
         .collect();
@@ -231,17 +257,16 @@ pub fn cores(found: &Found, gpu: usize) -> Option<String> {
     (!ranges.is_empty()).then(|| ranges.join(","))
 }
 
-/// What the node's line says of GPUs, CPUs and memory.
-fn slurm_conf(found: &Found, t: &NodeType, node: &str) -> String {
-    let mut line = format!("NodeName={node} Gres=gpu:{}:{}", t.gres_type, t.gpus);
+/// What the node's line says of GPUs, their slices and CPUs.
+fn slurm_conf(found: &Found, node: &str, gres: &[String], sliced: bool) -> String {
+    let mut line = format!("NodeName={node} Gres={}", gres.join(","));
+    let sockets = u32::from(found.cpus.sockets.max(1));
     let (cpus, cores) = (found.cpus.core_of.len() as u32, found.cpus.cores);
     if let (1.., 1..) = (cores, cpus) {
-        line += &format!(
-            " Sockets={} CoresPerSocket={} ThreadsPerCore={}",
-            t.sockets,
-            t.cores_per_socket,
-            cpus / cores
-        );
+        let per_socket = (cores / sockets).clamp(1, 4096);
+        let threads = cpus / cores;
+        line += &format!(" Sockets={sockets} CoresPerSocket={per_socket} ThreadsPerCore={threads}");
     }
-    format!("GresTypes=gpu\n{line}\n")
+    let types = if sliced { "gpu,gpuos" } else { "gpu" };
+    format!("GresTypes={types}\n{line}\n")
 }

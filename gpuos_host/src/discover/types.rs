@@ -38,10 +38,7 @@ pub fn described(found: &Found) -> Option<NodeType> {
         (false, Some(like)) => like.sockets,
         (false, None) => numa.iter().max().map_or(1, |numa| numa + 1),
     };
-    let gres_type = match &like {
-        Some(like) => like.gres_type.clone(),
-        None => gres_type(&who.name),
-    };
+    let gres_type = gres_type_of(&who.name, like.as_ref());
     let linked = found.links.iter().any(|link| matches!(link, Link::Nv(_)));
     let rate = like
         .as_ref()
@@ -168,6 +165,11 @@ fn pcie_gbps(generation: Option<u32>) -> f32 {
         Some(1 | 2) => 6.0,
         _ => 24.0,
     }
+}
+
+/// The GRES type of a GPU: that of the shipped type with it, else one made of its name.
+pub(super) fn gres_type_of(name: &str, like: Option<&NodeType>) -> String {
+    like.map_or_else(|| gres_type(name), |like| like.gres_type.clone())
 }
 
 /// A GRES type for a GPU that gpuos does not know: the word of its name with a number in it.

@@ -1,7 +1,7 @@
 //! Where the hardware is not what gpuos.toml and Slurm say of it: said in the log, with what to write.
 
 use gpuos_core::config::{Config, NodeFacts};
-use gpuos_host::discover::{Found, PciPlace, described, differences};
+use gpuos_host::discover::{Found, PciPlace, described, differences, mig_differences};
 use gpuos_host::slurm::NodeRecord;
 
 /// What is known of the node from three sides, and what was said of it.
@@ -50,8 +50,8 @@ impl Hardware {
 
     /// Where GPUs are in the PCIe tree, by PCI address.
     pub fn place(&self, pci: &str) -> Option<&PciPlace> {
-        let gpus = &self.found.as_ref()?.gpus;
-        let gpu = gpus.iter().find(|gpu| gpu.identity.pci == pci)?;
+        let mut gpus = self.found.as_ref()?.seen();
+        let gpu = gpus.find(|gpu| gpu.identity.pci == pci)?;
         gpu.place.as_ref()
     }
 
@@ -70,17 +70,20 @@ impl Hardware {
             return Vec::new();
         };
         let name = &facts.name;
+        let sliced = mig_differences(found, &config.mig, name).into_iter();
+        let sliced = sliced.map(|(sentence, advice)| format!("{sentence}: {advice}"));
         if found.gpus.len() != facts.gpus {
-            // All else would differ with it.
-            return vec![format!(
+            // All else of the node type would differ with it.
+            let count = format!(
                 "slurm.conf gives {name} {} GPUs, the driver shows {}: bring the missing ones back (`nvidia-smi`, \
                  dmesg), or write the lines that `gpuos discover --node-name {name}` prints",
                 facts.gpus,
                 found.gpus.len()
-            )];
+            );
+            return [count].into_iter().chain(sliced).collect();
         }
         let (Some(kind), Some(mine)) = (config.described_type(facts), described(found)) else {
-            return Vec::new();
+            return sliced.collect();
         };
         let own = config.node_types.iter().any(|own| own.name == kind.name);
         let line = |one: &gpuos_host::discover::Difference| {
@@ -90,7 +93,11 @@ impl Hardware {
                 one.advice(&kind.name, own)
             )
         };
-        differences(&kind, &mine).iter().map(line).collect()
+        differences(&kind, &mine)
+            .iter()
+            .map(line)
+            .chain(sliced)
+            .collect()
     }
 }
 
