@@ -52,6 +52,9 @@ pub enum Command {
     /// Say how GPUs are: all of this node's, by gpuosd, or all nodes with trouble, by Slurm; exit 1
     /// when something is not well.
     Health(HealthArgs),
+    /// Show which slices of a node's GPUs (MIG) are taken, by whom, and what still fits; exit 1 when the node
+    /// has none, or when something is wrong with one of its GPUs.
+    Mig(MigArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
     Drain(AdminArgs),
     /// Bring GPUs or a node back into service, after a check.
@@ -81,6 +84,7 @@ impl Command {
         match self {
             Command::Replay(_) => Some("replay"),
             Command::Health(_) => Some("health"),
+            Command::Mig(_) => Some("mig"),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),
@@ -167,6 +171,25 @@ pub struct HealthArgs {
     #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub audit: Option<u32>,
     /// Command that runs this command on another node, for --watch, --reload and --audit.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        env = "GPUOS_VIA",
+        default_value = "ssh -o BatchMode=yes"
+    )]
+    pub via: String,
+    /// Directory of gpuosd's socket.
+    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    pub runtime_dir: PathBuf,
+}
+
+/// `gpuos mig`.
+#[derive(Args)]
+pub struct MigArgs {
+    /// Node to look at; without one this node.
+    #[arg(value_parser = node_name)]
+    pub node: Option<String>,
+    /// Command that runs this command on another node.
     #[arg(
         long,
         value_name = "COMMAND",

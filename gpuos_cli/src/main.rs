@@ -12,6 +12,7 @@ mod health;
 mod lab;
 mod layout;
 mod matrix;
+mod mig;
 mod mix;
 mod network;
 mod pages;
@@ -83,6 +84,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             Some(reply) => reply,
             None => return Ok(0),
         },
+        Command::Mig(args) => mig::run(&machine, args)?,
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

@@ -3,6 +3,7 @@
 
 mod defrag;
 mod doctor;
+mod mig;
 mod mix;
 mod plan;
 mod remote;

@@ -94,6 +94,9 @@ fn the_json_has_the_agreed_form() {
     ] {
         agreed(&site, name, args, schema);
     }
+    let pool = Site::new("24.11.5");
+    let run = crate::mig::whole(&pool);
+    agreed(&pool, "mig", &["mig", &run], "gpuos.mig/1");
     let mixed = crate::worth::site();
     let args = ["plan", "--gpus=1", "--objectives=cost=100"];
     agreed(&mixed, "plan-worth", &args, "gpuos.plan/1");

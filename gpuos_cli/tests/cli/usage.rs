@@ -145,6 +145,7 @@ fn pages_come_from_the_flag_table() {
         "gpuos-sim",
         "gpuos-doctor",
         "gpuos-discover",
+        "gpuos-mig",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

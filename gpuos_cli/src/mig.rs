@@ -1,0 +1,245 @@
+//! `gpuos mig`: which slices of a node's GPUs are taken, by whom, and what still fits. gpuosd of the node
+//! tells it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Reply as Answer, Request};
+use gpuos_host::Machine;
+use gpuos_host::socket::{Client, NAME};
+use serde_json::json;
+
+use crate::cli::MigArgs;
+use crate::remote;
+use crate::reply::Reply;
+use crate::table::{Table, count};
+
+/// How long gpuosd may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A slice that nobody holds, and one that a job holds without an instance.
+const FREE: char = '.';
+const HELD: char = '-';
+
+pub fn run(machine: &dyn Machine, args: &MigArgs) -> Result<Reply> {
+    let local = Client::connect(&args.runtime_dir.join(NAME), PATIENCE);
+    let Some(node) = &args.node else {
+        return here(local?);
+    };
+    match local {
+        Ok(client) if client.daemon.1 == *node => here(client),
+        _ => far(machine, args, node),
+    }
+}
+
+fn here(mut client: Client) -> Result<Reply> {
+    let node = client.daemon.1.clone();
+    match client.ask(&Request::Mig)? {
+        Answer::Mig { mig } => Ok(shown(&node, &mig)),
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    }
+}
+
+/// The same from gpuosd of another node, by the same command there.
+fn far(machine: &dyn Machine, args: &MigArgs, node: &str) -> Result<Reply> {
+    let line = format!("gpuos --json mig{}", remote::runtime_dir(&args.runtime_dir));
+    let (told, _) = remote::ask(machine, &args.via, node, &line)?;
+    let strange = || format!("gpuos of {node} gave another answer: {told}");
+    let mig = serde_json::from_value(told["mig"].clone()).with_context(strange)?;
+    Ok(shown(told["node"].as_str().unwrap_or(node), &mig))
+}
+
+fn shown(node: &str, mig: &MigStatus) -> Reply {
+    let slices: usize = mig.gpus.iter().map(|gpu| usize::from(gpu.slices)).sum();
+    let free: usize = mig.gpus.iter().map(|gpu| gpu.free.len()).sum();
+    let whole = !mig.board.is_empty();
+    let well = mig.gpus.iter().all(|gpu| gpu.trouble.is_none());
+    let mut text = match whole {
+        true => format!(
+            "{node}: {} x {}, {free} of {slices} memory slices free\n",
+            mig.gpus.len(),
+            mig.board
+        ),
+        false => {
+            format!("{node}: no GPU is divided: gpuos.toml has no [[mig.pool]] with this node\n")
+        }
+    };
+    for gpu in &mig.gpus {
+        text += &of_gpu(gpu);
+    }
+    if mig.gpus.iter().any(|gpu| !gpu.instances.is_empty()) {
+        text += &format!("\n{}", holders(mig));
+    }
+    Reply {
+        schema: "gpuos.mig/1",
+        json: json!({ "node": node, "slices": slices, "free": free, "mig": mig }),
+        text,
+        yes: whole && well,
+    }
+}
+
+/// The bar of a GPU, its free windows, and what fits into them.
+fn of_gpu(gpu: &MigGpuStatus) -> String {
+    let mut text = format!("\nGPU {:<3} {}", gpu.gpu, bar(gpu));
+    text += &match gpu.free.is_empty() {
+        true => "  full".into(),
+        false => format!("  free {}", windows(&gpu.free)),
+    };
+    let fits = gpu.fits.iter().filter(|(_, count)| **count > 0);
+    let fits: Vec<String> = fits
+        .map(|(name, count)| format!("{name}:{count}"))
+        .collect();
+    if !fits.is_empty() {
+        text += &format!("  fits {}", fits.join(" or "));
+    }
+    if !gpu.ready {
+        text += "  (gpuosd has not heard NVML and Slurm yet)";
+    }
+    text.push('\n');
+    if let Some(trouble) = &gpu.trouble {
+        text += &format!("        {trouble}\n");
+    }
+    text
+}
+
+/// A character for each memory slice: the letter of its instance in the table below.
+fn bar(gpu: &MigGpuStatus) -> String {
+    let mut cells = vec![HELD; usize::from(gpu.slices)];
+    for &slice in &gpu.free {
+        if let Some(cell) = cells.get_mut(usize::from(slice)) {
+            *cell = FREE;
+        }
+    }
+    for (nth, instance) in gpu.instances.iter().enumerate() {
+        let start = usize::from(instance.window.start);
+        let end = start + usize::from(instance.window.size);
+        for cell in cells.iter_mut().take(end).skip(start) {
+            *cell = letter(nth);
+        }
+    }
+    let bar: String = cells.iter().collect();
+    format!("[{bar}]")
+}
+
+fn letter(nth: usize) -> char {
+    let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9');
+    letters.into_iter().nth(nth).unwrap_or('?')
+}
+
+/// Slices as ranges: `0-3,6`.
+fn windows(slices: &[u8]) -> String {
+    let set = slices
+        .iter()
+        .fold(GpuSet::EMPTY, |set, slice| set.with((*slice).into()));
+    set.to_string()
+}
+
+/// Whose the instances are.
+fn holders(mig: &MigStatus) -> String {
+    let mut table = Table::new(&[
+        "GPU", "KEY", "PROFILE", "SLICES", "JOB", "PHASE", "PIDS", "UUID",
+    ]);
+    for gpu in &mig.gpus {
+        for (nth, instance) in gpu.instances.iter().enumerate() {
+            let last = instance
+                .window
+                .start
+                .saturating_add(instance.window.size.max(1))
+                - 1;
+            let pids: BTreeSet<u32> = instance.pids.iter().copied().collect();
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            table.row([
+                gpu.gpu.to_string(),
+                letter(nth).to_string(),
+                instance.profile.clone(),
+                match instance.window.size {
+                    1 => last.to_string(),
+                    _ => format!("{}-{last}", instance.window.start),
+                },
+                holder(instance),
+                instance.phase.clone(),
+                pids.join(","),
+                instance.uuid.clone().unwrap_or_default(),
+            ]);
+        }
+    }
+    let mut text = table.render();
+    let foreign = mig.gpus.iter().flat_map(|gpu| &gpu.instances);
+    let foreign = foreign.filter(|instance| instance.foreign).count();
+    if foreign > 0 {
+        let what = count(foreign, "instance");
+        text += &format!(
+            "{what} made by hand: [mig] foreign in gpuos.toml says what is done about them\n"
+        );
+    }
+    text
+}
+
+fn holder(instance: &MigInstance) -> String {
+    instance.job.map_or("-".into(), |job| job.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::mig::Window;
+
+    use super::*;
+
+    fn instance(start: u8, size: u8) -> MigInstance {
+        MigInstance {
+            profile: "3g.40gb".into(),
+            window: Window { start, size },
+            gi: Some(1),
+            ci: Some(0),
+            uuid: Some("MIG-1".into()),
+            job: Some(17),
+            phase: "ready".into(),
+            foreign: false,
+            pids: vec![5, 4, 5],
+        }
+    }
+
+    #[test]
+    fn a_bar_has_a_letter_for_each_slice() {
+        let gpu = MigGpuStatus {
+            gpu: 4,
+            slices: 8,
+            ready: true,
+            instances: vec![instance(4, 4), instance(2, 1), instance(7, 200)],
+            free: vec![0, 1],
+            ..MigGpuStatus::default()
+        };
+        assert_eq!(bar(&gpu), "[..b-aaac]");
+        assert_eq!(windows(&[0, 1, 3, 6, 7]), "0-1,3,6-7");
+    }
+
+    #[test]
+    fn a_node_without_a_pool_is_a_no() {
+        let reply = shown("n1", &MigStatus::default());
+        assert!(
+            !reply.yes && reply.text.contains("[[mig.pool]]"),
+            "{}",
+            reply.text
+        );
+    }
+
+    #[test]
+    fn trouble_is_a_no_and_is_said() {
+        let gpu = MigGpuStatus {
+            gpu: 4,
+            slices: 8,
+            trouble: Some("MIG mode is off".into()),
+            ..MigGpuStatus::default()
+        };
+        let status = MigStatus {
+            board: "h100-80gb".into(),
+            gpus: vec![gpu],
+        };
+        let reply = shown("n1", &status);
+        assert!(!reply.yes);
+        for part in ["MIG mode is off", "[--------]  full", "has not heard"] {
+            assert!(reply.text.contains(part), "{part}: {}", reply.text);
+        }
+    }
+}
