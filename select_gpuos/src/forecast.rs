@@ -60,6 +60,8 @@ pub struct Forecasts {
     refused: u32,
     pause: u32,
     twofold: Twofold,
+    /// Whether the call at hand is a first question of two.
+    first: bool,
 }
 
 impl Forecasts {
@@ -86,18 +88,21 @@ impl Engine {
     /// Whether a call is a forecast of the kind that gpuos has a say in. Nobody is preempted for it, nothing is kept
     /// out of it, and what running jobs hold is known.
     pub(crate) fn may_forecast(&mut self, call: &Call, job: Job<'_>) -> bool {
-        let may = call.mode() == Mode::WillRun
-            && self.trust == Trust::Selection
+        if call.mode() != Mode::WillRun {
+            return false;
+        }
+        let forecasts = &mut self.forecasts;
+        forecasts.first = forecasts.twofold.asked(job.id(), job.beside_nobody());
+        self.trust == Trust::Selection
             && call.is_plain(self.release)
-            && call.withheld.is_empty();
-        may && (job.beside_nobody() || self.forecasts.tries())
+            && call.withheld.is_empty()
+            && (forecasts.first || forecasts.tries())
     }
 
     /// Answers the first question of two, where the answer cannot be "now": too few candidates are without jobs, or
     /// the question is about later. Called with the snapshot taken.
     fn not_alone_now(&mut self, call: &Call, job: Job<'_>, wanted: &Wanted) -> bool {
-        let first = self.forecasts.twofold.asked(job.id(), job.beside_nobody());
-        if !first || wanted.required() {
+        if !self.forecasts.first || wanted.required() {
             return false;
         }
         let (from, _) = call.asked_between(self.release);
