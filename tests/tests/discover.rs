@@ -255,6 +255,68 @@ fn doctor_reads_the_order_and_the_cores_of_gres_conf() {
     find("numa: mine says");
 }
 
+/// What discover prints of GPUs in MIG mode is what doctor wants to see.
+#[test]
+fn gpus_in_mig_mode_are_printed_as_a_pool_and_compared_with_it() {
+    let node = Node::new("dgx-h100");
+    node.record_sys("dgx-h100");
+    let off = node.gpuos(&["discover"]).out;
+    assert!(
+        off.contains("\n# MIG mode: off for 8 that have it"),
+        "{off}"
+    );
+    node.nvml(&["mig", "4-7", "on"]);
+    let text = node.gpuos(&["discover"]).out;
+    for line in [
+        "# n1: 4 x NVIDIA H100 80GB HBM3, 4 x NVIDIA H100 80GB HBM3 in MIG mode, driver 580.95.05",
+        "# MIG mode: on for 4 GPUs; off for 4 that have it (`nvidia-smi -i GPU -mig 1` turns it on, for slices \
+         that jobs share: docs/mig.md)",
+        "gpus = \"4-7\"",
+        "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-3] Cores=0-55",
+        "NodeName=n1 Name=gpuos Type=h100-80gb File=/var/lib/gpuos/slices/gpu7s[0-7] Cores=56-111",
+        "GresTypes=gpu,gpuos",
+    ] {
+        assert!(
+            text.lines().any(|l| l == line),
+            "{line} is missing in\n{text}"
+        );
+    }
+    let json = node.gpuos(&["discover", "--json"]).json();
+    assert_eq!(
+        (&json["divided"][0]["gpu"], &json["divided"][0]["slices"]),
+        (&4.into(), &8.into())
+    );
+    let toml = json["gpuos_toml"].as_str().unwrap();
+    let gres = json["gres_conf"].as_str().unwrap();
+    let slurm = |toml: &str| {
+        node.slurm(gres, toml);
+        let nodes = fs::read_to_string(node.path("nodes")).unwrap();
+        fs::write(
+            node.path("nodes"),
+            nodes.replace("gpu:h100:8", "gpu:h100:4"),
+        )
+        .unwrap();
+        node.hardware()
+    };
+    let all = slurm(toml);
+    assert_eq!((all.len(), all[0][0].as_str()), (1, "ok"), "{all:?}");
+    let all = slurm(&toml.replace("\"4-7\"", "\"3-6\""));
+    let told = |words: &str| all.iter().any(|[_, message, _]| message.contains(words));
+    assert!(
+        told("[[mig.pool]] has GPU 3 of n1")
+            && told("GPU 7 of n1 is in MIG mode and in no [[mig.pool]]"),
+        "{all:?}"
+    );
+    // All of them: no node type is left.
+    node.nvml(&["mig", "all", "on"]);
+    let all = node.gpuos(&["discover"]);
+    assert!(
+        all.code == 0 && all.out.contains("NodeName=n1 Gres=gpuos:h100-80gb:64 "),
+        "{}",
+        all.out
+    );
+}
+
 #[test]
 fn another_machine_is_none_of_doctors_business() {
     let node = Node::new("l40s-8");
