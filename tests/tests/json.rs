@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_core::wire::{Request, StepId};
+use gpuos_core::wire::{MigAsk, Request, StepId};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_tests::plugins::{daemons, programs};
 use serde_json::Value;
@@ -68,7 +68,13 @@ struct Node {
 
 impl Node {
     fn start() -> Node {
-        let mut node = Node {
+        let mut node = Node::without_daemon();
+        node.daemon(&[]);
+        node
+    }
+
+    fn without_daemon() -> Node {
+        let node = Node {
             dir: tempfile::tempdir().unwrap(),
             _daemon: None,
         };
@@ -93,8 +99,15 @@ impl Node {
         }
         fs::write(at("gpuos.toml"), "").unwrap();
         node.nvml(&["create", "dgx-h100", "--dir", at("").to_str().unwrap()]);
-        let mut daemon = node.command(&daemons().join("gpuosd"));
+        node
+    }
+
+    /// Starts gpuosd with these flags besides.
+    fn daemon(&mut self, flags: &[String]) {
+        let at = |name: &str| self.path(name);
+        let mut daemon = self.command(&daemons().join("gpuosd"));
         daemon.args(["--node", "n1", "--interval", "1", "--reset-command", "true"]);
+        daemon.args(flags);
         daemon.arg("--nvml").arg(at("libnvidia-ml.so.1"));
         daemon.arg("--config").arg(at("gpuos.toml"));
         daemon.arg("--state-dir").arg(at("lib"));
@@ -104,8 +117,7 @@ impl Node {
         daemon.arg("--kernel-log").arg(at("kmsg"));
         daemon.arg("--runtime-dir").arg(at("run"));
         daemon.stderr(File::create(at("log")).unwrap());
-        node._daemon = Some(Ends(daemon.spawn().unwrap()));
-        node
+        self._daemon = Some(Ends(daemon.spawn().unwrap()));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -356,4 +368,79 @@ fn the_json_of_a_node_has_the_agreed_form() {
     let (code, error) = node.gpuos(&["drain", "n1:9"]);
     assert_eq!(code, 1);
     agreed("error", "gpuos.error/1", &[error]);
+}
+
+/// What `gpuos discover` prints of GPUs in MIG mode is what gpuosd takes, and `gpuos mig` shows what it makes of it.
+#[test]
+fn the_slices_of_a_node_are_shown() {
+    let mut node = Node::without_daemon();
+    node.nvml(&["mig", "4-5", "on"]);
+    let (_, discover) = node.gpuos(&["discover"]);
+    fs::write(
+        node.path("gpuos.toml"),
+        discover["gpuos_toml"].as_str().unwrap(),
+    )
+    .unwrap();
+    let job = "JobId=17 JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   JobState=RUNNING Reason=None\n   \
+         Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0\n   NodeList=n1\n   NumNodes=1 NumCPUs=1\n     \
+         Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpuos:h100-80gb:4(IDX:12-15)\n";
+    fs::write(node.path("slurm/jobs/17"), job).unwrap();
+    let caps = |gi| {
+        format!(
+            "gpu5/gi{gi}/access {}\ngpu5/gi{gi}/ci0/access {}\n",
+            3 + 2 * gi,
+            4 + 2 * gi
+        )
+    };
+    let minors: String = (0..14).map(caps).collect();
+    fs::write(node.path("minors"), minors).unwrap();
+    let flag = |flag: &str, name: &str| format!("--{flag}={}", node.path(name).display());
+    let flags = [
+        flag("slices", "slices"),
+        flag("caps", "caps"),
+        flag("mig-minors", "minors"),
+    ];
+    node.daemon(&flags);
+    let ready = |json: &Value| {
+        let gpus = json["mig"]["gpus"].as_array();
+        gpus.is_some_and(|gpus| gpus.len() == 2 && gpus.iter().all(|gpu| gpu["ready"] == true))
+    };
+    let (code, idle) = node.until(&["mig"], ready);
+    assert_eq!((code, &idle["slices"]), (0, &16.into()), "{idle:#}");
+    assert_eq!(idle["mig"]["gpus"][0]["fits"]["1g.10gb"], 7);
+    let mut client = Client::connect(&node.path("run").join(NAME), LIMIT).unwrap();
+    let asked = Request::StepStart {
+        id: StepId { job: 17, step: 0 },
+        uid: 1000,
+        gpus: Vec::new(),
+        asked: Default::default(),
+        mig: Some(MigAsk {
+            request: "3g.40gb".into(),
+            slices: vec![12, 13, 14, 15],
+            tasks: 1,
+        }),
+    };
+    client.ask(&asked).unwrap();
+    let made = |json: &Value| json["mig"]["gpus"][1]["instances"][0]["phase"] == "ready";
+    let (code, taken) = node.until(&["mig"], made);
+    let instance = &taken["mig"]["gpus"][1]["instances"][0];
+    assert_eq!((code, &instance["job"]), (0, &17.into()), "{taken:#}");
+    assert_eq!(
+        (&instance["profile"], &taken["free"]),
+        (&"3g.40gb".into(), &12.into())
+    );
+    let run = node.path("run");
+    let mut gpuos = node.command(&programs().join("gpuos"));
+    let text = gpuos
+        .arg("mig")
+        .arg("--runtime-dir")
+        .arg(run)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("GPU 5   [....aaaa]  free 0-3  fits "),
+        "{text}"
+    );
+    agreed("mig", "gpuos.mig/1", &[idle, taken]);
 }
