@@ -415,6 +415,47 @@ fn without_slurmctld_jobs_are_requeued_away_from_the_node_and_told_again() {
 }
 
 #[test]
+fn a_gpu_that_alone_does_not_answer_gets_jobs_last_until_it_does() {
+    let mut world = World::new(2);
+    world.jobs = vec![job(7, &[1])];
+    world.run(5);
+    // A few polls that time out are nothing.
+    world.silent.insert(1);
+    world.run(20);
+    world.silent.clear();
+    world.run(60);
+    assert_eq!(world.node.state(1), GpuState::Allocated);
+    world.silent.insert(1);
+    world.run(45);
+    assert_eq!(world.node.state(1), GpuState::Degraded, "{}", world.story());
+    assert_eq!(world.part.degraded, [1]);
+    let story = world.story();
+    assert!(
+        story.contains("does not answer NVIDIA's library, and others do"),
+        "{story}"
+    );
+    // Drained by somebody, it comes back only when it answers.
+    world.jobs.clear();
+    world.touched.insert(1);
+    world.tell(admin(Verb::Drain, Some(1), false));
+    world.run(30);
+    world.tell(admin(Verb::Online, Some(1), false));
+    world.run(120);
+    assert!(world.node.state(1).is_out(), "{}", world.story());
+    world.silent.clear();
+    world.run(120);
+    assert!(!world.node.state(1).is_out(), "{}", world.story());
+    world.leap(3600);
+    assert_eq!(
+        world.node.state(1),
+        GpuState::Available,
+        "{}",
+        world.story()
+    );
+    assert!(world.requeued.is_empty() && world.killed.is_empty() && world.drained.is_none());
+}
+
+#[test]
 fn a_library_that_hangs_for_a_minute_harms_nobody_and_one_that_stays_away_drains_the_node() {
     let mut world = World::new(2);
     world.jobs = vec![job(7, &[1])];

@@ -33,7 +33,10 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
             gpu,
             action: RecoveryAction::from_nvml(random.below(7) as u32),
         },
-        7 => Event::Lost { gpu },
+        7 => match random.below(2) {
+            0 => Event::Lost { gpu },
+            _ => Event::Silent { gpu },
+        },
         8 => Event::LibrarySilent,
         9 => Event::LibraryBack,
         10..=13 => {

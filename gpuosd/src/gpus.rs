@@ -278,6 +278,7 @@ fn poll(
         }
     };
     let mut silent: Option<Error> = None;
+    let mut without = Vec::new();
     let mut spoke = list.is_empty();
     for gpu in list.iter() {
         let event = match nvml.sample(gpu.nvml) {
@@ -288,6 +289,7 @@ fn poll(
             Err(Error::Lost) => health::Event::Lost { gpu: gpu.gres },
             Err(e) => {
                 silent = Some(e);
+                without.push(gpu.gres);
                 continue;
             }
         };
@@ -296,7 +298,12 @@ fn poll(
     }
     match silent {
         Some(e) if !spoke => Err(e),
-        _ => Ok(false),
+        _ => {
+            for gpu in without {
+                let _ = to.send(Message::Health(health::Event::Silent { gpu }));
+            }
+            Ok(false)
+        }
     }
 }
 

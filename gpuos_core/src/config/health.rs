@@ -51,7 +51,7 @@ const RECOVERIES: [(&str, RecoveryAction); 5] = [
 ];
 
 /// What a rule can look at, besides Xids and recovery actions.
-const SIGNALS: [(&str, Signal); 28] = [
+const SIGNALS: [(&str, Signal); 29] = [
     ("lost", Signal::Lost),
     ("ecc-corrected", Signal::Gauge(Gauge::EccCorrected)),
     ("ecc-uncorrected", Signal::Gauge(Gauge::EccUncorrected)),
@@ -75,6 +75,7 @@ const SIGNALS: [(&str, Signal); 28] = [
     ("hot", Signal::Gauge(Gauge::Hot)),
     ("power-brake", Signal::Gauge(Gauge::PowerBrake)),
     ("hang", Signal::Gauge(Gauge::Hang)),
+    ("silent", Signal::Gauge(Gauge::Silent)),
     ("library-silent", Signal::Node(NodeGauge::LibrarySilent)),
     ("nic-down", Signal::Node(NodeGauge::NicDown)),
     (

@@ -45,6 +45,12 @@ pub enum Event {
         /// The GPU.
         gpu: u8,
     },
+    /// A GPU was polled and gave no answer (`NVML_ERROR_TIMEOUT` or another error), though others did. Told at each such
+    /// poll; the next [`Event::Sample`] ends it.
+    Silent {
+        /// The GPU.
+        gpu: u8,
+    },
     /// Calls into NVML have not come back, or fail for all GPUs. How long that lasts is counted here.
     LibrarySilent,
     /// Calls into NVML come back again.

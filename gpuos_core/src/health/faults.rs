@@ -8,7 +8,7 @@ use super::jobs::{self, At};
 use super::rules::{Action, Cure, Gauge, Rule, Signal};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
-use super::trend::Watch;
+use super::trend::{Reading, Watch};
 use super::{service, trend};
 
 /// Within this time two words about the same part of a GPU are about the same trouble, in ms.
@@ -142,6 +142,19 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
     health.sampled = Some(clock);
     if let Some(action) = action {
         recovery(node, ctx, gpu, action);
+    }
+}
+
+/// [`super::Event::Silent`].
+pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+    let clock = node.clock;
+    let Some(health) = health(node, gpu) else {
+        return;
+    };
+    let of_silence = ctx.rules.gauges();
+    for (rule, _) in of_silence.filter(|(_, gauge)| *gauge == Gauge::Silent) {
+        let watch = health.watches.entry(rule.name.clone()).or_default();
+        watch.take(Reading::Level(1), rule, clock);
     }
 }
 

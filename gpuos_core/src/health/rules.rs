@@ -83,6 +83,8 @@ pub enum Gauge {
     PowerBrake,
     /// Flag: a watched job does not compute.
     Hang,
+    /// Flag: the GPU does not answer, and others do.
+    Silent,
 }
 
 /// What is measured of a node.

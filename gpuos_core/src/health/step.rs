@@ -53,7 +53,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
     };
     let ctx = &mut ctx;
     let figures = match &event {
-        Event::Sample { gpu, .. } => *gpu..gpu.saturating_add(1),
+        Event::Sample { gpu, .. } | Event::Silent { gpu } => *gpu..gpu.saturating_add(1),
         Event::Tick => 0..u8::MAX,
         _ => 0..0,
     };
@@ -69,6 +69,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         } => faults::xid(node, ctx, gpu, code, gpu_instance, pid),
         Event::RecoveryAction { gpu, action } => faults::recovery(node, ctx, gpu, action),
         Event::Lost { gpu } => faults::lost(node, ctx, gpu),
+        Event::Silent { gpu } => faults::silent(node, ctx, gpu),
         Event::LibrarySilent => node::library(node, ctx, true),
         Event::LibraryBack => node::library(node, ctx, false),
         Event::Jobs(list) => {

@@ -136,6 +136,7 @@ pub(super) fn reading(
         Gauge::Hang => sample
             .busy_percent
             .map(|percent| Level(u64::from(watched && percent == 0))),
+        Gauge::Silent => Some(Level(0)),
     }
 }
 
@@ -302,6 +303,7 @@ impl Gauge {
                 | Gauge::Thermal
                 | Gauge::PowerBrake
                 | Gauge::Hang
+                | Gauge::Silent
         )
     }
 }

@@ -7,7 +7,7 @@ use super::Request;
 pub struct Peer {
     /// User.
     pub uid: u32,
-    /// Process, as it was when it connected.
+    /// Process, as it was when it connected; 0: it is outside of this one's PID namespace.
     pub pid: u32,
 }
 

@@ -24,6 +24,8 @@ pub struct World {
     pub slurmctld: bool,
     /// NVML answers.
     pub library: bool,
+    /// GPUs that do not answer it.
+    pub silent: BTreeSet<u8>,
     /// Resets and checks come to an end, and to a good one.
     pub resets: Option<bool>,
     pub checks: Option<bool>,
@@ -132,6 +134,7 @@ impl World {
             drained: None,
             slurmctld: true,
             library: true,
+            silent: BTreeSet::new(),
             resets: Some(true),
             checks: Some(true),
             mend: mend_all,
@@ -341,7 +344,10 @@ impl World {
         if self.library {
             for gpu in 0..self.samples.len() as u8 {
                 let sample = Box::new(self.samples[usize::from(gpu)].clone());
-                self.tell(Event::Sample { gpu, sample });
+                self.tell(match self.silent.contains(&gpu) {
+                    true => Event::Silent { gpu },
+                    false => Event::Sample { gpu, sample },
+                });
             }
         }
         if self.slurmctld {

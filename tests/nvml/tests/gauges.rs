@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use common::{Site, on};
 use gpuos_core::health::{Effect, Event, Job, NodeHealth, Rules, Signal, step};
-use gpuos_host::nvml::{Driver, GpuLibrary};
+use gpuos_host::nvml::{Driver, Error, GpuLibrary};
 
 const MINUTE: u64 = 60_000;
 
 /// Faults of a GPU that together make all of its rules speak. Each is an independent life of the GPU.
-const FAULTS: [&[&str]; 13] = [
+const FAULTS: [&[&str]; 14] = [
     &["fault ecc corrected 2000"],
     &["fault ecc uncorrected 20"],
     &["fault sram-threshold"],
@@ -30,6 +30,7 @@ const FAULTS: [&[&str]; 13] = [
     &["fault thermal 95"],
     &["fault power-brake"],
     &["fault retired-page double-bit"],
+    &["fault driver-timeout"],
 ];
 
 /// Rules that spoke over two hours: one of health, then one with the fault.
@@ -59,8 +60,15 @@ fn spoke(site: &Site, library: &dyn GpuLibrary, words: &[String]) -> BTreeSet<St
             tell(Event::Jobs(vec![watched.clone()]), now);
         }
         now += MINUTE;
-        let sample = Box::new(library.sample(0).unwrap());
-        tell(Event::Sample { gpu: 0, sample }, now);
+        let told = match library.sample(0) {
+            Ok(sample) => Event::Sample {
+                gpu: 0,
+                sample: Box::new(sample),
+            },
+            Err(Error::Timeout) => Event::Silent { gpu: 0 },
+            Err(e) => panic!("{e}"),
+        };
+        tell(told, now);
     }
     site.run("repair gpu0");
     said
