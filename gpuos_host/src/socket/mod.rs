@@ -4,6 +4,7 @@
 mod client;
 mod gate;
 mod listen;
+mod peer;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -13,18 +14,5 @@ pub use gate::Limits;
 pub use listen::{BindError, bind};
 pub use serve::{Desk, Server};
 
-use std::os::unix::net::UnixStream;
-
-use gpuos_core::wire::Peer;
-
 /// Name of the socket in gpuosd's runtime directory.
 pub const NAME: &str = "gpuosd.sock";
-
-/// Who is at the other end.
-fn peer(stream: &UnixStream) -> std::io::Result<Peer> {
-    let told = rustix::net::sockopt::socket_peercred(stream)?;
-    Ok(Peer {
-        uid: told.uid.as_raw(),
-        pid: told.pid.as_raw_nonzero().get().unsigned_abs(),
-    })
-}

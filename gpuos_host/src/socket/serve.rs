@@ -13,8 +13,9 @@ use gpuos_core::wire::{
     decode, encode, may,
 };
 
+use super::Limits;
 use super::gate::{Gate, Pass};
-use super::{Limits, peer};
+use super::peer::peer;
 
 /// A connection that says nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
