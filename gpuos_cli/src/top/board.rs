@@ -78,6 +78,31 @@ pub struct GpuRow {
     pub reason: String,
 }
 
+/// A process on a GPU; gpuosd on this node tells of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProcessRow {
+    /// Its node.
+    pub node: String,
+    /// GRES index of the GPU.
+    pub gpu: usize,
+    /// MIG instance.
+    pub instance: Option<u32>,
+    /// Process id.
+    pub pid: u32,
+    /// User, by number.
+    pub uid: u32,
+    /// Its name.
+    pub program: String,
+    /// The job that it belongs to.
+    pub job: Option<u32>,
+    /// The step.
+    pub step: Option<String>,
+    /// MiB of GPU memory.
+    pub memory_mib: Option<u64>,
+    /// Whether it is on a GPU that it does not own.
+    pub foreign: bool,
+}
+
 /// A job that holds GPUs, or waits for some.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobRow {
@@ -121,6 +146,8 @@ pub struct Board {
     pub gpus: Vec<GpuRow>,
     /// Jobs with GPUs: those that run, then those that wait.
     pub jobs: Vec<JobRow>,
+    /// Processes on this node's GPUs.
+    pub processes: Vec<ProcessRow>,
     /// Faults that count at present.
     pub faults: Vec<FaultRow>,
     /// What was not to be had.
@@ -190,6 +217,19 @@ impl Board {
                         false => told,
                     };
                     self.gpus.push(measured(&name, gpu, jobs));
+                    self.processes
+                        .extend(gpu.processes.iter().map(|one| ProcessRow {
+                            node: name.clone(),
+                            gpu: gpu.index.into(),
+                            instance: one.gpu_instance,
+                            pid: one.pid,
+                            uid: one.uid,
+                            program: one.program.clone(),
+                            job: one.job,
+                            step: one.step.clone(),
+                            memory_mib: one.memory_mib,
+                            foreign: one.foreign,
+                        }));
                     self.faults.extend(gpu.faults.iter().map(|fault| FaultRow {
                         node: name.clone(),
                         gpu: Some(gpu.index.into()),

@@ -139,11 +139,19 @@ fn as_json(board: &Board) -> Value {
     let faults = board.faults.iter().map(|fault| {
         json!({ "node": fault.node, "gpu": fault.gpu, "rule": fault.rule, "message": fault.message })
     });
+    let processes = board.processes.iter().map(|one| {
+        json!({
+            "node": one.node, "gpu": one.gpu, "gpu_instance": one.instance, "pid": one.pid, "uid": one.uid,
+            "program": one.program, "job": one.job, "step": one.step, "memory_mib": one.memory_mib,
+            "foreign": one.foreign,
+        })
+    });
     json!({
         "nodes": nodes.collect::<Vec<_>>(),
         "gpus": gpus.collect::<Vec<_>>(),
         "jobs": jobs.collect::<Vec<_>>(),
         "faults": faults.collect::<Vec<_>>(),
+        "processes": processes.collect::<Vec<_>>(),
         "missing": board.missing,
     })
 }

@@ -11,7 +11,7 @@ use super::board::Board;
 use super::table::{Kind, Pick, Row, Tone, rows, summary};
 
 const HELP: &str =
-    "1-4 Tab: table  ↑↓ PgUp PgDn: scroll  s: sort  r: reverse  /: filter  p: pause  q: quit";
+    "1-5 Tab: table  ↑↓ PgUp PgDn: scroll  s: sort  r: reverse  /: filter  p: pause  q: quit";
 
 /// What the screen shows of the board.
 #[derive(Clone, Debug)]
@@ -107,11 +107,12 @@ impl View {
                 at
             }
             KeyCode::Tab | KeyCode::BackTab => {
-                let step = if key.code == KeyCode::Tab { 1 } else { 3 };
+                let back = Kind::ALL.len() - 1;
+                let step = if key.code == KeyCode::Tab { 1 } else { back };
                 self.kind = Kind::ALL[(self.kind as usize + step) % Kind::ALL.len()];
                 0
             }
-            KeyCode::Char(c @ '1'..='4') => {
+            KeyCode::Char(c @ '1'..='5') => {
                 self.kind = Kind::ALL[c as usize - '1' as usize];
                 0
             }
@@ -187,6 +188,7 @@ impl View {
             Kind::Gpus => board.gpus.len(),
             Kind::Jobs => board.jobs.len(),
             Kind::Faults => board.faults.len(),
+            Kind::Processes => board.processes.len(),
         };
         let mut spans = Vec::new();
         for (number, kind) in Kind::ALL.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use ratatui::style::Color;
 use gpuos_host::slurm::NodeRecord;
 
 use super::*;
-use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, Sources};
+use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, ProcessRow, Sources};
 use crate::top::prometheus::Figures;
 
 fn board() -> Board {
@@ -47,6 +47,15 @@ fn board() -> Board {
             gpu: Some(1),
             rule: "xid-79".into(),
             message: "Xid 79".into(),
+        }],
+        processes: vec![ProcessRow {
+            node: "n1".into(),
+            gpu: 1,
+            pid: 4711,
+            uid: 1000,
+            program: "miner".into(),
+            foreign: true,
+            ..ProcessRow::default()
         }],
         missing: vec!["no jobs: slurmctld is away".into()],
     }
@@ -99,7 +108,10 @@ fn the_screen_has_head_tables_notes_and_help() {
         "gpuos top: 1 node, 12 GPUs: 4 used, 4 out, 0 degraded; 1 running, 0 waiting; hottest n1:4 68 °C",
         "1205 W has no room"
     );
-    assert_eq!(lines[1], " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1");
+    assert_eq!(
+        lines[1],
+        " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1   5 Processes 1"
+    );
     assert_eq!(
         lines[2],
         "NODE  GPU  STATE       C  WATTS  BUSY%  MEM_MIB  JOBS  TYPE  REASON"
@@ -145,7 +157,16 @@ fn keys_scroll_sort_filter_and_change_the_table() {
     screen.press(&[KeyCode::Char('/'), KeyCode::Esc]);
     assert_eq!(screen.draw()[3], "n1      1  xid-79  Xid 79");
     screen.press(&[KeyCode::Tab]);
+    let lines = screen.draw();
+    assert!(
+        lines[3].starts_with("n1      1       4711  1000"),
+        "{lines:?}"
+    );
+    assert!(lines[3].ends_with("yes      miner"), "{lines:?}");
+    screen.press(&[KeyCode::Tab]);
     assert!(screen.draw()[3].starts_with("n1    mixed"));
+    screen.press(&[KeyCode::BackTab]);
+    assert!(screen.draw()[3].contains("miner"));
     assert_eq!(screen.view.key(KeyCode::Char('q').into()), Wish::Quit);
 }
 
@@ -155,7 +176,7 @@ fn no_size_and_no_board_upsets_it() {
         for board in [Board::default(), board()] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
             let mut view = View::new(Pick::default(), false);
-            for key in "1234srpjk".chars() {
+            for key in "12345srpjk".chars() {
                 terminal.draw(|frame| view.draw(frame, &board)).unwrap();
                 view.key(KeyCode::Char(key).into());
             }
@@ -203,7 +224,7 @@ fn a_thousand_nodes_are_sorted_filtered_and_scrolled() {
     let lines = screen.draw();
     assert_eq!(
         lines[1],
-        " 1 Nodes 1000   2 GPUs 8000   3 Jobs 0   4 Faults 0"
+        " 1 Nodes 1000   2 GPUs 8000   3 Jobs 0   4 Faults 0   5 Processes 0"
     );
     let notes = lines[7..9].join(" ");
     assert!(

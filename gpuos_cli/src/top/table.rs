@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::table::count;
 
-use super::board::{Board, GpuRow, JobRow, NodeRow, is_out};
+use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, is_out};
 
 /// Which table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,11 +17,19 @@ pub enum Kind {
     Jobs,
     /// Faults.
     Faults,
+    /// Processes.
+    Processes,
 }
 
 impl Kind {
     /// All, in the order of their keys.
-    pub const ALL: [Kind; 4] = [Kind::Nodes, Kind::Gpus, Kind::Jobs, Kind::Faults];
+    pub const ALL: [Kind; 5] = [
+        Kind::Nodes,
+        Kind::Gpus,
+        Kind::Jobs,
+        Kind::Faults,
+        Kind::Processes,
+    ];
 
     /// Heading of the table.
     pub const fn title(self) -> &'static str {
@@ -30,6 +38,7 @@ impl Kind {
             Kind::Gpus => "GPUs",
             Kind::Jobs => "Jobs",
             Kind::Faults => "Faults",
+            Kind::Processes => "Processes",
         }
     }
 
@@ -47,6 +56,9 @@ impl Kind {
                 "JOB", "USER", "STATE", "NODES", "GPUS", "TIME", "NAME", "REASON",
             ],
             Kind::Faults => &["NODE", "GPU", "RULE", "MESSAGE"],
+            Kind::Processes => &[
+                "NODE", "GPU", "MIG", "PID", "UID", "JOB", "STEP", "MEM_MIB", "FOREIGN", "PROGRAM",
+            ],
         }
     }
 
@@ -106,6 +118,7 @@ pub fn rows(board: &Board, kind: Kind, pick: &Pick) -> Vec<Row> {
             };
             board.faults.iter().map(row).collect()
         }
+        Kind::Processes => board.processes.iter().map(process).collect(),
     };
     let wanted = pick.filter.to_lowercase();
     rows.retain(|row| {
@@ -217,6 +230,27 @@ fn job(row: &JobRow) -> Row {
             row.reason.clone(),
         ],
         tone: Tone::Plain,
+    }
+}
+
+fn process(row: &ProcessRow) -> Row {
+    Row {
+        cells: vec![
+            row.node.clone(),
+            row.gpu.to_string(),
+            known(row.instance),
+            row.pid.to_string(),
+            row.uid.to_string(),
+            known(row.job),
+            row.step.clone().unwrap_or_default(),
+            known(row.memory_mib),
+            if row.foreign { "yes" } else { "" }.into(),
+            row.program.clone(),
+        ],
+        tone: match row.foreign {
+            true => Tone::Bad,
+            false => Tone::Plain,
+        },
     }
 }
 
