@@ -9,6 +9,7 @@ mod journal;
 mod limits;
 mod mig;
 mod mps;
+mod partition;
 mod site;
 mod unit;
 
@@ -42,6 +43,47 @@ fn a_fault_takes_one_gpu_out_and_the_log_tells_it() {
         other => panic!("{other:?}"),
     };
     site.until("the audit log", told);
+}
+
+#[test]
+fn a_gpu_that_alone_does_not_answer_gets_jobs_last() {
+    let site = Site::new();
+    let rule = "[[health.rule]]\nname = \"silent\"\nhold = \"2s\"\n";
+    std::fs::write(site.path("gpuos.toml"), rule).unwrap();
+    site.job(7, "5");
+    let daemon = site.start();
+    daemon.ready();
+    site.fault(Some(5), "driver-timeout");
+    let last = || (site.slurm("extra") == "rack=7 [gpuos:1 degraded=5]").then_some(());
+    site.until("GPU 5 in Extra", last);
+    let faults = &daemon.status().gpus[5].faults;
+    assert!(faults[0].message.contains("does not answer"), "{faults:?}");
+    assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
+    let log = site.slurm("log");
+    assert!(
+        !log.contains("requeue") && !log.contains("scancel"),
+        "{log}"
+    );
+}
+
+/// gpuosd in a container: the kernel has no number for a client outside of it.
+#[test]
+fn a_client_outside_of_gpuosds_pid_namespace_is_served() {
+    let site = Site::new();
+    let mut command = std::process::Command::new("unshare");
+    command.args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        env!("CARGO_BIN_EXE_gpuosd"),
+    ]);
+    let mut daemon = site.start_under(command, &[]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    if !daemon.lives() {
+        return eprintln!("skipped: no PID namespace can be made here: {}", site.log());
+    }
+    daemon.ready();
+    assert!(daemon.admin(Verb::Drain, 2).contains("GPU 2"));
 }
 
 #[test]

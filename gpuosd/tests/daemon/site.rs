@@ -63,6 +63,7 @@ while [ -e "resets.$1" ]; do sleep 0.05; done
 
 /// The node.
 pub struct Site {
+    name: &'static str,
     folder: tempfile::TempDir,
     gpus: Shared,
 }
@@ -70,6 +71,11 @@ pub struct Site {
 impl Site {
     /// Eight idle H100.
     pub fn new() -> Site {
+        Site::of("n1")
+    }
+
+    /// The same, of another name.
+    pub fn of(name: &'static str) -> Site {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("slurm/jobs")).unwrap();
@@ -91,7 +97,7 @@ impl Site {
         fs::set_permissions(path("reset"), Permissions::from_mode(0o755)).unwrap();
         let (index, kind) = kind_named("dgx-h100").unwrap();
         let gpus = Shared::create(&path("gpus"), &node(index, kind, Options::default())).unwrap();
-        Site { folder, gpus }
+        Site { name, folder, gpus }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -205,7 +211,7 @@ impl Site {
             .env("PATH", format!("{}:{path}", self.folder.path().display()))
             .env("GPUOS_CONF", self.path("gpuos.toml"))
             .env_remove("SLURMD_NODENAME")
-            .args(["--node", "n1", "--interval", "1", "--nvml"])
+            .args(["--node", self.name, "--interval", "1", "--nvml"])
             .arg(library)
             .arg("--state-dir")
             .arg(self.path("state"))
