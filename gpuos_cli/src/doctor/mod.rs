@@ -3,6 +3,7 @@
 mod gpus;
 mod hardware;
 mod plugins;
+mod slices;
 mod slurm;
 
 use std::path::Path;

@@ -152,3 +152,58 @@ fn a_topology_file_that_cannot_be_is_a_warning_with_its_line() {
         assert!(plan.out.contains("the fabric is left out"), "{}", plan.out);
     }
 }
+
+/// Pools of GPU slices need their GRES, its plugin, and the right number on each node.
+#[test]
+fn doctor_compares_pools_of_slices_with_slurm() {
+    let site = Site::new("24.11.5");
+    let slices = |site: &Site| {
+        let json = site.run(&["doctor", "--json"]).json();
+        let list = json["checks"].as_array().unwrap().iter();
+        let own = list.filter(|check| check["name"] == "slices");
+        let text = |check: &serde_json::Value, key: &str| check[key].as_str().unwrap().to_string();
+        let told =
+            own.map(|check| format!("{}: {}", text(check, "status"), text(check, "message")));
+        told.collect::<Vec<String>>()
+    };
+    assert_eq!(slices(&site), [""; 0], "no pool, no word");
+    site.file(
+        "gpuos.toml",
+        "[[mig.board]]\nname = \"a30\"\nprofiles = [{ id = 0, name = \"4g.24gb\", compute = 4, memory-mib = 24000, \
+         most = 1, size = 4, starts = [0] }]\n[[mig.pool]]\nnodes = \"n[1-2]\"\ngpus = \"0-1\"\nboard = \"a30\"\n",
+    );
+    let told = slices(&site);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].starts_with("fail: GresTypes"), "{told:?}");
+    assert!(
+        told[1].starts_with("fail: no gres_gpuos.so in PluginDir"),
+        "{told:?}"
+    );
+    assert!(
+        told[2].contains("n[1-2]: [[mig.pool]] makes gpuos:a30:8"),
+        "{told:?}"
+    );
+
+    let plugins = site.path("plugins");
+    fs::create_dir_all(&plugins).unwrap();
+    fs::write(format!("{plugins}/gres_gpuos.so"), "").unwrap();
+    site.edit(
+        "config.txt",
+        "= /usr/lib/x86_64-linux-gnu/slurm-wlm",
+        &format!("= {plugins}"),
+    );
+    site.edit("config.txt", "= gpu\n", "= gpu,gpuos\n");
+    let nodes = fs::read_to_string(site.path("nodes.txt")).unwrap();
+    let (first, rest) = nodes.split_once("NodeName=n2 ").unwrap();
+    let first = first.replace("(S:0-1)\n", "(S:0-1),gpuos:a30:8\n");
+    site.file("nodes.txt", &format!("{first}NodeName=n2 {rest}"));
+    let told = slices(&site);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("fail: n2: [[mig.pool]] makes gpuos:a30:8"),
+        "{told:?}"
+    );
+    let rest = rest.replacen("(S:0-1)\n", "(S:0-1),gpuos:a30:8\n", 1);
+    site.file("nodes.txt", &format!("{first}NodeName=n2 {rest}"));
+    assert_eq!(slices(&site), ["ok: a30 (n[1-2])"]);
+}

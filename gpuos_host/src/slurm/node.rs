@@ -29,6 +29,8 @@ pub struct NodeRecord {
     pub memory_allocated_mib: u64,
     /// GPU types and their counts, in the order of the node's GRES list; an empty type is none.
     pub gpus: Vec<(String, usize)>,
+    /// Types and counts of GRES `gpuos`: memory slices of GPUs in MIG mode.
+    pub slices: Vec<(String, usize)>,
     /// GPUs allocated, by index.
     pub gpus_used: GpuSet,
     /// Features that are active.
@@ -59,7 +61,7 @@ impl NodeRecord {
                 .map(str::to_string)
                 .collect()
         };
-        let gpus = gpu_counts(&record.text("Gres"));
+        let gpus = counts(&record.text("Gres"), "gpu", MAX_GPUS);
         let total = gpus.iter().map(|(_, n)| n).sum();
         NodeRecord {
             name: record.text("NodeName"),
@@ -83,6 +85,7 @@ impl NodeRecord {
             memory_allocated_mib: record.get("AllocMem").and_then(mebibytes).unwrap_or(0),
             gpus_used: gpus_used(&record.text("GresUsed"), total),
             gpus,
+            slices: counts(&record.text("Gres"), "gpuos", MAX_SLICES),
             features: list("ActiveFeatures"),
             partitions: list("Partitions"),
             release: record.text("Version"),
@@ -179,13 +182,16 @@ fn set(indices: &[u8]) -> GpuSet {
     indices.fold(GpuSet::EMPTY, GpuSet::with)
 }
 
-/// GPU types and counts of a GRES list such as `gpu:h100:8(S:0-1),mps:100`.
-fn gpu_counts(gres: &str) -> Vec<(String, usize)> {
-    let requests = parse_gres("Gres", gres).unwrap_or_default();
+/// More slices than any node has.
+const MAX_SLICES: usize = MAX_GPUS * 16;
+
+/// Types and counts of one GRES in a list such as `gpu:h100:8(S:0-1),mps:100`, each count up to `most`.
+fn counts(list: &str, gres: &str, most: usize) -> Vec<(String, usize)> {
+    let requests = parse_gres("Gres", list).unwrap_or_default();
     let mut counts: Vec<(String, usize)> = Vec::new();
-    for request in requests.into_iter().filter(|r| r.name == "gpu") {
+    for request in requests.into_iter().filter(|r| r.name == gres) {
         let name = request.gres_type.unwrap_or_default();
-        let count = usize::try_from(request.count).unwrap_or(0).min(MAX_GPUS);
+        let count = usize::try_from(request.count).unwrap_or(0).min(most);
         match counts.iter_mut().find(|(known, _)| *known == name) {
             Some((_, sum)) => *sum += count,
             None => counts.push((name, count)),
