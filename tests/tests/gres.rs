@@ -16,12 +16,18 @@ per_suite!(
     a_plugin_that_panics_stops_no_job,
 );
 
-/// GPUs 4 to 7 of a DGX H100 are in the pool: 32 slices.
+/// GPUs 4 to 7 of a DGX H100 are in the pool: 32 slices. Without spank_gpuos, which lets no step with slices run
+/// where no gpuosd has made its instances.
 fn setup(name: &str, suite: &Suite) -> Setup {
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
     setup.spec.mig = GpuSet(0b1111_0000);
+    setup.spec.spank = false;
+    setup.spec.select = Select::Gpuos {
+        plugin_dir: plugins::built().to_path_buf(),
+        own_dir: true,
+    };
     setup
 }
 
@@ -272,7 +278,6 @@ fn without_a_layout_there_is_only_counting(suite: &Suite) {
 
 fn a_plugin_that_panics_stops_no_job(suite: &Suite) {
     let mut setup = setup("slices-panic", suite);
-    setup.spec.spank = false;
     setup.spec.select = Select::Installed {
         plugin_dir: plugins::with_faults().to_path_buf(),
         own_dir: true,
