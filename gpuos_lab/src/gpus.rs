@@ -226,6 +226,11 @@ impl Daemons<'_> {
         command
             .arg("--mps-command")
             .arg(self.record.path("bin/nvidia-cuda-mps-control"));
+        if !self.record.spec.mig.is_empty() {
+            let (slices, caps) = (lab.slices_dir(node), lab.caps_dir(node));
+            command.arg("--slices").arg(slices).arg("--caps").arg(caps);
+            command.arg("--mig-minors").arg(lab.mig_minors(node));
+        }
         if self.record.cgroup {
             command.arg("--cgroup").arg(self.record.path("cgroup"));
         }

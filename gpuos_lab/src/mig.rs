@@ -236,8 +236,8 @@ impl Lab {
         };
         write(self.mig_minors(node), &minors(pool))?;
         let [instances, computes] = INSTANCES;
-        let mut fence = String::new();
         for gpu in pool.iter() {
+            let mut fence = String::new();
             let whole = self.record.device_dir().join(format!("nvidia{gpu}"));
             for slice in 0..board.slices() {
                 let file = slices.join(format!("{}{slice}", slice_file(gpu)));
@@ -251,8 +251,9 @@ impl Lab {
                     fence += &format!("{}\n", path.display());
                 }
             }
+            write(slices.join(format!("fence{gpu}")), &fence)?;
         }
-        write(slices.join("fence"), &fence)
+        Ok(())
     }
 }
 

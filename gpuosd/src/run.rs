@@ -125,6 +125,7 @@ pub fn run(options: &Options) -> Result<()> {
                 folder: options.slices.clone(),
                 caps: options.caps.clone(),
                 minors: options.mig_minors.clone(),
+                majors: options.proc.join("devices"),
             },
             proc: Proc::at(&options.proc),
             to: to.clone(),

@@ -1,5 +1,6 @@
 //! Slice files: for each memory slice of a GPU of the pool a text file with the device files that whoever holds the
 //! slice may open, one a line. `gres_gpuos` hands them to Slurm, which lets a job's tasks open these and no others.
+//! For each GPU a fence besides: what opens any instance that it can ever have, which nobody may but through a slice.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,6 +16,8 @@ pub struct Slices {
     pub caps: PathBuf,
     /// `--mig-minors`: the driver's list of them.
     pub minors: PathBuf,
+    /// `/proc/devices`: where the kernel says which major number they have.
+    pub majors: PathBuf,
 }
 
 /// By memory slice of one GPU: the GPU instance and the compute instance that can be used there.
@@ -33,6 +36,8 @@ impl Slices {
     /// What could not be written, or which instance the driver's list lacks, in a sentence. Its slices can then open
     /// the GPU's own device file and nothing else, which serves no program.
     pub fn write(&self, gpu: u8, minor: u32, layout: &Layout) -> Result<(), String> {
+        self.fence(gpu, minor)
+            .map_err(|e| format!("the fence of GPU {gpu}: {e}"))?;
         let list = match layout.iter().any(Option::is_some) {
             true => fs::read_to_string(&self.minors)
                 .map_err(|e| format!("{}: {e}", self.minors.display())),
@@ -64,6 +69,35 @@ impl Slices {
             replace(&path, &text).map_err(|e| format!("{}: {e}", path.display()))?;
         }
         lacks.map_or(Ok(()), Err)
+    }
+
+    /// Writes `fence4`, with the device file of every GPU instance that GPU 4 can have, made or not, and its numbers:
+    /// a step must not open an instance that is made while it runs. Without the driver's list there is none.
+    fn fence(&self, gpu: u8, minor: u32) -> io::Result<()> {
+        let Ok(list) = fs::read_to_string(&self.minors) else {
+            return Ok(());
+        };
+        let majors = fs::read_to_string(&self.majors).unwrap_or_default();
+        let major = majors.lines().find_map(|line| {
+            let (number, name) = line.trim().split_once(' ')?;
+            (name == "nvidia-caps").then(|| number.parse::<u32>().ok())?
+        });
+        let start = format!("gpu{minor}/gi");
+        let mut text = String::new();
+        for line in list.lines().filter(|line| line.starts_with(&start)) {
+            let Some((name, cap)) = line.split_once(' ') else {
+                continue;
+            };
+            // Without its GPU instance a compute instance cannot be used.
+            let number = cap.trim().parse::<u32>();
+            let (Ok(number), 2) = (number, name.matches('/').count()) else {
+                continue;
+            };
+            let path = self.caps.join(format!("nvidia-cap{number}"));
+            let numbers = major.map_or_else(String::new, |major| format!(" {major}:{number}"));
+            text.push_str(&format!("{}{numbers}\n", path.display()));
+        }
+        replace(&self.folder.join(format!("fence{gpu}")), &text)
     }
 }
 
@@ -113,6 +147,7 @@ mod tests {
             folder: folder.path().join("slices"),
             caps: "/dev/nvidia-caps".into(),
             minors: folder.path().join("mig-minors"),
+            majors: folder.path().join("devices"),
         };
         // Nothing is made: no list is needed.
         slices.write(4, 4, &vec![None; 8]).unwrap();
@@ -138,8 +173,24 @@ mod tests {
                 .contains("instance 3")
         );
         assert_eq!(read(2), "/dev/nvidia4\n");
+        let fence = || fs::read_to_string(slices.folder.join("fence4")).unwrap();
+        let caps = [
+            "/dev/nvidia-caps/nvidia-cap39",
+            "/dev/nvidia-caps/nvidia-cap129",
+        ];
+        assert_eq!(fence(), format!("{}\n{}\n", caps[0], caps[1]));
+        fs::write(
+            &slices.majors,
+            "Character devices:\n  1 mem\n236 nvidia-caps\n",
+        )
+        .unwrap();
+        slices.write(4, 4, &vec![None; 8]).unwrap();
+        assert_eq!(
+            fence(),
+            format!("{} 236:39\n{} 236:129\n", caps[0], caps[1])
+        );
         let names = fs::read_dir(&slices.folder).unwrap().count();
-        assert_eq!(names, 8, "nothing half written is left");
+        assert_eq!(names, 9, "nothing half written is left");
     }
 
     #[test]

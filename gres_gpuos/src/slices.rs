@@ -1,8 +1,8 @@
 //! The slice files: what whoever holds a memory slice of a GPU may open. gpuosd writes them.
 //!
 //! One file for each bit, with one path of a device file in a line: the GPU's, and those of the MIG instance
-//! that has the slice. The file `fence` beside them names what nobody may open but through a slice, so that a step
-//! cannot open an instance that is made while it runs.
+//! that has the slice. The files `fence4`, one for each GPU, beside them name what nobody may open but through a slice, so
+//! that a step cannot open an instance that is made while it runs.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,13 +16,13 @@ use slurm_ffi::gres_plugin::Device;
 /// The most slices of a node.
 const MAX_SLICES: usize = 64;
 
-/// The longest slice file and the longest `fence`, in bytes.
+/// The longest slice file and the longest fence, in bytes.
 const MAX_BYTES: [u64; 2] = [4 << 10, 256 << 10];
 
-/// The most devices of a slice file and of `fence`.
-const MAX_LINES: [usize; 2] = [16, 4096];
+/// The most devices of a slice file and of a fence.
+const MAX_LINES: [usize; 2] = [16, 256];
 
-/// The name of the file with what is closed to all others.
+/// What the names of files begin with that list what is closed to all others; the GPU's number follows.
 const FENCE: &str = "fence";
 
 /// The slice files that `File=` of the records of gres.conf stands for, in the order of the bits: at most 64.
@@ -68,8 +68,23 @@ pub fn devices(files: &[PathBuf], closed: Option<u32>) -> Vec<Device> {
     }
     let folder = files.first().and_then(|file| file.parent());
     if let Some((folder, closed)) = folder.zip(closed) {
-        all.extend(listed(&folder.join(FENCE), closed, 1));
+        for fence in fences(folder) {
+            all.extend(listed(&fence, closed, 1));
+        }
     }
+    all
+}
+
+/// The fences of a node, at most one for each GPU that can have slices.
+fn fences(folder: &Path) -> Vec<PathBuf> {
+    let is_fence = |name: &str| {
+        let number = name.strip_prefix(FENCE).unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_fence));
+    let mut all: Vec<PathBuf> = named.take(MAX_SLICES).map(|entry| entry.path()).collect();
+    all.sort_unstable();
     all
 }
 
@@ -170,7 +185,7 @@ mod tests {
         ];
         let found = devices(&list, Some(3));
         assert_eq!(found.iter().map(named).collect::<Vec<_>>(), wanted);
-        write("fence", "/dev/zero\n/dev/nvidia-caps/nvidia-cap7 236:7\n");
+        write("fence4", "/dev/zero\n/dev/nvidia-caps/nvidia-cap7 236:7\n");
         let found = devices(&list, Some(3));
         let fence = [
             (3, "/dev/zero", 1, 5),

@@ -251,6 +251,7 @@ impl World {
                     folder: self.folder.path().join("slices"),
                     caps: "/dev/nvidia-caps".into(),
                     minors: "/dev/null".into(),
+                    majors: "/dev/null".into(),
                 },
                 proc: Proc::at("/proc"),
                 to: sync_channel(1).0,
