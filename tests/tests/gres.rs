@@ -12,6 +12,7 @@ use gpuos_tests::{Cluster, Setup, per_suite, plugins, skip};
 per_suite!(
     bits_and_variables,
     a_step_opens_the_devices_of_its_slices_alone,
+    no_job_opens_an_instance_that_is_made_while_it_runs,
     without_a_layout_there_is_only_counting,
     a_plugin_that_panics_stops_no_job,
 );
@@ -172,6 +173,17 @@ fn opens(cluster: &Cluster, step: &str, files: &[PathBuf]) -> String {
     )
 }
 
+/// Writes the script that [`opens`] runs.
+fn opener(cluster: &Cluster) {
+    cluster.script(
+        "opens",
+        "for file; do\n\
+         said=$( { : < $file; } 2>&1 ) && echo open && continue\n\
+         case $said in *'not permitted'*) echo EPERM;; *'No such device or address'*) echo ENXIO;; *) echo $said;; esac\n\
+         done | paste -sd ' ' | sed s/^/opens=/",
+    );
+}
+
 fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
     let mut setup = setup("slices-devices", suite);
     setup.spec.cgroup = Cgroup::Auto;
@@ -208,13 +220,7 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
         let file = cluster.lab.slices_dir("n1").join(format!("gpu4s{slice}"));
         fs::write(file, text.concat()).expect("writes");
     }
-    cluster.script(
-        "opens",
-        "for file; do\n\
-         said=$( { : < $file; } 2>&1 ) && echo open && continue\n\
-         case $said in *'not permitted'*) echo EPERM;; *'No such device or address'*) echo ENXIO;; *) echo $said;; esac\n\
-         done | paste -sd ' ' | sed s/^/opens=/",
-    );
+    opener(&cluster);
     let step = opens(&cluster, "srun -n1", &all);
     let none = opens(&cluster, "srun -n1 --gres=none", &all);
     let batch = opens(&cluster, "", &all);
@@ -248,6 +254,73 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
     .expect("writes");
     assert_eq!(seen(&["--gres=gpuos:2"]), [nothing, nothing, nothing]);
     cluster.drained();
+}
+
+/// With gpuosd: the first job is asked once the second has its instance, so that no file named that one before.
+fn no_job_opens_an_instance_that_is_made_while_it_runs(suite: &Suite) {
+    let mut setup = Setup::simulated("slices-made", suite, 1);
+    setup.spec.mig = GpuSet(0b1111_0000);
+    setup.spec.cgroup = Cgroup::Auto;
+    setup.spec.job_submit = true;
+    setup.spec.select = Select::Gpuos {
+        plugin_dir: plugins::built().to_path_buf(),
+        own_dir: true,
+    };
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    if !cluster.lab.has_cgroup() {
+        return skip(
+            "instances of others",
+            "no control groups of version 1 for this Slurm",
+        );
+    }
+    opener(&cluster);
+    let caps = |bits: &str| -> Vec<PathBuf> {
+        let first = bits.split(['-', ',']).next().unwrap_or_default();
+        let bit: usize = first.parse().expect("a bit");
+        let file = format!("gpu{}s{}", 4 + bit / 8, bit % 8);
+        let text =
+            fs::read_to_string(cluster.lab.slices_dir("n1").join(file)).expect("a slice file");
+        let caps = text.lines().filter(|line| line.contains("nvidia-cap"));
+        caps.map(PathBuf::from).collect()
+    };
+    let work = cluster.lab.dir().join("work");
+    let script = format!(
+        "echo bits=$GPUOS_SLICES mig=$CUDA_VISIBLE_DEVICES; while ! [ -e {0}/go ]; do sleep 0.1; done; . {0}/go; \
+         echo end=1; sleep 600",
+        work.display()
+    );
+    let mut found = Vec::new();
+    for profile in ["3g.40gb", "1g.10gb"] {
+        let job = cluster.sbatch(&[&format!("--gpuos-mig={profile}")], &script);
+        let text = cluster
+            .lab
+            .wait_output(job, "mig=MIG-", LIMIT)
+            .expect("its instance");
+        let held = told(&text, "bits")
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        assert_eq!(held, bits(&cluster, job));
+        found.push((job, caps(&held)));
+    }
+    let all: Vec<PathBuf> = found.iter().flat_map(|(_, caps)| caps.clone()).collect();
+    assert_eq!(all.len(), 4, "{all:?}");
+    fs::write(work.join("go"), opens(&cluster, "", &all)).expect("writes");
+    let seen = |job: u32| {
+        let text = cluster
+            .lab
+            .wait_output(job, "end=1", LIMIT)
+            .expect("its script");
+        told(&text, "opens").to_owned()
+    };
+    // A compute instance is nothing without its GPU instance, so that of the later job may be open to the first.
+    let first = seen(found[0].0);
+    assert!(first.starts_with("ENXIO ENXIO EPERM "), "{first}");
+    assert_eq!(seen(found[1].0), "EPERM EPERM ENXIO ENXIO");
+    cluster.cancel(&[found[0].0, found[1].0]);
 }
 
 fn without_a_layout_there_is_only_counting(suite: &Suite) {
