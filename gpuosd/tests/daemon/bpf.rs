@@ -12,7 +12,15 @@ const PROG_LOAD: c_long = 5;
 const PROG_ATTACH: c_long = 8;
 const TYPE_CGROUP_DEVICE: u32 = 15;
 const ATTACH_DEVICE: u32 = 6;
-const ALLOW_MULTI: u32 = 2;
+
+/// What programs of groups below mean for the one that is attached.
+#[derive(Clone, Copy, Debug)]
+pub enum Below {
+    /// The nearest one decides: so Slurm attaches its own.
+    Override = 1,
+    /// All of them have to allow.
+    Multi = 2,
+}
 
 /// The start of `union bpf_attr` for `BPF_PROG_LOAD`; the kernel takes what is left out for zero.
 #[repr(C)]
@@ -61,8 +69,8 @@ fn bpf<T>(command: c_long, attributes: &T) -> io::Result<c_long> {
     }
 }
 
-/// Denies NVIDIA's device files with these minor numbers to a group, beside what is denied already, until the group goes.
-pub fn deny(group: &Path, minors: &[u32]) -> io::Result<()> {
+/// Denies NVIDIA's device files with these minor numbers to a group, until the group goes.
+pub fn deny(group: &Path, minors: &[u32], below: Below) -> io::Result<()> {
     // The context in r1: kind of access, major, minor.
     let mut code = vec![
         op(0x61, 0x12, 4, 0),
@@ -100,7 +108,7 @@ pub fn deny(group: &Path, minors: &[u32]) -> io::Result<()> {
         group: folder.as_raw_fd() as u32,
         program: program.as_raw_fd() as u32,
         kind: ATTACH_DEVICE,
-        flags: ALLOW_MULTI,
+        flags: below as u32,
     };
     bpf(PROG_ATTACH, &attach).map(drop)
 }

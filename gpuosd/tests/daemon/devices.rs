@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_host::device_groups::{Cgroups, DeviceGroups};
 
-use crate::bpf;
+use crate::bpf::{self, Below};
 use crate::site::Site;
 
 /// Groups of a node, removed at the end with what runs in them.
@@ -37,7 +37,7 @@ impl Tree {
                 running: Vec::new(),
             };
             fs::create_dir(&tree.root)?;
-            bpf::deny(&tree.root, &[200]).map_err(|e| {
+            bpf::deny(&tree.root, &[200], Below::Override).map_err(|e| {
                 io::Error::new(e.kind(), format!("a program cannot be attached: {e}"))
             })?;
             Ok::<_, io::Error>(tree)
@@ -101,8 +101,13 @@ fn processes(group: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn programs_of_all_groups_above_a_task_are_asked() {
-    let Some(mut tree) = Tree::make("asked") else {
+fn whatever_holds_for_a_task_is_what_is_found() {
+    holds(Below::Override);
+    holds(Below::Multi);
+}
+
+fn holds(below: Below) {
+    let Some(mut tree) = Tree::make(&format!("asked-{below:?}")) else {
         return;
     };
     let scratch = tempfile::tempdir().unwrap();
@@ -114,10 +119,10 @@ fn programs_of_all_groups_above_a_task_are_asked() {
     let first = tree.group("job_7/step_0/user/task_0");
     let second = tree.group("job_7/step_0/user/task_1");
     let third = tree.group("job_7/step_1/user/task_0");
-    bpf::deny(&job, &[0, 1]).unwrap();
-    bpf::deny(&step, &[2]).unwrap();
-    bpf::deny(&first, &[3]).unwrap();
-    bpf::deny(&second, &[4]).unwrap();
+    bpf::deny(&job, &[0, 1], below).unwrap();
+    bpf::deny(&step, &[0, 1, 2], below).unwrap();
+    bpf::deny(&first, &[0, 1, 2, 3], below).unwrap();
+    bpf::deny(&second, &[0, 1, 2, 4], below).unwrap();
     assert_eq!(groups.steps(), Ok(Vec::new()), "nobody runs in them");
     let pid = tree.run(&first);
     tree.run(&third);
@@ -131,6 +136,13 @@ fn programs_of_all_groups_above_a_task_are_asked() {
     assert_eq!(allowed(&step).unwrap(), BTreeSet::from([4, 5, 6, 7]));
     eprintln!("asked within {:?}", began.elapsed());
     assert_eq!(allowed(&other).unwrap(), BTreeSet::from([2, 3, 4, 5, 6, 7]));
+    // A program that forgets what the job's says.
+    bpf::deny(&third, &[5], below).unwrap();
+    let rest = match below {
+        Below::Override => BTreeSet::from([0, 1, 2, 3, 4, 6, 7]),
+        Below::Multi => BTreeSet::from([2, 3, 4, 6, 7]),
+    };
+    assert_eq!(allowed(&other).unwrap(), rest);
     // A step may open what one of its tasks may.
     tree.run(&second);
     assert_eq!(allowed(&step).unwrap(), BTreeSet::from([3, 4, 5, 6, 7]));
@@ -209,7 +221,7 @@ fn a_step_that_may_open_too_much_is_told_of() {
     site.job(7, "0-1");
     let job = tree.group("job_7");
     let task = tree.group("job_7/step_batch/user/task_0");
-    bpf::deny(&job, &[2, 3, 4, 5, 6]).unwrap();
+    bpf::deny(&job, &[2, 3, 4, 5, 6], Below::Override).unwrap();
     tree.run(&task);
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
     command.env("SLURM_CONF", site.path("slurm.conf"));
@@ -221,7 +233,7 @@ fn a_step_that_may_open_too_much_is_told_of() {
     let wanted = "step 7.batch may open GPU 7, which its job does not hold";
     assert!(found.message.starts_with(wanted), "{}", found.message);
     assert_eq!(daemon.status().isolation.devices, "checked");
-    bpf::deny(&job, &[7]).unwrap();
+    bpf::deny(&job, &[2, 3, 4, 5, 6, 7], Below::Override).unwrap();
     site.until("it is over", || {
         daemon.status().isolation.findings.is_empty().then_some(())
     });
