@@ -48,7 +48,7 @@ pub struct Options {
     /// Where slice files are written, which File= of GRES gpuos in gres.conf names.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/slices")]
     pub slices: PathBuf,
-    /// Where the device files of MIG instances are.
+    /// Where the device files of MIG instances are; those of the GPUs, nvidia0 and so on, lie beside this folder.
     #[arg(long, value_name = "DIR", default_value = "/dev/nvidia-caps")]
     pub caps: PathBuf,
     /// The driver's list of these device files.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Slices {
     /// `--slices`: the folder.
     pub folder: PathBuf,
-    /// `--caps`: where the device files of instances are.
+    /// `--caps`: where the device files of instances are; those of the GPUs lie beside this folder.
     pub caps: PathBuf,
     /// `--mig-minors`: the driver's list of them.
     pub minors: PathBuf,
@@ -29,7 +29,7 @@ impl Slices {
         self.folder.join(format!("gpu{gpu}s{slice}"))
     }
 
-    /// Writes the files of one GPU, whose device file is `/dev/nvidiaMINOR`. Those that say so already are left
+    /// Writes the files of one GPU, whose own device file is `nvidiaMINOR`. Those that say so already are left
     /// alone.
     ///
     /// # Errors
@@ -45,7 +45,8 @@ impl Slices {
         };
         let mut lacks = None;
         for (slice, instance) in layout.iter().enumerate() {
-            let mut text = format!("/dev/nvidia{minor}\n");
+            let own = self.caps.with_file_name(format!("nvidia{minor}"));
+            let mut text = format!("{}\n", own.display());
             if let Some((gi, ci)) = *instance {
                 let caps = list.as_ref().map_err(Clone::clone).and_then(|list| {
                     caps(list, minor, gi, ci).ok_or_else(|| {

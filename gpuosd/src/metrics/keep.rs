@@ -51,6 +51,8 @@ pub struct Rest<'a> {
     pub waiting: u32,
     /// The other nodes of this node's jobs.
     pub peers: &'a [PeerView],
+    /// See [`Snapshot::mig`].
+    pub mig: BTreeMap<(u8, String, String), u64>,
     /// What keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }
@@ -208,6 +210,7 @@ impl Keeper {
             sampled_ms_ago: rest.sampled_ms_ago,
             waiting: rest.waiting,
             peers: peers(rest.peers),
+            mig: rest.mig.clone(),
             troubles: rest.troubles.clone(),
         }
     }
@@ -257,6 +260,7 @@ mod tests {
             sampled_ms_ago: None,
             waiting: 0,
             peers: &[],
+            mig: BTreeMap::new(),
             troubles: Vec::new(),
         };
         for gpu in 0..2 {

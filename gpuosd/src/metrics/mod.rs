@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub foreign: BTreeMap<u8, u64>,
     /// Memory in MiB that a job's processes use, by GPU and job.
     pub job_memory: BTreeMap<(u8, u32), u64>,
+    /// MIG instances: NVML's index of the GPU, profile, and the job, which is empty for those of nobody.
+    pub mig: BTreeMap<(u8, String, String), u64>,
     /// What was counted since the daemon started.
     pub counts: Counts,
     /// Whether gpuos has drained the whole node.

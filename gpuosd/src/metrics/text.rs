@@ -341,6 +341,20 @@ impl View {
             }
             Ok(())
         })?;
+        let head = gauge(
+            "gpuos_mig_instances",
+            "MIG instances of the pool, by NVML's index of the GPU; without a job those that somebody else made",
+        );
+        family(encoder, &head, |family| {
+            for ((gpu, profile, job), count) in &self.snapshot.mig {
+                let mut labels = self.node();
+                labels.push(("gpu", gpu.to_string()));
+                labels.push(("profile", profile.clone()));
+                labels.push(("jobid", job.clone()));
+                family.value(&labels, *count as f64)?;
+            }
+            Ok(())
+        })?;
         let mut jobs: Vec<u32> = self
             .snapshot
             .holders

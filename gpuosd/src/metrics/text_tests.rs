@@ -91,6 +91,7 @@ fn full() -> Arc<Snapshot> {
         sampled_ms_ago: Some(1500),
         waiting: 3,
         peers: vec![("alive", 2), ("suspect", 1)],
+        mig: [((4, "1g.10gb".into(), "17".into()), 2)].into(),
         troubles: vec!["slurmctld"],
     })
 }
@@ -120,6 +121,7 @@ fn figures_come_with_their_units_and_labels() {
         &format!("gpuos_gpu_state{{{gpu},state=\"in_use\"}} 1.0"),
         &format!("gpuos_gpu_state{{{gpu},state=\"drained\"}} 0.0"),
         &format!("gpuos_gpu_foreign_processes{{{gpu}}} 0.0"),
+        "gpuos_mig_instances{node=\"n1\",gpu=\"4\",profile=\"1g.10gb\",jobid=\"17\"} 2.0",
         &format!("gpuos_gpu_job_memory_used_bytes{{{gpu},jobid=\"17\"}} 4194304.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),
@@ -204,6 +206,7 @@ fn named(text: &str) -> BTreeSet<String> {
     let ours = |word: &&str| {
         [
             "gpuos_gpu_",
+            "gpuos_mig_",
             "gpuos_node_",
             "gpuos_jobs",
             "gpuos_actions",

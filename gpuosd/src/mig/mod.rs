@@ -48,6 +48,8 @@ pub struct View {
     pub shown: Vec<Shown>,
     /// Processes by GPU instance.
     pub pids: BTreeMap<u32, Vec<u32>>,
+    /// Who they are, in words.
+    pub names: BTreeMap<u32, String>,
     /// How it can be divided, by its driver.
     pub profiles: Vec<Profile>,
     /// Why no instance is to be made on it, in a sentence.
@@ -201,29 +203,21 @@ impl Hand<'_> {
         on
     }
 
-    /// Why an instance could not be made: what the driver says, and who is in its slices.
+    /// Why an instance could not be made: what the driver says, and what is in its slices.
     fn in_the_way(&self, nvml: &dyn GpuLibrary, window: Window, error: &Error) -> String {
-        let gpu = self.gpu;
-        let mut text = format!(
-            "GPU {gpu}, memory slices {}: {error}",
-            pool::slices_text(window)
-        );
-        let on = pids(nvml, gpu);
-        let shown = nvml.mig_instances(gpu).unwrap_or_default();
+        let mut text = format!("memory slices {}: {error}", pool::slices_text(window));
+        let shown = nvml.mig_instances(self.gpu).unwrap_or_default();
         for instance in shown.iter().filter(|one| one.window.overlaps(window)) {
             text.push_str(&format!(
                 "; GPU instance {} is in slices {}",
                 instance.gi,
                 pool::slices_text(instance.window)
             ));
-            for pid in on.get(&instance.gi).into_iter().flatten().take(4) {
-                text.push_str(&format!(", used by {}", self.name(*pid)));
-            }
         }
         text
     }
 
-    /// A process in words: `process 4711 (python) of user 1000, job 17, in /system.slice/jupyter.service`.
+    /// A process in words: `process 4711 (python) of user 1000, job 17`, or `unit jupyter.service`.
     fn name(&self, pid: u32) -> String {
         let Ok(Some(who)) = self.hands.proc.who(pid) else {
             return format!("process {pid}");
@@ -258,8 +252,11 @@ impl Hand<'_> {
             instance.busy |= on.contains_key(&instance.gi);
         }
         let wants = nvml.recovery_action(gpu).unwrap_or(RecoveryAction::None);
+        let all = on.values().flatten();
+        let names = all.map(|pid| (*pid, self.name(*pid))).collect();
         Ok(View {
             shown,
+            names,
             pids: on,
             profiles: nvml.mig_profiles(gpu).unwrap_or_default(),
             unfit: (wants != RecoveryAction::None)
@@ -269,10 +266,21 @@ impl Hand<'_> {
 
     fn files(&self, layout: &Layout) -> Result<(), String> {
         // Device files have the driver's number, which NVML's index need not be.
-        let identity = self.library()?.identity(self.gpu);
-        let minor = identity.ok().and_then(|identity| identity.minor);
-        let minor = minor.unwrap_or(u32::from(self.gpu));
-        self.hands.slices.write(self.gpu, minor, layout)
+        let slices = &self.hands.slices;
+        let usual = u32::from(self.gpu);
+        match self.library() {
+            Ok(nvml) => {
+                let minor = nvml.identity(self.gpu).ok().and_then(|one| one.minor);
+                slices.write(self.gpu, minor.unwrap_or(usual), layout)
+            }
+            Err(why) => {
+                // slurmd waits for the files, even where the library is not there yet.
+                if !slices.file(self.gpu, 0).exists() {
+                    slices.write(self.gpu, usual, &vec![None; layout.len()])?;
+                }
+                Err(why)
+            }
+        }
     }
 
     fn signal(&self, pids: &[u32], kill: bool) {

@@ -1,5 +1,6 @@
 //! The pool of a node: which instances Slurm's records give to which job, and how that is written in variables.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gpuos_core::config::MigConfig;
@@ -190,7 +191,8 @@ impl Pool {
             own != 0 && own & !bits == 0
         });
         let mut own: Vec<&Piece> = own.collect();
-        own.sort_by_key(|piece| (piece.gpu, piece.window));
+        // The largest first: CUDA shows a program the first one only.
+        own.sort_by_key(|piece| (Reverse(piece.window.size), piece.gpu, piece.window));
         let (mut profiles, mut uuids, mut windows) = (Vec::new(), Vec::new(), Vec::new());
         for piece in own {
             let Some(uuid) = made(piece) else { continue };
@@ -245,4 +247,134 @@ pub fn layout(claims: &[Claim], slices: u8) -> Layout {
         }
     }
     layout
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::config::Config;
+    use gpuos_host::slurm::Allocation;
+
+    use super::*;
+
+    const CONFIG: &str = "[[mig.board]]\nname = \"a30\"\nprofiles = [\n  \
+        { id = 14, name = \"1g.6gb\", compute = 1, memory-mib = 5952, most = 4, size = 1, starts = [0, 1, 2, 3] },\n  \
+        { id = 5, name = \"2g.12gb\", compute = 2, memory-mib = 11968, most = 2, size = 2, starts = [0, 2] },\n]\n\
+        [[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,3\"\nboard = \"a30\"\n";
+
+    fn pool() -> Pool {
+        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
+        Pool::of(&config.mig, "n1").unwrap()
+    }
+
+    fn job(bits: u64, comment: &str) -> Job {
+        Job {
+            id: 7,
+            restarts: 2,
+            system_comment: comment.into(),
+            allocations: vec![Allocation {
+                nodes: vec!["n1".into()],
+                gpus: GpuSet::EMPTY,
+                gpu_count: 0,
+                slices: GpuSet(bits),
+                cpus: 1,
+                memory_mib: 1,
+            }],
+            ..Job::default()
+        }
+    }
+
+    fn ask(request: &str) -> MigAsk {
+        MigAsk {
+            request: request.into(),
+            slices: Vec::new(),
+            tasks: 1,
+        }
+    }
+
+    #[test]
+    fn bits_are_instances_of_gpus_by_the_note_or_by_the_request() {
+        let pool = pool();
+        // Slices 2 and 3 of GPU 1, slice 0 of GPU 3.
+        let record = job(
+            0b1_1100,
+            "kept | gpuos: level=node mig=2g.12gb:1,1g.6gb:1 gpus=n1:",
+        );
+        let grant = pool.grant("n1", &record, Some(&ask("1g.6gb:3"))).unwrap();
+        let places: Vec<_> = grant
+            .pieces
+            .iter()
+            .map(|one| (one.gpu, one.profile, one.window.start))
+            .collect();
+        assert_eq!(places, [(1, 5, 2), (3, 14, 0)]);
+        assert_eq!((grant.bits, grant.restarts), (0b1_1100, 2));
+        assert_eq!(
+            grant.pieces.iter().map(|one| pool.bits(one)).sum::<u64>(),
+            0b1_1100
+        );
+        // Without the note, and for each of two tasks.
+        let request = Some(&ask("1g.6gb:per-task")).cloned();
+        let grant = pool
+            .grant("n1", &job(0b11_0000, ""), request.as_ref())
+            .unwrap();
+        assert_eq!(grant.pieces.len(), 2);
+        let one = pool.environment(&grant, 0b10_0000, |piece| {
+            Some(format!("MIG-{}", piece.window.start))
+        });
+        assert_eq!(one["CUDA_VISIBLE_DEVICES"], "MIG-1");
+        assert_eq!(one["GPUOS_MIG_WINDOWS"], "3:1-1");
+        assert_eq!(one["GPUOS_MIG_PROFILES"], "1g.6gb");
+    }
+
+    #[test]
+    fn what_cannot_be_is_a_sentence() {
+        let pool = pool();
+        let why = |bits, comment, request| {
+            pool.grant("n1", &job(bits, comment), Some(&ask(request)))
+                .unwrap_err()
+        };
+        assert!(
+            why(0b110, "", "2g.12gb").contains("1-2"),
+            "no window begins at 1"
+        );
+        assert!(why(0b1, "", "7g.80gb").contains("a30"));
+        // Somebody's own text is no note.
+        assert!(why(0b11, "mig=2g.12gb:1", "1g.6gb").contains("cannot be divided into 1g.6gb"));
+        // Past the two GPUs of the pool.
+        assert!(why(1 << 8, "", "1g.6gb").contains("past the 2 GPUs"));
+    }
+
+    /// A journal is a file: what stands in it may be anything.
+    #[test]
+    fn no_journal_upsets_the_arithmetic() {
+        let window = Window {
+            start: 255,
+            size: 255,
+        };
+        let pool = pool();
+        for gpu in [0, 1, 3, 255] {
+            let piece = Piece {
+                gpu,
+                profile: 99,
+                window,
+            };
+            assert_eq!(pool.bits(&piece), 0);
+        }
+        let ready = |start, size| Claim {
+            id: 1,
+            job: 7,
+            profile: 0,
+            window: Window { start, size },
+            phase: Phase::Ready {
+                gi: 2,
+                ci: 0,
+                uuid: String::new(),
+            },
+        };
+        assert_eq!(layout(&[ready(255, 255)], 4), vec![None; 4]);
+        assert_eq!(
+            layout(&[ready(3, 200)], 4),
+            [None, None, None, Some((2, 0))]
+        );
+        assert_eq!(slices_text(window), "255-509");
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use gpuos_core::limits::Asked;
 use gpuos_core::mig::Window;
 use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reply, Request, StepId};
 use nvidia_ml::model::kind_named;
+use nvidia_ml::state::Process;
 
 use crate::site::{Daemon, Site};
 
@@ -58,7 +59,7 @@ fn flags(site: &Site) -> Vec<String> {
     let path = |name: &str| site.path(name).display().to_string();
     let flags = [
         ("--slices", path("slices")),
-        ("--caps", "/caps".into()),
+        ("--caps", "/dev/caps".into()),
         ("--mig-minors", path("mig-minors")),
     ];
     let flags = flags.into_iter();
@@ -196,6 +197,34 @@ fn audited(daemon: &Daemon, text: &str) -> bool {
     }
 }
 
+/// A process on an instance, which ends when it is dropped or killed.
+struct Guest(Child);
+
+impl Guest {
+    fn on(site: &Site, gpu: usize, gi: u32) -> Guest {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id();
+        site.change(gpu, |gpu| {
+            gpu.processes[0] = Process {
+                pid,
+                load: 50,
+                memory_mib: 1000,
+                gpu_instance: gi,
+                compute_instance: 0,
+                ..Process::default()
+            };
+        });
+        Guest(child)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// An instance that somebody makes by hand.
 fn by_hand(site: &Site, gpu: usize, profile: u32, start: u32) {
     let (_, kind) = kind_named("dgx-h100").unwrap();
@@ -232,7 +261,7 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
     // GPU instance 1 is the first half.
     assert_eq!(
         slice(&site, 4, 3),
-        "/dev/nvidia4\n/caps/nvidia-cap405\n/caps/nvidia-cap406\n"
+        "/dev/nvidia4\n/dev/caps/nvidia-cap405\n/dev/caps/nvidia-cap406\n"
     );
     assert_eq!(slice(&site, 4, 4), "/dev/nvidia4\n");
     // A second step with a part of it is told that part, without a question to Slurm.
@@ -372,7 +401,7 @@ fn an_instance_of_nobody_is_reported_once_and_left_and_a_job_that_needs_its_plac
     job(&site, 7, "0-3", ("gpuos: mig=3g.40gb:1", ""));
     let why = step(&daemon, 7, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap_err();
     assert!(
-        why.contains("GPU 4") && why.contains("GPU instance 9 is in slices 2-2"),
+        why.contains("GPU 4") && why.contains("GPU instance 9"),
         "{why}"
     );
     site.until("requeue", || {
@@ -400,6 +429,35 @@ fn an_instance_of_nobody_is_reported_once_and_left_and_a_job_that_needs_its_plac
         2,
         "a warning and a line of the audit log"
     );
+}
+
+#[test]
+fn who_is_in_the_way_is_named_and_who_holds_an_instance_of_a_job_that_is_over_is_ended() {
+    let site = pool("");
+    by_hand(&site, 5, G1, 0);
+    let guest = Guest::on(&site, 5, 7);
+    let daemon = start(&site);
+    job(&site, 7, "8-11", ("gpuos: mig=3g.40gb:1", ""));
+    let why = step(&daemon, 7, BATCH, ("3g.40gb", &[8, 9, 10, 11])).unwrap_err();
+    let named = format!("process {} (sleep) of user", guest.0.id());
+    assert!(why.contains(&named), "{why}");
+    job(&site, 8, "0-3", ("gpuos: mig=3g.40gb:1", ""));
+    step(&daemon, 8, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
+    let mut own = Guest::on(&site, 4, 1);
+    until_status(&site, &daemon, "the process", |gpu| {
+        gpu.instances.iter().any(|one| one.pids == [own.0.id()])
+    });
+    end(&daemon, 8, BATCH);
+    gone(&site, 8);
+    site.until("the end of the process", || {
+        own.0.try_wait().unwrap().map(drop)
+    });
+    site.change(4, |gpu| gpu.processes[0] = Process::default());
+    until_empty(&site, 4);
+    // That of nobody is left, with who is on it.
+    assert_eq!(instances(&site, 5).len(), 1);
+    let mut guest = guest;
+    assert!(guest.0.try_wait().unwrap().is_none());
 }
 
 #[test]

@@ -180,8 +180,9 @@ impl Owner {
         if self.mig.again.remove(&gpu) {
             self.mig_look(gpu);
         }
-        if let Ok(view) = &view {
-            let shown = view.shown.clone();
+        let shown = view.as_ref().ok().map(|view| view.shown.clone());
+        self.mig.views.insert(gpu, view);
+        if let Some(shown) = shown {
             // What is over may be warned of again.
             self.mig.warned.retain(|(of, text)| {
                 let stays = |gi| text.starts_with(&format!("GPU {gpu}: GPU instance {gi} "));
@@ -208,7 +209,6 @@ impl Owner {
                 );
             }
         }
-        self.mig.views.insert(gpu, view);
         self.mig_carve(gpu);
     }
 
@@ -281,7 +281,32 @@ impl Owner {
             }
         }
         for (job, why) in failed {
-            self.mig_fail(job, &format!("GPU {gpu}: {why}"), None);
+            let who = self.mig_users(gpu, job);
+            self.mig_fail(job, &format!("GPU {gpu}: {why}{who}"), None);
+        }
+    }
+
+    /// The processes on instances of nobody that are where a job's are to be: `; used by …`.
+    fn mig_users(&self, gpu: u8, job: u32) -> String {
+        let (Some(Ok(view)), Some(grant)) = (self.mig.views.get(&gpu), self.mig.grants.get(&job))
+        else {
+            return String::new();
+        };
+        let pieces = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
+        let windows: Vec<_> = pieces.map(|piece| piece.window).collect();
+        let there = view.shown.iter().filter(|instance| {
+            windows
+                .iter()
+                .any(|window| window.overlaps(instance.window))
+        });
+        let pids = there
+            .filter_map(|instance| view.pids.get(&instance.gi))
+            .flatten();
+        let names = pids.filter_map(|pid| view.names.get(pid)).take(4);
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!("; used by {}", names.join(", ")),
         }
     }
 

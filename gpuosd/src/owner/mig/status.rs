@@ -20,6 +20,19 @@ impl Owner {
         }
     }
 
+    /// Instances by GPU, profile and job, for metrics.
+    pub(in super::super) fn mig_counts(&self) -> BTreeMap<(u8, String, String), u64> {
+        let mut counts = BTreeMap::new();
+        for gpu in self.mig_status().gpus {
+            let there = gpu.instances.into_iter().filter(|one| one.uuid.is_some());
+            for one in there {
+                let job = one.job.map_or_else(String::new, |job| job.to_string());
+                *counts.entry((gpu.gpu, one.profile, job)).or_default() += 1;
+            }
+        }
+        counts
+    }
+
     fn mig_gpu(&self, pool: &Pool, gpu: u8) -> MigGpuStatus {
         let claims = self.mig.carvers.get(&gpu).map(|carver| carver.claims());
         let claims = claims.unwrap_or_default();
