@@ -18,7 +18,8 @@ ${CARGO:-cargo} build --release --locked -q -p gpuosd -p gpuos_nvml
 built=${CARGO_TARGET_DIR:-target}/release
 scratch=$(mktemp -d)
 pids=
-trap '[ -z "$pids" ] || kill $pids 2>/dev/null; rm -rf "$scratch"' EXIT
+# Until they have ended they write there.
+trap 'for one in $pids; do kill "$one" 2>/dev/null || true; done; wait; rm -rf "$scratch"' EXIT
 "$built/gpuos-nvml" create dgx-h100 --dir "$scratch/nvml" >/dev/null
 : >"$scratch/gpuos.toml"
 
