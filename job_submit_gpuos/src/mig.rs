@@ -131,11 +131,12 @@ fn pools(mig: &MigConfig) -> Vec<Pooled> {
 fn tasks_of_node(shape: &Shape) -> Option<u32> {
     let one_node = shape.min_nodes <= 1 && shape.max_nodes == 1;
     match (shape.tasks, shape.tasks_per_node) {
+        // Before the number of tasks, which sbatch of later releases makes that of the nodes then.
+        (_, per_node @ 1..) => Some(per_node),
         // As many nodes as tasks, or a single task.
         (tasks, _) if tasks <= shape.min_nodes.max(1) => Some(1),
         (tasks, _) if one_node => Some(tasks),
-        (_, 0) => None,
-        (_, per_node) => Some(per_node),
+        _ => None,
     }
 }
 
@@ -297,10 +298,10 @@ board = "a30-24gb"
         let request = "1g.10gb:per-task";
         let slices = |shape: &Shape| gres(request, shape);
         let three = "gres/gpuos:h100-80gb:3";
-        assert_eq!(slices(&tasks(0, 3, (2, 2))), "gres/gpuos:h100-80gb:1");
+        assert_eq!(slices(&tasks(2, 3, (2, 2))), three);
+        assert_eq!(slices(&tasks(0, 3, (2, 2))), three);
         assert_eq!(slices(&tasks(6, 3, (2, 2))), three);
         assert_eq!(slices(&tasks(3, 0, (1, 1))), three);
-        assert_eq!(slices(&tasks(3, 8, (1, 1))), three);
         for alone in [Shape::default(), tasks(1, 0, (1, 0)), tasks(4, 0, (4, 4))] {
             assert_eq!(slices(&alone), "gres/gpuos:h100-80gb:1");
         }

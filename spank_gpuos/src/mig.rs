@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use gpuos_core::options::parse_mig;
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
@@ -29,14 +30,17 @@ const LISTS: [&CStr; 3] = [
     c"GPUOS_MIG_WINDOWS",
 ];
 
+/// How long a task leaves slurmctld for a requeue before it ends its job by ending itself.
+const REQUEUE: Duration = Duration::from_secs(5);
+
 /// The longest value taken from an answer, in bytes.
 const MAX_VALUE: usize = 4096;
 
 /// What the tasks of this slurmstepd's step are to be told; they are forked from it.
 #[derive(Default)]
 struct Step {
-    /// No task may run its program.
-    failed: bool,
+    /// No task may run its program: how long it waits before it ends.
+    failed: Option<Duration>,
     /// Slices of one task, where each has its own.
     per_task: Option<usize>,
     /// Devices and lists go together.
@@ -64,6 +68,13 @@ pub fn of_step(spank: Spank<'_>) -> Option<String> {
     let own = spank.getenv(JOB_MIG).or_else(noted)?;
     // What got around the check of the commands is no wish.
     parse_mig(&own).ok().map(|request| request.to_string())
+}
+
+/// Lets the steps of the job know what it asked for.
+pub fn hand_on(spank: Spank<'_>) {
+    if let Some(asked) = noted() {
+        spank.setenv(JOB_MIG, &asked);
+    }
 }
 
 /// What a step has of the node's slices.
@@ -101,7 +112,7 @@ fn missing(asked: &str, whole_job: bool) -> String {
                  GresTypes, Gres)"
         }
         false => {
-            "give --gpuos-mig to sbatch or salloc; srun in a job has no slices but those of the job"
+            "give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, and in a job the slices of the job"
         }
     };
     format!("--gpuos-mig={asked}: Slurm gave no slices; {next}")
@@ -134,9 +145,18 @@ pub fn each_task(request: &str) -> Option<usize> {
 
 /// The step's tasks must not run: keeps why for its user.
 pub fn fail(why: &str) {
+    end_after(Duration::ZERO, why);
+}
+
+/// As [`fail`], where gpuosd has the job requeued: a job that has failed before that is over for good.
+pub fn fail_for_requeue(why: &str) {
+    end_after(REQUEUE, why);
+}
+
+fn end_after(wait: Duration, why: &str) {
     limits::keep_note(why);
     let mut step = STEP.lock().unwrap_or_else(PoisonError::into_inner);
-    step.get_or_insert_default().failed = true;
+    step.get_or_insert_default().failed = Some(wait);
 }
 
 /// Takes out of a step without slices what it inherits from a job or task that has some.
@@ -171,7 +191,7 @@ pub fn give(
     };
     set(spank, &instances.iter().collect::<Vec<_>>(), sets_devices);
     *STEP.lock().unwrap_or_else(PoisonError::into_inner) = Some(Step {
-        failed: false,
+        failed: None,
         per_task,
         sets_devices,
         instances,
@@ -221,7 +241,8 @@ pub fn start_task(spank: Spank<'_>) {
     let Some(step) = step.as_ref() else {
         return;
     };
-    if step.failed {
+    if let Some(wait) = step.failed {
+        std::thread::sleep(wait);
         // SAFETY: this is slurmstepd's child that was to become the program. Slurm ends it like this, too, where it
         // cannot start a task; a failing hook would drain the node.
         unsafe { libc::_exit(1) };

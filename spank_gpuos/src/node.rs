@@ -37,7 +37,6 @@ pub fn set_variables(spank: Spank<'_>) {
             limits::JOB_LIMITS,
             Some(limits).filter(|text| !text.is_empty()),
         ),
-        (mig::JOB_MIG, mig::of_step(spank)),
         (ranks::RANK_FILE, rank_file),
         (job_env::GPUS, gpus),
         (job_env::LINKS, described.links),
@@ -51,6 +50,11 @@ pub fn set_variables(spank: Spank<'_>) {
     }
 }
 
+/// Whether a step is that of a batch script or of salloc's shell, which have all that their job has.
+fn has_whole_job(step: u32) -> bool {
+    matches!(step, BATCH_SCRIPT | INTERACTIVE)
+}
+
 /// Tells gpuosd which GPUs and slices the step has, and its user what could not be done with them as asked; a
 /// step without either is not told.
 pub fn report(spank: Spank<'_>, socket: &str) {
@@ -59,7 +63,10 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         return;
     };
     let gpus = own_gpus(spank).unwrap_or_default();
-    let whole_job = matches!(step, BATCH_SCRIPT | INTERACTIVE);
+    let whole_job = has_whole_job(step);
+    if whole_job {
+        mig::hand_on(spank);
+    }
     let slices = match step {
         EXTERN => mig::Slices::None,
         _ => mig::slices(spank, whole_job),
@@ -102,6 +109,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     }
     limits::set_mps(spank, &told.environment);
     match told.failed {
+        Some(why) if told.requeues => mig::fail_for_requeue(&why),
         Some(why) => mig::fail(&why),
         None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),
         None => {}

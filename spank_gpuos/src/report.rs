@@ -68,6 +68,8 @@ pub struct Told {
     pub environment: BTreeMap<String, String>,
     /// Why its tasks must not run.
     pub failed: Option<String>,
+    /// It is gpuosd that says so, and has the job requeued or ended.
+    pub requeues: bool,
 }
 
 impl Told {
@@ -217,6 +219,7 @@ fn answer(socket: &OwnedFd, deadline: Instant) -> Option<Answer> {
                     return Some(Answer::Prepared(Told {
                         notes,
                         environment,
+                        requeues: failed.is_some(),
                         failed,
                     }));
                 }

@@ -3,6 +3,7 @@
 //! Ids follow the hardware's scheme, a tree that halves: on eight memory slices the whole is 0, the
 //! halves 1 and 2, the quarters 3 to 6, single slices 7 to 13.
 
+use crate::exports::mig_uuid_text;
 use crate::model::{Mig, Profile};
 use crate::state::{ComputeInstance, Gpu, GpuInstance, MAX_INSTANCES, Node};
 
@@ -283,6 +284,43 @@ impl GpuInstance {
 }
 
 impl Node {
+    /// The MIG instances, one on each line: `gpu7 gi 2 profile 9 slices 4-7`, with the UUIDs of its compute instances.
+    pub fn instances_text(&self) -> String {
+        let mut text = String::new();
+        for (index, gpu) in self.gpus().iter().enumerate() {
+            for one in gpu.gpu_instances() {
+                let last = one.start + one.size - 1;
+                text += &format!(
+                    "gpu{index} gi {} profile {} slices {}-{last}",
+                    one.id, one.profile, one.start
+                );
+                for compute in one.computes() {
+                    text += &format!(" {}", mig_uuid_text(self.seed, compute.serial));
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Makes an instance with a compute instance that fills it, as somebody may by hand.
+    ///
+    /// # Errors
+    /// As [`Gpu::create_instance`].
+    pub fn carve(&mut self, gpu: usize, profile: u32, start: u32) -> Result<(), Refusal> {
+        let mig = self.model().board().mig.ok_or(Refusal::NotSupported)?;
+        let of = mig.by_id(profile).ok_or(Refusal::Invalid)?;
+        let [whole, _] = of.slices;
+        let computes = ComputeProfile::of(mig, of);
+        let fills = computes.iter().find(|one| one.slices == whole);
+        let fills = fills.ok_or(Refusal::Invalid)?.id;
+        let (outer, inner) = (self.next_serial(), self.next_serial());
+        let gpu = self.gpus_mut().get_mut(gpu).ok_or(Refusal::Invalid)?;
+        gpu.create_instance(mig, profile, Some(start), outer)?;
+        gpu.create_compute(mig, outer, fills, None, inner)?;
+        Ok(())
+    }
+
     /// A number that no instance had before.
     pub fn next_serial(&mut self) -> u64 {
         self.instances_made += 1;

@@ -64,6 +64,17 @@ enum Command {
         #[arg(value_parser = ["on", "off"])]
         mode: String,
     },
+    /// List the MIG instances.
+    Instances,
+    /// Make a MIG instance by hand, as nvidia-smi mig -cgi PROFILE:START -C does.
+    Carve {
+        /// gpu3 or 3.
+        gpu: String,
+        /// Id of the profile.
+        profile: u32,
+        /// Its first memory slice.
+        start: u32,
+    },
     /// Make calls take as long as on real hardware, or no time.
     Latency {
         /// on or off.
@@ -194,6 +205,19 @@ fn run(cli: Cli) -> anyhow::Result<()> {
                 None => (index(&gpus)?, index(&gpus)?),
             };
             (first..=last).try_for_each(|gpu| said(mig(&shared, gpu, mode == "on")))
+        }
+        Command::Instances => {
+            shared.read(|node| print!("{}", node.instances_text()));
+            Ok(())
+        }
+        Command::Carve {
+            gpu,
+            profile,
+            start,
+        } => {
+            let gpu = index(&gpu)?;
+            let made = shared.update(|node| node.carve(gpu, profile, start));
+            made.map_err(|refusal| anyhow::anyhow!("gpu{gpu}: the driver refuses: {refusal:?}"))
         }
         Command::Latency { mode } => {
             shared.update(|node| node.real_latency = u32::from(mode == "on"));
