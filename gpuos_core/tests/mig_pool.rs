@@ -212,6 +212,11 @@ fn the_media_extension_is_given_once_for_each_gpu() {
     assert_eq!(pick(&mut pool, &me), None);
     let one = ask(&pool, "1g.10gb", 1);
     assert!(pick(&mut pool, &one).is_some());
+    // Slices are free, and yet it is only foreseen for the end of one that has the extension.
+    let prices = pool.prices();
+    let ends = [(5, 0), (9, taken & 0xff)];
+    let (at, later) = pool.pick_later(&prices, 0, &me, &ends).expect("then");
+    assert_eq!((at, later.bits), (9, taken & 0xff));
     // Its bits are free again: so is the extension, whenever slurmctld tells of the end.
     pool.see(0, taken & 0xff, 0);
     let again = pick(&mut pool, &me).expect("one is back");

@@ -49,6 +49,11 @@ impl Engine {
         if job.id() == 0 {
             return None;
         }
+        if self.slices.on
+            && let Some(asked) = self.slices_asked(job)
+        {
+            return self.place_slices(call, job, nodes, asked);
+        }
         let gpus = self.one_type(job)?;
         // Unless something is decided below, cons_tres chooses by itself.
         self.pending = None;
@@ -401,7 +406,7 @@ impl Engine {
 
 /// What a job says to gpuos.
 #[inline(never)]
-fn said(job: Job<'_>) -> JobOptions {
+pub(crate) fn said(job: Job<'_>) -> JobOptions {
     JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
         log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
         JobOptions::default()

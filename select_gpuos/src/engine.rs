@@ -29,6 +29,7 @@ use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
+use crate::slices::Slices;
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
 
@@ -53,11 +54,12 @@ pub enum Trust {
 pub struct Engine {
     pub(crate) api: &'static Api,
     pub(crate) layout: &'static Layout,
-    strings: check::Strings,
+    pub(crate) strings: check::Strings,
     fields: Fields,
     pub(crate) release: Release,
     pub(crate) table: NodeTable,
-    pub(crate) gpu_id: u32,
+    pub(crate) gpu: check::Gres,
+    pub(crate) slices: Slices,
     pub(crate) trust: Trust,
     /// Whether the layout of what a job holds has been held against a job that holds something.
     trusts_held: bool,
@@ -126,7 +128,8 @@ fn prepare(release: Release) -> Result<Engine, String> {
         layout,
         strings,
         table,
-        gpu_id: check::gpu_id(api),
+        gpu: check::Gres::gpu(api),
+        slices: Slices::new(api, &settings),
         trust: Trust::None,
         trusts_held: false,
         settings,
@@ -270,6 +273,7 @@ pub fn job_ends(job: *mut c_void) {
                 engine.learn(job);
                 engine.ledger.remove(job.id());
                 engine.neighbours.ended(job.id());
+                engine.slices.ends(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
                     engine.records.gang(job.id(), traffic);
@@ -291,6 +295,7 @@ pub fn forget_nodes() {
         engine.open_records();
         engine.registration.clear();
         engine.service.clear();
+        engine.slices.clear();
         engine.keep_reasons();
     });
 }
@@ -307,6 +312,7 @@ pub fn reload() {
         engine.planner = None;
         engine.traffic = None;
         engine.neighbours.book = None;
+        engine.slices.reload(&engine.settings);
         engine.open_records();
         engine.keep_reasons();
     });
@@ -397,7 +403,7 @@ impl Engine {
             api: self.api,
             layout: self.layout,
             table: self.table,
-            gpu_id: self.gpu_id,
+            gpu_id: self.gpu.id,
             memory_counts: self.memory_counts,
         }
     }
@@ -417,12 +423,12 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn comes_to_trust_nodes(&mut self, job: *mut c_void) -> bool {
         let (api, layout, strings) = (self.api, self.layout, &self.strings);
-        if check::job(api, layout, strings, job, self.gpu_id).is_err() {
+        if check::job(api, layout, strings, job, self.gpu).is_err() {
             return false;
         }
         if !self.trusts_nodes {
             // SAFETY: job_test is called under slurmctld's node write lock.
-            let checked = unsafe { check::nodes(api, layout, strings, self.table, self.gpu_id) };
+            let checked = unsafe { check::nodes(api, layout, strings, self.table, self.gpu) };
             self.trusts_nodes = checked.is_ok();
             if checked.is_err() {
                 self.settle(checked, Trust::None);
@@ -447,16 +453,10 @@ impl Engine {
             }
             return false;
         }
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
+        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
             // SAFETY: job_test is called under slurmctld's node write lock.
             .and_then(|()| unsafe {
-                check::nodes(
-                    self.api,
-                    self.layout,
-                    &self.strings,
-                    self.table,
-                    self.gpu_id,
-                )
+                check::nodes(self.api, self.layout, &self.strings, self.table, self.gpu)
             });
         self.settle(checked, Trust::Records);
         if self.trust == Trust::Records {
@@ -481,7 +481,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn looks_once_more(&mut self, job: *mut c_void) {
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu_id)
+        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
             .and_then(|()| check::held(self.layout, job).map(drop));
         self.settle(checked, Trust::Selection);
         if self.trust == Trust::Selection {
@@ -495,7 +495,7 @@ impl Engine {
         matches!(self.trust, Trust::Records | Trust::Selection)
     }
 
-    fn settle(&mut self, checked: Result<(), String>, next: Trust) {
+    pub(crate) fn settle(&mut self, checked: Result<(), String>, next: Trust) {
         match checked {
             Ok(()) => self.trust = next,
             Err(why) => {
@@ -590,6 +590,9 @@ impl Engine {
             self.note_traffic(job, &held);
         }
         self.note_neighbour(job, &held);
+        if self.slices.on {
+            self.note_slices(job, &held);
+        }
         if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());

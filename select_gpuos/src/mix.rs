@@ -117,7 +117,8 @@ impl Engine {
         self.mix.learner.arrives(share, nodes as u32);
     }
 
-    fn is_new(&mut self, job: u32) -> bool {
+    /// Whether a job was not counted before.
+    pub(crate) fn is_new(&mut self, job: u32) -> bool {
         let mix = &mut self.mix;
         if mix.seen.len() >= mix.limit.max(REMEMBERED) {
             let layout = self.layout;

@@ -32,6 +32,8 @@ pub enum Decision {
     OnlyWay(Request),
     /// As that, and neither nodes nor request have been read: so many nodes were asked for.
     Unread(Counts),
+    /// Slices of GPUs, for instances of these profiles.
+    Slices(String),
     /// cons_tres chose by itself.
     Stock,
 }
@@ -92,6 +94,9 @@ impl Engine {
         else {
             return;
         };
+        if let Decision::Slices(names) = pending.decision {
+            return self.note_slices_start(record, names);
+        }
         // SAFETY: the record that slurmctld is starting, under its job write lock.
         let Some((job, gpus)) = (unsafe { self.selected(record) }) else {
             return;
@@ -119,10 +124,11 @@ impl Engine {
                 self.attempt = 0;
                 request
             }
-            Decision::Unread(_) | Decision::Stock => return self.drop_note(job),
+            Decision::Unread(_) | Decision::Stock | Decision::Slices(_) => {
+                return self.drop_note(job);
+            }
         };
         let worth = self.worth(&request);
-        let config = &self.settings.config.slurm;
         let Some(planner) = self.planner.as_ref() else {
             return;
         };
@@ -149,6 +155,12 @@ impl Engine {
             alone: said.exclusive,
             ..Note::new(&given, &request, planner.cluster(), self.attempt)
         };
+        self.write_note(job, &note);
+    }
+
+    /// Writes a note into a job's record and into the log.
+    pub(crate) fn write_note(&self, job: Job<'_>, note: &Note) {
+        let config = &self.settings.config.slurm;
         let line = note.encode();
         if config.note == NoteField::SystemComment {
             let comment = beside(job.system_comment().unwrap_or_default(), &line);

@@ -41,6 +41,16 @@ pub fn matters(release: Release) -> bool {
     Topology::of(release) != Topology::Saved
 }
 
+/// Whether a job that starts on a node now would lack what it gets of this GRES in its own record.
+pub fn loses(release: Release, gres: NodeGres<'_>) -> bool {
+    gres.is_provisional()
+        && match Topology::of(release) {
+            Topology::Saved => false,
+            Topology::Lost => gres.topologies() == 0 && gres.types() > 0,
+            Topology::Ignored => gres.topologies() > 0 || gres.types() > 0,
+        }
+}
+
 /// What is known of one node.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Known {
@@ -103,15 +113,6 @@ impl Registration {
     ) -> Option<KeptOut<'a>> {
         let count = source.table.len();
         self.known.resize(count, Known::Nothing);
-        let topology = Topology::of(release);
-        let loses = |gpus: NodeGres<'_>| {
-            gpus.is_provisional()
-                && match topology {
-                    Topology::Saved => false,
-                    Topology::Lost => gpus.topologies() == 0 && gpus.types() > 0,
-                    Topology::Ignored => gpus.topologies() > 0 || gpus.types() > 0,
-                }
-        };
         let mut nodes = Vec::new();
         for index in candidates.iter().take_while(|index| *index < count) {
             if self.known[index] == Known::Ready {
@@ -121,7 +122,8 @@ impl Registration {
             let waits = unsafe {
                 Node::new(source.table.raw(index), source.layout).filter(|node| {
                     // A node that is off registers only after a job has been given to it.
-                    !node.power_saved() && source.gpus(*node).is_some_and(loses)
+                    !node.power_saved()
+                        && source.gpus(*node).is_some_and(|gpus| loses(release, gpus))
                 })
             };
             let Some(node) = waits else {

@@ -54,9 +54,18 @@ impl Engine {
         &self,
         job: Job<'a>,
     ) -> impl Iterator<Item = JobGres<'a>> + use<'a> {
+        self.asked(job, self.gpu.id)
+    }
+
+    /// What a job asks for of a GRES, one entry for each type that it names.
+    pub(crate) fn asked<'a>(
+        &self,
+        job: Job<'a>,
+        gres: u32,
+    ) -> impl Iterator<Item = JobGres<'a>> + use<'a> {
         let layout = self.layout;
         // SAFETY: the list of a live record, under slurmctld's job lock; the layout was accepted.
-        let asked = unsafe { gres_data(self.api, layout, job.gres_list(), self.gpu_id) };
+        let asked = unsafe { gres_data(self.api, layout, job.gres_list(), gres) };
         (0..).map_while(move |at| {
             let entry = *asked.items().get(at)?;
             // SAFETY: as above, an entry of that list.

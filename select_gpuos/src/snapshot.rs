@@ -88,10 +88,22 @@ impl<'a> Source<'a> {
     where
         'a: 'n,
     {
+        // SAFETY: by the caller.
+        unsafe { self.gres(node, self.gpu_id) }
+    }
+
+    /// What a node has of a GRES, if it has any.
+    ///
+    /// # Safety
+    /// As [`Source::gpus`].
+    pub unsafe fn gres<'n>(&self, node: Node<'n>, gres: u32) -> Option<NodeGres<'n>>
+    where
+        'a: 'n,
+    {
         // SAFETY: the node's own list, under the lock the caller holds; layout accepted by the self-check.
         unsafe {
             let layout = self.layout;
-            let found = gres_data(self.api, layout, node.gres_list(), self.gpu_id);
+            let found = gres_data(self.api, layout, node.gres_list(), gres);
             found
                 .items()
                 .first()

@@ -151,6 +151,49 @@ impl Steering {
         code
     }
 
+    /// Asks cons_tres for exactly these nodes, and on each for no other slices than these: the node's index, the
+    /// address of its GRES state, read in this very call, and the slices. Nobody is preempted: what
+    /// somebody gives up then is not what was chosen.
+    pub fn attempt_slices(
+        &mut self,
+        call: &Call,
+        nodes: Bitmap<'_>,
+        layout: &Layout,
+        chosen: &[(usize, usize, u64)],
+    ) -> c_int {
+        let (saved, mut marked) = (
+            std::mem::take(&mut self.saved),
+            std::mem::take(&mut self.marked),
+        );
+        let code = {
+            let mut narrowed = Narrowed {
+                nodes,
+                saved: &saved,
+                keep: false,
+            };
+            let masks = Masks {
+                nodes: &mut marked,
+                layout: &layout.gres_node,
+            };
+            nodes.clear();
+            for (node, gres, bits) in chosen {
+                nodes.put(*node, true);
+                // SAFETY: the caller read this address in this call, under the node write lock.
+                let state = unsafe { NodeGres::new(*gres as *mut c_void, &layout.gres_node) };
+                let marked = state.map_or(0, |state| state.mask(!bits));
+                if marked != 0 {
+                    masks.nodes.push((*gres, marked));
+                }
+            }
+            slurm_ffi::guard::inject("job_test.slices");
+            let code = call.without_preemption(|| call.forward());
+            narrowed.keep = code == 0;
+            code
+        };
+        (self.saved, self.marked) = (saved, marked);
+        code
+    }
+
     /// Asks cons_tres for exactly the nodes of `choice`, and, where it names GPUs, for no others than these.
     pub fn attempt(
         &mut self,

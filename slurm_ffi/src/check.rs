@@ -5,7 +5,7 @@
 //! answer, bitmaps against counters, and request strings against request counts. The magic numbers
 //! alone are not enough: in 26.05.5 the fields behind an unmoved magic had moved.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_void};
 
 use crate::api::{self, Api};
 use crate::bits;
@@ -120,13 +120,14 @@ fn identity(layout: &Layout, record: *mut c_void) -> Result<(), String> {
     })
 }
 
-/// Checks a job record before its first use through [`crate::handles::Job`].
+/// Checks a job record before its first use through [`crate::handles::Job`], and what it asks for of
+/// a GRES.
 pub fn job(
     api: &Api,
     layout: &Layout,
     strings: &Strings,
     record: *mut c_void,
-    gres: u32,
+    gres: Gres,
 ) -> Result<(), String> {
     let at = record as usize;
     identity(layout, record)?;
@@ -172,8 +173,8 @@ pub fn job(
 
     let list = pointer(at, layout.job.gres_list_req)?;
     for state in states(api, layout, strings, list)? {
-        if state.0 == gres {
-            request(layout, strings, at, state.1)?;
+        if state.0 == gres.id {
+            request(layout, strings, at, state.1, gres.name)?;
         }
     }
     Ok(())
@@ -227,7 +228,13 @@ fn states(
 }
 
 /// Compares the counts of a GRES request with the strings they were parsed from.
-fn request(layout: &Layout, strings: &Strings, job: usize, state: usize) -> Result<(), String> {
+fn request(
+    layout: &Layout,
+    strings: &Strings,
+    job: usize,
+    state: usize,
+    gres: &str,
+) -> Result<(), String> {
     let fields = &layout.gres_job;
     for (offset, text, name) in [
         (fields.gres_per_job, strings.per_job, "gres_per_job"),
@@ -242,7 +249,7 @@ fn request(layout: &Layout, strings: &Strings, job: usize, state: usize) -> Resu
         let count: u64 = read(state + offset).ok_or("unreadable GRES request")?;
         ensure(count < SANE_COUNT, || format!("{name} is {count}"))?;
         let text = heap_string(job, text, name)?;
-        if let Some(asked) = text.as_deref().and_then(single_gpu_count) {
+        if let Some(asked) = text.as_deref().and_then(|text| single_count(text, gres)) {
             ensure(count == asked, || {
                 format!("{name} is {count} where the job asked for {asked}")
             })?;
@@ -254,6 +261,12 @@ fn request(layout: &Layout, strings: &Strings, job: usize, state: usize) -> Resu
     })?;
     let nodes: u32 = read(state + fields.total_node_cnt).ok_or("unreadable total_node_cnt")?;
     ensure(nodes < 1 << 20, || format!("total_node_cnt is {nodes}"))?;
+    let held: u32 = read(state + fields.node_cnt).ok_or("unreadable node_cnt")?;
+    ensure(held < 1 << 20, || format!("node_cnt is {held}"))?;
+    let given = pointer(state, fields.gres_bit_alloc)?;
+    for index in 0..if given == 0 { 0 } else { held as usize } {
+        bitmap_or_null(pointer(given, index * 8)?, "an entry of gres_bit_alloc")?;
+    }
     let select = pointer(state, fields.gres_bit_select)?;
     let counts = pointer(state, fields.gres_cnt_node_select)?;
     for index in 0..if select == 0 { 0 } else { nodes as usize } {
@@ -265,11 +278,10 @@ fn request(layout: &Layout, strings: &Strings, job: usize, state: usize) -> Resu
     )
 }
 
-/// The count in a string with one plain GPU item (`gres:gpu:2`, `gres/gpu:h100:4`, `gres/gpu`).
-fn single_gpu_count(text: &str) -> Option<u64> {
-    let mut items = text
-        .split(',')
-        .filter(|i| i.contains("gpu") && !i.contains("gpuos"));
+/// The count in a string with one plain item of a GRES (`gres:gpu:2`, `gres/gpu:h100:4`, `gres/gpu`).
+fn single_count(text: &str, gres: &str) -> Option<u64> {
+    let own = |item: &&str| item.contains(gres) && (gres != "gpu" || !item.contains("gpuos"));
+    let mut items = text.split(',').filter(own);
     let item = items.next()?;
     if items.next().is_some() {
         return None;
@@ -279,8 +291,8 @@ fn single_gpu_count(text: &str) -> Option<u64> {
         .map(|r| r.trim_start_matches([':', '/']))
         .unwrap_or(item);
     match rest.split([':', '=']).collect::<Vec<_>>()[..] {
-        ["gpu"] => Some(1),
-        ["gpu", last] | ["gpu", _, last] => {
+        [name] if name == gres => Some(1),
+        [name, last] | [name, _, last] if name == gres => {
             // A last part that is no number is a type without a count, which means one.
             if last.starts_with(|c: char| c.is_ascii_digit()) {
                 last.parse().ok()
@@ -298,7 +310,7 @@ pub fn node(
     layout: &Layout,
     strings: &Strings,
     record: *mut c_void,
-    gres: u32,
+    gres: Gres,
 ) -> Result<(), String> {
     let at = record as usize;
     ensure(
@@ -320,7 +332,7 @@ pub fn node(
         })?;
     }
     for (id, data) in states(api, layout, strings, pointer(at, layout.node.gres_list)?)? {
-        if id == gres {
+        if id == gres.id {
             node_gres(layout, data).map_err(|e| format!("node {name}: {e}"))?;
         }
     }
@@ -333,13 +345,13 @@ fn node_gres(layout: &Layout, state: usize) -> Result<(), String> {
     let allocated: u64 = read(state + fields.gres_cnt_alloc).ok_or("unreadable GRES state")?;
     ensure(
         available < SANE_COUNT && allocated <= available.max(SANE_COUNT),
-        || format!("{allocated} of {available} GPUs allocated"),
+        || format!("{allocated} of {available} units allocated"),
     )?;
     let map = pointer(state, fields.gres_bit_alloc)?;
     if map != 0 {
         let (_, set) = bits::probe(map).ok_or("gres_bit_alloc is not a bitmap")?;
         ensure(set as u64 == allocated, || {
-            format!("{set} bits for {allocated} allocated GPUs")
+            format!("{set} bits for {allocated} allocated units")
         })?;
     }
     let topologies =
@@ -378,7 +390,7 @@ fn node_gres(layout: &Layout, state: usize) -> Result<(), String> {
             read(had + index * 8).ok_or("unreadable topo_gres_cnt_avail")?
         };
         ensure(one <= all && all <= SANE_COUNT, || {
-            format!("{one} of {all} GPUs in a topology entry")
+            format!("{one} of {all} units in a topology entry")
         })?;
         if names != 0 {
             let name = pointer(names, index * 8)?;
@@ -477,7 +489,7 @@ pub unsafe fn nodes(
     layout: &Layout,
     strings: &Strings,
     table: NodeTable,
-    gres: u32,
+    gres: Gres,
 ) -> Result<(), String> {
     for index in 0..table.len() {
         // SAFETY: by the caller.
@@ -489,10 +501,32 @@ pub unsafe fn nodes(
     Ok(())
 }
 
-/// The id of the GRES `gpu`.
-pub fn gpu_id(api: &Api) -> u32 {
-    // SAFETY: uint32_t gres_build_id(char *), which only hashes the string.
-    unsafe { (api.gres_build_id)(c"gpu".as_ptr()) }
+/// A GRES that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Gres {
+    /// Slurm's id of it.
+    pub id: u32,
+    name: &'static str,
+}
+
+impl Gres {
+    /// GRES `gpu`: whole GPUs.
+    pub fn gpu(api: &Api) -> Gres {
+        Gres::named(api, c"gpu")
+    }
+
+    /// GRES `gpuos`: memory slices of GPUs.
+    pub fn slices(api: &Api) -> Gres {
+        Gres::named(api, c"gpuos")
+    }
+
+    fn named(api: &Api, name: &'static CStr) -> Gres {
+        Gres {
+            // SAFETY: uint32_t gres_build_id(char *), which only hashes the string.
+            id: unsafe { (api.gres_build_id)(name.as_ptr()) },
+            name: name.to_str().unwrap_or_default(),
+        }
+    }
 }
 
 /// Value of `SelectType` without any offset: the first string starting with `select/` that a word
@@ -509,7 +543,7 @@ pub fn select_type() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::single_gpu_count;
+    use super::single_count;
 
     #[test]
     fn request_strings_of_all_releases() {
@@ -525,7 +559,16 @@ mod tests {
             ("gres/shard:4", None),
             ("gres/gpu:1K", None),
         ] {
-            assert_eq!(single_gpu_count(text), count, "{text}");
+            assert_eq!(single_count(text, "gpu"), count, "{text}");
+        }
+        for (text, count) in [
+            ("gres:gpuos:h100-80gb:4", Some(4)),
+            ("gres/gpu:2,gres/gpuos:h100-80gb:12", Some(12)),
+            ("gres/gpuos", Some(1)),
+            ("gres/gpuos:a:1,gres/gpuos:b:2", None),
+            ("gres/gpu:2", None),
+        ] {
+            assert_eq!(single_count(text, "gpuos"), count, "{text}");
         }
     }
 }

@@ -287,6 +287,17 @@ impl<'a> JobGres<'a> {
         unsafe { Bitmap::new(self.slot(node)?.read()) }
     }
 
+    /// The devices that a job which runs has on the node with this place among its own. They outlive a restart of
+    /// slurmctld, what cons_tres selected does not.
+    pub fn held(self, place: usize) -> Option<Bitmap<'a>> {
+        let array: usize = self.get(self.layout.gres_bit_alloc);
+        if array == 0 || place >= self.get::<u32>(self.layout.node_cnt) as usize {
+            return None;
+        }
+        // SAFETY: gres_bit_alloc has node_cnt elements, each null or a live bitstr_t.
+        unsafe { Bitmap::new(field::<usize>(array as *mut c_void, place * 8) as *mut c_void) }
+    }
+
     /// How many devices cons_tres selected on a node.
     pub fn selected_count(self, node: usize) -> u64 {
         let array: usize = self.get(self.layout.gres_cnt_node_select);

@@ -162,7 +162,7 @@ layout! {
     /// Slurm's `gres_job_state_t`.
     GresJob = "gres_job_state" {
         type_name, cpus_per_gres, def_cpus_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
-        gres_bit_select, gres_cnt_node_select,
+        gres_bit_alloc, gres_bit_select, gres_cnt_node_select, node_cnt,
     }
     /// Slurm's `gres_node_state_t`.
     GresNode = "gres_node_state" {

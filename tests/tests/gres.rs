@@ -82,7 +82,12 @@ fn job(cluster: &Cluster) -> String {
         GPUOS_SLICES=0-31 srun -n1 sh -c 'echo forged=$GPUOS_SLICES'\n\
         GPUOS_SLICES=0-31 srun -n1 --gres=none sh -c 'echo forged_none=${GPUOS_SLICES-unset}'\n\
         echo end=1; sleep 600";
-    let options = ["--gres=gpuos:4", "--export=ALL,GPUOS_SLICES=0-31"];
+    // Slurm alone chooses the bits: this is about what becomes of them.
+    let options = [
+        "--gres=gpuos:4",
+        "--gpuos=off",
+        "--export=ALL,GPUOS_SLICES=0-31",
+    ];
     let job = cluster.sbatch(&options, script);
     let text = cluster
         .lab
@@ -226,7 +231,8 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
     let batch = opens(&cluster, "", &all);
     let script = format!("{step}; {batch}; {none}; echo end=1; sleep 600");
     let seen = |options: &[&str]| {
-        let job = cluster.sbatch(options, &script);
+        // Slurm alone chooses the bits.
+        let job = cluster.sbatch(&[options, &["--gpuos=off"]].concat(), &script);
         let text = cluster
             .lab
             .wait_output(job, "end=1", LIMIT)

@@ -1,6 +1,6 @@
 //! Where a job went, and how good that place is.
 
-use gpuos_core::explain::{Note, level_reached, sentence, worth_sentence};
+use gpuos_core::explain::{Note, level_reached, sentence, slices_sentence, worth_sentence};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::JobOptions;
@@ -16,6 +16,16 @@ use crate::table::count;
 pub fn explain(site: &Site, job: &Job) -> Answer {
     let gpus = job.gpu_count();
     let on = compress(job.nodes.iter().map(String::as_str));
+    let mig = Note::parse(&job.system_comment).and_then(|note| note.mig);
+    if let Some(mig) = mig {
+        let said = slices_sentence(&mig, &on, job.nodes.len() as u32);
+        return Answer {
+            sentence: format!("Job {} runs: {said}", job.label),
+            details: String::new(),
+            json: json!({ "nodes": job.nodes, "mig": mig, "note": job.system_comment }),
+            yes: true,
+        };
+    }
     if gpus == 0 {
         let sentence = format!(
             "Job {} runs on {on} without GPUs: Slurm alone placed it.",

@@ -20,6 +20,9 @@ pub const MAX_NOTE: usize = 512;
 /// The longest level or domain name that a note keeps, in bytes.
 const MAX_WORD: usize = 64;
 
+/// The level in a note on a job with slices of GPUs.
+const SLICE: &str = "slice";
+
 /// Longer than any list of GPU indexes of a node.
 const MAX_GPU_LIST: usize = 3 * MAX_GPUS;
 
@@ -79,6 +82,8 @@ pub struct Note {
     pub class: Option<String>,
     /// The level of the domains that it has to itself (`--gpuos-exclusive`).
     pub alone: Option<String>,
+    /// Instances of a job with slices of GPUs, on each of its nodes: `3g.40gb:1,1g.10gb:2`.
+    pub mig: Option<String>,
     /// Nodes and GPUs.
     pub gpus: Vec<NodeGpus>,
     /// Nodes that did not fit into the note.
@@ -107,8 +112,21 @@ impl Note {
             worth: None,
             class: None,
             alone: None,
+            mig: None,
             gpus: gpus.collect(),
             more_nodes: 0,
+        }
+    }
+
+    /// The note on a job with slices of GPUs: its instances on each node, and its nodes.
+    pub fn of_slices(mig: String, nodes: impl IntoIterator<Item = String>) -> Note {
+        let gpus = GpuSet::EMPTY;
+        let nodes = nodes.into_iter().map(|node| NodeGpus { node, gpus });
+        Note {
+            level: SLICE.into(),
+            mig: Some(mig),
+            gpus: nodes.collect(),
+            ..Note::default()
         }
     }
 
@@ -149,6 +167,14 @@ impl Note {
             } = worth;
             out.push_str(&format!(" by={objectives} more={percent} than="));
             push_word(&mut out, than);
+        }
+        // Whole or not at all: gpuosd makes what it says.
+        if let Some(mig) = &self.mig
+            && out.len() + " mig=".len() + mig.len() < MAX_NOTE - LEAST_GPUS
+            && mig.bytes().all(|b| b.is_ascii_graphic() && b != b'|')
+        {
+            out.push_str(" mig=");
+            out.push_str(mig);
         }
         for (name, value) in [(" class=", &self.class), (" alone=", &self.alone)] {
             // The nodes need some room too.
@@ -246,6 +272,7 @@ impl Note {
                 "more" => more = Some(value.parse().ok()?),
                 "than" => than = Some(value.to_string()),
                 "class" => note.class = Some(value.into()),
+                "mig" => note.mig = Some(value.into()),
                 "alone" => note.alone = Some(value.into()),
                 "gpus" => note.read_gpus(value)?,
                 // A field of a later release.

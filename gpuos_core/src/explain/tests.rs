@@ -252,6 +252,7 @@ prop_compose! {
             }),
             class: None,
             alone: None,
+            mig: None,
             gpus: gpus.collect(),
             more_nodes: 0,
         }
@@ -338,4 +339,16 @@ proptest! {
         let wanted = format!("gpuos: level=leaf bus={figure} lost=0 nodes=0 domains=0 gpus=n1:{gpus}");
         prop_assert_eq!(note.encode(), wanted);
     }
+}
+
+#[test]
+fn a_note_on_slices_keeps_its_instances_whole() {
+    let mig = "3g.40gb:1,1g.10gb+me:2".to_string();
+    let note = Note::of_slices(mig.clone(), ["n2".to_string(), "n1".to_string()]);
+    let line = note.encode();
+    assert!(line.contains(" mig=3g.40gb:1,1g.10gb+me:2 "), "{line}");
+    let read = Note::parse(&format!("mine | {line}")).expect("a note");
+    assert_eq!((read.mig, read.gpus.len()), (Some(mig), 2));
+    let long = Note::of_slices("x".repeat(MAX_NOTE), ["n1".to_string()]).encode();
+    assert!(!long.contains("mig=") && long.len() <= MAX_NOTE, "{long}");
 }

@@ -112,6 +112,11 @@ impl Pool {
         Some(number)
     }
 
+    /// How many kinds of GPU there are.
+    pub fn kinds(&self) -> usize {
+        self.packer.kinds().len()
+    }
+
     /// How a kind of GPU can be divided.
     pub fn geometry(&self, kind: usize) -> Option<&Geometry> {
         self.packer.kinds().get(kind).map(|kind| kind.geometry())
@@ -235,8 +240,9 @@ impl Pool {
         self.pick_of(prices, node, &states, ask)
     }
 
-    /// When a node has room for a job, as the jobs on it end, and the slices that it could have then: `ends` are
-    /// times with the slices that are given back, in the order of time.
+    /// When a node has room for a job, as the jobs on it end, and as many slices that are free then and not before:
+    /// `ends` are times with the slices that are given back, in the order of time. They are windows for its
+    /// instances, unless it waits for something else that a GPU has only one of.
     pub fn pick_later(
         &mut self,
         prices: &Prices,
@@ -246,19 +252,21 @@ impl Pool {
     ) -> Option<(i64, Pick)> {
         let node = self.nodes.get(number as usize)?.clone();
         let mut taken = node.taken;
-        let mut ends = ends.iter().peekable();
-        while let Some((at, bits)) = ends.next() {
-            taken &= !bits;
-            if ends.peek().is_some_and(|(next, _)| next == at) {
-                continue;
-            }
+        for same in ends.chunk_by(|(one, _), (next, _)| one == next) {
+            let back = same.iter().fold(0, |all, (_, bits)| all | bits) & taken;
+            taken &= !back;
             let mut states: NodeStates = [NONE; NODE_GPUS];
             for (gpu, state) in states.iter_mut().enumerate().take(node.gpus) {
                 *state = self.state(&node, gpu, taken);
             }
-            if let Some(pick) = self.pick_of(prices, number, &states, ask) {
-                return Some((*at, pick));
+            let Some(mut pick) = self.pick_of(prices, number, &states, ask) else {
+                continue;
+            };
+            if pick.bits & back == 0 {
+                let lowest = |bits: u64| bits & bits.wrapping_neg();
+                pick.bits = pick.bits & !lowest(pick.bits) | lowest(back);
             }
+            return Some((same[0].0, pick));
         }
         None
     }
