@@ -1,0 +1,373 @@
+//! `--gpuos-mig` from the command line to the instance, in real Slurm clusters: what is asked becomes slices of GRES
+//! gpuos, gpuosd makes the instances before a program runs, and nobody gets those of another.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use gpuos_core::gpuset::GpuSet;
+use gpuos_core::hostlist::expand;
+use gpuos_lab::{Suite, field};
+use gpuos_tests::cluster::LIMIT;
+use gpuos_tests::{Cluster, Setup, per_suite, show};
+
+per_suite!(
+    a_gpu_is_filled_exactly,
+    each_task_has_its_own,
+    nobody_gets_the_slices_of_another,
+    what_cannot_be_made_is_said,
+);
+
+/// Memory slices of an H100.
+const SLICES: usize = 8;
+
+/// Nodes with eight simulated H100, of which these are in the pool.
+fn pool(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {
+    let mut setup = Setup::simulated(name, suite, nodes);
+    setup.spec.job_submit = true;
+    setup.spec.mig = GpuSet(gpus);
+    setup
+}
+
+/// `gpuos-nvml` on the GPUs of a node.
+fn nvml(cluster: &Cluster, node: &str, args: &[&str]) -> String {
+    let out = Command::new(cluster.lab.dir().join("bin/gpuos-nvml"))
+        .arg("--state")
+        .arg(cluster.lab.gpus_dir(node).join("state"))
+        .args(args)
+        .output()
+        .expect("gpuos-nvml runs");
+    assert!(out.status.success(), "{out:?}");
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// A MIG instance as the simulated driver has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Instance {
+    gpu: usize,
+    slices: Vec<usize>,
+    /// Of its compute instance.
+    uuid: Option<String>,
+}
+
+/// The instances of a node, from lines like `gpu7 gi 2 profile 9 slices 4-7 MIG-…`.
+fn instances(cluster: &Cluster, node: &str) -> Vec<Instance> {
+    let text = nvml(cluster, node, &["instances"]);
+    let read = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        Some(Instance {
+            gpu: words.first()?.strip_prefix("gpu")?.parse().ok()?,
+            slices: show::indices(words.get(6)?),
+            uuid: words.get(7).map(|uuid| (*uuid).to_owned()),
+        })
+    };
+    let all = text
+        .lines()
+        .map(|line| read(line).unwrap_or_else(|| panic!("{line}")));
+    all.collect()
+}
+
+/// The bits of GRES gpuos that each running job holds on each node.
+fn held(cluster: &Cluster) -> BTreeMap<(u32, String), Vec<usize>> {
+    let mut all = BTreeMap::new();
+    for id in cluster
+        .run("squeue", &["-h", "-t", "R", "-o", "%A"])
+        .lines()
+    {
+        let job = id.trim().parse().expect("a job id");
+        for (node, bits) in bits(cluster, job) {
+            all.insert((job, node), bits);
+        }
+    }
+    all
+}
+
+/// The bits of one job by node.
+fn bits(cluster: &Cluster, job: u32) -> BTreeMap<String, Vec<usize>> {
+    let text = cluster.show(job);
+    let lines = text.lines().filter(|line| line.contains("CPU_IDs="));
+    let each = lines.filter_map(|line| {
+        let nodes = line.trim().strip_prefix("Nodes=")?.split(' ').next()?;
+        let rest = line.split("gpuos:").nth(1)?.split("IDX:").nth(1)?;
+        let bits = show::indices(rest.split(')').next()?);
+        let nodes = expand(nodes).expect("a list of nodes");
+        Some(nodes.into_iter().map(move |node| (node, bits.clone())))
+    });
+    each.flatten().collect()
+}
+
+/// What NVML has and what Slurm's records say are the same: each instance lies in the slices of one job, no two
+/// overlap, and the slices of a job are covered by its instances.
+fn check(cluster: &Cluster, pool: &[usize]) {
+    let held = held(cluster);
+    let mut owner: BTreeMap<(String, usize), u32> = BTreeMap::new();
+    for ((job, node), bits) in &held {
+        for &bit in bits {
+            let other = owner.insert((node.clone(), bit), *job);
+            assert_eq!(other, None, "{node} slice {bit} of job {job} is another's");
+        }
+    }
+    for node in cluster.lab.spec().node_names() {
+        let mut taken: BTreeMap<usize, u32> = BTreeMap::new();
+        for instance in instances(cluster, &node) {
+            let at = pool.iter().position(|gpu| *gpu == instance.gpu);
+            let first = at.expect("a GPU of the pool") * SLICES;
+            let bits = instance.slices.iter().map(|slice| first + slice);
+            let jobs: Vec<Option<u32>> = bits
+                .clone()
+                .map(|bit| owner.get(&(node.clone(), bit)).copied())
+                .collect();
+            let job = jobs[0].unwrap_or_else(|| panic!("{instance:?} of {node} is nobody's"));
+            assert!(
+                jobs.iter().all(|one| *one == Some(job)),
+                "{instance:?}: {jobs:?}"
+            );
+            for bit in bits {
+                assert_eq!(taken.insert(bit, job), None, "{instance:?} overlaps");
+            }
+        }
+        let covered = owner.iter().filter(|((on, _), _)| *on == node);
+        let covered: BTreeMap<usize, u32> = covered.map(|((_, bit), job)| (*bit, *job)).collect();
+        assert_eq!(taken, covered, "instances and slices of {node}");
+    }
+}
+
+/// The last `NAME=VALUE` that a job has written.
+fn told(text: &str, name: &str) -> String {
+    let start = format!("{name}=");
+    let line = text
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix(&start));
+    line.unwrap_or_else(|| panic!("no {name}= in {text}"))
+        .to_owned()
+}
+
+/// Waits until a job has written all; what it wrote.
+fn output(cluster: &Cluster, job: u32) -> String {
+    let text = cluster.lab.wait_output(job, "end=", LIMIT);
+    text.unwrap_or_else(|error| panic!("{error}{}", cluster.report("gpuos")))
+}
+
+fn no_node_is_drained(cluster: &Cluster) {
+    let text = cluster.run("scontrol", &["-o", "show", "node"]);
+    assert!(!text.contains("DRAIN") && !text.contains("DOWN"), "{text}");
+}
+
+/// Ends all jobs; then the driver has no instance.
+fn nothing_is_left(cluster: &Cluster) {
+    cluster.drained();
+    for node in cluster.lab.spec().node_names() {
+        cluster.until(&format!("no instance on {node}"), || {
+            instances(cluster, &node).is_empty().then_some(())
+        });
+    }
+    no_node_is_drained(cluster);
+}
+
+/// What a job of the tests writes: its devices, in its script and in a step.
+const SHOW: &str = "echo batch=$CUDA_VISIBLE_DEVICES; \
+     srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES; echo profiles=$GPUOS_MIG_PROFILES; echo windows=$GPUOS_MIG_WINDOWS'; \
+     echo end=1; sleep 600";
+
+fn a_gpu_is_filled_exactly(suite: &Suite) {
+    let Some(cluster) = pool("mig-fill", suite, 1, 1 << 7).steered() else {
+        return;
+    };
+    let rounds: [&[&str]; 3] = [
+        &["1g.10gb"; 7],
+        &["3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb"],
+        &["7g.80gb"],
+    ];
+    for round in rounds {
+        let mut jobs = Vec::new();
+        let mut uuids = Vec::new();
+        for profile in round {
+            let option = format!("--gpuos-mig={profile}");
+            let job = cluster.sbatch(&[&option], SHOW);
+            let text = output(&cluster, job);
+            let own = told(&text, "step");
+            assert!(own.starts_with("MIG-") && !own.contains(','), "{text}");
+            assert_eq!(told(&text, "batch"), own, "{text}");
+            assert_eq!(told(&text, "profiles"), *profile, "{text}");
+            assert!(told(&text, "windows").starts_with("7:"), "{text}");
+            uuids.push(own);
+            jobs.push(job);
+            check(&cluster, &[7]);
+        }
+        let mut shown: Vec<String> = instances(&cluster, "n1")
+            .into_iter()
+            .filter_map(|i| i.uuid)
+            .collect();
+        shown.sort_unstable();
+        uuids.sort_unstable();
+        assert_eq!(shown, uuids, "{round:?}");
+        // The GPU is full: one more waits.
+        let more = cluster.sbatch(&["--gpuos-mig=1g.10gb"], "true");
+        cluster.until("a reason to wait", || {
+            let text = cluster.show(more);
+            let reason = field(&text, "Reason").unwrap_or_default();
+            (reason.contains("Resources") || reason.contains("Priority")).then_some(())
+        });
+        check(&cluster, &[7]);
+        cluster.cancel(&[more]);
+        cluster.cancel(&jobs);
+        nothing_is_left(&cluster);
+    }
+}
+
+fn each_task_has_its_own(suite: &Suite) {
+    let Some(cluster) = pool("mig-tasks", suite, 2, 0b1100_0000).steered() else {
+        return;
+    };
+    let script = "echo batch=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo task$SLURM_PROCID=$CUDA_VISIBLE_DEVICES:$GPUOS_MIG_UUIDS'; \
+         srun -n1 -N1 --gres=none sh -c 'echo none=${CUDA_VISIBLE_DEVICES-unset}:${GPUOS_MIG_UUIDS-unset}'; echo end=1; sleep 600";
+    let options = [
+        "-N2",
+        "--ntasks-per-node=2",
+        "--gpuos-mig=1g.10gb,2g.20gb:per-task",
+    ];
+    let job = cluster.sbatch(&options, script);
+    let text = output(&cluster, job);
+    let mut all = Vec::new();
+    for task in 0..4 {
+        let (devices, uuids) = {
+            let line = told(&text, &format!("task{task}"));
+            let (a, b) = line.split_once(':').expect("two lists");
+            (a.to_owned(), b.to_owned())
+        };
+        assert_eq!(devices, uuids, "{text}");
+        let own: Vec<String> = devices.split(',').map(String::from).collect();
+        assert_eq!(own.len(), 2, "{text}");
+        all.extend(own);
+    }
+    all.sort_unstable();
+    let mut shown = Vec::new();
+    for node in ["n1", "n2"] {
+        shown.extend(
+            instances(&cluster, node)
+                .into_iter()
+                .filter_map(|one| one.uuid),
+        );
+    }
+    shown.sort_unstable();
+    assert_eq!(all, shown, "{text}");
+    assert_eq!(told(&text, "batch").split(',').count(), 4, "{text}");
+    assert_eq!(told(&text, "none"), "unset:unset", "{text}");
+    check(&cluster, &[6, 7]);
+    cluster.cancel(&[job]);
+    // Without a script, and beside a whole GPU.
+    let show = "echo $CUDA_VISIBLE_DEVICES";
+    let text = cluster.run("srun", &["-n1", "--gpuos-mig=1g.10gb", "sh", "-c", show]);
+    assert!(text.starts_with("MIG-"), "{text}");
+    let script = "srun -n1 sh -c 'echo both=$CUDA_VISIBLE_DEVICES:$GPUOS_MIG_UUIDS'; echo end=1";
+    let both = cluster.sbatch(&["--gres=gpu:1", "--gpuos-mig=1g.10gb"], script);
+    let text = told(&output(&cluster, both), "both");
+    let whole = text
+        .split_once(":MIG-")
+        .map(|(whole, _)| whole.parse::<u8>());
+    assert!(whole.is_some_and(|whole| whole.is_ok()), "{text}");
+    // srun alone asks for its step what it asks for its job; whether that has what job_submit adds is the release's.
+    let show_list = "echo uuids=$GPUOS_MIG_UUIDS";
+    let alone = ["-n1", "--gres=gpu:1", "--gpuos-mig=1g.10gb", "sh", "-c"];
+    match cluster.try_run("srun", &[&alone[..], &[show_list]].concat()) {
+        Ok(text) => assert!(text.starts_with("uuids=MIG-"), "{text}"),
+        Err(why) => assert!(
+            why.contains("Slurm gave no slices") && !why.contains("uuids="),
+            "{why}"
+        ),
+    }
+    let text = cluster.run(
+        "salloc",
+        &["--gpuos-mig=1g.10gb", "srun", "-n1", "sh", "-c", show],
+    );
+    assert!(text.contains("MIG-"), "{text}");
+    nothing_is_left(&cluster);
+}
+
+fn nobody_gets_the_slices_of_another(suite: &Suite) {
+    let Some(cluster) = pool("mig-forge", suite, 1, 1 << 7).steered() else {
+        return;
+    };
+    let owner = cluster.sbatch(&["--gpuos-mig=3g.40gb"], SHOW);
+    let stolen = told(&output(&cluster, owner), "step");
+    let bits = bits(&cluster, owner)["n1"].clone();
+    let bits: Vec<String> = bits.iter().map(usize::to_string).collect();
+    let forged = format!(
+        "GPUOS_SLICES={0} GPUOS_JOB_MIG=3g.40gb GPUOS_MIG_UUIDS={stolen} _SLURM_SPANK_OPTION_gpuos_gpuos_mig=3g.40gb \
+         SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig=3g.40gb SPANK_GPUOS_SLICES={0}",
+        bits.join(",")
+    );
+    let script = format!(
+        "echo batch=$CUDA_VISIBLE_DEVICES; env {forged} srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES; \
+         echo uuids=$GPUOS_MIG_UUIDS; echo slices=$GPUOS_SLICES'; echo end=1; sleep 600"
+    );
+    let forge = |options: &[&str]| {
+        let file = cluster.script("forge", &script);
+        let work = cluster.lab.dir().join("work");
+        let (out, dir) = (
+            format!("--output={}/%A.out", work.display()),
+            format!("--chdir={}", work.display()),
+        );
+        let mut args = vec!["-k", "5", "30", "env"];
+        args.extend(forged.split_whitespace());
+        args.extend(["sbatch", "--parsable", &out, &dir]);
+        args.extend(options);
+        args.push(&file);
+        let out = cluster.lab.output("timeout", &args).expect("sbatch runs");
+        let id = String::from_utf8_lossy(&out.stdout).trim().parse();
+        let job = id.unwrap_or_else(|_| panic!("{out:?}"));
+        (job, output(&cluster, job))
+    };
+    // A job without slices, and one with a slice of its own.
+    let (plain, text) = forge(&["--gres=gpu:1"]);
+    let whole = told(&text, "batch");
+    assert!(whole.parse::<u8>().is_ok(), "{text}");
+    assert_eq!(
+        [told(&text, "step"), told(&text, "slices")],
+        [whole, String::new()],
+        "{text}"
+    );
+    let (own, text) = forge(&["--gpuos-mig=1g.10gb"]);
+    let device = told(&text, "step");
+    assert!(device.starts_with("MIG-") && device != stolen, "{text}");
+    assert_eq!(told(&text, "batch"), device, "{text}");
+    assert_eq!(told(&text, "uuids"), device, "{text}");
+    check(&cluster, &[7]);
+    cluster.cancel(&[plain, own, owner]);
+    nothing_is_left(&cluster);
+}
+
+fn what_cannot_be_made_is_said(suite: &Suite) {
+    let Some(cluster) = pool("mig-fail", suite, 1, 1 << 7).steered() else {
+        return;
+    };
+    // Somebody has made an instance by hand, and it is left.
+    nvml(&cluster, "n1", &["carve", "gpu7", "9", "0"]);
+    let options = ["--gpuos-mig=7g.80gb", "--requeue", "--open-mode=append"];
+    let job = cluster.sbatch(&options, "echo end=never");
+    cluster.until("the job is requeued", || {
+        let restarts = field(&cluster.show(job), "Restarts")?.parse::<u32>().ok()?;
+        (restarts > 0).then_some(())
+    });
+    let text = cluster.lab.job_output(job);
+    assert!(
+        text.contains("gpuos:") && !text.contains("end=never"),
+        "{text}"
+    );
+    cluster.cancel(&[job]);
+    assert_eq!(instances(&cluster, "n1").len(), 1);
+    no_node_is_drained(&cluster);
+    // No gpuosd: the program does not run, and the node stays in service.
+    cluster.lab.kill_gpuosd("n1", 9).expect("it ran");
+    let job = cluster.sbatch(&["--gpuos-mig=1g.10gb", "--no-requeue"], "echo end=never");
+    cluster.wait(job, &["FAILED"]);
+    let text = cluster.lab.job_output(job);
+    assert!(
+        text.contains("no gpuosd listens on this node") && !text.contains("end=never"),
+        "{text}"
+    );
+    assert!(cluster.show(job).contains("ExitCode=1:0"));
+    no_node_is_drained(&cluster);
+    cluster.lab.start_gpuosd("n1").expect("it starts");
+    cluster.drained();
+}
