@@ -15,6 +15,7 @@ per_suite!(
     each_task_has_its_own,
     nobody_gets_the_slices_of_another,
     what_cannot_be_made_is_said,
+    jobs_come_and_go,
 );
 
 /// Memory slices of an H100.
@@ -371,3 +372,67 @@ fn what_cannot_be_made_is_said(suite: &Suite) {
     cluster.lab.start_gpuosd("n1").expect("it starts");
     cluster.drained();
 }
+
+/// The next of a row of numbers that looks random and is the same each time.
+fn next(seed: &mut u64) -> u64 {
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+    *seed
+}
+
+fn jobs_come_and_go(suite: &Suite) {
+    let Some(cluster) = pool("mig-churn", suite, 2, 0b1100_0000).steered() else {
+        return;
+    };
+    let wants = [
+        "1g.10gb",
+        "1g.10gb:2",
+        "2g.20gb",
+        "3g.40gb",
+        "1g.10gb,3g.40gb",
+        "7g.80gb",
+        "10G",
+        "1/2",
+    ];
+    let mut seed = 20_261_122;
+    let mut jobs = Vec::new();
+    for round in 0..4 {
+        for _ in 0..10 {
+            let want = wants[next(&mut seed) as usize % wants.len()];
+            let option = format!("--gpuos-mig={want}");
+            let script = format!("{SHOW_STEP} sleep 0.{}", next(&mut seed) % 10);
+            jobs.push(cluster.sbatch(&[&option, "--no-requeue"], &script));
+            if next(&mut seed).is_multiple_of(5) {
+                let one = jobs[next(&mut seed) as usize % jobs.len()];
+                let _ = cluster.try_run("scancel", &[&one.to_string()]);
+            }
+        }
+        for &job in &jobs {
+            cluster.wait(job, &["COMPLETED", "CANCELLED", "FAILED"]);
+        }
+        cluster.until(&format!("no instance after round {round}"), || {
+            let all = ["n1", "n2"].map(|node| instances(&cluster, node).len());
+            (all == [0, 0]).then_some(())
+        });
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for &job in &jobs {
+        let text = cluster.lab.job_output(job);
+        let state = cluster.lab.job_state(job).expect("a state");
+        assert_ne!(state, "FAILED", "job {job}: {text}");
+        if state == "COMPLETED" {
+            // No UUID is given twice: an instance is made for one job and goes with it.
+            for uuid in told(&text, "step").split(',') {
+                assert!(
+                    uuid.starts_with("MIG-") && seen.insert(uuid.to_owned()),
+                    "job {job}: {text}"
+                );
+            }
+        }
+    }
+    nothing_is_left(&cluster);
+}
+
+/// A step that writes its devices.
+const SHOW_STEP: &str = "srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES';";
