@@ -24,6 +24,8 @@ fn setup(name: &str, suite: &Suite) -> Setup {
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
     setup.spec.mig = GpuSet(0b1111_0000);
+    // Slurm alone chooses the bits: this is about what becomes of them.
+    setup.spec.gpuos_toml = Some("[slurm]\nsteer = false\n".into());
     setup.spec.spank = false;
     setup.spec.select = Select::Gpuos {
         plugin_dir: plugins::built().to_path_buf(),
@@ -82,12 +84,7 @@ fn job(cluster: &Cluster) -> String {
         GPUOS_SLICES=0-31 srun -n1 sh -c 'echo forged=$GPUOS_SLICES'\n\
         GPUOS_SLICES=0-31 srun -n1 --gres=none sh -c 'echo forged_none=${GPUOS_SLICES-unset}'\n\
         echo end=1; sleep 600";
-    // Slurm alone chooses the bits: this is about what becomes of them.
-    let options = [
-        "--gres=gpuos:4",
-        "--gpuos=off",
-        "--export=ALL,GPUOS_SLICES=0-31",
-    ];
+    let options = ["--gres=gpuos:4", "--export=ALL,GPUOS_SLICES=0-31"];
     let job = cluster.sbatch(&options, script);
     let text = cluster
         .lab
@@ -231,8 +228,7 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
     let batch = opens(&cluster, "", &all);
     let script = format!("{step}; {batch}; {none}; echo end=1; sleep 600");
     let seen = |options: &[&str]| {
-        // Slurm alone chooses the bits.
-        let job = cluster.sbatch(&[options, &["--gpuos=off"]].concat(), &script);
+        let job = cluster.sbatch(options, &script);
         let text = cluster
             .lab
             .wait_output(job, "end=1", LIMIT)
