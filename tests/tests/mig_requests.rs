@@ -43,6 +43,44 @@ fn asked(cluster: &Cluster, args: &[&str]) -> (String, String) {
     (asks.replace("gres:", "gres/"), said)
 }
 
+/// The components of a heterogeneous job, and a default that comes from the environment.
+fn each_component_has_its_own(cluster: &Cluster) {
+    let script = cluster.script("het", "true");
+    let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
+    let submit = |args: &[&str]| {
+        let all = [
+            &["-k", "5", "30", "env", "GPUOS_MIG=2g.20gb", "sbatch"],
+            args,
+        ];
+        let all = [&all.concat()[..], &[&script]].concat();
+        let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
+        let id = String::from_utf8_lossy(&out.stdout).trim().parse::<u32>();
+        id.unwrap_or_else(|_| panic!("{out:?}"))
+    };
+    let gres = |job: u32| {
+        let text = cluster.run("scontrol", &["-o", "show", "job", &job.to_string()]);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("JobId={job} ")));
+        let asks = field(line.unwrap_or_default(), "TresPerNode").unwrap_or_default();
+        asks.replace("gres:", "gres/")
+    };
+    let slices = |count: u32| format!("gres/gpuos:h100-80gb:{count}");
+    let job = submit(&[
+        "--parsable",
+        "-H",
+        &dir,
+        "--gpuos-mig=3g.40gb",
+        ":",
+        "--gpuos-mig=1g.10gb",
+    ]);
+    assert_eq!([gres(job), gres(job + 1)], [slices(4), slices(1)]);
+    cluster.run("scancel", &[&job.to_string()]);
+    let job = submit(&["--parsable", "-H", &dir]);
+    assert_eq!(gres(job), slices(2));
+    cluster.run("scancel", &[&job.to_string()]);
+}
+
 fn requests_become_slices(suite: &Suite) {
     let mut setup = pool("mig-ask", suite, 2, 0b1100_0000);
     // Counted where there is a slurmdbd.
@@ -106,6 +144,7 @@ fn requests_become_slices(suite: &Suite) {
             "{args:?}: {said}"
         );
     }
+    each_component_has_its_own(&cluster);
     // Its slices cannot be taken from it.
     let (job, _) = submit(&cluster, &["--gpuos-mig=3g.40gb"]).expect("it is taken");
     let id = format!("JobId={job}");
