@@ -25,7 +25,7 @@ const LONGEST_PAUSE: u32 = 6;
 /// So many jobs are remembered that are beside nobody for good; with more, no first question is answered.
 const LONERS: usize = 64;
 
-/// Backfill asks twice for a job: whether it could start now on nodes without other jobs, and then when it could start
+/// Backfill asks twice for a job: whether it could start now beside nobody, and then when it could start
 /// at all. The first answer counts only if it is "now".
 #[derive(Default)]
 struct Twofold {
