@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::limits::Asked;
 use gpuos_core::wire::{
-    Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
+    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
 };
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
@@ -25,8 +25,10 @@ const SOCKET: &str = "/run/gpuos/gpuosd.sock";
 /// up nobody.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a step waits for its slices: what held them before it may have to be killed.
-const CARVING: Duration = Duration::from_secs(60);
+/// How long a step waits for its slices: what held them before it may have to be killed. slurmd drains the node where a
+/// step has not ended within its UnkillableStepTimeout, 60 s unless slurm.conf says otherwise, after a scancel, and this
+/// wait cannot be broken off: it stays below that, with time to end the tasks. gpuosd answers before.
+const CARVING: Duration = Duration::from_secs(45);
 
 /// How long a step with slices waits for a gpuosd where none listens.
 const ABSENCE: Duration = Duration::from_secs(10);
@@ -146,7 +148,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
             let undone = wishes(&asked);
             match answer(&socket, Instant::now() + PATIENCE) {
                 Some(Answer::Prepared(told)) => told,
-                Some(Answer::Refused(message)) => Told::note(message),
+                Some(Answer::Refused(_, message)) => Told::note(message),
                 Some(Answer::Unknown) => {
                     Told::note(format!("{undone}: the gpuosd of this node does not do it"))
                 }
@@ -161,8 +163,8 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
     }
 }
 
-/// Waits until the slices of a step are made. A gpuosd that goes away meanwhile is told again once it is back: it
-/// finds its own work in its journal.
+/// Waits until the slices of a step are made. A gpuosd that goes away meanwhile, or says while it ends or has much to do
+/// that it cannot answer, is told again: it finds its own work in its journal.
 fn carved(
     path: &str,
     request: &Request,
@@ -172,11 +174,16 @@ fn carved(
 ) -> Told {
     let begin = Instant::now();
     let mut heard = begin;
+    let mut refused = None;
     loop {
         if let Some(socket) = sent {
             match answer(&socket, begin + patience) {
                 Some(Answer::Prepared(told)) => return told,
-                Some(Answer::Refused(message)) => return Told::failed(message),
+                Some(Answer::Refused(Code::Busy | Code::Failed, message)) => {
+                    refused = Some(message);
+                    heard = Instant::now();
+                }
+                Some(Answer::Refused(_, message)) => return Told::failed(message),
                 Some(Answer::Unknown) => {
                     return Told::failed("the gpuosd of this node makes no slices of GPUs");
                 }
@@ -184,7 +191,11 @@ fn carved(
             }
         }
         let why = match (heard.elapsed() >= absence, begin.elapsed() >= patience) {
-            (_, true) => format!("gpuosd has not answered within {} s", patience.as_secs()),
+            (_, true) => {
+                let last = refused.map(|why| format!("; before that it said: {why}"));
+                let (after, last) = (patience.as_secs(), last.unwrap_or_default());
+                format!("gpuosd has not answered within {after} s{last}")
+            }
             (true, _) => "no gpuosd listens on this node".to_owned(),
             _ => {
                 std::thread::sleep(AGAIN);
@@ -199,7 +210,7 @@ fn carved(
 /// What gpuosd says to a step.
 enum Answer {
     Prepared(Told),
-    Refused(String),
+    Refused(Code, String),
     /// A release that knew no such wish.
     Unknown,
 }
@@ -223,7 +234,7 @@ fn answer(socket: &OwnedFd, deadline: Instant) -> Option<Answer> {
                         failed,
                     }));
                 }
-                Reply::Refused { message, .. } => return Some(Answer::Refused(message)),
+                Reply::Refused { code, message } => return Some(Answer::Refused(code, message)),
                 Reply::Done { .. } => return Some(Answer::Unknown),
                 _ => return None,
             }
@@ -466,12 +477,20 @@ mod tests {
         };
         let none = wait(Duration::ZERO, long).failed.unwrap();
         assert!(none.contains("no gpuosd listens"), "{none}");
-        // The first one ends before it answers, the next one answers.
+        // The first one ends before it answers, the next two cannot yet, then one answers.
         let listener = UnixListener::bind(&path).unwrap();
         let answering = listener.try_clone().unwrap();
         let answers = std::thread::spawn(move || {
             use std::io::Write;
+            let refuse = |code| {
+                let message = "not now".into();
+                let refused = Reply::Refused { code, message };
+                let line = encode(&refused, MAX_REPLY).unwrap();
+                asked_by(&answering).write_all(&line).unwrap();
+            };
             drop(answering.accept().unwrap());
+            refuse(Code::Busy);
+            refuse(Code::Failed);
             let mut client = asked_by(&answering);
             let prepared = Reply::Prepared {
                 notes: vec![],
@@ -493,11 +512,14 @@ mod tests {
                     .unwrap(),
                 )
                 .unwrap();
+            refuse(Code::Unknown);
         });
         let told = wait(long, long);
         assert_eq!((told.environment.len(), told.failed), (1, None));
         let old = wait(long, long).failed.unwrap();
         assert!(old.contains("makes no slices"), "{old}");
+        let unknown = wait(long, long).failed.unwrap();
+        assert_eq!(unknown, "not now");
         answers.join().unwrap();
         let mute = wait(long, Duration::ZERO).failed.unwrap();
         assert!(mute.contains("has not answered within 0 s"), "{mute}");

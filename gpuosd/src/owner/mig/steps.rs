@@ -16,7 +16,7 @@ use crate::mig::pool::Grant;
 use crate::queue::{Release, Task as Slurms, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
-const ANSWER: Duration = Duration::from_secs(50);
+const ANSWER: Duration = Duration::from_secs(40);
 /// Slurm is asked whether a job is gone so long after its last step, at first and at most.
 const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
 /// A job that could not get its instances so often is ended: it would come back for ever.
