@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health;
-use gpuos_host::GresIndex;
 use gpuos_host::discover::{Sysfs, discover};
 use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
 
 use crate::host::Told;
+use crate::numbering::Numbering;
 use crate::owner::Message;
 
 /// How long one wait for events lasts: the library is let go that often.
@@ -22,9 +23,6 @@ const CLOSED: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Opens NVIDIA's library.
 pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
-
-/// Reads how Slurm numbers the node's GPUs; the error is a sentence.
-pub type Numbering = Arc<dyn Fn() -> Result<GresIndex, String> + Send + Sync>;
 
 /// A GPU: who it is, and its number in Slurm's eyes and in the library's.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +38,9 @@ pub struct Found {
     /// PCI address.
     pub pci: String,
 }
+
+/// The GPUs that are not in a pool, and those that are, by NVML's index.
+type Known = (GpuSet, Vec<Found>);
 
 #[derive(Default)]
 struct Shared {
@@ -151,7 +152,7 @@ impl Library {
 /// A thread cannot be made.
 pub fn start(
     library: &Arc<Library>,
-    numbering: &Numbering,
+    numbering: &Arc<Numbering>,
     sysfs: Sysfs,
     interval: Duration,
     to: &SyncSender<Message>,
@@ -165,13 +166,18 @@ pub fn start(
     Ok(())
 }
 
-/// Who the GPUs are, numbered as Slurm does. A GPU that gres.conf leaves out is not Slurm's, and none of ours.
-pub(crate) fn found(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Found>> {
+/// Who the GPUs are, numbered as Slurm does. One that gres.conf leaves out, or that is in a pool (`divided`, by NVML's
+/// index), is none of GRES gpu, and none of ours.
+pub(crate) fn found(
+    library: &dyn GpuLibrary,
+    numbering: &Numbering,
+    divided: GpuSet,
+) -> Answer<Vec<Found>> {
     // A guess here would take a healthy GPU out of service in place of a bad one.
-    let order = numbering().map_err(Error::Refused)?;
+    let order = numbering.order().map_err(Error::Refused)?;
     let count = library.count()?;
     let mut all = Vec::new();
-    for nvml in 0..count {
+    for nvml in (0..count).filter(|nvml| !divided.contains(usize::from(*nvml))) {
         match library.identity(nvml) {
             Ok(identity) => all.push((nvml, identity)),
             // It keeps its place, and has no name.
@@ -203,7 +209,7 @@ fn poll_on(
     to: &SyncSender<Message>,
 ) {
     let mut wait = CLOSED[0];
-    let mut gpus: Option<Vec<Found>> = None;
+    let mut gpus: Option<Known> = None;
     loop {
         let round = Instant::now();
         let opened = gpus.is_none();
@@ -249,7 +255,7 @@ fn tell_hardware(
     sysfs: &Sysfs,
     to: &SyncSender<Message>,
 ) {
-    let (Ok(nvml), Ok(order)) = (library.get(), numbering()) else {
+    let (Ok(nvml), Ok(order)) = (library.get(), numbering.order()) else {
         return;
     };
     if let Ok(found) = discover(&*nvml, sysfs, &order) {
@@ -261,20 +267,21 @@ fn tell_hardware(
 fn poll(
     library: &Library,
     numbering: &Numbering,
-    gpus: &mut Option<Vec<Found>>,
+    gpus: &mut Option<Known>,
     to: &SyncSender<Message>,
 ) -> Answer<bool> {
+    let divided = numbering.divided();
     let nvml = match library.get() {
         Ok(nvml) => nvml,
         Err(Error::InUse) => return Ok(true),
         Err(e) => return Err(e),
     };
     let list = match gpus {
-        Some(list) => list,
-        None => {
-            let list = found(&*nvml, numbering)?;
+        Some((of, list)) if *of == divided => list,
+        _ => {
+            let list = found(&*nvml, numbering, divided)?;
             let _ = to.send(Message::Library(Ok(list.clone())));
-            gpus.insert(list)
+            &mut gpus.insert((divided, list)).1
         }
     };
     let mut silent: Option<Error> = None;
@@ -308,7 +315,7 @@ fn poll(
 }
 
 fn wait_on(library: &Library, numbering: &Numbering, to: &SyncSender<Message>) {
-    let mut order: Option<Vec<Found>> = None;
+    let mut order: Option<Known> = None;
     loop {
         if let Err(e) = wait_once(library, numbering, &mut order, to) {
             order = None;
@@ -322,13 +329,17 @@ fn wait_on(library: &Library, numbering: &Numbering, to: &SyncSender<Message>) {
 fn wait_once(
     library: &Library,
     numbering: &Numbering,
-    order: &mut Option<Vec<Found>>,
+    order: &mut Option<Known>,
     to: &SyncSender<Message>,
 ) -> Answer<()> {
+    let divided = numbering.divided();
     let nvml = library.get()?;
     let list = match order {
-        Some(list) => list,
-        None => order.insert(found(&*nvml, numbering)?),
+        Some((of, list)) if *of == divided => list,
+        _ => {
+            let list = found(&*nvml, numbering, divided)?;
+            &mut order.insert((divided, list)).1
+        }
     };
     for event in nvml.wait_events(WAIT)? {
         // GPUs that are divided are none of GRES gpu.

@@ -34,6 +34,7 @@ pub mod maps;
 pub mod metrics;
 pub mod mig;
 pub mod mps;
+pub mod numbering;
 pub mod options;
 pub mod owner;
 pub mod peers;

@@ -19,11 +19,12 @@ use signal_hook::iterator::Signals;
 
 use crate::desk::Desk;
 use crate::disk::Disk;
-use crate::gpus::{self, Library, Numbering};
+use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
 use crate::mig::Hands;
 use crate::mps::Runner;
+use crate::numbering::Numbering;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
@@ -99,17 +100,20 @@ pub fn run(options: &Options) -> Result<()> {
     let interval = Duration::from_secs(options.interval);
     let peers = peers::start(&node, to.clone())?;
     let node_of_gres = node.clone();
-    let numbering: Numbering = Arc::new(move || GresIndex::of_node(&ThisMachine, &node_of_gres));
+    let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
+    let numbering = Arc::new(Numbering::new(Box::new(read)));
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
         processes: Box::new(Proc::at(&options.proc)),
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
+    let gpus = (library.clone(), numbering.clone());
     let ports = Ports {
+        numbering: numbering.clone(),
         peers: peers.clone(),
         slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
-        device: work::device(machine, library.clone(), setting, to.clone())?,
+        device: work::device(machine, gpus, setting, to.clone())?,
         isolation: isolation::start(sources, interval, to.clone())?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
         limits: crate::limits::start(library.clone(), to.clone())?,

@@ -15,6 +15,7 @@ use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_host::{Machine, Output};
 
 use crate::gpus::{Found, Library};
+use crate::numbering::Numbering;
 use crate::owner::Message;
 use crate::queue::Task;
 
@@ -101,7 +102,7 @@ pub enum Device {
 /// The thread cannot be made.
 pub fn device(
     machine: Arc<dyn Machine + Send + Sync>,
-    library: Arc<Library>,
+    (library, numbering): (Arc<Library>, Arc<Numbering>),
     setting: Arc<Setting>,
     to: SyncSender<Message>,
 ) -> std::io::Result<Sender<Device>> {
@@ -109,6 +110,7 @@ pub fn device(
     let worker = Worker {
         machine,
         library,
+        numbering,
         setting,
     };
     let run = move || worker.run(&from, &to);
@@ -119,6 +121,7 @@ pub fn device(
 struct Worker {
     machine: Arc<dyn Machine + Send + Sync>,
     library: Arc<Library>,
+    numbering: Arc<Numbering>,
     setting: Arc<Setting>,
 }
 
@@ -145,6 +148,10 @@ impl Worker {
 
     /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
     fn reset(&self, gpu: &Found) -> Result<String, String> {
+        // Where it was numbered before the pool was: every instance there would be lost.
+        if self.numbering.divided().contains(usize::from(gpu.nvml)) {
+            return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml));
+        }
         let _closed = self.library.close(LET_GO)?;
         self.command(&self.setting.reset, gpu)
     }

@@ -353,7 +353,8 @@ impl Engine {
             return None;
         }
         let taken = slices.bits().map_or(0, |bits| bits.chunk(0));
-        // gpuosd counts the GPUs of a pool after those that Slurm has as GPUs; where there are none, as NVML does.
+        // gpuosd names no GPU of a pool here: its health rules do not watch them yet. Whoever writes `Extra` himself counts
+        // them after those that Slurm has as GPUs; where there are none, as NVML does.
         let out = self.service.of(index).0;
         let listed = gpus
             .and_then(|gpus| gpus.bits())

@@ -10,12 +10,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::isolation::{Group, Process, Seen};
 use gpuos_host::device_groups::DeviceGroups;
 use gpuos_host::job_processes::{Killed, Processes};
 use gpuos_host::nvml::{self, Answer, GpuLibrary};
 
-use crate::gpus::{self, Library, Numbering};
+use crate::gpus::{self, Library};
+use crate::numbering::Numbering;
 use crate::owner::Message;
 
 /// A step that is younger than this is looked at in every round: Slurm may still be busy with its group.
@@ -67,7 +69,7 @@ pub struct Sources {
     /// NVIDIA's library.
     pub library: Arc<Library>,
     /// How Slurm numbers GPUs.
-    pub numbering: Numbering,
+    pub numbering: Arc<Numbering>,
     /// Processes.
     pub processes: Box<dyn Processes>,
     /// Control groups.
@@ -112,7 +114,8 @@ struct Asked {
 struct Look {
     sources: Sources,
     devices: bool,
-    gpus: Option<Vec<Board>>,
+    /// The GPUs that are not in a pool, and those that are, by NVML's index.
+    gpus: Option<(GpuSet, Vec<Board>)>,
     asked: BTreeMap<(u32, String), Asked>,
 }
 
@@ -179,12 +182,15 @@ impl Look {
 
     /// Processes on GPUs, by GRES index. The library is let go before anything else is read.
     fn on_gpus(&mut self) -> Answer<Vec<(u8, nvml::Process)>> {
+        let divided = self.sources.numbering.divided();
         let library = self.sources.library.get()?;
         let list = match &mut self.gpus {
-            Some(list) => list,
-            None => {
-                let list = boards(&*library, &self.sources.numbering)?;
-                self.gpus.insert(list)
+            Some((of, list)) if *of == divided => list,
+            gpus => {
+                let list = boards(&*library, &self.sources.numbering, divided)?;
+                // What a step may open was asked about other GPUs.
+                self.asked.clear();
+                &mut gpus.insert((divided, list)).1
             }
         };
         let mut all = Vec::new();
@@ -201,9 +207,8 @@ impl Look {
         if !self.devices {
             return Err("[isolation] devices = false".into());
         }
-        let gpus = self.gpus.as_deref().unwrap_or_default();
+        let gpus = self.gpus.iter().flat_map(|(_, gpus)| gpus);
         let numbers: Vec<(u32, u8)> = gpus
-            .iter()
             .filter_map(|gpu| Some((gpu.minor?, gpu.gres)))
             .collect();
         let minors: Vec<u32> = numbers.iter().map(|(minor, _)| *minor).collect();
@@ -254,8 +259,8 @@ impl Look {
     }
 }
 
-fn boards(library: &dyn GpuLibrary, numbering: &Numbering) -> Answer<Vec<Board>> {
-    let found = gpus::found(library, numbering)?;
+fn boards(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answer<Vec<Board>> {
+    let found = gpus::found(library, numbering, divided)?;
     let board = |gpu: gpus::Found| Board {
         gres: gpu.gres,
         nvml: gpu.nvml,

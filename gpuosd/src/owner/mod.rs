@@ -37,6 +37,7 @@ use crate::metrics::keep::Rest;
 use crate::mig::Hands;
 use crate::mig::pool::Journal;
 use crate::mps::Runner;
+use crate::numbering::Numbering;
 use crate::peers::{Peers, Report};
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
@@ -104,6 +105,8 @@ pub enum Message {
 
 /// Where effects go.
 pub struct Ports {
+    /// Told which GPUs are in a pool.
+    pub numbering: Arc<Numbering>,
     /// Slurm's commands.
     pub slurm: Sender<Task>,
     /// Resets and checks.

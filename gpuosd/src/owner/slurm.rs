@@ -163,6 +163,8 @@ impl Owner {
     fn configured(&mut self, told: Result<Box<Config>, String>) {
         let answer = match told {
             Ok(config) => {
+                let numbering = &self.ports.numbering;
+                numbering.configured(&self.node, Some(&config.mig));
                 self.rules = config.health.clone();
                 self.metrics.set(&config.metrics);
                 self.ports.peers.configure(config.heartbeat);
@@ -178,6 +180,7 @@ impl Owner {
                 done("gpuos.toml is read")
             }
             Err(why) => {
+                self.ports.numbering.configured(&self.node, None);
                 tracing::error!("{why}; what was read before stays in force");
                 self.trouble(
                     "config",

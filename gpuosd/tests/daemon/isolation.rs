@@ -9,7 +9,7 @@ use gpuos_core::isolation::Finding;
 use crate::site::{Daemon, Site};
 
 /// A process that ends with the test.
-struct Ends(Child);
+pub struct Ends(pub Child);
 
 impl Drop for Ends {
     fn drop(&mut self) {
@@ -19,7 +19,7 @@ impl Drop for Ends {
 }
 
 /// A process as `/proc` shows it.
-fn record(site: &Site, pid: u32, uid: u32, name: &str, cgroup: &str) {
+pub fn record(site: &Site, pid: u32, uid: u32, name: &str, cgroup: &str) {
     let folder = site.path("proc").join(pid.to_string());
     fs::create_dir_all(&folder).unwrap();
     let stat = format!("{pid} ({name}) S{} {} 0\n", " 0".repeat(18), pid * 100);
@@ -29,15 +29,15 @@ fn record(site: &Site, pid: u32, uid: u32, name: &str, cgroup: &str) {
     fs::write(folder.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
 }
 
-fn of_job(job: u32, step: &str) -> String {
+pub fn of_job(job: u32, step: &str) -> String {
     format!("/system.slice/slurmstepd.scope/job_{job}/step_{step}/user/task_0")
 }
 
-fn findings(daemon: &Daemon<'_>) -> Vec<Finding> {
+pub fn findings(daemon: &Daemon<'_>) -> Vec<Finding> {
     daemon.status().isolation.findings
 }
 
-fn audited(site: &Site, text: &str) -> usize {
+pub fn audited(site: &Site, text: &str) -> usize {
     let log = fs::read_to_string(site.path("state/audit.jsonl")).unwrap_or_default();
     log.lines().filter(|line| line.contains(text)).count()
 }

@@ -10,6 +10,7 @@ mod limits;
 mod mig;
 mod mps;
 mod partition;
+mod pooled;
 mod site;
 mod unit;
 

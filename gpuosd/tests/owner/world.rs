@@ -18,6 +18,7 @@ use gpuosd::disk::Disk;
 use gpuosd::gpus::{Found, Library};
 use gpuosd::mig::Hands;
 use gpuosd::mps::Runner;
+use gpuosd::numbering::Numbering;
 use gpuosd::owner::{Message, Owner, Ports, Start};
 use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
@@ -232,6 +233,7 @@ impl World {
         let (steady, wall) = (self.steady.clone(), self.wall.clone());
         let base = Instant::now();
         let ports = Ports {
+            numbering: Arc::new(Numbering::new(Box::new(|| Err("no gres.conf".into())))),
             peers: Peers::none(),
             slurm,
             device,

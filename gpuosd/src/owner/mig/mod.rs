@@ -219,9 +219,6 @@ impl Owner {
             Some(Err(why)) => Some(format!("GPU {gpu}: {why}")),
             None => return,
         };
-        let out = self.found.iter().find(|found| found.nvml == gpu);
-        let out = out.filter(|found| self.health.state(found.gres).is_out());
-        let unfit = unfit.or_else(|| out.map(|_| format!("GPU {gpu} is out of service")));
         let wanted = self.mig.grants.iter().filter(|(_, grant)| grant.wanted);
         let wanted: Vec<(u32, Grant)> = wanted.map(|(job, grant)| (*job, grant.clone())).collect();
         for (job, grant) in wanted {

@@ -1,0 +1,94 @@
+//! How Slurm numbers the node's GPUs, and which of them it does not count: those of a pool, whose slices are GRES
+//! `gpuos`.
+
+use std::fmt;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use gpuos_core::config::MigConfig;
+use gpuos_core::gpuset::GpuSet;
+use gpuos_host::GresIndex;
+
+type Read = Box<dyn Fn() -> Result<GresIndex, String> + Send + Sync>;
+
+/// What gres.conf says now, and the pool as gpuos.toml was read last.
+pub struct Numbering {
+    read: Read,
+    /// By NVML's index; `None` before gpuos.toml was read for the first time.
+    divided: Mutex<Option<GpuSet>>,
+    known: Condvar,
+}
+
+impl fmt::Debug for Numbering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Numbering")
+    }
+}
+
+impl Numbering {
+    /// Reads gres.conf so; the error is a sentence.
+    pub fn new(read: Read) -> Numbering {
+        Numbering {
+            read,
+            divided: Mutex::default(),
+            known: Condvar::new(),
+        }
+    }
+
+    /// The order of gres.conf.
+    ///
+    /// # Errors
+    /// It cannot be read: a sentence.
+    pub fn order(&self) -> Result<GresIndex, String> {
+        (self.read)()
+    }
+
+    /// gpuos.toml was read. `None`: it could not be; what was known before stays, and where nothing was, no GPU is in
+    /// a pool.
+    pub fn configured(&self, node: &str, config: Option<&MigConfig>) {
+        let pool = config.map(|config| config.pool_of(node));
+        let pool = pool.map(|pool| pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.gpus));
+        let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        *divided = Some(pool.or(*divided).unwrap_or_default());
+        self.known.notify_all();
+    }
+
+    /// The GPUs of the node's pool by NVML's index. It waits until gpuos.toml was read: before, a GPU of a pool would
+    /// be taken for one of Slurm's.
+    pub fn divided(&self) -> GpuSet {
+        let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.wait_while(divided, |divided| divided.is_none());
+        known
+            .unwrap_or_else(PoisonError::into_inner)
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::config::Config;
+
+    use super::*;
+
+    fn config(nodes: &str, gpus: &str) -> MigConfig {
+        let text = format!(
+            "[[mig.board]]\nname = \"b\"\nprofiles = [{{ id = 0, name = \"7g.80gb\", compute = 7, \
+             memory-mib = 80000, most = 1, size = 8, starts = [0] }}]\n\
+             [[mig.pool]]\nnodes = \"{nodes}\"\ngpus = \"{gpus}\"\nboard = \"b\"\n"
+        );
+        Config::parse(&text, "gpuos.toml").unwrap().mig
+    }
+
+    #[test]
+    fn the_pool_that_was_read_last_counts() {
+        let numbering = Numbering::new(Box::new(|| Err("no gres.conf".into())));
+        numbering.configured("n1", None);
+        assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        numbering.configured("n1", Some(&config("n1", "4-7")));
+        assert_eq!(numbering.divided().to_string(), "4-7");
+        // A file that cannot be read changes nothing.
+        numbering.configured("n1", None);
+        assert_eq!(numbering.divided().to_string(), "4-7");
+        numbering.configured("n1", Some(&config("n2", "0-7")));
+        assert_eq!(numbering.divided(), GpuSet::EMPTY);
+    }
+}
