@@ -3,7 +3,9 @@
 mod mig_support;
 mod random;
 
-use gpuos_core::mig::{Ask, Cut, Geometry, NONE, Pick, Pool, State, States, tile};
+use gpuos_core::mig::{
+    Ask, Cut, Effort, Geometry, MOST_STEPS, NONE, Pick, Pool, State, States, tile,
+};
 use gpuos_core::options::parse_mig;
 use mig_support::{board, boards};
 use random::Random;
@@ -83,7 +85,7 @@ fn request(random: &mut Random, geometry: &Geometry) -> (String, u64) {
 }
 
 /// Jobs come and go on three nodes; some take slices by number alone where `by_hand`.
-fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 2] {
+fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 3] {
     let mut random = Random(seed);
     let gpus = (64 / usize::from(geometry.slices())).min(2);
     let mut pool = Pool::new(vec![geometry.clone()]).unwrap();
@@ -96,7 +98,7 @@ fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 2
         gpus,
         jobs: Vec::new(),
     };
-    let mut seen = [0; 2];
+    let mut seen = [0; 3];
     for job in 1..1_500 {
         if !checker.jobs.is_empty() && random.below(5) < 2 {
             let at = random.index(checker.jobs.len());
@@ -136,7 +138,18 @@ fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 2
             .iter()
             .flat_map(|&(profile, count)| vec![profile; count.into()])
             .collect();
-        let picked = pool.pick(&prices, node, &ask);
+        // What the search of one node has shown is no other answer for the next.
+        let mut shared = Effort::default();
+        let mut alone = 0;
+        for node in 0..NODES {
+            let mut own = Effort::default();
+            let fresh = pool.pick(&mut own, &prices, node, &ask);
+            assert!(own.steps() < MOST_STEPS, "{name}: {text} on {taken:b}");
+            assert_eq!(pool.pick(&mut shared, &prices, node, &ask), fresh, "{text}");
+            alone += own.steps();
+        }
+        seen[2] += u32::from(shared.steps() < alone);
+        let picked = pool.pick(&mut Effort::default(), &prices, node, &ask);
         seen[usize::from(picked.is_some())] += 1;
         let Some(Pick { bits, .. }) = picked else {
             // Several kinds, one of them scarce: there may be a way in which `tile` does not find them again
@@ -166,12 +179,15 @@ fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 2
 
 #[test]
 fn what_is_given_is_free_legal_and_found_again_and_what_fits_is_given() {
+    let mut saved = 0;
     for (at, (name, geometry)) in (0..).zip(boards()) {
         for seed in 0..4 {
             let seen = simulate(&name, geometry.clone(), 100 * at + seed, false);
-            assert!(seen.iter().all(|&n| n > 20), "{name}: {seen:?}");
+            assert!(seen[..2].iter().all(|&n| n > 20), "{name}: {seen:?}");
+            saved += seen[2];
         }
     }
+    assert!(saved > 0, "no node was like another that was searched");
 }
 
 #[test]
@@ -194,7 +210,8 @@ fn ask(pool: &Pool, text: &str, slices: u64) -> Ask {
 
 fn pick(pool: &mut Pool, ask: &Ask) -> Option<u64> {
     let prices = pool.prices();
-    pool.pick(&prices, 0, ask).map(|pick| pick.bits)
+    pool.pick(&mut Effort::default(), &prices, 0, ask)
+        .map(|pick| pick.bits)
 }
 
 #[test]
@@ -215,7 +232,9 @@ fn the_media_extension_is_given_once_for_each_gpu() {
     // Slices are free, and yet it is only foreseen for the end of one that has the extension.
     let prices = pool.prices();
     let ends = [(5, 0), (9, taken & 0xff)];
-    let (at, later) = pool.pick_later(&prices, 0, &me, &ends).expect("then");
+    let (at, later) = pool
+        .pick_later(&mut Effort::default(), &prices, 0, &me, &ends)
+        .expect("then");
     assert_eq!((at, later.bits), (9, taken & 0xff));
     // Its bits are free again: so is the extension, whenever slurmctld tells of the end.
     pool.see(0, taken & 0xff, 0);
@@ -248,6 +267,59 @@ fn gpus_out_of_service_are_not_offered() {
     assert!(pick(&mut pool, &seven).is_some());
 }
 
+/// A thousand nodes of eight GPUs, of which each has the GPUs that are like these, from another one on.
+fn thousand(taken: [u64; 8]) -> Pool {
+    let mut pool = Pool::new(vec![board("h100-80gb")]).unwrap();
+    for node in 0..1_000 {
+        pool.add_node(0, 8).expect("a node");
+        let turned = (0..8).map(|at| taken[(at + node as usize) % 8] << (8 * at));
+        pool.see(node, turned.fold(0, |all, own| all | own), 0);
+    }
+    pool
+}
+
+/// Asks all nodes of a pool in one decision: how many have room, and what it took.
+fn ask_all(pool: &mut Pool, ask: &Ask, nodes: std::ops::Range<u32>) -> (usize, u32) {
+    let mut effort = Effort::default();
+    let prices = pool.prices();
+    let rooms = nodes.filter(|node| pool.pick(&mut effort, &prices, *node, ask).is_some());
+    (rooms.count(), effort.steps())
+}
+
+#[test]
+fn nodes_with_too_few_windows_are_not_searched() {
+    // 19 windows of one slice are free on each, besides the last slices, in which there is none.
+    let few = [0, 0, 0b11, 0xff, 0xff, 0x7f, 0x7f, 0x7f];
+    let mut pool = thousand(few);
+    for (text, slices) in [("1g.10gb:20", 20), ("1g.10gb:40", 40), ("3g.40gb:6", 24)] {
+        let ask = ask(&pool, text, slices);
+        assert_eq!(ask_all(&mut pool, &ask, 0..1_000), (0, 0), "{text}");
+    }
+    let nineteen = ask(&pool, "1g.10gb:19", 19);
+    assert_eq!(ask_all(&mut pool, &nineteen, 0..1_000).0, 1_000);
+}
+
+#[test]
+fn nodes_that_are_alike_are_searched_once() {
+    // Nine slices and all windows that each profile needs, but the ninth slice is in none.
+    let halves = [0xf0, 0xf0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff];
+    let mut pool = thousand(halves);
+    let ask = ask(&pool, "3g.40gb:2,1g.10gb:1", 9);
+    let (rooms, one) = ask_all(&mut pool, &ask, 0..1);
+    assert!(rooms == 0 && one > 0, "{one}");
+    assert_eq!(ask_all(&mut pool, &ask, 0..1_000), (0, one));
+}
+
+#[test]
+fn a_decision_ends_and_what_fits_without_a_search_is_still_found() {
+    // 26 slices are free and 24 of them in windows: all ways to put 24 instances there.
+    let mut pool = thousand([0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0x7f, 0x7f]);
+    let ask = ask(&pool, "2g.20gb:2,1g.10gb:22", 26);
+    pool.see(999, 0, 0);
+    assert_eq!(ask_all(&mut pool, &ask, 0..1_000), (1, MOST_STEPS));
+    assert_eq!(ask_all(&mut pool, &ask, 999..1_000), (1, 0));
+}
+
 #[test]
 fn room_is_foreseen_when_a_window_is_free_not_when_enough_slices_are() {
     let mut pool = pool(1);
@@ -258,7 +330,9 @@ fn room_is_foreseen_when_a_window_is_free_not_when_enough_slices_are() {
     assert_eq!(pick(&mut pool, &half), None);
     let prices = pool.prices();
     let ends = [(10, 0b1000_0000), (20, 0b1000), (30, 0b1), (40, 0b1_0000)];
-    let (at, later) = pool.pick_later(&prices, 0, &half, &ends).expect("a window");
+    let (at, later) = pool
+        .pick_later(&mut Effort::default(), &prices, 0, &half, &ends)
+        .expect("a window");
     assert_eq!((at, later.bits), (30, 0b1111));
     assert_eq!(pick(&mut pool, &half), None, "nothing has changed");
 }

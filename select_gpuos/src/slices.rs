@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 
 use gpuos_core::explain::{self, Note};
-use gpuos_core::mig::{Ask, Pick, Pool};
+use gpuos_core::mig::{Ask, Effort, Pick, Pool};
 use gpuos_core::options::JobOptions;
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
@@ -153,7 +153,8 @@ impl Engine {
         {
             pool.arrives(&ask, counts.wanted);
         }
-        self.find_rooms(nodes, job, asked, &ask);
+        let mut effort = Effort::default();
+        self.find_rooms(nodes, job, asked, &ask, &mut effort);
         self.steering.begin(nodes, None);
         let found = self.slices.rooms.len() as u32;
         let named_all = self.has_named_nodes(job);
@@ -167,7 +168,7 @@ impl Engine {
             self.say_no_slices(call, job, &ask, (found, counts.min));
             return Some(NOT_NOW);
         }
-        let code = self.slices_later(call, job, nodes, &ask, counts);
+        let code = self.slices_later(call, job, nodes, (&ask, &mut effort), counts);
         self.say_no_slices(call, job, &ask, (found, counts.min));
         Some(code)
     }
@@ -285,7 +286,14 @@ impl Engine {
     }
 
     /// Finds the candidates with windows for the job's instances, the best first.
-    fn find_rooms(&mut self, nodes: Bitmap<'_>, job: Job<'_>, asked: JobGres<'_>, ask: &Ask) {
+    fn find_rooms(
+        &mut self,
+        nodes: Bitmap<'_>,
+        job: Job<'_>,
+        asked: JobGres<'_>,
+        ask: &Ask,
+        effort: &mut Effort,
+    ) {
         self.slices.rooms.clear();
         let Some(prices) = self.slices.pool.as_ref().map(Pool::prices) else {
             return;
@@ -299,7 +307,7 @@ impl Engine {
             let Some(pool) = &mut self.slices.pool else {
                 return;
             };
-            if let Some(pick) = pool.pick(&prices, number, ask) {
+            if let Some(pick) = pool.pick(effort, &prices, number, ask) {
                 self.slices.rooms.push(Room {
                     node: index,
                     gres,
@@ -463,7 +471,7 @@ impl Engine {
         call: &Call,
         job: Job<'_>,
         nodes: Bitmap<'_>,
-        ask: &Ask,
+        (ask, effort): (&Ask, &mut Effort),
         counts: Counts,
     ) -> c_int {
         if self.slices.trust != Trust::Selection {
@@ -479,13 +487,12 @@ impl Engine {
         let named = job.required_nodes();
         let mut given_back = Vec::new();
         let count = self.table.len();
+        // Those that have room now.
+        let now = self.slices.rooms.len();
+        self.slices.rooms.sort_unstable_by_key(|room| room.node);
         for index in nodes.iter().take_while(|index| *index < count) {
-            if self
-                .slices
-                .rooms
-                .iter()
-                .any(|room| room.node == index && room.at == 0)
-            {
+            let rooms = &self.slices.rooms[..now];
+            if rooms.binary_search_by_key(&index, |room| room.node).is_ok() {
                 continue;
             }
             let Some((number, gres, weight)) = self.look_at_slices(index, asked) else {
@@ -499,7 +506,7 @@ impl Engine {
             let Some(pool) = &mut self.slices.pool else {
                 return NOT_NOW;
             };
-            if let Some((at, pick)) = pool.pick_later(&prices, number, ask, &given_back) {
+            if let Some((at, pick)) = pool.pick_later(effort, &prices, number, ask, &given_back) {
                 self.slices.rooms.push(Room {
                     node: index,
                     gres,

@@ -34,5 +34,6 @@ pub use pack::{Gpu, Packer, Place};
 pub use pool::{Ask, Pick, Pool};
 pub use profile::{Geometry, GeometryError, Profile};
 pub use request::{Item, MigRequest, Serves, Want};
+pub use set::{Effort, MOST_STEPS};
 pub use states::{NONE, Spot, State, States};
 pub use tile::{Cut, tile};

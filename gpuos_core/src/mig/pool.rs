@@ -10,7 +10,7 @@ use super::demand::{Class, KINDS, NO_PROFILE, NODE_GPUS};
 use super::pack::{Packer, Place, Prices};
 use super::profile::{Geometry, GeometryError};
 use super::request::{MigRequest, Serves};
-use super::set::{MOST_INSTANCES, NodeStates};
+use super::set::{Effort, MOST_INSTANCES, NodeStates};
 use super::states::{NONE, State};
 use super::tile::tile;
 
@@ -234,10 +234,17 @@ impl Pool {
         self.packer.prices()
     }
 
-    /// The cheapest slices for a job on a node, as it was seen last; `None`: it has no room.
-    pub fn pick(&mut self, prices: &Prices, node: u32, ask: &Ask) -> Option<Pick> {
+    /// The cheapest slices for a job on a node, as it was seen last; `None`: it has no room, or none was found
+    /// with the `effort` that is left for this job's decision.
+    pub fn pick(
+        &mut self,
+        effort: &mut Effort,
+        prices: &Prices,
+        node: u32,
+        ask: &Ask,
+    ) -> Option<Pick> {
         let states = self.packer.node_states(node);
-        self.pick_of(prices, node, &states, ask)
+        self.pick_of(effort, prices, node, &states, ask)
     }
 
     /// When a node has room for a job, as the jobs on it end, and as many slices that are free then and not before:
@@ -245,6 +252,7 @@ impl Pool {
     /// instances, unless it waits for something else that a GPU has only one of.
     pub fn pick_later(
         &mut self,
+        effort: &mut Effort,
         prices: &Prices,
         number: u32,
         ask: &Ask,
@@ -259,7 +267,7 @@ impl Pool {
             for (gpu, state) in states.iter_mut().enumerate().take(node.gpus) {
                 *state = self.state(&node, gpu, taken);
             }
-            let Some(mut pick) = self.pick_of(prices, number, &states, ask) else {
+            let Some(mut pick) = self.pick_of(effort, prices, number, &states, ask) else {
                 continue;
             };
             if pick.bits & back == 0 {
@@ -273,6 +281,7 @@ impl Pool {
 
     fn pick_of(
         &mut self,
+        effort: &mut Effort,
         prices: &Prices,
         node: u32,
         states: &NodeStates,
@@ -293,10 +302,12 @@ impl Pool {
         };
         let places = &mut self.places;
         // Whoever makes the instances knows the slices only: what it finds in them must fit too.
-        let accept = |places: &[Place]| {
-            !asked.scarce || found_again(packer, kind, states, bits(places), &asked.serves)
-        };
-        let cost = packer.choose_set(prices, node, states, &asked.profiles, places, accept)?;
+        let accept =
+            |places: &[Place]| found_again(packer, kind, states, bits(places), &asked.serves);
+        let accept = asked.scarce.then_some(accept);
+        let profiles = &asked.profiles;
+        let at = (node, states);
+        let cost = packer.choose_set(effort, prices, at, profiles, places, accept)?;
         Some(Pick {
             bits: bits(places),
             cost,

@@ -5,17 +5,37 @@
 //! up to [`MOST_STEPS`]. Prices are those before the first: what is compared are nodes, and all of
 //! them get the same instances.
 
+use std::collections::HashSet;
+
 use super::demand::NODE_GPUS;
+use super::kind::Kind;
 use super::pack::{FINE, Gpu, Packer, Place, Prices, consider};
 use super::states::{NONE, State};
 
 /// The most instances that one job can have on a node: one for each slice that is steered.
 pub const MOST_INSTANCES: usize = 64;
-/// Places that are tried before a set counts as one that does not fit.
-const MOST_STEPS: u32 = 20_000;
+/// Places that are tried in one decision, on all nodes together. When they are used up, the other nodes get what fits
+/// with each instance at its cheapest place, and count as full where that does not work out.
+pub const MOST_STEPS: u32 = 20_000;
 
 /// The states of a node's GPUs, in the order of [`Packer::node`].
 pub type NodeStates = [State; NODE_GPUS];
+
+/// What the searches of one decision have cost and shown: for one job, and as long as nothing changes but the
+/// states that are asked about.
+#[derive(Clone, Debug, Default)]
+pub struct Effort {
+    steps: u32,
+    /// Kinds and states of nodes without a way.
+    failed: HashSet<(u8, NodeStates)>,
+}
+
+impl Effort {
+    /// Places that were tried beside the cheapest ones; [`MOST_STEPS`] at most.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+}
 
 impl Packer {
     /// The states of a node's GPUs as they are.
@@ -29,19 +49,32 @@ impl Packer {
 
     /// Places for instances of these profiles, largest first, on the GPUs of a node, which are of one
     /// kind and in these states. They go to `places`, in the order of `profiles`; what comes back is what others
-    /// lose by them, in thousandths of a GPU. `accept` may refuse a whole set. `None`, and no places,
-    /// where there is no way.
+    /// lose by them, in thousandths of a GPU. `accept` may refuse a whole set, always the same in the same states.
+    /// `None`, and no places, where there is no way, or none was found with the `effort` that is left. All calls
+    /// with one `effort` have the same profiles for each kind, and the same `accept`.
     pub fn choose_set(
         &self,
+        effort: &mut Effort,
         prices: &Prices,
-        node: u32,
-        states: &NodeStates,
+        (node, states): (u32, &NodeStates),
         profiles: &[u8],
         places: &mut Vec<Place>,
-        accept: impl FnMut(&[Place]) -> bool,
+        accept: Option<impl FnMut(&[Place]) -> bool>,
     ) -> Option<u64> {
         places.clear();
         if profiles.is_empty() || profiles.len() > MOST_INSTANCES {
+            return None;
+        }
+        let number = self.gpus[*self.node(node).first()? as usize].kind;
+        if !may_fit(&self.kinds[usize::from(number)], states, profiles) {
+            return None;
+        }
+        let mut same = *states;
+        // Which GPU is which matters to nobody else.
+        if accept.is_none() {
+            same.sort_unstable();
+        }
+        if effort.failed.contains(&(number, same)) {
             return None;
         }
         let mut search = Search {
@@ -51,15 +84,37 @@ impl Packer {
             profiles,
             places,
             accept,
-            steps: MOST_STEPS,
+            steps: MOST_STEPS - effort.steps,
         };
         let mut states = *states;
-        if search.greedy(&mut states) || search.all(&mut states, 0) {
+        let found = search.greedy(&mut states) || search.all(&mut states, 0);
+        effort.steps = MOST_STEPS - search.steps;
+        if found {
             return Some(places.iter().map(|place| place.cost).sum::<u64>() / FINE);
         }
         places.clear();
+        // After the last step nothing more is searched, and there is no need to know.
+        if effort.steps < MOST_STEPS {
+            effort.failed.insert((number, same));
+        }
         None
     }
+}
+
+/// Whether enough slices are free, and windows for the instances of each profile if they were alone.
+fn may_fit(kind: &Kind, states: &NodeStates, profiles: &[u8]) -> bool {
+    let there = || states.iter().filter(|state| **state != NONE);
+    let slices = u32::from(kind.geometry.slices());
+    let free = |state: &State| slices.saturating_sub(kind.states.mask(*state).count_ones());
+    let size = |profile: &u8| u32::from(kind.geometry.profiles()[usize::from(*profile)].size);
+    let windows = |profile: u8| {
+        let each = there().map(|state| usize::from(kind.fit(*state, profile.into())));
+        each.sum::<usize>()
+    };
+    profiles.iter().map(size).sum::<u32>() <= there().map(free).sum()
+        && profiles
+            .chunk_by(|one, next| one == next)
+            .all(|same| same.len() <= windows(same[0]))
 }
 
 struct Search<'a, A> {
@@ -68,11 +123,16 @@ struct Search<'a, A> {
     gpus: &'a [Gpu],
     profiles: &'a [u8],
     places: &'a mut Vec<Place>,
-    accept: A,
+    accept: Option<A>,
     steps: u32,
 }
 
 impl<A: FnMut(&[Place]) -> bool> Search<'_, A> {
+    fn accepts(&mut self) -> bool {
+        let accept = self.accept.as_mut();
+        accept.is_none_or(|accept| accept(self.places))
+    }
+
     /// Each at its cheapest place; nothing has changed where that does not work out.
     fn greedy(&mut self, states: &mut NodeStates) -> bool {
         let before = *states;
@@ -82,7 +142,7 @@ impl<A: FnMut(&[Place]) -> bool> Search<'_, A> {
             };
             self.make(states, place);
         }
-        if self.places.len() == self.profiles.len() && (self.accept)(self.places) {
+        if self.places.len() == self.profiles.len() && self.accepts() {
             return true;
         }
         self.places.clear();
@@ -128,7 +188,7 @@ impl<A: FnMut(&[Place]) -> bool> Search<'_, A> {
     /// Tries all places of the instances from `from` on. Equal instances go to ascending places.
     fn all(&mut self, states: &mut NodeStates, from: usize) -> bool {
         let Some(&profile) = self.profiles.get(from) else {
-            return (self.accept)(self.places);
+            return self.accepts();
         };
         let last = match from.checked_sub(1) {
             Some(before) if self.profiles[before] == profile => self.places.last().copied(),
