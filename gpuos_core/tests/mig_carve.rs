@@ -212,8 +212,8 @@ impl World {
 
     /// Slurm starts a job, and its prolog asks.
     fn begin(&mut self, job: u32, name: &str, start: u8) -> bool {
-        let (_, window) = self.spot(name, start);
-        self.held.push(Held { job, window });
+        let (profile, window) = self.spot(name, start);
+        self.held.push(holds(job, profile, window));
         self.ask(job, name, start)
     }
 
@@ -273,6 +273,15 @@ impl World {
     fn uuid(&self, job: u32) -> Option<&String> {
         let mut told = self.told.iter().rev().filter(|told| told.0 == job);
         told.next().and_then(|told| told.1.as_ref().ok())
+    }
+}
+
+fn holds(job: u32, profile: u32, window: Window) -> Held {
+    Held {
+        job,
+        window,
+        profile: Some(profile),
+        own: false,
     }
 }
 
@@ -540,7 +549,10 @@ fn applied(
                     .iter()
                     .find(|claim| claim.id == *id)
                     .map(|c| c.window);
-                held.retain(|held| held.job != *job || Some(held.window) != window);
+                // Slices of unknown instances stay the job's until Slurm says otherwise.
+                held.retain(|held| {
+                    held.job != *job || Some(held.window) != window || held.profile.is_none()
+                });
                 journal.retain(|claim| claim.id != *id);
             }
             Action::Adopt { claim } => {
@@ -582,7 +594,7 @@ proptest! {
     #[test]
     fn reconciling_twice_is_reconciling_once(
         windows in proptest::collection::vec((window(), 0u32..3, 0usize..3, any::<bool>()), 0..5),
-        jobs in proptest::collection::vec((1u32..5, window()), 0..5),
+        jobs in proptest::collection::vec((1u32..5, window(), proptest::option::of(0u32..3), any::<bool>()), 0..5),
         claims in proptest::collection::vec((1u32..5, 0u32..3, window(), phase()), 0..5),
         same in proptest::collection::vec((0usize..5, 0usize..5), 0..6),
         destroy in any::<bool>(),
@@ -598,9 +610,9 @@ proptest! {
             }
         }
         let mut held: Vec<Held> = Vec::new();
-        for (job, window) in jobs {
+        for (job, window, profile, own) in jobs {
             if held.iter().all(|other| !other.window.overlaps(window)) {
-                held.push(Held { job, window });
+                held.push(Held { job, window, profile, own });
             }
         }
         let mut journal: Vec<Claim> = claims.into_iter().enumerate().map(|(id, claim)| {
@@ -615,7 +627,7 @@ proptest! {
             if let Some(claim) = journal.get(a) {
                 let fits = held.iter().all(|held| !held.window.overlaps(claim.window));
                 if fits && b % 2 == 0 {
-                    held.push(Held { job: claim.job, window: claim.window });
+                    held.push(holds(claim.job, claim.profile, claim.window));
                 }
             }
         }

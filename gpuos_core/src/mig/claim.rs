@@ -79,4 +79,8 @@ pub struct Held {
     pub job: u32,
     /// Where.
     pub window: Window,
+    /// NVML's id of the profile that it is to have there; `None` where the records do not say it.
+    pub profile: Option<u32>,
+    /// There are processes on an instance in this window, and all of them are the job's.
+    pub own: bool,
 }

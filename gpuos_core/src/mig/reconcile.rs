@@ -7,8 +7,9 @@
 //! An instance belongs to the claim in the journal with its window and profile: first to one of a
 //! job that still holds the window and was told of the instance, then to one that was told before,
 //! at last to one that had not been told yet, if no process uses it. An instance of nobody is
-//! adopted where a job holds exactly its window, and foreign otherwise: reported and left, unless
-//! the policy says otherwise and nobody uses it.
+//! adopted where a job holds exactly its window with its profile and no process of anybody else
+//! uses it. It is foreign otherwise: reported and left, unless the policy says otherwise, nobody
+//! uses it, and it is not where a job has slices whose instances are unknown.
 
 use super::claim::{Claim, Held, Phase, Shown, Window};
 
@@ -81,6 +82,11 @@ pub struct Plan {
 /// other are settled in favour of running jobs.
 pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: Foreign) -> Plan {
     let owners = owners(shown, held, journal);
+    // What is where a job has slices of unknown instances may be one of these.
+    let left = |instance: &Shown| {
+        let maybe = |held: &Held| held.profile.is_none() && held.window.overlaps(instance.window);
+        foreign == Foreign::Leave || instance.busy || held.iter().any(maybe)
+    };
     let (mut destroy, mut over, mut make) = (Vec::new(), Vec::new(), Vec::new());
     let mut plan = Plan::default();
     let mut kept: Vec<Window> = Vec::new();
@@ -121,11 +127,11 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
             }
             (None, _) => {
                 let stays = |(number, instance): &(usize, &Shown)| {
-                    let left = match owners[*number] {
+                    let stays = match owners[*number] {
                         Some(at) => alive(&journal[at], held),
-                        None => foreign == Foreign::Leave || instance.busy,
+                        None => left(instance),
                     };
-                    left && instance.window.overlaps(claim.window)
+                    stays && instance.window.overlaps(claim.window)
                 };
                 if let Some((_, Shown { gi, .. })) = shown.iter().enumerate().find(stays) {
                     let why = format!(
@@ -144,7 +150,11 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
         .max()
         .map_or(1, |id| id.saturating_add(1));
     for instance in unowned(shown, &owners) {
-        let by = held.iter().find(|held| held.window == instance.window);
+        let its = |held: &&Held| {
+            (held.window, held.profile) == (instance.window, Some(instance.profile))
+                && (held.own || !instance.busy)
+        };
+        let by = held.iter().find(its);
         let free = |held: &&Held| !kept.iter().any(|window| window.overlaps(held.window));
         match (by.filter(free), instance.computes.first()) {
             (Some(held), Some(found)) => {
@@ -160,10 +170,8 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
                 let claim = ready(&claim, instance.gi, found);
                 make.push(Action::Adopt { claim });
             }
-            _ if foreign == Foreign::Destroy && !instance.busy => {
-                destroy.push(gone(None, instance));
-            }
-            _ => plan.foreign.push(instance.gi),
+            _ if left(instance) => plan.foreign.push(instance.gi),
+            _ => destroy.push(gone(None, instance)),
         }
     }
     plan.actions = [destroy, over, make].concat();

@@ -50,6 +50,8 @@ pub struct View {
     pub pids: BTreeMap<u32, Vec<u32>>,
     /// Who they are, in words.
     pub names: BTreeMap<u32, String>,
+    /// By GPU instance with processes: the job that all of them belong to.
+    pub jobs: BTreeMap<u32, u32>,
     /// How it can be divided, by its driver.
     pub profiles: Vec<Profile>,
     /// Why no instance is to be made on it, in a sentence.
@@ -234,6 +236,11 @@ impl Hand<'_> {
         text
     }
 
+    fn job(&self, pid: u32) -> Option<u32> {
+        let who = self.hands.proc.who(pid).ok()??;
+        who.step.map(|step| step.job)
+    }
+
     fn look(&self) -> Result<View, String> {
         let nvml = self.library()?;
         let (nvml, gpu) = (&*nvml, self.gpu);
@@ -254,9 +261,16 @@ impl Hand<'_> {
         let wants = nvml.recovery_action(gpu).unwrap_or(RecoveryAction::None);
         let all = on.values().flatten();
         let names = all.map(|pid| (*pid, self.name(*pid))).collect();
+        let jobs = on.iter().filter_map(|(gi, pids)| {
+            let mut jobs = pids.iter().map(|pid| self.job(*pid));
+            let first = jobs.next()??;
+            jobs.all(|job| job == Some(first)).then_some((*gi, first))
+        });
+        let jobs = jobs.collect();
         Ok(View {
             shown,
             names,
+            jobs,
             pids: on,
             profiles: nvml.mig_profiles(gpu).unwrap_or_default(),
             unfit: (wants != RecoveryAction::None)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gpuos_core::config::MigConfig;
 use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_core::mig::reconcile::Foreign;
-use gpuos_core::mig::tile::tile;
+use gpuos_core::mig::tile::{Cut, tile, tile_beside};
 use gpuos_core::mig::{Claim, Geometry, Held, Phase, Serves, Window};
 use gpuos_core::options::parse_mig;
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
@@ -62,6 +62,9 @@ pub struct Journal {
     pub claims: BTreeMap<u8, Vec<Claim>>,
     /// By job.
     pub grants: BTreeMap<u32, Grant>,
+    /// How often each job could not get its instances here, since it last had them.
+    #[serde(default)]
+    pub failures: BTreeMap<u32, u32>,
 }
 
 /// `0-3`.
@@ -107,10 +110,17 @@ impl Pool {
     }
 
     /// What a job gets for its bits: by gpuos's note in its record, and where there is none, by what its step says.
+    /// `others` are the instances of other jobs: what is scarce besides memory slices is not given twice where there is
+    /// another way.
     ///
     /// # Errors
-    /// Neither says it, or the bits are not such instances: a sentence.
-    pub fn grant(&self, node: &str, job: &Job, ask: Option<&MigAsk>) -> Result<Grant, String> {
+    /// Neither says it, or the bits are not such instances, and never will be: a sentence.
+    pub fn grant(
+        &self,
+        node: &str,
+        job: &Job,
+        (ask, others): (Option<&MigAsk>, &[Piece]),
+    ) -> Result<Grant, String> {
         let bits = job.slices_on(node).0;
         let told = GpuSet(bits);
         let (serves, text) = match (noted(&job.system_comment), ask) {
@@ -124,13 +134,17 @@ impl Pool {
                 self.board
             )
         })?;
-        let cuts = tile(&self.geometry, bits, &serves).ok_or_else(|| {
+        let beside = others.iter().filter_map(|piece| self.cut(piece));
+        let beside: Vec<Cut> = beside.collect();
+        let cuts = tile_beside(&self.geometry, bits, &serves, &beside)
+            .or_else(|| tile(&self.geometry, bits, &serves));
+        let cuts = cuts.ok_or_else(|| {
             format!(
                 "the memory slices {told} that Slurm gave to job {} cannot be divided into {text}",
                 job.id
             )
         })?;
-        let piece = |cut: &gpuos_core::mig::tile::Cut| {
+        let piece = |cut: &Cut| {
             Some(Piece {
                 gpu: *self.gpus.get(cut.gpu)?,
                 profile: self.geometry.profiles().get(cut.profile)?.id,
@@ -150,6 +164,14 @@ impl Pool {
             requeue: job.may_requeue,
             pieces,
             wanted: false,
+        })
+    }
+
+    fn cut(&self, piece: &Piece) -> Option<Cut> {
+        Some(Cut {
+            gpu: self.gpus.iter().position(|gpu| *gpu == piece.gpu)?,
+            profile: self.geometry.by_id(piece.profile)?,
+            window: piece.window,
         })
     }
 
@@ -223,16 +245,44 @@ fn noted(comment: &str) -> Option<&str> {
     words.find_map(|word| word.strip_prefix("mig="))
 }
 
-/// What Slurm's records give to jobs on one GPU.
-pub fn held(grants: &BTreeMap<u32, Grant>, gpu: u8) -> Vec<Held> {
-    let each = grants.iter().flat_map(|(job, grant)| {
-        let own = grant.pieces.iter().filter(move |piece| piece.gpu == gpu);
-        own.map(|piece| Held {
+/// What Slurm's records give to jobs on one GPU. `own` says whose all processes in a window are.
+pub fn held(
+    grants: &BTreeMap<u32, Grant>,
+    gpu: u8,
+    own: impl Fn(Window) -> Option<u32>,
+) -> Vec<Held> {
+    let mut all = Vec::new();
+    for (job, grant) in grants {
+        for piece in grant.pieces.iter().filter(|piece| piece.gpu == gpu) {
+            all.push(Held {
+                job: *job,
+                window: piece.window,
+                profile: Some(piece.profile),
+                own: own(piece.window) == Some(*job),
+            });
+        }
+    }
+    all
+}
+
+/// The slices of a GPU, whose first bit is given, that jobs have by Slurm's records without a grant: nobody has said of
+/// which instances.
+pub fn unknown(
+    given: &BTreeMap<u32, u64>,
+    grants: &BTreeMap<u32, Grant>,
+    (first, slices): (usize, u8),
+) -> Vec<Held> {
+    let mut all = Vec::new();
+    for (job, bits) in given.iter().filter(|(job, _)| !grants.contains_key(job)) {
+        let own = |slice: &u8| GpuSet(*bits).contains(first + usize::from(*slice));
+        all.extend((0..slices).filter(own).map(|start| Held {
             job: *job,
-            window: piece.window,
-        })
-    });
-    each.collect()
+            window: Window { start, size: 1 },
+            profile: None,
+            own: false,
+        }));
+    }
+    all
 }
 
 /// Which instance can be used in each memory slice of a GPU.
@@ -299,7 +349,8 @@ mod tests {
             0b1_1100,
             "kept | gpuos: level=node mig=2g.12gb:1,1g.6gb:1 gpus=n1:",
         );
-        let grant = pool.grant("n1", &record, Some(&ask("1g.6gb:3"))).unwrap();
+        let request = ask("1g.6gb:3");
+        let grant = pool.grant("n1", &record, (Some(&request), &[])).unwrap();
         let places: Vec<_> = grant
             .pieces
             .iter()
@@ -314,7 +365,7 @@ mod tests {
         // Without the note, and for each of two tasks.
         let request = Some(&ask("1g.6gb:per-task")).cloned();
         let grant = pool
-            .grant("n1", &job(0b11_0000, ""), request.as_ref())
+            .grant("n1", &job(0b11_0000, ""), (request.as_ref(), &[]))
             .unwrap();
         assert_eq!(grant.pieces.len(), 2);
         let one = pool.environment(&grant, 0b10_0000, |piece| {
@@ -329,7 +380,7 @@ mod tests {
     fn what_cannot_be_is_a_sentence() {
         let pool = pool();
         let why = |bits, comment, request| {
-            pool.grant("n1", &job(bits, comment), Some(&ask(request)))
+            pool.grant("n1", &job(bits, comment), (Some(&ask(request)), &[]))
                 .unwrap_err()
         };
         assert!(
@@ -341,6 +392,46 @@ mod tests {
         assert!(why(0b11, "mig=2g.12gb:1", "1g.6gb").contains("cannot be divided into 1g.6gb"));
         // Past the two GPUs of the pool.
         assert!(why(1 << 8, "", "1g.6gb").contains("past the 2 GPUs"));
+    }
+
+    #[test]
+    fn what_another_job_has_of_scarce_things_is_not_given_again() {
+        let config = CONFIG.replace(
+            "most = 4, size = 1, starts = [0, 1, 2, 3] },",
+            "most = 4, size = 1, starts = [0, 1, 2, 3] },\n  { id = 21, name = \"1g.6gb+me\", compute = 1, \
+             memory-mib = 5952, most = 1, size = 1, starts = [0, 1, 2, 3] },",
+        );
+        let config = Config::parse(&config, "gpuos.toml").unwrap();
+        let pool = Pool::of(&config.mig, "n1").unwrap();
+        // One slice on each GPU; the media extension of the first is another job's.
+        let record = job(0b1_0001, "gpuos: mig=1g.6gb+me:1,1g.6gb:1");
+        let on = |others: &[Piece]| {
+            let grant = pool.grant("n1", &record, (None, others)).unwrap();
+            let me = grant.pieces.iter().find(|piece| piece.profile == 21);
+            me.map(|piece| piece.gpu)
+        };
+        let window = Window { start: 2, size: 1 };
+        let other = |gpu| Piece {
+            gpu,
+            profile: 21,
+            window,
+        };
+        assert_eq!(on(&[other(1)]), Some(3));
+        assert_eq!(on(&[other(3)]), Some(1));
+        // No other way: the driver has the last word.
+        assert!(on(&[other(1), other(3)]).is_some());
+    }
+
+    #[test]
+    fn slices_of_jobs_without_a_grant_are_held_too() {
+        let given = BTreeMap::from([(7, 0b1_0110), (8, 0b1000)]);
+        let grants = BTreeMap::from([(8, Grant::default())]);
+        let held = |first| -> Vec<(u32, u8)> {
+            let all = unknown(&given, &grants, (first, 4));
+            all.iter().map(|one| (one.job, one.window.start)).collect()
+        };
+        assert_eq!(held(0), [(7, 1), (7, 2)]);
+        assert_eq!(held(4), [(7, 0)]);
     }
 
     /// A journal is a file: what stands in it may be anything.

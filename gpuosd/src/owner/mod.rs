@@ -407,6 +407,9 @@ impl Owner {
         if matches!(task, Task::Jobs(_)) {
             self.jobs_asked = self.now();
         }
+        if let Task::Job(job) = &task {
+            self.mig_asked(*job);
+        }
         if self.ports.slurm.send(task).is_err() {
             tracing::error!("the thread for Slurm's commands has ended");
             self.queue.done();

@@ -71,6 +71,7 @@ impl Owner {
     fn acted(&mut self, action: Action, why: Why, outcome: Outcome) {
         self.metrics.acted(&action, &outcome);
         self.traces.acted((self.ports.wall)(), &action, &outcome);
+        self.mig_acted(&action, &outcome);
         let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
         if let Why::Publish(revision) = why {
             if let (Action::Extra(part), true) = (&action, ok) {

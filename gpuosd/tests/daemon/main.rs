@@ -8,6 +8,7 @@ mod isolation;
 mod journal;
 mod limits;
 mod mig;
+mod mig_fails;
 mod mps;
 mod partition;
 mod pooled;

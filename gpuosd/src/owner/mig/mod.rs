@@ -14,11 +14,11 @@ use gpuos_core::health::Audit;
 use gpuos_core::mig::carve::{self, Answer, Carver, Effect, Event};
 use gpuos_core::mig::{Claim, Phase};
 
-use steps::Waiting;
+use steps::{Ending, Waiting};
 
 use super::{Message, Owner};
 use crate::disk::Ack;
-use crate::mig::pool::{Grant, Journal, Pool, held, layout, slices_text};
+use crate::mig::pool::{Grant, Journal, Pool, held, layout, slices_text, unknown};
 use crate::mig::{Task, Told, View};
 use crate::queue::Task as Slurms;
 use crate::slices::Layout;
@@ -45,13 +45,17 @@ pub(super) struct Mig {
     /// Steps that run, of jobs with slices.
     steps: BTreeMap<u32, BTreeSet<u32>>,
     waiting: Vec<Waiting>,
+    /// Jobs that could not get their instances, until slurmctld has answered what becomes of them.
+    endings: BTreeMap<u32, Ending>,
+    /// How often that was so here, since they last had them.
+    failures: BTreeMap<u32, u32>,
     files: BTreeMap<u8, Files>,
     /// Jobs that Slurm is asked about, when next, and how long after that again.
     asks: BTreeMap<u32, (Instant, Duration)>,
     /// Slurm has told all jobs of the node.
     known: bool,
     /// Bits that Slurm had given to jobs then, with or without a grant.
-    given: u64,
+    given: BTreeMap<u32, u64>,
     /// gpuos.toml has been read.
     configured: bool,
     /// Looks that are under way, and those that are to be repeated.
@@ -71,6 +75,7 @@ impl Mig {
                 .map(|(gpu, claims)| (gpu, Carver::restore(claims)))
                 .collect(),
             grants: journal.grants,
+            failures: journal.failures,
             ..Mig::default()
         }
     }
@@ -81,6 +86,7 @@ impl Mig {
         Journal {
             claims: claims.filter(|(_, claims)| !claims.is_empty()).collect(),
             grants: self.grants.clone(),
+            failures: self.failures.clone(),
         }
     }
 
@@ -120,7 +126,19 @@ impl Mig {
 
     /// Slices that jobs hold by Slurm's records, on one GPU.
     fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::Held> {
-        held(&self.grants, gpu)
+        let own = |window| {
+            let view = self.views.get(&gpu)?.as_ref().ok()?;
+            let mut on = view.shown.iter().filter(|one| one.window == window);
+            view.jobs.get(&on.next()?.gi).copied()
+        };
+        let mut all = held(&self.grants, gpu, own);
+        if let Some(pool) = &self.pool
+            && let Some(first) = pool.first(gpu)
+        {
+            let slices = pool.geometry.slices();
+            all.extend(unknown(&self.given, &self.grants, (first, slices)));
+        }
+        all
     }
 }
 
@@ -226,7 +244,8 @@ impl Owner {
             for piece in own {
                 let there = self.mig.carvers.get(&gpu).is_some_and(|carver| {
                     carver.claims().iter().any(|claim| {
-                        (claim.job, claim.window) == (job, piece.window)
+                        (claim.job, claim.window, claim.profile)
+                            == (job, piece.window, piece.profile)
                             && claim.phase != Phase::Going
                     })
                 });
@@ -234,7 +253,7 @@ impl Owner {
                     continue;
                 }
                 if let Some(why) = &unfit {
-                    self.mig_fail(job, why, None);
+                    self.mig_fail(job, why);
                     break;
                 }
                 self.mig_event(
@@ -279,7 +298,7 @@ impl Owner {
         }
         for (job, why) in failed {
             let who = self.mig_users(gpu, job);
-            self.mig_fail(job, &format!("GPU {gpu}: {why}{who}"), None);
+            self.mig_fail(job, &format!("GPU {gpu}: {why}{who}"));
         }
     }
 
@@ -369,7 +388,8 @@ impl Owner {
             self.look = self.look.min(self.looked + LOOK_EVERY);
         }
         if now >= self.not_before {
-            let waits = self.mig.waiting.iter().filter(|one| !one.granted);
+            let waits = self.mig.waiting.iter();
+            let waits = waits.filter(|one| !one.granted && one.failed.is_none());
             let due = self.mig.asks.iter().filter(|(_, (due, _))| now >= *due);
             let asks: BTreeSet<u32> = waits
                 .map(|one| one.id.job)
@@ -377,6 +397,10 @@ impl Owner {
                 .collect();
             for job in asks {
                 self.queue.push_first(Slurms::Job(job));
+            }
+            let endings = self.mig.endings.values();
+            for act in endings.map(Ending::task).collect::<Vec<Slurms>>() {
+                self.queue.push_first(act);
             }
         }
         self.mig_troubles();

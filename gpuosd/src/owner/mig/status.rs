@@ -91,8 +91,9 @@ impl Owner {
             .map(|one| one.window)
             .chain(held.iter().map(|held| held.window))
             .collect();
+        let given = self.mig.given.values().fold(0, |all, bits| all | bits);
         let own = |slice: u8| {
-            self.mig.given
+            given
                 & 1u64
                     .checked_shl(first as u32 + u32::from(slice))
                     .unwrap_or(0)

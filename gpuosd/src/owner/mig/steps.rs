@@ -9,7 +9,7 @@ use gpuos_core::limits::Asked;
 use gpuos_core::mig::carve::Event;
 use gpuos_core::wire::{MigAsk, Reply, StepId};
 use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::{Action, SPECIAL_STEPS};
+use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
 
 use super::super::Owner;
 use crate::mig::pool::Grant;
@@ -17,10 +17,14 @@ use crate::queue::{Release, Task as Slurms, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);
+/// A step whose job is to be requeued or ended is told so by then, although slurmctld has not answered.
+const LAST: Duration = Duration::from_secs(43);
 /// Slurm is asked whether a job is gone so long after its last step, at first and at most.
 const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
-/// A job that could not get its instances so often is ended: it would come back for ever.
+/// A job that could not get its instances more often than that is ended: it would come back for ever.
 const REQUEUES: u32 = 3;
+/// Failures of so many jobs are remembered. Those that were cancelled before they came back are never asked for again.
+const FAILURES: usize = 256;
 
 /// A step that waits for its instances.
 pub(super) struct Waiting {
@@ -29,9 +33,27 @@ pub(super) struct Waiting {
     asked: Asked,
     pub(super) ask: MigAsk,
     since: Instant,
+    /// Slurm was asked about its job after the step was reported: an answer to an older question may be of the time
+    /// before the job was requeued.
+    asked_slurm: bool,
     /// Slurm has said what its job has.
     pub(super) granted: bool,
+    /// Why it must not run. It is told when slurmctld has answered what becomes of the job: a batch script that fails
+    /// earlier ends its job.
+    pub(super) failed: Option<String>,
     reply: SyncSender<Reply>,
+}
+
+/// What slurmctld is to do about a job, until it has answered.
+pub(super) struct Ending {
+    action: Action,
+    why: String,
+}
+
+impl Ending {
+    pub(super) fn task(&self) -> Slurms {
+        Slurms::Act(self.action.clone(), Why::Rule)
+    }
 }
 
 impl Owner {
@@ -49,18 +71,23 @@ impl Owner {
         let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains(&id.step);
         steps.insert(id.step);
         let granted = !first && self.mig.grants.contains_key(&id.job);
-        if !granted {
+        let failed = self.mig.endings.get(&id.job).map(|one| one.why.clone());
+        if !granted && failed.is_none() {
             self.queue.push_first(Slurms::Job(id.job));
         }
         self.mig.asks.remove(&id.job);
         let since = self.now();
+        // Reported once more, it waits with its new connection.
+        self.mig.waiting.retain(|one| one.id != id);
         self.mig.waiting.push(Waiting {
             id,
             gpus,
             asked,
             ask,
             since,
+            asked_slurm: false,
             granted,
+            failed,
             reply,
         });
         self.mig_answer();
@@ -68,6 +95,8 @@ impl Owner {
 
     /// A step has ended. After the last one of a job, Slurm is asked whether the job is gone.
     pub(in super::super) fn mig_ended(&mut self, id: StepId) {
+        // Nobody waits for its answer any more.
+        self.mig.waiting.retain(|one| one.id != id);
         let Some(steps) = self.mig.steps.get_mut(&id.job) else {
             return;
         };
@@ -86,22 +115,42 @@ impl Owner {
         }
         self.mig.known = true;
         let running = jobs.iter().filter(|job| job.is_running());
-        let given = running.map(|job| job.slices_on(&self.node).0);
-        self.mig.given = given.fold(0, |all, bits| all | bits);
-        let there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        let given = running.map(|job| (job.id, job.slices_on(&self.node).0));
+        self.mig.given = given.collect();
+        // Slurm is asked about these by themselves: this answer may be older than their steps.
+        let waits: BTreeSet<u32> = self.mig.waiting.iter().map(|one| one.id.job).collect();
+        let mut there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        there.extend(&waits);
         let grants = self.mig.grants.keys().copied();
         let gone: Vec<u32> = grants.filter(|job| !there.contains(job)).collect();
         for job in gone {
             self.mig_release(job);
         }
-        for job in jobs {
+        self.mig.steps.retain(|job, _| there.contains(job));
+        for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
             self.mig_record(job);
         }
         self.mig_look_all();
     }
 
+    /// Slurm is being asked about a job: the answer is for the steps that wait now.
+    pub(in super::super) fn mig_asked(&mut self, job: u32) {
+        let own = self.mig.waiting.iter_mut().filter(|one| one.id.job == job);
+        own.for_each(|one| one.asked_slurm = true);
+    }
+
     /// Slurm told one job; `None`: it knows it no more.
     pub(in super::super) fn mig_job(&mut self, job: u32, record: Option<&Job>) {
+        let late = |one: &Waiting| {
+            one.id.job == job && !one.asked_slurm && !one.granted && one.failed.is_none()
+        };
+        if self.mig.waiting.iter().any(late) {
+            self.queue.push_first(Slurms::Job(job));
+            return;
+        }
+        if self.mig.endings.contains_key(&job) {
+            return;
+        }
         let here = record.is_some_and(|record| self.mig_record(record));
         if !here {
             self.mig_release(job);
@@ -145,10 +194,15 @@ impl Owner {
             let Some(pool) = &self.mig.pool else {
                 return true;
             };
-            match pool.grant(&self.node, record, ask.as_ref()) {
+            let others = self.mig.grants.iter();
+            // Who had these slices before has them no more.
+            let others = others.filter(|(_, other)| other.bits & bits == 0);
+            let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
+            match pool.grant(&self.node, record, (ask.as_ref(), &others)) {
                 Ok(grant) => self.mig_granted(job, grant),
+                // It would be so again: the job is not requeued.
+                Err(why) if ask.is_some() => self.mig_end(job, &why, false),
                 // Without a step there is nobody to tell, and nothing to be made.
-                Err(why) if ask.is_some() => self.mig_fail(job, &why, Some(record)),
                 Err(_) => return true,
             }
         }
@@ -179,6 +233,17 @@ impl Owner {
 
     /// A job is over here.
     pub(super) fn mig_release(&mut self, job: u32) {
+        let waiting = &self.mig.waiting;
+        if let Some(steps) = self.mig.steps.get_mut(&job) {
+            steps.retain(|step| {
+                waiting
+                    .iter()
+                    .any(|one| one.id == StepId { job, step: *step })
+            });
+            if steps.is_empty() {
+                self.mig.steps.remove(&job);
+            }
+        }
         if self.mig.grants.remove(&job).is_none() {
             return;
         }
@@ -188,32 +253,79 @@ impl Owner {
         self.save(None);
     }
 
-    /// A job cannot have its instances: its steps are told, and it is requeued or ended.
-    pub(super) fn mig_fail(&mut self, job: u32, why: &str, record: Option<&Job>) {
-        let grant = self.mig.grants.get(&job);
-        let requeue = match (grant, record) {
-            (Some(grant), _) => Some((grant.requeue, grant.restarts)),
-            (None, Some(record)) => Some((record.may_requeue, record.restarts)),
-            (None, None) => None,
+    /// A job cannot have its instances now: it is requeued, or ended where that may not be or was so too often.
+    pub(super) fn mig_fail(&mut self, job: u32, why: &str) {
+        if self.mig.endings.contains_key(&job) {
+            return;
+        }
+        let Some(requeue) = self.mig.grants.get(&job).map(|grant| grant.requeue) else {
+            // Slurm has not said what the job is.
+            self.mig_refuse(job, why);
+            return;
         };
+        let failures = self.mig.failures.entry(job).or_default();
+        *failures = failures.saturating_add(1);
+        let requeue = requeue && *failures <= REQUEUES;
+        while self.mig.failures.len() > FAILURES {
+            self.mig.failures.pop_first();
+        }
+        self.mig_end(job, why, requeue);
+    }
+
+    /// Has a job requeued or ended, then its steps told why.
+    fn mig_end(&mut self, job: u32, why: &str, requeue: bool) {
         self.mig_release(job);
         self.mig_note(
             Some(job),
             format!("job {job} does not get its MIG instances: {why}"),
         );
-        self.mig_refuse(job, why);
-        match requeue {
-            Some((true, restarts)) if restarts < REQUEUES => {
+        for one in self.mig.waiting.iter_mut().filter(|one| one.id.job == job) {
+            one.failed = Some(why.to_owned());
+        }
+        let action = match requeue {
+            true => {
                 self.releases.retain(|release| release.job != job);
                 self.releases.push(Release::of(job, true));
-                self.queue
-                    .push(Slurms::Act(Action::Requeue { job }, Why::Rule));
+                Action::Requeue { job }
             }
-            Some(_) => {
-                let kill = Action::Kill { job, step: None };
-                self.queue.push(Slurms::Act(kill, Why::Rule));
+            false => {
+                self.mig.failures.remove(&job);
+                Action::Kill { job, step: None }
             }
-            None => {}
+        };
+        let ending = Ending {
+            action,
+            why: why.to_owned(),
+        };
+        self.queue.push_first(ending.task());
+        self.mig.endings.insert(job, ending);
+        self.save(None);
+    }
+
+    /// slurmctld answered what becomes of a job: then its steps are told. Where it is away, it is asked again.
+    pub(in super::super) fn mig_acted(&mut self, action: &Action, outcome: &Outcome) {
+        let (Action::Requeue { job } | Action::Kill { job, step: None }) = action else {
+            return;
+        };
+        let Some(ending) = self.mig.endings.get_mut(job) else {
+            return;
+        };
+        match outcome {
+            _ if ending.action != *action => {}
+            Outcome::Away(_) | Outcome::NotYet(_) => {}
+            Outcome::Refused(_) if matches!(action, Action::Requeue { .. }) => {
+                ending.action = Action::Kill {
+                    job: *job,
+                    step: None,
+                };
+                let task = ending.task();
+                self.queue.push_first(task);
+            }
+            Outcome::Done(_) | Outcome::Nothing(_) | Outcome::Refused(_) => {
+                let why = ending.why.clone();
+                self.mig.endings.remove(job);
+                self.mig_refuse(*job, &why);
+            }
         }
     }
 
@@ -223,7 +335,7 @@ impl Owner {
         let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
         self.mig.waiting = others;
         for one in own {
-            refuse(one, why);
+            refuse(&one, why);
         }
     }
 
@@ -231,14 +343,22 @@ impl Owner {
     pub(super) fn mig_answer(&mut self) {
         let now = self.now();
         let mut late = Vec::new();
+        let mut had = Vec::new();
         for mut one in std::mem::take(&mut self.mig.waiting) {
+            if let Some(why) = &one.failed {
+                match now.duration_since(one.since) >= LAST {
+                    true => refuse(&one, why),
+                    false => self.mig.waiting.push(one),
+                }
+                continue;
+            }
             let Some(pool) = &self.mig.pool else {
                 // gpuos.toml may not have been read yet.
                 if !self.mig.configured && now.duration_since(one.since) < ANSWER {
                     self.mig.waiting.push(one);
                 } else {
                     let why = format!("gpuos.toml has no [[mig.pool]] with node {}", self.node);
-                    refuse(one, &why);
+                    refuse(&one, &why);
                 }
                 continue;
             };
@@ -259,8 +379,9 @@ impl Owner {
                         "none of the memory slices that step {} names is one that Slurm gave to job {}",
                         one.id.step, one.id.job
                     );
-                    refuse(one, &why);
+                    refuse(&one, &why);
                 } else {
+                    had.push(one.id.job);
                     self.prepare_with(one.id.job, gpus, one.asked, (variables, one.reply));
                 }
             } else if now.duration_since(one.since) >= ANSWER {
@@ -270,9 +391,12 @@ impl Owner {
                 self.mig.waiting.push(one);
             }
         }
+        for job in had {
+            self.mig.failures.remove(&job);
+        }
         for job in late {
             let why = self.mig_late();
-            self.mig_fail(job, &why, None);
+            self.mig_fail(job, &why);
         }
     }
 
@@ -293,7 +417,7 @@ impl Owner {
     }
 }
 
-fn refuse(one: Waiting, why: &str) {
+fn refuse(one: &Waiting, why: &str) {
     let reply = Reply::Prepared {
         notes: Vec::new(),
         environment: BTreeMap::new(),

@@ -1,0 +1,56 @@
+//! Jobs that cannot have their MIG instances, and what becomes of them.
+
+use crate::mig::{BATCH, G3, Guest, by_hand, instances, job, pool, start, step, until_status};
+use crate::site::Daemon;
+
+/// Profile 4g.40gb of H100: as many memory slices as 3g.40gb.
+const G4: u32 = 5;
+
+#[test]
+fn an_instance_of_nobody_in_exactly_a_jobs_slices_is_left_with_who_uses_it() {
+    let site = pool("");
+    by_hand(&site, 4, G3, 0);
+    by_hand(&site, 5, G4, 0);
+    let mut guest = Guest::on(&site, 4, 1);
+    let daemon = start(&site);
+    until_status(&site, &daemon, "the instance of nobody", |gpu| {
+        gpu.instances.iter().any(|one| one.foreign)
+    });
+    job(&site, 7, "0-3", ("gpuos: mig=3g.40gb:1", ""));
+    let why = step(&daemon, 7, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap_err();
+    let named = format!("process {} (sleep) of user", guest.0.id());
+    assert!(
+        why.contains("GPU instance 1") && why.contains(&named),
+        "{why}"
+    );
+    // Another profile: the job is not told to use what it did not ask for.
+    job(&site, 8, "8-11", ("gpuos: mig=3g.40gb:1", ""));
+    let why = step(&daemon, 8, BATCH, ("3g.40gb", &[8, 9, 10, 11])).unwrap_err();
+    assert!(why.contains("GPU 5"), "{why}");
+    assert_eq!(instances(&site, 4), [(G3, 0, true)]);
+    assert_eq!(instances(&site, 5), [(G4, 0, true)]);
+    assert!(guest.0.try_wait().unwrap().is_none());
+}
+
+/// Slurm's Restarts counts preemptions, too.
+#[test]
+fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
+    let site = pool("");
+    by_hand(&site, 4, G3, 0);
+    let mut daemon = start(&site);
+    let fails = |daemon: &Daemon, restarts: u32| {
+        let more = format!("Requeue=1 Restarts={restarts} BatchFlag=1");
+        job(&site, 7, "0", ("gpuos: mig=1g.10gb:1", &more));
+        step(daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
+        let log = site.slurm("log");
+        let count = |what| log.matches(what).count();
+        (count("requeue incomplete 7"), count("scancel 7"))
+    };
+    assert_eq!(fails(&daemon, 8), (1, 0));
+    assert_eq!(fails(&daemon, 9), (2, 0));
+    // It counts on over a restart.
+    daemon.kill();
+    daemon = start(&site);
+    assert_eq!(fails(&daemon, 10), (3, 0));
+    assert_eq!(fails(&daemon, 11), (3, 1));
+}
