@@ -125,7 +125,9 @@ pub(super) fn allowed(
         Some(Answer::Gone) => Err(ErrorKind::NotFound.into()),
         Some(Answer::Frozen) => later(is_frozen),
         Some(Answer::Refused) => Err(super::may_not()),
-        Some(Answer::Failed(why)) => Err(io::Error::other(why)),
+        // Its groups are not as Slurm made them; those of others may be: a container runtime leaves ones that
+        // cannot be entered.
+        Some(Answer::Failed(why)) => later(&why),
         None => later("the process that asks was ended before it could answer"),
     }
 }
@@ -208,11 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_held_or_killed_gives_no_answer() {
+    fn one_that_is_held_or_killed_or_not_let_in_gives_no_answer() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("user/task_0")).unwrap();
         fs::write(root.path().join("user/task_0/cgroup.procs"), "41\n").unwrap();
-        for (name, script) in [("held", "exec sleep 60"), ("killed", "kill -9 $$")] {
+        for (name, script, why) in [
+            ("held", "exec sleep 60", "ended before"),
+            ("killed", "kill -9 $$", "ended before"),
+            ("stays-out", "echo failed /x: in use", "/x: in use"),
+        ] {
             let program = root.path().join(name);
             fs::write(
                 &program,
@@ -228,6 +234,7 @@ mod tests {
                 error = ask();
             }
             assert_eq!(error.kind(), ErrorKind::Interrupted, "{name}: {error}");
+            assert!(error.to_string().contains(why), "{name}: {error}");
         }
     }
 }
