@@ -14,6 +14,9 @@ use crate::limits::Task;
 
 /// A step that waits for its GPUs is answered within this time or not at all: it does not wait longer itself.
 const ANSWER: Duration = Duration::from_secs(30);
+/// One that has slices is answered after this, with what is there: without an answer its tasks would not run, and it has
+/// waited for the slices already.
+const BESIDE_SLICES: Duration = Duration::from_secs(3);
 /// While something is set, Slurm is asked so often whether its jobs are still there: a slurmstepd that was
 /// killed has told no end.
 const LOOK_EVERY: Duration = Duration::from_secs(300);
@@ -23,7 +26,7 @@ pub(super) struct Waiting {
     job: u32,
     gpus: BTreeSet<u8>,
     asked: Asked,
-    /// What the step is told besides.
+    /// What the step is told besides: its slices, if it has any.
     environment: BTreeMap<String, String>,
     since: Instant,
     reply: SyncSender<Reply>,
@@ -133,12 +136,19 @@ impl Owner {
     pub(super) fn answer_steps(&mut self) {
         let now = self.now();
         let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|waiting| match self.answer(waiting) {
-            Some(answer) => {
-                let _ = waiting.reply.try_send(answer);
-                false
+        waiting.retain(|waiting| {
+            let waited = now.duration_since(waiting.since);
+            let late = !waiting.environment.is_empty() && waited >= BESIDE_SLICES;
+            match self
+                .answer(waiting)
+                .or_else(|| late.then(|| unsettled(waiting)))
+            {
+                Some(answer) => {
+                    let _ = waiting.reply.try_send(answer);
+                    false
+                }
+                None => waited < ANSWER,
             }
-            None => now.duration_since(waiting.since) < ANSWER,
         });
         self.waiting = waiting;
     }
@@ -167,5 +177,22 @@ impl Owner {
         if !self.limits.kept().is_empty() || !self.mps.kept().is_empty() {
             self.look = self.look.min(self.looked + LOOK_EVERY);
         }
+    }
+}
+
+/// What a step with slices is told whose GPUs are not set in time.
+fn unsettled(waiting: &Waiting) -> Reply {
+    let after = BESIDE_SLICES.as_secs();
+    let what = match (waiting.asked.sets(), waiting.asked.mps.is_some()) {
+        (true, true) => {
+            "power and clocks of this job's whole GPUs are not set, and MPS is not there"
+        }
+        (false, true) => "MPS is not there",
+        _ => "power and clocks of this job's whole GPUs are not set",
+    };
+    Reply::Prepared {
+        notes: vec![format!("{what} after {after} s: the step runs without")],
+        environment: waiting.environment.clone(),
+        failed: None,
     }
 }
