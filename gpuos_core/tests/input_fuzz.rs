@@ -174,7 +174,8 @@ fn gres_strings() {
 #[test]
 fn configs() {
     let sample = include_str!("../../packaging/gpuos.toml.sample");
-    let comment = |rest: &str| rest.starts_with(' ') && !rest.starts_with("  \"");
+    let comment =
+        |rest: &str| rest.starts_with(' ') && !rest.starts_with("  \"") && !rest.starts_with(" {");
     let keys: String = sample
         .lines()
         .map(|line| line.strip_prefix('#').unwrap_or(line))
