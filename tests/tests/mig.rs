@@ -8,7 +8,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::expand;
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, Setup, per_suite, show};
+use gpuos_tests::{Cluster, Setup, measured_runs, per_suite, show};
 
 per_suite!(
     a_gpu_is_filled_exactly,
@@ -436,3 +436,38 @@ fn jobs_come_and_go(suite: &Suite) {
 
 /// A step that writes its devices.
 const SHOW_STEP: &str = "srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES';";
+
+/// How long it takes from srun to the first line of its program, on a whole GPU and on a slice in turns; by
+/// `scripts/mig-start.sh`. The simulated driver takes no time to make an instance.
+#[test]
+fn first_line() {
+    let Some(runs) = measured_runs("GPUOS_MIG_START_RUNS", "scripts/mig-start.sh") else {
+        return;
+    };
+    let Some(cluster) = pool("migstart", &Suite::Native, 4, 0b1111_0000).steered() else {
+        return;
+    };
+    let took = |option: &str| {
+        let before = gpuos_tests::ledger::now();
+        let line = cluster.run("srun", &["-Q", option, "date", "+%s%N"]);
+        let line: u128 = line.trim().parse().expect("nanoseconds");
+        line.saturating_sub(before) as f64 / 1e6
+    };
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..runs {
+        times[0].push(took("--gres=gpu:1"));
+        times[1].push(took("--gpuos-mig=1g.10gb"));
+    }
+    for (what, times) in ["a whole GPU", "a slice"].into_iter().zip(&mut times) {
+        times.sort_by(f64::total_cmp);
+        let at = |part: f64| times[((times.len() as f64 * part).ceil() as usize).max(1) - 1];
+        println!(
+            "first line, Slurm {}, {runs} runs on {what}: median {:.0} ms, p95 {:.0} ms, longest {:.0} ms",
+            cluster.lab.version(),
+            at(0.5),
+            at(0.95),
+            at(1.0)
+        );
+    }
+    cluster.drained();
+}
