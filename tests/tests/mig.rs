@@ -96,17 +96,22 @@ fn bits(cluster: &Cluster, job: u32) -> BTreeMap<String, Vec<usize>> {
     each.flatten().collect()
 }
 
-/// What NVML has and what Slurm's records say are the same: each instance lies in the slices of one job, no two
-/// overlap, and the slices of a job are covered by its instances.
-fn check(cluster: &Cluster, pool: &[usize]) {
-    let held = held(cluster);
-    let mut owner: BTreeMap<(String, usize), u32> = BTreeMap::new();
-    for ((job, node), bits) in &held {
+/// Whose each slice of each node is; no slice is two jobs'.
+fn owners(held: &BTreeMap<(u32, String), Vec<usize>>) -> BTreeMap<(String, usize), u32> {
+    let mut owner = BTreeMap::new();
+    for ((job, node), bits) in held {
         for &bit in bits {
             let other = owner.insert((node.clone(), bit), *job);
             assert_eq!(other, None, "{node} slice {bit} of job {job} is another's");
         }
     }
+    owner
+}
+
+/// What NVML has and what Slurm's records say are the same: each instance lies in the slices of one job, no two
+/// overlap, and the slices of a job are covered by its instances.
+fn check(cluster: &Cluster, pool: &[usize]) {
+    let owner = owners(&held(cluster));
     for node in cluster.lab.spec().node_names() {
         let mut taken: BTreeMap<usize, u32> = BTreeMap::new();
         for instance in instances(cluster, &node) {
@@ -382,9 +387,26 @@ fn next(seed: &mut u64) -> u64 {
 }
 
 fn jobs_come_and_go(suite: &Suite) {
-    let Some(cluster) = pool("mig-churn", suite, 2, 0b1100_0000).steered() else {
+    if let Some(cluster) = pool("mig-churn", suite, 2, 0b1100_0000).steered() {
+        churn(&cluster, 4, 10);
+    }
+}
+
+/// Thousands of jobs that come and go; by `scripts/mig-soak.sh`.
+#[test]
+fn soak() {
+    const ROUND: usize = 50;
+    let Some(jobs) = measured_runs("GPUOS_MIG_SOAK_JOBS", "scripts/mig-soak.sh") else {
         return;
     };
+    if let Some(cluster) = pool("mig-soak", &Suite::Native, 4, 0b1111_0000).steered() {
+        churn(&cluster, jobs.div_ceil(ROUND), ROUND);
+    }
+}
+
+/// Random jobs in rounds: some are cancelled, some fail, some are requeued while they run. No slice is two jobs', no
+/// instance is given twice, and after each round none is left.
+fn churn(cluster: &Cluster, rounds: usize, each: usize) {
     let wants = [
         "1g.10gb",
         "1g.10gb:2",
@@ -396,42 +418,90 @@ fn jobs_come_and_go(suite: &Suite) {
         "1/2",
     ];
     let mut seed = 20_261_122;
-    let mut jobs = Vec::new();
-    for round in 0..4 {
-        for _ in 0..10 {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..rounds {
+        let mut jobs = Vec::new();
+        let mut requeued = std::collections::BTreeSet::new();
+        for _ in 0..each {
             let want = wants[next(&mut seed) as usize % wants.len()];
             let option = format!("--gpuos-mig={want}");
-            let script = format!("{SHOW_STEP} sleep 0.{}", next(&mut seed) % 10);
-            jobs.push(cluster.sbatch(&[&option, "--no-requeue"], &script));
+            let code = if next(&mut seed).is_multiple_of(8) {
+                3
+            } else {
+                0
+            };
+            let sleep = next(&mut seed) % 10;
+            let script = format!("{SHOW_STEP} sleep 0.{sleep}; exit {code}");
+            jobs.push((cluster.sbatch(&[&option], &script), code));
+            let one = jobs[next(&mut seed) as usize % jobs.len()].0.to_string();
+            // It may be over already.
             if next(&mut seed).is_multiple_of(5) {
-                let one = jobs[next(&mut seed) as usize % jobs.len()];
-                let _ = cluster.try_run("scancel", &[&one.to_string()]);
+                let _ = cluster.try_run("scancel", &[&one]);
             }
         }
-        for &job in &jobs {
-            cluster.wait(job, &["COMPLETED", "CANCELLED", "FAILED"]);
-        }
-        cluster.until(&format!("no instance after round {round}"), || {
-            let all = ["n1", "n2"].map(|node| instances(&cluster, node).len());
-            (all == [0, 0]).then_some(())
-        });
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    for &job in &jobs {
-        let text = cluster.lab.job_output(job);
-        let state = cluster.lab.job_state(job).expect("a state");
-        assert_ne!(state, "FAILED", "job {job}: {text}");
-        if state == "COMPLETED" {
-            // No UUID is given twice: an instance is made for one job and goes with it.
-            for uuid in told(&text, "step").split(',') {
-                assert!(
-                    uuid.starts_with("MIG-") && seen.insert(uuid.to_owned()),
-                    "job {job}: {text}"
-                );
+        for _ in 0..each / 8 {
+            let running = cluster.until("jobs run, or are over", || {
+                let running = held(cluster);
+                let over = cluster.run("squeue", &["-h"]).trim().is_empty();
+                (over || !running.is_empty()).then_some(running)
+            });
+            owners(&running);
+            let one = running
+                .keys()
+                .nth(next(&mut seed) as usize % running.len().max(1));
+            if let Some((job, _)) = one {
+                let again = cluster.try_run("scontrol", &["requeue", &job.to_string()]);
+                if again.is_ok() {
+                    requeued.insert(*job);
+                }
             }
         }
+        *counts.entry("requeued".into()).or_default() += requeued.len();
+        for &(job, code) in &jobs {
+            let state = cluster.until("the job is over", || {
+                let state = cluster.lab.job_state(job).expect("a state");
+                // Slurm holds a requeued job back for a while.
+                if state == "PENDING" {
+                    let id = format!("JobId={job}");
+                    let _ = cluster.try_run("scontrol", &["update", &id, "StartTime=now"]);
+                }
+                ["COMPLETED", "CANCELLED", "FAILED"]
+                    .contains(&&*state)
+                    .then_some(state)
+            });
+            let text = cluster.lab.job_output(job);
+            // Slurm takes a script that ends while it is being requeued for one that failed.
+            assert!(
+                state != "FAILED" || code == 3 || requeued.contains(&job),
+                "job {job} is {state}: {text}{}",
+                cluster.report("gpuos")
+            );
+            if state != "CANCELLED" {
+                // An instance is made for one run of one job and goes with it.
+                for uuid in told(&text, "step").split(',') {
+                    assert!(
+                        uuid.starts_with("MIG-") && seen.insert(uuid.to_owned()),
+                        "job {job}: {text}"
+                    );
+                }
+            }
+            *counts.entry(state).or_default() += 1;
+        }
+        for node in cluster.lab.spec().node_names() {
+            cluster.until(
+                &format!("no instance on {node} after round {round}"),
+                || instances(cluster, &node).is_empty().then_some(()),
+            );
+        }
     }
-    nothing_is_left(&cluster);
+    println!(
+        "slices, Slurm {}, {} jobs: {counts:?}, {} instances",
+        cluster.lab.version(),
+        rounds * each,
+        seen.len()
+    );
+    nothing_is_left(cluster);
 }
 
 /// A step that writes its devices.
