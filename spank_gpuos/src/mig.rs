@@ -31,7 +31,7 @@ const LISTS: [&CStr; 3] = [
 ];
 
 /// How long a task leaves slurmctld for a requeue before it ends its job by ending itself.
-const REQUEUE: Duration = Duration::from_secs(5);
+const REQUEUE: Duration = Duration::from_secs(15);
 
 /// The longest value taken from an answer, in bytes.
 const MAX_VALUE: usize = 4096;

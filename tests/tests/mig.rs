@@ -477,7 +477,7 @@ fn churn(cluster: &Cluster, rounds: usize, each: usize) {
                 "job {job} is {state}: {text}{}",
                 cluster.report("gpuos")
             );
-            if state != "CANCELLED" {
+            if state != "CANCELLED" && !(state == "FAILED" && requeued.contains(&job)) {
                 // An instance is made for one run of one job and goes with it.
                 for uuid in told(&text, "step").split(',') {
                     assert!(

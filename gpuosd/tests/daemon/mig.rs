@@ -359,11 +359,10 @@ fn nothing_is_made_that_slurm_did_not_give_to_the_job() {
     assert!(why.contains("cannot be divided into 3g.40gb"), "{why}");
     assert!(instances(&site, 4).iter().all(|one| one.1 == 4));
     // It would be so again.
-    let log = site.slurm("log");
-    assert!(
-        log.contains("scancel 8") && !log.contains("requeue"),
-        "{log}"
-    );
+    site.until("the end of job 8", || {
+        site.slurm("log").contains("scancel 8").then_some(())
+    });
+    assert!(!site.slurm("log").contains("requeue"));
 }
 
 #[test]
@@ -411,8 +410,11 @@ fn an_instance_of_nobody_is_reported_once_and_left_and_a_job_that_needs_its_plac
         why.contains("GPU 4") && why.contains("GPU instance 9"),
         "{why}"
     );
-    // Before the step was told: its batch script ends the job.
-    assert!(site.slurm("log").contains("scontrol requeue incomplete 7"));
+    site.until("requeue", || {
+        site.slurm("log")
+            .contains("scontrol requeue incomplete 7")
+            .then_some(())
+    });
     // Beside it there is room.
     job(&site, 9, "4-7", ("gpuos: mig=3g.40gb:1", ""));
     step(&daemon, 9, BATCH, ("3g.40gb", &[4, 5, 6, 7])).unwrap();

@@ -38,19 +38,27 @@ fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
     let site = pool("");
     by_hand(&site, 4, G3, 0);
     let mut daemon = start(&site);
-    let fails = |daemon: &Daemon, restarts: u32| {
+    let fails = |daemon: &Daemon, restarts: u32, expected: usize| {
         let more = format!("Requeue=1 Restarts={restarts} BatchFlag=1");
         job(&site, 7, "0", ("gpuos: mig=1g.10gb:1", &more));
         step(daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
-        let log = site.slurm("log");
-        let count = |what| log.matches(what).count();
-        (count("requeue incomplete 7"), count("scancel 7"))
+        // The step is told first: its standard error is closed with the job.
+        let acts = || {
+            let log = site.slurm("log");
+            let count = |what| log.matches(what).count();
+            (count("requeue incomplete 7"), count("scancel 7"))
+        };
+        site.until("what becomes of the job", || {
+            let (requeues, ends) = acts();
+            (requeues + ends == expected).then_some(())
+        });
+        acts()
     };
-    assert_eq!(fails(&daemon, 8), (1, 0));
-    assert_eq!(fails(&daemon, 9), (2, 0));
+    assert_eq!(fails(&daemon, 8, 1), (1, 0));
+    assert_eq!(fails(&daemon, 9, 2), (2, 0));
     // It counts on over a restart.
     daemon.kill();
     daemon = start(&site);
-    assert_eq!(fails(&daemon, 10), (3, 0));
-    assert_eq!(fails(&daemon, 11), (3, 1));
+    assert_eq!(fails(&daemon, 10, 3), (3, 0));
+    assert_eq!(fails(&daemon, 11, 4), (3, 1));
 }

@@ -17,8 +17,8 @@ use crate::queue::{Release, Task as Slurms, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);
-/// A step whose job is to be requeued or ended is told so by then, although slurmctld has not answered.
-const LAST: Duration = Duration::from_secs(43);
+/// A step is told why its job is requeued or ended so long before: with the job its standard error is closed.
+const TOLD: Duration = Duration::from_secs(1);
 /// Slurm is asked whether a job is gone so long after its last step, at first and at most.
 const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
 /// A job that could not get its instances more often than that is ended: it would come back for ever.
@@ -38,8 +38,7 @@ pub(super) struct Waiting {
     asked_slurm: bool,
     /// Slurm has said what its job has.
     pub(super) granted: bool,
-    /// Why it must not run. It is told when slurmctld has answered what becomes of the job: a batch script that fails
-    /// earlier ends its job.
+    /// Why it must not run. Its tasks wait for what becomes of the job: a batch script that fails earlier ends it.
     pub(super) failed: Option<String>,
     reply: SyncSender<Reply>,
 }
@@ -48,11 +47,18 @@ pub(super) struct Waiting {
 pub(super) struct Ending {
     action: Action,
     why: String,
+    /// When its steps were told.
+    since: Instant,
 }
 
 impl Ending {
-    pub(super) fn task(&self) -> Slurms {
+    fn task(&self) -> Slurms {
         Slurms::Act(self.action.clone(), Why::Rule)
+    }
+
+    /// What is to be done now.
+    pub(super) fn due(&self, now: Instant) -> Option<Slurms> {
+        (now.duration_since(self.since) >= TOLD).then(|| self.task())
     }
 }
 
@@ -272,16 +278,14 @@ impl Owner {
         self.mig_end(job, why, requeue);
     }
 
-    /// Has a job requeued or ended, then its steps told why.
+    /// Tells a job's steps why they must not run, and has the job requeued or ended.
     fn mig_end(&mut self, job: u32, why: &str, requeue: bool) {
         self.mig_release(job);
         self.mig_note(
             Some(job),
             format!("job {job} does not get its MIG instances: {why}"),
         );
-        for one in self.mig.waiting.iter_mut().filter(|one| one.id.job == job) {
-            one.failed = Some(why.to_owned());
-        }
+        self.mig_refuse(job, why);
         let action = match requeue {
             true => {
                 self.releases.retain(|release| release.job != job);
@@ -296,13 +300,13 @@ impl Owner {
         let ending = Ending {
             action,
             why: why.to_owned(),
+            since: self.now(),
         };
-        self.queue.push_first(ending.task());
         self.mig.endings.insert(job, ending);
         self.save(None);
     }
 
-    /// slurmctld answered what becomes of a job: then its steps are told. Where it is away, it is asked again.
+    /// slurmctld answered what becomes of a job. Where it is away, it is asked again.
     pub(in super::super) fn mig_acted(&mut self, action: &Action, outcome: &Outcome) {
         let (Action::Requeue { job } | Action::Kill { job, step: None }) = action else {
             return;
@@ -322,9 +326,7 @@ impl Owner {
                 self.queue.push_first(task);
             }
             Outcome::Done(_) | Outcome::Nothing(_) | Outcome::Refused(_) => {
-                let why = ending.why.clone();
                 self.mig.endings.remove(job);
-                self.mig_refuse(*job, &why);
             }
         }
     }
@@ -346,10 +348,7 @@ impl Owner {
         let mut had = Vec::new();
         for mut one in std::mem::take(&mut self.mig.waiting) {
             if let Some(why) = &one.failed {
-                match now.duration_since(one.since) >= LAST {
-                    true => refuse(&one, why),
-                    false => self.mig.waiting.push(one),
-                }
+                refuse(&one, why);
                 continue;
             }
             let Some(pool) = &self.mig.pool else {
