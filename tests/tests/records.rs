@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use gpuos_core::record::{By, Event, Outcome};
+use gpuos_core::record::{By, Event, Outcome, Purpose};
 use gpuos_lab::Suite;
 use gpuos_tests::sites::TWO_HALVES;
 use gpuos_tests::{Cluster, Setup, per_suite};
@@ -15,7 +15,7 @@ fn started(cluster: &Cluster) -> Vec<u32> {
     let mut jobs = Vec::new();
     let counts = cluster.recording().replay(&mut |step| {
         assert!(step.same, "{:?} now {:?}", step.asked, step.again);
-        if step.outcome == Some(Outcome::Taken) {
+        if step.outcome == Some(Outcome::Taken) && step.asked.purpose == Purpose::Start {
             jobs.push(step.asked.job);
         }
     });

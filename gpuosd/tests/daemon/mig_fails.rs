@@ -43,22 +43,18 @@ fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
         job(&site, 7, "0", ("gpuos: mig=1g.10gb:1", &more));
         step(daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
         // The step is told first: its standard error is closed with the job.
-        let acts = || {
-            let log = site.slurm("log");
-            let count = |what| log.matches(what).count();
-            (count("requeue incomplete 7"), count("scancel 7"))
-        };
+        let told = |text: &str| site.slurm("log").matches(text).count();
+        let acts = || (told("requeue incomplete 7"), told("scancel 7"));
         site.until("what becomes of the job", || {
             let (requeues, ends) = acts();
             (requeues + ends == expected).then_some(())
         });
         acts()
     };
-    assert_eq!(fails(&daemon, 8, 1), (1, 0));
-    assert_eq!(fails(&daemon, 9, 2), (2, 0));
-    // It counts on over a restart.
-    daemon.kill();
-    daemon = start(&site);
-    assert_eq!(fails(&daemon, 10, 3), (3, 0));
-    assert_eq!(fails(&daemon, 11, 4), (3, 1));
+    // It counts on over restarts.
+    for (at, acts) in [(1, 0), (2, 0), (3, 0), (3, 1)].into_iter().enumerate() {
+        assert_eq!(fails(&daemon, 8 + at as u32, at + 1), acts);
+        daemon.kill();
+        daemon = start(&site);
+    }
 }

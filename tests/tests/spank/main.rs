@@ -51,6 +51,7 @@ fn plugins_export_what_they_use_and_nothing_else() {
             "slurm_spank_exit",
             "slurm_spank_init",
             "slurm_spank_init_post_opt",
+            "slurm_spank_task_init",
             "slurm_spank_user_init",
             "spank_plugin_version",
         ]
