@@ -1,6 +1,7 @@
 //! The one table of subcommands and flags: the parser, help, man pages and completion all
 //! come from here.
 
+mod mig;
 mod sim;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use gpuos_core::options::{
 };
 use gpuos_core::plan::{Placement, TopologyWish};
 
+pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use sim::{Protocol, SimArgs};
 
 /// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
@@ -84,7 +86,11 @@ impl Command {
         match self {
             Command::Replay(_) => Some("replay"),
             Command::Health(_) => Some("health"),
-            Command::Mig(_) => Some("mig"),
+            Command::Mig(args) => match args.command {
+                Some(MigCommand::Plan(_)) => None,
+                Some(MigCommand::Assert(_)) => Some("mig assert"),
+                None => Some("mig"),
+            },
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),
@@ -171,25 +177,6 @@ pub struct HealthArgs {
     #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub audit: Option<u32>,
     /// Command that runs this command on another node, for --watch, --reload and --audit.
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        env = "GPUOS_VIA",
-        default_value = "ssh -o BatchMode=yes"
-    )]
-    pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
-    pub runtime_dir: PathBuf,
-}
-
-/// `gpuos mig`.
-#[derive(Args)]
-pub struct MigArgs {
-    /// Node to look at; without one this node.
-    #[arg(value_parser = node_name)]
-    pub node: Option<String>,
-    /// Command that runs this command on another node.
     #[arg(
         long,
         value_name = "COMMAND",

@@ -84,7 +84,13 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             Some(reply) => reply,
             None => return Ok(0),
         },
-        Command::Mig(args) => mig::run(&machine, args)?,
+        Command::Mig(args) => match mig::run(&machine, config, args)? {
+            (reply, None) => reply,
+            (reply, Some(code)) => {
+                reply.print(cli.json);
+                return Ok(code);
+            }
+        },
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

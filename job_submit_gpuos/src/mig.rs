@@ -2,7 +2,7 @@
 //!
 //! Pure, as [`crate::check`]: configuration and request go in, what to ask Slurm for comes out.
 
-use gpuos_core::config::{MigConfig, STEERED_SLICES};
+use gpuos_core::config::MigConfig;
 use gpuos_core::mig::{Geometry, MigRequest, Serves};
 use gpuos_core::options::{OptionError, parse_gres};
 use slurm_ffi::release::Release;
@@ -56,22 +56,9 @@ pub fn choose(
         })?,
         false => 1,
     };
-    let boards = pools(mig);
-    let kinds: Vec<(&Geometry, u32)> = boards
-        .iter()
-        .map(|board| (&mig.boards[board.number].geometry, board.most))
-        .collect();
-    let served = request.resolve(&kinds, tasks)?;
-    // Of several boards that of most GPUs, and of equal ones the first in the file.
-    let served = boards.iter().zip(served);
-    let served = served.filter_map(|(board, serves)| Some((board, serves?)));
-    let Some((board, serves)) =
-        served.min_by_key(|(board, _)| (std::cmp::Reverse(board.all), board.number))
-    else {
-        return Err(refuse("no kind of GPU has all of them", "fewer slices").into());
-    };
-    let board = &mig.boards[board.number];
-    let slices = slices(&board.geometry, &serves, tasks);
+    let served = mig.serve(request, tasks)?;
+    let (serves, slices) = (served.serves, served.slices);
+    let board = &mig.boards[served.board];
     Ok(Chosen {
         per_node: with_slices(shape.per_node.as_deref(), &board.name, slices, release),
         sentence: sentence(
@@ -101,32 +88,6 @@ pub fn check_update(request: &MigRequest, update: &Shape) -> Result<(), Refusal>
     Err(OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted).into())
 }
 
-/// A board that GPUs are in MIG mode of.
-struct Pooled {
-    /// In [`MigConfig::boards`].
-    number: usize,
-    /// Steered GPUs of a node, at most.
-    most: u32,
-    /// GPUs of all nodes.
-    all: u32,
-}
-
-/// The boards of all pools, in the order of the file.
-fn pools(mig: &MigConfig) -> Vec<Pooled> {
-    let of = |(number, board): (usize, &gpuos_core::config::MigBoard)| {
-        let steered = STEERED_SLICES / usize::from(board.geometry.slices().max(1));
-        let pools = mig.pools.iter().filter(|pool| pool.board == number);
-        let (mut most, mut all) = (0, 0);
-        for pool in pools {
-            let gpus = pool.gpus.len().min(steered) as u32;
-            most = most.max(gpus);
-            all += gpus * pool.nodes.len() as u32;
-        }
-        (all > 0).then_some(Pooled { number, most, all })
-    };
-    mig.boards.iter().enumerate().filter_map(of).collect()
-}
-
 /// Tasks of each node, where the request says it.
 fn tasks_of_node(shape: &Shape) -> Option<u32> {
     let one_node = shape.min_nodes <= 1 && shape.max_nodes == 1;
@@ -152,14 +113,6 @@ fn names_slices(shape: &Shape) -> bool {
         let parsed = parse_gres("gres", text).unwrap_or_default();
         parsed.iter().any(|gres| gres.name == GRES)
     })
-}
-
-/// Memory slices of a node.
-fn slices(geometry: &Geometry, serves: &Serves, times: u32) -> u64 {
-    let of = |&(profile, count): &(usize, u16)| {
-        u64::from(geometry.profiles()[profile].size) * u64::from(count)
-    };
-    serves.iter().map(of).sum::<u64>() * u64::from(times)
 }
 
 /// What a job asks of a node, as Slurm writes it, with slices added.

@@ -639,12 +639,7 @@ impl Engine {
 /// The best first: named ones, then those that are free first, then by Slurm's weight and what others lose.
 fn sort(rooms: &mut [Room]) {
     rooms.sort_unstable_by_key(|room| {
-        (
-            room.unnamed,
-            room.at,
-            room.weight,
-            room.pick.cost,
-            room.node,
-        )
+        let named = !room.unnamed;
+        room.pick.order(named, room.at, room.weight, room.node)
     });
 }

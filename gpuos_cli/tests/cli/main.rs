@@ -15,6 +15,7 @@ mod sim_gangs;
 mod sim_mig;
 mod sim_replay;
 mod site;
+mod slices;
 mod top;
 mod topo;
 mod usage;

@@ -29,7 +29,7 @@ impl Desk for Pool {
 }
 
 /// A gpuosd of node n1 with this pool; the flag that names its socket.
-fn daemon(site: &Site, status: MigStatus) -> String {
+pub fn daemon(site: &Site, status: MigStatus) -> String {
     let dir = site.path("run");
     std::fs::create_dir_all(&dir).unwrap();
     let listener = bind(&Path::new(&dir).join(NAME)).unwrap();
@@ -51,7 +51,7 @@ fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance
     }
 }
 
-fn pool() -> MigStatus {
+pub fn pool() -> MigStatus {
     let wanted = MigInstance {
         gi: None,
         ci: None,

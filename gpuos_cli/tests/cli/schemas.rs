@@ -97,6 +97,29 @@ fn the_json_has_the_agreed_form() {
     let pool = Site::new("24.11.5");
     let run = crate::mig::whole(&pool);
     agreed(&pool, "mig", &["mig", &run], "gpuos.mig/1");
+    agreed(
+        &pool,
+        "mig-layout",
+        &["mig", "--layout", &run],
+        "gpuos.mig-layout/1",
+    );
+    pool.file(
+        "layout.toml",
+        "[[gpu]]\nnodes = \"n1,n2\"\ngpus = \"4\"\ninstances = []\n",
+    );
+    let args = [
+        "mig",
+        "assert",
+        &pool.path("layout.toml"),
+        "--via=false",
+        &run,
+    ];
+    agreed(&pool, "mig-assert", &args, "gpuos.mig-assert/1");
+    let slices = crate::slices::site(&crate::slices::JOBS);
+    let args = ["mig", "plan", "3g.40gb"];
+    agreed(&slices, "mig-plan-fits", &args, "gpuos.mig-plan/1");
+    let args = ["mig", "plan", "7g.80gb"];
+    agreed(&slices, "mig-plan-waits", &args, "gpuos.mig-plan/1");
     let mixed = crate::worth::site();
     let args = ["plan", "--gpus=1", "--objectives=cost=100"];
     agreed(&mixed, "plan-worth", &args, "gpuos.plan/1");

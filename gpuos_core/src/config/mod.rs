@@ -21,6 +21,8 @@ mod heartbeat;
 mod isolation;
 mod metrics;
 mod mig;
+mod mig_layout;
+mod mig_serve;
 mod net;
 mod node_type;
 mod policy;
@@ -31,6 +33,8 @@ pub use error::ConfigError;
 pub(crate) use error::Place;
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
+pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
+pub use mig_serve::Served;
 pub use node_type::NodeFacts;
 pub use policy::{Policy, PolicyRule};
 

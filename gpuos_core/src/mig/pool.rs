@@ -44,6 +44,20 @@ pub struct Pick {
     pub cost: u64,
 }
 
+impl Pick {
+    /// The order in which nodes with room are offered, the smallest first: those that a job names, then those that are
+    /// free first (0: now), then by Slurm's weight of the node and by what others lose.
+    pub fn order(
+        &self,
+        named: bool,
+        at: i64,
+        weight: u64,
+        node: usize,
+    ) -> (bool, i64, u64, u64, usize) {
+        (!named, at, weight, self.cost, node)
+    }
+}
+
 /// Something of which a GPU has few, in the hands of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Scarce {
@@ -134,6 +148,19 @@ impl Pool {
             .geometry(node.kind)
             .map_or(0, |geometry| geometry.slices());
         node.gpus * usize::from(slices)
+    }
+
+    /// How many instances of each profile fit on a node as it was seen last, by profile; each as if it were the
+    /// only one.
+    pub fn fits(&self, node: u32) -> Vec<u32> {
+        let kind = &self.packer.kinds()[self.kind_of(node)];
+        let profiles = 0..kind.geometry().profiles().len();
+        let states = self.packer.node_states(node);
+        let count = |profile| {
+            let each = states.iter().filter(|state| **state != NONE);
+            each.map(|state| u32::from(kind.fit(*state, profile))).sum()
+        };
+        profiles.map(count).collect()
     }
 
     /// A node as it is now: slices that are taken, and GPUs, by their number on the node, that are out of
@@ -397,6 +424,11 @@ impl Ask {
 
     fn of(&self, kind: usize) -> Option<&OfKind> {
         self.kinds.get(kind)?.as_ref()
+    }
+
+    /// Its instances on GPUs of a kind.
+    pub fn serves(&self, kind: usize) -> Option<&Serves> {
+        Some(&self.of(kind)?.serves)
     }
 
     /// Whether GPUs of a kind serve it.

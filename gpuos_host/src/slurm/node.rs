@@ -41,6 +41,8 @@ pub struct NodeRecord {
     pub release: String,
     /// Free text that administrators keep on the node.
     pub extra: String,
+    /// Slurm's weight: nodes with the lowest are taken first.
+    pub weight: u64,
 }
 
 impl NodeRecord {
@@ -90,6 +92,7 @@ impl NodeRecord {
             partitions: list("Partitions"),
             release: record.text("Version"),
             extra: record.text("Extra"),
+            weight: number("Weight"),
         }
     }
 

@@ -1,7 +1,12 @@
 //! `gpuos mig`: which slices of a node's GPUs are taken, by whom, and what still fits. gpuosd of the node
-//! tells it.
+//! tells it. [`plan`] says what a job would get, [`assert`] holds it against a file.
+
+mod assert;
+pub mod plan;
+mod pool;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +16,7 @@ use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
 
-use crate::cli::MigArgs;
+use crate::cli::{MigArgs, MigCommand, Reach};
 use crate::remote;
 use crate::reply::Reply;
 use crate::table::{Table, count};
@@ -22,32 +27,59 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FREE: char = '.';
 const HELD: char = '-';
 
-pub fn run(machine: &dyn Machine, args: &MigArgs) -> Result<Reply> {
-    let local = Client::connect(&args.runtime_dir.join(NAME), PATIENCE);
-    let Some(node) = &args.node else {
-        return here(local?);
-    };
-    match local {
-        Ok(client) if client.daemon.1 == *node => here(client),
-        _ => far(machine, args, node),
+/// The answer, and the exit code where it is not just yes or no.
+pub fn run(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    args: &MigArgs,
+) -> Result<(Reply, Option<u8>)> {
+    match &args.command {
+        Some(MigCommand::Plan(args)) => Ok((plan::run(machine, config, args)?, None)),
+        Some(MigCommand::Assert(args)) => assert::run(machine, args),
+        None => {
+            let (node, mig) = ask(machine, &args.reach, args.node.as_deref())?;
+            let reply = match args.layout {
+                true => assert::layout(&node, &mig),
+                false => shown(&node, &mig),
+            };
+            Ok((reply, None))
+        }
     }
 }
 
-fn here(mut client: Client) -> Result<Reply> {
+/// What gpuosd of a node tells, and the node's name; without one that of this node.
+pub fn ask(
+    machine: &dyn Machine,
+    reach: &Reach,
+    node: Option<&str>,
+) -> Result<(String, Box<MigStatus>)> {
+    let Some(node) = node else {
+        return here(Client::connect(&reach.runtime_dir.join(NAME), PATIENCE)?);
+    };
+    local(reach, node).unwrap_or_else(|| far(machine, reach, node))
+}
+
+/// The same of gpuosd of this machine, if it is that node's.
+fn local(reach: &Reach, node: &str) -> Option<Result<(String, Box<MigStatus>)>> {
+    let client = Client::connect(&reach.runtime_dir.join(NAME), PATIENCE).ok()?;
+    (client.daemon.1 == node).then(|| here(client))
+}
+
+fn here(mut client: Client) -> Result<(String, Box<MigStatus>)> {
     let node = client.daemon.1.clone();
     match client.ask(&Request::Mig)? {
-        Answer::Mig { mig } => Ok(shown(&node, &mig)),
+        Answer::Mig { mig } => Ok((node, mig)),
         other => bail!("gpuosd gave another answer: {other:?}"),
     }
 }
 
 /// The same from gpuosd of another node, by the same command there.
-fn far(machine: &dyn Machine, args: &MigArgs, node: &str) -> Result<Reply> {
-    let line = format!("gpuos --json mig{}", remote::runtime_dir(&args.runtime_dir));
-    let (told, _) = remote::ask(machine, &args.via, node, &line)?;
+fn far(machine: &dyn Machine, reach: &Reach, node: &str) -> Result<(String, Box<MigStatus>)> {
+    let dir = remote::runtime_dir(&reach.runtime_dir);
+    let (told, _) = remote::ask(machine, &reach.via, node, &format!("gpuos --json mig{dir}"))?;
     let strange = || format!("gpuos of {node} gave another answer: {told}");
     let mig = serde_json::from_value(told["mig"].clone()).with_context(strange)?;
-    Ok(shown(told["node"].as_str().unwrap_or(node), &mig))
+    Ok((told["node"].as_str().unwrap_or(node).into(), mig))
 }
 
 fn shown(node: &str, mig: &MigStatus) -> Reply {
@@ -128,7 +160,7 @@ fn letter(nth: usize) -> char {
 }
 
 /// Slices as ranges: `0-3,6`.
-fn windows(slices: &[u8]) -> String {
+pub(super) fn windows(slices: &[u8]) -> String {
     let set = slices
         .iter()
         .fold(GpuSet::EMPTY, |set, slice| set.with((*slice).into()));
