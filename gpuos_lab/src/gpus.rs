@@ -99,9 +99,13 @@ impl Lab {
         fs::create_dir_all(&bin).context(|| format!("cannot make {}", bin.display()))?;
         for (built, name) in FILES {
             let built = from.join(built);
-            fs::copy(&built, bin.join(name)).map_err(|e| LabError::Missing {
+            // Another process copies: what a thread beside this one starts meanwhile would have the copy open for
+            // writing, and nothing that is can be run ("Text file busy").
+            let mut copy = Command::new("cp");
+            copy.arg("--").arg(&built).arg(bin.join(name));
+            said(&mut copy).map_err(|why| LabError::Missing {
                 program: built.display().to_string(),
-                fix: format!("{e}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
+                fix: format!("{why}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
             })?;
         }
         let library = bin.join("libnvidia-ml.so.1");

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use gpuos_core::record::{self, Recording};
 use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite};
 
 use crate::show::{self, Gpus, Used};
-use crate::{plugins, skip};
+use crate::{plugins, program, skip};
 
 /// Longest wait for anything that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -262,8 +260,7 @@ impl Cluster {
     /// Writes an executable script of `sh` into the folder that jobs run in; its path.
     pub fn script(&self, name: &str, lines: &str) -> String {
         let file = self.lab.dir().join("work").join(name);
-        std::fs::write(&file, format!("#!/bin/sh\n{lines}\n")).expect("writes");
-        std::fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("may run");
+        program(&file, &format!("#!/bin/sh\n{lines}\n"));
         file.to_string_lossy().into_owned()
     }
 

@@ -2,15 +2,17 @@
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
-//! ([`show`]), the gpuos.toml of sites that several tests use ([`sites`]), and who holds which
+//! ([`show`]), programs that tests write ([`program()`]), the gpuos.toml of sites that several tests use ([`sites`]), and who holds which
 //! GPU ([`ledger`]).
 
 pub mod cluster;
 pub mod ledger;
 pub mod plugins;
+pub mod program;
 pub mod show;
 pub mod sites;
 pub mod suites;
 
 pub use cluster::{Cluster, Setup};
+pub use program::program;
 pub use suites::{measured_runs, skip, suites};

@@ -2,12 +2,11 @@
 //! caps and clocks, MPS, the watch for hangs.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, per_suite};
+use gpuos_tests::{Cluster, Setup, per_suite, program};
 
 per_suite!(
     caps_last_as_long_as_their_job,
@@ -217,8 +216,7 @@ fn mps_lasts_as_long_as_its_job(suite: &Suite) {
     );
 
     let control = cluster.lab.dir().join("bin/nvidia-cuda-mps-control");
-    fs::write(&control, CONTROL).expect("the stand-in");
-    fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).expect("the stand-in");
+    program(&control, CONTROL);
     let script = "\
         echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE > mps.script\n\
         cat $CUDA_MPS_PIPE_DIRECTORY/gpus > mps.gpus\n\

@@ -93,6 +93,8 @@ pub enum Message {
     Mps(MpsEvent),
     /// Something about MIG instances, with NVML's index of the GPU.
     Mig(u8, crate::mig::Told),
+    /// The disk knows that a job could not get its MIG instances.
+    MigCounted(u32),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.
@@ -305,6 +307,7 @@ impl Owner {
             Message::Limits(event) => self.limits(event),
             Message::Mps(event) => self.mps(event),
             Message::Mig(gpu, told) => self.mig(gpu, told),
+            Message::MigCounted(job) => self.mig_counted(job),
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,

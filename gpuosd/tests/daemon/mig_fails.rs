@@ -41,13 +41,16 @@ fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
     let fails = |daemon: &Daemon, restarts: u32, expected: usize| {
         let more = format!("Requeue=1 Restarts={restarts} BatchFlag=1");
         job(&site, 7, "0", ("gpuos: mig=1g.10gb:1", &more));
-        step(daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
+        let why = step(daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
+        assert!(why.contains("GPU 4"), "{why}");
         // The step is told first: its standard error is closed with the job.
         let told = |text: &str| site.slurm("log").matches(text).count();
         let acts = || (told("requeue incomplete 7"), told("scancel 7"));
         site.until("what becomes of the job", || {
             let (requeues, ends) = acts();
-            (requeues + ends == expected).then_some(())
+            // The script writes its log before it does what it is asked.
+            let done = !site.slurm("jobs/7").contains("RUNNING");
+            (done && requeues + ends == expected).then_some(())
         });
         acts()
     };

@@ -9,7 +9,7 @@ use std::path::Path;
 use gpuos_core::limits::{Asked, MpsWish};
 use gpuos_core::wire::{MPS_VARIABLES, Reply, Request, StepId};
 
-use crate::site::{Daemon, Site};
+use crate::site::{Daemon, Site, program};
 
 const BATCH: u32 = 0xffff_fffb;
 const GID: u32 = 100;
@@ -40,8 +40,7 @@ fn site(kind: &str) -> (Site, String) {
     let folder = site.path("");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
     let path = site.path(kind);
-    fs::write(&path, CONTROL).unwrap();
-    fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    program(&path, CONTROL);
     (site, path.display().to_string())
 }
 

@@ -1,7 +1,7 @@
 //! A node in a folder: a simulated NVIDIA library, Slurm's commands as a script, and a real gpuosd.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -61,6 +61,21 @@ echo "reset $1: $held" >>resets
 while [ -e "resets.$1" ]; do sleep 0.05; done
 "#;
 
+/// Writes a program. Another process does it: what a thread beside this one starts meanwhile would have the file open for
+/// writing, and nothing that is can be run ("Text file busy").
+pub fn program(path: &Path, text: &str) {
+    let mut write = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = write.stdin.take().unwrap();
+    input.write_all(text.as_bytes()).unwrap();
+    drop(input);
+    assert!(write.wait().unwrap().success(), "{}", path.display());
+}
+
 /// The node.
 pub struct Site {
     name: &'static str,
@@ -80,8 +95,7 @@ impl Site {
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("slurm/jobs")).unwrap();
         for name in ["scontrol", "squeue", "scancel"] {
-            fs::write(path(name), SLURM).unwrap();
-            fs::set_permissions(path(name), Permissions::from_mode(0o755)).unwrap();
+            program(&path(name), SLURM);
         }
         for (name, text) in [
             ("state", "IDLE\n"),
@@ -93,8 +107,7 @@ impl Site {
         }
         fs::write(path("kmsg"), "").unwrap();
         let reset = "#!/bin/sh\necho \"$*\" >>\"$(dirname \"$0\")/resets\"\n";
-        fs::write(path("reset"), reset).unwrap();
-        fs::set_permissions(path("reset"), Permissions::from_mode(0o755)).unwrap();
+        program(&path("reset"), reset);
         let (index, kind) = kind_named("dgx-h100").unwrap();
         let gpus = Shared::create(&path("gpus"), &node(index, kind, Options::default())).unwrap();
         Site { name, folder, gpus }
@@ -150,8 +163,7 @@ impl Site {
 
     /// A reset command for [`Site::mend`].
     pub fn resets(&self) -> String {
-        fs::write(self.path("reset-noted"), RESET).unwrap();
-        fs::set_permissions(self.path("reset-noted"), Permissions::from_mode(0o755)).unwrap();
+        program(&self.path("reset-noted"), RESET);
         format!("{} {{index}}", self.path("reset-noted").display())
     }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpuos_lab::{Lab, Suite};
-use gpuos_tests::{per_suite, plugins, skip};
+use gpuos_tests::{per_suite, plugins, program, skip};
 use lab::{carried, no_node_is_drained, queue, up, with};
 use object::{Object, ObjectSymbol};
 use rank_file::rank_file;
@@ -143,10 +143,8 @@ fn options(suite: &Suite) {
         "#!/bin/sh\nenv | grep ^SPANK_ > {}/prolog\nexit 0\n",
         work.display()
     );
-    lab.write_conf("prolog.sh", &prolog).expect("writes");
     let path = lab.dir().join("etc/prolog.sh");
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("chmod");
+    program(&path, &prolog);
     lab.set_slurm_conf("Prolog", Some(&path.to_string_lossy()))
         .expect("writes");
     lab.restart().expect("restarts");
@@ -210,9 +208,7 @@ const SHOW: &str =
 /// Runs a job that shows its variables in the batch script and in steps; the lines, sorted.
 fn shown(lab: &Lab, options: &[&str]) -> Vec<String> {
     let show = lab.dir().join("work/show.sh");
-    std::fs::write(&show, format!("#!/bin/sh\n{SHOW}\n")).expect("writes");
-    std::fs::set_permissions(&show, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("chmod");
+    program(&show, &format!("#!/bin/sh\n{SHOW}\n"));
     let show = show.display();
     let script = format!(
         "{show} batch; srun {show} step; srun -N1 -n1 --gres=none --gpus-per-node=0 {show} none; echo end"

@@ -1,7 +1,7 @@
 //! `GPUOS_RANK_FILE`, the order of the ranks of a job with a shape.
 
 use gpuos_lab::Suite;
-use gpuos_tests::plugins;
+use gpuos_tests::{plugins, program};
 
 use crate::LIMIT;
 use crate::lab::{no_node_is_drained, up, with};
@@ -23,9 +23,7 @@ pub fn rank_file(suite: &Suite) {
         first=$(awk '$1 == \"#node\" && $2 == 0 { print $3 }' \"$GPUOS_RANK_FILE\")\n\
         echo \"$1 $SLURMD_NODENAME is node $rank after $first\"\n\
         grep -v '^#gpus' \"$GPUOS_RANK_FILE\" | sed \"s/^/$1 $SLURMD_NODENAME: /\"\n";
-    std::fs::write(&show, script).expect("writes");
-    std::fs::set_permissions(&show, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .expect("chmod");
+    program(&show, script);
     let show = show.display();
     let run = format!(
         "{show} batch; srun {show} step; srun -N1 -n1 {show} part; \

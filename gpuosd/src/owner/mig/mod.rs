@@ -399,10 +399,7 @@ impl Owner {
                 self.queue.push_first(Slurms::Job(job));
             }
             let endings = self.mig.endings.values();
-            for act in endings
-                .filter_map(|one| one.due(now))
-                .collect::<Vec<Slurms>>()
-            {
+            for act in endings.filter_map(Ending::task).collect::<Vec<Slurms>>() {
                 self.queue.push_first(act);
             }
         }

@@ -11,14 +11,12 @@ use gpuos_core::wire::{MigAsk, Reply, StepId};
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
 
-use super::super::Owner;
+use super::super::{Message, Owner};
 use crate::mig::pool::Grant;
 use crate::queue::{Release, Task as Slurms, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);
-/// A step is told why its job is requeued or ended so long before: with the job its standard error is closed.
-const TOLD: Duration = Duration::from_secs(1);
 /// Slurm is asked whether a job is gone so long after its last step, at first and at most.
 const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
 /// A job that could not get its instances more often than that is ended: it would come back for ever.
@@ -47,18 +45,15 @@ pub(super) struct Waiting {
 pub(super) struct Ending {
     action: Action,
     why: String,
-    /// When its steps were told.
-    since: Instant,
+    /// The failure is counted on the disk, or cannot be: one that is forgotten would be one more try.
+    counted: bool,
 }
 
 impl Ending {
-    fn task(&self) -> Slurms {
-        Slurms::Act(self.action.clone(), Why::Rule)
-    }
-
-    /// What is to be done now.
-    pub(super) fn due(&self, now: Instant) -> Option<Slurms> {
-        (now.duration_since(self.since) >= TOLD).then(|| self.task())
+    /// What slurmctld is asked, once it may be.
+    pub(super) fn task(&self) -> Option<Slurms> {
+        let task = || Slurms::Act(self.action.clone(), Why::Rule);
+        self.counted.then(task)
     }
 }
 
@@ -300,10 +295,23 @@ impl Owner {
         let ending = Ending {
             action,
             why: why.to_owned(),
-            since: self.now(),
+            counted: false,
         };
         self.mig.endings.insert(job, ending);
-        self.save(None);
+        let to = self.ports.to.clone();
+        self.save(Some(Box::new(move |_| {
+            let _ = to.send(Message::MigCounted(job));
+        })));
+    }
+
+    /// A failure of a job is on the disk: slurmctld is asked to requeue or end it.
+    pub(in super::super) fn mig_counted(&mut self, job: u32) {
+        if let Some(ending) = self.mig.endings.get_mut(&job) {
+            ending.counted = true;
+            if let Some(task) = ending.task() {
+                self.queue.push_first(task);
+            }
+        }
     }
 
     /// slurmctld answered what becomes of a job. Where it is away, it is asked again.
@@ -322,8 +330,9 @@ impl Owner {
                     job: *job,
                     step: None,
                 };
-                let task = ending.task();
-                self.queue.push_first(task);
+                if let Some(task) = ending.task() {
+                    self.queue.push_first(task);
+                }
             }
             Outcome::Done(_) | Outcome::Nothing(_) | Outcome::Refused(_) => {
                 self.mig.endings.remove(job);
