@@ -1,6 +1,7 @@
 //! Files that tell other exporters which job holds which GPU, in the forms that they read:
 //!
-//! - dcgm-exporter (`--hpc-job-mapping-dir`): a file for each GPU, named by its number, a job a line,
+//! - dcgm-exporter (`--hpc-job-mapping-dir`): a file for each GPU, named by its number, a job a line, and for each
+//!   MIG instance, named `GPU.GI` with NVML's number of the GPU and id of the GPU instance,
 //! - jobstats (`/run/gpustat`): a file for each GPU, named by its number, with `JOB UID`.
 //!
 //! A file is written whole or not at all, and goes when the job has gone.
@@ -17,7 +18,7 @@ use std::thread;
 use gpuos_core::gpuset::MAX_GPUS;
 
 use crate::gpus::Found;
-use crate::metrics::{Holder, Snapshot};
+use crate::metrics::{Holder, Slice, Snapshot};
 
 /// Everybody may read them: exporters run as users of their own.
 const FILE: u32 = 0o644;
@@ -48,16 +49,28 @@ fn by_gpu<'a>(holders: &'a [Holder], found: &[Found]) -> BTreeMap<u8, Vec<&'a Ho
 }
 
 /// What dcgm-exporter reads.
-pub fn dcgm(holders: &[Holder], found: &[Found]) -> Files {
+pub fn dcgm(holders: &[Holder], found: &[Found], slices: &[Slice]) -> Files {
     let lines = |list: Vec<&Holder>| {
         list.iter()
             .map(|holder| format!("{}\n", holder.job))
             .collect()
     };
     let files = by_gpu(holders, found).into_iter();
-    files
-        .map(|(gpu, list)| (gpu.to_string(), lines(list)))
-        .collect()
+    let files = files.map(|(gpu, list)| (gpu.to_string(), lines(list)));
+    let instance = |slice: &Slice| {
+        let name = format!("{}.{}", slice.gpu, slice.gi);
+        Some((name, format!("{}\n", slice.job?)))
+    };
+    files.chain(slices.iter().filter_map(instance)).collect()
+}
+
+/// Whether a file is one of ours: named by a GPU, or by an instance of one.
+fn is_own(name: &str) -> bool {
+    let (gpu, instance) = name.split_once('.').unwrap_or((name, "0"));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    digits(instance)
+        && instance.parse::<u32>().is_ok()
+        && gpu.parse::<usize>().is_ok_and(|gpu| gpu < MAX_GPUS)
 }
 
 /// What jobstats's exporter reads: it knows one job for a GPU; of several the oldest is told.
@@ -90,8 +103,7 @@ pub fn write(dir: &Path, wanted: &Files) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
         let Some(name) = name.to_str() else { continue };
-        let number = name.parse::<usize>().is_ok_and(|gpu| gpu < MAX_GPUS);
-        if number && !wanted.contains_key(name) {
+        if is_own(name) && !wanted.contains_key(name) {
             let gone = match fs::remove_file(dir.join(name)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
                 _ => Ok(()),
@@ -160,7 +172,11 @@ impl Writer {
     pub fn show(&mut self, snapshot: &Snapshot, found: &[Found]) {
         let holders = &snapshot.holders;
         let mut work = Work::new();
-        work.extend(self.dcgm.clone().map(|dir| (dir, dcgm(holders, found))));
+        work.extend(
+            self.dcgm
+                .clone()
+                .map(|dir| (dir, dcgm(holders, found, &snapshot.slices))),
+        );
         work.extend(
             self.jobstats
                 .clone()
@@ -203,6 +219,8 @@ fn write_on(from: &Receiver<Work>, trouble: &Mutex<Option<String>>) {
 
 #[cfg(test)]
 mod tests {
+    use gpuos_core::mig::Window;
+
     use super::*;
 
     fn holder(gpu: u8, job: u32, step: Option<u32>) -> Holder {
@@ -241,14 +259,28 @@ mod tests {
                 .collect()
         };
         assert_eq!(
-            dcgm(&holders, &found),
+            dcgm(&holders, &found, &[]),
             files(&[("0", "7\n9\n"), ("1", "7\n")])
         );
         assert_eq!(
             jobstats(&holders, &found),
             files(&[("0", "7 1007\n"), ("1", "7 1007\n")])
         );
-        assert_eq!(dcgm(&holders[3..], &[]), files(&[("3", "7\n")]));
+        assert_eq!(dcgm(&holders[3..], &[], &[]), files(&[("3", "7\n")]));
+        let slice = |gi, job| Slice {
+            gpu: 4,
+            gi,
+            uuid: format!("MIG-{gi}"),
+            profile: "1g.10gb".into(),
+            window: Window { start: 0, size: 1 },
+            job,
+            memory_mib: None,
+        };
+        // An instance of nobody has no file.
+        assert_eq!(
+            dcgm(&[], &[], &[slice(10, Some(8)), slice(3, None)]),
+            files(&[("4.10", "8\n")])
+        );
     }
 
     #[test]
@@ -259,8 +291,10 @@ mod tests {
         write(&dir, &both).unwrap();
         fs::write(dir.join("notes"), "mine").unwrap();
         fs::write(dir.join("MIG-1"), "7 1\n").unwrap();
+        fs::write(dir.join("4.x"), "mine").unwrap();
         // Left over from before, and from a daemon that was killed.
         fs::write(dir.join("6"), "1 1\n").unwrap();
+        fs::write(dir.join("6.10"), "1\n").unwrap();
         fs::write(dir.join(".5.gpuosd"), "half").unwrap();
         let one: Files = [("5".into(), "9 2\n".into())].into();
         write(&dir, &one).unwrap();
@@ -269,7 +303,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
-        assert_eq!(names, ["5", "MIG-1", "notes"]);
+        assert_eq!(names, ["4.x", "5", "MIG-1", "notes"]);
         assert_eq!(fs::read_to_string(dir.join("5")).unwrap(), "9 2\n");
         let mode = fs::metadata(dir.join("5")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o644);

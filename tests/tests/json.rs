@@ -421,7 +421,10 @@ fn the_slices_of_a_node_are_shown() {
         }),
     };
     client.ask(&asked).unwrap();
-    let made = |json: &Value| json["mig"]["gpus"][1]["instances"][0]["phase"] == "ready";
+    let made = |json: &Value| {
+        let instance = &json["mig"]["gpus"][1]["instances"][0];
+        instance["phase"] == "ready" && instance["memory_used_mib"].is_u64()
+    };
     let (code, taken) = node.until(&["mig"], made);
     let instance = &taken["mig"]["gpus"][1]["instances"][0];
     assert_eq!((code, &instance["job"]), (0, &17.into()), "{taken:#}");

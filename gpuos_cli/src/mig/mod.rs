@@ -170,7 +170,7 @@ pub(super) fn windows(slices: &[u8]) -> String {
 /// Whose the instances are.
 fn holders(mig: &MigStatus) -> String {
     let mut table = Table::new(&[
-        "GPU", "KEY", "PROFILE", "SLICES", "JOB", "PHASE", "PIDS", "UUID",
+        "GPU", "KEY", "PROFILE", "SLICES", "JOB", "PHASE", "MEMORY", "PIDS", "UUID",
     ]);
     for gpu in &mig.gpus {
         for (nth, instance) in gpu.instances.iter().enumerate() {
@@ -191,12 +191,14 @@ fn holders(mig: &MigStatus) -> String {
                 },
                 holder(instance),
                 instance.phase.clone(),
+                memory(instance),
                 pids.join(","),
                 instance.uuid.clone().unwrap_or_default(),
             ]);
         }
     }
     let mut text = table.render();
+    text += "Load of an instance: n/a (NVML tells none; DCGM's profiling metrics do)\n";
     let foreign = mig.gpus.iter().flat_map(|gpu| &gpu.instances);
     let foreign = foreign.filter(|instance| instance.foreign).count();
     if foreign > 0 {
@@ -206,6 +208,17 @@ fn holders(mig: &MigStatus) -> String {
         );
     }
     text
+}
+
+/// `1000/40448 MiB`, or why that is not known.
+fn memory(instance: &MigInstance) -> String {
+    match (instance.memory_used_mib, instance.memory_total_mib) {
+        (Some(used), Some(total)) => format!("{used}/{total} MiB"),
+        _ => {
+            let why = instance.memory_unknown.as_deref();
+            format!("n/a ({})", why.unwrap_or("gpuosd does not tell it"))
+        }
+    }
 }
 
 fn holder(instance: &MigInstance) -> String {
@@ -229,6 +242,9 @@ mod tests {
             phase: "ready".into(),
             foreign: false,
             pids: vec![5, 4, 5],
+            memory_total_mib: None,
+            memory_used_mib: None,
+            memory_unknown: None,
         }
     }
 

@@ -48,6 +48,9 @@ fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance
         phase: if job.is_some() { "ready" } else { "foreign" }.into(),
         foreign: job.is_none(),
         pids: vec![4711],
+        memory_total_mib: Some(9984),
+        memory_used_mib: Some(12),
+        memory_unknown: None,
     }
 }
 
@@ -58,6 +61,9 @@ pub fn pool() -> MigStatus {
         uuid: None,
         phase: "wanted".into(),
         pids: Vec::new(),
+        memory_total_mib: None,
+        memory_used_mib: None,
+        memory_unknown: Some("the instance is not there".into()),
         ..instance("1g.10gb", 2, 1, Some(18))
     };
     let busy = MigGpuStatus {
@@ -107,10 +113,11 @@ GPU 4   [..b.aaaa]  free 0-1,3  fits 1g.10gb:3 or 2g.20gb:1
 
 GPU 5   [......a-]  free 0-5  fits 1g.10gb:3 or 2g.20gb:1
 
-GPU  KEY  PROFILE  SLICES  JOB  PHASE    PIDS  UUID
-  4  a    3g.40gb  4-7     17   ready    4711  MIG-aaaa
-  4  b    1g.10gb  2       18   wanted
-  5  a    1g.10gb  6       -    foreign  4711  MIG-aaaa
+GPU  KEY  PROFILE  SLICES  JOB  PHASE    MEMORY                           PIDS  UUID
+  4  a    3g.40gb  4-7     17   ready    12/9984 MiB                      4711  MIG-aaaa
+  4  b    1g.10gb  2       18   wanted   n/a (the instance is not there)
+  5  a    1g.10gb  6       -    foreign  12/9984 MiB                      4711  MIG-aaaa
+Load of an instance: n/a (NVML tells none; DCGM's profiling metrics do)
 1 instance made by hand: [mig] foreign in gpuos.toml says what is done about them
 ";
     assert_eq!(

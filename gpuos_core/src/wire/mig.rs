@@ -87,4 +87,13 @@ pub struct MigInstance {
     pub foreign: bool,
     /// Processes on it, when it was looked at last.
     pub pids: Vec<u32>,
+    /// Its memory in MiB, by the driver.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_total_mib: Option<u64>,
+    /// What of it is used, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_used_mib: Option<u64>,
+    /// Why its memory is not known, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_unknown: Option<String>,
 }

@@ -326,6 +326,10 @@ impl GpuLibrary for Driver {
         self.with(gpu, |_, device| mig::instances(&self.raw, device))
     }
 
+    fn mig_memory(&self, gpu: u8) -> Answer<Vec<(String, Answer<[u64; 2]>)>> {
+        self.with(gpu, |_, device| mig::memory(&self.raw, device))
+    }
+
     fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
         self.with(gpu, |_, device| {
             mig::make_gpu(&self.raw, device, profile, window)

@@ -130,6 +130,30 @@ pub(super) fn instances(raw: &Raw, device: Device) -> Answer<Vec<Shown>> {
     Ok(shown)
 }
 
+/// [`super::GpuLibrary::mig_memory`].
+pub(super) fn memory(raw: &Raw, device: Device) -> Answer<Vec<(String, Answer<[u64; 2]>)>> {
+    match on(raw, device) {
+        Err(Error::NotSupported) => return Ok(Vec::new()),
+        other => other?,
+    }
+    let mut found = Vec::new();
+    for index in 0..raw.max_mig_devices(device)? {
+        let each = raw
+            .mig_device(device, index)
+            .and_then(|own| Ok((raw.uuid(own)?, raw.memory(own))));
+        match each {
+            // Destroyed since.
+            Ok((_, Err(error))) if is_not_found(&error) => {}
+            Ok((uuid, memory)) => {
+                found.push((uuid, memory.map(|bytes| bytes.map(|bytes| bytes >> 20))));
+            }
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
 /// [`super::GpuLibrary::mig_make_gpu`].
 pub(super) fn make_gpu(raw: &Raw, device: Device, profile: u32, window: Window) -> Answer<u32> {
     let place = (u32::from(window.start), u32::from(window.size));

@@ -176,6 +176,9 @@ pub trait GpuLibrary: Send + Sync {
     /// Its GPU instances by ascending id, each with its compute instances by ascending id; none when it
     /// has no MIG or MIG mode is off.
     fn mig_instances(&self, gpu: u8) -> Answer<Vec<Shown>>;
+    /// Memory of each MIG device, by its UUID: total and used MiB, or why the driver does not tell it. Compute
+    /// instances of one GPU instance share its memory. None when the GPU has no MIG or MIG mode is off.
+    fn mig_memory(&self, gpu: u8) -> Answer<Vec<(String, Answer<[u64; 2]>)>>;
     /// Makes a GPU instance of the profile with this id (as in `nvidia-smi mig -lgip`) at exactly this
     /// window; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
     /// GPU has no such profile or window.

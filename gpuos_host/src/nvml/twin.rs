@@ -326,6 +326,10 @@ impl GpuLibrary for Twin {
         self.with(gpu, |gpu| Ok(gpu.instances()))
     }
 
+    fn mig_memory(&self, gpu: u8) -> Answer<Vec<(String, Answer<[u64; 2]>)>> {
+        self.with(gpu, |gpu| Ok(gpu.memory()))
+    }
+
     fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
         self.changes(gpu, |gpu| gpu.make_gpu(profile, window))
     }

@@ -56,6 +56,24 @@ impl TwinGpu {
         all
     }
 
+    pub(super) fn memory(&self) -> Vec<(String, Answer<[u64; 2]>)> {
+        let of = |instance: &Shown| {
+            let profile = self.mig_profiles.iter().find(|p| p.id == instance.profile);
+            let total = profile.map_or(0, |profile| profile.memory_mib);
+            let own = self
+                .processes
+                .iter()
+                .filter(|p| p.gpu_instance == Some(instance.gi));
+            let used = own.filter_map(|p| p.memory_mib).sum();
+            Ok([total, used])
+        };
+        let each = self.mig_instances.iter().flat_map(|instance| {
+            let own = instance.computes.iter();
+            own.map(move |(_, uuid)| (uuid.clone(), of(instance)))
+        });
+        each.collect()
+    }
+
     pub(super) fn make_gpu(&mut self, profile: u32, window: Window) -> Answer<u32> {
         self.mig_on()?;
         let known = self.mig_profiles.iter().find(|known| known.id == profile);

@@ -11,7 +11,7 @@ use gpuos_host::slurm::act::{Action, Outcome};
 
 use super::count::{Act, Counts};
 use super::serve::Server;
-use super::{Gpu, Holder, Snapshot};
+use super::{Gpu, Holder, Slice, Snapshot};
 use crate::gpus::Found;
 use crate::isolation;
 use crate::jobs::Table;
@@ -51,8 +51,8 @@ pub struct Rest<'a> {
     pub waiting: u32,
     /// The other nodes of this node's jobs.
     pub peers: &'a [PeerView],
-    /// See [`Snapshot::mig`].
-    pub mig: BTreeMap<(u8, String, String), u64>,
+    /// See [`Snapshot::slices`].
+    pub slices: Vec<Slice>,
     /// What keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }
@@ -210,7 +210,7 @@ impl Keeper {
             sampled_ms_ago: rest.sampled_ms_ago,
             waiting: rest.waiting,
             peers: peers(rest.peers),
-            mig: rest.mig.clone(),
+            slices: rest.slices.clone(),
             troubles: rest.troubles.clone(),
         }
     }
@@ -260,7 +260,7 @@ mod tests {
             sampled_ms_ago: None,
             waiting: 0,
             peers: &[],
-            mig: BTreeMap::new(),
+            slices: Vec::new(),
             troubles: Vec::new(),
         };
         for gpu in 0..2 {

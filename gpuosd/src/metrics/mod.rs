@@ -3,6 +3,7 @@
 //!
 //! - [`count`]: what is counted while the loop runs,
 //! - [`table`]: what a poll gives,
+//! - [`slices`]: MIG instances,
 //! - [`text`]: a snapshot as Prometheus reads it; docs/metrics.md has every metric,
 //! - [`serve`]: the HTTP endpoint,
 //! - [`keep`]: what the loop holds of all this.
@@ -10,12 +11,14 @@
 pub mod count;
 pub mod keep;
 pub mod serve;
+mod slices;
 pub mod table;
 pub mod text;
 
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{GpuState, Sample};
+use gpuos_core::mig::Window;
 
 pub use count::Counts;
 pub use keep::Keeper;
@@ -33,8 +36,8 @@ pub struct Snapshot {
     pub foreign: BTreeMap<u8, u64>,
     /// Memory in MiB that a job's processes use, by GPU and job.
     pub job_memory: BTreeMap<(u8, u32), u64>,
-    /// MIG instances: NVML's index of the GPU, profile, and the job, which is empty for those of nobody.
-    pub mig: BTreeMap<(u8, String, String), u64>,
+    /// MIG instances of the pool that are there.
+    pub slices: Vec<Slice>,
     /// What was counted since the daemon started.
     pub counts: Counts,
     /// Whether gpuos has drained the whole node.
@@ -68,6 +71,25 @@ pub struct Gpu {
     pub faults: Vec<String>,
     /// What the newest poll found; `None`: it did not answer of late.
     pub sample: Option<Sample>,
+}
+
+/// A MIG instance.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slice {
+    /// NVML's index of the GPU.
+    pub gpu: u8,
+    /// NVML's id of the GPU instance.
+    pub gi: u32,
+    /// `MIG-…`.
+    pub uuid: String,
+    /// Name of its profile.
+    pub profile: String,
+    /// Its memory slices.
+    pub window: Window,
+    /// The job that has it; `None`: somebody made it by hand.
+    pub job: Option<u32>,
+    /// Total and used MiB, where the newest poll told it.
+    pub memory_mib: Option<(u64, u64)>,
 }
 
 /// A step, or a job without one, that holds a GPU.

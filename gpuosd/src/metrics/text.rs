@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::count::{Act, OTHER};
 use super::table::{CLOCK_REASONS, METRICS};
-use super::{Gpu, Snapshot};
+use super::{Gpu, Snapshot, slices};
 use crate::RELEASE;
 
 /// What the text is, for HTTP.
@@ -59,7 +59,7 @@ const RECOVERIES: [RecoveryAction; 6] = [
     RecoveryAction::Other(0),
 ];
 
-type Labels = Vec<(&'static str, String)>;
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 #[derive(Debug)]
 struct View {
@@ -68,13 +68,13 @@ struct View {
 }
 
 /// A family of metrics whose heading is written.
-struct Family<'a> {
+pub(super) struct Family<'a> {
     encoder: MetricEncoder<'a>,
     counter: bool,
 }
 
 impl Family<'_> {
-    fn value(&mut self, labels: &Labels, value: f64) -> fmt::Result {
+    pub(super) fn value(&mut self, labels: &Labels, value: f64) -> fmt::Result {
         // Without labels it writes no braces.
         if labels.is_empty() {
             return write(&mut self.encoder, self.counter, value);
@@ -99,14 +99,14 @@ fn write(one: &mut MetricEncoder<'_>, counter: bool, value: f64) -> fmt::Result 
 }
 
 /// Heading of a family.
-struct Head<'a> {
-    name: &'a str,
-    unit: &'a str,
-    help: &'a str,
-    counter: bool,
+pub(super) struct Head<'a> {
+    pub(super) name: &'a str,
+    pub(super) unit: &'a str,
+    pub(super) help: &'a str,
+    pub(super) counter: bool,
 }
 
-fn family(
+pub(super) fn family(
     encoder: &mut DescriptorEncoder<'_>,
     head: &Head<'_>,
     write: impl FnOnce(&mut Family<'_>) -> fmt::Result,
@@ -123,7 +123,7 @@ fn family(
     })
 }
 
-const fn gauge<'a>(name: &'a str, help: &'a str) -> Head<'a> {
+pub(super) const fn gauge<'a>(name: &'a str, help: &'a str) -> Head<'a> {
     Head {
         name,
         unit: "",
@@ -147,6 +147,7 @@ impl Collector for View {
         self.polls(encoder)?;
         self.states(encoder)?;
         self.jobs(encoder)?;
+        slices::encode(&self.snapshot, &self.node(), encoder)?;
         self.counts(encoder)?;
         self.daemon(encoder)
     }
@@ -338,20 +339,6 @@ impl View {
             for ((gpu, job), mib) in &self.snapshot.job_memory {
                 let labels = self.with(*gpu, "jobid", job.to_string());
                 family.value(&labels, *mib as f64 * 1_048_576.0)?;
-            }
-            Ok(())
-        })?;
-        let head = gauge(
-            "gpuos_mig_instances",
-            "MIG instances of the pool, by NVML's index of the GPU; without a job those that somebody else made",
-        );
-        family(encoder, &head, |family| {
-            for ((gpu, profile, job), count) in &self.snapshot.mig {
-                let mut labels = self.node();
-                labels.push(("gpu", gpu.to_string()));
-                labels.push(("profile", profile.clone()));
-                labels.push(("jobid", job.clone()));
-                family.value(&labels, *count as f64)?;
             }
             Ok(())
         })?;

@@ -3,9 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
+use gpuos_core::mig::Window;
 
 use super::*;
-use crate::metrics::{Counts, Holder};
+use crate::metrics::{Counts, Holder, Slice};
+
+fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -> Slice {
+    Slice {
+        gpu: 4,
+        gi,
+        uuid: format!("MIG-{gi}"),
+        profile: "1g.10gb".into(),
+        window: Window { start, size: 1 },
+        job,
+        memory_mib,
+    }
+}
 
 /// A node in which every figure is known.
 fn full() -> Arc<Snapshot> {
@@ -91,7 +104,11 @@ fn full() -> Arc<Snapshot> {
         sampled_ms_ago: Some(1500),
         waiting: 3,
         peers: vec![("alive", 2), ("suspect", 1)],
-        mig: [((4, "1g.10gb".into(), "17".into()), 2)].into(),
+        slices: vec![
+            slice(7, 0, Some(17), Some((9984, 3))),
+            slice(8, 1, Some(17), Some((9984, 0))),
+            slice(9, 2, None, None),
+        ],
         troubles: vec!["slurmctld"],
     })
 }
@@ -122,6 +139,11 @@ fn figures_come_with_their_units_and_labels() {
         &format!("gpuos_gpu_state{{{gpu},state=\"drained\"}} 0.0"),
         &format!("gpuos_gpu_foreign_processes{{{gpu}}} 0.0"),
         "gpuos_mig_instances{node=\"n1\",gpu=\"4\",profile=\"1g.10gb\",jobid=\"17\"} 2.0",
+        "gpuos_mig_instances{node=\"n1\",gpu=\"4\",profile=\"1g.10gb\",jobid=\"\"} 1.0",
+        "gpuos_mig_info{node=\"n1\",gpu=\"4\",gi=\"8\",uuid=\"MIG-8\",profile=\"1g.10gb\",first_slice=\"1\",jobid=\"17\"} 1.0",
+        "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"4\",gi=\"7\"} 10468982784.0",
+        "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"4\",gi=\"7\"} 3145728.0",
+        "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"4\",gi=\"8\"} 0.0",
         &format!("gpuos_gpu_job_memory_used_bytes{{{gpu},jobid=\"17\"}} 4194304.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),

@@ -30,6 +30,8 @@ pub enum Task {
     Call(carve::Effect),
     /// What NVML shows.
     Look,
+    /// How much memory of each instance is used.
+    Memory,
     /// Write the slice files.
     Files(Layout),
     /// Ask processes to end that held an instance, or kill them.
@@ -58,6 +60,11 @@ pub struct View {
     pub unfit: Option<String>,
 }
 
+/// Total and used MiB of an instance, or why that is not known.
+pub type Memory = Result<[u64; 2], String>;
+/// The same of all instances of a GPU, by UUID, or why nothing is known of the GPU.
+pub type Memories = Result<BTreeMap<String, Memory>, String>;
+
 /// What the owner is told; each with NVML's index of the GPU.
 #[derive(Debug)]
 pub enum Told {
@@ -69,6 +76,8 @@ pub enum Told {
     Done(carve::Answer),
     /// What NVML shows, or why it shows nothing.
     Shown(Result<Box<View>, String>),
+    /// How much memory of each instance is used.
+    Memory(Memories),
     /// Slice files are written, or why not.
     Files(Layout, Result<(), String>),
 }
@@ -131,6 +140,7 @@ impl Hand<'_> {
             let told = match task {
                 Task::Call(call) => Told::Done(self.call(&call)),
                 Task::Look => Told::Shown(self.look().map(Box::new)),
+                Task::Memory => Told::Memory(self.memory()),
                 Task::Files(layout) => {
                     let written = self.files(&layout);
                     Told::Files(layout, written)
@@ -276,6 +286,13 @@ impl Hand<'_> {
             unfit: (wants != RecoveryAction::None)
                 .then(|| format!("GPU {gpu}: the driver wants: {}", wants.word())),
         })
+    }
+
+    fn memory(&self) -> Memories {
+        let found = self.library()?.mig_memory(self.gpu);
+        let each = found.map_err(|e| e.to_string())?.into_iter();
+        let told = |memory: nvml::Answer<[u64; 2]>| memory.map_err(|e| e.to_string());
+        Ok(each.map(|(uuid, memory)| (uuid, told(memory))).collect())
     }
 
     fn files(&self, layout: &Layout) -> Result<(), String> {

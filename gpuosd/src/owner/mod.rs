@@ -382,7 +382,7 @@ impl Owner {
             sampled_ms_ago: self.sampled_ms_ago(),
             waiting: (self.queue.len() + self.releases.len()) as u32,
             peers: &self.peers,
-            mig: self.mig_counts(),
+            slices: self.mig_slices(),
             troubles: self.troubles.keys().copied().collect(),
         });
     }

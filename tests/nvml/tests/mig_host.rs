@@ -65,7 +65,10 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
                 computes: vec![(ci, uuid)],
                 ..bare
             };
+            let uuid = full.computes[0].1.clone();
             assert_eq!(library.mig_instances(1), Ok(vec![full]));
+            let idle = vec![(uuid, Ok([profile.memory_mib, 0]))];
+            assert_eq!(library.mig_memory(1), Ok(idle));
             // It takes all of the GPU instance.
             assert_eq!(library.mig_make_compute(1, gi), Err(Error::NoRoom));
             assert_eq!(library.mig_destroy_gpu(1, gi), Err(Error::InUse));
@@ -94,6 +97,7 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
     let id = geometry.profiles()[0].id;
     assert_eq!(library.mig_profiles(0), Err(Error::NotSupported));
     assert_eq!(library.mig_instances(0), Ok(Vec::new()));
+    assert_eq!(library.mig_memory(0), Ok(Vec::new()));
     assert_eq!(
         library.mig_make_gpu(0, id, window),
         Err(Error::NotSupported)

@@ -3,6 +3,7 @@
 //! Only what Slurm's own record gives to a job is made for it. A job's grant is its bits of GRES `gpuos` and the instances
 //! that they are; it stands until Slurm says that the job is gone ([`steps`]).
 
+mod memory;
 mod status;
 mod steps;
 
@@ -41,6 +42,7 @@ pub(super) struct Mig {
     pool: Option<Pool>,
     carvers: BTreeMap<u8, Carver>,
     views: BTreeMap<u8, Result<Box<View>, String>>,
+    memory: memory::Polls,
     grants: BTreeMap<u32, Grant>,
     /// Steps that run, of jobs with slices.
     steps: BTreeMap<u32, BTreeSet<u32>>,
@@ -178,6 +180,7 @@ impl Owner {
                 }
             }
             Told::Shown(view) => self.mig_shown(gpu, view),
+            Told::Memory(told) => self.mig_memory(gpu, told),
             Told::Files(layout, written) => {
                 let files = self.mig.files.entry(gpu).or_default();
                 files.trouble = written.as_ref().err().cloned();
@@ -384,6 +387,7 @@ impl Owner {
         {
             self.mig_look_all();
         }
+        self.tick_mig_memory();
         if !self.mig.grants.is_empty() || !self.mig.known {
             self.look = self.look.min(self.looked + LOOK_EVERY);
         }

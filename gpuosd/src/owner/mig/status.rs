@@ -6,6 +6,7 @@ use gpuos_core::mig::{Claim, Phase, Profile, Shown, Window};
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus};
 
 use super::super::Owner;
+use crate::metrics::Slice;
 use crate::mig::pool::Pool;
 
 impl Owner {
@@ -20,17 +21,24 @@ impl Owner {
         }
     }
 
-    /// Instances by GPU, profile and job, for metrics.
-    pub(in super::super) fn mig_counts(&self) -> BTreeMap<(u8, String, String), u64> {
-        let mut counts = BTreeMap::new();
-        for gpu in self.mig_status().gpus {
-            let there = gpu.instances.into_iter().filter(|one| one.uuid.is_some());
-            for one in there {
-                let job = one.job.map_or_else(String::new, |job| job.to_string());
-                *counts.entry((gpu.gpu, one.profile, job)).or_default() += 1;
-            }
-        }
-        counts
+    /// Instances that are there, for metrics.
+    pub(in super::super) fn mig_slices(&self) -> Vec<Slice> {
+        let gpus = self.mig_status().gpus.into_iter();
+        let each = gpus.flat_map(|gpu| {
+            let there = gpu.instances.into_iter();
+            there.filter_map(move |one| {
+                Some(Slice {
+                    gpu: gpu.gpu,
+                    gi: one.gi?,
+                    uuid: one.uuid?,
+                    profile: one.profile,
+                    window: one.window,
+                    job: one.job,
+                    memory_mib: one.memory_total_mib.zip(one.memory_used_mib),
+                })
+            })
+        });
+        each.collect()
     }
 
     fn mig_gpu(&self, pool: &Pool, gpu: u8) -> MigGpuStatus {
@@ -58,6 +66,7 @@ impl Owner {
                     Phase::Made { gi } => (Some(*gi), None, None),
                     Phase::Wanted | Phase::Going => (seen.map(|one| one.gi), None, None),
                 };
+                let memory = self.memory_of(gpu, uuid.as_deref());
                 MigInstance {
                     profile: pool.profile(claim.profile),
                     window: claim.window,
@@ -68,20 +77,30 @@ impl Owner {
                     phase: phase(claim).into(),
                     foreign: false,
                     pids: gi.iter().flat_map(of).collect(),
+                    memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
+                    memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
+                    memory_unknown: memory.err(),
                 }
             })
             .collect();
         let strange = shown.iter().filter(|instance| owner(instance).is_none());
-        instances.extend(strange.map(|instance| MigInstance {
-            profile: pool.profile(instance.profile),
-            window: instance.window,
-            gi: Some(instance.gi),
-            ci: instance.computes.first().map(|compute| compute.0),
-            uuid: instance.computes.first().map(|compute| compute.1.clone()),
-            job: None,
-            phase: "foreign".into(),
-            foreign: true,
-            pids: of(&instance.gi),
+        instances.extend(strange.map(|instance| {
+            let compute = instance.computes.first();
+            let memory = self.memory_of(gpu, compute.map(|compute| compute.1.as_str()));
+            MigInstance {
+                profile: pool.profile(instance.profile),
+                window: instance.window,
+                gi: Some(instance.gi),
+                ci: compute.map(|compute| compute.0),
+                uuid: compute.map(|compute| compute.1.clone()),
+                job: None,
+                phase: "foreign".into(),
+                foreign: true,
+                pids: of(&instance.gi),
+                memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
+                memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
+                memory_unknown: memory.err(),
+            }
         }));
         instances.sort_by_key(|instance| instance.window);
         let first = pool.first(gpu).unwrap_or(0);
