@@ -83,6 +83,9 @@ fn mig() -> MigStatus {
         phase: "ready".into(),
         foreign: false,
         pids: vec![99],
+        memory_total_mib: Some(40448),
+        memory_used_mib: Some(12),
+        memory_unknown: None,
     };
     let gpu = MigGpuStatus {
         gpu: 4,
