@@ -29,6 +29,8 @@ const MAX_TEXT: usize = 32 << 20;
 pub struct NodeLines {
     nodes: Vec<NodeLine>,
     gres: Vec<GresLine>,
+    /// The most shards of a GPU by a line of gres.conf that names files.
+    shards_of_file: Option<u64>,
     dynamic: bool,
 }
 
@@ -37,6 +39,8 @@ struct NodeLine {
     names: Vec<String>,
     gpus: usize,
     gres_type: String,
+    /// Of GRES `shard`, on all GPUs of the node.
+    shards: u64,
     sockets: u16,
     cores_per_socket: u16,
 }
@@ -77,6 +81,18 @@ impl NodeLines {
     /// what a job can get.
     pub fn dynamic(&self) -> bool {
         self.dynamic
+    }
+
+    /// The most shards (GRES `shard`) that a GPU of any node has; 0 = GPUs are not shared. Slurm deals out
+    /// what a node has evenly, unless gres.conf says it for each file.
+    pub fn shards_of_gpu(&self) -> u64 {
+        let shared = self.nodes.iter().filter(|node| node.shards > 0);
+        let even = shared.map(|node| node.shards.div_ceil(node.gpus.max(1) as u64));
+        let even = even.max().unwrap_or(0);
+        match self.shards_of_file {
+            Some(most) if even > 0 => most,
+            _ => even,
+        }
     }
 
     /// Facts about some nodes, in their order; `None` for those that no line names. Each line is read once.
@@ -155,16 +171,19 @@ impl NodeLines {
         let number = |key: &str| get(key).and_then(|value| value.parse::<u16>().ok());
         let boards = number("boards").unwrap_or(1);
         let per_board = number("socketsperboard").map(|count| count.saturating_mul(boards));
-        let gpus = get("gres")
+        let gres = get("gres")
             .and_then(|list| parse_gres("Gres", list).ok())
             .unwrap_or_default();
-        let gpus: Vec<_> = gpus.into_iter().filter(|gres| gres.name == "gpu").collect();
+        let shards = gres.iter().filter(|gres| gres.name == "shard");
+        let shards = shards.fold(0, |all: u64, gres| all.saturating_add(gres.count));
+        let gpus: Vec<_> = gres.into_iter().filter(|gres| gres.name == "gpu").collect();
         let kind = gpus.first().and_then(|gres| gres.gres_type.clone());
         let same = gpus.iter().all(|gres| gres.gres_type == kind);
         self.nodes.push(NodeLine {
             names,
             gpus: gpus.iter().map(|gres| gres.count as usize).sum(),
             gres_type: kind.filter(|_| same).unwrap_or_default(),
+            shards,
             sockets: number("sockets").or(per_board).unwrap_or(1),
             cores_per_socket: number("corespersocket").or(number("cpus")).unwrap_or(1),
         });
@@ -177,7 +196,14 @@ impl NodeLines {
                 .find(|(k, _)| k == key)
                 .map(|(_, value)| value.as_str())
         };
-        if !get("name").is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
+        let named = |kind: &str| get("name").is_some_and(|name| name.eq_ignore_ascii_case(kind));
+        if named("shard")
+            && let (Some(file), Some(Ok(count))) = (get("file"), get("count").map(str::parse))
+        {
+            let each = u64::div_ceil(count, files(file).max(1) as u64);
+            self.shards_of_file = self.shards_of_file.max(Some(each));
+        }
+        if !named("gpu") {
             return;
         }
         let names = match get("nodename").map(expand) {
@@ -356,6 +382,32 @@ mod tests {
             "gres.conf" => Some(GRES.into()),
             _ => None,
         })
+    }
+
+    #[test]
+    fn shards_are_counted_for_each_gpu() {
+        let shards = |slurm: &str, gres: &str| {
+            let read = |name: &str| {
+                Ok(Some(if name == "slurm.conf" {
+                    slurm.to_owned()
+                } else {
+                    gres.to_owned()
+                }))
+            };
+            NodeLines::read(&read).unwrap().shards_of_gpu()
+        };
+        let nodes =
+            "NodeName=n[1-2] Gres=gpu:h100:8,shard:32\nNodeName=n3 Gres=gpu:4,shard:h100:18\n";
+        assert_eq!(shards(nodes, "Name=shard Count=32\n"), 5);
+        assert_eq!(
+            shards(
+                "NodeName=n1 Gres=gpu:8\n",
+                "Name=shard Count=8 File=/dev/nvidia0\n"
+            ),
+            0
+        );
+        let files = "NodeName=n1 Name=shard Count=8 File=/dev/nvidia0\nName=shard Count=4 File=/dev/nvidia[1-2]\n";
+        assert_eq!(shards("NodeName=n1 Gres=gpu:3,shard:12\n", files), 8);
     }
 
     #[test]

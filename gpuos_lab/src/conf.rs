@@ -106,11 +106,16 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
     Ok(text)
 }
 
-fn gres_types(spec: &LabSpec) -> &'static str {
-    match spec.mig.is_empty() {
-        true => "gpu",
-        false => "gpu,gpuos",
-    }
+fn gres_types(spec: &LabSpec) -> String {
+    let slices = (!spec.mig.is_empty()).then_some("gpuos");
+    let shards = (spec.shards > 0).then_some("shard");
+    let all = ["gpu"].into_iter().chain(slices).chain(shards);
+    all.collect::<Vec<_>>().join(",")
+}
+
+/// Shards of all whole GPUs of a node; Slurm deals them out evenly.
+fn shards(spec: &LabSpec, node_type: &NodeType) -> usize {
+    spec.shards as usize * mig::whole(spec, node_type).len()
 }
 
 /// The value of `PluginDir`.
@@ -198,6 +203,9 @@ fn hardware(spec: &LabSpec, node_type: &NodeType) -> Result<String, LabError> {
         let slices = spec.mig.len() * board.slices();
         gres.push(format!("gpuos:{}:{slices}", board.name));
     }
+    if let shards @ 1.. = shards(spec, node_type) {
+        gres.push(format!("shard:{shards}"));
+    }
     if !gres.is_empty() {
         text += &format!(" Gres={}", gres.join(","));
     }
@@ -229,6 +237,9 @@ pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
                 text += &format!(" Links={links}");
             }
             text += "\n";
+        }
+        if let shards @ 1.. = shards(spec, &node_type) {
+            text += &format!("NodeName={nodes} Name=shard Count={shards}\n");
         }
         let Some(board) = mig::board(spec, &node_type)? else {
             continue;

@@ -200,6 +200,8 @@ pub struct LabSpec {
     /// GPUs of every node that are divided by MIG: in GRES `gpuos` instead of `gpu`, with slice files, and `[mig]`
     /// in gpuos.toml. Simulated ones are in MIG mode. Needs a [`LabSpec::select`] that sees gpuos's plugins.
     pub mig: GpuSet,
+    /// Shards of every whole GPU, for jobs that share it (GRES `shard`); 0 = no such GRES.
+    pub shards: u32,
     /// Put spank_gpuos.so into plugstack.conf.
     pub spank: bool,
     /// A slurmdbd of the lab's own, with a MariaDB of its own behind it: jobs have accounts and QOS.
@@ -232,6 +234,7 @@ impl Default for LabSpec {
             cloud_nodes: None,
             simulated_gpus: None,
             mig: GpuSet::EMPTY,
+            shards: 0,
             spank: false,
             accounting: false,
             job_submit: false,

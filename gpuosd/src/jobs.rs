@@ -208,18 +208,14 @@ impl Held {
     }
 }
 
-/// The GPUs of a running job on a node, by index.
+/// The GPUs of a running job on a node, by index, those included of which it has a part.
 fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
     // Prolog and epilog use the GPUs, too.
     if !job.is_running() {
         return BTreeSet::new();
     }
-    let on_node = job
-        .allocations
-        .iter()
-        .filter(|part| part.nodes.iter().any(|name| name == node));
-    on_node
-        .flat_map(|part| part.gpus.iter())
+    let gpus = job.gpus_on(node);
+    gpus.iter()
         .filter_map(|gpu| u8::try_from(gpu).ok())
         .collect()
 }
@@ -315,6 +311,7 @@ mod tests {
                 gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
                 gpu_count: gpus.len() as u32,
                 slices: GpuSet::EMPTY,
+                shared: GpuSet::EMPTY,
                 cpus: 1,
                 memory_mib: 1,
             }],
@@ -337,6 +334,22 @@ mod tests {
             table.set("n1", &[job], table.mark());
             assert_eq!(!table.on(3).is_empty(), holds, "{state}");
         }
+    }
+
+    #[test]
+    fn all_jobs_that_share_a_gpu_hold_it() {
+        let mut table = Table::default();
+        let part = |number: u32| {
+            let mut job = running(number, &[]);
+            job.allocations[0].shared = GpuSet::EMPTY.with(3);
+            job
+        };
+        table.set("n1", &[part(7), part(8), running(9, &[2])], table.mark());
+        assert_eq!(table.on(3), [7, 8]);
+        assert_eq!(
+            told(&table),
+            [(7, None, vec![3]), (8, None, vec![3]), (9, None, vec![2])]
+        );
     }
 
     #[test]

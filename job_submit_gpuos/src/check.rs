@@ -37,6 +37,19 @@ pub struct Shape {
     pub per_task: Option<String>,
 }
 
+impl Shape {
+    /// What it says of GRES, in whatever form.
+    pub fn gres_forms(&self) -> impl Iterator<Item = &str> {
+        let forms = [
+            &self.per_job,
+            &self.per_node,
+            &self.per_socket,
+            &self.per_task,
+        ];
+        forms.into_iter().flatten().map(String::as_str)
+    }
+}
+
 /// What is wrong with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {

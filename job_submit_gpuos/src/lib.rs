@@ -1,5 +1,5 @@
 //! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
-//! a sentence what could never run. `--gpuos-mig` becomes the GRES that Slurm counts.
+//! a sentence what could never run. `--gpuos-mig` and `--gpuos-share` become the GRES that Slurm counts.
 //!
 //! Jobs without gpuos options pass untouched, and so does everything when the release is not known
 //! or the site's files have a mistake: then one line in slurmctld's log says so.
@@ -8,6 +8,7 @@ mod check;
 mod mig;
 mod neighbours;
 mod request;
+mod share;
 mod state;
 
 use std::ffi::{c_char, c_int, c_void};

@@ -2,6 +2,8 @@
 //!
 //! Pure, as [`crate::check`]: configuration and request go in, what to ask Slurm for comes out.
 
+use std::fmt::Display;
+
 use gpuos_core::config::MigConfig;
 use gpuos_core::mig::{Geometry, MigRequest, Serves};
 use gpuos_core::options::{OptionError, parse_gres};
@@ -60,7 +62,11 @@ pub fn choose(
     let (serves, slices) = (served.serves, served.slices);
     let board = &mig.boards[served.board];
     Ok(Chosen {
-        per_node: with_slices(shape.per_node.as_deref(), &board.name, slices, release),
+        per_node: with_gres(
+            shape.per_node.as_deref(),
+            &format!("{GRES}:{}:{slices}", board.name),
+            release,
+        ),
         sentence: sentence(
             request,
             &board.name,
@@ -72,20 +78,15 @@ pub fn choose(
     })
 }
 
-/// Refuses a change of what a job with slices asks for on each node: Slurm would take the slices away.
-pub fn check_update(request: &MigRequest, update: &Shape) -> Result<(), Refusal> {
-    let forms = [
-        &update.per_job,
-        &update.per_node,
-        &update.per_socket,
-        &update.per_task,
-    ];
-    if forms.iter().all(|form| form.is_none()) {
+/// Refuses a change of what a job with slices, or with a share of a GPU, asks for on each node: Slurm would take them
+/// away. `option` is the one that stands for them.
+pub fn check_update(option: &str, request: &impl Display, update: &Shape) -> Result<(), Refusal> {
+    if update.gres_forms().next().is_none() {
         return Ok(());
     }
-    let reason = "the GRES of a job with slices cannot be changed";
+    let reason = "the GRES that it stands for cannot be changed";
     let accepted = "what it needs at submission: cancel it and submit it anew";
-    Err(OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted).into())
+    Err(OptionError::new(option, &request.to_string(), reason, accepted).into())
 }
 
 /// Tasks of each node, where the request says it.
@@ -103,22 +104,16 @@ fn tasks_of_node(shape: &Shape) -> Option<u32> {
 
 /// Whether the job names GRES gpuos itself. What cannot be read Slurm refuses.
 fn names_slices(shape: &Shape) -> bool {
-    let forms = [
-        &shape.per_job,
-        &shape.per_node,
-        &shape.per_socket,
-        &shape.per_task,
-    ];
-    forms.into_iter().flatten().any(|text| {
+    shape.gres_forms().any(|text| {
         let parsed = parse_gres("gres", text).unwrap_or_default();
         parsed.iter().any(|gres| gres.name == GRES)
     })
 }
 
-/// What a job asks of a node, as Slurm writes it, with slices added.
-fn with_slices(per_node: Option<&str>, board: &str, slices: u64, release: Release) -> String {
+/// What a job asks of a node, as Slurm writes it, with a GRES (`gpuos:h100-80gb:4`) added.
+pub fn with_gres(per_node: Option<&str>, gres: &str, release: Release) -> String {
     let mark = if release >= GRES_WITH_SLASH { '/' } else { ':' };
-    let own = format!("gres{mark}{GRES}:{board}:{slices}");
+    let own = format!("gres{mark}{gres}");
     match per_node {
         Some(asked) => format!("{asked},{own}"),
         None => own,
@@ -233,9 +228,9 @@ board = "a30-24gb"
             gres("3g.40gb", &both),
             "gres/gpu:1,gres/shard:2,gres/gpuos:h100-80gb:4"
         );
-        let old = with_slices(Some("gres:gpu:1"), "a", 4, Release::new(22, 5, 8));
+        let old = with_gres(Some("gres:gpu:1"), "gpuos:a:4", Release::new(22, 5, 8));
         assert_eq!(old, "gres:gpu:1,gres:gpuos:a:4");
-        let old = with_slices(None, "a", 4, Release::new(23, 2, 8));
+        let old = with_gres(None, "gpuos:a:4", Release::new(23, 2, 8));
         assert_eq!(old, "gres:gpuos:a:4");
     }
 
@@ -332,12 +327,14 @@ board = "a30-24gb"
             min_nodes: 2,
             ..Shape::default()
         };
-        assert_eq!(check_update(&request, &nodes), Ok(()));
+        assert_eq!(check_update("--gpuos-mig", &request, &nodes), Ok(()));
         let gres = Shape {
             per_node: Some("gres/gpu:1".into()),
             ..Shape::default()
         };
-        let why = check_update(&request, &gres).unwrap_err().sentence;
+        let why = check_update("--gpuos-mig", &request, &gres)
+            .unwrap_err()
+            .sentence;
         assert!(why.contains("submit it anew"), "{why}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_core::config::MigConfig;
 use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::mig::MigRequest;
+use gpuos_core::limits::Share;
 use gpuos_core::options::{JobOptions, OptionError, PREFIX};
 use slurm_ffi::api;
 use slurm_ffi::conf;
@@ -17,6 +17,7 @@ use slurm_ffi::release::Release;
 use crate::check::{Catalogue, Refusal, Shape};
 use crate::mig::{self, Chosen};
 use crate::request::{self, Offsets};
+use crate::share;
 
 struct Known {
     fields: Fields,
@@ -28,6 +29,8 @@ struct Known {
 struct Cluster {
     catalogue: Catalogue,
     mig: MigConfig,
+    /// The most shards of a GPU; 0 = GPUs are not shared.
+    shards: u64,
 }
 
 /// Absent when this release cannot be read: everything is accepted then.
@@ -83,50 +86,63 @@ pub fn submit(
         unreadable();
         return Ok(None);
     };
-    let checked = with_cluster(known, |cluster| {
+    let checked = with_cluster(known, |cluster| -> Result<_, Refusal> {
         let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
         cluster.catalogue.check(&options, &shape)?;
-        let request = options.mig.as_ref();
-        let chosen = request.map(|request| chosen(known, &cluster.mig, request, &shape));
-        chosen.transpose()
+        Ok((chosen(known, cluster, &options, &shape)?, options))
     });
     let Some(checked) = checked else {
-        return no_slices(&env);
+        let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+        let why = "gpuos does not place jobs on this cluster now";
+        return nothing_given(&options.unwrap_or_default(), why).map(|()| None);
     };
-    let Some((request, chosen)) = checked? else {
+    let (Some(chosen), options) = checked? else {
         return Ok(None);
     };
     match rewrite(known.offsets.per_node(description), &chosen.per_node) {
         true => Ok(Some(chosen.sentence)),
-        false => Err(without(&request, "slurmctld has no memory left")),
+        false => nothing_given(&options, "slurmctld has no memory left").map(|()| None),
     }
 }
 
+/// What a job asks of Slurm that says what part of GPUs it wants.
 fn chosen(
     known: &Known,
-    config: &MigConfig,
-    request: &MigRequest,
+    cluster: &Cluster,
+    options: &JobOptions,
     shape: &Shape,
-) -> Result<(MigRequest, Chosen), Refusal> {
-    let chosen = mig::choose(config, request, shape, known.release)?;
-    Ok((request.clone(), chosen))
-}
-
-/// Refuses `--gpuos-mig` where gpuos does not check jobs: it would start without its slices.
-fn no_slices(env: &[String]) -> Result<Option<String>, Refusal> {
-    let options = JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
-    match options.mig {
-        Some(request) => Err(without(
-            &request,
-            "gpuos does not place jobs on this cluster now",
-        )),
-        None => Ok(None),
+) -> Result<Option<Chosen>, Refusal> {
+    // Before the slices: it says that the two contradict each other.
+    if let Some(share) = options.share {
+        if matches!(share, Share::Mps { .. }) {
+            let reason = "MPS over several jobs is not there yet";
+            let accepted = "timeslice, or --gpuos-mps=on with a whole GPU";
+            let error = OptionError::new("--gpuos-share", &share.to_string(), reason, accepted);
+            return Err(error.into());
+        }
+        return share::choose(cluster.shards, share, options, shape, known.release).map(Some);
     }
+    let request = options.mig.as_ref();
+    let chosen = request.map(|request| mig::choose(&cluster.mig, request, shape, known.release));
+    chosen.transpose()
 }
 
-fn without(request: &MigRequest, reason: &str) -> Refusal {
-    let accepted = "no --gpuos-mig, or ask those who run the cluster";
-    OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted).into()
+/// Refuses what only gpuos turns into GRES where it cannot: the job would start without it.
+fn nothing_given(options: &JobOptions, reason: &str) -> Result<(), Refusal> {
+    let mig = options
+        .mig
+        .as_ref()
+        .map(|mig| ("--gpuos-mig", mig.to_string()));
+    let share = options
+        .share
+        .map(|share| ("--gpuos-share", share.to_string()));
+    match mig.or(share) {
+        Some((option, value)) => {
+            let accepted = format!("no {option}, or ask those who run the cluster");
+            Err(OptionError::new(option, &value, reason, &accepted).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks a change of a job, if it is about nodes, tasks or GPUs.
@@ -151,7 +167,10 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         let options =
             JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
         if let Some(request) = &options.mig {
-            mig::check_update(request, &update)?;
+            mig::check_update("--gpuos-mig", request, &update)?;
+        }
+        if let Some(share) = &options.share {
+            mig::check_update("--gpuos-share", share, &update)?;
         }
         if options.is_default() || options.off {
             Ok(())
@@ -208,6 +227,7 @@ fn read_cluster(known: &Known) -> Option<Cluster> {
             Some(Cluster {
                 catalogue: Catalogue::new(cluster, rules, bounded),
                 mig: site.config.mig.clone(),
+                shards: site.nodes.shards_of_gpu(),
             })
         }
         Err(why) => {

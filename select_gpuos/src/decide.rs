@@ -34,6 +34,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     watch_s: None,
     mps: None,
     mig: None,
+    share: None,
 };
 
 /// How many domains are asked for the start of a job that waits for a required level.
@@ -53,6 +54,11 @@ impl Engine {
             && let Some(asked) = self.slices_asked(job)
         {
             return self.place_slices(call, job, nodes, asked);
+        }
+        if self.has_shards()
+            && let Some(asked) = self.shards_asked(job)
+        {
+            return self.place_shards(call, job, nodes, asked);
         }
         let gpus = self.one_type(job)?;
         // Unless something is decided below, cons_tres chooses by itself.

@@ -29,6 +29,7 @@ use crate::records::Records;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
+use crate::shards::Shards;
 use crate::slices::Slices;
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
@@ -60,6 +61,7 @@ pub struct Engine {
     pub(crate) table: NodeTable,
     pub(crate) gpu: check::Gres,
     pub(crate) slices: Slices,
+    pub(crate) shards: Shards,
     pub(crate) trust: Trust,
     /// Whether the layout of what a job holds has been held against a job that holds something.
     trusts_held: bool,
@@ -130,6 +132,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         table,
         gpu: check::Gres::gpu(api),
         slices: Slices::new(api, &settings),
+        shards: Shards::new(api),
         trust: Trust::None,
         trusts_held: false,
         settings,
@@ -296,6 +299,7 @@ pub fn forget_nodes() {
         engine.registration.clear();
         engine.service.clear();
         engine.slices.clear();
+        engine.shards.clear();
         engine.keep_reasons();
     });
 }
@@ -404,6 +408,7 @@ impl Engine {
             layout: self.layout,
             table: self.table,
             gpu_id: self.gpu.id,
+            shard_id: self.shards.id(),
             memory_counts: self.memory_counts,
         }
     }

@@ -28,6 +28,7 @@ mod registration;
 mod request;
 mod service;
 mod settings;
+mod shards;
 mod slices;
 mod snapshot;
 mod start;

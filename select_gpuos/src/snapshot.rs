@@ -75,6 +75,8 @@ pub struct Source<'a> {
     pub table: NodeTable,
     /// Id of the GRES `gpu`.
     pub gpu_id: u32,
+    /// Id of the GRES `shard`, where a node has any: a GPU of which a shard is in use is nobody's as a whole.
+    pub shard_id: Option<u32>,
     /// Whether memory is a consumable resource.
     pub memory_counts: bool,
 }
@@ -284,6 +286,12 @@ pub unsafe fn look<'a>(
     if let Some(bits) = bits.filter(|bits| bits.len() <= MAX_GPUS) {
         present = fitting(gpus, bits.len(), wanted_type);
         taken = bits.chunk(0);
+        if let Some(shard) = source.shard_id {
+            // SAFETY: by the caller.
+            let shards = unsafe { source.gres(node, shard) };
+            let used = shards.and_then(NodeGres::bits);
+            taken |= used.map_or(0, |used| used.chunk(0));
+        }
     }
     Some(Seen {
         node,

@@ -520,6 +520,11 @@ impl Gres {
         Gres::named(api, c"gpuos")
     }
 
+    /// GRES `shard`: parts of GPUs that several jobs have at a time.
+    pub fn shards(api: &Api) -> Gres {
+        Gres::named(api, c"shard")
+    }
+
     fn named(api: &Api, name: &'static CStr) -> Gres {
         Gres {
             // SAFETY: uint32_t gres_build_id(char *), which only hashes the string.

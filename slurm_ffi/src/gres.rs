@@ -89,6 +89,13 @@ impl<'a> NodeGres<'a> {
         unsafe { Bitmap::new(pointer as *mut c_void) }
     }
 
+    /// Units of topology entry `index`, which is under [`NodeGres::topologies`]: those that there are, and those
+    /// that are allocated.
+    pub fn topology_counts(self, index: usize) -> Option<(u64, u64)> {
+        let had = self.element(self.layout.topo_gres_cnt_avail, index)?;
+        Some((had, self.element(self.layout.topo_gres_cnt_alloc, index)?))
+    }
+
     /// Cores near the devices of topology entry `index`.
     pub fn topology_cores(self, index: usize) -> Option<Bitmap<'a>> {
         let pointer: usize = self.element(self.layout.topo_core_bitmap, index)?;

@@ -15,8 +15,11 @@ use crate::options::Opt;
 /// Variable by which steps learn what their job asked for.
 pub const JOB_LIMITS: &std::ffi::CStr = c"GPUOS_JOB_LIMITS";
 
+/// Values by [`Opt::LIMITS`].
+type Noted = [Option<String>; Opt::LIMITS.len()];
+
 /// The options that Slurm handed to this slurmstepd, by [`Opt::LIMITS`].
-static NOTED: Mutex<[Option<String>; 4]> = Mutex::new([const { None }; 4]);
+static NOTED: Mutex<Noted> = Mutex::new([const { None }; Opt::LIMITS.len()]);
 
 /// What the step's user is to be told, once its standard error is there.
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -51,7 +54,7 @@ pub fn of_step(spank: Spank<'_>) -> JobOptions {
     over(&inherited, &noted)
 }
 
-fn over(inherited: &str, noted: &[Option<String>; 4]) -> JobOptions {
+fn over(inherited: &str, noted: &Noted) -> JobOptions {
     let mut options = JobOptions::from_limits_text(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         if let Some(value) = value {
@@ -180,7 +183,13 @@ mod tests {
 
     #[test]
     fn a_steps_own_options_come_before_those_of_its_job() {
-        let noted = [Some("80%".into()), None, Some("nonsense".into()), None];
+        let noted = [
+            Some("80%".into()),
+            None,
+            Some("nonsense".into()),
+            None,
+            None,
+        ];
         let options = over("power=300W clocks=1200 watch=5 mps=50%", &noted);
         assert_eq!(
             options.limits_text(),
@@ -194,7 +203,7 @@ mod tests {
         assert_eq!(asked.mps, Some(mps));
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));
         assert!(
-            super::asked(&over("topology=leaf", &[const { None }; 4]), true, None).is_nothing()
+            super::asked(&over("topology=leaf", &[const { None }; 5]), true, None).is_nothing()
         );
     }
 }

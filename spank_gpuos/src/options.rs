@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_core::options::{JobOptions, OPTIONS, OptionError, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 12;
+pub const COUNT: usize = 13;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,8 @@ pub enum Opt {
     Mps = 10,
     /// `--gpuos-mig`
     Mig = 11,
+    /// `--gpuos-share`
+    Share = 12,
 }
 
 impl Opt {
@@ -56,10 +58,14 @@ impl Opt {
         Opt::Watch,
         Opt::Mps,
         Opt::Mig,
+        Opt::Share,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
-    pub const LIMITS: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Watch, Opt::Mps];
+    pub const LIMITS: [Opt; 5] = [Opt::Power, Opt::Clocks, Opt::Watch, Opt::Mps, Opt::Share];
+
+    /// Those that do not go with a part of a GPU: they are about whole ones, or slices.
+    const NOT_WITH_SHARE: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Mps, Opt::Mig];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -86,6 +92,7 @@ impl Opt {
             Opt::Watch => c"_SLURM_SPANK_OPTION_gpuos_gpuos_watch",
             Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Mig => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mig",
+            Opt::Share => c"_SLURM_SPANK_OPTION_gpuos_gpuos_share",
         }
     }
 
@@ -109,6 +116,7 @@ impl Opt {
             Opt::Watch => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_watch",
             Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Mig => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig",
+            Opt::Share => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share",
         }
     }
 
@@ -149,7 +157,8 @@ impl Asked {
     /// The values that count, by [`Opt`], flags over defaults; then forgets the component.
     ///
     /// A default never contradicts a flag: `--gpuos=off` silences the other defaults about the place, and
-    /// any such flag silences `GPUOS=off`. The error is about a default that is not a value.
+    /// any such flag silences `GPUOS=off`; a share of a GPU silences the defaults that do not go with it, and
+    /// the other way round. The error is about a default that is not a value.
     pub fn finish(
         &mut self,
         default: impl Fn(Opt) -> Option<String>,
@@ -164,10 +173,18 @@ impl Asked {
         let any_rule = rules
             .clone()
             .any(|opt| opt.about_place() && flags[opt as usize].is_some());
+        let given = |opt: Opt| flags[opt as usize].is_some();
+        let whole = Opt::NOT_WITH_SHARE.into_iter().any(given);
         let mut values = flags;
         // The switch first: it decides whether the other defaults count.
-        for opt in [Opt::Switch].into_iter().chain(rules) {
-            if values[opt as usize].is_some() || (opt.about_place() && is_off(&values)) {
+        // The share before what does not go with it: of two defaults it counts.
+        let order = [Opt::Switch, Opt::Share].into_iter();
+        for opt in order.chain(rules.filter(|opt| *opt != Opt::Share)) {
+            let unfit = match opt {
+                Opt::Share => whole,
+                _ => Opt::NOT_WITH_SHARE.contains(&opt) && values[Opt::Share as usize].is_some(),
+            };
+            if values[opt as usize].is_some() || unfit || (opt.about_place() && is_off(&values)) {
                 continue;
             }
             let Some(value) = default(opt).filter(|value| !value.is_empty()) else {
@@ -253,6 +270,40 @@ mod tests {
             (Some("300W"), Some("on"))
         );
         assert_eq!(value(Opt::Mig), Some("1g.10gb"));
+    }
+
+    #[test]
+    fn a_share_and_what_does_not_go_with_it() {
+        let default = |opt| match opt {
+            Opt::Share => Some("timeslice".to_owned()),
+            Opt::Power => Some("300W".to_owned()),
+            Opt::Watch => Some("on".to_owned()),
+            _ => None,
+        };
+        let values = |flags: &[(Opt, &str)]| {
+            let mut asked = Asked::default();
+            for (opt, value) in flags {
+                asked.note(*opt, value, None);
+            }
+            let values = asked.finish(default).unwrap();
+            [Opt::Share, Opt::Power, Opt::Mig, Opt::Watch].map(|opt| values[opt as usize].clone())
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let on = some("on");
+        assert_eq!(values(&[]), [some("timeslice"), None, None, on.clone()]);
+        assert_eq!(
+            values(&[(Opt::Power, "80%")]),
+            [None, some("80%"), None, on.clone()]
+        );
+        assert_eq!(
+            values(&[(Opt::Mig, "1/2")]),
+            [None, some("300W"), some("1/2"), on.clone()]
+        );
+        // Two flags go on: the controller says that they contradict each other.
+        assert_eq!(
+            values(&[(Opt::Share, "mps:50%"), (Opt::Power, "80%")]),
+            [some("mps:50%"), some("80%"), None, on]
+        );
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn jobs(case: Case<'_>, done: &Done<'_>) -> Vec<Job> {
                     gpus: GpuSet::EMPTY,
                     gpu_count: gpus,
                     slices: GpuSet::EMPTY,
+                    shared: GpuSet::EMPTY,
                     cpus,
                     memory_mib,
                 }

@@ -146,6 +146,7 @@ fn pages_come_from_the_flag_table() {
         "gpuos-doctor",
         "gpuos-discover",
         "gpuos-mig",
+        "gpuos-share",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

@@ -18,4 +18,4 @@ mod wish;
 pub use mps::{Mps, MpsEffect, MpsEvent, Process, Serving, mps_step};
 pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
 pub use step::step;
-pub use wish::{Asked, ClockRange, MpsWish, PowerCap};
+pub use wish::{Asked, ClockRange, MpsWish, PowerCap, Share};

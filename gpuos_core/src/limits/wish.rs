@@ -65,6 +65,31 @@ pub struct MpsWish {
     pub gid: u32,
 }
 
+/// How a job has a part of a GPU that is not divided by MIG, beside other jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Share {
+    /// The jobs of the GPU take turns; this one counts as so many of the shards that the GPU has for Slurm.
+    TimeSlice {
+        /// Shards, from 1.
+        shards: u16,
+    },
+    /// Under an MPS daemon with its user's other jobs on the GPU.
+    Mps {
+        /// Share of the GPU's threads, in percent, from 1 to 100.
+        percent: u8,
+    },
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Share::TimeSlice { shards: 1 } => write!(f, "timeslice"),
+            Share::TimeSlice { shards } => write!(f, "timeslice:{shards}"),
+            Share::Mps { percent } => write!(f, "mps:{percent}%"),
+        }
+    }
+}
+
 /// What spank_gpuos tells gpuosd that a job asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

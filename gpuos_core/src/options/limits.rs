@@ -1,17 +1,21 @@
-//! Options about the job's GPUs while it runs: power, clocks, MPS, the watch for hangs.
+//! Options about the job's GPUs while it runs: power, clocks, MPS, the watch for hangs, a share of a GPU.
 
 use super::{JobOptions, OptionError, check_value, not_understood};
-use crate::limits::{ClockRange, PowerCap};
+use crate::hostlist::shorten;
+use crate::limits::{ClockRange, PowerCap, Share};
 
 const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
 const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
 const MPS_FORM: &str = "on, or the share of a GPU's threads for each process, such as 50%";
+const SHARE_FORM: &str = "timeslice, timeslice:N with N of a GPU's shards, or mps:SHARE with a share of its threads such as mps:25%";
 const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
 
 /// No board takes more watts.
 const MOST_WATTS: u32 = 100_000;
 /// No board has a higher clock.
 const MOST_MHZ: u32 = 20_000;
+/// No GPU has more shards.
+const MOST_SHARDS: u32 = 1024;
 /// A week.
 const MOST_MINUTES: u32 = 10_080;
 
@@ -62,6 +66,37 @@ pub fn parse_mps(value: &str) -> Result<u8, OptionError> {
     }
 }
 
+/// Reads the value of `--gpuos-share`.
+pub fn parse_share(value: &str) -> Result<Share, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-share", value, reason, SHARE_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let (way, much) = match value.split_once(':') {
+        Some((way, much)) => (way, Some(much)),
+        None => (value, None),
+    };
+    match (way.to_ascii_lowercase().as_str(), much) {
+        ("timeslice", None) => Ok(Share::TimeSlice { shards: 1 }),
+        ("timeslice", Some(much)) => match whole(much) {
+            Some(shards @ 1..=MOST_SHARDS) => Ok(Share::TimeSlice {
+                shards: shards as u16,
+            }),
+            _ => Err(error(&format!(
+                "'{}' is no number of shards from 1 to {MOST_SHARDS}",
+                shorten(much)
+            ))),
+        },
+        ("mps", Some(much)) => match much.strip_suffix('%').and_then(whole) {
+            Some(percent @ 1..=100) => Ok(Share::Mps {
+                percent: percent as u8,
+            }),
+            Some(_) => Err(error("a share is 1% to 100%")),
+            None => Err(error(&not_understood(much))),
+        },
+        ("mps", None) => Err(error("the share of the GPU is missing")),
+        _ => Err(error(&not_understood(way))),
+    }
+}
+
 /// Reads the value of `--gpuos-watch`: seconds, or 0 for what the rule says.
 pub fn parse_watch(value: &str) -> Result<u32, OptionError> {
     let error = |reason: &str| OptionError::new("--gpuos-watch", value, reason, WATCH_FORM);
@@ -97,6 +132,7 @@ impl JobOptions {
             ("clocks", self.clocks.map(|range| range.to_string())),
             ("watch", watch),
             ("mps", mps),
+            ("share", self.share.map(|share| share.to_string())),
         ];
         let parts = parts.into_iter();
         let said = parts.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
@@ -107,7 +143,7 @@ impl JobOptions {
     pub fn from_limits_text(text: &str) -> JobOptions {
         let mut options = JobOptions::default();
         for (name, value) in text.split(' ').filter_map(|part| part.split_once('=')) {
-            if ["power", "clocks", "watch", "mps"].contains(&name) {
+            if ["power", "clocks", "watch", "mps", "share"].contains(&name) {
                 let _ = options.set(&format!("gpuos-{name}"), value);
             }
         }

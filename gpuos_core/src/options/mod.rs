@@ -9,7 +9,7 @@ use std::fmt;
 use crate::cost::Profile;
 use crate::gang::{GroupShape, SHAPE_FORM};
 use crate::hostlist::shorten;
-use crate::limits::{ClockRange, PowerCap};
+use crate::limits::{ClockRange, PowerCap, Share};
 use crate::mig::MigRequest;
 use crate::plan::{Placement, TopologyWish};
 
@@ -19,7 +19,7 @@ mod mig;
 mod share;
 
 pub use gres::{GresRequest, parse_gpus, parse_gres};
-pub use limits::{parse_clocks, parse_mps, parse_power, parse_watch};
+pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{Target, is_exclusive, parse_class, parse_exclusive};
@@ -184,6 +184,18 @@ pub const OPTIONS: &[OptionHelp] = &[
                   :per-task at the end gives each task its own. Without :per-task it is for each \
                   node. sbatch says what was chosen. The job finds its instances in \
                   CUDA_VISIBLE_DEVICES and GPUOS_MIG_UUIDS. Not about the place: goes with --gpuos=off.",
+    },
+    OptionHelp {
+        name: "gpuos-share",
+        argument: "WAY",
+        environment: "GPUOS_SHARE",
+        summary: "a part of one GPU on each node, beside other jobs: timeslice[:N], mps:25%",
+        details: "timeslice: the GPU's jobs take turns, N (1) is how many of its shards the job counts as. \
+                  mps:SHARE: under an MPS daemon with the user's other jobs on that GPU, with that \
+                  share of its threads, counted in shards too. Neither limits what others take of \
+                  the GPU's memory; sbatch says what is kept apart and what is not. Where that is \
+                  too little, --gpuos-mig. Not with other GPUs in the same job, --exclusive, \
+                  --gpuos-mig, --gpuos-mps, --gpuos-power or --gpuos-clocks. Goes with --gpuos=off.",
     },
 ];
 
@@ -405,6 +417,8 @@ pub struct JobOptions {
     pub mps: Option<u8>,
     /// Slices of GPUs.
     pub mig: Option<MigRequest>,
+    /// A part of a GPU beside other jobs.
+    pub share: Option<Share>,
 }
 
 impl JobOptions {
@@ -425,6 +439,7 @@ impl JobOptions {
             "gpuos-watch" => self.watch_s = Some(parse_watch(value)?),
             "gpuos-mps" => self.mps = Some(parse_mps(value)?),
             "gpuos-mig" => self.mig = Some(parse_mig(value)?),
+            "gpuos-share" => self.share = Some(parse_share(value)?),
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

@@ -157,6 +157,27 @@ fn options_about_the_gpus_of_a_running_job() {
         ),
         ("mps", &["", "off", "50", "0%", "101%", "%", "-5%", "50%%"]),
         ("watch", &["", "0", "off", "10081", "1.5", "+5"]),
+        (
+            "share",
+            &[
+                "",
+                "on",
+                "25%",
+                "timeslice:",
+                "timeslice:0",
+                "timeslice:-1",
+                "timeslice:25%",
+                "timeslice:1025",
+                "timeslice:1:1",
+                "mps",
+                "mps:",
+                "mps:25",
+                "mps:0%",
+                "mps:101%",
+                "mps:25%:1",
+                "shard:1",
+            ],
+        ),
     ] {
         for value in bad {
             let error = JobOptions::default().set(&format!("gpuos-{name}"), value);
@@ -177,11 +198,42 @@ fn steps_inherit_what_their_job_said_of_its_gpus() {
         "power=80% clocks=1200-1500 watch=20",
         "clocks=900 watch=on mps=on",
         "mps=50%",
+        "watch=on share=mps:25%",
+        "share=timeslice",
+        "share=timeslice:3",
     ] {
         assert_eq!(JobOptions::from_limits_text(said).limits_text(), said);
     }
     let odd = JobOptions::from_limits_text("power=x clocks topology=leaf watch=5 =");
     assert_eq!(odd.limits_text(), "watch=5");
+}
+
+#[test]
+fn shares_of_a_gpu() {
+    let slices = |shards| Ok(Share::TimeSlice { shards });
+    assert_eq!(parse_share("timeslice"), slices(1));
+    assert_eq!(parse_share("TimeSlice:4"), slices(4));
+    assert_eq!(parse_share("mps:25%"), Ok(Share::Mps { percent: 25 }));
+    assert_eq!(
+        parse_share("mps").unwrap_err().to_string(),
+        "--gpuos-share=mps: the share of the GPU is missing; write timeslice, timeslice:N with N of a GPU's \
+         shards, or mps:SHARE with a share of its threads such as mps:25%"
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_share_is_read_as_it_is_written(shards in 1u16..=1024, percent in 1u8..=100, text in ".{0,40}") {
+        for share in [Share::TimeSlice { shards }, Share::Mps { percent }] {
+            prop_assert_eq!(parse_share(&share.to_string()), Ok(share));
+        }
+        for text in [text.clone(), format!("timeslice:{text}"), format!("mps:{text}%")] {
+            match parse_share(&text) {
+                Ok(share) => prop_assert_eq!(parse_share(&share.to_string()), Ok(share)),
+                Err(why) => prop_assert!(why.to_string().contains("; write timeslice, ")),
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::expand;
 
-use super::node::{indices, split_entries};
+use super::node::{self, indices, split_entries};
 use super::preempt::seconds;
 use super::text::{Record, leading_number, mebibytes};
 
@@ -18,6 +18,8 @@ pub struct Allocation {
     pub gpu_count: u32,
     /// Memory slices of GPUs on each of them: bits of GRES `gpuos`.
     pub slices: GpuSet,
+    /// GPUs of which it has shards on each of them: others may have them too.
+    pub shared: GpuSet,
     /// CPUs on each of them.
     pub cpus: u32,
     /// Memory on each of them, in MiB.
@@ -110,7 +112,7 @@ pub struct Job {
     pub run_seconds: u64,
     /// What it has, by node.
     pub allocations: Vec<Allocation>,
-    /// Whether it has shards or MPS shares: parts of GPUs that `allocations` does not name.
+    /// Whether it has shards or MPS shares of GPUs that `allocations` does not name.
     pub shares: bool,
     /// Where gpuos notes its decision.
     pub system_comment: String,
@@ -240,7 +242,16 @@ impl Job {
         here.fold(GpuSet::EMPTY, |set, part| GpuSet(set.0 | part.slices.0))
     }
 
-    /// GPUs that the job has in all.
+    /// GPUs that it has on a node, as a whole or in part.
+    pub fn gpus_on(&self, node: &str) -> GpuSet {
+        let here = self.allocations.iter();
+        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
+        here.fold(GpuSet::EMPTY, |set, part| {
+            GpuSet(set.0 | part.gpus.0 | part.shared.0)
+        })
+    }
+
+    /// Whole GPUs that the job has in all.
     pub fn gpu_count(&self) -> u32 {
         let all = |a: &Allocation| a.gpu_count.saturating_mul(a.nodes.len() as u32);
         self.allocations
@@ -283,10 +294,13 @@ fn allocations(record: &Record) -> Vec<Allocation> {
             "Mem" => memory_mib = mebibytes(value).unwrap_or(0),
             "GRES" => {
                 let (mut gpus, mut gpu_count) = (GpuSet::EMPTY, 0);
-                let mut slices = GpuSet::EMPTY;
+                let (mut slices, mut shared) = (GpuSet::EMPTY, GpuSet::EMPTY);
                 for entry in split_entries(value) {
                     if entry.starts_with("gpuos:") {
                         slices = GpuSet(slices.0 | indices(entry).unwrap_or(GpuSet::EMPTY).0);
+                    }
+                    if entry.starts_with("shard:") {
+                        shared = GpuSet(shared.0 | node::shared(entry).unwrap_or(GpuSet::EMPTY).0);
                     }
                     if !entry.starts_with("gpu:") {
                         continue;
@@ -301,6 +315,7 @@ fn allocations(record: &Record) -> Vec<Allocation> {
                     gpus,
                     gpu_count,
                     slices,
+                    shared,
                     cpus,
                     memory_mib,
                 });
@@ -311,12 +326,11 @@ fn allocations(record: &Record) -> Vec<Allocation> {
     found
 }
 
-/// Whether a `GRES=` line gives it parts of GPUs.
+/// Whether a `GRES=` line gives it parts of GPUs without naming them.
 fn shares(record: &Record) -> bool {
     let part = |entry: &str| {
-        ["shard:", "mps:"]
-            .iter()
-            .any(|name| entry.starts_with(name))
+        let shards = entry.starts_with("shard:") && node::shared(entry).is_none();
+        shards || entry.starts_with("mps:")
     };
     let mut gres = record.fields().filter(|(key, _)| *key == "GRES");
     gres.any(|(_, value)| split_entries(value).into_iter().any(part))
@@ -335,6 +349,33 @@ fn count_ids(list: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_that_are_shared_are_named_in_two_ways() {
+        let text = |gres: &str| {
+            format!(
+                "JobId=7 JobName=a\n   JobState=RUNNING\n   NodeList=n1\n     Nodes=n1 CPU_IDs=0 Mem=10 GRES={gres}\n"
+            )
+        };
+        for (gres, shared, unnamed) in [
+            ("shard:1(IDX:0)", 0b1, false),
+            ("shard:h100:3(0/4,-/4,2/4,1/4)", 0b1100, false),
+            ("shard:2(CNT:2)", 0, true),
+            ("shard:2", 0, true),
+            ("mps:50(IDX:1)", 0, true),
+            ("gpu:h100:1(IDX:5)", 0, false),
+        ] {
+            let job = Job::parse_all(&text(gres)).remove(0);
+            assert_eq!(
+                (job.allocations[0].shared.0, job.shares),
+                (shared, unnamed),
+                "{gres}"
+            );
+        }
+        let both = Job::parse_all(&text("gpu:1(IDX:5),shard:1(1/4,0/4)")).remove(0);
+        assert_eq!(both.gpus_on("n1"), GpuSet(0b10_0001));
+        assert_eq!(both.gpus_on("n2"), GpuSet::EMPTY);
+    }
 
     #[test]
     fn slices_of_gpus_are_read_by_node_and_gpus_are_not_taken_for_them() {

@@ -208,6 +208,10 @@ fn counts(list: &str, gres: &str, most: usize) -> Vec<(String, usize)> {
 fn gpus_used(used: &str, total: usize) -> GpuSet {
     let mut set = GpuSet::EMPTY;
     for entry in split_entries(used) {
+        // Nobody gets a whole GPU of which others have shards.
+        if entry.starts_with("shard:") {
+            set = GpuSet(set.0 | shared(entry).unwrap_or(GpuSet::EMPTY).0);
+        }
         if !entry.starts_with("gpu:") && entry != "gpu" {
             continue;
         }
@@ -244,6 +248,25 @@ pub(super) fn split_entries(list: &str) -> Vec<&str> {
     entries.push(&list[start..]);
     entries.retain(|entry| !entry.is_empty());
     entries
+}
+
+/// The GPUs of which shards are used by an entry for GRES `shard`: `shard:h100:2(IDX:0,4)` on 22.05, later
+/// `shard:h100:3(2/4,0/4,-/4,1/4)` with what is used of each. `None` when the entry does not name them.
+pub(super) fn shared(entry: &str) -> Option<GpuSet> {
+    if let Some(indices) = indices(entry) {
+        return Some(indices);
+    }
+    let (_, rest) = entry.split_once('(')?;
+    let list: Vec<&str> = rest.split(')').next()?.split(',').collect();
+    if list.len() > MAX_GPUS || list.iter().any(|one| !one.contains('/')) {
+        return None;
+    }
+    let used = |(gpu, one): (usize, &&str)| {
+        let count = one.split('/').next()?.parse::<u64>().ok()?;
+        (count > 0).then_some(gpu)
+    };
+    let used = list.iter().enumerate().filter_map(used);
+    Some(used.fold(GpuSet::EMPTY, GpuSet::with))
 }
 
 /// The set in `…(IDX:0-1,4)`; `None` when the entry has no indices.

@@ -37,19 +37,16 @@ impl Keeper {
 
     /// Slurm told the jobs of this node, `asked` for then.
     pub fn jobs(&mut self, node: &str, jobs: &[Job], asked: Instant) {
-        let holding = |job: &Job| {
-            let here = job.allocations.iter();
-            let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
-            Holding {
-                job: job.id,
-                uid: job.uid,
-                gpus: here
-                    .flat_map(|part| part.gpus.iter())
-                    .filter_map(|gpu| u8::try_from(gpu).ok())
-                    .collect(),
-                steps: BTreeMap::new(),
-                shares: job.shares,
-            }
+        let holding = |job: &Job| Holding {
+            job: job.id,
+            uid: job.uid,
+            gpus: job
+                .gpus_on(node)
+                .iter()
+                .filter_map(|gpu| u8::try_from(gpu).ok())
+                .collect(),
+            steps: BTreeMap::new(),
+            shares: job.shares,
         };
         let running = jobs.iter().filter(|job| job.is_running());
         self.told = running.map(holding).collect();

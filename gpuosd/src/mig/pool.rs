@@ -326,6 +326,7 @@ mod tests {
                 gpus: GpuSet::EMPTY,
                 gpu_count: 0,
                 slices: GpuSet(bits),
+                shared: GpuSet::EMPTY,
                 cpus: 1,
                 memory_mib: 1,
             }],

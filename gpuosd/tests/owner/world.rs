@@ -167,6 +167,7 @@ fn shown(id: u32, job: &Running) -> Job {
             gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
             gpu_count: job.gpus.len() as u32,
             slices: GpuSet::EMPTY,
+            shared: GpuSet::EMPTY,
             cpus: 1,
             memory_mib: 1,
         }],

@@ -1,0 +1,219 @@
+//! `--gpuos-share` at submission: the shards that Slurm counts, and what its user is told of the isolation.
+//!
+//! Both ways are counted in GRES `shard`, so that jobs of either kind can stand on one GPU, and a GPU has one
+//! count: whole GPUs are given by GRES `gpu`, and Slurm gives none of which a shard is in use.
+
+use gpuos_core::limits::Share;
+use gpuos_core::options::{JobOptions, OptionError, parse_gres};
+use slurm_ffi::release::Release;
+
+use crate::check::{Refusal, Shape};
+use crate::mig::{Chosen, with_gres};
+
+/// The GRES that counts parts of GPUs.
+const GRES: &str = "shard";
+
+/// Turns a share of a GPU into shards, of which no GPU of the cluster has more than `of_gpu`.
+///
+/// # Errors
+/// The cluster has no shards, or not as many on one GPU; the job asks for something that does not go with a
+/// part of a GPU.
+pub fn choose(
+    of_gpu: u64,
+    share: Share,
+    options: &JobOptions,
+    shape: &Shape,
+    release: Release,
+) -> Result<Chosen, Refusal> {
+    let refuse = |reason: &str, accepted: &str| {
+        OptionError::new("--gpuos-share", &share.to_string(), reason, accepted)
+    };
+    if let Some((beside, why)) = does_not_go_with(options, shape) {
+        let reason = format!("it does not go with {beside}, {why}");
+        let accepted = "one of the two; GPUOS_SHARE in the environment counts as the option";
+        return Err(refuse(&reason, accepted).into());
+    }
+    if of_gpu == 0 {
+        let reason = "no GPU of this cluster has shards";
+        let accepted = "--gres=gpu:1 for a whole GPU, or have those who run the cluster write GresTypes=gpu,shard and, for 4 \
+                        shards on each of 8 GPUs, Gres=gpu:8,shard:32 into slurm.conf and Name=shard Count=32 into gres.conf";
+        return Err(refuse(reason, accepted).into());
+    }
+    let shards = match share {
+        Share::TimeSlice { shards } => u64::from(shards),
+        Share::Mps { percent } => (of_gpu * u64::from(percent)).div_ceil(100),
+    };
+    if shards > of_gpu {
+        let reason = format!("a GPU of this cluster has {of_gpu} shards at most");
+        return Err(refuse(&reason, &format!("timeslice:{of_gpu} or less")).into());
+    }
+    Ok(Chosen {
+        per_node: with_gres(
+            shape.per_node.as_deref(),
+            &format!("{GRES}:{shards}"),
+            release,
+        ),
+        sentence: sentence(share, shards, of_gpu),
+    })
+}
+
+/// What of a job does not go with a share of a GPU, and why.
+fn does_not_go_with(options: &JobOptions, shape: &Shape) -> Option<(String, &'static str)> {
+    let whole = "which takes whole GPUs";
+    // What cannot be read Slurm refuses.
+    let asked = shape.gres_forms();
+    let mut asked = asked.flat_map(|text| parse_gres("gres", text).unwrap_or_default());
+    let gres = asked.find(|gres| ["gpu", "gpuos", "shard", "mps"].contains(&gres.name.as_str()));
+    if let Some(gres) = gres {
+        let why = match gres.name.as_str() {
+            "gpu" => "for Slurm gives a job whole GPUs or parts of one",
+            "gpuos" => "which counts slices",
+            _ => "which it stands for",
+        };
+        return Some((format!("GRES {}", gres.name), why));
+    }
+    if shape.exclusive {
+        return Some(("--exclusive".into(), whole));
+    }
+    let others = "for others on the GPU would have it too";
+    let all = [
+        (
+            options.mig.is_some(),
+            "mig",
+            "which gives slices of its own",
+        ),
+        (options.mps.is_some(), "mps", whole),
+        (options.power.is_some(), "power", others),
+        (options.clocks.is_some(), "clocks", others),
+    ];
+    let found = all.into_iter().find(|(said, ..)| *said);
+    found.map(|(_, name, why)| (format!("--gpuos-{name}"), why))
+}
+
+/// What was chosen, and what it keeps apart.
+fn sentence(share: Share, shards: u64, of_gpu: u64) -> String {
+    let (threads, isolation) = match share {
+        Share::TimeSlice { .. } => (
+            String::new(),
+            "memory: no limit, address spaces of its own; faults: its own; time: in turns with others on the GPU",
+        ),
+        Share::Mps { percent } => (
+            format!(" and {percent}% of its threads"),
+            "memory: a limit that its programs can lift, address spaces of its own; faults: one of your programs may \
+             end all of yours on the GPU; time: beside yours, in turns with others",
+        ),
+    };
+    format!(
+        "gpuos: --gpuos-share={share}: {shards} of the {of_gpu} shards of a GPU on each node{threads}; {isolation}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::options::parse_share;
+
+    use super::*;
+
+    const OLD: Release = Release::new(22, 5, 8);
+    const NEW: Release = Release::new(24, 11, 5);
+
+    fn said(list: &[(&str, &str)]) -> JobOptions {
+        let mut options = JobOptions::default();
+        for (name, value) in list {
+            options.set(&format!("gpuos-{name}"), value).unwrap();
+        }
+        options
+    }
+
+    fn of(of_gpu: u64, share: &str, shape: &Shape, options: &JobOptions) -> Result<Chosen, String> {
+        let share = parse_share(share).unwrap();
+        choose(of_gpu, share, options, shape, NEW).map_err(|refusal| refusal.sentence)
+    }
+
+    #[test]
+    fn a_share_becomes_shards() {
+        let (plain, none) = (Shape::default(), JobOptions::default());
+        let shards = |of_gpu, share| of(of_gpu, share, &plain, &none).unwrap().per_node;
+        assert_eq!(shards(4, "timeslice"), "gres/shard:1");
+        assert_eq!(shards(4, "timeslice:4"), "gres/shard:4");
+        // Never less than was asked for, and never nothing.
+        for (of_gpu, share, count) in [
+            (4, "mps:25%", 1),
+            (4, "mps:26%", 2),
+            (4, "mps:1%", 1),
+            (4, "mps:100%", 4),
+            (1, "mps:25%", 1),
+            (100, "mps:33%", 33),
+        ] {
+            assert_eq!(
+                shards(of_gpu, share),
+                format!("gres/shard:{count}"),
+                "{share}"
+            );
+        }
+        let other = Shape {
+            per_node: Some("gres:nic:1".into()),
+            ..Shape::default()
+        };
+        let old = choose(4, parse_share("timeslice").unwrap(), &none, &other, OLD);
+        assert_eq!(old.unwrap().per_node, "gres:nic:1,gres:shard:1");
+        let told = of(4, "mps:30%", &plain, &none).unwrap().sentence;
+        assert!(
+            told.starts_with("gpuos: --gpuos-share=mps:30%: 2 of the 4 shards of a GPU on each node and 30% of its threads; ")
+                && !told.contains('\n'),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_go_with_it_is_refused() {
+        let (plain, none) = (Shape::default(), JobOptions::default());
+        let why = of(0, "timeslice", &plain, &none).unwrap_err();
+        assert!(
+            why.contains("GresTypes=gpu,shard") && why.contains("Name=shard"),
+            "{why}"
+        );
+        let why = of(4, "timeslice:5", &plain, &none).unwrap_err();
+        assert!(
+            why.contains("has 4 shards at most; write timeslice:4 or less"),
+            "{why}"
+        );
+        let gres = |text: &str| Shape {
+            per_node: Some(text.into()),
+            ..Shape::default()
+        };
+        let per_job = Shape {
+            per_job: Some("gres/gpu:2".into()),
+            ..Shape::default()
+        };
+        let exclusive = Shape {
+            exclusive: true,
+            ..Shape::default()
+        };
+        for (shape, options, names) in [
+            (gres("gres:gpu:1"), none.clone(), "GRES gpu,"),
+            (gres("gres/shard:1"), none.clone(), "GRES shard,"),
+            (gres("gres/nic:1,gres/mps:50"), none.clone(), "GRES mps,"),
+            (gres("gres/gpuos:h100:4"), none.clone(), "GRES gpuos,"),
+            (per_job, none.clone(), "GRES gpu,"),
+            (exclusive, none.clone(), "--exclusive,"),
+            (plain.clone(), said(&[("mig", "1/2")]), "--gpuos-mig,"),
+            (plain.clone(), said(&[("mps", "on")]), "--gpuos-mps,"),
+            (plain.clone(), said(&[("power", "80%")]), "--gpuos-power,"),
+            (
+                plain.clone(),
+                said(&[("clocks", "1200")]),
+                "--gpuos-clocks,",
+            ),
+        ] {
+            let why = of(4, "mps:25%", &shape, &options).unwrap_err();
+            let begin = format!("--gpuos-share=mps:25%: it does not go with {names}");
+            assert!(
+                why.starts_with(&begin) && why.contains("; write one of the two"),
+                "{why}"
+            );
+        }
+        let watch = said(&[("watch", "on"), ("class", "noisy")]);
+        assert!(of(4, "timeslice", &plain, &watch).is_ok());
+    }
+}

@@ -1,0 +1,193 @@
+//! `--gpuos-share` in real Slurm clusters: what is asked becomes shards, jobs share GPUs, and whole GPUs are nobody else's.
+
+use std::collections::BTreeMap;
+
+use gpuos_host::slurm::Job;
+use gpuos_host::socket::{Client, NAME};
+use gpuos_lab::{Suite, field};
+use gpuos_tests::cluster::LIMIT;
+use gpuos_tests::{Cluster, Setup, per_suite};
+
+per_suite!(gpus_are_shared_as_asked);
+
+/// What sbatch says and gives for a job that is held.
+fn submit(cluster: &Cluster, args: &[&str]) -> Result<(u32, String), String> {
+    let work = format!("--chdir={}", cluster.lab.dir().join("work").display());
+    let all = ["-k", "5", "30", "sbatch", "--parsable", "-H", &work];
+    let all = [&all[..], args, &["--wrap=true"]].concat();
+    let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let id = String::from_utf8_lossy(&out.stdout).trim().parse();
+    id.map(|id| (id, said.clone())).map_err(|_| said)
+}
+
+fn requests_become_shards(cluster: &Cluster) {
+    let (job, said) = submit(cluster, &["--gpuos-share=timeslice:2"]).expect("it is taken");
+    let shown = cluster.show(job);
+    let asks = field(&shown, "TresPerNode").unwrap_or_default();
+    assert_eq!(asks.replace("gres:", "gres/"), "gres/shard:2");
+    assert!(
+        said.contains("gpuos: --gpuos-share=timeslice:2: 2 of the 4 shards of a GPU on each node; memory: no limit"),
+        "{said}"
+    );
+    // They cannot be taken from it.
+    let id = format!("JobId={job}");
+    let said = cluster.try_run("scontrol", &["update", &id, "Gres=gpu:1"]);
+    assert!(said.is_err(), "{said:?}");
+    cluster.run("scancel", &[&job.to_string()]);
+    for (args, why) in [
+        (
+            &["--gpuos-share=timeslice:5"][..],
+            "has 4 shards at most; write timeslice:4 or less",
+        ),
+        (&["--gpuos-share=half"], "write timeslice, timeslice:N"),
+        (
+            &["--gpuos-share=timeslice", "--gres=gpu:1"],
+            "GRES gpu, for Slurm gives a job whole GPUs or parts",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--gpus=2"],
+            "it does not go with GRES gpu",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--gres=shard:1"],
+            "GRES shard, which it stands for",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--exclusive"],
+            "it does not go with --exclusive",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--gpuos-mps=on"],
+            "it does not go with --gpuos-mps",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--gpuos-mig=1/2"],
+            "it does not go with --gpuos-mig",
+        ),
+        (
+            &["--gpuos-share=timeslice", "--gpuos-power=80%"],
+            "it does not go with --gpuos-power",
+        ),
+    ] {
+        let said = submit(cluster, args).expect_err("it is refused");
+        assert!(
+            said.contains(why) && said.contains("--gpuos-share="),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+/// What all running jobs have on their nodes; panics where a GPU is given twice.
+fn given(cluster: &Cluster) -> BTreeMap<u32, (u64, u64)> {
+    let jobs = Job::parse_all(&cluster.run("scontrol", &["-d", "show", "job"]));
+    let (mut whole, mut parts) = (BTreeMap::new(), BTreeMap::new());
+    let mut all = BTreeMap::new();
+    for job in jobs.iter().filter(|job| job.is_running()) {
+        for part in &job.allocations {
+            for node in &part.nodes {
+                for gpu in part.gpus.iter() {
+                    let other = whole.insert((node.clone(), gpu), job.id);
+                    assert_eq!(other, None, "GPU {gpu} of {node} is given twice");
+                }
+                for gpu in part.shared.iter() {
+                    parts.insert((node.clone(), gpu), job.id);
+                }
+            }
+            all.insert(job.id, (part.gpus.0, part.shared.0));
+        }
+    }
+    for (place, job) in &parts {
+        assert!(
+            !whole.contains_key(place),
+            "{place:?} is given as a whole, and in part to job {job}"
+        );
+    }
+    all
+}
+
+fn gpus_are_shared_as_asked(suite: &Suite) {
+    let mut setup = Setup::simulated("share", suite, 1);
+    setup.spec.job_submit = true;
+    setup.spec.shards = 4;
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    requests_become_shards(&cluster);
+    let work = |name: &str| {
+        let path = cluster.lab.dir().join("work").join(name);
+        std::fs::read_to_string(path).unwrap_or_default()
+    };
+    // The batch script and its steps find the same GPU, and a step without GRES none.
+    let env = "echo $CUDA_VISIBLE_DEVICES $SLURM_SHARDS_ON_NODE";
+    let script = format!(
+        "{env} > env.batch; srun sh -c '{env}' > env.step; srun --gres=none sh -c '{env}' > env.none; sleep 600"
+    );
+    let first = cluster.sbatch(&["--gpuos-share=timeslice"], &script);
+    cluster.wait(first, &["RUNNING"]);
+    cluster.until("the steps have run", || {
+        cluster
+            .lab
+            .dir()
+            .join("work/env.none")
+            .exists()
+            .then_some(())
+    });
+    // Whole GPUs are left whole: the shares of several jobs stand on one GPU until that is full.
+    let more = ["timeslice:2", "timeslice"]
+        .map(|share| cluster.start(&[&format!("--gpuos-share={share}")]));
+    let have = given(&cluster);
+    let shared = have[&first].1;
+    assert_eq!(shared.count_ones(), 1);
+    for job in more {
+        assert_eq!(have[&job], (0, shared), "{have:?}");
+    }
+    let gpu = shared.trailing_zeros();
+    cluster.until(
+        "the batch script and both steps have said what they see",
+        || {
+            let seen = ["batch", "step", "none"].map(|name| work(&format!("env.{name}")));
+            (!seen[2].is_empty()).then_some(seen)
+        },
+    );
+    assert_eq!(work("env.batch").trim(), format!("{gpu} 1"));
+    assert_eq!(work("env.step").trim(), format!("{gpu} 1"));
+    assert_eq!(work("env.none").trim(), "");
+    // The next share is on another GPU, and no whole GPU is given of either.
+    let next = cluster.start(&["--gpuos-share=timeslice:3"]);
+    let have = given(&cluster);
+    let other = have[&next].1;
+    assert!(other != shared && other.count_ones() == 1, "{have:?}");
+    let whole = cluster.start(&["--gres=gpu:6"]);
+    // A share beside another, where no GPU is left.
+    let last = cluster.start(&["--gpuos-share=timeslice"]);
+    let have = given(&cluster);
+    assert_eq!(have[&last].1, other, "{have:?}");
+    let taken = have
+        .values()
+        .fold(0, |all, (whole, parts)| all | whole | parts);
+    assert_eq!(taken, 0xff, "{have:?}");
+    let waits = cluster.sbatch(&["--gres=gpu:1"], "sleep 600");
+    holders(&cluster, gpu as u8, &[first, more[0], more[1]]);
+    // With the last of its shares gone a GPU is whole again.
+    for job in [next, last] {
+        cluster.run("scancel", &[&job.to_string()]);
+    }
+    cluster.wait(waits, &["RUNNING"]);
+    let have = given(&cluster);
+    assert_eq!(have[&waits], (other, 0), "{have:?}");
+    assert_eq!(have[&whole].0.count_ones(), 6, "{have:?}");
+    cluster.drained();
+}
+
+/// Waits until gpuosd knows these holders of a GPU.
+fn holders(cluster: &Cluster, gpu: u8, jobs: &[u32]) {
+    let socket = cluster.lab.gpuosd_runtime_dir("n1").join(NAME);
+    let mut client = Client::connect(&socket, LIMIT).expect("gpuosd of n1");
+    cluster.until("gpuosd knows who shares the GPU", || {
+        let status = client.status().expect("it answers");
+        let on = status.jobs.iter().filter(|job| job.gpus.contains(&gpu));
+        let on: Vec<u32> = on.map(|job| job.job).collect();
+        (on == jobs).then_some(())
+    });
+}
