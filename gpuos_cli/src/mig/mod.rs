@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuos_core::gpuset::GpuSet;
+use gpuos_core::mig::Window;
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
@@ -167,6 +168,15 @@ pub(super) fn windows(slices: &[u8]) -> String {
     set.to_string()
 }
 
+/// The slices of a window: `4-7`, `2`.
+pub fn slices_of(window: Window) -> String {
+    let last = window.start.saturating_add(window.size.max(1)) - 1;
+    match window.size {
+        0 | 1 => last.to_string(),
+        _ => format!("{}-{last}", window.start),
+    }
+}
+
 /// Whose the instances are.
 fn holders(mig: &MigStatus) -> String {
     let mut table = Table::new(&[
@@ -174,21 +184,13 @@ fn holders(mig: &MigStatus) -> String {
     ]);
     for gpu in &mig.gpus {
         for (nth, instance) in gpu.instances.iter().enumerate() {
-            let last = instance
-                .window
-                .start
-                .saturating_add(instance.window.size.max(1))
-                - 1;
             let pids: BTreeSet<u32> = instance.pids.iter().copied().collect();
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             table.row([
                 gpu.gpu.to_string(),
                 letter(nth).to_string(),
                 instance.profile.clone(),
-                match instance.window.size {
-                    1 => last.to_string(),
-                    _ => format!("{}-{last}", instance.window.start),
-                },
+                slices_of(instance.window),
                 holder(instance),
                 instance.phase.clone(),
                 memory(instance),
@@ -227,8 +229,6 @@ fn holder(instance: &MigInstance) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_core::mig::Window;
-
     use super::*;
 
     fn instance(start: u8, size: u8) -> MigInstance {

@@ -13,7 +13,7 @@ use gpuos_host::{JobRequest, Machine, Site, slurm};
 use serde_json::{Value, json};
 
 use super::pool::Slices;
-use super::{ask, local, windows};
+use super::{ask, local, slices_of, windows};
 use crate::cli::{MigPlanArgs, Reach};
 use crate::plan::{have, notes};
 use crate::reply::Reply;
@@ -425,7 +425,7 @@ fn in_the_way(
                 format!(
                     "{} made by hand is in memory slices {} of GPU {} of {node}: {} could not be made beside it",
                     one.profile,
-                    of(one.window),
+                    slices_of(one.window),
                     piece.gpu,
                     piece.profile,
                 )
@@ -433,11 +433,6 @@ fn in_the_way(
         }
     }
     said
-}
-
-fn of(window: Window) -> String {
-    let slices = window.start..window.start.saturating_add(window.size);
-    windows(&slices.collect::<Vec<u8>>())
 }
 
 fn table(site: &Site, given: &[Given]) -> String {
@@ -450,7 +445,7 @@ fn table(site: &Site, given: &[Given]) -> String {
                 node.clone(),
                 piece.gpu.to_string(),
                 piece.profile.clone(),
-                of(piece.window),
+                slices_of(piece.window),
             ]);
         }
         let fits = one.after.iter().filter(|(_, count)| **count > 0);

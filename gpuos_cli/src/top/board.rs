@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::health::ExtraPart;
 use gpuos_core::hostlist::compress;
-use gpuos_core::wire::{GpuStatus, Status};
+use gpuos_core::wire::{GpuStatus, MigInstance, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
 
 use super::prometheus::{Figures, Told};
@@ -15,6 +15,8 @@ use super::prometheus::{Figures, Told};
 pub struct Sources {
     /// What gpuosd on this node says.
     pub local: Option<Status>,
+    /// The MIG instances that it tells of.
+    pub slices: Option<MigStatus>,
     /// Slurm's nodes.
     pub nodes: Option<Vec<NodeRecord>>,
     /// Slurm's jobs.
@@ -103,6 +105,29 @@ pub struct ProcessRow {
     pub foreign: bool,
 }
 
+/// A MIG instance; gpuosd on this node tells of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SliceRow {
+    /// Its node.
+    pub node: String,
+    /// NVML's index of the GPU.
+    pub gpu: usize,
+    /// NVML's id of the GPU instance.
+    pub instance: Option<u32>,
+    /// Profile.
+    pub profile: String,
+    /// Memory slices, as `4-7`.
+    pub slices: String,
+    /// The job that has it.
+    pub job: Option<u32>,
+    /// How far it is: `ready`, …
+    pub phase: String,
+    /// Used and total MiB.
+    pub memory_mib: Option<(u64, u64)>,
+    /// Why its memory is not known.
+    pub unknown: String,
+}
+
 /// A job that holds GPUs, or waits for some.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobRow {
@@ -148,6 +173,8 @@ pub struct Board {
     pub jobs: Vec<JobRow>,
     /// Processes on this node's GPUs.
     pub processes: Vec<ProcessRow>,
+    /// MIG instances of this node.
+    pub slices: Vec<SliceRow>,
     /// Faults that count at present.
     pub faults: Vec<FaultRow>,
     /// What was not to be had.
@@ -159,14 +186,21 @@ impl Board {
     pub fn new(sources: Sources) -> Board {
         let Sources {
             local,
+            slices,
             nodes,
             jobs,
             figures,
             missing,
         } = sources;
+        let node = local.as_ref().map(|status| status.node.clone());
+        let slices = slices.iter().flat_map(|mig| &mig.gpus);
+        let slices = slices.flat_map(|gpu| gpu.instances.iter().map(|one| (gpu.gpu, one)));
+        let node = node.unwrap_or_default();
+        let slices = slices.map(|(gpu, one)| slice(&node, gpu, one));
         let jobs = jobs.unwrap_or_default();
         let mut board = Board {
             missing,
+            slices: slices.collect(),
             ..Board::default()
         };
         let holders = holders(&jobs);
@@ -369,6 +403,20 @@ fn measured(node: &str, gpu: &GpuStatus, jobs: Vec<String>) -> GpuRow {
         memory_mib: gpu.memory_mib,
         jobs,
         reason: gpu.reason.clone(),
+    }
+}
+
+fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
+    SliceRow {
+        node: node.into(),
+        gpu: gpu.into(),
+        instance: one.gi,
+        profile: one.profile.clone(),
+        slices: crate::mig::slices_of(one.window),
+        job: one.job,
+        phase: one.phase.clone(),
+        memory_mib: one.memory_used_mib.zip(one.memory_total_mib),
+        unknown: one.memory_unknown.clone().unwrap_or_default(),
     }
 }
 

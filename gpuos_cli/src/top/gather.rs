@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use gpuos_core::wire::Status;
+use gpuos_core::wire::{MigStatus, Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, slurm};
 
@@ -70,7 +70,10 @@ fn slurm_and_this_node(machine: &dyn Machine, runtime_dir: &Path) -> (Sources, b
     let mut sources = Sources::default();
     let mut no_daemon = false;
     match local(runtime_dir) {
-        Ok(status) => sources.local = Some(status),
+        Ok(status) => {
+            sources.local = Some(status);
+            sources.slices = slices(runtime_dir);
+        }
         Err(e) => {
             no_daemon = matches!(e, ClientError::NoDaemon(_));
             sources.missing.push(format!(
@@ -92,6 +95,15 @@ fn slurm_and_this_node(machine: &dyn Machine, runtime_dir: &Path) -> (Sources, b
         Err(e) => sources.missing.push(format!("no jobs: {e:#}")),
     }
     (sources, no_daemon)
+}
+
+/// The MIG instances of this node. A gpuosd that does not know the question has none to tell of.
+fn slices(runtime_dir: &Path) -> Option<MigStatus> {
+    let mut client = Client::connect(&runtime_dir.join(NAME), PATIENCE).ok()?;
+    match client.ask(&Request::Mig) {
+        Ok(Reply::Mig { mig }) => Some(*mig),
+        _ => None,
+    }
 }
 
 fn local(runtime_dir: &Path) -> Result<Status, ClientError> {

@@ -146,12 +146,21 @@ fn as_json(board: &Board) -> Value {
             "foreign": one.foreign,
         })
     });
+    let slices = board.slices.iter().map(|one| {
+        json!({
+            "node": one.node, "gpu": one.gpu, "gpu_instance": one.instance, "profile": one.profile,
+            "slices": one.slices, "job": one.job, "phase": one.phase,
+            "memory_mib": one.memory_mib.map(|memory| memory.0),
+            "memory_total_mib": one.memory_mib.map(|memory| memory.1),
+        })
+    });
     json!({
         "nodes": nodes.collect::<Vec<_>>(),
         "gpus": gpus.collect::<Vec<_>>(),
         "jobs": jobs.collect::<Vec<_>>(),
         "faults": faults.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
+        "slices": slices.collect::<Vec<_>>(),
         "missing": board.missing,
     })
 }

@@ -11,7 +11,7 @@ use super::board::Board;
 use super::table::{Kind, Pick, Row, Tone, rows, summary};
 
 const HELP: &str =
-    "1-5 Tab: table  ↑↓ PgUp PgDn: scroll  s: sort  r: reverse  /: filter  p: pause  q: quit";
+    "1-6 Tab: table  ↑↓ PgUp PgDn: scroll  s: sort  r: reverse  /: filter  p: pause  q: quit";
 
 /// What the screen shows of the board.
 #[derive(Clone, Debug)]
@@ -112,7 +112,7 @@ impl View {
                 self.kind = Kind::ALL[(self.kind as usize + step) % Kind::ALL.len()];
                 0
             }
-            KeyCode::Char(c @ '1'..='5') => {
+            KeyCode::Char(c @ '1'..='6') => {
                 self.kind = Kind::ALL[c as usize - '1' as usize];
                 0
             }
@@ -189,6 +189,7 @@ impl View {
             Kind::Jobs => board.jobs.len(),
             Kind::Faults => board.faults.len(),
             Kind::Processes => board.processes.len(),
+            Kind::Slices => board.slices.len(),
         };
         let mut spans = Vec::new();
         for (number, kind) in Kind::ALL.into_iter().enumerate() {

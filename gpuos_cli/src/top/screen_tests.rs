@@ -7,7 +7,7 @@ use ratatui::style::Color;
 use gpuos_host::slurm::NodeRecord;
 
 use super::*;
-use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, ProcessRow, Sources};
+use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, Sources};
 use crate::top::prometheus::Figures;
 
 fn board() -> Board {
@@ -56,6 +56,12 @@ fn board() -> Board {
             program: "miner".into(),
             foreign: true,
             ..ProcessRow::default()
+        }],
+        slices: vec![SliceRow {
+            node: "n1".into(),
+            profile: "1g.10gb".into(),
+            unknown: "not polled yet".into(),
+            ..SliceRow::default()
         }],
         missing: vec!["no jobs: slurmctld is away".into()],
     }
@@ -110,7 +116,7 @@ fn the_screen_has_head_tables_notes_and_help() {
     );
     assert_eq!(
         lines[1],
-        " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1   5 Processes 1"
+        " 1 Nodes 1   2 GPUs 12   3 Jobs 1   4 Faults 1   5 Processes 1   6 Slices 1"
     );
     assert_eq!(
         lines[2],
@@ -164,8 +170,10 @@ fn keys_scroll_sort_filter_and_change_the_table() {
     );
     assert!(lines[3].ends_with("yes      miner"), "{lines:?}");
     screen.press(&[KeyCode::Tab]);
+    assert!(screen.draw()[3].ends_with("n/a (not polled yet)"));
+    screen.press(&[KeyCode::Tab]);
     assert!(screen.draw()[3].starts_with("n1    mixed"));
-    screen.press(&[KeyCode::BackTab]);
+    screen.press(&[KeyCode::BackTab, KeyCode::BackTab]);
     assert!(screen.draw()[3].contains("miner"));
     assert_eq!(screen.view.key(KeyCode::Char('q').into()), Wish::Quit);
 }
@@ -224,7 +232,7 @@ fn a_thousand_nodes_are_sorted_filtered_and_scrolled() {
     let lines = screen.draw();
     assert_eq!(
         lines[1],
-        " 1 Nodes 1000   2 GPUs 8000   3 Jobs 0   4 Faults 0   5 Processes 0"
+        " 1 Nodes 1000   2 GPUs 8000   3 Jobs 0   4 Faults 0   5 Processes 0   6 Slices 0"
     );
     let notes = lines[7..9].join(" ");
     assert!(

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::table::count;
 
-use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, is_out};
+use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, is_out};
 
 /// Which table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,16 +19,19 @@ pub enum Kind {
     Faults,
     /// Processes.
     Processes,
+    /// MIG instances.
+    Slices,
 }
 
 impl Kind {
     /// All, in the order of their keys.
-    pub const ALL: [Kind; 5] = [
+    pub const ALL: [Kind; 6] = [
         Kind::Nodes,
         Kind::Gpus,
         Kind::Jobs,
         Kind::Faults,
         Kind::Processes,
+        Kind::Slices,
     ];
 
     /// Heading of the table.
@@ -39,6 +42,7 @@ impl Kind {
             Kind::Jobs => "Jobs",
             Kind::Faults => "Faults",
             Kind::Processes => "Processes",
+            Kind::Slices => "Slices",
         }
     }
 
@@ -58,6 +62,17 @@ impl Kind {
             Kind::Faults => &["NODE", "GPU", "RULE", "MESSAGE"],
             Kind::Processes => &[
                 "NODE", "GPU", "MIG", "PID", "UID", "JOB", "STEP", "MEM_MIB", "FOREIGN", "PROGRAM",
+            ],
+            Kind::Slices => &[
+                "NODE",
+                "GPU",
+                "MIG",
+                "PROFILE",
+                "SLICES",
+                "JOB",
+                "PHASE",
+                "MEM_MIB",
+                "TOTAL_MIB",
             ],
         }
     }
@@ -119,6 +134,7 @@ pub fn rows(board: &Board, kind: Kind, pick: &Pick) -> Vec<Row> {
             board.faults.iter().map(row).collect()
         }
         Kind::Processes => board.processes.iter().map(process).collect(),
+        Kind::Slices => board.slices.iter().map(slice).collect(),
     };
     let wanted = pick.filter.to_lowercase();
     rows.retain(|row| {
@@ -250,6 +266,29 @@ fn process(row: &ProcessRow) -> Row {
         tone: match row.foreign {
             true => Tone::Bad,
             false => Tone::Plain,
+        },
+    }
+}
+
+fn slice(row: &SliceRow) -> Row {
+    Row {
+        cells: vec![
+            row.node.clone(),
+            row.gpu.to_string(),
+            known(row.instance),
+            row.profile.clone(),
+            row.slices.clone(),
+            known(row.job),
+            row.phase.clone(),
+            match row.memory_mib {
+                Some((used, _)) => used.to_string(),
+                None => format!("n/a ({})", row.unknown),
+            },
+            known(row.memory_mib.map(|memory| memory.1)),
+        ],
+        tone: match row.job {
+            Some(_) => Tone::Plain,
+            None => Tone::Warn,
         },
     }
 }

@@ -18,7 +18,11 @@ impl Desk for Recorded {
         ("0.1.0".into(), self.0.node.clone())
     }
 
-    fn ask(&self, _peer: Peer, _request: Request) -> Reply {
+    fn ask(&self, _peer: Peer, request: Request) -> Reply {
+        if request == Request::Mig {
+            let mig = Box::new(crate::mig::pool());
+            return Reply::Mig { mig };
+        }
         let status = Box::new(self.0.clone());
         Reply::Status { status }
     }
