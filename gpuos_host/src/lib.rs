@@ -29,4 +29,4 @@ pub use gres_index::GresIndex;
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
-pub use site::{Site, config};
+pub use site::{Site, config, found_config};

@@ -105,15 +105,23 @@ pub(crate) fn config_path(
 /// # Errors
 /// A named file cannot be read, or the file has a mistake.
 pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
+    Ok(found_config(machine, given)?.unwrap_or_default())
+}
+
+/// As [`config`]; `None` where Slurm does not answer, which has to say where the file is.
+///
+/// # Errors
+/// A named file cannot be read, or the file has a mistake.
+pub fn found_config(machine: &dyn Machine, given: Option<&Path>) -> Result<Option<Config>> {
     let (_, named) = config_path(machine, given, Path::new(""));
     let dir = match named {
         true => PathBuf::new(),
         false => match slurm::running(machine) {
             Ok(running) => running.directory(),
-            Err(_) => return Ok(Config::default()),
+            Err(_) => return Ok(None),
         },
     };
-    Ok(read_config(machine, given, &dir)?.1)
+    Ok(Some(read_config(machine, given, &dir)?.1))
 }
 
 /// gpuos.toml. A file that nobody named may be missing: then all is at its default.

@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::LabError;
 use crate::lab::Lab;
+use crate::process;
+
+/// How long a killed process may take to go.
+const GOES: Duration = Duration::from_secs(60);
 
 impl Lab {
     /// `sbatch --parsable` with these options and a shell script; returns the job id. The
@@ -25,6 +29,33 @@ impl Lab {
             status: "no job id".to_string(),
             stderr: text.clone(),
         })
+    }
+
+    /// Sends the slurmstepd of a step (`17.batch`, `17.0`) SIGKILL and waits until it has gone; what it had started
+    /// runs on. False when there is none.
+    pub fn kill_slurmstepd(&self, step: &str) -> bool {
+        let Some((pid, stat)) = self.slurmstepd(step) else {
+            return false;
+        };
+        process::end(pid, stat.start, libc::SIGKILL, GOES, GOES)
+    }
+
+    /// Whether the slurmstepd of a step runs.
+    pub fn has_slurmstepd(&self, step: &str) -> bool {
+        self.slurmstepd(step).is_some()
+    }
+
+    fn slurmstepd(&self, step: &str) -> Option<(u32, process::Stat)> {
+        let title = format!("[{step}]");
+        let own = |pid: u32| {
+            let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(&title)
+        };
+        let mut all = process::members(&self.record.id, &self.record.dir);
+        all.retain(|pid, stat| stat.comm.starts_with("slurmstepd") && own(*pid));
+        // What it forks has its title until it is a program.
+        let first = all.iter().find(|(_, stat)| !all.contains_key(&stat.ppid));
+        first.map(|(pid, stat)| (*pid, stat.clone()))
     }
 
     /// Output of a job that [`Lab::sbatch`] started; empty when there is none yet.

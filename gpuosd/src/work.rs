@@ -33,8 +33,8 @@ pub enum Answer {
     Jobs(Result<Vec<Job>, Outcome>),
     /// One job; `None`: slurmctld knows it no more.
     Job(Result<Option<Box<Job>>, Outcome>),
-    /// gpuos.toml, or what is wrong with it.
-    Config(Result<Box<Config>, String>),
+    /// gpuos.toml, or what is wrong with it; `None`: slurmctld, which does not answer, has to say where it is.
+    Config(Result<Option<Box<Config>>, String>),
 }
 
 /// What the threads need to know.
@@ -81,8 +81,9 @@ fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
         Task::Jobs(_) => Answer::Jobs(act::jobs_on(machine, node)),
         Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
         Task::Config => {
-            let config = gpuos_host::config(machine, setting.config.as_deref());
-            Answer::Config(config.map(Box::new).map_err(|e| format!("{e:#}")))
+            let config = gpuos_host::found_config(machine, setting.config.as_deref());
+            let config = config.map(|found| found.map(Box::new));
+            Answer::Config(config.map_err(|e| format!("{e:#}")))
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
-//! ([`show`]), programs that tests write ([`program()`]), the gpuos.toml of sites that several tests use ([`sites`]), and who holds which
-//! GPU ([`ledger`]).
+//! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`]), the gpuos.toml of sites that
+//! several tests use ([`sites`]), and who holds which GPU ([`ledger`]).
 
 pub mod cluster;
 pub mod ledger;
@@ -11,6 +11,7 @@ pub mod plugins;
 pub mod program;
 pub mod show;
 pub mod sites;
+pub mod slices;
 pub mod suites;
 
 pub use cluster::{Cluster, Setup};

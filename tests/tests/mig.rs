@@ -2,13 +2,11 @@
 //! gpuos, gpuosd makes the instances before a program runs, and nobody gets those of another.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::hostlist::expand;
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, Setup, measured_runs, per_suite, show};
+use gpuos_tests::slices::{bits, check, held, instances, nvml, owners, pool, told};
+use gpuos_tests::{Cluster, measured_runs, per_suite};
 
 per_suite!(
     a_gpu_is_filled_exactly,
@@ -17,136 +15,6 @@ per_suite!(
     what_cannot_be_made_is_said,
     jobs_come_and_go,
 );
-
-/// Memory slices of an H100.
-const SLICES: usize = 8;
-
-/// Nodes with eight simulated H100, of which these are in the pool.
-fn pool(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {
-    let mut setup = Setup::simulated(name, suite, nodes);
-    setup.spec.job_submit = true;
-    setup.spec.mig = GpuSet(gpus);
-    setup
-}
-
-/// `gpuos-nvml` on the GPUs of a node.
-fn nvml(cluster: &Cluster, node: &str, args: &[&str]) -> String {
-    let out = Command::new(cluster.lab.dir().join("bin/gpuos-nvml"))
-        .arg("--state")
-        .arg(cluster.lab.gpus_dir(node).join("state"))
-        .args(args)
-        .output()
-        .expect("gpuos-nvml runs");
-    assert!(out.status.success(), "{out:?}");
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
-/// A MIG instance as the simulated driver has it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Instance {
-    gpu: usize,
-    slices: Vec<usize>,
-    /// Of its compute instance.
-    uuid: Option<String>,
-}
-
-/// The instances of a node, from lines like `gpu7 gi 2 profile 9 slices 4-7 MIG-…`.
-fn instances(cluster: &Cluster, node: &str) -> Vec<Instance> {
-    let text = nvml(cluster, node, &["instances"]);
-    let read = |line: &str| {
-        let words: Vec<&str> = line.split(' ').collect();
-        Some(Instance {
-            gpu: words.first()?.strip_prefix("gpu")?.parse().ok()?,
-            slices: show::indices(words.get(6)?),
-            uuid: words.get(7).map(|uuid| (*uuid).to_owned()),
-        })
-    };
-    let all = text
-        .lines()
-        .map(|line| read(line).unwrap_or_else(|| panic!("{line}")));
-    all.collect()
-}
-
-/// The bits of GRES gpuos that each running job holds on each node.
-fn held(cluster: &Cluster) -> BTreeMap<(u32, String), Vec<usize>> {
-    let mut all = BTreeMap::new();
-    for id in cluster
-        .run("squeue", &["-h", "-t", "R", "-o", "%A"])
-        .lines()
-    {
-        let job = id.trim().parse().expect("a job id");
-        for (node, bits) in bits(cluster, job) {
-            all.insert((job, node), bits);
-        }
-    }
-    all
-}
-
-/// The bits of one job by node.
-fn bits(cluster: &Cluster, job: u32) -> BTreeMap<String, Vec<usize>> {
-    let text = cluster.show(job);
-    let lines = text.lines().filter(|line| line.contains("CPU_IDs="));
-    let each = lines.filter_map(|line| {
-        let nodes = line.trim().strip_prefix("Nodes=")?.split(' ').next()?;
-        let rest = line.split("gpuos:").nth(1)?.split("IDX:").nth(1)?;
-        let bits = show::indices(rest.split(')').next()?);
-        let nodes = expand(nodes).expect("a list of nodes");
-        Some(nodes.into_iter().map(move |node| (node, bits.clone())))
-    });
-    each.flatten().collect()
-}
-
-/// Whose each slice of each node is; no slice is two jobs'.
-fn owners(held: &BTreeMap<(u32, String), Vec<usize>>) -> BTreeMap<(String, usize), u32> {
-    let mut owner = BTreeMap::new();
-    for ((job, node), bits) in held {
-        for &bit in bits {
-            let other = owner.insert((node.clone(), bit), *job);
-            assert_eq!(other, None, "{node} slice {bit} of job {job} is another's");
-        }
-    }
-    owner
-}
-
-/// What NVML has and what Slurm's records say are the same: each instance lies in the slices of one job, no two
-/// overlap, and the slices of a job are covered by its instances.
-fn check(cluster: &Cluster, pool: &[usize]) {
-    let owner = owners(&held(cluster));
-    for node in cluster.lab.spec().node_names() {
-        let mut taken: BTreeMap<usize, u32> = BTreeMap::new();
-        for instance in instances(cluster, &node) {
-            let at = pool.iter().position(|gpu| *gpu == instance.gpu);
-            let first = at.expect("a GPU of the pool") * SLICES;
-            let bits = instance.slices.iter().map(|slice| first + slice);
-            let jobs: Vec<Option<u32>> = bits
-                .clone()
-                .map(|bit| owner.get(&(node.clone(), bit)).copied())
-                .collect();
-            let job = jobs[0].unwrap_or_else(|| panic!("{instance:?} of {node} is nobody's"));
-            assert!(
-                jobs.iter().all(|one| *one == Some(job)),
-                "{instance:?}: {jobs:?}"
-            );
-            for bit in bits {
-                assert_eq!(taken.insert(bit, job), None, "{instance:?} overlaps");
-            }
-        }
-        let covered = owner.iter().filter(|((on, _), _)| *on == node);
-        let covered: BTreeMap<usize, u32> = covered.map(|((_, bit), job)| (*bit, *job)).collect();
-        assert_eq!(taken, covered, "instances and slices of {node}");
-    }
-}
-
-/// The last `NAME=VALUE` that a job has written.
-fn told(text: &str, name: &str) -> String {
-    let start = format!("{name}=");
-    let line = text
-        .lines()
-        .rev()
-        .find_map(|line| line.strip_prefix(&start));
-    line.unwrap_or_else(|| panic!("no {name}= in {text}"))
-        .to_owned()
-}
 
 /// Waits until a job has written all; what it wrote.
 fn output(cluster: &Cluster, job: u32) -> String {

@@ -195,6 +195,8 @@ pub struct Owner {
     /// When the jobs were asked for that the last answer is about.
     jobs_asked: Instant,
     released: Instant,
+    /// gpuos.toml is to be read once slurmctld says where it is.
+    unread: bool,
     away: u32,
     not_before: Instant,
 }
@@ -268,6 +270,7 @@ impl Owner {
             changed: None,
             jobs_asked: now,
             released: now,
+            unread: false,
             away: 0,
             not_before: now,
         };
@@ -335,6 +338,10 @@ impl Owner {
         self.hear_library(now);
         if now.duration_since(self.told_jobs) >= JOBS_EVERY {
             self.tell_jobs();
+        }
+        if self.unread && now >= self.not_before {
+            // What slurmctld says of jobs is looked at with it.
+            self.queue.push_first(Task::Config);
         }
         if now >= self.look && now >= self.not_before {
             self.queue.push(Task::Show);

@@ -23,7 +23,10 @@ impl Owner {
             | Answer::Show(Err(Outcome::Away(why)))
             | Answer::Jobs(Err(Outcome::Away(why)))
             | Answer::Job(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
-            // gpuos.toml is read without slurmctld, too.
+            Answer::Config(Ok(None)) => {
+                self.slurm_is(Some("slurmctld does not say where gpuos.toml is".into()));
+            }
+            // gpuos.toml may be read without slurmctld, too.
             Answer::Config(_) => {}
             _ => self.slurm_is(None),
         }
@@ -161,9 +164,17 @@ impl Owner {
         self.apply(Event::Shown { part, drain });
     }
 
-    fn configured(&mut self, told: Result<Box<Config>, String>) {
+    fn configured(&mut self, told: Result<Option<Box<Config>>, String>) {
+        self.unread = matches!(told, Ok(None));
         let answer = match told {
-            Ok(config) => {
+            Ok(None) => {
+                self.ports.numbering.configured(&self.node, None);
+                let why = "slurmctld does not answer and has to say where gpuos.toml is; it is asked again until it \
+                           does, and what was read before stays in force (--config names the file without it)";
+                self.trouble("config", Some(why.into()));
+                refused(Code::Failed, why.into())
+            }
+            Ok(Some(config)) => {
                 let numbering = &self.ports.numbering;
                 numbering.configured(&self.node, Some(&config.mig));
                 self.rules = config.health.clone();

@@ -1,5 +1,7 @@
 //! Jobs that cannot have their MIG instances, and what becomes of them.
 
+use gpuos_core::wire::Request;
+
 use crate::mig::{BATCH, G3, Guest, by_hand, instances, job, pool, start, step, until_status};
 use crate::site::Daemon;
 
@@ -60,4 +62,33 @@ fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
         daemon.kill();
         daemon = start(&site);
     }
+}
+
+#[test]
+fn a_gpuosd_that_starts_before_slurmctld_reads_its_pool_when_that_answers() {
+    let site = pool("");
+    let conf = site.path("slurm.conf").display().to_string();
+    site.set_slurm("config", &format!("SLURM_CONF              = {conf}\n"));
+    site.away(true);
+    let daemon = start(&site);
+    let says = |text: &str| {
+        daemon
+            .status()
+            .daemon
+            .troubles
+            .iter()
+            .any(|one| one.contains(text))
+    };
+    let missed = || says("where gpuos.toml is").then_some(());
+    site.until("it misses gpuos.toml", missed);
+    job(&site, 7, "0-3", ("gpuos: mig=3g.40gb:1", ""));
+    site.away(false);
+    let told = step(&daemon, 7, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
+    assert!(told["CUDA_VISIBLE_DEVICES"].starts_with("MIG-"), "{told:?}");
+    assert!(!says("gpuos.toml"));
+    // Nor does a reload without slurmctld forget what was read.
+    site.away(true);
+    daemon.ask(&Request::Reload).unwrap_err();
+    let told = step(&daemon, 7, 0, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
+    assert!(told["CUDA_VISIBLE_DEVICES"].starts_with("MIG-"), "{told:?}");
 }

@@ -28,7 +28,7 @@ if [ -e away ]; then
     exit 1
 fi
 case "$(basename "$0") $*" in
-"scontrol show config") exit 0 ;;
+"scontrol show config") [ ! -e config ] || cat config ;;
 "scontrol show node n1")
     printf 'NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8(S:0-1)\n   State=%s ThreadsPerCore=1\n' "$(cat state)"
     printf '   Extra=%s\n   Reason=%s [root@2026-11-20T21:40:00]\n' "$(cat extra)" "$(cat reason)" ;;
@@ -221,7 +221,6 @@ impl Site {
         command
             .env("GPUOS_NVML_STATE", self.path("gpus"))
             .env("PATH", format!("{}:{path}", self.folder.path().display()))
-            .env("GPUOS_CONF", self.path("gpuos.toml"))
             .env_remove("SLURMD_NODENAME")
             .args(["--node", self.name, "--interval", "1", "--nvml"])
             .arg(library)
@@ -239,6 +238,11 @@ impl Site {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        match self.path("slurm/config").exists() {
+            // slurmctld says where gpuos.toml is.
+            true => command.env_remove("GPUOS_CONF"),
+            false => command.env("GPUOS_CONF", self.path("gpuos.toml")),
+        };
         if !flags.contains(&"--reset-command") {
             let reset = format!("{} {{pci}}", self.path("reset").display());
             command.args(["--reset-command", &reset]);

@@ -6,12 +6,14 @@
 //! - [`model`]: what a board is and does, and which node has which (data, with sources),
 //! - [`state`]: the GPUs as they are now, in a file that processes map,
 //! - [`fault`]: faults to inject, and what ends them,
+//! - [`hold`]: calls that wait, so that their caller can be ended there,
 //! - `exports`: the C functions, by theme.
 //!
 //! It exists for tests: nothing of gpuos links it.
 
 mod exports;
 pub mod fault;
+pub mod hold;
 pub mod latency;
 pub mod mig;
 pub mod model;

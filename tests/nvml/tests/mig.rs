@@ -379,3 +379,43 @@ fn the_fabric_says_clique_and_cluster() {
         },
     );
 }
+
+#[test]
+fn a_call_waits_where_it_is_held() {
+    on("a_call_waits_where_it_is_held", "dgx-h100", |site| {
+        let lib = open(site);
+        let gpu = device(&lib, 0);
+        assert_eq!(set_mode(&lib, gpu, 1), 0);
+        let held = || site.run("held") == format!("{}\n", std::process::id());
+        let made = || site.run("instances").lines().count();
+        for (point, there) in [("before-make-gpu", 1), ("after-make-gpu", 2)] {
+            site.run(&format!("hold {point} 1"));
+            create(&lib, gpu, 19, 0).unwrap();
+            assert!(!held(), "the first is let through");
+            std::thread::scope(|threads| {
+                // Handles are numbers.
+                let gpu = gpu as usize;
+                let lib = &lib;
+                let call = threads.spawn(move || create(lib, gpu as nvmlDevice_t, 19, 1).is_ok());
+                while !held() {
+                    assert!(!call.is_finished());
+                }
+                assert_eq!(made(), there, "{point}");
+                assert!(!call.is_finished());
+                site.run("hold off");
+                assert!(call.join().unwrap());
+            });
+            assert_eq!(made(), 2);
+            for start in 0..2 {
+                let all = site.run("instances");
+                assert!(all.contains(&format!("slices {start}-{start}")), "{all}");
+            }
+            for id in [7, 8] {
+                let instance = get!(lib, nvmlDeviceGetGpuInstanceById(gpu, id)).unwrap();
+                // SAFETY: the handle is the library's.
+                assert_eq!(unsafe { lib.nvmlGpuInstanceDestroy(instance) }, 0);
+            }
+        }
+        assert!(site.refused("hold there").contains("before-make-gpu"));
+    });
+}

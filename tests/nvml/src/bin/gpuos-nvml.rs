@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
 use nvidia_ml::fault::{self, Fault};
+use nvidia_ml::hold::Hold;
 use nvidia_ml::model::{KINDS, kind_named};
 use nvidia_ml::state::{NO_INSTANCE, Node, Options, Process, Shared, node, now_us};
 
@@ -75,6 +76,16 @@ enum Command {
         /// Its first memory slice.
         start: u32,
     },
+    /// Have a call that makes or destroys a MIG instance wait, so that its caller can be ended there.
+    Hold {
+        /// before- or after-, then make-gpu, make-compute, destroy-compute or destroy-gpu; off: calls go on.
+        point: String,
+        /// Calls that are let through before.
+        #[arg(default_value_t = 0)]
+        skip: u32,
+    },
+    /// The process whose call waits; nothing while none has come there.
+    Held,
     /// Make calls take as long as on real hardware, or no time.
     Latency {
         /// on or off.
@@ -218,6 +229,18 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             let gpu = index(&gpu)?;
             let made = shared.update(|node| node.carve(gpu, profile, start));
             made.map_err(|refusal| anyhow::anyhow!("gpu{gpu}: the driver refuses: {refusal:?}"))
+        }
+        Command::Hold { point, skip } => {
+            let hold = Hold::parse(&point, skip).map_err(anyhow::Error::msg)?;
+            shared.update(|node| node.hold = hold);
+            Ok(())
+        }
+        Command::Held => {
+            let pid = shared.read(|node| node.hold.pid);
+            if pid != 0 {
+                println!("{pid}");
+            }
+            Ok(())
         }
         Command::Latency { mode } => {
             shared.update(|node| node.real_latency = u32::from(mode == "on"));

@@ -14,6 +14,7 @@ use super::handle::{compute_instance, compute_instance_handle, gpu_instance, gpu
 use super::mig_profiles::{compute_profile, mig};
 use super::session::{View, instance, shared, update};
 use super::{Block, Out, Target, change, device_handle, gpu, nvml, part, root_only};
+use crate::hold::{self, Call};
 use crate::latency::Cost::{Cached, Create, Destroy, Driver};
 use crate::mig::Refusal;
 use crate::state::{ComputeInstance, Event, GpuInstance, NO_INSTANCE, Node, is_root};
@@ -48,7 +49,7 @@ fn create(
     if out.is_null() {
         return Err(code::INVALID);
     }
-    let handle = change(device, Create, |node, index| {
+    let make = |node: &mut Node, index: usize| {
         let mig = node.model().board().mig.ok_or(code::UNSUPPORTED)?;
         let serial = node.next_serial();
         let gpu = &mut node.gpus_mut()[index];
@@ -56,7 +57,8 @@ fn create(
             .map_err(refused)?;
         changed(node, index);
         Ok(gpu_instance_handle(index, serial))
-    })?;
+    };
+    let handle = hold::around(&*shared()?, Call::MakeGpu, || change(device, Create, make))?;
     out.set(handle)
 }
 
@@ -74,7 +76,7 @@ fn create_compute(
     if out.is_null() {
         return Err(code::INVALID);
     }
-    let made = update(&shared, index, Create, |node, index| {
+    let make = |node: &mut Node, index: usize| {
         let mig = node.model().board().mig.ok_or(code::UNSUPPORTED)?;
         let serial = node.next_serial();
         let gpu = &mut node.gpus_mut()[index];
@@ -82,12 +84,16 @@ fn create_compute(
             .map_err(refused)?;
         changed(node, index);
         Ok(compute_instance_handle(index, serial))
+    };
+    let made = hold::around(&shared, Call::MakeCompute, || {
+        update(&shared, index, Create, make)
     })?;
     out.set(made)
 }
 
 /// Destroys what the handle means, with the function that does it.
 fn destroy(
+    call: Call,
     found: Answer<(usize, u64)>,
     away: impl FnOnce(&mut crate::state::Gpu, u64) -> Result<(), Refusal>,
 ) -> Answer<()> {
@@ -96,11 +102,12 @@ fn destroy(
     if !is_root() {
         return Err(code::NO_PERMISSION);
     }
-    update(&shared, index, Destroy, |node, index| {
+    let away = |node: &mut Node, index: usize| {
         away(&mut node.gpus_mut()[index], serial).map_err(refused)?;
         changed(node, index);
         Ok(())
-    })
+    };
+    hold::around(&shared, call, || update(&shared, index, Destroy, away))
 }
 
 /// GPU and compute instance of a handle.
@@ -202,7 +209,7 @@ nvml! {
         create(device, profile, Some(placement.get()?.start), &out)
     }
     fn nvmlGpuInstanceDestroy(handle: nvmlGpuInstance_t) {
-        destroy(gpu_instance(handle), |gpu, serial| {
+        destroy(Call::DestroyGpu, gpu_instance(handle), |gpu, serial| {
             let id = gpu.instance(serial).map(|instance| instance.id);
             let used = gpu.processes().any(|process| Some(process.gpu_instance) == id);
             match used {
@@ -267,7 +274,7 @@ nvml! {
         create_compute(handle, profile, Some(placement.get()?.start), &out)
     }
     fn nvmlComputeInstanceDestroy(handle: nvmlComputeInstance_t) {
-        destroy(compute_instance(handle), |gpu, serial| gpu.destroy_compute(serial))
+        destroy(Call::DestroyCompute, compute_instance(handle), |gpu, serial| gpu.destroy_compute(serial))
     }
     fn nvmlGpuInstanceGetComputeInstances(
         handle: nvmlGpuInstance_t,

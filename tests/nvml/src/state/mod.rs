@@ -10,6 +10,7 @@ pub use create::{Options, node};
 pub(crate) use shared::is_root;
 pub use shared::{Shared, now_us};
 
+use crate::hold::Hold;
 use crate::model::{Kind, kind_at};
 
 /// GPUs of a node.
@@ -47,6 +48,8 @@ pub struct Node {
     pub seed: u64,
     /// Counts MIG instances, so that each has a UUID and a handle of its own.
     pub instances_made: u64,
+    /// Where a call waits for the end of its caller.
+    pub hold: Hold,
     /// Number of the next event; the events before it lie in `events` at number modulo length.
     pub next_event: u64,
     /// The last events of all GPUs.
@@ -300,6 +303,7 @@ impl Default for Node {
             cluster: [0; 16],
             seed: 0,
             instances_made: 0,
+            hold: Hold::default(),
             next_event: 0,
             events: [Event::default(); MAX_EVENTS],
             gpus: [Gpu::default(); MAX_GPUS],

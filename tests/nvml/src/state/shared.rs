@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::Node;
 
 /// First bytes of a state file. The digit changes with the layout.
-const MAGIC: [u8; 8] = *b"gpuosml1";
+const MAGIC: [u8; 8] = *b"gpuosml2";
 
 #[repr(C)]
 struct Layout {
