@@ -1,4 +1,4 @@
-//! Starts and ends daemons of NVIDIA's MPS for jobs, each in a thread of its own: a program that hangs holds up
+//! Starts and ends daemons of NVIDIA's MPS for jobs and for those who share a GPU, each in a thread of its own: a program that hangs holds up
 //! neither the owner nor another job.
 //!
 //! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::limits::{MpsEvent, Process, Serving};
+use gpuos_core::limits::{MpsEvent, Process, Serving, Whom};
 use gpuos_core::wire::MPS_VARIABLES;
 use gpuos_host::job_processes::{Proc, Processes};
 
@@ -35,12 +35,12 @@ const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// One thing to do.
 #[derive(Clone, Debug)]
 pub enum Task {
-    /// Start a daemon for a job, with these GPUs by NVIDIA's ids.
-    Start(u32, Serving, Vec<String>),
+    /// Start a daemon for somebody, with these GPUs by NVIDIA's ids.
+    Start(Whom, Serving, Vec<String>),
     /// Look after one that runs.
-    Adopt(u32, Process),
+    Adopt(Whom, Process),
     /// End it.
-    End(u32, Serving),
+    End(Whom, Serving),
 }
 
 /// What starts and ends them.
@@ -48,7 +48,7 @@ pub enum Task {
 pub struct Runner {
     /// `--mps-command`.
     pub command: String,
-    /// The folder that has one of each job.
+    /// The folder that has one of each daemon.
     pub folder: PathBuf,
     /// Processes.
     pub proc: Proc,
@@ -69,9 +69,9 @@ impl Runner {
         }
     }
 
-    /// The folders for programs of a job: pipes, and logs.
-    pub fn folders(&self, job: u32) -> [PathBuf; 2] {
-        let own = self.folder.join(job.to_string());
+    /// The folders for programs of those whom a daemon serves: pipes, and logs.
+    pub fn folders(&self, whom: Whom) -> [PathBuf; 2] {
+        let own = self.folder.join(whom.to_string());
         [own.join("pipe"), own.join("log")]
     }
 
@@ -81,27 +81,27 @@ impl Runner {
 
     fn run(&self, task: Task) {
         match task {
-            Task::Start(job, serving, uuids) => match self.start(job, &serving, &uuids) {
+            Task::Start(whom, serving, uuids) => match self.start(whom, &serving, &uuids) {
                 Ok((process, child)) => {
                     let told = Ok(process);
-                    self.tell(MpsEvent::Running { job, told });
-                    self.watch(job, process, Some(child));
+                    self.tell(MpsEvent::Running { whom, told });
+                    self.watch(whom, process, Some(child));
                 }
                 Err(why) => self.tell(MpsEvent::Running {
-                    job,
+                    whom,
                     told: Err(why),
                 }),
             },
-            Task::Adopt(job, process) => self.watch(job, process, None),
-            Task::End(job, serving) => {
-                let told = self.end(job, &serving);
-                self.tell(MpsEvent::Ended { job, told });
+            Task::Adopt(whom, process) => self.watch(whom, process, None),
+            Task::End(whom, serving) => {
+                let told = self.end(whom, &serving);
+                self.tell(MpsEvent::Ended { whom, told });
             }
         }
     }
 
     /// The program with the user's rights; the environment is the whole of it.
-    fn program(&self, job: u32, serving: &Serving) -> Why<Command> {
+    fn program(&self, whom: Whom, serving: &Serving) -> Why<Command> {
         let mut words = self.command.split_whitespace();
         let name = words.next().ok_or("--mps-command is empty")?;
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -112,7 +112,7 @@ impl Runner {
                 .find(|path| path.is_file()),
         };
         let found = found.ok_or(format!("the program {name} is not on this node"))?;
-        let [pipe, log] = self.folders(job);
+        let [pipe, log] = self.folders(whom);
         let mut command = Command::new(found);
         command
             .args(words)
@@ -131,12 +131,12 @@ impl Runner {
         Ok(command)
     }
 
-    fn start(&self, job: u32, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
-        let mut command = self.program(job, serving)?;
+    fn start(&self, whom: Whom, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
+        let mut command = self.program(whom, serving)?;
         command
             .arg("-f")
             .env("CUDA_VISIBLE_DEVICES", uuids.join(","));
-        let [pipe, log] = self.folders(job);
+        let [pipe, log] = self.folders(whom);
         make(&self.folder, &[&pipe, &log], serving)
             .map_err(|(path, e)| format!("{}: {e}", path.display()))?;
         let deadline = Instant::now() + START;
@@ -153,7 +153,7 @@ impl Runner {
             }
         });
         if started.is_err() {
-            let _ = self.remove(job);
+            let _ = self.remove(whom);
         }
         started.map_err(|why| format!("{}: {why}", self.command))
     }
@@ -177,7 +177,7 @@ impl Runner {
     }
 
     /// Waits for the end of a daemon.
-    fn watch(&self, job: u32, process: Process, mut child: Option<Child>) {
+    fn watch(&self, whom: Whom, process: Process, mut child: Option<Child>) {
         let lives = |child: &mut Option<Child>| match child {
             Some(child) => matches!(child.try_wait(), Ok(None)),
             None => self.is_there(process),
@@ -185,7 +185,7 @@ impl Runner {
         while lives(&mut child) {
             thread::sleep(WATCH);
         }
-        self.tell(MpsEvent::Died { job, process });
+        self.tell(MpsEvent::Died { whom, process });
     }
 
     fn is_there(&self, process: Process) -> bool {
@@ -197,13 +197,13 @@ impl Runner {
     }
 
     /// Ends a daemon: as the user asks for it, then by force; and removes its folder.
-    fn end(&self, job: u32, serving: &Serving) -> Why<()> {
+    fn end(&self, whom: Whom, serving: &Serving) -> Why<()> {
         let family = match serving.process {
             Some(one) => self.family(one.pid, Some(one.started), serving.uid),
             None => Vec::new(),
         };
         if !family.is_empty() || serving.process.is_none() {
-            self.quit(job, serving);
+            self.quit(whom, serving);
         }
         let gone = || family.iter().all(|one| !self.is_there(*one));
         let signals: [fn(&Proc, Process); 3] = [
@@ -218,16 +218,16 @@ impl Runner {
                 thread::sleep(PAUSE);
             }
             if gone() {
-                return self.remove(job);
+                return self.remove(whom);
             }
         }
         Err("its processes do not end".into())
     }
 
     /// Says `quit` to a daemon. Whether it heard is seen by its processes.
-    fn quit(&self, job: u32, serving: &Serving) {
-        let [pipe, _] = self.folders(job);
-        let Ok(mut command) = self.program(job, serving) else {
+    fn quit(&self, whom: Whom, serving: &Serving) {
+        let [pipe, _] = self.folders(whom);
+        let Ok(mut command) = self.program(whom, serving) else {
             return;
         };
         if fs::symlink_metadata(pipe).is_err() {
@@ -272,9 +272,9 @@ impl Runner {
         }
     }
 
-    /// Removes a job's folder; what links in it lead to stays.
-    fn remove(&self, job: u32) -> Why<()> {
-        let folder = self.folder.join(job.to_string());
+    /// Removes the folder of those whom one served; what links in it lead to stays.
+    fn remove(&self, whom: Whom) -> Why<()> {
+        let folder = self.folder.join(whom.to_string());
         match fs::remove_dir_all(&folder) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 Err(format!("{}: {e}", folder.display()))
@@ -284,7 +284,7 @@ impl Runner {
     }
 }
 
-/// Makes the folders of a job, the user's own. Until the last step only gpuosd's user gets in, so that nobody
+/// Makes the folders of a daemon, the user's own. Until the last step only gpuosd's user gets in, so that nobody
 /// can put a link where something is handed over.
 fn make(all: &Path, inner: &[&Path; 2], serving: &Serving) -> Result<(), (PathBuf, io::Error)> {
     let at = |path: &Path| {

@@ -1,7 +1,7 @@
 //! The state as clients see it.
 
 use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Service, Verb};
-use gpuos_core::limits::{Limits, Mps, Serving};
+use gpuos_core::limits::{Limits, Mps, Serving, Whom};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 
@@ -35,7 +35,7 @@ pub fn gpus(
             power_mw: last.and_then(|sample| sample.power_mw),
             utilisation: last.and_then(|sample| sample.busy_percent),
             memory_mib: last.and_then(|sample| sample.memory_used_mib),
-            cap: cap(limits, mps, index),
+            cap: cap(limits, mps, jobs, index),
             faults: faults(gpu),
             jobs: jobs.on(index),
             processes: isolation.on(index),
@@ -45,11 +45,21 @@ pub fn gpus(
 }
 
 /// What is set on a GPU, and what is done for its job.
-fn cap(limits: &Limits, mps: &Mps, gpu: u8) -> Option<CapStatus> {
+fn cap(limits: &Limits, mps: &Mps, jobs: &Table, gpu: u8) -> Option<CapStatus> {
     let kept = limits.kept().get(&gpu).map(|kept| (kept.job, kept.text()));
     let serves = |serving: &Serving| serving.gpus.contains(&gpu) && serving.process.is_some();
     let serving = mps.kept().iter().find(|(_, serving)| serves(serving));
-    let serving = serving.map(|(job, serving)| (*job, serving.text()));
+    let serving = serving.and_then(|(whom, serving)| {
+        let job = match *whom {
+            Whom::Job(job) => job,
+            // The first of those whom it serves.
+            Whom::Sharers { uid, .. } => {
+                let mut on = jobs.on(gpu).into_iter();
+                on.find(|job| jobs.jobs.get(job).is_some_and(|held| held.uid == uid))?
+            }
+        };
+        Some((job, serving.text()))
+    });
     let (job, text) = match (kept, serving) {
         (Some((job, text)), Some((of, mps))) if job == of => (job, format!("{text}, {mps}")),
         (Some(one), _) | (None, Some(one)) => one,

@@ -5,7 +5,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_core::config::MigConfig;
 use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::limits::Share;
 use gpuos_core::options::{JobOptions, OptionError, PREFIX};
 use slurm_ffi::api;
 use slurm_ffi::conf;
@@ -114,12 +113,6 @@ fn chosen(
 ) -> Result<Option<Chosen>, Refusal> {
     // Before the slices: it says that the two contradict each other.
     if let Some(share) = options.share {
-        if matches!(share, Share::Mps { .. }) {
-            let reason = "MPS over several jobs is not there yet";
-            let accepted = "timeslice, or --gpuos-mps=on with a whole GPU";
-            let error = OptionError::new("--gpuos-share", &share.to_string(), reason, accepted);
-            return Err(error.into());
-        }
         return share::choose(cluster.shards, share, options, shape, known.release).map(Some);
     }
     let request = options.mig.as_ref();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use gpuos_core::limits::{Asked, MpsWish};
+use gpuos_core::limits::{Asked, MpsWish, Share, Whom};
 use gpuos_core::options::{JobOptions, OPTIONS};
 use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, say_note};
@@ -67,14 +67,19 @@ fn over(inherited: &str, noted: &Noted) -> JobOptions {
 
 /// What gpuosd is told of it.
 pub fn asked(options: &JobOptions, shared: bool, gid: Option<u32>) -> Asked {
+    let (percent, joint) = match options.share {
+        Some(Share::Mps { percent }) => (Some(percent), true),
+        _ => (options.mps, false),
+    };
     let asked = Asked {
         power: options.power,
         clocks: options.clocks,
         watch_s: options.watch_s,
-        mps: options
-            .mps
-            .zip(gid)
-            .map(|(percent, gid)| MpsWish { percent, gid }),
+        mps: percent.zip(gid).map(|(percent, gid)| MpsWish {
+            percent,
+            gid,
+            joint,
+        }),
         shared: false,
     };
     Asked {
@@ -82,6 +87,9 @@ pub fn asked(options: &JobOptions, shared: bool, gid: Option<u32>) -> Asked {
         ..asked
     }
 }
+
+/// Where programs find their GPUs.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// Lets the step's tasks find the MPS daemon of their job, and no other's: what a step inherits from its job's
 /// script goes where it has none.
@@ -91,8 +99,14 @@ pub fn set_mps(spank: Spank<'_>, told: &BTreeMap<String, String>) {
         c"CUDA_MPS_PIPE_DIRECTORY",
         c"CUDA_MPS_LOG_DIRECTORY",
         c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        c"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     ];
+    let uuid = told.get(VISIBLE).filter(|uuid| is_uuid(uuid));
     let told = sane(told);
+    // A daemon counts its GPUs for itself, so the programs of those who share one have its id.
+    if let Some(uuid) = uuid.filter(|_| !told.is_empty()) {
+        spank.setenv(c"CUDA_VISIBLE_DEVICES", uuid);
+    }
     for (name, own) in names.into_iter().zip(MPS_VARIABLES) {
         match told.get(own) {
             Some(value) => drop(spank.setenv(name, value)),
@@ -111,7 +125,7 @@ fn sane(told: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
             path.starts_with('/') && path.len() < 4096 && path.bytes().all(plain)
         })
     };
-    let [pipe, log, share] = MPS_VARIABLES;
+    let [pipe, log, share, memory] = MPS_VARIABLES;
     let Some((pipe_at, log_at)) = folder(pipe).zip(folder(log)) else {
         return BTreeMap::new();
     };
@@ -120,17 +134,39 @@ fn sane(told: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
         number.is_ok_and(|percent| (1..=100).contains(&percent))
     });
     let percent = percent.map(|percent| (share, percent));
+    let limit = value(memory).filter(|text| {
+        let number = text.strip_prefix("0=").and_then(|n| n.strip_suffix('M'));
+        number.is_some_and(|n| n.len() < 12 && n.bytes().all(|b| b.is_ascii_digit()))
+    });
     [(pipe, pipe_at), (log, log_at)]
         .into_iter()
         .chain(percent)
+        .chain(limit.map(|limit| (memory, limit)))
         .collect()
 }
 
-/// Whether the environment is that of a step whose MPS daemon gpuosd has started for this job.
+/// Whether it is NVIDIA's id of a GPU.
+fn is_uuid(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_hexdigit() || b == b'-';
+    let rest = text.strip_prefix("GPU-").unwrap_or_default();
+    (1..=64).contains(&rest.len()) && rest.bytes().all(plain)
+}
+
+/// Whether the environment is that of a step whose MPS daemon gpuosd has started, for this job or for those who share
+/// its GPU.
 fn is_own_mps(spank: Spank<'_>) -> bool {
     let pipe = spank.getenv(c"CUDA_MPS_PIPE_DIRECTORY").unwrap_or_default();
-    let own = spank.job_id().map(|job| format!("/mps/{job}/pipe"));
-    own.is_some_and(|own| pipe.ends_with(&own))
+    let Some(folder) = pipe.strip_suffix("/pipe") else {
+        return false;
+    };
+    let Some((_, name)) = folder.rsplit_once("/mps/") else {
+        return false;
+    };
+    match Whom::try_from(name.to_owned()) {
+        Ok(Whom::Job(job)) => spank.job_id() == Some(job),
+        Ok(Whom::Sharers { uid, .. }) => spank.job_uid() == Some(uid),
+        Err(_) => false,
+    }
 }
 
 /// Whether the step has a share of its GPUs only, by what Slurm put into its environment.
@@ -155,7 +191,7 @@ mod tests {
 
     #[test]
     fn of_an_answer_only_sane_values_of_three_names_are_taken() {
-        let [pipe, log, share] = MPS_VARIABLES;
+        let [pipe, log, share, memory] = MPS_VARIABLES;
         let told = |list: &[(&str, &str)]| -> BTreeMap<String, String> {
             let own = list
                 .iter()
@@ -179,6 +215,28 @@ mod tests {
         }
         let much = told(&[(pipe, "/run/p"), (log, "/run/l"), (share, "101")]);
         assert_eq!(sane(&much).len(), 2);
+        for (limit, count) in [("0=20480M", 3), ("0=20G", 2), ("1=5M", 2), ("0=1M,1=9M", 2)] {
+            let told = told(&[(pipe, "/run/p"), (log, "/run/l"), (memory, limit)]);
+            assert_eq!(sane(&told).len(), count, "{limit}");
+        }
+        assert!(
+            is_uuid("GPU-0a1b-22") && !is_uuid("GPU-") && !is_uuid("0") && !is_uuid("GPU-0,GPU-1")
+        );
+    }
+
+    #[test]
+    fn a_share_under_mps_is_told_with_its_group() {
+        let mut options = JobOptions::default();
+        options.set("gpuos-share", "mps:25%").unwrap();
+        let wish = MpsWish {
+            percent: 25,
+            gid: 100,
+            joint: true,
+        };
+        let told = asked(&options, true, Some(100));
+        assert_eq!((told.mps, told.shared), (Some(wish), true));
+        options.set("gpuos-share", "timeslice").unwrap();
+        assert!(asked(&options, true, Some(100)).is_nothing());
     }
 
     #[test]
@@ -199,6 +257,7 @@ mod tests {
         let mps = MpsWish {
             percent: 50,
             gid: 100,
+            joint: false,
         };
         assert_eq!(asked.mps, Some(mps));
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));

@@ -1,12 +1,13 @@
 //! `--gpuos-share` in real Slurm clusters: what is asked becomes shards, jobs share GPUs, and whole GPUs are nobody else's.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use gpuos_host::slurm::Job;
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, Setup, per_suite};
+use gpuos_tests::{Cluster, Setup, per_suite, program};
 
 per_suite!(gpus_are_shared_as_asked);
 
@@ -177,7 +178,82 @@ fn gpus_are_shared_as_asked(suite: &Suite) {
     let have = given(&cluster);
     assert_eq!(have[&waits], (other, 0), "{have:?}");
     assert_eq!(have[&whole].0.count_ones(), 6, "{have:?}");
+    cluster.run("scancel", &[&more[0].to_string()]);
+    under_mps(&cluster, shared, first);
     cluster.drained();
+}
+
+/// Stands in for NVIDIA's control program.
+const CONTROL: &str = r#"#!/bin/sh
+pipe=$CUDA_MPS_PIPE_DIRECTORY
+if [ "$1" != -f ]; then
+    read -r word
+    [ "$word" != quit ] || kill "$(cat "$pipe/pid")"
+    exit 0
+fi
+sleep 600 &
+trap 'kill $!; exit 0' TERM
+echo "$$" >"$pipe/pid"
+echo "$CUDA_VISIBLE_DEVICES" >"$pipe/gpus"
+: >"$pipe/control"
+wait
+"#;
+
+/// Two jobs under one MPS daemon on a GPU that has `beside` in turns with them.
+fn under_mps(cluster: &Cluster, shared: u64, beside: u32) {
+    let dir = cluster.lab.dir();
+    program(&dir.join("bin/nvidia-cuda-mps-control"), CONTROL);
+    let work = |name: &str| {
+        let text = std::fs::read_to_string(dir.join("work").join(name));
+        text.unwrap_or_default()
+    };
+    let says = "echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
+                $CUDA_VISIBLE_DEVICES $(cat $CUDA_MPS_PIPE_DIRECTORY/pid) $(cat $CUDA_MPS_PIPE_DIRECTORY/gpus)";
+    let start = |name: &str| {
+        let script = format!(
+            "{says} > {name}.batch; srun sh -c '{says}' > {name}.step; touch {name}.done; sleep 600"
+        );
+        let job = cluster.sbatch(&["--gpuos-share=mps:25%"], &script);
+        cluster.wait(job, &["RUNNING"]);
+        cluster.until("both have said what they see", || {
+            dir.join("work")
+                .join(format!("{name}.done"))
+                .exists()
+                .then_some(())
+        });
+        job
+    };
+    let both = [start("one"), start("two")];
+    let have = given(cluster);
+    for job in both {
+        assert_eq!(have[&job], (0, shared), "{have:?}");
+    }
+    let seen = work("one.batch");
+    let words: Vec<&str> = seen.split_whitespace().collect();
+    let [pipe, "25", memory, uuid, pid, served] = words[..] else {
+        panic!("{seen}: {}", work(&format!("{}.out", both[0])));
+    };
+    let gpu = shared.trailing_zeros();
+    assert!(pipe.contains(&format!("mps/gpu{gpu}-")), "{pipe}");
+    assert!(
+        memory.starts_with("0=") && memory.ends_with('M'),
+        "{memory}"
+    );
+    assert!(uuid.starts_with("GPU-") && uuid == served, "{seen}");
+    for name in ["one.step", "two.batch", "two.step"] {
+        assert_eq!(work(name), seen, "{name}");
+    }
+    holders(cluster, gpu as u8, &[beside, beside + 2, both[0], both[1]]);
+    let own = Path::new(pipe).parent().expect("a folder");
+    cluster.run("scancel", &[&both[0].to_string()]);
+    cluster.wait(both[0], &["CANCELLED"]);
+    assert!(own.exists());
+    cluster.run("scancel", &[&both[1].to_string()]);
+    cluster.until("nothing of the MPS daemon is left", || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let ended = stat.is_empty() || stat.contains(") Z ");
+        (ended && !own.exists()).then_some(())
+    });
 }
 
 /// Waits until gpuosd knows these holders of a GPU.

@@ -13,9 +13,11 @@ mod state;
 mod step;
 #[cfg(test)]
 mod tests;
+mod whom;
 mod wish;
 
 pub use mps::{Mps, MpsEffect, MpsEvent, Process, Serving, mps_step};
 pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
 pub use step::step;
+pub use whom::Whom;
 pub use wish::{Asked, ClockRange, MpsWish, PowerCap, Share};

@@ -1,4 +1,5 @@
-//! One daemon of NVIDIA's MPS for each job that asks for it: when it is started, and how it ends.
+//! One daemon of NVIDIA's MPS for each job that asks for it, and one for the jobs of a user that share a GPU: when it is
+//! started, and how it ends.
 //!
 //! As with power and clocks, what is about to be started stands on the disk first, and stands there until it
 //! is known to have ended. A daemon that dies while its job runs is not started again: programs of the job may
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::state::Holder;
+use super::whom::Whom;
 use crate::health::Audit;
 
 /// Wait after an attempt at ending one that failed, in ms.
@@ -32,7 +34,7 @@ pub struct Serving {
     pub gid: u32,
     /// GPUs that it serves.
     pub gpus: BTreeSet<u8>,
-    /// What the job asked for, in percent of a GPU's threads.
+    /// What the job asked for, in percent of a GPU's threads; of several jobs each has its own.
     pub percent: u8,
     /// Its process, once it runs.
     pub process: Option<Process>,
@@ -70,22 +72,22 @@ pub enum MpsEvent {
     },
     /// [`MpsEffect::Start`] came to its end; after an error nothing is left of it.
     Running {
-        /// The job.
-        job: u32,
+        /// Whom it serves.
+        whom: Whom,
         /// The daemon, or why there is none.
         told: Result<Process, String>,
     },
     /// A daemon is not there any more.
     Died {
-        /// Its job.
-        job: u32,
+        /// Whom it served.
+        whom: Whom,
         /// Which.
         process: Process,
     },
     /// [`MpsEffect::End`] came to its end.
     Ended {
-        /// The job.
-        job: u32,
+        /// Whom it serves.
+        whom: Whom,
         /// Why not.
         told: Result<(), String>,
     },
@@ -103,22 +105,22 @@ pub enum MpsEffect {
     },
     /// Start a daemon; answer with [`MpsEvent::Running`], and later with [`MpsEvent::Died`].
     Start {
-        /// The job.
-        job: u32,
+        /// Whom it serves.
+        whom: Whom,
         /// As whom, and for what.
         serving: Serving,
     },
     /// Look after one that an earlier gpuosd started: [`MpsEvent::Died`] when it is gone.
     Adopt {
-        /// The job.
-        job: u32,
+        /// Whom it serves.
+        whom: Whom,
         /// Which.
         process: Process,
     },
     /// End it, and remove its folder; answer with [`MpsEvent::Ended`].
     End {
-        /// The job.
-        job: u32,
+        /// Whom it serves.
+        whom: Whom,
         /// What is known of it.
         serving: Serving,
     },
@@ -146,12 +148,12 @@ enum Phase {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mps {
-    kept: BTreeMap<u32, Serving>,
+    kept: BTreeMap<Whom, Serving>,
     #[serde(skip)]
-    phases: BTreeMap<u32, Phase>,
-    /// Jobs that have none, and why, so that it is not tried again.
+    phases: BTreeMap<Whom, Phase>,
+    /// Who has none, and why, so that it is not tried again.
     #[serde(skip)]
-    failed: BTreeMap<u32, String>,
+    failed: BTreeMap<Whom, String>,
     #[serde(skip)]
     holders: Vec<Holder>,
     #[serde(skip)]
@@ -161,17 +163,17 @@ pub struct Mps {
 }
 
 impl Mps {
-    /// What runs, or is about to, by job.
-    pub fn kept(&self) -> &BTreeMap<u32, Serving> {
+    /// What runs, or is about to, by whom it serves.
+    pub fn kept(&self) -> &BTreeMap<Whom, Serving> {
         &self.kept
     }
 
-    /// What a step on these GPUs is told: that it may use its job's daemon, or why not. `None`: not known yet.
-    pub fn settled(&self, job: u32, gpus: &BTreeSet<u8>) -> Option<Result<(), String>> {
-        if let Some(why) = self.failed.get(&job) {
+    /// What a step on these GPUs is told: that it may use the daemon, or why not. `None`: not known yet.
+    pub fn settled(&self, whom: Whom, gpus: &BTreeSet<u8>) -> Option<Result<(), String>> {
+        if let Some(why) = self.failed.get(&whom) {
             return Some(Err(why.clone()));
         }
-        let (serving, phase) = (self.kept.get(&job)?, self.phases.get(&job)?);
+        let (serving, phase) = (self.kept.get(&whom)?, self.phases.get(&whom)?);
         match phase {
             Phase::Running if serving.died => Some(Err("its daemon has died".into())),
             Phase::Running if !gpus.is_subset(&serving.gpus) => Some(Err(
@@ -183,10 +185,17 @@ impl Mps {
         }
     }
 
-    /// Whether a job is to have a daemon; the error says why it cannot.
-    fn wanted(&self, job: u32) -> Option<Result<Serving, String>> {
+    /// Whether somebody is to have a daemon; the error says why he cannot.
+    fn wanted(&self, whom: Whom) -> Option<Result<Serving, String>> {
+        match whom {
+            Whom::Job(job) => self.wanted_by_job(job),
+            Whom::Sharers { gpu, uid } => self.wanted_by_sharers(whom, gpu, uid).map(Ok),
+        }
+    }
+
+    fn wanted_by_job(&self, job: u32) -> Option<Result<Serving, String>> {
         let holder = self.holders.iter().find(|holder| holder.job == job)?;
-        let mps = holder.asked.mps?;
+        let mps = holder.asked.mps.filter(|mps| !mps.joint)?;
         let others = |gpu: &&u8| {
             let mut others = self.holders.iter().filter(|other| other.job != job);
             others.any(|other| !other.resting && other.gpus.contains(gpu))
@@ -195,7 +204,7 @@ impl Mps {
             return Some(Err("its GPUs are shared with other jobs".into()));
         }
         // Who comes later is told of those who were first, and not the other way round.
-        if !self.kept.contains_key(&job)
+        if !self.kept.contains_key(&Whom::Job(job))
             && let Some(gpu) = holder.gpus.iter().find(others)
         {
             return Some(Err(format!("GPU {gpu} is shared with other jobs")));
@@ -209,6 +218,22 @@ impl Mps {
             died: false,
         }))
     }
+
+    /// As long as one of them is there. The group is that of the first of them.
+    fn wanted_by_sharers(&self, whom: Whom, gpu: u8, uid: u32) -> Option<Serving> {
+        let mut sharers = self.holders.iter().filter(|one| {
+            Whom::of(one.job, one.uid, &one.gpus, &one.asked) == Some(whom) && one.asked.shared
+        });
+        let gid = sharers.next()?.asked.mps?.gid;
+        Some(Serving {
+            uid,
+            gid,
+            gpus: [gpu].into(),
+            percent: 100,
+            process: None,
+            died: false,
+        })
+    }
 }
 
 struct Ctx {
@@ -218,10 +243,15 @@ struct Ctx {
 }
 
 impl Ctx {
-    fn audit(&mut self, job: u32, text: String) {
+    fn audit(&mut self, whom: Whom, text: String) {
+        let (job, gpu) = match whom {
+            Whom::Job(job) => (Some(job), None),
+            Whom::Sharers { gpu, .. } => (None, Some(gpu)),
+        };
         self.effects.push(MpsEffect::Audit(Audit {
             at_ms: self.wall_ms,
-            job: Some(job),
+            job,
+            gpu,
             text,
             ..Audit::default()
         }));
@@ -234,9 +264,13 @@ impl Ctx {
         revision
     }
 
-    fn fail(&mut self, mps: &mut Mps, job: u32, why: String) {
-        self.audit(job, format!("job {job} runs without MPS: {why}"));
-        mps.failed.insert(job, why);
+    fn fail(&mut self, mps: &mut Mps, whom: Whom, why: String) {
+        let run = match whom {
+            Whom::Job(_) => "runs",
+            Whom::Sharers { .. } => "run",
+        };
+        self.audit(whom, format!("{} {run} without MPS: {why}", whom.text()));
+        mps.failed.insert(whom, why);
     }
 }
 
@@ -260,19 +294,23 @@ pub fn mps_step(mps: &mut Mps, event: MpsEvent, now_ms: u64, wall_ms: u64) -> Ve
             mps.told = true;
         }
         MpsEvent::Saved { revision, told } => saved(mps, &mut ctx, revision, &told),
-        MpsEvent::Running { job, told } => running(mps, &mut ctx, job, told),
-        MpsEvent::Died { job, process } => died(mps, &mut ctx, job, process),
-        MpsEvent::Ended { job, told } => ended(mps, &mut ctx, job, told),
+        MpsEvent::Running { whom, told } => running(mps, &mut ctx, whom, told),
+        MpsEvent::Died { whom, process } => died(mps, &mut ctx, whom, process),
+        MpsEvent::Ended { whom, told } => ended(mps, &mut ctx, whom, told),
         MpsEvent::Tick => {}
     }
     if mps.told {
-        let mut jobs: Vec<u32> = mps.kept.keys().copied().collect();
-        jobs.extend(mps.holders.iter().map(|holder| holder.job));
-        jobs.sort_unstable();
-        jobs.dedup();
-        mps.failed.retain(|job, _| jobs.contains(job));
-        for job in jobs {
-            advance(mps, &mut ctx, job);
+        let mut all: Vec<Whom> = mps.kept.keys().copied().collect();
+        let of = |one: &Holder| {
+            // A job that asks for nothing may have left a daemon, or a note of why there is none.
+            Whom::of(one.job, one.uid, &one.gpus, &one.asked).unwrap_or(Whom::Job(one.job))
+        };
+        all.extend(mps.holders.iter().map(of));
+        all.sort_unstable();
+        all.dedup();
+        mps.failed.retain(|whom, _| all.contains(whom));
+        for whom in all {
+            advance(mps, &mut ctx, whom);
         }
     }
     ctx.effects
@@ -286,114 +324,121 @@ fn saved(mps: &mut Mps, ctx: &mut Ctx, revision: u64, told: &Result<(), String>)
         }
     }
     let waits = |phase: &Phase| matches!(phase, Phase::Saving(of) if *of <= revision);
-    let jobs = mps.phases.iter().filter(|(_, phase)| waits(phase));
-    let jobs: Vec<u32> = jobs.map(|(job, _)| *job).collect();
-    for job in jobs {
-        let wanted = matches!(mps.wanted(job), Some(Ok(_)));
-        match (told, mps.kept.get(&job)) {
+    let all = mps.phases.iter().filter(|(_, phase)| waits(phase));
+    let all: Vec<Whom> = all.map(|(whom, _)| *whom).collect();
+    for whom in all {
+        let wanted = matches!(mps.wanted(whom), Some(Ok(_)));
+        match (told, mps.kept.get(&whom)) {
             (Ok(()), Some(serving)) if wanted => {
                 let serving = serving.clone();
-                mps.phases.insert(job, Phase::Starting);
-                ctx.effects.push(MpsEffect::Start { job, serving });
+                mps.phases.insert(whom, Phase::Starting);
+                ctx.effects.push(MpsEffect::Start { whom, serving });
             }
             // Nothing was started: nothing has to be undone.
             _ => {
-                mps.kept.remove(&job);
-                mps.phases.remove(&job);
+                mps.kept.remove(&whom);
+                mps.phases.remove(&whom);
                 if let Err(why) = told {
-                    ctx.fail(mps, job, format!("it could not be written down: {why}"));
+                    ctx.fail(mps, whom, format!("it could not be written down: {why}"));
                 }
             }
         }
     }
 }
 
-fn running(mps: &mut Mps, ctx: &mut Ctx, job: u32, told: Result<Process, String>) {
-    let Some(serving) = mps.kept.get_mut(&job) else {
+fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, String>) {
+    let Some(serving) = mps.kept.get_mut(&whom) else {
         return;
     };
     match told {
         Ok(process) => {
             serving.process = Some(process);
+            let has = match whom {
+                Whom::Job(_) => "has",
+                Whom::Sharers { .. } => "have",
+            };
             let text = format!(
-                "job {job} has {} for uid {} (pid {})",
+                "{} {has} {} for uid {} (pid {})",
+                whom.text(),
                 serving.text(),
                 serving.uid,
                 process.pid
             );
-            ctx.audit(job, text);
+            ctx.audit(whom, text);
             let revision = ctx.save(mps);
-            mps.phases.insert(job, Phase::Noting(revision));
+            mps.phases.insert(whom, Phase::Noting(revision));
         }
         Err(why) => {
-            mps.kept.remove(&job);
-            mps.phases.remove(&job);
-            ctx.fail(mps, job, why);
+            mps.kept.remove(&whom);
+            mps.phases.remove(&whom);
+            ctx.fail(mps, whom, why);
             ctx.save(mps);
         }
     }
 }
 
-fn died(mps: &mut Mps, ctx: &mut Ctx, job: u32, process: Process) {
-    let phase = mps.phases.get(&job);
+fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
+    let phase = mps.phases.get(&whom);
     let running = matches!(phase, Some(Phase::Running | Phase::Noting(_)));
-    let wanted = matches!(mps.wanted(job), Some(Ok(_)));
-    let Some(serving) = mps.kept.get_mut(&job) else {
+    let wanted = matches!(mps.wanted(whom), Some(Ok(_)));
+    let Some(serving) = mps.kept.get_mut(&whom) else {
         return;
     };
     if running && wanted && serving.process == Some(process) && !serving.died {
         serving.died = true;
         let text = format!(
-            "the MPS daemon of job {job} (pid {}) has died and is not started again",
+            "the MPS daemon of {} (pid {}) has died and is not started again",
+            whom.text(),
             process.pid
         );
-        ctx.audit(job, text);
+        ctx.audit(whom, text);
         ctx.save(mps);
     }
 }
 
-fn ended(mps: &mut Mps, ctx: &mut Ctx, job: u32, told: Result<(), String>) {
+fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), String>) {
     match told {
         Ok(()) => {
-            mps.phases.remove(&job);
-            if mps.kept.remove(&job).is_some() {
-                ctx.audit(job, format!("the MPS daemon of job {job} has ended"));
+            mps.phases.remove(&whom);
+            if mps.kept.remove(&whom).is_some() {
+                ctx.audit(whom, format!("the MPS daemon of {} has ended", whom.text()));
                 ctx.save(mps);
             }
         }
         Err(why) => {
             // Once: a user can see to it that his folder cannot be removed.
-            if mps.phases.get(&job) != Some(&Phase::Ending(true)) {
+            if mps.phases.get(&whom) != Some(&Phase::Ending(true)) {
                 ctx.audit(
-                    job,
+                    whom,
                     format!(
-                        "the MPS daemon of job {job} could not be ended, and is tried again: {why}"
+                        "the MPS daemon of {} could not be ended, and is tried again: {why}",
+                        whom.text()
                     ),
                 );
             }
             let again = ctx.now_ms.saturating_add(AGAIN_MS);
-            mps.phases.insert(job, Phase::Again(again));
+            mps.phases.insert(whom, Phase::Again(again));
         }
     }
 }
 
-fn advance(mps: &mut Mps, ctx: &mut Ctx, job: u32) {
-    let wanted = mps.wanted(job);
+fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
+    let wanted = mps.wanted(whom);
     if wanted.is_none() {
-        mps.failed.remove(&job);
+        mps.failed.remove(&whom);
     }
-    let phase = mps.phases.get(&job).copied().unwrap_or_default();
-    match (mps.kept.get(&job).cloned(), wanted) {
-        (None, Some(Ok(serving))) if !mps.failed.contains_key(&job) => {
-            mps.kept.insert(job, serving);
+    let phase = mps.phases.get(&whom).copied().unwrap_or_default();
+    match (mps.kept.get(&whom).cloned(), wanted) {
+        (None, Some(Ok(serving))) if !mps.failed.contains_key(&whom) => {
+            mps.kept.insert(whom, serving);
             let revision = ctx.save(mps);
-            mps.phases.insert(job, Phase::Saving(revision));
+            mps.phases.insert(whom, Phase::Saving(revision));
         }
-        (None, Some(Err(why))) if !mps.failed.contains_key(&job) => ctx.fail(mps, job, why),
+        (None, Some(Err(why))) if !mps.failed.contains_key(&whom) => ctx.fail(mps, whom, why),
         (Some(serving), Some(Ok(_))) if phase == Phase::Open && serving.process.is_some() => {
-            mps.phases.insert(job, Phase::Running);
+            mps.phases.insert(whom, Phase::Running);
             if let Some(process) = serving.process.filter(|_| !serving.died) {
-                ctx.effects.push(MpsEffect::Adopt { job, process });
+                ctx.effects.push(MpsEffect::Adopt { whom, process });
             }
         }
         // The job is gone, or nobody knows how far a gpuosd came that was killed while it started this one.
@@ -406,8 +451,8 @@ fn advance(mps: &mut Mps, ctx: &mut Ctx, job: u32) {
             };
             if due {
                 let again = matches!(phase, Phase::Again(_));
-                mps.phases.insert(job, Phase::Ending(again));
-                ctx.effects.push(MpsEffect::End { job, serving });
+                mps.phases.insert(whom, Phase::Ending(again));
+                ctx.effects.push(MpsEffect::End { whom, serving });
             }
         }
         (None, _) => {}
@@ -415,144 +460,4 @@ fn advance(mps: &mut Mps, ctx: &mut Ctx, job: u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::wish::{Asked, MpsWish};
-    use super::*;
-
-    const ONE: Process = Process {
-        pid: 41,
-        started: 7,
-    };
-
-    fn holder(job: u32, gpus: &[u8]) -> Holder {
-        Holder {
-            job,
-            uid: 1000,
-            gpus: gpus.iter().copied().collect(),
-            asked: Asked {
-                mps: Some(MpsWish {
-                    percent: 50,
-                    gid: 100,
-                }),
-                ..Asked::default()
-            },
-            resting: false,
-        }
-    }
-
-    /// What is done, without lines for the log.
-    fn after(mps: &mut Mps, event: MpsEvent) -> Vec<MpsEffect> {
-        let mut effects = mps_step(mps, event, 1000, 1000);
-        effects.retain(|effect| !matches!(effect, MpsEffect::Audit(_)));
-        effects
-    }
-
-    fn saved_as(effects: &[MpsEffect]) -> MpsEvent {
-        match effects {
-            [MpsEffect::Save { revision }] => MpsEvent::Saved {
-                revision: *revision,
-                told: Ok(()),
-            },
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn running(job: u32) -> Mps {
-        let mut mps = Mps::default();
-        let saves = after(&mut mps, MpsEvent::Jobs(vec![holder(job, &[0, 1])]));
-        let starts = after(&mut mps, saved_as(&saves));
-        assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
-            if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
-        assert_eq!(mps.settled(job, &[0].into()), None);
-        let told = Ok(ONE);
-        let saves = after(&mut mps, MpsEvent::Running { job, told });
-        // Not before gpuosd would find it again.
-        assert_eq!(mps.settled(job, &[0].into()), None);
-        assert_eq!(after(&mut mps, saved_as(&saves)), []);
-        assert_eq!(mps.settled(job, &[0].into()), Some(Ok(())));
-        mps
-    }
-
-    #[test]
-    fn it_is_written_down_started_once_and_ended_with_the_job() {
-        let mut mps = running(7);
-        assert!(mps.settled(7, &[2].into()).unwrap().is_err());
-        assert_eq!(
-            after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[0, 1])])),
-            []
-        );
-        let ends = after(&mut mps, MpsEvent::Jobs(Vec::new()));
-        assert!(matches!(&ends[..], [MpsEffect::End { job: 7, serving }]
-            if serving.process == Some(ONE)));
-        // It comes again, as after a requeue: the old one ends first.
-        assert_eq!(after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[4])])), []);
-        let told = Err("busy".into());
-        assert_eq!(after(&mut mps, MpsEvent::Ended { job: 7, told }), []);
-        let again = mps_step(&mut mps, MpsEvent::Tick, 1000 + AGAIN_MS, 0);
-        assert!(matches!(&again[..], [MpsEffect::End { .. }]));
-        let told = Ok(());
-        let next = after(&mut mps, MpsEvent::Ended { job: 7, told });
-        assert_eq!(next.len(), 2);
-        assert_eq!(mps.kept()[&7].gpus, [4].into());
-    }
-
-    #[test]
-    fn what_was_killed_in_between_is_ended_or_taken_over() {
-        let mut saved = running(7);
-        saved.phases.clear();
-        saved.holders.clear();
-        let rebooted = false;
-        for (jobs, adopts) in [(vec![holder(7, &[0, 1])], true), (Vec::new(), false)] {
-            let mut mps = saved.clone();
-            assert_eq!(after(&mut mps, MpsEvent::Started { rebooted }), []);
-            let effects = after(&mut mps, MpsEvent::Jobs(jobs));
-            match &effects[..] {
-                [MpsEffect::Adopt { process: ONE, .. }] => assert!(adopts),
-                [MpsEffect::End { .. }] => assert!(!adopts),
-                other => panic!("{other:?}"),
-            }
-        }
-        // Written down, and not known whether it was started; and after a boot.
-        let mut mps = saved.clone();
-        after(&mut mps, MpsEvent::Started { rebooted: true });
-        let effects = after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[0, 1])]));
-        assert!(
-            matches!(&effects[..], [MpsEffect::End { serving, .. }] if serving.process.is_none())
-        );
-    }
-
-    #[test]
-    fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
-        let mut mps = running(7);
-        let process = ONE;
-        assert_eq!(after(&mut mps, MpsEvent::Died { job: 7, process }).len(), 1);
-        assert!(mps.settled(7, &[0].into()).unwrap().is_err());
-        assert_eq!(after(&mut mps, MpsEvent::Tick), []);
-        assert_eq!(after(&mut mps, MpsEvent::Jobs(Vec::new())).len(), 1);
-
-        let mut mps = Mps::default();
-        let saves = after(&mut mps, MpsEvent::Jobs(vec![holder(8, &[0])]));
-        after(&mut mps, saved_as(&saves));
-        let told = Err("no such program".into());
-        after(&mut mps, MpsEvent::Running { job: 8, told });
-        assert_eq!(after(&mut mps, MpsEvent::Tick), []);
-        assert!(mps.kept().is_empty() && mps.settled(8, &[0].into()).unwrap().is_err());
-        after(&mut mps, MpsEvent::Jobs(Vec::new()));
-        assert_eq!(mps.settled(8, &[0].into()), None);
-    }
-
-    #[test]
-    fn shared_gpus_get_none() {
-        let mut mps = Mps::default();
-        let mut shared = holder(7, &[0]);
-        shared.asked.shared = true;
-        let mut plain = holder(8, &[1]);
-        plain.asked = Asked::default();
-        let jobs = vec![shared, plain, holder(9, &[1, 2])];
-        assert_eq!(after(&mut mps, MpsEvent::Jobs(jobs)), []);
-        for job in [7, 9] {
-            let told = mps.settled(job, &[1].into()).unwrap().unwrap_err();
-            assert!(told.contains("shared with other jobs"), "{told}");
-        }
-    }
-}
+mod tests;

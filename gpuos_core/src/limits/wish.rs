@@ -63,6 +63,9 @@ pub struct MpsWish {
     pub percent: u8,
     /// The job's group, for the daemon runs as its user.
     pub gid: u32,
+    /// With the user's other jobs on a GPU that it shares, as `--gpuos-share=mps:25%` asks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joint: bool,
 }
 
 /// How a job has a part of a GPU that is not divided by MIG, beside other jobs.
@@ -103,7 +106,7 @@ pub struct Asked {
     /// `--gpuos-watch`: after so many seconds without work; 0 = what the rule says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch_s: Option<u32>,
-    /// `--gpuos-mps`.
+    /// `--gpuos-mps`, or a share of a GPU under MPS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps: Option<MpsWish>,
     /// The job has a share of its GPUs only: shards, MPS as a GRES, or MIG instances.

@@ -11,11 +11,13 @@ use crate::limits::Asked;
 /// Version of the protocol: raised when a message changes its meaning or loses a field.
 pub const PROTOCOL: u32 = 1;
 
-/// Variables by which programs find the MPS daemon of their job, and the share that they may use.
-pub const MPS_VARIABLES: [&str; 3] = [
+/// Variables by which programs find the MPS daemon of their job, the share of threads that they may use, and what of
+/// the memory of a GPU that their job shares.
+pub const MPS_VARIABLES: [&str; 4] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 ];
 
 /// What a client asks for.

@@ -57,6 +57,7 @@ fn requests() -> Vec<Request> {
                 }),
                 watch_s: Some(0),
                 mps: Some(MpsWish {
+                    joint: true,
                     percent: 50,
                     gid: 100,
                 }),

@@ -157,8 +157,8 @@ impl Owner {
     fn answer(&self, waiting: &Waiting) -> Option<Reply> {
         let mut notes = self.limits.settled(waiting.job)?;
         let mut environment = waiting.environment.clone();
-        if let Some(wish) = waiting.asked.mps {
-            match self.mps_for(waiting.job, &waiting.gpus, wish)? {
+        if waiting.asked.mps.is_some() {
+            match self.mps_for(waiting.job, &waiting.gpus, &waiting.asked)? {
                 Ok(variables) => environment.extend(variables),
                 Err(note) => notes.push(note),
             }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::limits::{MpsEffect, MpsEvent, MpsWish, mps_step};
+use gpuos_core::limits::{Asked, MpsEffect, MpsEvent, MpsWish, Whom, mps_step};
 use gpuos_core::wire::MPS_VARIABLES;
 
 use super::{Message, Owner};
@@ -23,15 +23,17 @@ impl Owner {
                     });
                     self.save(Some(ack));
                 }
-                MpsEffect::Start { job, serving } => {
+                MpsEffect::Start { whom, serving } => {
                     let uuids = serving.gpus.iter().map(|gpu| self.known(*gpu).uuid);
                     let uuids = uuids.collect();
-                    self.ports.mps.begin(Task::Start(job, serving, uuids));
+                    self.ports.mps.begin(Task::Start(whom, serving, uuids));
                 }
-                MpsEffect::Adopt { job, process } => {
-                    self.ports.mps.begin(Task::Adopt(job, process));
+                MpsEffect::Adopt { whom, process } => {
+                    self.ports.mps.begin(Task::Adopt(whom, process));
                 }
-                MpsEffect::End { job, serving } => self.ports.mps.begin(Task::End(job, serving)),
+                MpsEffect::End { whom, serving } => {
+                    self.ports.mps.begin(Task::End(whom, serving));
+                }
                 MpsEffect::Audit(audit) => self.log(&audit, &mut lines),
             }
         }
@@ -44,20 +46,44 @@ impl Owner {
         &self,
         job: u32,
         gpus: &BTreeSet<u8>,
-        wish: MpsWish,
+        asked: &Asked,
     ) -> Option<Result<BTreeMap<String, String>, String>> {
-        let there = self.mps.settled(job, gpus)?;
         let no = |why| format!("MPS is not there: {why}; the job runs without it");
+        let uid = self.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
+        let (Some(wish), Some(whom)) = (asked.mps, Whom::of(job, uid, gpus, asked)) else {
+            return Some(Err(no("the job has shares of several GPUs".to_owned())));
+        };
+        if wish.joint && !asked.shared {
+            let why = "Slurm has given it no shards of a GPU";
+            return Some(Err(no(why.to_owned())));
+        }
+        let there = self.mps.settled(whom, gpus)?;
         Some(there.map_err(no).map(|()| {
-            let folders = self.ports.mps.folders(job);
-            let texts = folders.map(|folder| folder.display().to_string());
+            let [pipe, log] = self.ports.mps.folders(whom);
+            let [pipe, log] = [pipe, log].map(|folder| folder.display().to_string());
             // 100 % is what programs have without the variable.
             let share = (wish.percent < 100).then(|| wish.percent.to_string());
-            let names = MPS_VARIABLES.map(String::from);
-            names
-                .into_iter()
-                .zip(texts.into_iter().chain(share))
-                .collect()
+            let values = [Some(pipe), Some(log), share, self.memory_share(gpus, wish)];
+            let told = MPS_VARIABLES.into_iter().zip(values);
+            let told = told.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            told.chain(self.by_uuid(gpus, wish)).collect()
         }))
+    }
+
+    /// The part of the memory that goes with a share of a GPU, as MPS reads it; the GPU is the first that its
+    /// programs see.
+    fn memory_share(&self, gpus: &BTreeSet<u8>, wish: MpsWish) -> Option<String> {
+        let gpu = gpus.first().filter(|_| wish.joint)?;
+        let health = self.health.gpus.get(usize::from(*gpu))?;
+        let total = health.last.as_ref()?.memory_total_mib?;
+        let share = total.saturating_mul(u64::from(wish.percent)) / 100;
+        (share > 0).then(|| format!("0={share}M"))
+    }
+
+    /// The GPU by NVIDIA's id: a daemon that serves it alone counts it as 0, whatever Slurm does.
+    fn by_uuid(&self, gpus: &BTreeSet<u8>, wish: MpsWish) -> Option<(String, String)> {
+        let gpu = gpus.first().filter(|_| wish.joint)?;
+        let uuid = self.known(*gpu).uuid;
+        (!uuid.is_empty()).then(|| ("CUDA_VISIBLE_DEVICES".to_owned(), uuid))
     }
 }

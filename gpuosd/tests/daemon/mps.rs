@@ -2,6 +2,7 @@
 //! between. A script stands in for NVIDIA's program.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -62,13 +63,30 @@ fn start(
     gpus: &[u8],
     percent: u8,
 ) -> (Vec<String>, BTreeMap<String, String>) {
+    start_as(site, daemon, (job, step), gpus, percent, false)
+}
+
+/// The same, with the user's other jobs on a GPU that they share.
+fn start_as(
+    site: &Site,
+    daemon: &Daemon,
+    (job, step): (u32, u32),
+    gpus: &[u8],
+    percent: u8,
+    joint: bool,
+) -> (Vec<String>, BTreeMap<String, String>) {
     let (uid, gid) = user(site);
     let request = Request::StepStart {
         id: StepId { job, step },
         uid,
         gpus: gpus.to_vec(),
         asked: Asked {
-            mps: Some(MpsWish { percent, gid }),
+            mps: Some(MpsWish {
+                percent,
+                gid,
+                joint,
+            }),
+            shared: joint,
             ..Asked::default()
         },
         mig: None,
@@ -92,8 +110,8 @@ fn number(path: &Path) -> u32 {
 }
 
 /// A daemon and its server.
-fn pids(site: &Site, job: u32) -> [u32; 2] {
-    let pipe = site.path(&format!("run/mps/{job}/pipe"));
+fn pids(site: &Site, whom: impl Display) -> [u32; 2] {
+    let pipe = site.path(&format!("run/mps/{whom}/pipe"));
     [number(&pipe.join("pid")), number(&pipe.join("server"))]
 }
 
@@ -103,9 +121,9 @@ fn lives(pid: u32) -> bool {
     state.is_some_and(|state| state != b'Z')
 }
 
-fn until_gone(site: &Site, job: u32, pids: [u32; 2]) {
-    let folder = site.path(&format!("run/mps/{job}"));
-    site.until(&format!("the end of the MPS daemon of job {job}"), || {
+fn until_gone(site: &Site, whom: impl Display, pids: [u32; 2]) {
+    let folder = site.path(&format!("run/mps/{whom}"));
+    site.until(&format!("the end of the MPS daemon of {whom}"), || {
         (!folder.exists() && !pids.into_iter().any(lives)).then_some(())
     });
 }
@@ -127,7 +145,10 @@ fn one_daemon_for_a_job_as_its_user_and_nothing_is_left() {
     let own = site.path("run/mps/7");
     let at = |name: &str| own.join(name).display().to_string();
     let values = MPS_VARIABLES.map(|name| told.get(name).cloned());
-    assert_eq!(values, [at("pipe"), at("log"), "50".into()].map(Some));
+    assert_eq!(
+        values,
+        [Some(at("pipe")), Some(at("log")), Some("50".into()), None]
+    );
     assert_eq!(told.len(), 3);
 
     let (uid, gid) = user(&site);
@@ -189,6 +210,64 @@ fn one_daemon_for_a_job_as_its_user_and_nothing_is_left() {
     until_gone(&site, 7, both);
     until_audited(&site, "job 7 has mps 50 %");
     until_audited(&site, "the MPS daemon of job 7 has ended");
+}
+
+#[test]
+fn jobs_that_share_a_gpu_have_one_daemon_until_the_last_of_them_ends() {
+    let (site, control) = site("control");
+    let flags = ["--mps-command", &control];
+    let daemon = site.start_with(&flags);
+    daemon.ready();
+    site.until("the GPU's memory is known", || {
+        daemon.status().gpus[3].memory_mib
+    });
+    let (uid, _) = user(&site);
+    let name = format!("gpu3-{uid}");
+    let share =
+        |job, percent, gpus: &[u8]| start_as(&site, &daemon, (job, BATCH), gpus, percent, true);
+    let (notes, told) = share(7, 25, &[3]);
+    assert_eq!(notes, Vec::<String>::new());
+    let [pipe, _, threads, memory] = MPS_VARIABLES.map(|name| told.get(name).cloned());
+    let pipe = pipe.unwrap_or_default();
+    assert!(pipe.ends_with(&format!("run/mps/{name}/pipe")), "{pipe}");
+    assert_eq!(threads.as_deref(), Some("25"));
+    let memory = memory.unwrap_or_default();
+    let quarter = memory.strip_prefix("0=").and_then(|n| n.strip_suffix('M'));
+    assert!(
+        quarter.is_some_and(|n| n.parse::<u32>().is_ok()),
+        "{memory}"
+    );
+    let uuid = daemon.status().gpus[3].uuid.clone();
+    assert_eq!(told.get("CUDA_VISIBLE_DEVICES"), Some(&uuid));
+    let one = pids(&site, &name);
+    // The user's next job there has the same one, with its own share; on another GPU there is another one.
+    let (_, told) = share(8, 75, &[3]);
+    assert_eq!(told.get(MPS_VARIABLES[0]), Some(&pipe));
+    assert_eq!(told.get(MPS_VARIABLES[2]).map(String::as_str), Some("75"));
+    assert_eq!(pids(&site, &name), one);
+    share(9, 50, &[5]);
+    let other = pids(&site, format!("gpu5-{uid}"));
+    // A share of several GPUs is of no one daemon, and who has no shards shares nothing.
+    let (notes, told) = share(10, 50, &[1, 2]);
+    assert!(
+        notes[0].contains("several GPUs") && told.is_empty(),
+        "{notes:?}"
+    );
+    end(&daemon, 10, BATCH);
+    end(&daemon, 9, BATCH);
+    until_gone(&site, format!("gpu5-{uid}"), other);
+    // It outlasts the job for which it was started.
+    end(&daemon, 7, BATCH);
+    let text = format!("GPU 3 have mps for uid {uid}");
+    until_audited(&site, &text);
+    let (notes, _) = share(11, 10, &[3]);
+    assert_eq!((notes, pids(&site, &name)), (Vec::new(), one));
+    assert_eq!(daemon.status().gpus[3].cap.clone().unwrap().job, 8);
+    assert!(one.into_iter().all(lives));
+    end(&daemon, 8, BATCH);
+    end(&daemon, 11, BATCH);
+    until_gone(&site, &name, one);
+    daemon.kill();
 }
 
 #[test]

@@ -1,0 +1,275 @@
+//! The daemons of MPS, one event after the other.
+
+use super::super::wish::{Asked, MpsWish};
+use super::*;
+
+const ONE: Process = Process {
+    pid: 41,
+    started: 7,
+};
+
+fn holder(job: u32, gpus: &[u8]) -> Holder {
+    Holder {
+        job,
+        uid: 1000,
+        gpus: gpus.iter().copied().collect(),
+        asked: Asked {
+            mps: Some(MpsWish {
+                percent: 50,
+                gid: 100,
+                joint: false,
+            }),
+            ..Asked::default()
+        },
+        resting: false,
+    }
+}
+
+/// What is done, without lines for the log.
+fn after(mps: &mut Mps, event: MpsEvent) -> Vec<MpsEffect> {
+    let mut effects = mps_step(mps, event, 1000, 1000);
+    effects.retain(|effect| !matches!(effect, MpsEffect::Audit(_)));
+    effects
+}
+
+fn saved_as(effects: &[MpsEffect]) -> MpsEvent {
+    match effects {
+        [MpsEffect::Save { revision }] => MpsEvent::Saved {
+            revision: *revision,
+            told: Ok(()),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn running(job: u32) -> Mps {
+    let mut mps = Mps::default();
+    let saves = after(&mut mps, MpsEvent::Jobs(vec![holder(job, &[0, 1])]));
+    let starts = after(&mut mps, saved_as(&saves));
+    assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
+        if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
+    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), None);
+    let told = Ok(ONE);
+    let saves = after(
+        &mut mps,
+        MpsEvent::Running {
+            whom: Whom::Job(job),
+            told,
+        },
+    );
+    // Not before gpuosd would find it again.
+    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), None);
+    assert_eq!(after(&mut mps, saved_as(&saves)), []);
+    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), Some(Ok(())));
+    mps
+}
+
+#[test]
+fn it_is_written_down_started_once_and_ended_with_the_job() {
+    let mut mps = running(7);
+    assert!(mps.settled(Whom::Job(7), &[2].into()).unwrap().is_err());
+    assert_eq!(
+        after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[0, 1])])),
+        []
+    );
+    let ends = after(&mut mps, MpsEvent::Jobs(Vec::new()));
+    assert!(
+        matches!(&ends[..], [MpsEffect::End { whom: Whom::Job(7), serving }]
+        if serving.process == Some(ONE))
+    );
+    // It comes again, as after a requeue: the old one ends first.
+    assert_eq!(after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[4])])), []);
+    let told = Err("busy".into());
+    assert_eq!(
+        after(
+            &mut mps,
+            MpsEvent::Ended {
+                whom: Whom::Job(7),
+                told
+            }
+        ),
+        []
+    );
+    let again = mps_step(&mut mps, MpsEvent::Tick, 1000 + AGAIN_MS, 0);
+    assert!(matches!(&again[..], [MpsEffect::End { .. }]));
+    let told = Ok(());
+    let next = after(
+        &mut mps,
+        MpsEvent::Ended {
+            whom: Whom::Job(7),
+            told,
+        },
+    );
+    assert_eq!(next.len(), 2);
+    assert_eq!(mps.kept()[&Whom::Job(7)].gpus, [4].into());
+}
+
+#[test]
+fn what_was_killed_in_between_is_ended_or_taken_over() {
+    let mut saved = running(7);
+    saved.phases.clear();
+    saved.holders.clear();
+    let rebooted = false;
+    for (jobs, adopts) in [(vec![holder(7, &[0, 1])], true), (Vec::new(), false)] {
+        let mut mps = saved.clone();
+        assert_eq!(after(&mut mps, MpsEvent::Started { rebooted }), []);
+        let effects = after(&mut mps, MpsEvent::Jobs(jobs));
+        match &effects[..] {
+            [MpsEffect::Adopt { process: ONE, .. }] => assert!(adopts),
+            [MpsEffect::End { .. }] => assert!(!adopts),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Written down, and not known whether it was started; and after a boot.
+    let mut mps = saved.clone();
+    after(&mut mps, MpsEvent::Started { rebooted: true });
+    let effects = after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[0, 1])]));
+    assert!(matches!(&effects[..], [MpsEffect::End { serving, .. }] if serving.process.is_none()));
+}
+
+#[test]
+fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
+    let mut mps = running(7);
+    let process = ONE;
+    assert_eq!(
+        after(
+            &mut mps,
+            MpsEvent::Died {
+                whom: Whom::Job(7),
+                process
+            }
+        )
+        .len(),
+        1
+    );
+    assert!(mps.settled(Whom::Job(7), &[0].into()).unwrap().is_err());
+    assert_eq!(after(&mut mps, MpsEvent::Tick), []);
+    assert_eq!(after(&mut mps, MpsEvent::Jobs(Vec::new())).len(), 1);
+
+    let mut mps = Mps::default();
+    let saves = after(&mut mps, MpsEvent::Jobs(vec![holder(8, &[0])]));
+    after(&mut mps, saved_as(&saves));
+    let told = Err("no such program".into());
+    after(
+        &mut mps,
+        MpsEvent::Running {
+            whom: Whom::Job(8),
+            told,
+        },
+    );
+    assert_eq!(after(&mut mps, MpsEvent::Tick), []);
+    assert!(mps.kept().is_empty() && mps.settled(Whom::Job(8), &[0].into()).unwrap().is_err());
+    after(&mut mps, MpsEvent::Jobs(Vec::new()));
+    assert_eq!(mps.settled(Whom::Job(8), &[0].into()), None);
+}
+
+#[test]
+fn shared_gpus_get_none() {
+    let mut mps = Mps::default();
+    let mut shared = holder(7, &[0]);
+    shared.asked.shared = true;
+    let mut plain = holder(8, &[1]);
+    plain.asked = Asked::default();
+    let jobs = vec![shared, plain, holder(9, &[1, 2])];
+    assert_eq!(after(&mut mps, MpsEvent::Jobs(jobs)), []);
+    for job in [7, 9] {
+        let told = mps
+            .settled(Whom::Job(job), &[1].into())
+            .unwrap()
+            .unwrap_err();
+        assert!(told.contains("shared with other jobs"), "{told}");
+    }
+}
+
+fn sharer(job: u32, uid: u32, gpu: u8) -> Holder {
+    let mut holder = holder(job, &[gpu]);
+    holder.uid = uid;
+    holder.asked.shared = true;
+    holder.asked.mps = holder.asked.mps.map(|mps| MpsWish { joint: true, ..mps });
+    holder
+}
+
+/// What an event starts and ends, once all is written down.
+fn started_and_ended(mps: &mut Mps, event: MpsEvent) -> (Vec<String>, Vec<String>) {
+    let (mut starts, mut ends) = (Vec::new(), Vec::new());
+    let mut effects = after(mps, event);
+    while let Some(effect) = effects.pop() {
+        let next = match effect {
+            MpsEffect::Save { revision } => {
+                let told = Ok(());
+                MpsEvent::Saved { revision, told }
+            }
+            MpsEffect::Start { whom, .. } => {
+                starts.push(whom.to_string());
+                let told = Ok(ONE);
+                MpsEvent::Running { whom, told }
+            }
+            MpsEffect::End { whom, .. } => {
+                ends.push(whom.to_string());
+                let told = Ok(());
+                MpsEvent::Ended { whom, told }
+            }
+            other => panic!("{other:?}"),
+        };
+        effects.extend(after(mps, next));
+    }
+    starts.sort();
+    (starts, ends)
+}
+
+#[test]
+fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
+    let mut mps = Mps::default();
+    let mut jobs = vec![sharer(7, 1000, 0), sharer(8, 1000, 0), sharer(9, 1001, 0)];
+    jobs.push(sharer(10, 1000, 3));
+    let told = |jobs: &[Holder]| MpsEvent::Jobs(jobs.to_vec());
+    let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
+    let all = ["gpu0-1000", "gpu0-1001", "gpu3-1000"];
+    let made = started_and_ended(&mut mps, told(&jobs));
+    assert_eq!(made, (names(&all), Vec::new()));
+    let first = Whom::Sharers { gpu: 0, uid: 1000 };
+    assert_eq!(mps.settled(first, &[0].into()), Some(Ok(())));
+    assert!(mps.settled(first, &[1].into()).unwrap().is_err());
+    // The job for which it was started goes, and comes again on another GPU: the other one keeps its own.
+    jobs[0] = sharer(7, 1000, 5);
+    let made = started_and_ended(&mut mps, told(&jobs));
+    assert_eq!(made, (names(&["gpu5-1000"]), Vec::new()));
+    jobs.remove(1);
+    let made = started_and_ended(&mut mps, told(&jobs));
+    assert_eq!(made, (Vec::new(), names(&["gpu0-1000"])));
+    assert_eq!(mps.settled(first, &[0].into()), None);
+    let made = started_and_ended(&mut mps, told(&[]));
+    assert_eq!((made.0.len(), made.1.len()), (0, 3));
+    assert!(mps.kept().is_empty());
+}
+
+#[test]
+fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
+    let mut mps = Mps::default();
+    let mut several = sharer(7, 1000, 0);
+    several.gpus.insert(1);
+    // What says so on a whole GPU was not given by Slurm's shards.
+    let mut whole = sharer(8, 1000, 2);
+    whole.asked.shared = false;
+    let made = started_and_ended(&mut mps, MpsEvent::Jobs(vec![several, whole]));
+    assert_eq!(made, (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn names_of_daemons_are_read_again() {
+    for whom in [Whom::Job(7), Whom::Sharers { gpu: 3, uid: 1000 }] {
+        assert_eq!(Whom::try_from(whom.to_string()), Ok(whom));
+    }
+    for odd in [
+        "",
+        "x",
+        "gpu",
+        "gpu1",
+        "gpu-1",
+        "gpu300-1",
+        "gpu1-1000-2",
+        "-7",
+    ] {
+        assert!(Whom::try_from(odd.to_owned()).is_err(), "{odd}");
+    }
+}
