@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_core::config::http_url;
 use gpuos_core::cost::{Objectives, Profile};
+use gpuos_core::mig::MigRequest;
 use gpuos_core::options::{
     GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
     parse_profile, parse_topology,
@@ -235,7 +236,7 @@ pub struct WhyArgs {
 /// `gpuos plan`: the options of sbatch that matter to placement, under their names there.
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("request").required(true).multiple(false)
-    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres"])))]
+    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "mig"])))]
 pub struct PlanArgs {
     /// GPUs over all nodes, as [TYPE:]N.
     #[arg(short = 'G', long, value_name = "[TYPE:]N", value_parser = gpus)]
@@ -252,6 +253,11 @@ pub struct PlanArgs {
     /// Generic resources on each node, for example gpu:4 or gpu:h100:4.
     #[arg(long, value_name = "LIST", value_parser = gres)]
     pub gres: Option<Gpus>,
+    /// Slices of GPUs (MIG) on each node, as sbatch --gpuos-mig has it; answered as `gpuos mig plan` does.
+    #[arg(long, visible_alias = "gpuos-mig", value_name = "REQUEST", value_parser = mig::mig,
+        conflicts_with_all = ["cpus_per_gpu", "topology", "placement", "profile", "objectives", "gpu_type", "alone", "class",
+            "exclusive", "no_moves", "move_rate"])]
+    pub mig: Option<MigRequest>,
     /// Nodes, as N or N-M.
     #[arg(short = 'N', long, value_name = "N[-M]", value_parser = nodes)]
     pub nodes: Option<Nodes>,

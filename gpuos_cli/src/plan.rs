@@ -23,6 +23,9 @@ use crate::table::count;
 use crate::worth::Worths;
 
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Result<Reply> {
+    if let Some(request) = &args.mig {
+        return crate::mig::plan::of_plan(machine, config, request, args);
+    }
     let site = Site::read(machine, config)?;
     let partition = partition(machine, &site, args);
     let policy = &site.config.policy;

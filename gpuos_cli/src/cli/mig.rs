@@ -82,6 +82,12 @@ pub struct MigPlanArgs {
     /// Nodes that are not for the job.
     #[arg(short = 'x', long, value_name = "NODES", value_parser = hosts)]
     pub exclude: Option<Hosts>,
+    /// Where it does not fit: the cheapest set of running jobs to requeue so that it would. Nothing is done.
+    #[arg(long)]
+    pub defrag: bool,
+    /// With --defrag: seconds that a requeued job needs to start again.
+    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    pub restart_seconds: u64,
     /// Ask gpuosd of the nodes that would be given, of other nodes by --via, whether an instance made by hand is in the
     /// way.
     #[arg(long)]

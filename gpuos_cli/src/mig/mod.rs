@@ -2,6 +2,7 @@
 //! tells it. [`plan`] says what a job would get, [`assert`] holds it against a file.
 
 mod assert;
+mod defrag;
 pub mod plan;
 mod pool;
 

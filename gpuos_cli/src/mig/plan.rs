@@ -13,8 +13,8 @@ use gpuos_host::{JobRequest, Machine, Site, slurm};
 use serde_json::{Value, json};
 
 use super::pool::Slices;
-use super::{ask, local, slices_of, windows};
-use crate::cli::{MigPlanArgs, Reach};
+use super::{ask, defrag, local, slices_of, windows};
+use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
 use crate::plan::{have, notes};
 use crate::reply::Reply;
 use crate::table::{Table, count};
@@ -37,13 +37,25 @@ pub struct Question {
     /// Nodes to consider, by their numbers in the site, ascending; `None`: all. Those of the filter's
     /// `required_nodes` have to be among those that are given.
     pub only: Option<Vec<u32>>,
+    /// Where it does not fit: whom to requeue, with so many seconds for each restart.
+    pub defrag: Option<u64>,
 }
 
 /// An instance that would be made.
-struct Piece {
-    gpu: usize,
-    profile: String,
-    window: Window,
+pub struct Piece {
+    /// NVML's index of the GPU.
+    pub gpu: usize,
+    /// Name of its profile.
+    pub profile: String,
+    /// Where.
+    pub window: Window,
+}
+
+impl Piece {
+    /// It as JSON.
+    pub fn json(&self) -> Value {
+        json!({ "gpu": self.gpu, "profile": self.profile, "window": self.window })
+    }
 }
 
 /// What a node would give.
@@ -65,8 +77,8 @@ struct Waits {
 
 /// The answer.
 pub struct Answer {
-    /// Whether it would start now.
-    pub fits: bool,
+    /// Whether it would start now, or room can be made.
+    pub yes: bool,
     /// For people.
     pub text: String,
     /// For programs.
@@ -82,13 +94,57 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &MigPlanArgs) -> 
     Ok(reply(answer(&mut slices, &question, reach)?))
 }
 
+/// `gpuos plan --mig`: the same with the options of that command.
+pub fn of_plan(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    request: &MigRequest,
+    args: &PlanArgs,
+) -> Result<Reply> {
+    let site = Site::read(machine, config)?;
+    let jobs = slurm::jobs(machine)?;
+    let hosts = |list: &Option<Hosts>| list.clone().map_or(Vec::new(), |hosts| hosts.0);
+    let (named, strange) = site.indices(&hosts(&args.nodelist));
+    if let Some(name) = strange.first() {
+        bail!("--nodelist={name}: this cluster has no such node; `gpuos topo` shows them");
+    }
+    let nodes = args
+        .nodes
+        .map_or(1, |nodes| nodes.min)
+        .max(named.len() as u32);
+    let tasks = args.ntasks.unwrap_or(nodes).div_ceil(nodes);
+    let question = Question {
+        request: request.clone(),
+        nodes,
+        tasks,
+        filter: JobRequest {
+            request: Request {
+                cpus_per_node: tasks.saturating_mul(args.cpus_per_task),
+                memory_mib_per_node: args.mem.unwrap_or(0),
+                required_nodes: named,
+                ..Request::new(nodes, nodes, GpuShape::Total(0))
+            },
+            gres_type: None,
+            partitions: args.partition.clone(),
+            reserved: false,
+            features: args.constraint.clone().unwrap_or_default(),
+            excluded: hosts(&args.exclude),
+            missing: Vec::new(),
+        },
+        only: None,
+        defrag: args.defrag.then_some(args.restart_seconds),
+    };
+    let mut slices = Slices::read(&site, &jobs)?;
+    Ok(reply(answer(&mut slices, &question, None)?))
+}
+
 /// The answer of the command.
 pub fn reply(answer: Answer) -> Reply {
     Reply {
         schema: "gpuos.mig-plan/1",
         json: answer.json,
         text: answer.text,
-        yes: answer.fits,
+        yes: answer.yes,
     }
 }
 
@@ -121,6 +177,7 @@ fn question(site: &Site, args: &MigPlanArgs) -> Result<Question> {
             missing: Vec::new(),
         },
         only: (!only.is_empty()).then_some(only),
+        defrag: args.defrag.then_some(args.restart_seconds),
     })
 }
 
@@ -166,6 +223,24 @@ pub fn answer(
         false => no_slices(&names, rooms as u32, needed),
     };
     let later = (!fits).then(|| forecast(&found, wanted, rooms)).flatten();
+    let named_full = found.full.iter().copied();
+    let named_full = named_full.filter(|node| named.contains(&(*node as u32)));
+    let able = named.iter().all(|node| {
+        let node = *node as usize;
+        found.rooms.iter().any(|room| room.0 == node) || found.full.contains(&node)
+    });
+    let room = question.defrag.filter(|_| !fits).map(|restart| {
+        let wanted = defrag::Wanted {
+            ask: &ask,
+            board: served.board,
+            // A node that the job names and that cannot be had at all leaves none.
+            full: if able { &found.full } else { &[] },
+            named: named_full.collect(),
+            missing: wanted.saturating_sub(rooms),
+            restart,
+        };
+        defrag::propose(slices, &wanted)
+    });
     let way = match (reach, fits) {
         (Some(reach), true) => in_the_way(reach, site, &given),
         _ => Vec::new(),
@@ -180,6 +255,9 @@ pub fn answer(
             have(jobs)
         );
     }
+    if let Some((_, said, _)) = &room {
+        text += said;
+    }
     for one in &way {
         text += &format!("note: {one}\n");
     }
@@ -190,12 +268,11 @@ pub fn answer(
         notes(site)
     );
     let place = |one: &Given| {
-        let piece = |piece: &Piece| json!({ "gpu": piece.gpu, "profile": piece.profile, "window": piece.window });
         json!({
             "node": site.nodes[one.node].name,
             "cost_milli_gpus": one.pick.cost,
             "bits": (0..u64::BITS).filter(|bit| one.pick.bits >> bit & 1 == 1).collect::<Vec<_>>(),
-            "instances": one.pieces.iter().map(piece).collect::<Vec<_>>(),
+            "instances": one.pieces.iter().map(Piece::json).collect::<Vec<_>>(),
             "fits_after": one.after,
         })
     };
@@ -221,15 +298,22 @@ pub fn answer(
         "waits": found.waits.iter().filter(|_| !fits).map(waits).collect::<Vec<_>>(),
         "forecast": later.map(|(at, jobs)| json!({ "at": at, "jobs": jobs })),
         "in_the_way": way,
+        "defrag": room.as_ref().map(|room| &room.2),
         "mix_jobs": slices.mix,
         "notes": site.notes,
     });
-    Ok(Answer { fits, text, json })
+    Ok(Answer {
+        yes: fits || room.is_some_and(|room| room.0),
+        text,
+        json,
+    })
 }
 
 /// Nodes with room now, the best first, and those without.
 struct Found {
     rooms: Vec<(usize, Pick)>,
+    /// Those of the others that have no free windows, and nothing else is against them.
+    full: Vec<usize>,
     waits: Vec<Waits>,
 }
 
@@ -268,6 +352,7 @@ fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -
     let tenants = || slices.tenants.iter().flatten();
     let times: BTreeSet<&str> = tenants().map(|one| one.job.end.as_str()).collect();
     let times: Vec<&str> = times.into_iter().filter(|time| !time.is_empty()).collect();
+    let all_full = full.iter().map(|one| one.0).collect();
     for (node, number) in full {
         let ends = |job: &Job| {
             times
@@ -298,7 +383,11 @@ fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -
     }
     let at = |one: &Waits| one.later.as_ref().map(|later| later.0.clone());
     waits.sort_by_cached_key(|one| (at(one).is_none(), at(one), one.node));
-    Found { rooms, waits }
+    Found {
+        rooms,
+        full: all_full,
+        waits,
+    }
 }
 
 /// A node's number in the pool, if the job may use it now.
@@ -339,18 +428,7 @@ fn gate(
 }
 
 fn given(slices: &mut Slices<'_>, ask: &Ask, board: usize, (node, pick): &(usize, Pick)) -> Given {
-    let site = slices.site;
-    let geometry = &site.config.mig.boards[board].geometry;
-    let pool = site.config.mig.pool_of(&site.nodes[*node].name);
-    let serves = ask.serves(board).cloned().unwrap_or_default();
-    let cuts = tile(geometry, pick.bits, &serves).unwrap_or_default();
-    let piece = |cut: gpuos_core::mig::Cut| {
-        Some(Piece {
-            gpu: pool?.0.gpu(cut.gpu)?,
-            profile: geometry.profiles()[cut.profile].name.clone(),
-            window: cut.window,
-        })
-    };
+    let geometry = &slices.site.config.mig.boards[board].geometry;
     let mut after = BTreeMap::new();
     if let Ok(number) = slices.numbers[*node] {
         slices.pool.holds(NEW, ask, [(number, pick.bits)]);
@@ -367,9 +445,27 @@ fn given(slices: &mut Slices<'_>, ask: &Ask, board: usize, (node, pick): &(usize
     Given {
         node: *node,
         pick: *pick,
-        pieces: cuts.into_iter().filter_map(piece).collect(),
+        pieces: pieces(slices, ask, board, *node, pick.bits),
         after,
     }
+}
+
+/// The instances in slices of a node.
+pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u64) -> Vec<Piece> {
+    let site = slices.site;
+    let geometry = &site.config.mig.boards[board].geometry;
+    let pool = site.config.mig.pool_of(&site.nodes[node].name);
+    let cuts = ask
+        .serves(board)
+        .and_then(|serves| tile(geometry, bits, serves));
+    let piece = |cut: gpuos_core::mig::Cut| {
+        Some(Piece {
+            gpu: pool?.0.gpu(cut.gpu)?,
+            profile: geometry.profiles()[cut.profile].name.clone(),
+            window: cut.window,
+        })
+    };
+    cuts.into_iter().flatten().filter_map(piece).collect()
 }
 
 /// When enough nodes have room, and the jobs that have ended then.

@@ -168,7 +168,7 @@ fn number(site: &Site, pool: &mut Pool, node: &NodeRecord) -> Result<u32, String
 
 /// What a job asked for that has so many slices of each node: by its note, else by its command line, else by their
 /// number alone.
-fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
+pub fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
     let noted = Note::parse(&job.system_comment).and_then(|note| parse_mig(&note.mig?).ok());
     let said = || options_in_words(job.submit_line.split_whitespace()).mig;
     let request = noted.or_else(said);
@@ -178,7 +178,7 @@ fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
 
 /// GPUs of a node's pool that get no jobs, by their number in the pool. They stand in the node's `Extra` as select_gpuos
 /// reads them: by NVML's numbers where Slurm has no GPUs on the node, else after those that it has.
-fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
+pub fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
     let Some((own, _)) = site.config.mig.pool_of(&node.name) else {
         return 0;
     };

@@ -120,6 +120,8 @@ fn the_json_has_the_agreed_form() {
     agreed(&slices, "mig-plan-fits", &args, "gpuos.mig-plan/1");
     let args = ["mig", "plan", "7g.80gb"];
     agreed(&slices, "mig-plan-waits", &args, "gpuos.mig-plan/1");
+    let args = ["plan", "--mig=7g.80gb", "--defrag"];
+    agreed(&slices, "mig-plan-defrag", &args, "gpuos.mig-plan/1");
     let mixed = crate::worth::site();
     let args = ["plan", "--gpus=1", "--objectives=cost=100"];
     agreed(&mixed, "plan-worth", &args, "gpuos.plan/1");

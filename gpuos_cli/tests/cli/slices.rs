@@ -195,6 +195,110 @@ fn what_no_board_has_is_refused_with_the_profiles_that_there_are() {
     );
 }
 
+/// Jobs of the proposal, its cost, and whether it is proved.
+fn goes(json: &serde_json::Value) -> (Vec<&str>, Option<f64>, Option<bool>) {
+    let jobs = json["defrag"]["jobs"].as_array().unwrap();
+    (
+        jobs.iter()
+            .map(|job| job["job"].as_str().unwrap())
+            .collect(),
+        json["defrag"]["cost_gpu_seconds"].as_f64(),
+        json["defrag"]["proved"].as_bool(),
+    )
+}
+
+#[test]
+fn the_cheapest_jobs_to_requeue_are_named_with_their_cost() {
+    let site = site(&JOBS);
+    let answer = site.run(&["plan", "--mig=7g.80gb", "--defrag"]);
+    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
+    for words in [
+        "no node has room for 7g.80gb now",
+        "At 2026-11-20T20:00:00 at the latest there is room, when job 25 has ended.",
+        "With 1 job requeued it could start: 7g.80gb of 1 node (n2)",
+        "Cost: 465 GPU-seconds of work lost, with 120 s for each restart (proved cheapest",
+        "Nothing was done; `scontrol requeue 25` would do it.",
+    ] {
+        assert!(answer.out.contains(words), "{words}:\n{}", answer.out);
+    }
+    let ask = |args: &[&str]| {
+        site.run(&[&["--json", "plan", "--defrag"], args].concat())
+            .json()
+    };
+    // (3600 + 120) s of an eighth of a GPU for each slice.
+    let whole = ask(&["--gpuos-mig=7g.80gb"]);
+    assert_eq!(goes(&whole), (vec!["25"], Some(465.0), Some(true)));
+    assert_eq!(whole["defrag"]["place"][0]["instances"][0]["gpu"], 5);
+    assert_eq!(
+        (&whole["fits"], &whole["schema"]),
+        (&false.into(), &"gpuos.mig-plan/1".into())
+    );
+    // Several instances, and a node that the job names.
+    let two = ask(&["--mig=3g.40gb:2", "-w", "n1"]);
+    assert_eq!(goes(&two), (vec!["21", "22"], Some(2325.0), Some(true)));
+    let three = ask(&["--mig=3g.40gb:2,1g.10gb", "-w", "n1"]);
+    assert_eq!(goes(&three), (vec!["23"], Some(3720.0), Some(true)));
+    let none = ask(&["--mig=3g.40gb", "-w", "n3"]);
+    assert_eq!(
+        (&none["defrag"]["possible"], goes(&none).0.len()),
+        (&false.into(), 0)
+    );
+    // On two nodes that share no job.
+    let both = plan(
+        &site,
+        &[
+            "7g.80gb",
+            "-N2",
+            "--defrag",
+            "--restart-seconds=0",
+            "--json",
+        ],
+    )
+    .json();
+    assert_eq!(
+        goes(&both),
+        (vec!["21", "22", "25"], Some(2700.0), Some(true))
+    );
+    // What fits asks for nobody to go.
+    let fits = plan(&site, &["3g.40gb", "--defrag"]);
+    assert!(
+        fits.code == 0 && !fits.out.contains("requeue"),
+        "{}",
+        fits.out
+    );
+}
+
+#[test]
+fn jobs_that_may_not_be_requeued_stay() {
+    let site = site(&JOBS);
+    let text = std::fs::read_to_string(site.path("jobs.txt")).unwrap();
+    let (before, last) = text.split_once("JobId=25").unwrap();
+    let last = last.replace("Requeue=1", "Requeue=0");
+    site.file("jobs.txt", &format!("{before}JobId=25{last}"));
+    let json = plan(&site, &["7g.80gb", "--defrag", "--json"]).json();
+    assert_eq!(goes(&json), (vec!["21", "22"], Some(2325.0), Some(true)));
+    assert_eq!(
+        (
+            &json["defrag"]["requeueable_jobs"],
+            &json["defrag"]["kept_jobs"]
+        ),
+        (&4.into(), &1.into())
+    );
+    let answer = plan(&site, &["7g.80gb:2", "n2", "--defrag"]);
+    assert_eq!(answer.code, 1);
+    assert!(
+        answer
+            .out
+            .contains("No set of jobs makes room by being requeued: 1 with"),
+        "{}",
+        answer.out
+    );
+    // It is of whole GPUs only.
+    let wrong = site.run(&["plan", "--mig=7g.80gb", "--topology=node"]);
+    assert_eq!(wrong.code, 2, "{}", wrong.err);
+    assert_eq!(site.run(&["plan", "--mig=7g.80gb", "--gpus=1"]).code, 2);
+}
+
 /// gpuosd of this machine knows of an instance that Slurm does not.
 #[test]
 fn an_instance_made_by_hand_in_the_way_is_told() {

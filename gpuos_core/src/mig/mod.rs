@@ -7,7 +7,7 @@
 //! - [`pack`]: which GPU and which window an instance gets, and [`set`] which several of one job get;
 //! - [`pool`]: the slices of a cluster as slurmctld sees them, bits that are taken or free;
 //! - [`tile`](mod@tile): the instances of a job in the memory slices that Slurm gave it;
-//! - [`repack`]: which instances would have to go so that a request fits;
+//! - [`repack`]: which instances would have to go so that one more fits, [`mod@evict`] which jobs so that several fit;
 //! - [`claim`], [`reconcile`], [`carve`]: instances of one GPU as they are made and destroyed, and
 //!   what is done after a crash.
 //!
@@ -16,6 +16,7 @@
 pub mod carve;
 pub mod claim;
 pub mod demand;
+pub mod evict;
 mod kind;
 pub mod pack;
 pub mod pool;
