@@ -472,7 +472,16 @@ impl Cluster {
         let log = self.lab.slurmctld_log();
         let lines: Vec<&str> = log.lines().filter(|line| line.contains(part)).collect();
         let last = &lines[lines.len().saturating_sub(40)..];
-        text + "\nslurmctld.log:\n" + &last.join("\n") + "\n"
+        let _ = write!(text, "\nslurmctld.log:\n{}\n", last.join("\n"));
+        for node in self.lab.spec().node_names() {
+            let log = self.lab.gpuosd_log(&node);
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(30)..];
+            if !last.is_empty() {
+                let _ = write!(text, "\ngpuosd of {node}:\n{}\n", last.join("\n"));
+            }
+        }
+        text
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct At {
     pub instance: Option<u32>,
     /// Process.
     pub pid: Option<u32>,
+    /// It is about this job, and no others.
+    pub job: Option<u32>,
     /// It is about jobs that asked to be watched, and no others.
     pub watched: bool,
 }
@@ -40,28 +42,34 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
     });
     for gpu in 0..node.gpus.len() as u8 {
         let health = &node.gpus[usize::from(gpu)];
-        if matches!(health.service, Service::In | Service::Draining) {
+        if health.service == Service::In {
             continue;
         }
         let had = |job: u32| before.iter().any(|b| b.job == job && b.gpus.contains(&gpu));
-        let new = node
-            .jobs
-            .iter()
-            .find(|job| job.gpus.contains(&gpu) && !had(job.job));
-        let Some(new) = new else { continue };
-        let job = new.job;
-        ctx.tell(Audit {
-            gpu: Some(gpu),
-            job: Some(job),
-            text: format!(
-                "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
-            ),
-            ..Audit::default()
-        });
-        let cause = health.causes.iter().find(|cause| cause.action.takes_out());
-        let told = cause.map(|cause| (cause.jobs, cause.text.clone()));
-        if let Some((jobs, text)) = told {
-            treat(node, ctx, gpu, At::default(), jobs, &text);
+        let new = node.jobs.iter();
+        let new = new.filter(|job| job.gpus.contains(&gpu) && !had(job.job));
+        let new: BTreeSet<u32> = new.map(|job| job.job).collect();
+        let causes = health.causes.iter();
+        let causes = causes.filter(|cause| cause.action.takes_out());
+        let mut causes: Vec<_> = causes.map(|one| (one.jobs, one.text.clone())).collect();
+        // Who is requeued need not be killed besides.
+        causes.sort_by_key(|(jobs, _)| *jobs != JobsAre::Requeue);
+        for job in new {
+            ctx.tell(Audit {
+                gpu: Some(gpu),
+                job: Some(job),
+                text: format!(
+                    "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
+                ),
+                ..Audit::default()
+            });
+            let at = At {
+                job: Some(job),
+                ..At::default()
+            };
+            for (jobs, text) in &causes {
+                treat(node, ctx, gpu, at, *jobs, text);
+            }
         }
     }
 }
@@ -147,6 +155,7 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         .jobs
         .iter()
         .filter(|job| job.gpus.contains(&gpu) && (job.watch || !at.watched))
+        .filter(|job| at.job.is_none_or(|only| job.job == only))
         .collect();
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
     let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
