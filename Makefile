@@ -52,6 +52,8 @@ demo:
 build:
 	$(CARGO) build --workspace --locked
 
+# Tests of a real Slurm mostly wait: the three releases side by side, on small machines too.
+test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 3 ? n : 3)))
 test:
 	@scripts/needs.sh build lab layout count accounting metrics
 	$(CARGO) build --workspace --locked
