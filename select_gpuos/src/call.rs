@@ -9,6 +9,7 @@ use slurm_ffi::release::Release;
 
 use crate::forward;
 use crate::service::Withheld;
+use crate::shards::Shown;
 
 /// The functions of cons_tres that gpuos calls itself.
 #[derive(Clone, Copy)]
@@ -130,6 +131,8 @@ pub struct Call {
     answered: Cell<Option<c_int>>,
     /// GPUs that nobody is given in this call.
     pub withheld: Withheld,
+    /// Shared GPUs that are in use and whose mark Slurm had lost.
+    pub shown: Shown,
 }
 
 impl Call {
@@ -162,6 +165,7 @@ impl Call {
             will_run,
             answered: Cell::new(None),
             withheld: Withheld::default(),
+            shown: Shown::default(),
         }
     }
 

@@ -5,13 +5,15 @@
 //! small jobs leave no GPU whole. So it is offered one GPU of each node only: one that is shared already,
 //! with the least left that is enough, and an idle one where there is none.
 
-use std::ffi::c_int;
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
 
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::check::{self, Gres};
 use slurm_ffi::gres::{JobGres, NodeGres};
 use slurm_ffi::handles::{Job, Node};
+use slurm_ffi::layout::GresNode;
 use slurm_ffi::log;
 
 use crate::call::Call;
@@ -54,6 +56,30 @@ struct Part {
     /// are idle, so that whole nodes stay whole.
     left: u64,
     gpu: usize,
+}
+
+/// Shared GPUs that are marked as in use for the length of a call, because Slurm had lost the mark; also while a panic
+/// unwinds.
+#[derive(Default)]
+pub struct Shown {
+    /// Addresses of Slurm's GRES states, with what was marked in each, and the layout of these.
+    marked: RefCell<Vec<(usize, u64)>>,
+    layout: RefCell<Option<&'static GresNode>>,
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        let Some(layout) = *self.layout.get_mut() else {
+            return;
+        };
+        for (address, marked) in self.marked.get_mut().drain(..) {
+            // SAFETY: the address was a live GRES state when it was marked in this call, and slurmctld's node
+            // write lock is held until the call has ended.
+            if let Some(gres) = unsafe { NodeGres::new(address as *mut c_void, layout) } {
+                gres.hide_in_use(marked);
+            }
+        }
+    }
 }
 
 impl Shards {
@@ -104,6 +130,43 @@ impl Engine {
         let any = (0..source.table.len()).any(has);
         self.shards.any = Some(any);
         any
+    }
+
+    /// Has cons_tres see all GPUs of which shards are in use: before 23.11.5 it gives one as a whole once
+    /// the first of the jobs that share it has ended.
+    pub(crate) fn show_shared(&mut self, call: &Call) {
+        if self.settings.config.slurm.steer && self.has_shards() {
+            self.show_on_candidates(call);
+        }
+    }
+
+    #[inline(never)]
+    fn show_on_candidates(&self, call: &Call) {
+        // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
+        // release whose layout the self-check accepted.
+        let both = unsafe { (Job::new(call.job, self.layout), Bitmap::new(call.nodes)) };
+        let (Some(job), Some(nodes)) = both else {
+            return;
+        };
+        if job.gres_list().is_null() {
+            return;
+        }
+        let source = self.source();
+        for index in nodes.iter().take_while(|at| *at < source.table.len()) {
+            // SAFETY: called from job_test, under slurmctld's node write lock; the slot holds null or a live record.
+            let shards = unsafe {
+                let node = Node::new(source.table.raw(index), source.layout);
+                node.and_then(|node| source.gres(node, self.shards.gres.id))
+            };
+            let Some(shards) = shards else { continue };
+            let marked = shards.show_in_use();
+            if marked != 0 {
+                let shown = &call.shown;
+                shown.layout.replace(Some(&self.layout.gres_node));
+                let address = shards.raw() as usize;
+                shown.marked.borrow_mut().push((address, marked));
+            }
+        }
     }
 
     /// What a job asks for of shards, where it names one type of them or none.

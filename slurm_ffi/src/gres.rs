@@ -96,6 +96,27 @@ impl<'a> NodeGres<'a> {
         Some((had, self.element(self.layout.topo_gres_cnt_alloc, index)?))
     }
 
+    /// Marks those of the first 64 devices as allocated of which units are in use and whose mark is missing, and counts
+    /// nothing: Slurm before 23.11.5 takes away the mark of a shared device when the first of its jobs ends.
+    /// Returns what was marked, for [`NodeGres::hide_in_use`] right after the call.
+    pub fn show_in_use(self) -> u64 {
+        let Some(bits) = self.bits() else { return 0 };
+        let in_use = |at: &usize| self.topology_counts(*at).is_some_and(|(_, used)| used > 0);
+        let devices = (0..self.topologies()).filter(in_use);
+        let devices = devices.filter_map(|at| self.topology_bits(at));
+        let devices = devices.fold(0, |all, bits| all | bits.chunk(0));
+        let missing = devices & !bits.chunk(0) & low(bits.len());
+        bits.put_first(missing, true);
+        missing
+    }
+
+    /// Takes back what [`NodeGres::show_in_use`] marked.
+    pub fn hide_in_use(self, marked: u64) {
+        if let Some(bits) = self.bits() {
+            bits.put_first(marked, false);
+        }
+    }
+
     /// Cores near the devices of topology entry `index`.
     pub fn topology_cores(self, index: usize) -> Option<Bitmap<'a>> {
         let pointer: usize = self.element(self.layout.topo_core_bitmap, index)?;
