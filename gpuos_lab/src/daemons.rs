@@ -13,7 +13,7 @@ use crate::error::{Context, LabError};
 use crate::install::Install;
 use crate::process::{self, MARK, Stat};
 use crate::store::Record;
-use crate::sys::{ChildSetup, View, c_path};
+use crate::sys::{ChildSetup, View, c_path, ignore_sigpipe};
 
 /// How long a daemon may take to come up.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -203,6 +203,7 @@ impl Daemons<'_> {
         let _ = fs::remove_file(self.record.path("run/slurmctld.pid"));
         let mut command = self.command("slurmctld", true)?;
         command.arg("-D").envs(variables.iter().cloned());
+        ignore_sigpipe(&mut command);
         let mut child = self.spawn("slurmctld", command)?;
         self.wait("slurmctld", &mut child, || {
             self.pid("slurmctld").is_some()

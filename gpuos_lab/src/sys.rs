@@ -240,6 +240,18 @@ impl ChildSetup {
     }
 }
 
+/// A write into a connection that has ended does not end the program: systemd starts its services so. A slurmctld that has
+/// not come so far that it sees to it itself would die of a client that does not wait for an answer.
+pub(crate) fn ignore_sigpipe(command: &mut Command) {
+    // SAFETY: the closure runs in the child between fork and exec, and makes one system call with constants.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+}
+
 /// A mount namespace of its own, that takes unmounts from outside and gives nothing back.
 fn own_mounts() -> io::Result<()> {
     // SAFETY: a constant.

@@ -99,7 +99,8 @@ fn untouched(cluster: &Cluster, job: u32) {
     let show = cluster.show(job);
     assert!(
         show.contains("JobState=RUNNING") && show.contains("Restarts=0"),
-        "{show}"
+        "{show}{}",
+        cluster.report("")
     );
 }
 
