@@ -4,6 +4,7 @@
 //! Allocations have no steps, so that slurmctld alone is seen.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::expand;
@@ -91,15 +92,52 @@ fn board(cluster: &Cluster) -> Geometry {
 }
 
 fn one_gpu(suite: &Suite) {
-    let Some(cluster) = setup("windows", suite, 1, 1 << 7).steered() else {
+    let mut setup = setup("windows", suite, 1, 1 << 7);
+    // Debian suites in folders have no database.
+    let has = |program: &str| Path::new("/usr/sbin").join(program).exists();
+    let billed = *suite == Suite::Native && has("mariadbd") && has("slurmdbd");
+    if billed {
+        setup.spec.accounting = true;
+        setup.spec.slurm_conf_extra.extend([
+            "AccountingStorageTRES=gres/gpu,gres/gpuos,gres/gpuos:h100-80gb".into(),
+            "PartitionName=billed Nodes=ALL MaxTime=INFINITE State=UP TRESBillingWeights=CPU=0,GRES/gpu=8,GRES/gpuos=1"
+                .into(),
+        ]);
+    }
+    let Some(cluster) = setup.steered() else {
         return;
     };
+    if billed {
+        slices_are_billed(&cluster);
+    }
     seven_small(&cluster);
     halves_and_wholes(&cluster);
     an_exact_mix(&cluster);
     slices_without_a_window(&cluster);
     by_number(&cluster);
     media(&cluster);
+}
+
+/// With the weights of docs/mig.md an instance costs its part of a whole GPU, in slurmdbd's records too.
+fn slices_are_billed(cluster: &Cluster) {
+    for (ask, wanted) in [
+        (
+            "--gpuos-mig=3g.40gb",
+            &["billing=4", "gres/gpuos=4", "gres/gpuos:h100-80gb=4"][..],
+        ),
+        ("--gres=gpu:1", &["billing=8", "gres/gpu=1"]),
+    ] {
+        let job = start(cluster, "billed", &format!("-p billed {ask}"));
+        let id = job.to_string();
+        let words = ["-X", "-n", "-P", "-j", &id, "-o", "AllocTRES"];
+        cluster.until(&format!("sacct has what a job with {ask} has"), || {
+            let told = cluster.run("sacct", &words);
+            let tres: Vec<&str> = told.trim().split(',').collect();
+            wanted.iter().all(|part| tres.contains(part)).then_some(())
+        });
+        cluster.cancel(&[job]);
+        cluster.drained();
+    }
 }
 
 fn seven_small(cluster: &Cluster) {
