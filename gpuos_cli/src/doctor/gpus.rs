@@ -9,7 +9,7 @@ use gpuos_core::model::NO_DOMAIN;
 use gpuos_host::slurm::Running;
 use gpuos_host::{Machine, Site};
 
-use super::{Findings, hardware, slices};
+use super::{Findings, hardware, shards, slices};
 use crate::cli::HardwareArgs;
 
 pub fn check(
@@ -59,6 +59,7 @@ pub fn check(
     node_types(&site, findings);
     states(&site, findings);
     slices::check(machine, &site, running, findings);
+    shards::check(&site, running, findings);
     hardware::check(machine, &site, args, findings);
 }
 

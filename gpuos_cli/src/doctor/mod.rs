@@ -3,6 +3,7 @@
 mod gpus;
 mod hardware;
 mod plugins;
+mod shards;
 mod slices;
 mod slurm;
 

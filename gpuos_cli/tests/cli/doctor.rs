@@ -207,3 +207,52 @@ fn doctor_compares_pools_of_slices_with_slurm() {
     site.file("nodes.txt", &format!("{first}NodeName=n2 {rest}"));
     assert_eq!(slices(&site), ["ok: a30 (n[1-2])"]);
 }
+
+/// GPUs that jobs share need a count that Slurm cannot give twice.
+#[test]
+fn doctor_looks_at_shards() {
+    for (release, remembers) in [("22.05.8", false), ("24.11.5", true)] {
+        let site = Site::new(release);
+        let shards = |site: &Site| {
+            let json = site.run(&["doctor", "--json"]).json();
+            let list = json["checks"].as_array().unwrap().iter();
+            let own = list.filter(|check| check["name"] == "shards");
+            let told = own.map(|check| {
+                let text = |key: &str| check[key].as_str().unwrap();
+                format!("{}: {}", text("status"), text("message"))
+            });
+            told.collect::<Vec<String>>()
+        };
+        assert_eq!(shards(&site), [""; 0], "no shards, no word");
+        let nodes = fs::read_to_string(site.path("nodes.txt")).unwrap();
+        let with = |gres: &str| nodes.replacen("(S:0-1)\n", gres, 1);
+        site.file("nodes.txt", &with("(S:0-1),shard:h100:32(S:0-1)\n"));
+        let told = shards(&site);
+        match remembers {
+            true => assert_eq!(told, ["ok: 4 of each GPU (n1)"]),
+            false => assert!(
+                told[0].contains("once one of its jobs has ended"),
+                "{told:?}"
+            ),
+        }
+        site.edit("config.txt", "= select/cons_tres", "= select/gpuos");
+        assert_eq!(shards(&site), ["ok: 4 of each GPU (n1)"]);
+        site.file("nodes.txt", &with("(S:0-1),shard:30,mps:800\n"));
+        let told = shards(&site);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].starts_with("warn: n1: both GRES shard and GRES mps"),
+            "{told:?}"
+        );
+        assert!(
+            told[1].starts_with("warn: n1: the shards cannot be dealt out"),
+            "{told:?}"
+        );
+        site.file(
+            "nodes.txt",
+            &with("(S:0-1)\n").replacen("gpu:h100:8(S:0-1)", "gpu:8,shard:32", 1),
+        );
+        let told = shards(&site);
+        assert!(told[0].contains("neither Type= nor Cores="), "{told:?}");
+    }
+}

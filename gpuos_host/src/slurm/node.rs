@@ -31,7 +31,9 @@ pub struct NodeRecord {
     pub gpus: Vec<(String, usize)>,
     /// Types and counts of GRES `gpuos`: memory slices of GPUs in MIG mode.
     pub slices: Vec<(String, usize)>,
-    /// GPUs allocated, by index.
+    /// All its GRES, as Slurm shows them.
+    pub gres: String,
+    /// GPUs allocated, as a whole or in part, by index.
     pub gpus_used: GpuSet,
     /// Features that are active.
     pub features: Vec<String>,
@@ -88,6 +90,7 @@ impl NodeRecord {
             gpus_used: gpus_used(&record.text("GresUsed"), total),
             gpus,
             slices: counts(&record.text("Gres"), "gpuos", MAX_SLICES),
+            gres: record.text("Gres"),
             features: list("ActiveFeatures"),
             partitions: list("Partitions"),
             release: record.text("Version"),
