@@ -7,6 +7,7 @@ fn part(out: &[u8], degraded: &[u8]) -> ExtraPart {
     ExtraPart {
         out: out.to_vec(),
         degraded: degraded.to_vec(),
+        pool_out: Vec::new(),
     }
 }
 
@@ -22,6 +23,20 @@ fn the_form_is_as_documented() {
     );
     let read = ExtraPart::read("rack 7 [gpuos:1 out=5,2,5 degraded=3,2] fan");
     assert_eq!(read, Ok(both.clone()));
+    let pool = ExtraPart {
+        pool_out: vec![4, 6],
+        ..part(&[4], &[])
+    };
+    assert_eq!(pool.to_string(), "[gpuos:1 out=4 mig-out=4,6]");
+    assert_eq!(
+        ExtraPart::read(&pool.write_into("rack 7")),
+        Ok(pool.clone())
+    );
+    assert_eq!(
+        part(&[], &[]).write_into("a [gpuos:1 mig-out=4,"),
+        "a",
+        "what was cut off goes"
+    );
     let moved = part(&[0], &[]).write_into("rack 7 [gpuos:1 out=2] fan");
     assert_eq!(moved, "rack 7 fan [gpuos:1 out=0]");
     assert_eq!(part(&[], &[]).write_into("[gpuos:1 out=2]"), "");
@@ -56,10 +71,12 @@ proptest! {
         text in "[ -~äß]{0,60}",
         out in prop::collection::btree_set(0u8..64, 0..9),
         degraded in prop::collection::btree_set(0u8..64, 0..9),
+        pool in prop::collection::btree_set(0u8..64, 0..9),
     ) {
         prop_assume!(!text.contains("[gpuos:"));
         let degraded: Vec<u8> = degraded.difference(&out).copied().collect();
-        let part = part(&out.into_iter().collect::<Vec<_>>(), &degraded);
+        let mut part = part(&out.into_iter().collect::<Vec<_>>(), &degraded);
+        part.pool_out = pool.into_iter().collect();
         let written = part.write_into(&text);
         prop_assert_eq!(ExtraPart::read(&written), Ok(part.clone()));
         prop_assert_eq!(part.write_into(&written), written.clone());

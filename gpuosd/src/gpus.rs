@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::health;
+use gpuos_core::health::{self, number};
 use gpuos_host::discover::{Sysfs, discover};
 use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
 
@@ -27,7 +27,7 @@ pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
 /// A GPU: who it is, and its number in Slurm's eyes and in the library's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// GRES index.
+    /// GRES index; of a GPU of the pool its number as in [`gpuos_core::health::number`].
     pub gres: u8,
     /// NVML's index.
     pub nvml: u8,
@@ -39,7 +39,7 @@ pub struct Found {
     pub pci: String,
 }
 
-/// The GPUs that are not in a pool, and those that are, by NVML's index.
+/// Those in a pool by NVML's index, and all GPUs.
 type Known = (GpuSet, Vec<Found>);
 
 #[derive(Default)]
@@ -201,6 +201,27 @@ pub(crate) fn found(
     Ok(found.collect())
 }
 
+/// The same with the GPUs of the pool after them.
+fn all(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answer<Vec<Found>> {
+    let mut all = found(library, numbering, divided)?;
+    let count = library.count()?;
+    for nvml in (0..count).filter(|nvml| divided.contains(usize::from(*nvml))) {
+        let Some(gres) = number::of_pool(nvml) else {
+            continue;
+        };
+        // One that does not say who it is keeps its place: its polls say the rest.
+        let identity = library.identity(nvml).unwrap_or_default();
+        all.push(Found {
+            gres,
+            nvml,
+            uuid: identity.uuid,
+            name: identity.name,
+            pci: identity.pci,
+        });
+    }
+    Ok(all)
+}
+
 fn poll_on(
     library: &Library,
     numbering: &Numbering,
@@ -279,7 +300,7 @@ fn poll(
     let list = match gpus {
         Some((of, list)) if *of == divided => list,
         _ => {
-            let list = found(&*nvml, numbering, divided)?;
+            let list = all(&*nvml, numbering, divided)?;
             let _ = to.send(Message::Library(Ok(list.clone())));
             &mut gpus.insert((divided, list)).1
         }
@@ -337,12 +358,11 @@ fn wait_once(
     let list = match order {
         Some((of, list)) if *of == divided => list,
         _ => {
-            let list = found(&*nvml, numbering, divided)?;
+            let list = all(&*nvml, numbering, divided)?;
             &mut order.insert((divided, list)).1
         }
     };
     for event in nvml.wait_events(WAIT)? {
-        // GPUs that are divided are none of GRES gpu.
         if event.what == Happening::MigChanged {
             let _ = to.send(Message::Mig(event.gpu, crate::mig::Told::Changed));
             continue;

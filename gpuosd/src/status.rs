@@ -1,6 +1,8 @@
 //! The state as clients see it.
 
-use gpuos_core::health::{Action, GpuHealth, Hold, NodeHealth, Service, Verb};
+use std::collections::BTreeSet;
+
+use gpuos_core::health::{Action, GpuHealth, Hold, Job, NodeHealth, Service, Verb};
 use gpuos_core::limits::{Limits, Mps, Serving, Whom};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
@@ -9,7 +11,7 @@ use crate::gpus::Found;
 use crate::isolation::keep::Keeper;
 use crate::jobs::Table;
 
-/// All GPUs of the node.
+/// The GPUs of GRES gpu.
 pub fn gpus(
     health: &NodeHealth,
     found: &[Found],
@@ -19,29 +21,49 @@ pub fn gpus(
 ) -> Vec<GpuStatus> {
     let one = |(index, gpu): (usize, &GpuHealth)| {
         let index = index as u8;
-        let found = found.iter().find(|found| found.gres == index);
-        let text =
-            |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
-        let last = gpu.last.as_ref();
         GpuStatus {
-            index,
-            uuid: text(|gpu| &gpu.uuid),
-            name: text(|gpu| &gpu.name),
-            pci: text(|gpu| &gpu.pci),
-            state: health.state(index).word().replace(' ', "-"),
-            reason: reason(gpu),
-            by_uid: gpu.hold.as_ref().map(|hold| hold.uid),
-            temperature_c: last.and_then(|sample| sample.celsius),
-            power_mw: last.and_then(|sample| sample.power_mw),
-            utilisation: last.and_then(|sample| sample.busy_percent),
-            memory_mib: last.and_then(|sample| sample.memory_used_mib),
             cap: cap(limits, mps, jobs, index),
-            faults: faults(gpu),
             jobs: jobs.on(index),
             processes: isolation.on(index),
+            ..own(health, found, (index, gpu))
         }
     };
     health.gpus.iter().enumerate().map(one).collect()
+}
+
+/// The GPUs of its pool. Who is on their instances is told by [`gpuos_core::wire::Request::Mig`].
+pub fn pool(health: &NodeHealth, found: &[Found], holders: &[Job]) -> Vec<GpuStatus> {
+    let one = |(index, gpu): (&u8, &GpuHealth)| {
+        let on = holders.iter().filter(|job| job.gpus.contains(index));
+        let jobs: BTreeSet<u32> = on.map(|job| job.job).collect();
+        GpuStatus {
+            jobs: jobs.into_iter().collect(),
+            ..own(health, found, (*index, gpu))
+        }
+    };
+    health.pool.iter().map(one).collect()
+}
+
+/// What a GPU shows itself, and what the rules make of it.
+fn own(health: &NodeHealth, found: &[Found], (index, gpu): (u8, &GpuHealth)) -> GpuStatus {
+    let found = found.iter().find(|found| found.gres == index);
+    let text = |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
+    let last = gpu.last.as_ref();
+    GpuStatus {
+        index,
+        uuid: text(|gpu| &gpu.uuid),
+        name: text(|gpu| &gpu.name),
+        pci: text(|gpu| &gpu.pci),
+        state: health.state(index).word().replace(' ', "-"),
+        reason: reason(gpu),
+        by_uid: gpu.hold.as_ref().map(|hold| hold.uid),
+        temperature_c: last.and_then(|sample| sample.celsius),
+        power_mw: last.and_then(|sample| sample.power_mw),
+        utilisation: last.and_then(|sample| sample.busy_percent),
+        memory_mib: last.and_then(|sample| sample.memory_used_mib),
+        faults: faults(gpu),
+        ..GpuStatus::default()
+    }
 }
 
 /// What is set on a GPU, and what is done for its job.
@@ -89,7 +111,7 @@ fn faults(gpu: &GpuHealth) -> Vec<FaultStatus> {
 }
 
 /// Why a GPU is not well, the strongest reason first.
-fn reason(gpu: &GpuHealth) -> String {
+pub fn reason(gpu: &GpuHealth) -> String {
     if let Some(hold) = &gpu.hold {
         return held(hold);
     }

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_core::config::Config;
-use gpuos_core::health::Event;
-use gpuos_host::nvml::{GpuLibrary, RecoveryAction};
+use gpuos_core::health::{Event, number};
+use gpuos_host::nvml::{self, GpuLibrary, RecoveryAction};
 use gpuos_host::slurm::act::{self, Outcome};
 use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_host::{Machine, Output};
@@ -149,9 +149,18 @@ impl Worker {
 
     /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
     fn reset(&self, gpu: &Found) -> Result<String, String> {
-        // Where it was numbered before the pool was: every instance there would be lost.
-        if self.numbering.divided().contains(usize::from(gpu.nvml)) {
-            return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml));
+        let pooled = self.numbering.divided().contains(usize::from(gpu.nvml));
+        match (number::is_of_pool(gpu.gres), pooled) {
+            // Where it was numbered before the pool was: every instance there would be lost.
+            (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
+            (true, false) => {
+                return Err(format!("NVML's GPU {} is in no [[mig.pool]]", gpu.nvml));
+            }
+            (true, true) => {
+                let library = self.library.get().map_err(|e| e.to_string())?;
+                nobody_on(&*library, gpu)?;
+            }
+            (false, false) => {}
         }
         let _closed = self.library.close(LET_GO)?;
         self.command(&self.setting.reset, gpu)
@@ -186,11 +195,34 @@ fn told(done: Result<String, String>) -> (bool, String) {
     }
 }
 
+/// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
+fn nobody_on(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
+    let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
+    if identity.uuid != gpu.uuid {
+        return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
+    }
+    let on_it = |e: nvml::Error| format!("who is on it cannot be told: {e}");
+    let instances = library.mig_instances(gpu.nvml).map_err(on_it)?.len();
+    let processes = library.processes(gpu.nvml).map_err(on_it)?.len();
+    match (instances, processes) {
+        (0, 0) => Ok(()),
+        _ => Err(format!(
+            "it has {instances} MIG instances and {processes} processes"
+        )),
+    }
+}
+
 /// What a GPU has to show before it gets jobs again.
 fn look(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
     let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
+    }
+    if number::is_of_pool(gpu.gres) && !identity.mig.is_some_and(|mig| mig.on) {
+        let nvml = gpu.nvml;
+        return Err(format!(
+            "it is not in MIG mode (a reset may end it): `nvidia-smi -i {nvml} -mig 1`"
+        ));
     }
     let sample = library.sample(gpu.nvml).map_err(|e| e.to_string())?;
     if let Some(action) = sample

@@ -30,6 +30,8 @@ struct Known {
     text: Remembered,
     out: GpuSet,
     degraded: GpuSet,
+    /// By NVML's index.
+    pool_out: GpuSet,
 }
 
 /// What the nodes' `Extra` says, by node index.
@@ -61,6 +63,12 @@ impl Service {
         }
     }
 
+    /// GPUs of the node's pool that are out of service, by NVML's index.
+    pub fn pool_out(&self, node: usize) -> GpuSet {
+        let known = self.known.get(node).filter(|_| self.texts > 0);
+        known.map_or(GpuSet::EMPTY, |known| known.pool_out)
+    }
+
     /// Reads what has changed of a node.
     #[cold]
     #[inline(never)]
@@ -74,8 +82,9 @@ impl Service {
         if unsafe { known.text.is_same(node.extra()) } {
             return;
         }
-        let before = (known.out, known.degraded);
+        let before = (known.out, known.degraded, known.pool_out);
         (known.out, known.degraded) = (GpuSet::EMPTY, GpuSet::EMPTY);
+        known.pool_out = GpuSet::EMPTY;
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => match ExtraPart::read(&text) {
@@ -85,6 +94,7 @@ impl Service {
                         each.fold(GpuSet::EMPTY, GpuSet::with)
                     };
                     (known.out, known.degraded) = (set(&part.out), set(&part.degraded));
+                    known.pool_out = set(&part.pool_out);
                 }
                 Err(why) => log::error(&format!("{name}: {why}")),
             },
@@ -96,11 +106,11 @@ impl Service {
                 ));
             }
         }
-        let now = (known.out, known.degraded);
+        let now = (known.out, known.degraded, known.pool_out);
         if now != before {
             log::info(&format!(
-                "{name}: GPUs out of service: {}; degraded: {}",
-                now.0, now.1
+                "{name}: GPUs out of service: {}; degraded: {}; of its pool out of service, by NVML's index: {}",
+                now.0, now.1, now.2
             ));
         }
         match (had, known.text.is_some()) {
@@ -243,6 +253,12 @@ impl Engine {
         let each = self.of_each_node(job);
         for index in candidates.iter().take_while(|at| *at < source.table.len()) {
             let (out, _) = self.service.of(index);
+            // Who takes a whole node gets all its slices; others are given slices elsewhere (`slices`).
+            if whole && self.is_pool_out(index) {
+                any = true;
+                heed.left_out.push(index);
+                continue;
+            }
             if out.is_empty() {
                 continue;
             }
@@ -287,6 +303,19 @@ impl Engine {
         // SAFETY: as above.
         unsafe { reasons::begin(self.api, self.layout, job.id()) };
         Some(heed)
+    }
+
+    /// Whether a GPU of the node's pool is out of service. One that has left the pool does not count.
+    fn is_pool_out(&self, index: usize) -> bool {
+        let out = self.service.pool_out(index);
+        if out.is_empty() {
+            return false;
+        }
+        let source = self.source();
+        // SAFETY: as in `looks_for_changes`.
+        let node = unsafe { Node::new(source.table.raw(index), source.layout) };
+        let pool = node.and_then(|node| self.settings.config.mig.pool_of(node.name()));
+        pool.is_some_and(|(pool, _)| !pool.gpus.and(out).is_empty())
     }
 
     /// Names the GPUs on nodes where cons_tres only counts them: once the call is over it would take the

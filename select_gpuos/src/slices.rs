@@ -332,8 +332,7 @@ impl Engine {
         // SAFETY: called from job_test, under slurmctld's node write lock; the slot holds null or a live record.
         let node = unsafe { Node::new(source.table.raw(index), source.layout)? };
         // SAFETY: as above.
-        let (slices, gpus) =
-            unsafe { (source.gres(node, self.slices.gres.id)?, source.gpus(node)) };
+        let slices = unsafe { source.gres(node, self.slices.gres.id)? };
         let pool = self.slices.pool.as_mut()?;
         let own = self.settings.config.mig.pool_of(node.name());
         let (own, board) = own?;
@@ -361,16 +360,9 @@ impl Engine {
             return None;
         }
         let taken = slices.bits().map_or(0, |bits| bits.chunk(0));
-        // gpuosd names no GPU of a pool here: its health rules do not watch them yet. Whoever writes `Extra` himself counts
-        // them after those that Slurm has as GPUs; where there are none, as NVML does.
-        let out = self.service.of(index).0;
-        let listed = gpus
-            .and_then(|gpus| gpus.bits())
-            .map_or(0, |bits| bits.len());
-        let number_of = |nth: usize, nvml: usize| if listed == 0 { nvml } else { listed + nth };
-        let is_out = |at: usize| at < u64::BITS as usize && out.0 >> at & 1 == 1;
+        let out = self.service.pool_out(index);
         let each = own.gpus.iter().enumerate();
-        let out = each.filter(|(nth, nvml)| is_out(number_of(*nth, *nvml)));
+        let out = each.filter(|(_, nvml)| out.contains(*nvml));
         let out = out.fold(0, |all, (nth, _)| all | 1 << nth);
         pool.see(number, taken, out);
         Some((number, slices.raw() as usize, node.weight()))

@@ -13,9 +13,9 @@ use super::{faults, node as whole};
 /// [`super::Event::Admin`].
 pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
     let gpus: Vec<u8> = match admin.gpu {
-        Some(gpu) if usize::from(gpu) < node.gpus.len() => vec![gpu],
+        Some(gpu) if node.gpu(gpu).is_some() => vec![gpu],
         Some(_) => return,
-        None => (0..node.gpus.len() as u8).collect(),
+        None => node.numbers(),
     };
     let reason: String = admin
         .reason
@@ -168,7 +168,7 @@ fn online(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, admin: &Admin) {
         };
         go(health, to, clock);
     }
-    let text = match faults::still_bad(&node.gpus[usize::from(gpu)], ctx) {
+    let text = match faults::still_bad(&node[gpu], ctx) {
         Some(bad) => format!("the GPU is checked when this is over: {bad}"),
         None => "the GPU is checked before it serves again".into(),
     };

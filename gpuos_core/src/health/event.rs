@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::extra::ExtraPart;
 
-/// One thing that happened. GPUs are named by their GRES index, that of gres.conf.
+/// One thing that happened. GPUs are named by their GRES index, that of gres.conf, and those of a pool by
+/// [`super::number`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The daemon started, with the state that it had saved or a new one. What was under way (a reset, a
@@ -92,6 +93,13 @@ pub enum Event {
         part: ExtraPart,
         /// Reason of the node's drain; `None` = it is not drained.
         drain: Option<String>,
+    },
+    /// MIG instances were counted on a GPU of a pool, those of nobody among them.
+    Instances {
+        /// The GPU.
+        gpu: u8,
+        /// How many there are.
+        count: u32,
     },
     /// Something of the host, not of a GPU.
     Host(HostFault),

@@ -1,10 +1,11 @@
-//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3]`. All other text is the
+//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6]`. All other text is the
 //! administrator's and is kept as it is.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::number;
 use crate::gpuset::MAX_GPUS;
 
 const OPEN: &str = "[gpuos:";
@@ -12,13 +13,16 @@ const CLOSE: char = ']';
 /// Version of the form.
 const VERSION: &str = "1";
 
-/// GPUs that are not as they should be, by GRES index, ascending. Empty when all is well.
+/// GPUs that are not as they should be, ascending. Empty when all is well.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExtraPart {
-    /// GPUs that get no jobs.
+    /// GPUs that get no jobs, by GRES index.
     pub out: Vec<u8>,
-    /// GPUs that get jobs last.
+    /// GPUs that get jobs last, by GRES index.
     pub degraded: Vec<u8>,
+    /// GPUs of the node's pool whose slices are not given, by NVML's index.
+    #[serde(default)]
+    pub pool_out: Vec<u8>,
 }
 
 /// Why a part cannot be read. It is to be taken as "nothing is out", and said.
@@ -49,8 +53,8 @@ impl fmt::Display for ExtraError {
             ),
             ExtraError::Word(word) => write!(
                 f,
-                "gpuos's part of Extra holds {word:?}, and only out= and degraded= with GPU indices below \
-                 {MAX_GPUS} are accepted; all GPUs of the node count as sound until gpuosd writes it again"
+                "gpuos's part of Extra holds {word:?}, and only out=, degraded= and mig-out= with GPU indices \
+                 below {MAX_GPUS} are accepted; all GPUs of the node count as sound until gpuosd writes it again"
             ),
             ExtraError::Twice => write!(
                 f,
@@ -65,7 +69,27 @@ impl std::error::Error for ExtraError {}
 impl ExtraPart {
     /// Whether all GPUs are as they should be.
     pub fn is_empty(&self) -> bool {
-        self.out.is_empty() && self.degraded.is_empty()
+        self.out.is_empty() && self.degraded.is_empty() && self.pool_out.is_empty()
+    }
+
+    /// Whether a GPU gets no jobs.
+    pub fn has_any_out(&self) -> bool {
+        !self.out.is_empty() || !self.pool_out.is_empty()
+    }
+
+    /// All GPUs that get no jobs, by [`super::number`].
+    pub fn all_out(&self) -> Vec<u8> {
+        let pool = self.pool_out.iter();
+        let pool = pool.filter_map(|nvml| number::of_pool(*nvml));
+        self.out.iter().copied().chain(pool).collect()
+    }
+
+    /// Whether this GPU gets no jobs, by [`super::number`].
+    pub fn has_out(&self, gpu: u8) -> bool {
+        match number::pool_index(gpu) {
+            Some(nvml) => self.pool_out.contains(&nvml),
+            None => self.out.contains(&gpu),
+        }
     }
 
     /// Reads the part out of a whole `Extra`; the empty part where there is none.
@@ -92,6 +116,7 @@ impl ExtraPart {
             let place = match key {
                 "out" => &mut part.out,
                 "degraded" => &mut part.degraded,
+                "mig-out" => &mut part.pool_out,
                 _ => return Err(wrong()),
             };
             if !place.is_empty() {
@@ -152,7 +177,7 @@ fn without(extra: &str) -> String {
 fn ours_skipped(text: &str) -> &str {
     let ours = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ',' | '=');
     let mut rest = text.trim_start_matches(ours);
-    while let Some(after) = ["out=", "degraded="]
+    while let Some(after) = ["out=", "degraded=", "mig-out="]
         .iter()
         .find_map(|word| rest.strip_prefix(word))
     {
@@ -174,7 +199,12 @@ impl fmt::Display for ExtraPart {
             return Ok(());
         }
         write!(f, "{OPEN}{VERSION}")?;
-        for (key, list) in [("out", &self.out), ("degraded", &self.degraded)] {
+        let lists = [
+            ("out", &self.out),
+            ("degraded", &self.degraded),
+            ("mig-out", &self.pool_out),
+        ];
+        for (key, list) in lists {
             let list: Vec<String> = list.iter().map(u8::to_string).collect();
             if !list.is_empty() {
                 write!(f, " {key}={}", list.join(","))?;

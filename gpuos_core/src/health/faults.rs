@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::effect::Audit;
 use super::event::{RecoveryAction, Sample};
 use super::jobs::{self, At};
+use super::number::name;
 use super::rules::{Action, Cure, Gauge, Rule, Signal};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
@@ -19,7 +20,7 @@ const SAID_MS: u64 = 60_000;
 const WHOLE: &str = "gpu";
 
 fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
-    node.gpus.get_mut(usize::from(gpu))
+    node.gpu_mut(gpu)
 }
 
 /// [`super::Event::Xid`].
@@ -62,7 +63,7 @@ pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     // It is said as often as somebody asks; the first time is what counts.
     let known = |cause: &Cause| cause.rule == rule.name;
     let out = |health: &GpuHealth| health.service != Service::In && health.causes.iter().any(known);
-    if !node.gpus.get(usize::from(gpu)).is_some_and(out) {
+    if !node.gpu(gpu).is_some_and(out) {
         happened(node, ctx, gpu, rule, At::default(), &rule.about);
     }
 }
@@ -163,14 +164,14 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
     let clock = node.clock;
     let rules = ctx.rules;
     let calm = u64::from(rules.limits.calm_s) * 1000;
-    for gpu in gpus.start..gpus.end.min(node.gpus.len() as u8) {
-        let at = usize::from(gpu);
-        if node.gpus[at].watches.is_empty() {
+    let all = node.numbers().into_iter();
+    for gpu in all.filter(|gpu| gpus.contains(gpu)) {
+        if node[gpu].watches.is_empty() {
             continue;
         }
         let own_hold_s = own_hold_s(node, gpu);
         for (rule, gauge) in rules.gauges() {
-            let Some(watch) = node.gpus[at].watches.get_mut(&rule.name) else {
+            let Some(watch) = node[gpu].watches.get_mut(&rule.name) else {
                 continue;
             };
             // A stronger word about the same trouble may still be on its way.
@@ -184,7 +185,7 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
                     ..At::default()
                 };
                 let done = act(node, ctx, gpu, rule, on, figure, &text);
-                let watch = node.gpus[at].watches.get_mut(&rule.name);
+                let watch = node[gpu].watches.get_mut(&rule.name);
                 if let (false, Some(watch)) = (done, watch) {
                     watch.left(gauge.is_counter());
                 }
@@ -199,7 +200,7 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
 /// does is for the sample to say.)
 fn hangs(node: &NodeHealth, gpu: u8) -> bool {
     let busy = |other: u8| {
-        let last = node.gpus.get(usize::from(other));
+        let last = node.gpu(other);
         let last = last.and_then(|health| health.last.as_ref());
         last.is_some_and(|sample| sample.busy_percent > Some(0))
     };
@@ -281,11 +282,15 @@ fn act(
         }
         Action::Warn => {
             if say(node, ctx, gpu, rule, text) {
-                ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
+                ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
             }
         }
         Action::KillStep => {
             say(node, ctx, gpu, rule, text);
+            let at = At {
+                own: !rule.whole_gpu,
+                ..at
+            };
             jobs::treat(node, ctx, gpu, at, super::JobsAre::KillStep, text);
         }
         _ => {

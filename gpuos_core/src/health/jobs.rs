@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::effect::{Audit, Effect};
 use super::event::Job;
+use super::number::{self, name};
 use super::rules::{Gauge, JobsAre};
 use super::state::{Act, NodeHealth, Service};
 use super::step::Ctx;
@@ -22,6 +23,8 @@ pub(super) struct At {
     pub job: Option<u32>,
     /// It is about jobs that asked to be watched, and no others.
     pub watched: bool,
+    /// It is about a program's own doing: on a GPU that several share, only the one that is known to be meant.
+    pub own: bool,
 }
 
 /// [`super::Event::Jobs`] and [`super::Event::Reported`].
@@ -40,8 +43,8 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
             None => still.next().is_some(),
         }
     });
-    for gpu in 0..node.gpus.len() as u8 {
-        let health = &node.gpus[usize::from(gpu)];
+    for gpu in node.numbers() {
+        let health = &node[gpu];
         if health.service == Service::In {
             continue;
         }
@@ -59,7 +62,8 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
                 gpu: Some(gpu),
                 job: Some(job),
                 text: format!(
-                    "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
+                    "job {job} was started on GPU {}, which is out: slurmctld did not know yet",
+                    name(gpu)
                 ),
                 ..Audit::default()
             });
@@ -82,7 +86,7 @@ fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
             .filter(|job| job.watch && job.gpus.contains(&gpu));
         on.map(|job| job.job).collect()
     };
-    for gpu in 0..node.gpus.len() as u8 {
+    for gpu in node.numbers() {
         if watched(&node.jobs, gpu) == watched(before, gpu) {
             continue;
         }
@@ -91,7 +95,7 @@ fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
             .gauges()
             .filter(|(_, gauge)| *gauge == Gauge::Hang)
         {
-            if let Some(watch) = node.gpus[usize::from(gpu)].watches.get_mut(&rule.name) {
+            if let Some(watch) = node[gpu].watches.get_mut(&rule.name) {
                 watch.forget();
             }
         }
@@ -141,7 +145,7 @@ pub(super) fn treat(
             job: job.job,
             kill,
             gpu,
-            reason: format!("GPU {gpu}: {reason}"),
+            reason: format!("GPU {}: {reason}", name(gpu)),
             since: node.clock,
             tried: None,
         });
@@ -157,17 +161,24 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         .filter(|job| job.gpus.contains(&gpu) && (job.watch || !at.watched))
         .filter(|job| at.job.is_none_or(|only| job.job == only))
         .collect();
+    let shared = number::is_of_pool(gpu);
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
     let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
     let found = match at.instance {
         _ if !found.is_empty() => found,
+        None if shared && at.own => Vec::new(),
         None => on,
         Some(instance) => {
             let theirs = |job: &&Job| job.instances.contains(&(gpu, instance));
             let named: Vec<&Job> = on.iter().filter(|job| theirs(job)).copied().collect();
             let numbers: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
             match named.is_empty() {
-                true if numbers.len() == 1 && on.iter().all(|job| job.instances.is_empty()) => on,
+                true if !shared
+                    && numbers.len() == 1
+                    && on.iter().all(|job| job.instances.is_empty()) =>
+                {
+                    on
+                }
                 _ => named,
             }
         }
@@ -187,7 +198,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
             clock.saturating_sub(at) >= retry && node.heard_at.is_some_and(|told| told > at)
         });
         // On a node that an administrator drained nothing starts either.
-        let known = drained || confirmed.out.contains(&act.gpu);
+        let known = drained || confirmed.has_out(act.gpu);
         let late = clock.saturating_sub(act.since) >= wait;
         if !again || (act.kill.is_none() && !known && !late) {
             continue;

@@ -10,6 +10,7 @@ pub mod extra;
 mod faults;
 mod jobs;
 mod node;
+pub mod number;
 mod publish;
 pub mod rules;
 mod service;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::effect::{Audit, Effect};
 use super::event::HostFault;
 use super::jobs::At;
+use super::number::name;
 use super::rules::{Action, NodeGauge, Rule, Signal};
 use super::service;
 use super::state::{Cause, NodeDrain, NodeHealth};
@@ -134,10 +135,10 @@ fn near_adapters(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
             continue;
         }
         let acted = node.watches.get(&rule.name).is_some_and(Watch::has_acted);
-        for gpu in 0..node.gpus.len() as u8 {
+        for gpu in node.numbers() {
             let down = node.nics.iter().find(|(_, gpus)| gpus.contains(&gpu));
             let down = down.map(|(nic, _)| nic.clone()).filter(|_| acted);
-            let known = node.gpus[usize::from(gpu)].causes.iter();
+            let known = node[gpu].causes.iter();
             let known = known.filter(|cause| cause.rule == rule.name).count() > 0;
             match down {
                 Some(nic) if !known => {
@@ -201,10 +202,9 @@ pub(super) fn reason(node: &NodeHealth) -> Option<String> {
     if let Some(cause) = node.causes.iter().find(whole) {
         return Some(format!("gpuos: {}", cause.text));
     }
-    let mut gpus = node.gpus.iter().enumerate();
-    gpus.find_map(|(gpu, health)| {
-        let cause = health.causes.iter().find(whole)?;
-        Some(format!("gpuos: GPU {gpu}: {}", cause.text))
+    node.numbers().into_iter().find_map(|gpu| {
+        let cause = node[gpu].causes.iter().find(whole)?;
+        Some(format!("gpuos: GPU {}: {}", name(gpu), cause.text))
     })
 }
 

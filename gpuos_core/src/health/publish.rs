@@ -84,8 +84,11 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
         node.publishing.not_before = None;
         return;
     }
-    let known = confirmed.map_or(&[][..], |part| &part.out);
-    let urgent = wanted.out.iter().any(|gpu| !known.contains(gpu));
+    let known = |gpu: u8| confirmed.is_some_and(|part| part.has_out(gpu));
+    let all = node.numbers().into_iter();
+    let urgent = all
+        .filter(|gpu| wanted.has_out(*gpu))
+        .any(|gpu| !known(gpu));
     let slow = if urgent { 1 } else { 10 };
     let not_before = match node.publishing.not_before {
         Some(at) => at,

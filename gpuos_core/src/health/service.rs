@@ -2,6 +2,7 @@
 
 use super::effect::{Audit, Effect};
 use super::jobs::{self, At};
+use super::number::{self, name};
 use super::rules::{Action, Authority, Cure, JobsAre, Rule};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
@@ -9,11 +10,13 @@ use super::{faults, publish};
 
 /// After a failed reset or check the next is so much later, in ms.
 const AGAIN_MS: u64 = 60_000;
+/// Instances that were counted so long ago may be others by now, in ms.
+const COUNTED_MS: u64 = 30_000;
 /// The most causes that are kept of a GPU.
 const MOST_CAUSES: usize = 64;
 
 pub(super) fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
-    node.gpus.get_mut(usize::from(gpu))
+    node.gpu_mut(gpu)
 }
 
 /// [`super::Event::Started`].
@@ -30,10 +33,11 @@ pub(super) fn started(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rebooted: bool) 
     }
     let clock = node.clock;
     let known = |name: &String| ctx.rules.by_name(name).is_some();
-    for health in &mut node.gpus {
+    for health in node.gpus.iter_mut().chain(node.pool.values_mut()) {
         health.watches.retain(|name, _| known(name));
         health.idle_since = None;
         health.passed = false;
+        health.instances = None;
         if matches!(health.service, Service::Resetting | Service::Checking) {
             // Whether the reset was made, nobody knows: it is made again.
             health.was_reset &= health.service == Service::Checking;
@@ -96,7 +100,7 @@ pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, at: At, c
                 text: format!("{text}: {}", said(action)),
                 ..Audit::default()
             });
-            ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
+            ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
             if health.causes.len() == MOST_CAUSES {
                 health.causes.remove(0);
             }
@@ -284,7 +288,7 @@ fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     health.offline = Some(text.to_string());
     go(health, Service::Offline, clock);
     let text = format!("{text}; the GPU is offline until an administrator says online");
-    ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
+    ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
     ctx.audit(Some(gpu), text);
 }
 
@@ -324,8 +328,8 @@ fn cure(health: &GpuHealth) -> Cure {
 
 /// What time and the state bring, for each GPU.
 pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
-    for gpu in 0..node.gpus.len() as u8 {
-        match node.gpus[usize::from(gpu)].service {
+    for gpu in node.numbers() {
+        match node[gpu].service {
             Service::In => {
                 forgive(node, ctx, gpu);
                 when_idle(node, ctx, gpu);
@@ -343,7 +347,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let clock = node.clock;
     let rules = ctx.rules;
-    let causes = node.gpus[usize::from(gpu)].causes.iter();
+    let causes = node[gpu].causes.iter();
     let old = |cause: &&Cause| {
         let event = cause.authority != Authority::Counter && cause.action == Action::Degrade;
         let within = rules.by_name(&cause.rule).map_or(0, |rule| rule.within_s);
@@ -353,18 +357,32 @@ fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     for name in over.collect::<Vec<_>>() {
         match rules.by_name(&name) {
             Some(rule) => calmed(node, ctx, gpu, rule),
-            None => node.gpus[usize::from(gpu)]
-                .causes
-                .retain(|cause| cause.rule != name),
+            None => node[gpu].causes.retain(|cause| cause.rule != name),
         }
     }
 }
 
-/// Whether nobody has the GPU: no job, as told since `since`, and no process.
+/// Whether nobody has the GPU: no job, as told since `since`, no process, and in a pool no instance.
 fn unused(node: &NodeHealth, gpu: u8) -> bool {
-    let last = node.gpus[usize::from(gpu)].last.as_ref();
+    let last = node[gpu].last.as_ref();
     let processes = last.and_then(|sample| sample.processes).unwrap_or(0);
-    node.jobs_at.is_some() && !node.has_job(gpu) && processes == 0
+    node.jobs_at.is_some() && !node.has_job(gpu) && processes == 0 && undivided(node, gpu)
+}
+
+/// Whether a GPU has no instance that a reset would destroy: one of nobody may be in use all the same. What was not
+/// counted of late may be there.
+fn undivided(node: &NodeHealth, gpu: u8) -> bool {
+    let fresh = |at: u64| node.clock.saturating_sub(at) < COUNTED_MS;
+    let counted = node[gpu].instances;
+    !number::is_of_pool(gpu) || counted.is_some_and(|(count, at)| count == 0 && fresh(at))
+}
+
+/// [`super::Event::Instances`].
+pub(super) fn instances(node: &mut NodeHealth, gpu: u8, count: u32) {
+    let clock = node.clock;
+    if let Some(health) = health(node, gpu) {
+        health.instances = Some((count, clock));
+    }
 }
 
 fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
@@ -372,7 +390,7 @@ fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let settle = u64::from(ctx.rules.limits.settle_s) * 1000;
     let resets = ctx.rules.limits.auto_reset && !too_often(node, ctx, gpu);
     let unused = unused(node, gpu);
-    let health = &mut node.gpus[usize::from(gpu)];
+    let health = &mut node[gpu];
     let wants = health
         .causes
         .iter()
@@ -398,7 +416,7 @@ fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     if node.jobs_at.is_some() && !node.has_job(gpu) {
         let clock = node.clock;
-        go(&mut node.gpus[usize::from(gpu)], Service::Drained, clock);
+        go(&mut node[gpu], Service::Drained, clock);
         ctx.audit(Some(gpu), "no job has the GPU any more; it is drained");
     }
 }
@@ -406,7 +424,7 @@ fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: u8) -> bool {
     let within = u64::from(ctx.rules.limits.returns_within_s) * 1000;
     let clock = node.clock;
-    let returns = node.gpus[usize::from(gpu)].returns.iter();
+    let returns = node[gpu].returns.iter();
     let late = returns
         .filter(|at| clock.saturating_sub(**at) < within)
         .count();
@@ -419,12 +437,12 @@ fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let limits = &ctx.rules.limits;
     let settle = u64::from(limits.settle_s) * 1000;
     if node.has_job(gpu) {
-        go(&mut node.gpus[usize::from(gpu)], Service::Draining, clock);
+        go(&mut node[gpu], Service::Draining, clock);
         return;
     }
     let ready = node.confirmed_out(gpu) && unused(node, gpu) && !node.silent;
     let (told, jobs_at) = (too_often(node, ctx, gpu), node.jobs_at);
-    let health = &mut node.gpus[usize::from(gpu)];
+    let health = &mut node[gpu];
     if !ready {
         health.idle_since = None;
         return;
@@ -459,7 +477,7 @@ fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
         );
         return;
     }
-    let health = &mut node.gpus[usize::from(gpu)];
+    let health = &mut node[gpu];
     match resets {
         true => {
             go(health, Service::Resetting, clock);
@@ -475,7 +493,7 @@ fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 }
 
 fn late(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, limit_s: u32, what: &str) {
-    let since = node.gpus[usize::from(gpu)].since;
+    let since = node[gpu].since;
     if node.clock.saturating_sub(since) >= u64::from(limit_s) * 1000 {
         failed(
             node,
@@ -489,7 +507,7 @@ fn late(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, limit_s: u32, what: &
 /// A GPU that is checked: back when the check was passed, and a poll since then shows nothing bad.
 fn returns(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let clock = node.clock;
-    let health = &mut node.gpus[usize::from(gpu)];
+    let health = &mut node[gpu];
     let polled = health.sampled.is_some_and(|at| at > health.since);
     if !health.passed || !polled {
         late(node, ctx, gpu, ctx.rules.limits.check_timeout_s, "check");

@@ -1,11 +1,13 @@
 //! What is remembered of a node and its GPUs.
 
 use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
 
 use serde::{Deserialize, Serialize};
 
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
+use super::number;
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
 
@@ -139,6 +141,9 @@ pub struct GpuHealth {
     pub(super) passed: bool,
     /// Since when no job was seen on it, with slurmctld knowing that it is out.
     pub(super) idle_since: Option<u64>,
+    /// MIG instances on a GPU of a pool, and when they were counted.
+    #[serde(default)]
+    pub(super) instances: Option<(u32, u64)>,
     /// How warm it has been.
     pub(super) usual: Usual,
     /// What rules remember, by name.
@@ -202,8 +207,11 @@ pub struct NodeDrain {
 /// A node. [`super::step`] is the only way to change it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeHealth {
-    /// Its GPUs, by GRES index.
+    /// Its GPUs of GRES gpu, by index.
     pub gpus: Vec<GpuHealth>,
+    /// Those of its pool, by [`super::number`].
+    #[serde(default)]
+    pub pool: BTreeMap<u8, GpuHealth>,
     /// Steps and jobs with GPUs, as told last.
     pub jobs: Vec<Job>,
     /// Our drain of the whole node.
@@ -234,11 +242,12 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// A node with sound GPUs. `seed` spreads publications of many nodes: give each node another.
+    /// A node with sound GPUs, none of them in a pool. `seed` spreads publications of many nodes: give each node another.
     pub fn new(gpus: u8, seed: u64) -> NodeHealth {
         let gpus = usize::from(gpus).min(crate::gpuset::MAX_GPUS);
         NodeHealth {
             gpus: vec![GpuHealth::default(); gpus],
+            pool: BTreeMap::new(),
             jobs: Vec::new(),
             drain: None,
             hold: None,
@@ -260,7 +269,7 @@ impl NodeHealth {
 
     /// Where a GPU stands; a GPU that the node does not have is offline.
     pub fn state(&self, gpu: u8) -> GpuState {
-        let Some(health) = self.gpus.get(usize::from(gpu)) else {
+        let Some(health) = self.gpu(gpu) else {
             return GpuState::Offline;
         };
         match health.service {
@@ -282,9 +291,11 @@ impl NodeHealth {
         let all = 0..self.gpus.len().min(crate::gpuset::MAX_GPUS) as u8;
         let out = |gpu: &u8| self.state(*gpu).is_out();
         let degraded = |gpu: &u8| self.state(*gpu) == GpuState::Degraded;
+        let pool = self.pool.keys().copied().filter(out);
         ExtraPart {
             out: all.clone().filter(out).collect(),
             degraded: all.filter(degraded).collect(),
+            pool_out: pool.filter_map(number::pool_index).collect(),
         }
     }
 
@@ -309,7 +320,49 @@ impl NodeHealth {
     /// Whether slurmctld has confirmed that the GPU gets no jobs.
     pub fn confirmed_out(&self, gpu: u8) -> bool {
         let confirmed = self.publishing.confirmed.as_ref();
-        confirmed.is_some_and(|part| part.out.contains(&gpu))
+        confirmed.is_some_and(|part| part.has_out(gpu))
+    }
+
+    /// A GPU by its number; `None`: the node does not have it.
+    pub fn gpu(&self, gpu: u8) -> Option<&GpuHealth> {
+        match number::is_of_pool(gpu) {
+            true => self.pool.get(&gpu),
+            false => self.gpus.get(usize::from(gpu)),
+        }
+    }
+
+    pub(super) fn gpu_mut(&mut self, gpu: u8) -> Option<&mut GpuHealth> {
+        match number::is_of_pool(gpu) {
+            true => self.pool.get_mut(&gpu),
+            false => self.gpus.get_mut(usize::from(gpu)),
+        }
+    }
+
+    /// The numbers of all GPUs, those of the pool last.
+    pub fn numbers(&self) -> Vec<u8> {
+        let gres = 0..self.gpus.len().min(crate::gpuset::MAX_GPUS) as u8;
+        gres.chain(self.pool.keys().copied()).collect()
+    }
+}
+
+/// A GPU that the node has, by its number.
+impl Index<u8> for NodeHealth {
+    type Output = GpuHealth;
+
+    fn index(&self, gpu: u8) -> &GpuHealth {
+        match number::is_of_pool(gpu) {
+            true => &self.pool[&gpu],
+            false => &self.gpus[usize::from(gpu)],
+        }
+    }
+}
+
+impl IndexMut<u8> for NodeHealth {
+    fn index_mut(&mut self, gpu: u8) -> &mut GpuHealth {
+        match number::is_of_pool(gpu) {
+            true => self.pool.entry(gpu).or_default(),
+            false => &mut self.gpus[usize::from(gpu)],
+        }
     }
 }
 

@@ -85,6 +85,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
             publish::shown(node, part);
             node::shown(node, ctx, drain);
         }
+        Event::Instances { gpu, count } => service::instances(node, gpu, count),
         Event::Host(fault) => node::host(node, ctx, fault),
         Event::Tick => {}
     }

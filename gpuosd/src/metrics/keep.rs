@@ -39,6 +39,8 @@ pub struct Rest<'a> {
     pub health: &'a NodeHealth,
     /// Who the GPUs are.
     pub found: &'a [Found],
+    /// Those of the pool.
+    pub pooled: &'a [Found],
     /// Jobs.
     pub jobs: &'a Table,
     /// Processes.
@@ -175,9 +177,9 @@ impl Keeper {
 
     /// The node as it is now.
     pub fn snapshot(&self, rest: &Rest<'_>) -> Snapshot {
-        let gpu = |(index, health): (usize, &gpuos_core::health::GpuHealth)| {
-            let index = index as u8;
-            let found = rest.found.iter().find(|found| found.gres == index);
+        let gpu = |index: u8| {
+            let mut all = rest.found.iter().chain(rest.pooled);
+            let found = all.find(|found| found.gres == index);
             let text =
                 |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
             let fresh = self
@@ -190,7 +192,7 @@ impl Keeper {
                 name: text(|gpu| &gpu.name),
                 pci: text(|gpu| &gpu.pci),
                 state: rest.health.state(index),
-                faults: health
+                faults: rest.health[index]
                     .causes
                     .iter()
                     .map(|cause| cause.rule.clone())
@@ -200,7 +202,7 @@ impl Keeper {
         };
         Snapshot {
             node: rest.node.into(),
-            gpus: rest.health.gpus.iter().enumerate().map(gpu).collect(),
+            gpus: rest.health.numbers().into_iter().map(gpu).collect(),
             holders: holders(rest.jobs),
             foreign: rest.isolation.foreign(),
             job_memory: rest.isolation.job_memory(),
@@ -254,6 +256,7 @@ mod tests {
             node: "n1",
             health: &health,
             found: &[],
+            pooled: &[],
             jobs: &jobs,
             isolation: &isolation::keep::Keeper::default(),
             started_ms: 0,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gpuos_core::health::{GpuState, RecoveryAction, step_name};
+use gpuos_core::health::{GpuState, RecoveryAction, number, step_name};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -159,7 +159,7 @@ impl View {
         let uuid = known.map_or_else(String::new, |one| one.uuid.clone());
         vec![
             ("node", self.snapshot.node.clone()),
-            ("gpu", gpu.to_string()),
+            ("gpu", number::name(gpu)),
             ("uuid", uuid),
         ]
     }
@@ -295,7 +295,12 @@ impl View {
             "Processes on the GPU that do not own it",
         );
         family(encoder, &head, |family| {
-            for gpu in self.gpus() {
+            // Processes of the pool are looked at by instance only.
+            for gpu in self
+                .gpus()
+                .iter()
+                .filter(|gpu| !number::is_of_pool(gpu.index))
+            {
                 let count = self.snapshot.foreign.get(&gpu.index).copied().unwrap_or(0);
                 family.value(&self.of(gpu.index), count as f64)?;
             }
@@ -348,6 +353,8 @@ impl View {
             .iter()
             .map(|holder| holder.job)
             .collect();
+        let slices = self.snapshot.mig.keys();
+        jobs.extend(slices.filter_map(|(_, _, job)| job.parse::<u32>().ok()));
         jobs.sort_unstable();
         jobs.dedup();
         let head = gauge("gpuos_jobs", "Jobs that hold GPUs of the node");

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use gpuos_core::health::{Admin, Event, Verb};
-use gpuos_core::wire::{Code, DaemonStatus, Peer, Reply, Request, Status};
+use gpuos_core::health::{Admin, Event, Job, Verb, number};
+use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Status};
 
 use super::{LOOK_AGAIN, MEET, Owner, done};
 use crate::desk::refused;
@@ -106,9 +106,9 @@ impl Owner {
 
     /// An administrator's command; it is answered once it is safe on the disk.
     fn admin(&mut self, admin: Admin, gpus: &[u8], reply: SyncSender<Reply>) {
-        let have = self.health.gpus.len();
-        if let Some(gpu) = gpus.iter().find(|gpu| usize::from(**gpu) >= have) {
-            let why = format!("this node has no GPU {gpu}: it has {have}, numbered from 0");
+        let known = |gpu: &&u8| self.health.gpu(**gpu).is_none();
+        if let Some(gpu) = gpus.iter().find(known) {
+            let why = self.no_such(*gpu);
             let _ = reply.try_send(refused(Code::Unknown, why));
             return;
         }
@@ -129,12 +129,14 @@ impl Owner {
             gpus => {
                 let states = gpus
                     .iter()
-                    .map(|gpu| format!("GPU {gpu} {}", self.health.state(*gpu).word()));
+                    .map(|gpu| (number::name(*gpu), self.health.state(*gpu)))
+                    .map(|(gpu, state)| format!("GPU {gpu} {}", state.word()));
                 format!("{}: {}", self.node, states.collect::<Vec<_>>().join(", "))
             }
         };
-        let on = each.iter().flatten().flat_map(|gpu| self.jobs.on(*gpu));
-        let jobs: BTreeSet<u32> = on.collect();
+        let told = self.told_jobs_with_processes();
+        let own = |job: &&Job| each.iter().flatten().any(|gpu| job.gpus.contains(gpu));
+        let jobs: BTreeSet<u32> = told.iter().filter(own).map(|job| job.job).collect();
         if admin.verb != Verb::Online && !admin.force && !jobs.is_empty() {
             let (job, runs) = match jobs.len() {
                 1 => ("job", "runs"),
@@ -162,6 +164,34 @@ impl Owner {
         self.save(Some(ack));
     }
 
+    /// Why a GPU cannot be named, and what can.
+    fn no_such(&self, gpu: u8) -> String {
+        let have = self.health.gpus.len();
+        let gres = match have {
+            0 => "it has none of GRES gpu".into(),
+            _ => format!("it has {have}, numbered from 0"),
+        };
+        let pool: Vec<String> = self
+            .health
+            .pool
+            .keys()
+            .map(|gpu| number::name(*gpu))
+            .collect();
+        let pool = match pool.is_empty() {
+            true => String::new(),
+            false => format!(", and in its pool {}", pool.join(", ")),
+        };
+        format!("this node has no GPU {}: {gres}{pool}", number::name(gpu))
+    }
+
+    fn gpu_states(&self) -> Vec<GpuStatus> {
+        let (jobs, limits) = (&self.jobs, (&self.limits, &self.mps));
+        let gres = status::gpus(&self.health, &self.found, jobs, limits, &self.isolation);
+        let holders = self.mig_holders();
+        let pool = status::pool(&self.health, &self.pooled, &holders);
+        gres.into_iter().chain(pool).collect()
+    }
+
     fn status(&self) -> Status {
         let drained = match (&self.health.hold, &self.health.drain) {
             (Some(hold), _) => Some(status::held(hold)),
@@ -179,13 +209,7 @@ impl Owner {
             },
             published: self.published.clone(),
             node_drained: drained,
-            gpus: status::gpus(
-                &self.health,
-                &self.found,
-                &self.jobs,
-                (&self.limits, &self.mps),
-                &self.isolation,
-            ),
+            gpus: self.gpu_states(),
             jobs: self.jobs.status(),
             peers: status::peers(&self.peers),
             isolation: self.isolation.status(),

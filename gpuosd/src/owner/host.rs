@@ -34,7 +34,8 @@ impl Owner {
     }
 
     fn logged(&mut self, xid: KernelXid) {
-        let gpu = self.found.iter().find(|gpu| xid.is_of(&gpu.pci));
+        let mut all = self.found.iter().chain(&self.pooled);
+        let gpu = all.find(|gpu| xid.is_of(&gpu.pci));
         match gpu.map(|gpu| gpu.gres) {
             Some(gpu) => self.kernel.by_kernel(gpu, xid, Instant::now()),
             None => tracing::warn!(

@@ -37,6 +37,14 @@ impl Owner {
                 job.pids = self.isolation.pids(job.job, &step_name(step));
             }
         }
+        let slices = self.mig_holders();
+        for job in &mut jobs {
+            // Slurm's word, where it is not known of the job's whole GPUs.
+            if let Some(known) = slices.iter().find(|one| one.job == job.job) {
+                job.requeue = known.requeue;
+            }
+        }
+        jobs.extend(slices);
         jobs
     }
 

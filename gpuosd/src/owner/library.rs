@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::Event;
+use gpuos_core::health::{Event, number};
 
 use super::{Owner, host};
 use crate::gpus::Found;
@@ -16,7 +16,7 @@ impl Owner {
         let quiet = self.polled.unwrap_or(self.began);
         // A library that was never there is a trouble of its own, and no silence.
         let late = now.duration_since(quiet) > self.interval + SILENT;
-        if late && !self.silent && !self.found.is_empty() {
+        if late && !self.silent && !(self.found.is_empty() && self.pooled.is_empty()) {
             self.silent = true;
             let why = "NVIDIA's library does not answer; what is shown of GPUs is from before";
             self.trouble("library", Some(why.into()));
@@ -33,29 +33,30 @@ impl Owner {
 
     /// Who a GPU is. One that the library never showed is told to commands by its number.
     pub(super) fn known(&self, gpu: u8) -> Found {
-        let known = self.found.iter().find(|found| found.gres == gpu).cloned();
+        let mut all = self.found.iter().chain(&self.pooled);
+        let known = all.find(|found| found.gres == gpu).cloned();
+        let index = number::pool_index(gpu).unwrap_or(gpu);
         known.unwrap_or(Found {
             gres: gpu,
-            nvml: gpu,
+            nvml: index,
             uuid: String::new(),
             name: String::new(),
-            pci: gpu.to_string(),
+            pci: index.to_string(),
         })
     }
 
     pub(super) fn library(&mut self, told: Result<Vec<Found>, String>) {
         match told {
-            Ok(found) => {
+            Ok(all) => {
+                tracing::info!("{} GPUs: {}", all.len(), host::names(&all));
+                let pooled = |gpu: &Found| number::is_of_pool(gpu.gres);
+                let (pool, found): (Vec<Found>, Vec<Found>) = all.into_iter().partition(pooled);
                 let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
                 self.grow(usize::from(most));
-                tracing::info!("{} GPUs: {}", found.len(), host::names(&found));
-                // A GPU that did not say who it is keeps the name that it had.
-                let before = std::mem::take(&mut self.found);
-                self.found = found;
-                for gpu in self.found.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
-                    if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
-                        *gpu = old.clone();
-                    }
+                named(&mut self.found, found);
+                named(&mut self.pooled, pool);
+                for gpu in self.pooled.iter().map(|gpu| gpu.gres).collect::<Vec<u8>>() {
+                    self.know_pooled(gpu);
                 }
                 self.trouble("library", None);
                 self.tell_limits();
@@ -78,12 +79,30 @@ impl Owner {
         }
     }
 
+    /// Makes room for a GPU of the pool. One that has left the pool stays known: what was wrong with it may be so still.
+    pub(super) fn know_pooled(&mut self, gpu: u8) {
+        if number::is_of_pool(gpu) && self.health.gpu(gpu).is_none() {
+            self.health.pool.insert(gpu, Default::default());
+            self.save(None);
+        }
+    }
+
     pub(super) fn polled(&mut self) {
         self.polled = Some(self.now());
         if self.silent {
             self.silent = false;
             self.trouble("library", None);
             self.apply(Event::LibraryBack);
+        }
+    }
+}
+
+/// A GPU that did not say who it is keeps the name that it had.
+fn named(known: &mut Vec<Found>, now: Vec<Found>) {
+    let before = std::mem::replace(known, now);
+    for gpu in known.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
+        if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
+            *gpu = old.clone();
         }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, step};
+use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, number, step};
 use gpuos_core::limits::{self as core_limits, Limits, Mps, MpsEvent};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
@@ -164,6 +164,8 @@ pub struct Owner {
     waiting: Vec<limits::Waiting>,
     releases: Vec<Release>,
     found: Vec<Found>,
+    /// Those of the pool.
+    pooled: Vec<Found>,
     queue: Queue,
     ports: Ports,
     links: Links,
@@ -246,6 +248,7 @@ impl Owner {
             waiting: Vec::new(),
             releases,
             found: Vec::new(),
+            pooled: Vec::new(),
             queue: Queue::default(),
             started_ms: (ports.wall)(),
             ports,
@@ -291,9 +294,10 @@ impl Owner {
                 self.note_xid(&event);
                 match &event {
                     Event::Sample { gpu, sample } => self.limit_shown(*gpu, sample),
-                    Event::ResetDone { gpu, ok: true, .. } => {
-                        self.limits(core_limits::Event::Reset { gpu: *gpu });
-                    }
+                    Event::ResetDone { gpu, ok: true, .. } => match number::pool_index(*gpu) {
+                        Some(nvml) => self.mig_look(nvml),
+                        None => self.limits(core_limits::Event::Reset { gpu: *gpu }),
+                    },
                     _ => {}
                 }
                 self.apply(event);
@@ -327,7 +331,8 @@ impl Owner {
             }
             _ => return,
         };
-        if self.jobs.is_new(gpu) {
+        // Of the jobs on a GPU of the pool there may always be one more.
+        if number::is_of_pool(gpu) || self.jobs.is_new(gpu) {
             self.look = self.look.min(self.looked + LOOK_AGAIN);
         }
     }
@@ -349,7 +354,7 @@ impl Owner {
             self.look = now + LOOK_EVERY;
             self.looked = now;
         }
-        if !self.health.part().out.is_empty() || self.health.drain.is_some() || self.adopt {
+        if self.health.part().has_any_out() || self.health.drain.is_some() || self.adopt {
             let changed = self
                 .changed
                 .is_some_and(|at| now.duration_since(at) < CHANGED);
@@ -383,6 +388,7 @@ impl Owner {
             node: &self.node,
             health: &self.health,
             found: &self.found,
+            pooled: &self.pooled,
             jobs: &self.jobs,
             isolation: &self.isolation,
             started_ms: self.started_ms,
@@ -468,7 +474,7 @@ impl Owner {
         let act = |action| Task::Act(action, Why::Rule);
         match effect {
             Effect::Warn { gpu, text } => {
-                tracing::warn!(gpu = *gpu, "{text}");
+                tracing::warn!(gpu = gpu.map(number::name), "{text}");
                 self.happen(now, "warn", *gpu, None, text);
             }
             Effect::KillStep { job, step, .. } => self.queue.push(act(Action::Kill {
@@ -506,9 +512,9 @@ impl Owner {
         let what = audit.rule.as_deref().unwrap_or("audit");
         let on = audit
             .gpu
-            .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+            .map_or_else(String::new, |gpu| format!("GPU {}: ", number::name(gpu)));
         tracing::info!(
-            gpu = audit.gpu,
+            gpu = audit.gpu.map(number::name),
             rule = audit.rule.as_deref(),
             job = audit.job,
             uid = audit.uid,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpuos_core::config::Config;
-use gpuos_core::health::{Admin, Event, ExtraPart, Verb};
+use gpuos_core::health::{Admin, Event, ExtraPart, Verb, number};
 use gpuos_core::wire::Code;
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::act::{Action, Outcome};
@@ -37,11 +37,12 @@ impl Owner {
                 self.jobs.set(&self.node, &jobs_told, mark);
                 self.ports.peers.jobs(&jobs_told);
                 self.isolation.jobs(&self.node, &jobs_told, self.jobs_asked);
+                // Before the rules, which are told who has slices now.
+                self.mig_jobs(&jobs_told);
                 self.told_jobs = self.now();
                 let jobs = self.told_jobs_with_processes();
                 self.apply(Event::Jobs(jobs));
                 self.tell_limits();
-                self.mig_jobs(&jobs_told);
             }
             (Task::Job(job), Answer::Job(Ok(record))) => self.mig_job(job, record.as_deref()),
             (_, Answer::Config(told)) => self.configured(told),
@@ -145,7 +146,10 @@ impl Owner {
         self.published = part.to_string();
         self.grow(record.gpu_count());
         if std::mem::take(&mut self.adopt) {
-            for gpu in &part.out {
+            let pool = part.pool_out.iter();
+            let pool: Vec<u8> = pool.filter_map(|nvml| number::of_pool(*nvml)).collect();
+            for gpu in part.out.iter().chain(&pool) {
+                self.know_pooled(*gpu);
                 let admin = Admin {
                     verb: Verb::Drain,
                     gpu: Some(*gpu),

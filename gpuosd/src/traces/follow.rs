@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::health::Admin;
+use gpuos_core::health::{Admin, number};
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
@@ -334,7 +334,7 @@ impl Follower {
         mut attributes: Vec<(&'static str, String)>,
     ) {
         if let Some(gpu) = gpu {
-            attributes.push(("gpuos.gpu", gpu.to_string()));
+            attributes.push(("gpuos.gpu", number::name(gpu)));
         }
         let first = Span {
             trace: self.ids.new_trace_id(),

@@ -140,7 +140,7 @@ impl Traces {
             let what = match effect {
                 Effect::Publish { revision, part } => What::Publish {
                     revision: *revision,
-                    out: part.out.clone(),
+                    out: part.all_out(),
                 },
                 Effect::Requeue { job, .. } => {
                     let held = jobs.jobs.get(job);

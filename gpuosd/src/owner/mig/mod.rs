@@ -3,6 +3,7 @@
 //! Only what Slurm's own record gives to a job is made for it. A job's grant is its bits of GRES `gpuos` and the instances
 //! that they are; it stands until Slurm says that the job is gone ([`steps`]).
 
+mod health;
 mod memory;
 mod status;
 mod steps;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::config::MigConfig;
-use gpuos_core::health::Audit;
+use gpuos_core::health::{Audit, number};
 use gpuos_core::mig::carve::{self, Answer, Carver, Effect, Event};
 use gpuos_core::mig::{Claim, Phase};
 
@@ -44,8 +45,8 @@ pub(super) struct Mig {
     views: BTreeMap<u8, Result<Box<View>, String>>,
     memory: memory::Polls,
     grants: BTreeMap<u32, Grant>,
-    /// Steps that run, of jobs with slices.
-    steps: BTreeMap<u32, BTreeSet<u32>>,
+    /// Steps that run, of jobs with slices, and the bits that each was started with.
+    steps: BTreeMap<u32, BTreeMap<u32, u64>>,
     waiting: Vec<Waiting>,
     /// Jobs that could not get their instances, until slurmctld has answered what becomes of them.
     endings: BTreeMap<u32, Ending>,
@@ -58,12 +59,16 @@ pub(super) struct Mig {
     known: bool,
     /// Bits that Slurm had given to jobs then, with or without a grant.
     given: BTreeMap<u32, u64>,
+    /// Whether it would requeue these jobs.
+    requeue: BTreeMap<u32, bool>,
     /// gpuos.toml has been read.
     configured: bool,
     /// Looks that are under way, and those that are to be repeated.
     looking: BTreeSet<u8>,
     again: BTreeSet<u8>,
     looked: Option<Instant>,
+    /// When instances were counted for the health rules.
+    counted: Option<Instant>,
     /// What was warned of and still holds.
     warned: BTreeSet<(u8, String)>,
     unsaved: bool,
@@ -151,6 +156,9 @@ impl Owner {
         self.mig.configured = true;
         for gpu in pool.iter().flat_map(|pool| &pool.gpus) {
             self.mig.carvers.entry(*gpu).or_default();
+            if let Some(gpu) = number::of_pool(*gpu) {
+                self.know_pooled(gpu);
+            }
         }
         if pool.is_some() && self.mig.pool != pool {
             self.look = self.now();
@@ -230,6 +238,7 @@ impl Owner {
                 );
             }
         }
+        self.mig_count(gpu);
         self.mig_carve(gpu);
     }
 
@@ -240,6 +249,7 @@ impl Owner {
             Some(Err(why)) => Some(format!("GPU {gpu}: {why}")),
             None => return,
         };
+        let out = self.mig_out(gpu);
         let wanted = self.mig.grants.iter().filter(|(_, grant)| grant.wanted);
         let wanted: Vec<(u32, Grant)> = wanted.map(|(job, grant)| (*job, grant.clone())).collect();
         for (job, grant) in wanted {
@@ -254,6 +264,10 @@ impl Owner {
                 });
                 if there {
                     continue;
+                }
+                if let Some(why) = &out {
+                    self.mig_withheld(job, why);
+                    break;
                 }
                 if let Some(why) = &unfit {
                     self.mig_fail(job, why);
@@ -353,7 +367,7 @@ impl Owner {
         }
     }
 
-    fn mig_look(&mut self, gpu: u8) {
+    pub(super) fn mig_look(&mut self, gpu: u8) {
         match self.mig.looking.insert(gpu) {
             true => self.ports.mig.begin(gpu, Task::Look),
             false => drop(self.mig.again.insert(gpu)),
@@ -388,6 +402,7 @@ impl Owner {
             self.mig_look_all();
         }
         self.tick_mig_memory();
+        self.mig_count_again(now);
         if !self.mig.grants.is_empty() || !self.mig.known {
             self.look = self.look.min(self.looked + LOOK_EVERY);
         }

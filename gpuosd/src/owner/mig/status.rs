@@ -142,11 +142,11 @@ impl Owner {
             ready: self.mig.known && matches!(view, Some(Ok(_))),
             free: free.collect(),
             fits: pool.geometry.profiles().iter().map(fit).collect(),
-            trouble: match view {
+            trouble: self.mig_out(gpu).or(match view {
                 Some(Ok(view)) => view.unfit.clone(),
                 Some(Err(why)) => Some(why.clone()),
                 None => Some("NVIDIA's library has not shown it yet".into()),
-            },
+            }),
             instances,
         }
     }

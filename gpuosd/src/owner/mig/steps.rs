@@ -69,8 +69,9 @@ impl Owner {
         let steps = self.mig.steps.entry(id.job).or_default();
         // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
         // the first step, and a number that comes again is that of a job that was requeued.
-        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains(&id.step);
-        steps.insert(id.step);
+        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains_key(&id.step);
+        let bits = ask.slices.iter().map(|bit| usize::from(*bit));
+        steps.insert(id.step, bits.fold(GpuSet::EMPTY, GpuSet::with).0);
         let granted = !first && self.mig.grants.contains_key(&id.job);
         let failed = self.mig.endings.get(&id.job).map(|one| one.why.clone());
         if !granted && failed.is_none() {
@@ -118,6 +119,8 @@ impl Owner {
         let running = jobs.iter().filter(|job| job.is_running());
         let given = running.map(|job| (job.id, job.slices_on(&self.node).0));
         self.mig.given = given.collect();
+        let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
+        self.mig.requeue = requeue.collect();
         // Slurm is asked about these by themselves: this answer may be older than their steps.
         let waits: BTreeSet<u32> = self.mig.waiting.iter().map(|one| one.id.job).collect();
         let mut there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
@@ -236,7 +239,7 @@ impl Owner {
     pub(super) fn mig_release(&mut self, job: u32) {
         let waiting = &self.mig.waiting;
         if let Some(steps) = self.mig.steps.get_mut(&job) {
-            steps.retain(|step| {
+            steps.retain(|step, _| {
                 waiting
                     .iter()
                     .any(|one| one.id == StepId { job, step: *step })
@@ -271,6 +274,22 @@ impl Owner {
             self.mig.failures.pop_first();
         }
         self.mig_end(job, why, requeue);
+    }
+
+    /// A job cannot have its instances on a GPU that is out of service. One that may not be requeued keeps what it has: only
+    /// its step does not run.
+    pub(super) fn mig_withheld(&mut self, job: u32, why: &str) {
+        let requeue = self.mig.grants.get(&job).is_some_and(|grant| grant.requeue);
+        if requeue {
+            self.mig_fail(job, why);
+            return;
+        }
+        self.mig_release(job);
+        self.mig_note(
+            Some(job),
+            format!("job {job} does not get its MIG instances: {why}"),
+        );
+        self.mig_refuse(job, why);
     }
 
     /// Tells a job's steps why they must not run, and has the job requeued or ended.
