@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::health::Verb;
+use gpuos_core::health::{Verb, number};
 use gpuos_core::wire::{Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
@@ -23,12 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Target {
     /// Slurm's name.
     pub node: String,
-    /// GRES indices.
+    /// GRES indices, and GPUs of the node's pool as in [`gpuos_core::health::number`].
     pub gpus: Vec<u8>,
 }
 
 impl Target {
-    /// Reads `n3`, `n3:5`, `n3:gpu5`, `n3:0-3,6`.
+    /// Reads `n3`, `n3:5`, `n3:gpu5`, `n3:0-3,6`, and of the pool `n3:mig4`, `n3:mig4-mig7`.
     ///
     /// # Errors
     /// What to write instead.
@@ -44,6 +44,11 @@ impl Target {
         for part in list.into_iter().flat_map(|list| list.split(',')) {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
             let (low, high) = (index(low)?, index(high)?);
+            if number::is_of_pool(low) != number::is_of_pool(high) {
+                return Err(format!(
+                    "{part} is partly in the pool: write mig before both numbers, or before none"
+                ));
+            }
             if low > high {
                 return Err(format!("{part} ends before it begins"));
             }
@@ -59,17 +64,14 @@ impl Target {
 }
 
 fn index(text: &str) -> Result<u8, String> {
-    let number = text.strip_prefix("gpu").unwrap_or(text);
-    let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    let number = number.parse::<u8>().ok().filter(|_| plain);
-    number
-        .filter(|gpu| usize::from(*gpu) < MAX_GPUS)
-        .ok_or_else(|| {
-            format!(
-                "{text:?} is no GPU: write its index in gres.conf, 0 to {}",
-                MAX_GPUS - 1
-            )
-        })
+    let plain = text.strip_prefix("gpu");
+    let own = |rest: &&str| !rest.starts_with("mig");
+    number::parse(plain.filter(own).unwrap_or(text)).ok_or_else(|| {
+        format!(
+            "{text:?} is no GPU: write its index in gres.conf, 0 to {}, or mig and NVML's index for one of a [[mig.pool]]",
+            MAX_GPUS - 1
+        )
+    })
 }
 
 pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
@@ -134,7 +136,8 @@ fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
 
 /// The command for the shell of the other node.
 fn remote_line(verb: Verb, args: &AdminArgs) -> String {
-    let gpus: Vec<String> = args.target.gpus.iter().map(u8::to_string).collect();
+    let gpus = args.target.gpus.iter();
+    let gpus: Vec<String> = gpus.map(|gpu| number::name(*gpu)).collect();
     let target = match gpus.is_empty() {
         true => args.target.node.clone(),
         false => format!("{}:{}", args.target.node, gpus.join(",")),
@@ -163,8 +166,28 @@ mod tests {
             read("gpu-a.x:6,0-2"),
             Ok(("gpu-a.x".into(), vec![0, 1, 2, 6]))
         );
+        let mig = |nvml: u8| number::of_pool(nvml).unwrap();
+        assert_eq!(
+            read("n3:mig4-mig5,5"),
+            Ok(("n3".into(), vec![5, mig(4), mig(5)]))
+        );
         for bad in [
-            "", ":5", "n3:", "n3:x", "n3:5-", "n3:3-1", "n3:64", "n3:+5", "-n", "n 3", "n[1-2]",
+            "n3:mig",
+            "n3:gpumig4",
+            "n3:4-mig5",
+            "n3:mig4-5",
+            "n3:mig64",
+            "",
+            ":5",
+            "n3:",
+            "n3:x",
+            "n3:5-",
+            "n3:3-1",
+            "n3:64",
+            "n3:+5",
+            "-n",
+            "n 3",
+            "n[1-2]",
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }
@@ -173,7 +196,7 @@ mod tests {
     #[test]
     fn a_reason_reaches_the_other_node_as_one_word() {
         let args = AdminArgs {
-            target: Target::parse("n3:5").unwrap(),
+            target: Target::parse("n3:5,mig4").unwrap(),
             reason: "Ann's fan; rm -rf $HOME `x`".into(),
             force: true,
             local: false,
@@ -181,8 +204,7 @@ mod tests {
             runtime_dir: remote::RUNTIME_DIR.into(),
         };
         let line = remote_line(Verb::Drain, &args);
-        let wanted =
-            "gpuos --json drain --local n3:5 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";
+        let wanted = "gpuos --json drain --local n3:5,mig4 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";
         assert_eq!(line, wanted);
     }
 }

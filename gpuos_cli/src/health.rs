@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use gpuos_core::health::ExtraPart;
+use gpuos_core::health::{ExtraPart, number};
 use gpuos_core::wire::{Happening, Reply as Answer, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, slurm};
@@ -96,7 +96,7 @@ fn one(status: &Status) -> Reply {
             why.push(format!("{} for job {}", cap.text, cap.job));
         }
         table.row([
-            gpu.index.to_string(),
+            number::name(gpu.index),
             gpu.state.clone(),
             number(gpu.temperature_c.map(u64::from)),
             number(gpu.power_mw.map(|milliwatts| u64::from(milliwatts / 1000))),
@@ -156,7 +156,10 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
     {
         bail!("Slurm knows no node {name}: `sinfo -N` lists them");
     }
-    let list = |gpus: &[u8]| gpus.iter().map(u8::to_string).collect::<Vec<_>>().join(",");
+    let list = |gpus: &[u8]| {
+        let names = gpus.iter().map(|gpu| number::name(*gpu));
+        names.collect::<Vec<_>>().join(",")
+    };
     let mut table = Table::new(&["NODE", "STATE", "GPUS", "OUT", "DEGRADED", "WHY"]);
     let (mut rows, mut yes, mut shown) = (Vec::new(), true, 0);
     for node in &all {
@@ -164,7 +167,8 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
         let broken = part.as_ref().err().map(ToString::to_string);
         let part = part.unwrap_or_default();
         let well = part.is_empty() && broken.is_none() && node.is_up();
-        if wanted.map_or(well || node.gpu_count() == 0, |name| node.name != name) {
+        let none = node.gpu_count() == 0 && part.is_empty();
+        if wanted.map_or(well || none, |name| node.name != name) {
             continue;
         }
         yes &= well;
@@ -180,18 +184,22 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
             node.name.clone(),
             node.state_text(),
             node.gpu_count().to_string(),
-            list(&part.out),
+            list(&part.all_out()),
             list(&part.degraded),
             why.clone(),
         ]);
-        rows.push(json!({
+        let mut row = json!({
             "node": node.name,
             "state": node.state_text(),
             "gpus": node.gpu_count(),
             "out": part.out,
             "degraded": part.degraded,
             "why": why,
-        }));
+        });
+        if !part.pool_out.is_empty() {
+            row["mig_out"] = json!(part.pool_out);
+        }
+        rows.push(row);
     }
     let text = match shown {
         0 => "All GPUs of all nodes are well, by Slurm's records.\n".into(),
@@ -238,7 +246,8 @@ fn audited(values: Vec<serde_json::Value>) -> Reply {
     let mut text = String::new();
     for value in &values {
         let at = value["at_ms"].as_u64().unwrap_or(0) / 1000;
-        let gpu = value["gpu"].as_u64().map(|gpu| format!("GPU {gpu}: "));
+        let gpu = value["gpu"].as_u64().and_then(|gpu| u8::try_from(gpu).ok());
+        let gpu = gpu.map(|gpu| format!("GPU {}: ", number::name(gpu)));
         let said = value["text"].as_str().unwrap_or_default();
         text += &format!("{} {}{said}\n", utc(at), gpu.unwrap_or_default());
     }
@@ -270,7 +279,7 @@ fn line(event: &Happening, as_json: bool) -> String {
     }
     let gpu = event
         .gpu
-        .map(|gpu| format!("GPU {gpu}: "))
+        .map(|gpu| format!("GPU {}: ", number::name(gpu)))
         .unwrap_or_default();
     format!("{} {gpu}{}\n", utc(event.at_ms / 1000), event.message)
 }

@@ -13,9 +13,17 @@ type Read = Box<dyn Fn() -> Result<GresIndex, String> + Send + Sync>;
 /// What gres.conf says now, and the pool as gpuos.toml was read last.
 pub struct Numbering {
     read: Read,
-    /// By NVML's index; `None` before gpuos.toml was read for the first time.
-    divided: Mutex<Option<GpuSet>>,
+    divided: Mutex<Divided>,
     known: Condvar,
+}
+
+/// The GPUs of the pool by NVML's index.
+#[derive(Default)]
+struct Divided {
+    /// `None` before gpuos.toml was read for the first time.
+    now: Option<GpuSet>,
+    /// As a gpuosd before this one knew them.
+    before: GpuSet,
 }
 
 impl fmt::Debug for Numbering {
@@ -42,13 +50,21 @@ impl Numbering {
         (self.read)()
     }
 
+    /// What a gpuosd before this one knew, for a gpuos.toml that cannot be read. Without it a GPU of the pool would be
+    /// taken for one of Slurm's, and its faults for those of another.
+    pub fn remembered(&self, gpus: GpuSet) {
+        let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        divided.before = gpus;
+    }
+
     /// gpuos.toml was read. `None`: it could not be; what was known before stays, and where nothing was, no GPU is in
     /// a pool.
     pub fn configured(&self, node: &str, config: Option<&MigConfig>) {
         let pool = config.map(|config| config.pool_of(node));
         let pool = pool.map(|pool| pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.gpus));
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
-        *divided = Some(pool.or(*divided).unwrap_or_default());
+        let known = divided.now.unwrap_or(divided.before);
+        divided.now = Some(pool.unwrap_or(known));
         self.known.notify_all();
     }
 
@@ -56,10 +72,11 @@ impl Numbering {
     /// be taken for one of Slurm's.
     pub fn divided(&self) -> GpuSet {
         let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.known.wait_while(divided, |divided| divided.is_none());
-        known
-            .unwrap_or_else(PoisonError::into_inner)
-            .unwrap_or_default()
+        let known = self
+            .known
+            .wait_while(divided, |divided| divided.now.is_none());
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        known.now.unwrap_or_default()
     }
 }
 
@@ -83,6 +100,10 @@ mod tests {
         let numbering = Numbering::new(Box::new(|| Err("no gres.conf".into())));
         numbering.configured("n1", None);
         assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        let again = Numbering::new(Box::new(|| Err("no gres.conf".into())));
+        again.remembered(GpuSet::EMPTY.with(5));
+        again.configured("n1", None);
+        assert_eq!(again.divided().to_string(), "5");
         numbering.configured("n1", Some(&config("n1", "4-7")));
         assert_eq!(numbering.divided().to_string(), "4-7");
         // A file that cannot be read changes nothing.

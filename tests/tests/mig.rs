@@ -155,7 +155,36 @@ fn each_task_has_its_own(suite: &Suite) {
         &["--gpuos-mig=1g.10gb", "srun", "-n1", "sh", "-c", show],
     );
     assert!(text.contains("MIG-"), "{text}");
+    one_gpu_fails(&cluster);
     nothing_is_left(&cluster);
+}
+
+/// Two jobs on a node with a GPU each; one GPU fails. Its job comes back elsewhere, the other one works on.
+fn one_gpu_fails(cluster: &Cluster) {
+    let begin = |options: &[&str]| {
+        let all = [&["--requeue", "--gpuos-mig=7g.80gb"], options].concat();
+        let job = cluster.sbatch(&all, "echo end=1; sleep 600");
+        output(cluster, job);
+        let (node, bits) = bits(cluster, job).pop_first().expect("a node");
+        (job, node, 6 + bits[0] / SLICES)
+    };
+    let (broken, node, on) = begin(&[]);
+    let (sound, ..) = begin(&["-w", &node]);
+    let gpu = format!("gpu{on}");
+    let told = cluster.lab.fault(&node, &gpu, &["xid", "48"]);
+    told.expect("gpuos-nvml knows it");
+    let restarts = |job| field(&cluster.show(job), "Restarts")?.parse::<u32>().ok();
+    cluster.until("the job is requeued", || {
+        restarts(broken).filter(|restarts| *restarts > 0).map(drop)
+    });
+    let text = cluster.run("scontrol", &["-o", "show", "node", &node]);
+    assert!(text.contains(&format!("mig-out={on}]")), "{text}");
+    cluster.wait(broken, &["RUNNING"]);
+    assert!(!bits(cluster, broken).contains_key(&node));
+    assert_eq!(restarts(sound), Some(0));
+    cluster.wait(sound, &["RUNNING"]);
+    no_node_is_drained(cluster);
+    cluster.cancel(&[broken, sound]);
 }
 
 fn nobody_gets_the_slices_of_another(suite: &Suite) {

@@ -279,6 +279,32 @@ fn several_nodes(suite: &Suite) {
         assert_eq!(held.get(&node).unwrap_or(&0) & bits, 0, "{before:x?}");
     }
     cluster.drained();
+    out_of_service(&cluster);
+}
+
+/// What gpuosd writes into `Extra`: NVML's numbers for GPUs of the pool, whatever GRES gpu counts.
+fn out_of_service(cluster: &Cluster) {
+    let extra = |node: &str, text: &str| {
+        let (node, text) = (format!("NodeName={node}"), format!("Extra={text}"));
+        cluster.run("scontrol", &["update", &node, &text]);
+    };
+    for node in ["n1", "n2", "n3"] {
+        extra(node, "[gpuos:1 out=0 mig-out=6]");
+    }
+    let three: Vec<u32> = (0..3)
+        .map(|n| start(cluster, &format!("sound{n}"), "--gpuos-mig=7g.80gb"))
+        .collect();
+    for job in &three {
+        assert_eq!(on_one(cluster, *job), 0xff00);
+    }
+    let fourth = ask(cluster, "fourth", "--gpuos-mig=1g.10gb");
+    waits(cluster, fourth);
+    // Another GPU of GRES gpu is out now, and none of the pool.
+    extra("n2", "[gpuos:1 out=0,1]");
+    cluster.wait(fourth, &["RUNNING"]);
+    let (node, bits) = slices(cluster, fourth).pop_first().expect("a node");
+    assert!(node == "n2" && bits & 0xff00 == 0, "{node} {bits:x}");
+    cluster.drained();
 }
 
 /// Jobs come and go at random; what runs never overlaps and always tiles.

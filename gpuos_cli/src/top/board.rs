@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_core::health::ExtraPart;
+use gpuos_core::health::{ExtraPart, number};
 use gpuos_core::hostlist::compress;
 use gpuos_core::wire::{GpuStatus, MigInstance, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
@@ -59,7 +59,7 @@ pub struct NodeRow {
 pub struct GpuRow {
     /// Its node.
     pub node: String,
-    /// GRES index.
+    /// GRES index, or the number of a GPU of the pool ([`gpuos_core::health::number`]).
     pub index: usize,
     /// GRES type, or the board's name.
     pub kind: String,
@@ -207,7 +207,7 @@ impl Board {
         let mut local = local.as_ref();
         let asked = figures.is_some();
         let mut figures = figures.unwrap_or_default();
-        for record in nodes.iter().flatten().filter(|n| n.gpu_count() > 0) {
+        for record in nodes.iter().flatten().filter(|n| has_gpus(n)) {
             let status = local.take_if(|status| status.node == record.name);
             board.node(Some(record), status, &holders);
             board.measure(record, &figures.remove(&record.name).unwrap_or_default());
@@ -382,6 +382,17 @@ impl NodeRow {
     }
 }
 
+/// Whether a node has GPUs, of GRES gpu or in a pool.
+fn has_gpus(record: &NodeRecord) -> bool {
+    let told = ExtraPart::read(&record.extra).is_ok_and(|part| !part.pool_out.is_empty());
+    record.gpu_count() > 0 || told
+}
+
+/// How people call a GPU.
+pub fn name(index: usize) -> String {
+    u8::try_from(index).map_or_else(|_| index.to_string(), number::name)
+}
+
 /// Whether a GPU in that state gets no jobs.
 pub fn is_out(state: &str) -> bool {
     matches!(
@@ -448,6 +459,15 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
             ..GpuRow::default()
         });
     }
+    // Of those of a pool the record tells which are out, and no more.
+    let pool = part.pool_out.iter();
+    let pool = pool.filter_map(|nvml| number::of_pool(*nvml));
+    rows.extend(pool.map(|gpu| GpuRow {
+        node: record.name.clone(),
+        index: gpu.into(),
+        state: "out".into(),
+        ..GpuRow::default()
+    }));
     rows
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gpuos_core::health::number;
 use serde_json::Value;
 
 /// How long Prometheus may take for an answer.
@@ -32,7 +33,7 @@ pub struct Figures {
     pub rules: Vec<String>,
 }
 
-/// By node and GRES index.
+/// By node and number of the GPU.
 pub type Told = BTreeMap<String, BTreeMap<usize, Figures>>;
 
 /// Asks the Prometheus at `url`.
@@ -89,9 +90,10 @@ fn take(told: &mut Told, series: &Value) {
         .as_str()
         .and_then(|text| text.parse::<f64>().ok());
     let value = value.filter(|value| value.is_finite() && *value >= 0.0);
-    let (Ok(gpu), Some(value)) = (label("gpu").parse(), value) else {
+    let (Some(gpu), Some(value)) = (number::parse(label("gpu")), value) else {
         return;
     };
+    let gpu = usize::from(gpu);
     let node = told.entry(label("node").into()).or_default();
     let figures: &mut Figures = node.entry(gpu).or_default();
     match label("__name__") {

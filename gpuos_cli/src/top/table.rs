@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::table::count;
 
-use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, is_out};
+use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, is_out, name};
 
 /// Which table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +125,7 @@ pub fn rows(board: &Board, kind: Kind, pick: &Pick) -> Vec<Row> {
             let row = |fault: &super::board::FaultRow| Row {
                 cells: vec![
                     fault.node.clone(),
-                    known(fault.gpu),
+                    known(fault.gpu.map(name)),
                     fault.rule.clone(),
                     fault.message.clone(),
                 ],
@@ -214,7 +214,7 @@ fn gpu(row: &GpuRow) -> Row {
     Row {
         cells: vec![
             row.node.clone(),
-            row.index.to_string(),
+            name(row.index),
             row.state.clone(),
             known(row.celsius),
             watts(row.power_mw.map(u64::from)),
@@ -253,7 +253,7 @@ fn process(row: &ProcessRow) -> Row {
     Row {
         cells: vec![
             row.node.clone(),
-            row.gpu.to_string(),
+            name(row.gpu),
             known(row.instance),
             row.pid.to_string(),
             row.uid.to_string(),
@@ -321,7 +321,7 @@ pub fn summary(board: &Board) -> String {
         .iter()
         .filter_map(|gpu| Some((gpu.celsius?, gpu)));
     if let Some((celsius, gpu)) = hottest.max_by_key(|(celsius, _)| *celsius) {
-        line += &format!("; hottest {}:{} {celsius} °C", gpu.node, gpu.index);
+        line += &format!("; hottest {}:{} {celsius} °C", gpu.node, name(gpu.index));
     }
     let power: u64 = board.nodes.iter().filter_map(|node| node.power_mw).sum();
     if power > 0 {

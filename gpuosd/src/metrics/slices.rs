@@ -3,10 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use gpuos_core::health::number;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::text::{Family, Head, Labels, family, gauge};
 use super::{Slice, Snapshot};
+
+/// The label of a GPU by NVML's index, as in all metrics.
+fn name(gpu: u8) -> String {
+    number::name(number::of_pool(gpu).unwrap_or(gpu))
+}
 
 const MIB: f64 = 1_048_576.0;
 
@@ -24,12 +30,12 @@ pub(super) fn encode(
     }
     let head = gauge(
         "gpuos_mig_instances",
-        "MIG instances of the pool, by NVML's index of the GPU; without a job those that somebody else made",
+        "MIG instances of the pool; without a job those that somebody else made",
     );
     family(encoder, &head, |family| {
         for ((gpu, profile, job), count) in counts {
             let mut labels = node.clone();
-            labels.push(("gpu", gpu.to_string()));
+            labels.push(("gpu", name(gpu)));
             labels.push(("profile", profile.into()));
             labels.push(("jobid", job));
             family.value(&labels, count as f64)?;
@@ -38,7 +44,7 @@ pub(super) fn encode(
     })?;
     let of = |slice: &Slice| {
         let mut labels = node.clone();
-        labels.push(("gpu", slice.gpu.to_string()));
+        labels.push(("gpu", name(slice.gpu)));
         labels.push(("gi", slice.gi.to_string()));
         labels
     };

@@ -353,8 +353,7 @@ impl View {
             .iter()
             .map(|holder| holder.job)
             .collect();
-        let slices = self.snapshot.mig.keys();
-        jobs.extend(slices.filter_map(|(_, _, job)| job.parse::<u32>().ok()));
+        jobs.extend(self.snapshot.slices.iter().filter_map(|slice| slice.job));
         jobs.sort_unstable();
         jobs.dedup();
         let head = gauge("gpuos_jobs", "Jobs that hold GPUs of the node");

@@ -65,6 +65,9 @@ pub struct Journal {
     /// How often each job could not get its instances here, since it last had them.
     #[serde(default)]
     pub failures: BTreeMap<u32, u32>,
+    /// The pool by NVML's index, for a gpuos.toml that cannot be read later.
+    #[serde(default)]
+    pub pool: GpuSet,
 }
 
 /// `0-3`.

@@ -233,6 +233,7 @@ impl Owner {
                 )
             }
         };
+        ports.numbering.remembered(mig.pool);
         let mut owner = Owner {
             traces: Traces::new(&start.node),
             node: start.node,

@@ -9,6 +9,7 @@ mod journal;
 mod limits;
 mod mig;
 mod mig_fails;
+mod mig_health;
 mod mig_memory;
 mod mps;
 mod partition;

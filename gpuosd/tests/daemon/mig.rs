@@ -18,7 +18,7 @@ use crate::site::{Daemon, Site};
 pub const BATCH: u32 = 0xffff_fffb;
 
 /// Profiles of H100 by name.
-const G1: u32 = 19;
+pub const G1: u32 = 19;
 pub const G3: u32 = 9;
 
 /// A node with GPUs 4 and 5 in the pool.
@@ -98,7 +98,7 @@ pub fn job(site: &Site, id: u32, bits: &str, (note, more): (&str, &str)) {
     site.set_slurm(&format!("jobs/{id}"), &text);
 }
 
-fn gone(site: &Site, id: u32) {
+pub fn gone(site: &Site, id: u32) {
     fs::remove_file(site.path(&format!("slurm/jobs/{id}"))).unwrap();
 }
 
@@ -145,7 +145,7 @@ pub fn step(
     told(daemon.ask(&request(job, number, wish, slices)).unwrap())
 }
 
-fn end(daemon: &Daemon, job: u32, step: u32) {
+pub fn end(daemon: &Daemon, job: u32, step: u32) {
     let id = StepId { job, step };
     daemon.ask(&Request::StepEnd { id }).unwrap();
 }
@@ -162,7 +162,7 @@ pub fn instances(site: &Site, gpu: usize) -> Vec<(u32, u32, bool)> {
     all
 }
 
-fn until_empty(site: &Site, gpu: usize) {
+pub fn until_empty(site: &Site, gpu: usize) {
     let empty = || instances(site, gpu).is_empty().then_some(());
     site.until(&format!("no instance on GPU {gpu}"), empty);
 }
@@ -171,7 +171,7 @@ fn slice(site: &Site, gpu: usize, slice: usize) -> String {
     fs::read_to_string(site.path(&format!("slices/gpu{gpu}s{slice}"))).unwrap_or_default()
 }
 
-fn status(daemon: &Daemon) -> MigStatus {
+pub fn status(daemon: &Daemon) -> MigStatus {
     match daemon.ask(&Request::Mig).unwrap() {
         Reply::Mig { mig } => *mig,
         other => panic!("{other:?}"),

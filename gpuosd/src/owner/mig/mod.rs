@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::config::MigConfig;
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{Audit, number};
 use gpuos_core::mig::carve::{self, Answer, Carver, Effect, Event};
 use gpuos_core::mig::{Claim, Phase};
@@ -41,6 +42,8 @@ struct Files {
 #[derive(Default)]
 pub(super) struct Mig {
     pool: Option<Pool>,
+    /// The GPUs of the pool by NVML's index, as gpuos.toml had them when it could be read last.
+    divided: GpuSet,
     carvers: BTreeMap<u8, Carver>,
     views: BTreeMap<u8, Result<Box<View>, String>>,
     memory: memory::Polls,
@@ -83,6 +86,7 @@ impl Mig {
                 .collect(),
             grants: journal.grants,
             failures: journal.failures,
+            divided: journal.pool,
             ..Mig::default()
         }
     }
@@ -94,6 +98,7 @@ impl Mig {
             claims: claims.filter(|(_, claims)| !claims.is_empty()).collect(),
             grants: self.grants.clone(),
             failures: self.failures.clone(),
+            pool: self.divided,
         }
     }
 
@@ -162,6 +167,11 @@ impl Owner {
         }
         if pool.is_some() && self.mig.pool != pool {
             self.look = self.now();
+        }
+        let gpus = pool.iter().flat_map(|pool| &pool.gpus);
+        let divided = gpus.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
+        if std::mem::replace(&mut self.mig.divided, divided) != divided {
+            self.save(None);
         }
         self.mig.pool = pool;
         let all: Vec<u8> = self.mig.carvers.keys().copied().collect();
