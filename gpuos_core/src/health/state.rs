@@ -367,6 +367,11 @@ impl IndexMut<u8> for NodeHealth {
 }
 
 impl GpuHealth {
+    /// Whether it serves, and nobody and nothing speaks against it.
+    pub fn is_well(&self) -> bool {
+        self.service == Service::In && self.causes.is_empty() && self.hold.is_none()
+    }
+
     /// Whether it computed at the last poll, or processes were on it.
     pub fn busy(&self) -> bool {
         let last = self.last.as_ref();

@@ -356,7 +356,10 @@ impl View {
         jobs.extend(self.snapshot.slices.iter().filter_map(|slice| slice.job));
         jobs.sort_unstable();
         jobs.dedup();
-        let head = gauge("gpuos_jobs", "Jobs that hold GPUs of the node");
+        let head = gauge(
+            "gpuos_jobs",
+            "Jobs that hold GPUs of the node, or have instances there",
+        );
         family(encoder, &head, |family| {
             family.value(&self.node(), jobs.len() as f64)
         })

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::{Event, number};
+use gpuos_core::health::{Event, GpuHealth, number};
 
 use super::{Owner, host};
 use crate::gpus::Found;
@@ -55,9 +55,10 @@ impl Owner {
                 self.grow(usize::from(most));
                 named(&mut self.found, found);
                 named(&mut self.pooled, pool);
-                for gpu in self.pooled.iter().map(|gpu| gpu.gres).collect::<Vec<u8>>() {
-                    self.know_pooled(gpu);
-                }
+                let pool: Vec<u8> = self.pooled.iter().map(|gpu| gpu.gres).collect();
+                pool.iter().for_each(|gpu| self.know_pooled(*gpu));
+                let stays = |gpu: &u8, health: &GpuHealth| pool.contains(gpu) || !health.is_well();
+                self.health.pool.retain(|gpu, health| stays(gpu, health));
                 self.trouble("library", None);
                 self.tell_limits();
             }
@@ -79,7 +80,7 @@ impl Owner {
         }
     }
 
-    /// Makes room for a GPU of the pool. One that has left the pool stays known: what was wrong with it may be so still.
+    /// Makes room for a GPU of the pool. One that was not well when it left the pool stays known: it may be so still.
     pub(super) fn know_pooled(&mut self, gpu: u8) {
         if number::is_of_pool(gpu) && self.health.gpu(gpu).is_none() {
             self.health.pool.insert(gpu, Default::default());

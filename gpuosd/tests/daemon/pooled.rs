@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use gpuos_core::health::number;
 use gpuos_core::wire::Request;
 
 use crate::isolation::{Ends, audited, findings, of_job, record};
@@ -45,8 +46,10 @@ fn start<'a>(site: &'a Site, more: &[&str]) -> Daemon<'a> {
 
 /// The UUIDs that gpuosd has for GRES gpu 0, 1, …
 fn named(daemon: &Daemon) -> Vec<String> {
-    let gpus = daemon.status().gpus.into_iter().map(|gpu| gpu.uuid);
-    gpus.filter(|uuid| !uuid.is_empty()).collect()
+    let gpus = daemon.status().gpus.into_iter();
+    let gres = gpus.filter(|gpu| !number::is_of_pool(gpu.index));
+    let uuids = gres.map(|gpu| gpu.uuid);
+    uuids.filter(|uuid| !uuid.is_empty()).collect()
 }
 
 fn until_named(site: &Site, daemon: &Daemon, gpus: usize) -> Vec<String> {
