@@ -138,6 +138,7 @@ pub fn extra(text: &str) {
             ExtraPart {
                 out: vec![3, 7],
                 degraded: vec![1],
+                pool_out: vec![4],
             }
         }
     };
