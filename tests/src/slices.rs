@@ -10,7 +10,7 @@ use gpuos_lab::Suite;
 use crate::{Cluster, Setup, show};
 
 /// Memory slices of an H100.
-const SLICES: usize = 8;
+pub const SLICES: usize = 8;
 
 /// Nodes with eight simulated H100, of which these are in the pool.
 pub fn pool(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {

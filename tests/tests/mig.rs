@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::slices::{bits, check, held, instances, nvml, owners, pool, told};
+use gpuos_tests::slices::{SLICES, bits, check, held, instances, nvml, owners, pool, told};
 use gpuos_tests::{Cluster, measured_runs, per_suite};
 
 per_suite!(
