@@ -68,6 +68,9 @@ pub struct Journal {
     /// The pool by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
     pub pool: GpuSet,
+    /// The bits of jobs as Slurm told them last: a job that is heard of again is no new one.
+    #[serde(default)]
+    pub given: BTreeMap<u32, u64>,
 }
 
 /// `0-3`.

@@ -19,7 +19,13 @@ impl Owner {
     /// What no step of srun has, the batch script may use.
     pub(in super::super) fn mig_holders(&self) -> Vec<Job> {
         let Some(pool) = &self.mig.pool else {
-            return Vec::new();
+            // Before gpuos.toml is read, those of before: who is heard of again is no new one.
+            let of_pool = |job: &&Job| job.gpus.iter().any(|gpu| number::is_of_pool(*gpu));
+            let before = self.health.jobs.iter().filter(of_pool);
+            return match self.mig.configured {
+                true => Vec::new(),
+                false => before.cloned().collect(),
+            };
         };
         let given = self.mig.given.iter().filter(|(_, bits)| **bits != 0);
         let mut all: BTreeMap<u32, u64> = given.map(|(job, bits)| (*job, *bits)).collect();

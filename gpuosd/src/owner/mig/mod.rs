@@ -87,6 +87,7 @@ impl Mig {
             grants: journal.grants,
             failures: journal.failures,
             divided: journal.pool,
+            given: journal.given,
             ..Mig::default()
         }
     }
@@ -99,6 +100,7 @@ impl Mig {
             grants: self.grants.clone(),
             failures: self.failures.clone(),
             pool: self.divided,
+            given: self.given.clone(),
         }
     }
 
