@@ -11,7 +11,9 @@ use gpuos_core::hostlist::expand;
 use gpuos_core::mig::{Cut, Geometry, States, tile};
 use gpuos_core::options::parse_mig;
 use gpuos_lab::Suite;
+use gpuos_tests::plugins::programs;
 use gpuos_tests::{Cluster, Setup, per_suite, show};
+use serde_json::{Value, json};
 
 per_suite!(one_gpu, several_nodes, come_and_go);
 
@@ -174,10 +176,23 @@ fn halves_and_wholes(cluster: &Cluster) {
     cluster.drained();
 }
 
+/// What `gpuos mig plan` says of a request.
+fn planned(cluster: &Cluster, request: &str) -> Value {
+    let program = programs().join("gpuos");
+    let program = program.to_str().expect("a path in UTF-8");
+    // It exits with 1 where the job waits.
+    let line = format!("{program} --json mig plan {request} || true");
+    let text = cluster.run("sh", &["-c", &line]);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
 /// Three jobs, one of several instances, that fill the GPU exactly.
 fn an_exact_mix(cluster: &Cluster) {
     let four = start(cluster, "four", "--gpuos-mig=4g.40gb");
     assert_eq!(on_one(cluster, four), 0x0f, "its only window");
+    let plan = planned(cluster, "1g.10gb:2,1g.20gb");
+    assert_eq!(plan["place"][0]["bits"], json!([4, 5, 6, 7]), "{plan}");
+    assert_eq!(plan["place"][0]["instances"][0]["gpu"], 7, "{plan}");
     let mix = start(cluster, "mix", "--gpuos-mig=1g.10gb:2,1g.20gb");
     assert_eq!(on_one(cluster, mix), 0xf0);
     let note = cluster.show(mix);
@@ -197,6 +212,14 @@ fn slices_without_a_window(cluster: &Cluster) {
     cluster.cancel(&[at(0), at(2), at(4)]);
     let half = ask(cluster, "windowless", "--gpuos-mig=3g.40gb --time=1");
     waits(cluster, half);
+    let plan = planned(cluster, "3g.40gb");
+    let free = json!([{ "gpu": 7, "slices": [0, 2, 4, 7] }]);
+    assert_eq!(
+        (&plan["fits"], &plan["waits"][0]["free"]),
+        (&json!(false), &free),
+        "{plan}"
+    );
+    assert!(plan["forecast"]["at"].is_string(), "{plan}");
     // By the number of free slices it would start at once.
     let id = half.to_string();
     cluster.until("backfill has foreseen a start, later", || {
