@@ -337,12 +337,20 @@ fn poll(
 
 fn wait_on(library: &Library, numbering: &Numbering, to: &SyncSender<Message>) {
     let mut order: Option<Known> = None;
+    let mut heard = false;
     loop {
-        if let Err(e) = wait_once(library, numbering, &mut order, to) {
-            order = None;
-            // The polling thread says what is wrong with the library.
-            tracing::debug!("no events: {e}");
-            thread::sleep(Duration::from_secs(1));
+        match wait_once(library, numbering, &mut order, to) {
+            Ok(()) if !heard => {
+                heard = true;
+                tracing::info!("NVML's events are heard");
+            }
+            Ok(()) => {}
+            Err(e) => {
+                (order, heard) = (None, false);
+                // The polling thread says what is wrong with the library.
+                tracing::debug!("no events: {e}");
+                thread::sleep(Duration::from_secs(1));
+            }
         }
     }
 }

@@ -78,10 +78,14 @@ impl Setup {
         match Lab::up(&self.spec, &mut |_| ()) {
             Ok(lab) => {
                 eprintln!("{what}: Slurm {}", lab.version());
-                Some(Cluster {
+                let cluster = Cluster {
                     lab,
                     expects_errors: false,
-                })
+                };
+                if cluster.lab.spec().simulated_gpus.is_some() {
+                    cluster.hears_faults();
+                }
+                Some(cluster)
             }
             Err(e) if e.is_environment() => {
                 skip(&what, &e.to_string());
@@ -125,6 +129,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Waits until the gpuosd of every node would hear of a fault: NVML tells nobody of what was before.
+    fn hears_faults(&self) {
+        for node in self.lab.spec().node_names() {
+            self.until(&format!("gpuosd of {node} hears NVML's events"), || {
+                let log = self.lab.gpuosd_log(&node);
+                log.contains("NVML's events are heard").then_some(())
+            });
+        }
+    }
+
     /// Runs a Slurm command; its output. Panics with its error if it fails or takes 30 s.
     pub fn run(&self, program: &str, args: &[&str]) -> String {
         match self.try_run(program, args) {
