@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use gpuos_core::explain::Note;
+use gpuos_core::health::ExtraPart;
 use gpuos_core::mig::{Ask, Pool};
 use gpuos_core::options::{parse_gres, parse_mig};
 use gpuos_host::slurm::{Job, NodeRecord};
@@ -176,19 +177,14 @@ pub fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
     ask.or_else(|| Ask::of_slices(pool, slices))
 }
 
-/// GPUs of a node's pool that get no jobs, by their number in the pool. They stand in the node's `Extra` as select_gpuos
-/// reads them: by NVML's numbers where Slurm has no GPUs on the node, else after those that it has.
+/// GPUs of a node's pool that get no jobs, by their number in the pool: those that its `Extra` names.
 pub fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
     let Some((own, _)) = site.config.mig.pool_of(&node.name) else {
         return 0;
     };
-    let listed = node.gpu_count();
-    let out = gpuos_core::health::ExtraPart::read(&node.extra)
-        .unwrap_or_default()
-        .out;
-    let number = |nth: usize, nvml: usize| if listed == 0 { nvml } else { listed + nth };
-    let is_out = |at: usize| out.iter().any(|one| usize::from(*one) == at);
+    let out = ExtraPart::read(&node.extra).unwrap_or_default().pool_out;
+    let is_out = |nvml: usize| out.iter().any(|one| usize::from(*one) == nvml);
     let each = own.gpus.iter().enumerate();
-    let each = each.filter(|(nth, nvml)| is_out(number(*nth, *nvml)));
+    let each = each.filter(|(_, nvml)| is_out(*nvml));
     each.fold(0, |all, (nth, _)| all | 1 << nth)
 }

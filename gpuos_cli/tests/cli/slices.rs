@@ -163,6 +163,17 @@ fn nodes_that_are_not_for_the_job_are_told() {
             "{why}: {json}"
         );
     }
+    // A GPU of the pool that gpuosd has out of service.
+    let text = std::fs::read_to_string(site.path("nodes.txt")).unwrap();
+    let out = "   Extra=[gpuos:1 mig-out=5]\n   RealMemory";
+    site.file("nodes.txt", &text.replace("   RealMemory", out));
+    let json = plan(&site, &["7g.80gb", "n1", "--json"]).json();
+    let free = serde_json::json!([{ "gpu": 4, "slices": [4, 5, 6, 7] }]);
+    assert_eq!(
+        (&json["fits"], &json["waits"][0]["free"]),
+        (&false.into(), &free),
+        "{json}"
+    );
     site.edit("nodes.txt", "gpuos:h100-80gb:16", "gpuos:h100-80gb:8");
     let json = plan(&site, &["3g.40gb", "n1", "--json"]).json();
     let why = json["waits"][0]["why"].as_str().unwrap();
