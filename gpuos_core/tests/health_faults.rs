@@ -333,6 +333,39 @@ fn only_the_step_whose_process_is_named_is_killed() {
 }
 
 #[test]
+fn a_programs_fault_on_a_gpu_that_jobs_share_is_nobody_elses() {
+    let of = |pid| Event::Xid {
+        gpu: 0,
+        code: 31,
+        gpu_instance: None,
+        compute_instance: None,
+        pid,
+    };
+    let both = || {
+        let mut world = World::new(1);
+        let second = Job {
+            pids: vec![99],
+            ..job(8, &[0])
+        };
+        world.jobs = vec![job(7, &[0]), second];
+        world.run(1);
+        world
+    };
+    let mut world = both();
+    world.tell(of(None));
+    assert_eq!(world.killed, []);
+    world.tell(of(Some(99)));
+    assert_eq!(world.killed, [(8, Some(0))]);
+    // What takes the whole GPU takes all who have it.
+    let mut world = both();
+    world.tell(xid(0, 79));
+    world.run(20);
+    let mut requeued: Vec<u32> = world.requeued.iter().map(|(job, _)| *job).collect();
+    requeued.sort_unstable();
+    assert_eq!(requeued, [7, 8], "{}", world.story());
+}
+
+#[test]
 fn a_job_that_may_not_be_requeued_loses_its_steps_on_the_gpu_only() {
     let mut world = World::new(2);
     let elsewhere = Job {

@@ -152,8 +152,8 @@ pub(super) fn treat(
     }
 }
 
-/// The steps that something on a GPU hit. With the instance or the process known, only theirs; where a MIG
-/// GPU is shared and nobody knows whose the trouble is, none.
+/// The steps that something on a GPU hit. With the instance or the process known, only theirs; where several jobs have the
+/// GPU, or slices of it, and nobody knows whose the trouble is, none.
 fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
     let on: Vec<&Job> = node
         .jobs
@@ -161,7 +161,8 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         .filter(|job| job.gpus.contains(&gpu) && (job.watch || !at.watched))
         .filter(|job| at.job.is_none_or(|only| job.job == only))
         .collect();
-    let shared = number::is_of_pool(gpu);
+    let jobs: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
+    let shared = number::is_of_pool(gpu) || jobs.len() > 1;
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
     let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
     let found = match at.instance {
@@ -171,14 +172,8 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         Some(instance) => {
             let theirs = |job: &&Job| job.instances.contains(&(gpu, instance));
             let named: Vec<&Job> = on.iter().filter(|job| theirs(job)).copied().collect();
-            let numbers: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
             match named.is_empty() {
-                true if !shared
-                    && numbers.len() == 1
-                    && on.iter().all(|job| job.instances.is_empty()) =>
-                {
-                    on
-                }
+                true if !shared && on.iter().all(|job| job.instances.is_empty()) => on,
                 _ => named,
             }
         }

@@ -55,9 +55,8 @@ impl fmt::Display for ClockRange {
     }
 }
 
-/// NVIDIA's MPS for a job.
+/// NVIDIA's MPS for a job. A key that it does not know is of a newer gpuos, beside which it runs or after which it came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct MpsWish {
     /// Share of a GPU's threads that each of its processes may use, in percent; 100 = as without a limit.
     pub percent: u8,
@@ -93,9 +92,9 @@ impl fmt::Display for Share {
     }
 }
 
-/// What spank_gpuos tells gpuosd that a job asked for.
+/// What spank_gpuos tells gpuosd that a job asked for. As for [`MpsWish`], unknown keys are passed over.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Asked {
     /// `--gpuos-power`.
     #[serde(skip_serializing_if = "Option::is_none")]
