@@ -151,3 +151,44 @@ pub fn told(text: &str, name: &str) -> String {
     line.unwrap_or_else(|| panic!("no {name}= in {text}"))
         .to_owned()
 }
+
+/// How often a job has told its devices (`batch=UUIDS WINDOWS` or `step=…`), each of which the driver had then in the window that the
+/// job was told (lines `batch sees gpu7 gi …`, as of [`instances`]).
+///
+/// # Errors
+/// A sentence with one that the driver had not.
+pub fn devices(text: &str) -> Result<usize, String> {
+    let mut count = 0;
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let told = line
+            .split_once('=')
+            .filter(|(who, _)| ["batch", "step"].contains(who));
+        let Some((who, told)) = told else { continue };
+        let (uuids, windows) = told.split_once(' ').unwrap_or((told, ""));
+        let (next, head) = (format!("{who}="), format!("{who} sees gpu"));
+        let run = lines[at + 1..]
+            .iter()
+            .take_while(|line| !line.starts_with(&next));
+        let sees: Vec<&str> = run.filter_map(|line| line.strip_prefix(&head)).collect();
+        // It was ended before it could look.
+        if sees.is_empty() {
+            continue;
+        }
+        let own: Vec<(&str, &str)> = uuids.split(',').zip(windows.split(',')).collect();
+        for (uuid, window) in &own {
+            let there = window.split_once(':').is_some_and(|(gpu, slices)| {
+                let (start, end) = (format!("{gpu} gi "), format!(" slices {slices} {uuid}"));
+                sees.iter()
+                    .any(|one| one.starts_with(&start) && one.ends_with(&end))
+            });
+            if !uuid.starts_with("MIG-") || !there {
+                return Err(format!(
+                    "{who} has {uuid} in {window}, which the driver has not: {text}"
+                ));
+            }
+        }
+        count += 1;
+    }
+    Ok(count)
+}

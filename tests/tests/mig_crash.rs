@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::slices::{agree, bits, instances, nvml, pool, told};
+use gpuos_tests::slices::{agree, bits, devices, instances, nvml, pool, told};
 use gpuos_tests::{Cluster, per_suite};
 
 per_suite!(daemons_die);
@@ -141,7 +141,7 @@ fn name((daemon, point): (Daemon, Point)) -> String {
 }
 
 fn daemons_die(suite: &Suite) {
-    // `all`, or a part of the name of a cell.
+    // `all`, or what the names of cells begin with.
     let wanted = std::env::var("GPUOS_MIG_CRASHES").ok();
     let cells: Vec<(Daemon, Point)> = match wanted.as_deref() {
         None if *suite != Suite::Native => {
@@ -149,10 +149,15 @@ fn daemons_die(suite: &Suite) {
             return;
         }
         None => SAMPLE.to_vec(),
-        Some("all") => table(),
+        // What comes of lost state is Slurm's as well, and differs: by name only.
+        Some("all") => {
+            let all = table().into_iter();
+            all.filter(|(daemon, _)| *daemon != SlurmctldUnsaved)
+                .collect()
+        }
         Some(part) => {
             let all = table().into_iter();
-            all.filter(|cell| name(*cell).contains(part)).collect()
+            all.filter(|cell| name(*cell).starts_with(part)).collect()
         }
     };
     assert!(
@@ -244,9 +249,12 @@ impl Scene {
         );
         let text = cluster.lab.wait_output(neighbour, "step=", LIMIT);
         let uuid = told(&text.expect("it runs"), "step");
-        cluster.lab.wait_saved().expect("saves");
+        cluster.save(neighbour);
         Some(Scene {
-            script: format!("{seen} batch; srun -n1 {seen} step; echo end=1"),
+            // A srun that asks a slurmctld which has just started would ask again a minute later only.
+            script: format!(
+                "{seen} batch; for n in 1 2 3 4 5 6; do srun -I5 -n1 {seen} step && break; done; echo end=1"
+            ),
             cluster,
             neighbour,
             uuid,
@@ -316,6 +324,18 @@ impl Scene {
         })
     }
 
+    /// A slurmctld that is not to save what happens next knows the job: it would give its number to another.
+    fn submit(&self, daemon: Daemon, options: &[&str]) -> u32 {
+        if daemon != SlurmctldUnsaved {
+            return self.cluster.sbatch(options, &self.script);
+        }
+        let held = [options, &["--hold"]].concat();
+        let id = self.cluster.sbatch(&held, &self.script);
+        self.cluster.save(self.neighbour);
+        self.cluster.run("scontrol", &["release", &id.to_string()]);
+        id
+    }
+
     /// Has a job come to a point.
     fn reach(&self, point: Point, daemon: Daemon) -> Result<Job, String> {
         for name in match point {
@@ -337,7 +357,7 @@ impl Scene {
         if point == Pending {
             options.push("--hold");
         }
-        let id = self.cluster.sbatch(&options, &self.script);
+        let id = self.submit(daemon, &options);
         let mut job = Job { id, next: None };
         let begun = |name: &str| {
             let text =
@@ -352,7 +372,7 @@ impl Scene {
             Asked => {
                 self.until("the prolog", || begun("Prolog"))?;
                 if daemon == Slurmctld {
-                    self.cluster.lab.wait_saved().map_err(|e| e.to_string())?;
+                    self.cluster.save(self.neighbour);
                 }
                 self.signal_slurmctld("STOP");
                 self.go_on("Prolog");
@@ -376,7 +396,7 @@ impl Scene {
                 self.until("its step runs", || wrote("step="))?;
                 // A srun that meets no slurmctld waits for a minute.
                 self.hold("batch");
-                job.next = Some(self.cluster.sbatch(&NEXT, &self.script));
+                job.next = Some(self.submit(daemon, &NEXT));
                 self.nvml(&format!("hold {call} {number}"));
                 self.go_on("step");
                 self.until("the call", held)?;
@@ -393,7 +413,7 @@ impl Scene {
         let lab = &self.cluster.lab;
         let own = |e: gpuos_lab::LabError| e.to_string();
         if daemon == Slurmctld && point != Asked {
-            lab.wait_saved().map_err(own)?;
+            self.cluster.save(self.neighbour);
         }
         let there = match daemon {
             Gpuosd => lab.kill_gpuosd("n1", 9).map_err(own)?,
@@ -425,7 +445,9 @@ impl Scene {
                 self.cluster.kill_slurmd("n1");
                 lab.start_slurmd("n1").map_err(own)?;
             }
-            Slurmctld | SlurmctldUnsaved => lab.start_slurmctld().map_err(own)?,
+            Slurmctld | SlurmctldUnsaved => {
+                lab.start_slurmctld().map_err(own)?;
+            }
         }
         self.cluster.ready();
         Ok(())
@@ -446,6 +468,10 @@ impl Scene {
         let unstarted = (daemon, point) == (Slurmd, Prolog);
         let mut how = Vec::new();
         if let Some(next) = job.next {
+            if daemon == SlurmctldUnsaved {
+                // slurmctld has forgotten its end, and takes its time to miss it.
+                let _ = self.cluster.try_run("scancel", &[&id]);
+            }
             how.push(self.over(job.id, &["step"])?);
             job.id = next;
         }
@@ -483,7 +509,10 @@ impl Scene {
         let state = self.until(&format!("job {job} is over"), || {
             let state = self.state(job)?;
             if state == "PENDING" {
-                // Slurm holds a requeued job back for a while.
+                // Slurm holds a requeued job back for a while, and may have forgotten that it was released.
+                let _ = self
+                    .cluster
+                    .try_run("scontrol", &["release", &job.to_string()]);
                 let id = format!("JobId={job}");
                 let _ = self
                     .cluster
@@ -549,37 +578,4 @@ impl Scene {
             instances(&self.cluster, "n1").is_empty().then_some(())
         });
     }
-}
-
-/// How often a job has told its devices, each of which the driver had then in the windows that the job was told.
-fn devices(text: &str) -> Result<usize, String> {
-    let mut count = 0;
-    let lines: Vec<&str> = text.lines().collect();
-    for (at, line) in lines.iter().enumerate() {
-        let told = line
-            .split_once('=')
-            .filter(|(who, _)| ["batch", "step"].contains(who));
-        let Some((who, told)) = told else { continue };
-        let (uuids, windows) = told.split_once(' ').unwrap_or((told, ""));
-        let head = format!("{who} sees gpu");
-        let sees: Vec<&str> = lines[at + 1..]
-            .iter()
-            .map_while(|line| line.strip_prefix(&head))
-            .collect();
-        let own: Vec<(&str, &str)> = uuids.split(',').zip(windows.split(',')).collect();
-        for (uuid, window) in &own {
-            let there = window.split_once(':').is_some_and(|(gpu, slices)| {
-                let (start, end) = (format!("{gpu} gi "), format!(" slices {slices} {uuid}"));
-                sees.iter()
-                    .any(|one| one.starts_with(&start) && one.ends_with(&end))
-            });
-            if !uuid.starts_with("MIG-") || !there {
-                return Err(format!(
-                    "{who} has {uuid} in {window}, which the driver has not: {text}"
-                ));
-            }
-        }
-        count += 1;
-    }
-    Ok(count)
 }

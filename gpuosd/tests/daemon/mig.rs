@@ -10,6 +10,7 @@ use std::time::Duration;
 use gpuos_core::limits::Asked;
 use gpuos_core::mig::Window;
 use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reply, Request, StepId};
+use gpuos_host::socket::ClientError;
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::Process;
 
@@ -142,7 +143,10 @@ pub fn step(
     number: u32,
     (wish, slices): (&str, &[u8]),
 ) -> Result<BTreeMap<String, String>, String> {
-    told(daemon.ask(&request(job, number, wish, slices)).unwrap())
+    match daemon.ask(&request(job, number, wish, slices)) {
+        Err(ClientError::Refused(why)) => Err(why),
+        answer => told(answer.unwrap()),
+    }
 }
 
 pub fn end(daemon: &Daemon, job: u32, step: u32) {
@@ -342,10 +346,11 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
 fn nothing_is_made_that_slurm_did_not_give_to_the_job() {
     let site = pool("");
     let daemon = start(&site);
-    let why = step(&daemon, 9, 0, ("1g.10gb", &[0])).unwrap_err();
+    // Nothing becomes of its job: its tasks end at once.
+    let refused = daemon.ask(&request(9, 0, "1g.10gb", &[0])).unwrap_err();
     assert!(
-        why.contains("Slurm has not given job 9 any memory slice"),
-        "{why}"
+        matches!(&refused, ClientError::Refused(why) if why.contains("Slurm has not given job 9 any memory slice")),
+        "{refused}"
     );
     job(&site, 7, "4", ("", ""));
     let why = step(&daemon, 7, 0, ("1g.10gb", &[0])).unwrap_err();

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::limits::Asked;
 use gpuos_core::mig::carve::Event;
-use gpuos_core::wire::{MigAsk, Reply, StepId};
+use gpuos_core::wire::{Code, MigAsk, Reply, StepId};
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
 
 use super::super::{Message, Owner};
+use crate::desk::refused;
 use crate::mig::pool::Grant;
 use crate::queue::{Release, Task as Slurms, Why};
 
@@ -159,7 +160,7 @@ impl Owner {
         if !here {
             self.mig_release(job);
             let why = format!("Slurm has not given job {job} any memory slice of this node");
-            self.mig_refuse(job, &why);
+            self.mig_refuse(job, &why, refuse);
         }
         match self.mig.asks.get_mut(&job) {
             Some((due, wait)) if here => {
@@ -264,7 +265,7 @@ impl Owner {
         }
         let Some(requeue) = self.mig.grants.get(&job).map(|grant| grant.requeue) else {
             // Slurm has not said what the job is.
-            self.mig_refuse(job, why);
+            self.mig_refuse(job, why, refuse);
             return;
         };
         let failures = self.mig.failures.entry(job).or_default();
@@ -289,7 +290,7 @@ impl Owner {
             Some(job),
             format!("job {job} does not get its MIG instances: {why}"),
         );
-        self.mig_refuse(job, why);
+        self.mig_refuse(job, why, refuse);
     }
 
     /// Tells a job's steps why they must not run, and has the job requeued or ended.
@@ -299,7 +300,7 @@ impl Owner {
             Some(job),
             format!("job {job} does not get its MIG instances: {why}"),
         );
-        self.mig_refuse(job, why);
+        self.mig_refuse(job, why, fail);
         let action = match requeue {
             true => {
                 self.releases.retain(|release| release.job != job);
@@ -360,12 +361,12 @@ impl Owner {
     }
 
     /// Tells the steps of a job that they must not run.
-    fn mig_refuse(&mut self, job: u32, why: &str) {
+    fn mig_refuse(&mut self, job: u32, why: &str, tell: fn(&Waiting, &str)) {
         let waiting = std::mem::take(&mut self.mig.waiting);
         let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
         self.mig.waiting = others;
         for one in own {
-            refuse(&one, why);
+            tell(&one, why);
         }
     }
 
@@ -376,7 +377,7 @@ impl Owner {
         let mut had = Vec::new();
         for mut one in std::mem::take(&mut self.mig.waiting) {
             if let Some(why) = &one.failed {
-                refuse(&one, why);
+                fail(&one, why);
                 continue;
             }
             let Some(pool) = &self.mig.pool else {
@@ -444,7 +445,14 @@ impl Owner {
     }
 }
 
+/// Its tasks end at once. Slurm may have another run of the job on this node next: a slurmctld that was started anew
+/// and has lost this one drains the node where it still meets it.
 fn refuse(one: &Waiting, why: &str) {
+    let _ = one.reply.try_send(refused(Code::Forbidden, why.to_owned()));
+}
+
+/// Its tasks wait for what becomes of their job.
+fn fail(one: &Waiting, why: &str) {
     let reply = Reply::Prepared {
         notes: Vec::new(),
         environment: BTreeMap::new(),
