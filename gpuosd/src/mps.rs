@@ -137,8 +137,14 @@ impl Runner {
             .arg("-f")
             .env("CUDA_VISIBLE_DEVICES", uuids.join(","));
         let [pipe, log] = self.folders(whom);
-        make(&self.folder, &[&pipe, &log], serving)
-            .map_err(|(path, e)| format!("{}: {e}", path.display()))?;
+        let mut made = make(&self.folder, &[&pipe, &log], serving);
+        if matches!(&made, Err((_, e)) if e.kind() == io::ErrorKind::AlreadyExists) {
+            // Left over by a gpuosd whose state is lost: nobody else would ever remove it.
+            self.quit(whom, serving);
+            self.remove(whom)?;
+            made = make(&self.folder, &[&pipe, &log], serving);
+        }
+        made.map_err(|(path, e)| format!("{}: {e}", path.display()))?;
         let deadline = Instant::now() + START;
         let begun = command.spawn().map_err(|e| e.to_string());
         let started = begun.and_then(|mut child| {

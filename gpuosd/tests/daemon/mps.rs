@@ -223,6 +223,9 @@ fn jobs_that_share_a_gpu_have_one_daemon_until_the_last_of_them_ends() {
     });
     let (uid, _) = user(&site);
     let name = format!("gpu3-{uid}");
+    // Left there by a gpuosd whose state is lost.
+    fs::create_dir_all(site.path(&format!("run/mps/{name}/pipe"))).unwrap();
+    fs::write(site.path(&format!("run/mps/{name}/pipe/old")), "").unwrap();
     let share =
         |job, percent, gpus: &[u8]| start_as(&site, &daemon, (job, BATCH), gpus, percent, true);
     let (notes, told) = share(7, 25, &[3]);
@@ -240,6 +243,7 @@ fn jobs_that_share_a_gpu_have_one_daemon_until_the_last_of_them_ends() {
     let uuid = daemon.status().gpus[3].uuid.clone();
     assert_eq!(told.get("CUDA_VISIBLE_DEVICES"), Some(&uuid));
     let one = pids(&site, &name);
+    assert!(!site.path(&format!("run/mps/{name}/pipe/old")).exists());
     // The user's next job there has the same one, with its own share; on another GPU there is another one.
     let (_, told) = share(8, 75, &[3]);
     assert_eq!(told.get(MPS_VARIABLES[0]), Some(&pipe));
