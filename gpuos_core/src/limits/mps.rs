@@ -151,7 +151,7 @@ pub struct Mps {
     kept: BTreeMap<Whom, Serving>,
     #[serde(skip)]
     phases: BTreeMap<Whom, Phase>,
-    /// Who has none, and why, so that it is not tried again.
+    /// Who has none, and why, so that it is not tried again; for sharers, until another job joins them.
     #[serde(skip)]
     failed: BTreeMap<Whom, String>,
     #[serde(skip)]
@@ -182,6 +182,20 @@ impl Mps {
             )),
             Phase::Running => Some(Ok(())),
             _ => None,
+        }
+    }
+
+    /// Forgets why sharers have no daemon once another job is about to be one of them: it is tried again for that job.
+    fn join(&mut self, holders: &[Holder]) {
+        let of = |one: &Holder| Whom::of(one.job, one.uid, &one.gpus, &one.asked);
+        for holder in holders {
+            let sharers = of(holder).filter(|whom| matches!(whom, Whom::Sharers { .. }));
+            let mut known = self.holders.iter();
+            if let Some(whom) = sharers
+                && !known.any(|old| old.job == holder.job && of(old) == sharers)
+            {
+                self.failed.remove(&whom);
+            }
         }
     }
 
@@ -290,6 +304,7 @@ pub fn mps_step(mps: &mut Mps, event: MpsEvent, now_ms: u64, wall_ms: u64) -> Ve
             }
         }
         MpsEvent::Jobs(holders) => {
+            mps.join(&holders);
             mps.holders = holders;
             mps.told = true;
         }

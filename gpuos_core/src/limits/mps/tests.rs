@@ -244,6 +244,29 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
 }
 
 #[test]
+fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
+    let mut mps = Mps::default();
+    let whom = Whom::Sharers { gpu: 0, uid: 1000 };
+    let mut jobs = vec![sharer(7, 1000, 0)];
+    let saves = after(&mut mps, MpsEvent::Jobs(jobs.clone()));
+    after(&mut mps, saved_as(&saves));
+    let told = Err("it was not ready".into());
+    let saves = after(&mut mps, MpsEvent::Running { whom, told });
+    after(&mut mps, saved_as(&saves));
+    // Not by more steps of the same job, nor by jobs elsewhere.
+    jobs.push(sharer(9, 1001, 0));
+    let told = MpsEvent::Jobs(jobs.clone());
+    let made = started_and_ended(&mut mps, told.clone());
+    assert_eq!(made.0, ["gpu0-1001"]);
+    assert_eq!(after(&mut mps, told), []);
+    assert!(mps.settled(whom, &[0].into()).unwrap().is_err());
+    jobs.push(sharer(8, 1000, 0));
+    let made = started_and_ended(&mut mps, MpsEvent::Jobs(jobs));
+    assert_eq!(made.0, ["gpu0-1000"]);
+    assert_eq!(mps.settled(whom, &[0].into()), Some(Ok(())));
+}
+
+#[test]
 fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
     let mut mps = Mps::default();
     let mut several = sharer(7, 1000, 0);
