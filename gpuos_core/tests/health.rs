@@ -2,7 +2,7 @@
 
 mod health_support;
 
-use gpuos_core::health::GpuState;
+use gpuos_core::health::{Event, GpuState, RecoveryAction};
 use health_support::{World, job, xid};
 
 #[test]
@@ -25,4 +25,25 @@ fn a_double_bit_error_drains_the_gpu_requeues_its_job_and_the_gpu_returns() {
     assert_eq!(world.node.state(4), GpuState::Allocated);
     assert!(world.killed.is_empty() && world.part.is_empty());
     assert_eq!(world.reset, [3]);
+}
+
+#[test]
+fn a_job_that_came_before_slurmctld_knew_is_sent_away_again() {
+    // It may be allocated and not reported yet when the fault happens, and the first word about it not the strongest.
+    let asked = Event::RecoveryAction {
+        gpu: 0,
+        action: RecoveryAction::from_nvml(1),
+    };
+    for faults in [&[xid(0, 48)][..], &[xid(0, 64), asked]] {
+        for later in [0, 1, 4] {
+            let mut world = World::new(1);
+            world.run(1);
+            faults.iter().for_each(|fault| world.tell(fault.clone()));
+            world.run(later);
+            world.jobs = vec![job(9, &[0])];
+            world.run(5);
+            assert_eq!(world.requeued, [(9, false)], "{later}: {}", world.story());
+            assert!(world.story().contains("slurmctld did not know yet"));
+        }
+    }
 }

@@ -685,24 +685,3 @@ fn a_restart_in_any_state_goes_on_from_there() {
         assert_eq!(world.node.state(0), end, "{wanted:?}\n{}", world.story());
     }
 }
-
-#[test]
-fn a_job_that_came_before_slurmctld_knew_is_sent_away_again() {
-    // It may be allocated and not reported yet when the fault happens, and the first word about it not the strongest.
-    let asked = Event::RecoveryAction {
-        gpu: 0,
-        action: RecoveryAction::from_nvml(1),
-    };
-    for faults in [&[xid(0, 48)][..], &[xid(0, 64), asked]] {
-        for later in [0, 1, 4] {
-            let mut world = World::new(1);
-            world.run(1);
-            faults.iter().for_each(|fault| world.tell(fault.clone()));
-            world.run(later);
-            world.jobs = vec![job(9, &[0])];
-            world.run(5);
-            assert_eq!(world.requeued, [(9, false)], "{later}: {}", world.story());
-            assert!(world.story().contains("slurmctld did not know yet"));
-        }
-    }
-}
