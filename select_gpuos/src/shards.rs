@@ -15,12 +15,16 @@ use slurm_ffi::gres::{JobGres, NodeGres};
 use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::layout::GresNode;
 use slurm_ffi::log;
+use slurm_ffi::release::Release;
 
 use crate::call::Call;
 use crate::decide::said;
 use crate::engine::Engine;
 use crate::note::Decision;
 use crate::request;
+
+/// From this release on Slurm keeps the mark of a shared GPU until the last of its jobs has ended.
+const KEEPS_MARKS_FROM: Release = Release::new(23, 11, 5);
 
 /// What is kept of shards from call to call.
 pub struct Shards {
@@ -31,6 +35,8 @@ pub struct Shards {
     fits: Option<bool>,
     rooms: Vec<Room>,
     chosen: Vec<(usize, usize, u64)>,
+    /// Room for what a call marks: there is one element for each node.
+    marked: Vec<(usize, u64)>,
 }
 
 /// A node with a GPU that has enough shards left.
@@ -67,18 +73,32 @@ pub struct Shown {
     layout: RefCell<Option<&'static GresNode>>,
 }
 
-impl Drop for Shown {
-    fn drop(&mut self) {
-        let Some(layout) = *self.layout.get_mut() else {
-            return;
+impl Shown {
+    /// Whether a call looked for such GPUs.
+    pub fn looked(&self) -> bool {
+        self.layout.borrow().is_some()
+    }
+
+    /// Takes the marks back; the room for those of the next call.
+    fn hide(&self) -> Vec<(usize, u64)> {
+        let mut all = self.marked.take();
+        let Some(layout) = self.layout.take() else {
+            return all;
         };
-        for (address, marked) in self.marked.get_mut().drain(..) {
+        for (address, marked) in all.drain(..) {
             // SAFETY: the address was a live GRES state when it was marked in this call, and slurmctld's node
             // write lock is held until the call has ended.
             if let Some(gres) = unsafe { NodeGres::new(address as *mut c_void, layout) } {
                 gres.hide_in_use(marked);
             }
         }
+        all
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.hide();
     }
 }
 
@@ -91,6 +111,7 @@ impl Shards {
             fits: None,
             rooms: Vec::new(),
             chosen: Vec::new(),
+            marked: Vec::new(),
         }
     }
 
@@ -129,19 +150,28 @@ impl Engine {
         };
         let any = (0..source.table.len()).any(has);
         self.shards.any = Some(any);
+        if any && self.release < KEEPS_MARKS_FROM {
+            self.shards.marked.reserve(source.table.len());
+        }
         any
     }
 
     /// Has cons_tres see all GPUs of which shards are in use: before 23.11.5 it gives one as a whole once
-    /// the first of the jobs that share it has ended.
+    /// the first of the jobs that share it has ended. Also where gpuos does not steer.
     pub(crate) fn show_shared(&mut self, call: &Call) {
-        if self.settings.config.slurm.steer && self.has_shards() {
+        if self.has_shards() && self.release < KEEPS_MARKS_FROM {
             self.show_on_candidates(call);
         }
     }
 
+    /// Takes back what [`Engine::show_shared`] marked, at the end of its call.
     #[inline(never)]
-    fn show_on_candidates(&self, call: &Call) {
+    pub(crate) fn hide_shared(&mut self, call: &Call) {
+        self.shards.marked = call.shown.hide();
+    }
+
+    #[inline(never)]
+    fn show_on_candidates(&mut self, call: &Call) {
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
         // release whose layout the self-check accepted.
         let both = unsafe { (Job::new(call.job, self.layout), Bitmap::new(call.nodes)) };
@@ -152,6 +182,11 @@ impl Engine {
             return;
         }
         let source = self.source();
+        let shown = &call.shown;
+        shown.layout.replace(Some(&self.layout.gres_node));
+        shown
+            .marked
+            .replace(std::mem::take(&mut self.shards.marked));
         for index in nodes.iter().take_while(|at| *at < source.table.len()) {
             // SAFETY: called from job_test, under slurmctld's node write lock; the slot holds null or a live record.
             let shards = unsafe {
@@ -161,8 +196,6 @@ impl Engine {
             let Some(shards) = shards else { continue };
             let marked = shards.show_in_use();
             if marked != 0 {
-                let shown = &call.shown;
-                shown.layout.replace(Some(&self.layout.gres_node));
                 let address = shards.raw() as usize;
                 shown.marked.borrow_mut().push((address, marked));
             }
