@@ -13,6 +13,19 @@ use crate::mig::{Chosen, with_gres};
 /// The GRES that counts parts of GPUs.
 const GRES: &str = "shard";
 
+/// From this release on Slurm knows that a GPU is shared until the last of its jobs has ended.
+const SHARED_TO_THE_LAST: Release = Release::new(23, 11, 5);
+
+/// Why no GPU can be shared with this Slurm and `SelectType`; an unknown one is not held against it.
+pub fn impossible(release: Release, select_type: Option<&str>) -> Option<String> {
+    let other =
+        select_type.filter(|name| *name != "select/gpuos" && release < SHARED_TO_THE_LAST)?;
+    Some(format!(
+        "Slurm {release} with SelectType={other} gives a shared GPU as a whole once one of its jobs has ended; \
+         SelectType=select/gpuos and Slurm {SHARED_TO_THE_LAST} do not"
+    ))
+}
+
 /// Turns a share of a GPU into shards, of which no GPU of the cluster has more than `of_gpu`.
 ///
 /// # Errors
@@ -128,6 +141,19 @@ mod tests {
     fn of(of_gpu: u64, share: &str, shape: &Shape, options: &JobOptions) -> Result<Chosen, String> {
         let share = parse_share(share).unwrap();
         choose(of_gpu, share, options, shape, NEW).map_err(|refusal| refusal.sentence)
+    }
+
+    #[test]
+    fn an_old_slurm_shares_gpus_with_gpuos_only() {
+        let (old, new) = (Release::new(23, 11, 4), Release::new(23, 11, 5));
+        let why = impossible(old, Some("select/cons_tres")).unwrap();
+        assert!(
+            why.starts_with("Slurm 23.11.4 with SelectType=select/cons_tres gives a shared GPU"),
+            "{why}"
+        );
+        assert_eq!(impossible(old, Some("select/gpuos")), None);
+        assert_eq!(impossible(old, None), None);
+        assert_eq!(impossible(new, Some("select/cons_tres")), None);
     }
 
     #[test]

@@ -22,6 +22,8 @@ struct Known {
     fields: Fields,
     offsets: Offsets,
     release: Release,
+    /// Why no GPU can be shared here, if none can.
+    unshared: Option<String>,
 }
 
 /// What requests are checked against.
@@ -62,6 +64,7 @@ fn known(release: Release) -> Result<Known, String> {
         fields,
         offsets,
         release,
+        unshared: share::impossible(release, slurm_ffi::check::select_type().as_deref()),
     })
 }
 
@@ -113,6 +116,9 @@ fn chosen(
 ) -> Result<Option<Chosen>, Refusal> {
     // Before the slices: it says that the two contradict each other.
     if let Some(share) = options.share {
+        if let Some(why) = &known.unshared {
+            return nothing_given(options, why).map(|()| None);
+        }
         return share::choose(cluster.shards, share, options, shape, known.release).map(Some);
     }
     let request = options.mig.as_ref();
