@@ -278,14 +278,31 @@ fn under_mps(cluster: &Cluster, shared: u64, beside: u32) {
                 .exists()
                 .then_some(())
         });
-        job
+        (
+            job,
+            ["batch", "step"].map(|of| work(&format!("{name}.{of}"))),
+        )
     };
-    let both = [start("one"), start("two")];
+    // On a busy machine a daemon may need longer than a step waits for it: that job goes on without.
+    let start = |name: &str| {
+        for attempt in 1.. {
+            let (job, seen) = start(&format!("{name}{attempt}"));
+            let served = |seen: &String| seen.split_whitespace().count() == 6;
+            if seen.iter().all(served) || attempt == 8 {
+                return (job, seen);
+            }
+            cluster.run("scancel", &[&job.to_string()]);
+            cluster.wait(job, &["CANCELLED"]);
+        }
+        unreachable!()
+    };
+    let (one, two) = (start("one"), start("two"));
+    let both = [one.0, two.0];
     let have = given(cluster);
     for job in both {
         assert_eq!(have[&job], (0, shared), "{have:?}");
     }
-    let seen = work("one.batch");
+    let [seen, step] = one.1;
     let words: Vec<&str> = seen.split_whitespace().collect();
     let [pipe, "25", memory, uuid, pid, served] = words[..] else {
         panic!("{seen}: {}", work(&format!("{}.out", both[0])));
@@ -297,9 +314,7 @@ fn under_mps(cluster: &Cluster, shared: u64, beside: u32) {
         "{memory}"
     );
     assert!(uuid.starts_with("GPU-") && uuid == served, "{seen}");
-    for name in ["one.step", "two.batch", "two.step"] {
-        assert_eq!(work(name), seen, "{name}");
-    }
+    assert_eq!([&step, &two.1[0], &two.1[1]], [&seen; 3]);
     holders(cluster, gpu as u8, &[beside, beside + 2, both[0], both[1]]);
     let own = Path::new(pipe).parent().expect("a folder");
     cluster.run("scancel", &[&both[0].to_string()]);
