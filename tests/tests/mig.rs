@@ -340,7 +340,10 @@ fn churn(cluster: &Cluster, rounds: usize, each: usize) {
         for _ in 0..each / 8 {
             let running = cluster.until("jobs run, or are over", || {
                 let running = held(cluster);
-                let over = cluster.run("squeue", &["-h"]).trim().is_empty();
+                // Those that were requeued wait for minutes.
+                let left = cluster.run("squeue", &["-h", "-o", "%A"]);
+                let held_back = |id: &str| id.trim().parse().is_ok_and(|id| requeued.contains(&id));
+                let over = left.lines().all(held_back);
                 (over || !running.is_empty()).then_some(running)
             });
             owners(&running);
