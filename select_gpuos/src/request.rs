@@ -57,6 +57,12 @@ impl Engine {
         self.asked(job, self.gpu.id)
     }
 
+    /// What a job asks for of a GRES, where it names one type of it or none.
+    pub(crate) fn asked_once<'a>(&self, job: Job<'a>, gres: u32) -> Option<JobGres<'a>> {
+        let mut asked = self.asked(job, gres);
+        asked.next().filter(|_| asked.next().is_none())
+    }
+
     /// What a job asks for of a GRES, one entry for each type that it names.
     pub(crate) fn asked<'a>(
         &self,

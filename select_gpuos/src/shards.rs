@@ -204,8 +204,7 @@ impl Engine {
 
     /// What a job asks for of shards, where it names one type of them or none.
     pub(crate) fn shards_asked<'a>(&self, job: Job<'a>) -> Option<JobGres<'a>> {
-        let mut asked = self.asked(job, self.shards.gres.id);
-        asked.next().filter(|_| asked.next().is_none())
+        self.asked_once(job, self.shards.gres.id)
     }
 
     /// Decides a call about a job with shards; `None` hands it on as it came.

@@ -116,8 +116,7 @@ impl Slices {
 impl Engine {
     /// What a job asks for of slices, where it names one type of them or none.
     pub(crate) fn slices_asked<'a>(&self, job: Job<'a>) -> Option<JobGres<'a>> {
-        let mut asked = self.asked(job, self.slices.gres.id);
-        asked.next().filter(|_| asked.next().is_none())
+        self.asked_once(job, self.slices.gres.id)
     }
 
     /// Decides a call about a job with slices; `None` hands it on as it came.

@@ -2,11 +2,12 @@
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
-//! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`]), the gpuos.toml of sites that
+//! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`], [`mps`]), the gpuos.toml of sites that
 //! several tests use ([`sites`]), and who holds which GPU ([`ledger`]).
 
 pub mod cluster;
 pub mod ledger;
+pub mod mps;
 pub mod plugins;
 pub mod program;
 pub mod show;
@@ -15,5 +16,6 @@ pub mod slices;
 pub mod suites;
 
 pub use cluster::{Cluster, Setup};
+pub use mps::MPS_CONTROL;
 pub use program::program;
 pub use suites::{measured_runs, skip, suites};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, per_suite, program};
+use gpuos_tests::{Cluster, MPS_CONTROL, Setup, per_suite, program};
 
 per_suite!(
     caps_last_as_long_as_their_job,
@@ -177,22 +177,6 @@ fn watched_jobs_that_hang_run_again(suite: &Suite) {
     cluster.drained();
 }
 
-/// Stands in for NVIDIA's control program.
-const CONTROL: &str = r#"#!/bin/sh
-pipe=$CUDA_MPS_PIPE_DIRECTORY
-if [ "$1" != -f ]; then
-    read -r word
-    [ "$word" != quit ] || kill "$(cat "$pipe/pid")"
-    exit 0
-fi
-sleep 600 &
-trap 'kill $!; exit 0' TERM
-echo "$$" >"$pipe/pid"
-echo "$CUDA_VISIBLE_DEVICES" >"$pipe/gpus"
-: >"$pipe/control"
-wait
-"#;
-
 fn mps_lasts_as_long_as_its_job(suite: &Suite) {
     let Some(cluster) = two("mps", suite, "") else {
         return;
@@ -216,7 +200,7 @@ fn mps_lasts_as_long_as_its_job(suite: &Suite) {
     );
 
     let control = cluster.lab.dir().join("bin/nvidia-cuda-mps-control");
-    program(&control, CONTROL);
+    program(&control, MPS_CONTROL);
     let script = "\
         echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE > mps.script\n\
         cat $CUDA_MPS_PIPE_DIRECTORY/gpus > mps.gpus\n\

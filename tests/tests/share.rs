@@ -9,7 +9,7 @@ use gpuos_host::slurm::Job;
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, Setup, per_suite, program};
+use gpuos_tests::{Cluster, MPS_CONTROL, Setup, per_suite, program};
 
 per_suite!(gpus_are_shared_as_asked);
 
@@ -240,26 +240,10 @@ fn come_and_go(cluster: &Cluster) {
     });
 }
 
-/// Stands in for NVIDIA's control program.
-const CONTROL: &str = r#"#!/bin/sh
-pipe=$CUDA_MPS_PIPE_DIRECTORY
-if [ "$1" != -f ]; then
-    read -r word
-    [ "$word" != quit ] || kill "$(cat "$pipe/pid")"
-    exit 0
-fi
-sleep 600 &
-trap 'kill $!; exit 0' TERM
-echo "$$" >"$pipe/pid"
-echo "$CUDA_VISIBLE_DEVICES" >"$pipe/gpus"
-: >"$pipe/control"
-wait
-"#;
-
 /// Two jobs under one MPS daemon on a GPU that has `beside` in turns with them.
 fn under_mps(cluster: &Cluster, shared: u64, beside: u32) {
     let dir = cluster.lab.dir();
-    program(&dir.join("bin/nvidia-cuda-mps-control"), CONTROL);
+    program(&dir.join("bin/nvidia-cuda-mps-control"), MPS_CONTROL);
     let work = |name: &str| {
         let text = std::fs::read_to_string(dir.join("work").join(name));
         text.unwrap_or_default()

@@ -14,6 +14,8 @@ mod mig_memory;
 mod mps;
 mod partition;
 mod pooled;
+#[path = "../../../tests/src/program.rs"]
+mod program;
 mod site;
 mod unit;
 

@@ -10,7 +10,8 @@ use std::path::Path;
 use gpuos_core::limits::{Asked, MpsWish};
 use gpuos_core::wire::{MPS_VARIABLES, Reply, Request, StepId};
 
-use crate::site::{Daemon, Site, program};
+use crate::program::program;
+use crate::site::{Daemon, Site};
 
 const BATCH: u32 = 0xffff_fffb;
 const GID: u32 = 100;

@@ -1,7 +1,6 @@
 //! A node in a folder: a simulated NVIDIA library, Slurm's commands as a script, and a real gpuosd.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,6 +13,8 @@ use gpuos_host::socket::{Client, ClientError, NAME};
 use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
+
+use crate::program::program;
 
 /// Longest wait for anything: a busy machine is no fault.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -60,21 +61,6 @@ echo "reset $1: $held" >>resets
 : >"resets.$1"
 while [ -e "resets.$1" ]; do sleep 0.05; done
 "#;
-
-/// Writes a program. Another process does it: what a thread beside this one starts meanwhile would have the file open for
-/// writing, and nothing that is can be run ("Text file busy").
-pub fn program(path: &Path, text: &str) {
-    let mut write = Command::new("install")
-        .args(["-m", "755", "/dev/stdin"])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = write.stdin.take().unwrap();
-    input.write_all(text.as_bytes()).unwrap();
-    drop(input);
-    assert!(write.wait().unwrap().success(), "{}", path.display());
-}
 
 /// The node.
 pub struct Site {

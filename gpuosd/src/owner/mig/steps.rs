@@ -285,22 +285,12 @@ impl Owner {
             self.mig_fail(job, why);
             return;
         }
-        self.mig_release(job);
-        self.mig_note(
-            Some(job),
-            format!("job {job} does not get its MIG instances: {why}"),
-        );
-        self.mig_refuse(job, why, refuse);
+        self.mig_denied(job, why, refuse);
     }
 
     /// Tells a job's steps why they must not run, and has the job requeued or ended.
     fn mig_end(&mut self, job: u32, why: &str, requeue: bool) {
-        self.mig_release(job);
-        self.mig_note(
-            Some(job),
-            format!("job {job} does not get its MIG instances: {why}"),
-        );
-        self.mig_refuse(job, why, fail);
+        self.mig_denied(job, why, fail);
         let action = match requeue {
             true => {
                 self.releases.retain(|release| release.job != job);
@@ -358,6 +348,16 @@ impl Owner {
                 self.mig.endings.remove(job);
             }
         }
+    }
+
+    /// A job does not get its instances: what was made for it goes, and its steps are told.
+    fn mig_denied(&mut self, job: u32, why: &str, tell: fn(&Waiting, &str)) {
+        self.mig_release(job);
+        self.mig_note(
+            Some(job),
+            format!("job {job} does not get its MIG instances: {why}"),
+        );
+        self.mig_refuse(job, why, tell);
     }
 
     /// Tells the steps of a job that they must not run.
