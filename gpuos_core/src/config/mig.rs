@@ -19,6 +19,11 @@ use crate::mig::{Geometry, Profile};
 /// past it are left to Slurm, and no job with `--gpuos-mig` gets them.
 pub const STEERED_SLICES: usize = 64;
 
+/// `move-after` where the file has none, in seconds.
+const MOVE_AFTER: u32 = 60;
+/// `move-hold` where the file has none, in seconds.
+const MOVE_HOLD: u32 = 600;
+
 const WORDS: [(&str, Foreign); 2] = [("leave", Foreign::Leave), ("destroy", Foreign::Destroy)];
 
 /// A kind of GPU in MIG mode: `[[mig.board]]`.
@@ -35,8 +40,11 @@ pub struct MigBoard {
 pub struct MigPool {
     /// The nodes, sorted by name.
     pub nodes: Vec<String>,
-    /// NVML indexes of the GPUs that are in MIG mode.
+    /// NVML indexes of its GPUs.
     pub gpus: GpuSet,
+    /// Those of them that are in GRES `gpu` too, and are divided only while jobs have slices of them. The others are in MIG
+    /// mode for good.
+    pub moving: GpuSet,
     /// Number of their board in [`MigConfig::boards`].
     pub board: usize,
     place: Place,
@@ -44,14 +52,30 @@ pub struct MigPool {
 
 /// `[mig]`. Bit `b` of GRES `gpuos` on a node of a pool is memory slice `b % S` of the `b / S`-th GPU
 /// of the pool by ascending NVML index, with `S` the memory slices of the board.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigConfig {
     /// What gpuosd does about instances that somebody made by hand.
     pub foreign: Foreign,
+    /// A GPU that moves is given to the other kind of job only to one that has waited so many seconds.
+    pub move_after: u32,
+    /// It stays with the kind of job that it was given to for so many seconds at least.
+    pub move_hold: u32,
     /// The boards, in the order of the file.
     pub boards: Vec<MigBoard>,
     /// The pools, in the order of the file. No node is in two.
     pub pools: Vec<MigPool>,
+}
+
+impl Default for MigConfig {
+    fn default() -> MigConfig {
+        MigConfig {
+            foreign: Foreign::default(),
+            move_after: MOVE_AFTER,
+            move_hold: MOVE_HOLD,
+            boards: Vec::new(),
+            pools: Vec::new(),
+        }
+    }
 }
 
 impl MigConfig {
@@ -85,6 +109,17 @@ impl MigPool {
         self.gpus.iter().nth(nth)
     }
 
+    /// NVML indexes of the GPUs that are in MIG mode for good, and in GRES `gpuos` only.
+    pub fn fixed(&self) -> GpuSet {
+        self.gpus.minus(self.moving)
+    }
+
+    /// Number in GRES `gpu` of a GPU that moves: gres.conf has them by NVML's index, without those in MIG mode for good.
+    pub fn whole(&self, gpu: usize) -> Option<usize> {
+        let before = self.fixed().and(GpuSet::first(gpu)).len();
+        self.moving.contains(gpu).then(|| gpu - before)
+    }
+
     /// Memory slices of each of its nodes, as GRES `gpuos` counts them. See [`STEERED_SLICES`].
     pub fn slices(&self, board: &MigBoard) -> usize {
         self.gpus.len() * usize::from(board.geometry.slices())
@@ -94,6 +129,12 @@ impl MigPool {
 pub(super) fn read(check: Check, raw: &RawMig) -> Result<MigConfig, ConfigError> {
     let mut config = MigConfig {
         foreign: check.word("foreign", &raw.foreign, &WORDS, Foreign::default())?,
+        move_after: check
+            .seconds("move-after", &raw.move_after)?
+            .unwrap_or(MOVE_AFTER),
+        move_hold: check
+            .seconds("move-hold", &raw.move_hold)?
+            .unwrap_or(MOVE_HOLD),
         ..MigConfig::default()
     };
     for table in &raw.board {
@@ -201,6 +242,16 @@ fn read_pool(
         let form = format!("NVML indexes from 0 to {last}, such as \"0,4-7\"");
         check.refuse("gpus", gpus, quoted(gpus.get_ref()), form)
     })?;
+    let moving = match &raw.moving {
+        None => GpuSet::EMPTY,
+        Some(list) => {
+            let moving = parse_gpus(list.get_ref()).filter(|moving| moving.minus(set).is_empty());
+            moving.ok_or_else(|| {
+                let form = format!("some of `gpus` of this pool, {set}");
+                check.refuse("moving", list, quoted(list.get_ref()), form)
+            })?
+        }
+    };
     let name = check.need(table, header, "board", &raw.board)?;
     let board = boards
         .iter()
@@ -216,6 +267,7 @@ fn read_pool(
     Ok(MigPool {
         nodes,
         gpus: set,
+        moving,
         board,
         place: check.place(list),
     })
@@ -258,6 +310,30 @@ mod tests {
         }
         assert_eq!(config.board("A30"), Some(board));
         assert_eq!(read("").unwrap(), MigConfig::default());
+    }
+
+    #[test]
+    fn gpus_that_move_have_numbers_in_gres_gpu() {
+        let pool =
+            "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4-7\"\nmoving = \"6-7\"\nboard = \"a30\"\n";
+        let config = read(&format!("{BOARD}{pool}")).unwrap();
+        assert_eq!((config.move_after, config.move_hold), (60, 600));
+        let (pool, _) = config.pool_of("n1").unwrap();
+        assert_eq!(pool.fixed().to_string(), "1,4-5");
+        let whole = [0, 1, 5, 6, 7].map(|gpu| pool.whole(gpu));
+        // GRES gpu has 0, 2, 3, 6, 7.
+        assert_eq!(whole, [None, None, None, Some(3), Some(4)]);
+        let times = "[mig]\nmove-after = \"5s\"\nmove-hold = \"1h\"\n";
+        let config = read(&format!("{times}{BOARD}{pool}", pool = "")).unwrap();
+        assert_eq!((config.move_after, config.move_hold), (5, 3600));
+        for (text, why) in [
+            ("moving = \"3\"", "some of `gpus` of this pool, 1,4"),
+            ("moving = \"x\"", "some of `gpus` of this pool, 1,4"),
+        ] {
+            let pool = "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4\"\nboard = \"a30\"\n";
+            let error = read(&format!("{BOARD}{pool}{text}\n")).unwrap_err();
+            assert!(error.contains(":11:10") && error.contains(why), "{error}");
+        }
     }
 
     /// More slices than gpuos steers are no error: see the docs of `STEERED_SLICES`.
