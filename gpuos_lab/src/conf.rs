@@ -371,6 +371,7 @@ mod tests {
     use proptest::prelude::*;
 
     use crate::spec::NodeGroup;
+    use gpuos_core::gpuset::GpuSet;
     use std::path::PathBuf;
 
     fn record(spec: LabSpec) -> Record {
@@ -426,6 +427,33 @@ mod tests {
             .map(|(line, port)| line.contains(port))
             .collect();
         assert_eq!(ports, [true; 3]);
+    }
+
+    #[test]
+    fn gpus_that_move_are_in_both_gres() {
+        let record = record(LabSpec {
+            nodes: 1.into(),
+            mig: GpuSet(0b1111_0000),
+            mig_moving: GpuSet(0b1000_0000),
+            ..LabSpec::default()
+        });
+        let text = gres_conf(&record).expect("gres.conf");
+        let all = lines(&text, "NodeName=");
+        let of = |gres: &str| {
+            let files = all.iter().filter(|line| line.contains(gres));
+            let files = files.filter_map(|line| line.split("File=").nth(1)?.split(' ').next());
+            let ends = files.filter_map(|file| file.rsplit('/').next());
+            ends.collect::<Vec<_>>()
+        };
+        let whole = ["nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia7"];
+        assert_eq!(of("Name=gpu "), whole);
+        let slices = ["gpu4s[0-7]", "gpu5s[0-7]", "gpu6s[0-7]", "gpu7s[0-7]"];
+        assert_eq!(of("Name=gpuos "), slices);
+        let conf = slurm_conf(&record, &install()).expect("slurm.conf");
+        assert!(
+            conf.contains(" Gres=gpu:h100:5,gpuos:h100-80gb:32 "),
+            "{conf}"
+        );
     }
 
     #[test]

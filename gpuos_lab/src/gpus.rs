@@ -12,6 +12,7 @@ use std::process::{Child, Command};
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::lab::Lab;
+use crate::mig;
 
 /// What cargo builds, and the name under which a lab has it.
 const FILES: [(&str, &str); 3] = [
@@ -125,9 +126,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Puts the GPUs of the pool of a node into MIG mode, as a site's own boot script does.
+    /// Puts the GPUs of a node that are divided for good into MIG mode, as a site's own boot script does.
     fn divide_gpus(&self, node: &str) -> Result<(), LabError> {
-        for gpu in self.record.spec.mig.iter() {
+        for gpu in mig::fixed(&self.record.spec).iter() {
             said(self.nvml(node).args(["mig", &gpu.to_string(), "on"]))
                 .map_err(|why| LabError::Spec(format!("{node} gpu{gpu}: {why}")))?;
         }

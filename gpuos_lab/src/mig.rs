@@ -113,11 +113,17 @@ pub(crate) fn board(spec: &LabSpec, node_type: &NodeType) -> Result<Option<Board
     })
 }
 
-/// The GPUs of a node that are whole: in GRES `gpu`.
+/// The GPUs of a node that are in GRES `gpu`: those that move are.
 pub(crate) fn whole(spec: &LabSpec, node_type: &NodeType) -> Vec<usize> {
+    let fixed = fixed(spec);
     (0..node_type.gpus)
-        .filter(|gpu| !spec.mig.contains(*gpu))
+        .filter(|gpu| !fixed.contains(*gpu))
         .collect()
+}
+
+/// The GPUs of a node that are in MIG mode for good.
+pub(crate) fn fixed(spec: &LabSpec) -> GpuSet {
+    spec.mig.minus(spec.mig_moving)
 }
 
 /// The `[mig]` part of gpuos.toml; empty without a pool, or where the lab's own text has one.
@@ -148,13 +154,19 @@ pub(crate) fn stanza(spec: &LabSpec) -> Result<String, LabError> {
         }
     }
     let mut text = "\n[mig]\nforeign = \"leave\"\n".to_string();
+    let mut moving = String::new();
+    if !spec.mig_moving.is_empty() {
+        let [after, hold] = spec.mig_move_seconds;
+        text += &format!("move-after = \"{after}s\"\nmove-hold = \"{hold}s\"\n");
+        moving = format!("moving = \"{}\"\n", spec.mig_moving);
+    }
     for (board, _) in &boards {
         text += &board.stanza();
     }
     for (board, nodes) in &boards {
         let nodes = hostlist::compress(nodes.iter().map(String::as_str));
         text += &format!(
-            "[[mig.pool]]\nnodes = {nodes:?}\ngpus = \"{}\"\nboard = {:?}\n",
+            "[[mig.pool]]\nnodes = {nodes:?}\ngpus = \"{}\"\n{moving}board = {:?}\n",
             spec.mig, board.name
         );
     }
@@ -300,6 +312,18 @@ mod tests {
             text.contains("nodes = \"n[1-3]\"\ngpus = \"4-7\"\nboard = \"h100-80gb\""),
             "{text}"
         );
+        let moves = LabSpec {
+            mig_moving: GpuSet(0b1000_0000),
+            mig_move_seconds: [1, 90],
+            ..spec.clone()
+        };
+        let text = stanza(&moves).expect("a stanza");
+        for part in [
+            "move-after = \"1s\"\nmove-hold = \"90s\"\n",
+            "gpus = \"4-7\"\nmoving = \"7\"\n",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
         let own = LabSpec {
             gpuos_toml: Some("[mig]\nforeign = \"destroy\"\n".into()),
             ..spec.clone()

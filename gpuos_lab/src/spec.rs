@@ -200,6 +200,10 @@ pub struct LabSpec {
     /// GPUs of every node that are divided by MIG: in GRES `gpuos` instead of `gpu`, with slice files, and `[mig]`
     /// in gpuos.toml. Simulated ones are in MIG mode. Needs a [`LabSpec::select`] that sees gpuos's plugins.
     pub mig: GpuSet,
+    /// Those of [`LabSpec::mig`] that move: in GRES `gpu` too, and not in MIG mode at the start.
+    pub mig_moving: GpuSet,
+    /// `move-after` and `move-hold` of gpuos.toml where GPUs move, in seconds.
+    pub mig_move_seconds: [u32; 2],
     /// Shards of every whole GPU, for jobs that share it (GRES `shard`); 0 = no such GRES.
     pub shards: u32,
     /// Put spank_gpuos.so into plugstack.conf.
@@ -234,6 +238,8 @@ impl Default for LabSpec {
             cloud_nodes: None,
             simulated_gpus: None,
             mig: GpuSet::EMPTY,
+            mig_moving: GpuSet::EMPTY,
+            mig_move_seconds: [2, 2],
             shards: 0,
             spank: false,
             accounting: false,
@@ -359,6 +365,12 @@ impl LabSpec {
                 "--mig needs gpuos's plugins: choose --select gpuos (Select::Gpuos or Select::Installed)"
                     .to_string(),
             );
+        }
+        if !self.mig_moving.minus(self.mig).is_empty() {
+            return fail(format!(
+                "--mig-moving {}: give some of the GPUs of --mig, {}",
+                self.mig_moving, self.mig
+            ));
         }
         for line in &self.slurm_conf_extra {
             if !line.contains('=') || line.contains('\n') {

@@ -20,6 +20,13 @@ pub fn pool(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {
     setup
 }
 
+/// The same, of which these move.
+pub fn moving(name: &str, suite: &Suite, nodes: usize, gpus: u64, moving: u64) -> Setup {
+    let mut setup = pool(name, suite, nodes, gpus);
+    setup.spec.mig_moving = GpuSet(moving);
+    setup
+}
+
 /// `gpuos-nvml` on the GPUs of a node.
 pub fn nvml(cluster: &Cluster, node: &str, args: &[&str]) -> String {
     let out = Command::new(cluster.lab.dir().join("bin/gpuos-nvml"))
