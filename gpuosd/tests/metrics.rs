@@ -181,6 +181,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         gpus,
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
+        moves: false,
     });
     node.line(
         "gpuos_gpu_job_info{node=\"n1\",gpu=\"4\"",
@@ -314,6 +315,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         gpus,
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
+        moves: false,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);
@@ -383,6 +385,7 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         gpus,
         asked: Default::default(),
         mig: None,
+        moves: false,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);

@@ -132,6 +132,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,
         mig,
+        moves: false,
     };
     let sent = send(&path, &request);
     if sent.is_some() || carves {
@@ -469,6 +470,7 @@ mod tests {
                 slices: vec![3],
                 tasks: 1,
             }),
+            moves: false,
         };
         let long = Duration::from_secs(60);
         let wait = |absence, patience| {

@@ -192,6 +192,7 @@ impl Node {
                 gpus,
                 asked,
                 mig: None,
+                moves: false,
             })
             .unwrap();
     }
@@ -419,6 +420,7 @@ fn the_slices_of_a_node_are_shown() {
             slices: vec![12, 13, 14, 15],
             tasks: 1,
         }),
+        moves: false,
     };
     client.ask(&asked).unwrap();
     let made = |json: &Value| {

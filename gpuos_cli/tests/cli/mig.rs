@@ -79,7 +79,7 @@ pub fn pool() -> MigStatus {
             ("3g.40gb".into(), 0),
         ]
         .into(),
-        trouble: None,
+        ..MigGpuStatus::default()
     };
     let mixed = MigGpuStatus {
         gpu: 5,

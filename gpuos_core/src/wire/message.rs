@@ -20,6 +20,12 @@ pub const MPS_VARIABLES: [&str; 4] = [
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 ];
 
+/// The file beside gpuosd's socket that lists the numbers in GRES `gpu` of the GPUs that move, as `6-7`; there is none where
+/// none move.
+pub fn moving_file(socket: &str) -> String {
+    format!("{socket}.moving")
+}
+
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
@@ -64,6 +70,10 @@ pub enum Request {
         /// What it wants of the node's pool of GPU slices: answered with [`Reply::Prepared`], too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mig: Option<MigAsk>,
+        /// Some of `gpus` move between GRES `gpu` and GRES `gpuos`, by [`moving_file`]: the step waits for
+        /// [`Reply::Prepared`] until they are whole.
+        #[serde(default, skip_serializing_if = "super::mig::is_false")]
+        moves: bool,
     },
     /// A step has ended on this node.
     StepEnd {

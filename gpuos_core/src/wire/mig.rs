@@ -60,6 +60,19 @@ pub struct MigGpuStatus {
     /// What is wrong with it, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// It moves between GRES `gpu` and GRES `gpuos`, as jobs come.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub moving: bool,
+    /// It moves, and its MIG mode is off: a job can have it whole, and before it is divided again the mode is turned on.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub whole: bool,
+    /// The job that has it whole, if one does. Several may share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<u32>,
+}
+
+pub(super) fn is_false(told: &bool) -> bool {
+    !told
 }
 
 /// An instance.

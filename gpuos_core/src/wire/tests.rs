@@ -33,6 +33,7 @@ fn requests() -> Vec<Request> {
             gpus: vec![0, 1],
             asked: Asked::default(),
             mig: None,
+            moves: false,
         },
         Request::StepStart {
             id,
@@ -44,6 +45,7 @@ fn requests() -> Vec<Request> {
                 slices: vec![12, 13],
                 tasks: 2,
             }),
+            moves: false,
         },
         Request::StepStart {
             id,
@@ -64,6 +66,7 @@ fn requests() -> Vec<Request> {
                 shared: true,
             },
             mig: None,
+            moves: true,
         },
         Request::StepEnd { id },
         Request::Mig,
@@ -97,9 +100,16 @@ fn mig() -> MigStatus {
         fits: [("1g.10gb".into(), 4)].into(),
         ..MigGpuStatus::default()
     };
+    let whole = MigGpuStatus {
+        gpu: 5,
+        moving: true,
+        whole: true,
+        holder: Some(9),
+        ..MigGpuStatus::default()
+    };
     MigStatus {
         board: "h100-80gb".into(),
-        gpus: vec![gpu],
+        gpus: vec![gpu, whole],
     }
 }
 

@@ -44,6 +44,7 @@ impl Owner {
                 gpus,
                 asked,
                 mig,
+                moves: _,
             } => {
                 let new = self.jobs.started(id, uid, &gpus, asked);
                 let unknown = self

@@ -23,6 +23,7 @@ fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec
         gpus: gpus.to_vec(),
         asked,
         mig: None,
+        moves: false,
     };
     match daemon.ask(&request).unwrap() {
         Reply::Prepared { notes, .. } => notes,

@@ -142,6 +142,7 @@ fn steps_are_known_by_report_and_jobs_of_before_by_slurm() {
         gpus: vec![3],
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
+        moves: false,
     };
     daemon.ask(&start).unwrap();
     assert_eq!(daemon.status().gpus[3].jobs, [8]);

@@ -114,6 +114,7 @@ fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
             slices: slices.to_vec(),
             tasks: 1,
         }),
+        moves: false,
     }
 }
 

@@ -91,6 +91,7 @@ fn start_as(
             ..Asked::default()
         },
         mig: None,
+        moves: false,
     };
     match daemon.ask(&request).unwrap() {
         Reply::Prepared {

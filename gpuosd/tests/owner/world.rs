@@ -470,6 +470,7 @@ impl World {
                 gpus,
                 asked: Default::default(),
                 mig: None,
+                moves: false,
             });
         }
     }

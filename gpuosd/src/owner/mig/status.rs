@@ -148,6 +148,7 @@ impl Owner {
                 None => Some("NVIDIA's library has not shown it yet".into()),
             }),
             instances,
+            ..MigGpuStatus::default()
         }
     }
 }
