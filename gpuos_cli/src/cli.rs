@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_core::config::http_url;
 use gpuos_core::cost::{Objectives, Profile};
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::mig::MigRequest;
 use gpuos_core::options::{
     GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
@@ -68,7 +69,7 @@ pub enum Command {
     Doctor(HardwareArgs),
     /// Show this machine's GPUs, links and adapters as lines for gpuos.toml, gres.conf and
     /// slurm.conf; exit 1 without GPUs.
-    Discover(HardwareArgs),
+    Discover(DiscoverArgs),
     /// Make the plugins' layout table for a Slurm release that they do not know.
     Layout(LayoutArgs),
     /// Replay a trace against placement policies: how much of a cluster each of them fills.
@@ -121,6 +122,18 @@ pub struct TopoArgs {
     #[arg(long, conflicts_with_all = ["node", "node_type"])]
     pub live: bool,
     /// Where hardware is looked for.
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
+}
+
+/// `gpuos discover`.
+#[derive(Args)]
+pub struct DiscoverArgs {
+    /// GPUs in MIG mode now, by NVML's index, that shall move between whole jobs and slices: 6-7. Not for boards that change
+    /// MIG mode only by a reset (A100, A30).
+    #[arg(long, value_name = "GPUS", value_parser = crate::lab::gpus)]
+    pub moving: Option<GpuSet>,
+    /// Where to look.
     #[command(flatten)]
     pub hardware: HardwareArgs,
 }

@@ -1,20 +1,29 @@
 //! `gpuos discover`: what this machine is made of, as lines for the configuration files.
 
 use anyhow::{Result, anyhow, bail};
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::NodeType;
 use gpuos_host::discover::{
-    Divided, Found, FoundGpu, Sysfs, cores, described, discover, mig_modes, print, shipped,
+    Divided, Found, FoundGpu, Sysfs, cores, described, discover_moving, mig_modes, print, shipped,
 };
 use gpuos_host::nvml::Driver;
 use gpuos_host::{GresIndex, Machine, host_name};
 use serde_json::{Value, json};
 
-use crate::cli::HardwareArgs;
+use crate::cli::{DiscoverArgs, HardwareArgs};
 use crate::matrix;
 use crate::reply::Reply;
 
-pub fn run(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
-    let (name, found) = look(machine, args, &GresIndex::identity())?;
+pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
+    let moving = args.moving.unwrap_or(GpuSet::EMPTY);
+    let (name, found) = look(machine, &args.hardware, &GresIndex::identity(), moving)?;
+    let whole = moving.minus(found.moving());
+    if !whole.is_empty() {
+        bail!(
+            "--moving {moving}: {name} shows no GPU {whole} in MIG mode, and only then the driver tells how one is divided: \
+             give NVML's indexes, and turn MIG mode on for all GPUs of the pool (`nvidia-smi -i {whole} -mig 1`)"
+        );
+    }
     let Some(printed) = print(&found, &name) else {
         bail!(
             "{name}: the driver's library shows no GPU that answers: `nvidia-smi` and dmesg say more"
@@ -27,7 +36,14 @@ pub fn run(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
         .collect();
     if let Some(first) = found.divided.first() {
         let count = found.divided.len();
-        kinds.push(format!("{count} x {} in MIG mode", first.gpu.identity.name));
+        let both = match moving.is_empty() {
+            true => String::new(),
+            false => format!(" (GPU {moving} is counted twice: it moves)"),
+        };
+        kinds.push(format!(
+            "{count} x {} in MIG mode{both}",
+            first.gpu.identity.name
+        ));
     }
     let mut notes = found.notes.clone();
     notes.extend(printed.notes.iter().cloned());
@@ -67,11 +83,12 @@ pub fn run(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
     })
 }
 
-/// Opens the library and looks at this machine; with its name in Slurm.
+/// Opens the library and looks at this machine, of whose GPUs these move; with its name in Slurm.
 pub fn look(
     machine: &dyn Machine,
     args: &HardwareArgs,
     order: &GresIndex,
+    moving: GpuSet,
 ) -> Result<(String, Found)> {
     let name = node_name(machine, args)
         .ok_or_else(|| anyhow!("this machine has no host name: give --node-name"))?;
@@ -80,7 +97,7 @@ pub fn look(
             .ok_or_else(|| anyhow!("--nvml {}: write a path in UTF-8", path.display()))
     });
     let library = Driver::open(path.transpose()?)?;
-    let found = discover(&library, &Sysfs::at(&args.sysfs), order)?;
+    let found = discover_moving(&library, &Sysfs::at(&args.sysfs), order, moving)?;
     Ok((name, found))
 }
 
@@ -118,6 +135,7 @@ fn divided(found: &Found) -> Vec<Value> {
         let told = one.geometry.as_ref();
         json!({
             "gpu": one.index,
+            "moves": one.gpu.number.is_some(),
             "uuid": who.uuid,
             "minor": who.minor,
             "pci": who.pci,

@@ -180,7 +180,8 @@ fn suite(text: &str) -> Result<Suite, String> {
     })
 }
 
-fn gpus(text: &str) -> Result<GpuSet, String> {
+/// Numbers of GPUs: `4-7` or `0,2`.
+pub fn gpus(text: &str) -> Result<GpuSet, String> {
     let names = hostlist::expand(&format!("[{text}]")).unwrap_or_default();
     let numbers: Option<Vec<usize>> = names.iter().map(|name| name.parse().ok()).collect();
     let numbers = numbers.filter(|all| !all.is_empty() && all.iter().all(|gpu| *gpu < MAX_GPUS));

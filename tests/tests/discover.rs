@@ -317,6 +317,85 @@ fn gpus_in_mig_mode_are_printed_as_a_pool_and_compared_with_it() {
     );
 }
 
+/// GPUs that move stand in both GRES, by NVML's index, and may be in either mode.
+#[test]
+fn gpus_that_move_are_printed_in_both_gres() {
+    let node = Node::new("dgx-h100");
+    node.record_sys("dgx-h100");
+    node.nvml(&["mig", "4-7", "on"]);
+    let text = node.gpuos(&["discover", "--moving", "6-7"]).out;
+    for line in [
+        "# n1: 6 x NVIDIA H100 80GB HBM3, 4 x NVIDIA H100 80GB HBM3 in MIG mode (GPU 6-7 is counted twice: it moves), \
+         driver 580.95.05",
+        "gpus = \"4-7\"",
+        "# reset: not A100 and A30.",
+        "moving = \"6-7\"",
+        "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-3] Cores=0-55",
+        "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[6-7] Cores=56-111",
+        "NodeName=n1 Name=gpuos Type=h100-80gb File=/var/lib/gpuos/slices/gpu7s[0-7] Cores=56-111",
+        "NodeName=n1 Gres=gpu:h100:6,gpuos:h100-80gb:32 Sockets=2 CoresPerSocket=56 ThreadsPerCore=2",
+    ] {
+        assert!(
+            text.lines().any(|l| l == line),
+            "{line} is missing in\n{text}"
+        );
+    }
+    assert!(!text.contains("# note: GPU"), "{text}");
+    let json = node.gpuos(&["discover", "--json", "--moving=6-7"]).json();
+    let moves = |at: usize| &json["divided"][at]["moves"];
+    assert_eq!((moves(1), moves(2)), (&false.into(), &true.into()));
+    assert_eq!(json["node_type"]["gpus"], 6);
+    let off = node.gpuos(&["discover", "--moving", "3,7"]);
+    assert!(
+        off.code == 1 && off.out.contains("n1 shows no GPU 3 in MIG mode"),
+        "{}",
+        off.out
+    );
+
+    let (toml, gres) = (json["gpuos_toml"].as_str(), json["gres_conf"].as_str());
+    let (toml, gres) = (toml.unwrap(), gres.unwrap());
+    let config = Config::parse(toml, "printed").unwrap();
+    let (pool, _) = config.mig.pool_of("n1").unwrap();
+    assert_eq!(pool.whole(7), Some(5));
+    let slurm = |gres: &str, toml: &str| {
+        node.slurm(gres, toml);
+        let nodes = fs::read_to_string(node.path("nodes")).unwrap();
+        let nodes = nodes.replace("gpu:h100:8", "gpu:h100:6");
+        fs::write(node.path("nodes"), nodes).unwrap();
+        node.hardware()
+    };
+    let all = slurm(gres, toml);
+    assert_eq!((all.len(), all[0][0].as_str()), (1, "ok"), "{all:?}");
+    // Mode off is how a GPU that moves may be, and is a fault of one that does not.
+    node.nvml(&["mig", "6", "off"]);
+    let all = slurm(gres, toml);
+    assert_eq!((all.len(), all[0][0].as_str()), (1, "ok"), "{all:?}");
+    node.nvml(&["mig", "5", "off"]);
+    let all = slurm(gres, toml);
+    assert!(
+        all.iter()
+            .any(|[_, told, _]| told.contains("[[mig.pool]] has GPU 5 of n1")),
+        "{all:?}"
+    );
+    node.nvml(&["mig", "5", "on"]);
+    // In gres.conf in another order.
+    let swapped = gres.replace("[0-3]", "[A]").replace("[6-7]", "[0-3]");
+    let all = slurm(&swapped.replace("[A]", "[6-7]"), toml);
+    let told = |words: &str| all.iter().any(|[_, message, _]| message.contains(words));
+    assert!(
+        told(
+            "GPU 7 of n1 moves ([[mig.pool]]) and has to be number 5 of GRES gpu: gres.conf makes it number 1"
+        ),
+        "{all:?}"
+    );
+    let all = slurm(&gres.replace("[6-7]", "6"), toml);
+    let told = |words: &str| all.iter().any(|[_, message, _]| message.contains(words));
+    assert!(
+        told("number 5 of GRES gpu: it is none of GRES gpu"),
+        "{all:?}"
+    );
+}
+
 #[test]
 fn another_machine_is_none_of_doctors_business() {
     let node = Node::new("l40s-8");

@@ -360,7 +360,10 @@ fn the_json_of_a_node_has_the_agreed_form() {
         assert_eq!(code, 0);
         discover
     };
-    let divided = [None, Some("4-7"), Some("all")].map(discover);
+    let mut divided = [None, Some("4-7"), Some("all")].map(discover).to_vec();
+    let (code, moving) = node.gpuos(&["discover", "--moving=7"]);
+    assert_eq!(code, 0);
+    divided.push(moving);
     agreed("discover", "gpuos.discover/1", &divided);
     node.nvml(&["mig", "all", "off"]);
     let (code, live) = node.gpuos(&["topo", "--live"]);

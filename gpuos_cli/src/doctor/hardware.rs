@@ -1,5 +1,6 @@
 //! Whether this machine is what Slurm and gpuos.toml say of it.
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::NodeType;
 use gpuos_core::slurm_conf::{GpuDevice, gpu_devices};
 use gpuos_host::discover::{Found, cores, described, differences, mig_differences};
@@ -22,7 +23,9 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     let configured = site.nodes[at].gpu_count();
     let folder = site.running.directory();
     let order = GresIndex::read(machine, &folder, &name).unwrap_or_default();
-    let found = match discover::look(machine, args, &order) {
+    let pool = site.config.mig.pool_of(&name);
+    let moving = pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.moving);
+    let found = match discover::look(machine, args, &order, moving) {
         Ok((_, found)) => found,
         // A node without GPUs has no driver.
         Err(_) if configured == 0 => return,
@@ -62,6 +65,10 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
         Err(error) => Err(format!("{file}: {error}")),
     };
     if let Ok(devices) = gpu_devices(&name, &read) {
+        // Where GPUs move the order is NVML's, and was looked at above.
+        if moving.is_empty() {
+            in_order(&name, &devices, findings);
+        }
         gres_conf(&name, &devices, &found, findings);
     }
     if findings.0.len() == before {
@@ -89,8 +96,8 @@ fn types(site: &Site, configured: &NodeType, found: &NodeType, findings: &mut Fi
     }
 }
 
-/// gres.conf: the order of the files, and the cores beside each GPU.
-fn gres_conf(node: &str, devices: &[GpuDevice], found: &Found, findings: &mut Findings) {
+/// gres.conf: the order of the files.
+fn in_order(node: &str, devices: &[GpuDevice], findings: &mut Findings) {
     let minors: Vec<Option<u32>> = devices.iter().map(GpuDevice::minor).collect();
     if !minors.is_sorted() {
         let names: Vec<&str> = devices.iter().map(|device| device.file.as_str()).collect();
@@ -103,6 +110,10 @@ fn gres_conf(node: &str, devices: &[GpuDevice], found: &Found, findings: &mut Fi
             format!("write them in order: File=/dev/nvidia[0-{}]", devices.len().max(1) - 1),
         );
     }
+}
+
+/// gres.conf: the cores beside each GPU.
+fn gres_conf(node: &str, devices: &[GpuDevice], found: &Found, findings: &mut Findings) {
     for (gpu, device) in devices.iter().enumerate().take(found.gpus.len()) {
         let Some(near) = cores(found, gpu) else {
             continue;

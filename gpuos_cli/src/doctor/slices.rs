@@ -69,6 +69,15 @@ pub fn check(machine: &dyn Machine, site: &Site, running: &Running, findings: &m
         } else {
             right.entry(&board.name).or_default().push(&node.name);
         }
+        let highest = pool.moving.iter().filter_map(|gpu| pool.whole(gpu)).max();
+        if highest.is_some_and(|number| number >= node.gpu_count()) {
+            let has = node.gpu_count();
+            let what = format!(
+                "GPU {} of the pool moves, so it is in GRES gpu too, of which slurm.conf has {has}",
+                pool.moving
+            );
+            wrong.entry(what).or_default().push(&node.name);
+        }
         if count > STEERED_SLICES {
             let what = format!("{count} slices: jobs get the first {STEERED_SLICES} only");
             wrong.entry(what).or_default().push(&node.name);

@@ -7,6 +7,7 @@ mod slices;
 mod sysfs;
 mod types;
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::model::Link;
 
 use crate::GresIndex;
@@ -21,6 +22,10 @@ pub use types::{described, shipped};
 /// A GPU that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundGpu {
+    /// NVML index.
+    pub index: u8,
+    /// Its number in GRES `gpu`; `None`: it is none of these.
+    pub number: Option<u8>,
     /// Who it is.
     pub identity: Identity,
     /// Its NVLinks.
@@ -52,7 +57,7 @@ pub struct Found {
     pub driver: String,
     /// GPUs, in the order of their GRES indices.
     pub gpus: Vec<FoundGpu>,
-    /// GPUs in MIG mode that are none of GRES `gpu`, by NVML index.
+    /// GPUs in MIG mode that are none of GRES `gpu`, and those that move, by NVML index.
     pub divided: Vec<Divided>,
     /// Link between GPUs `i` and `j` at `i * gpus + j`.
     pub links: Vec<Link>,
@@ -71,16 +76,35 @@ pub struct Found {
 }
 
 impl Found {
-    /// All GPUs, the divided ones last.
+    /// All GPUs, those that are divided for good last.
     pub fn seen(&self) -> impl Iterator<Item = &FoundGpu> {
         let divided = self.divided.iter().map(|divided| &divided.gpu);
-        self.gpus.iter().chain(divided)
+        self.gpus
+            .iter()
+            .chain(divided.filter(|gpu| gpu.number.is_none()))
+    }
+
+    /// GPUs in MIG mode that are in GRES `gpu` too: NVML indexes.
+    pub fn moving(&self) -> GpuSet {
+        let both = self.divided.iter().filter(|one| one.gpu.number.is_some());
+        both.fold(GpuSet::EMPTY, |set, one| set.with(one.index.into()))
     }
 }
 
 /// Looks at all hardware. GPUs that do not answer are told in the notes. Error when the library
 /// answers nothing at all.
 pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> Answer<Found> {
+    discover_moving(library, sysfs, order, GpuSet::EMPTY)
+}
+
+/// The same where these GPUs, by NVML index, move between whole jobs and slices. Where gres.conf does not say otherwise,
+/// GRES `gpu` then has its GPUs by NVML's index, without those that are divided for good.
+pub fn discover_moving(
+    library: &dyn GpuLibrary,
+    sysfs: &Sysfs,
+    order: &GresIndex,
+    moving: GpuSet,
+) -> Answer<Found> {
     let mut found = Found {
         driver: library.driver_version()?,
         nvswitches: sysfs.nvswitches(),
@@ -95,6 +119,8 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
             Ok((identity, nvlinks)) => {
                 let place = sysfs.pci(&identity.pci);
                 let gpu = FoundGpu {
+                    index,
+                    number: None,
                     identity,
                     nvlinks,
                     place,
@@ -108,9 +134,21 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
     }
     let minors: Vec<_> = seen_gpus.iter().map(|one| one.1.identity.minor).collect();
     let mut gpus = Vec::new();
-    for (one, place) in seen_gpus.into_iter().zip(order.number(&minors)) {
+    let mut next = 0..;
+    for (mut one, told) in seen_gpus.into_iter().zip(order.number(&minors)) {
         let divided = one.1.identity.mig.is_some_and(|mig| mig.on);
-        match place.filter(|_| !divided || order.names_files()) {
+        let moves = moving.contains(one.0.into());
+        let place = match order.names_files() || moving.is_empty() {
+            true => told.filter(|_| !divided || order.names_files()),
+            false if divided && !moves => None,
+            false => next.next(),
+        };
+        one.1.number = place;
+        if divided && moves && place.is_some() {
+            let same = one.1.clone();
+            found.divided.push(Divided::look(library, one.0, same));
+        }
+        match place {
             Some(place) => gpus.push((place, one.0, one.1)),
             None if divided => found.divided.push(Divided::look(library, one.0, one.1)),
             None => found.notes.push(format!(
@@ -147,7 +185,7 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
                 .into(),
         );
     }
-    notes(&mut found);
+    notes(&mut found, moving);
     Ok(found)
 }
 
@@ -176,7 +214,7 @@ fn nvlinks(a: &FoundGpu, b: &FoundGpu, switched: bool) -> u8 {
     count.min(64) as u8
 }
 
-fn notes(found: &mut Found) {
+fn notes(found: &mut Found, moving: GpuSet) {
     for (gpu, seen) in found.gpus.iter().enumerate() {
         let down: Vec<String> = seen
             .nvlinks
@@ -193,7 +231,8 @@ fn notes(found: &mut Found) {
                 seen.identity.pci
             ));
         }
-        if seen.identity.mig.is_some_and(|mig| mig.on) {
+        let moves = moving.contains(seen.index.into());
+        if !moves && seen.identity.mig.is_some_and(|mig| mig.on) {
             found.notes.push(format!(
                 "GPU {gpu} is divided (MIG): it takes part in no NVLink and is one GPU here"
             ));

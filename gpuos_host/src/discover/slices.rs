@@ -1,6 +1,6 @@
 //! GPUs in MIG mode: the lines for their pool, and where gpuos.toml says otherwise.
 
-use gpuos_core::config::{MigConfig, STEERED_SLICES};
+use gpuos_core::config::{MigConfig, MigPool, STEERED_SLICES};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::mig::{Geometry, Profile};
 
@@ -11,6 +11,10 @@ use crate::nvml::{GpuLibrary, MigMode};
 
 /// Where gpuosd writes which device files belong to which memory slice.
 pub const SLICES: &str = "/var/lib/gpuos/slices";
+
+/// What stands over `moving`.
+const MOVING: &str = "# In GRES gpu too: each is whole or divided, as jobs need it. Only for boards that change MIG mode \
+                      without a\n# reset: not A100 and A30.\n";
 
 /// A GPU in MIG mode.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,9 +113,15 @@ impl Pool<'_> {
             .fold(GpuSet::EMPTY, |set, one| set.with(one.index.into()));
         let profiles: String = self.geometry.profiles().iter().map(profile).collect();
         let board = &self.board;
+        let both = self.gpus.iter().filter(|one| one.gpu.number.is_some());
+        let both = both.fold(GpuSet::EMPTY, |set, one| set.with(one.index.into()));
+        let moving = match both.is_empty() {
+            true => String::new(),
+            false => format!("{MOVING}moving = \"{both}\"\n"),
+        };
         format!(
             "\n[[mig.board]]\nname = \"{board}\"\nprofiles = [\n{profiles}]\n\n\
-             [[mig.pool]]\nnodes = \"{node}\"\ngpus = \"{set}\"\nboard = \"{board}\"\n"
+             [[mig.pool]]\nnodes = \"{node}\"\ngpus = \"{set}\"\n{moving}board = \"{board}\"\n"
         )
     }
 
@@ -198,12 +208,18 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
                     format!("how GPU {gpu} of {node} can be divided is not known: {why}"),
                     "see to the GPU and its driver".into(),
                 )),
+                // Nobody has slices of it now.
+                None if pool.moving.contains(gpu) => {}
                 None => all.push((
                     format!("[[mig.pool]] has GPU {gpu} of {node}, and the driver shows no such GPU in MIG mode"),
                     format!("turn MIG mode on (`nvidia-smi -i {gpu} -mig 1`, on some boards a reset after it), or {discover}"),
                 )),
             }
         }
+    }
+    if let Some((pool, _)) = pool {
+        let moving = pool.moving.iter();
+        all.extend(moving.filter_map(|gpu| misnumbered(found, pool, node, gpu)));
     }
     let known = |index: u8| pool.is_some_and(|(pool, _)| pool.gpus.contains(index.into()));
     let strange = found.divided.iter().filter(|one| !known(one.index));
@@ -215,6 +231,29 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
         ));
     }
     all
+}
+
+/// Where a GPU that moves has another number in GRES `gpu` than gpuos takes it for: a sentence, and what to do.
+fn misnumbered(found: &Found, pool: &MigPool, node: &str, gpu: usize) -> Option<(String, String)> {
+    let own = found.gpus.iter().find(|one| usize::from(one.index) == gpu);
+    let number = own.and_then(|one| one.number).map(usize::from);
+    let wanted = pool.whole(gpu)?;
+    let told = match number {
+        Some(number) if number == wanted => return None,
+        Some(number) => format!("gres.conf makes it number {number} of GRES gpu"),
+        None => "it is none of GRES gpu in gres.conf, or does not answer".into(),
+    };
+    Some((
+        format!(
+            "GPU {gpu} of {node} moves ([[mig.pool]]) and has to be number {wanted} of GRES gpu: {told}"
+        ),
+        format!(
+            "name GRES gpu in gres.conf by NVML's index, without the GPUs in MIG mode for good ({}), as `gpuos discover \
+             --moving {}` prints it while all of the pool are in MIG mode",
+            pool.fixed(),
+            pool.moving
+        ),
+    ))
 }
 
 /// Whether two geometries have the same profiles, in any order.
