@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, Planner};
 use gpuos_host::slurm::Job;
-use gpuos_host::{Judge, Site};
+use gpuos_host::{Judge, Site, moving};
 use serde_json::{Value, json};
 
 use crate::figures::choice_json;
@@ -47,6 +47,7 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
     let mut judge = Judge::new(site, jobs);
     let mut states = case.states.to_vec();
     let mut used: Vec<u32> = site.nodes.iter().map(|node| node.cpus_allocated).collect();
+    let mut slices: Vec<GpuSet> = site.nodes.iter().map(|node| node.slices_used).collect();
     let mut ended = Vec::new();
     for job in ends {
         // Whom a rule keeps apart is in the way on nodes beside his own, too.
@@ -58,7 +59,15 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
                 let node = &site.nodes[at];
                 let free = &mut states[at];
                 let of_type = node.gpus_in_service(wanted.gres_type.as_deref());
-                free.free = GpuSet(free.free.0 | allocation.gpus.and(of_type).0);
+                let mut whole = allocation.gpus;
+                if let Some(own) = site.config.mig.pool_of(&node.name) {
+                    // A GPU that moves is whole again when the last one with slices of it has ended.
+                    slices[at] = slices[at].minus(allocation.slices);
+                    let left = moving::whole_of(own, slices[at]);
+                    whole =
+                        GpuSet(whole.0 | moving::whole_of(own, allocation.slices).minus(left).0);
+                }
+                free.free = GpuSet(free.free.0 | whole.and(of_type).0);
                 free.free_cpus = free.free_cpus.saturating_add(allocation.cpus);
                 free.free_memory_mib = free.free_memory_mib.saturating_add(allocation.memory_mib);
                 used[at] = used[at].saturating_sub(allocation.cpus);

@@ -16,6 +16,7 @@ pub mod host_state;
 pub mod job_processes;
 pub mod kernel_log;
 mod machine;
+pub mod moving;
 pub mod munge;
 mod neighbours;
 pub mod nvml;

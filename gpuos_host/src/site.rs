@@ -10,6 +10,7 @@ use gpuos_core::slurm_conf::NodeLines;
 use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
 
 use crate::Machine;
+use crate::moving;
 use crate::slurm::{self, NodeRecord, Running};
 
 /// The cluster as slurmctld has it now.
@@ -38,9 +39,14 @@ impl Site {
     /// the usual one. Errors are those that leave nothing to show.
     pub fn read(machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
         let running = slurm::running(machine)?;
-        let nodes = slurm::nodes(machine)?;
+        let mut nodes = slurm::nodes(machine)?;
         let mut notes = Vec::new();
         let (config_file, config) = read_config(machine, config, &running.directory())?;
+        for node in &mut nodes {
+            if let Some(own) = config.mig.pool_of(&node.name) {
+                node.gpus_divided = moving::whole_of(own, node.slices_used);
+            }
+        }
         let facts = facts(machine, &running, &nodes, &mut notes);
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let mut topology_strangers = Vec::new();

@@ -152,7 +152,8 @@ fn states(
         let at = node as usize;
         let record = &site.nodes[at];
         // Some releases name no GPUs of a job, and moved jobs take any: then the first ones count as free.
-        let free = record.gpus_in_service(kind).minus(used[at]).iter();
+        let free = record.gpus_in_service(kind).minus(record.gpus_divided);
+        let free = free.minus(used[at]).iter();
         let free = free.take(count[at] as usize);
         states[at] = NodeState {
             candidate: true,

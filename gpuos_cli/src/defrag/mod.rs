@@ -325,7 +325,9 @@ fn level(site: &Site, wanted: &JobRequest, nodes: u32) -> Result<Option<usize>> 
 
 /// Free GPUs of each node, by what running jobs hold: some releases name no indices.
 fn free(site: &Site, running: &[&Job]) -> Vec<u32> {
-    let mut free: Vec<u32> = site.nodes.iter().map(|n| n.gpu_count() as u32).collect();
+    // Whoever has slices of a GPU that moves stays.
+    let whole = |node: &NodeRecord| (node.gpu_count() - node.gpus_divided.len()) as u32;
+    let mut free: Vec<u32> = site.nodes.iter().map(whole).collect();
     for job in running {
         for (node, gpus) in shares(site, job) {
             free[node as usize] = free[node as usize].saturating_sub(gpus);

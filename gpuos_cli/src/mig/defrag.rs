@@ -41,6 +41,7 @@ pub struct Wanted<'a> {
 /// The proposal: whether there is one, text and JSON.
 pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, Value) {
     let tenants = wanted.full.iter().flat_map(|node| &slices.tenants[*node]);
+    let tenants = tenants.filter(|one| one.whole == 0);
     let jobs: BTreeMap<u32, &Job> = tenants.map(|one| (one.job.id, one.job)).collect();
     let may = jobs.values().filter(|job| job.may_requeue).count();
     let stay = jobs.len() - may;
@@ -158,9 +159,11 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Option<Room<'a>> {
         let tenants = slices.tenants[node].iter();
         let tenants: Vec<Tenant> = tenants
             .map(|one| Tenant {
-                bits: one.bits,
+                bits: one.taken(),
                 scarce: scarce(slices, &states, wanted.board, one.job, one.bits),
-                cost: one.job.may_requeue.then(|| cost(one.job, wanted.restart)),
+                // What a job with whole GPUs loses is not counted in slices: it stays.
+                cost: (one.whole == 0 && one.job.may_requeue)
+                    .then(|| cost(one.job, wanted.restart)),
             })
             .collect();
         let serves = wanted.ask.serves(wanted.board)?;

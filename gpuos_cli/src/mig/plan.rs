@@ -362,7 +362,7 @@ fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -
         };
         let own = slices.tenants[node].iter();
         let mut back: Vec<(i64, u64)> = own
-            .filter_map(|one| Some((ends(one.job)?, one.bits)))
+            .filter_map(|one| Some((ends(one.job)?, one.taken())))
             .collect();
         back.sort_unstable();
         let later = slices
@@ -371,7 +371,7 @@ fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -
         let later = later.map(|(at, pick)| {
             let gone = |job: &Job| ends(job).is_some_and(|end| end <= at);
             let own = slices.tenants[node].iter();
-            let own = own.filter(|one| gone(one.job) && one.bits & pick.bits != 0);
+            let own = own.filter(|one| gone(one.job) && one.taken() & pick.bits != 0);
             let jobs = own.map(|one| one.job.label.clone()).collect();
             (times[at as usize].to_string(), jobs)
         });

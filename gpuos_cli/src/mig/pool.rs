@@ -2,18 +2,28 @@
 
 use anyhow::{Result, bail};
 use gpuos_core::explain::Note;
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::mig::{Ask, Pool};
 use gpuos_core::options::{parse_gres, parse_mig};
 use gpuos_host::slurm::{Job, NodeRecord};
-use gpuos_host::{Site, options_in_words};
+use gpuos_host::{Site, moving, options_in_words};
 
-/// A running job with slices of a node.
+/// A running job with slices of a node, or with a GPU of the pool that moves.
 pub struct Tenant<'a> {
     /// The job.
     pub job: &'a Job,
     /// Its bits of GRES `gpuos` there.
     pub bits: u64,
+    /// Slices of GPUs that move, and which it has whole.
+    pub whole: u64,
+}
+
+impl Tenant<'_> {
+    /// Slices that nobody else can have.
+    pub fn taken(&self) -> u64 {
+        self.bits | self.whole
+    }
 }
 
 /// Slices, by node.
@@ -68,16 +78,17 @@ impl<'a> Slices<'a> {
 
     fn runs(&mut self, job: &'a Job) {
         let mut on = Vec::new();
-        for part in job
-            .allocations
-            .iter()
-            .filter(|part| !part.slices.is_empty())
-        {
+        for part in &job.allocations {
+            let (bits, gpus) = (part.slices.0, GpuSet(part.gpus.0 | part.shared.0));
             for node in self.site.indices(&part.nodes).0 {
-                let bits = part.slices.0;
-                self.tenants[node as usize].push(Tenant { job, bits });
-                if let Ok(number) = self.numbers[node as usize] {
-                    on.push((number, bits));
+                let node = node as usize;
+                let whole = self.whole(node, gpus);
+                if bits | whole == 0 {
+                    continue;
+                }
+                self.tenants[node].push(Tenant { job, bits, whole });
+                if let (Ok(number), 1..) = (&self.numbers[node], bits) {
+                    on.push((*number, bits));
                 }
             }
         }
@@ -112,9 +123,18 @@ impl<'a> Slices<'a> {
         Some(number)
     }
 
-    /// Slices of a node that running jobs have.
+    /// Slices of a node that running jobs have, also those of GPUs that move and are whole.
     pub fn taken(&self, node: usize) -> u64 {
-        self.tenants[node].iter().fold(0, |all, one| all | one.bits)
+        // Some releases name no GPUs of a job.
+        let used = self.whole(node, self.site.nodes[node].gpus_used);
+        let own = self.tenants[node].iter();
+        own.fold(used, |all, one| all | one.taken())
+    }
+
+    /// Slices of those of these GPUs, by their numbers in GRES `gpu`, that move.
+    fn whole(&self, node: usize, gpus: GpuSet) -> u64 {
+        let own = self.site.config.mig.pool_of(&self.site.nodes[node].name);
+        own.map_or(0, |own| moving::slices_of(own, gpus))
     }
 
     /// Has the pool look at a node of the site with these slices taken besides.
@@ -183,7 +203,12 @@ pub fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
         return 0;
     };
     let out = ExtraPart::read(&node.extra).unwrap_or_default().pool_out;
-    let is_out = |nvml: usize| out.iter().any(|one| usize::from(*one) == nvml);
+    // One that moves is known by its number in GRES gpu.
+    let gpus = node.gpus_out();
+    let is_out = |nvml: usize| match own.whole(nvml) {
+        Some(number) => gpus.contains(number),
+        None => out.iter().any(|one| usize::from(*one) == nvml),
+    };
     let each = own.gpus.iter().enumerate();
     let each = each.filter(|(_, nvml)| is_out(*nvml));
     each.fold(0, |all, (nth, _)| all | 1 << nth)

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{ExtraPart, number};
 use gpuos_core::hostlist::compress;
 use gpuos_core::wire::{GpuStatus, MigInstance, MigStatus, Status};
@@ -435,6 +436,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
 fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>) -> Vec<GpuRow> {
     let mut rows = Vec::new();
     let drains = record.states.iter().any(|state| state.starts_with("DRAIN"));
+    let used = GpuSet(record.gpus_used.0 | record.gpus_divided.0);
     let kinds = record.gpus.iter();
     let kinds = kinds.flat_map(|(kind, count)| std::iter::repeat_n(kind, *count));
     for (index, kind) in kinds.enumerate() {
@@ -447,7 +449,7 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
             () if drains => "drained",
             () if !record.is_up() => "unknown",
             () if listed(&part.degraded) => "degraded",
-            () if !jobs.is_empty() || record.gpus_used.contains(index) => "allocated",
+            () if !jobs.is_empty() || used.contains(index) => "allocated",
             () => "available",
         };
         rows.push(GpuRow {

@@ -5,6 +5,7 @@ mod defrag;
 mod doctor;
 mod mig;
 mod mix;
+mod moving;
 mod plan;
 mod remote;
 mod replay;

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::mig::{daemon, pool};
 use crate::site::Site;
 
-const CONFIG: &str = r#"
+pub const CONFIG: &str = r#"
 [[mig.board]]
 name = "h100-80gb"
 profiles = [

@@ -35,6 +35,11 @@ pub struct NodeRecord {
     pub gres: String,
     /// GPUs allocated, as a whole or in part, by index.
     pub gpus_used: GpuSet,
+    /// Memory slices allocated: bits of GRES `gpuos`.
+    pub slices_used: GpuSet,
+    /// GPUs that move and of which jobs have slices, by index: nobody gets one whole. [`Site::read`](crate::Site::read) knows
+    /// them.
+    pub gpus_divided: GpuSet,
     /// Features that are active.
     pub features: Vec<String>,
     /// Partitions that it is in.
@@ -89,6 +94,8 @@ impl NodeRecord {
             memory_allocated_mib: record.get("AllocMem").and_then(mebibytes).unwrap_or(0),
             gpus_used: gpus_used(&record.text("GresUsed"), total),
             gpus,
+            slices_used: slices_used(&record.text("GresUsed")),
+            gpus_divided: GpuSet::EMPTY,
             slices: counts(&record.text("Gres"), "gpuos", MAX_SLICES),
             gres: record.text("Gres"),
             features: list("ActiveFeatures"),
@@ -140,7 +147,8 @@ impl NodeRecord {
 
     /// The GPUs of a type that a job could have now.
     pub fn gpus_free(&self, gres_type: Option<&str>) -> GpuSet {
-        self.gpus_in_service(gres_type).minus(self.gpus_used)
+        let free = self.gpus_in_service(gres_type).minus(self.gpus_used);
+        free.minus(self.gpus_divided)
     }
 
     /// Whether Slurm can start jobs here: up, and neither drained nor failing nor answering
@@ -232,6 +240,14 @@ fn gpus_used(used: &str, total: usize) -> GpuSet {
         }
     }
     set
+}
+
+/// The indices in `gpuos:h100-80gb:4(IDX:12-15)`.
+fn slices_used(used: &str) -> GpuSet {
+    let entries = split_entries(used).into_iter();
+    let slices = entries.filter(|entry| entry.starts_with("gpuos:"));
+    let all = slices.filter_map(indices);
+    all.fold(GpuSet::EMPTY, |all, one| GpuSet(all.0 | one.0))
 }
 
 /// The entries of a GRES list, cut at commas outside parentheses.
