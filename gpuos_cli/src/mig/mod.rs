@@ -86,7 +86,8 @@ fn far(machine: &dyn Machine, reach: &Reach, node: &str) -> Result<(String, Box<
 
 fn shown(node: &str, mig: &MigStatus) -> Reply {
     let slices: usize = mig.gpus.iter().map(|gpu| usize::from(gpu.slices)).sum();
-    let free: usize = mig.gpus.iter().map(|gpu| gpu.free.len()).sum();
+    let free = mig.gpus.iter().filter(|gpu| gpu.holder.is_none());
+    let free: usize = free.map(|gpu| gpu.free.len()).sum();
     let whole = !mig.board.is_empty();
     let well = mig.gpus.iter().all(|gpu| gpu.trouble.is_none());
     let mut text = match whole {
@@ -116,17 +117,24 @@ fn shown(node: &str, mig: &MigStatus) -> Reply {
 /// The bar of a GPU, its free windows, and what fits into them.
 fn of_gpu(gpu: &MigGpuStatus) -> String {
     let mut text = format!("\nGPU {:<3} {}", gpu.gpu, bar(gpu));
-    text += &match gpu.free.is_empty() {
-        true => "  full".into(),
-        false => format!("  free {}", windows(&gpu.free)),
+    text += &match (gpu.holder, gpu.free.is_empty()) {
+        (Some(job), _) => format!("  whole: job {job} has it"),
+        (None, true) => "  full".into(),
+        (None, false) => format!("  free {}", windows(&gpu.free)),
     };
-    let fits = gpu.fits.iter().filter(|(_, count)| **count > 0);
+    let some = |count: u32| count > 0 && gpu.holder.is_none();
+    let fits = gpu.fits.iter().filter(|(_, count)| some(**count));
     let fits: Vec<String> = fits
         .map(|(name, count)| format!("{name}:{count}"))
         .collect();
     if !fits.is_empty() {
         text += &format!("  fits {}", fits.join(" or "));
     }
+    text += match (gpu.moving, gpu.whole) {
+        (true, true) => "  (moves; MIG mode is off)",
+        (true, false) => "  (moves; MIG mode is on)",
+        (false, _) => "",
+    };
     if !gpu.ready {
         text += "  (gpuosd has not heard NVML and Slurm yet)";
     }
@@ -261,6 +269,37 @@ mod tests {
         };
         assert_eq!(bar(&gpu), "[..b-aaac]");
         assert_eq!(windows(&[0, 1, 3, 6, 7]), "0-1,3,6-7");
+    }
+
+    #[test]
+    fn a_gpu_that_moves_is_whole_or_divided() {
+        let divided = MigGpuStatus {
+            gpu: 4,
+            slices: 4,
+            ready: true,
+            moving: true,
+            free: vec![0, 1, 2, 3],
+            ..MigGpuStatus::default()
+        };
+        let idle = MigGpuStatus {
+            whole: true,
+            ..divided.clone()
+        };
+        let held = MigGpuStatus {
+            holder: Some(17),
+            free: Vec::new(),
+            ..idle.clone()
+        };
+        for (gpu, line) in [
+            (divided, "[....]  free 0-3  (moves; MIG mode is on)"),
+            (idle, "[....]  free 0-3  (moves; MIG mode is off)"),
+            (
+                held,
+                "[----]  whole: job 17 has it  (moves; MIG mode is off)",
+            ),
+        ] {
+            assert_eq!(of_gpu(&gpu), format!("\nGPU 4   {line}\n"));
+        }
     }
 
     #[test]
