@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use slurm_ffi::release::Release;
 
 use crate::forward;
+use crate::moving::Crossed;
 use crate::service::Withheld;
 use crate::shards::Shown;
 
@@ -133,6 +134,8 @@ pub struct Call {
     pub withheld: Withheld,
     /// Shared GPUs that are in use and whose mark Slurm had lost.
     pub shown: Shown,
+    /// GPUs that move and are not for the job of this call.
+    pub crossed: Crossed,
 }
 
 impl Call {
@@ -166,6 +169,7 @@ impl Call {
             answered: Cell::new(None),
             withheld: Withheld::default(),
             shown: Shown::default(),
+            crossed: Crossed::default(),
         }
     }
 
@@ -253,9 +257,9 @@ impl Call {
 
     /// Runs `work` in which nobody is preempted.
     pub fn without_preemption<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.may_preempt.set(false);
+        let before = self.may_preempt.replace(false);
         let done = work();
-        self.may_preempt.set(true);
+        self.may_preempt.set(before);
         done
     }
 

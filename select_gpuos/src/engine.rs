@@ -21,6 +21,7 @@ use crate::forecast::Forecasts;
 use crate::keeper;
 use crate::ledger::{Held, Ledger};
 use crate::mix::{Mix, Spare};
+use crate::moving::Moving;
 use crate::neighbours::Neighbours;
 use crate::note::Pending;
 use crate::policy::Standing;
@@ -62,6 +63,7 @@ pub struct Engine {
     pub(crate) gpu: check::Gres,
     pub(crate) slices: Slices,
     pub(crate) shards: Shards,
+    pub(crate) moving: Moving,
     pub(crate) trust: Trust,
     /// Whether the layout of what a job holds has been held against a job that holds something.
     trusts_held: bool,
@@ -133,6 +135,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         gpu: check::Gres::gpu(api),
         slices: Slices::new(api, &settings),
         shards: Shards::new(api),
+        moving: Moving::new(&settings),
         trust: Trust::None,
         trusts_held: false,
         settings,
@@ -188,20 +191,51 @@ fn with(work: impl FnOnce(&mut Engine)) {
 
 /// Steers one call, or hands it on as it came.
 pub fn job_test(call: &Call) -> c_int {
-    let code = answer(call);
+    let mut code = answer(call, true);
+    if call.crossed.looked() {
+        code = offer_more(call, code);
+    }
     if call.shown.looked() {
         with(|engine| engine.hide_shared(call));
     }
     code
 }
 
-fn answer(call: &Call) -> c_int {
+/// Decides a call again with GPUs that move and were kept from the job at first, where there is no other way.
+#[cold]
+fn offer_more(call: &Call, mut code: c_int) -> c_int {
+    for tried in 0.. {
+        let mut offers = false;
+        if code != 0 {
+            with(|engine| offers = engine.offers_more(call, tried));
+        }
+        if !offers {
+            break;
+        }
+        call.withheld.give_back();
+        code = match call.mode() {
+            Mode::WillRun => call.without_preemption(|| answer(call, false)),
+            _ => answer(call, false),
+        };
+    }
+    with(|engine| {
+        code = engine.moved(call, code);
+        engine.uncross(call);
+    });
+    code
+}
+
+/// `first`: the first time in this call.
+fn answer(call: &Call, first: bool) -> c_int {
     let (mut steps, mut heed) = (Steps::default(), None);
     with(|engine| {
         engine.fetch();
         let trusted = engine.trusts(call);
-        if trusted {
+        if trusted && first {
             engine.show_shared(call);
+            if engine.moving.on {
+                engine.cross(call);
+            }
         }
         heed = match trusted {
             true => engine.withhold(call),
@@ -288,6 +322,7 @@ pub fn job_ends(job: *mut c_void) {
                 engine.ledger.remove(job.id());
                 engine.neighbours.ended(job.id());
                 engine.slices.ends(job.id());
+                engine.moving.ends(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
                     engine.records.gang(job.id(), traffic);
@@ -311,6 +346,7 @@ pub fn forget_nodes() {
         engine.service.clear();
         engine.slices.clear();
         engine.shards.clear();
+        engine.moving.clear();
         engine.keep_reasons();
     });
 }
@@ -319,7 +355,12 @@ pub fn forget_nodes() {
 pub fn reload() {
     with(|engine| {
         let steered = engine.settings.config.slurm.steer;
+        let mig = std::mem::take(&mut engine.settings.config.mig);
         engine.settings = settings::load(&engine.fields);
+        if engine.settings.broken {
+            // Which GPUs move is as true as it was, and nobody is to be given one twice.
+            engine.settings.config.mig = mig;
+        }
         engine.standing.reload();
         if engine.settings.config.slurm.steer != steered {
             engine.settings.announce(engine.release, engine.layout);
@@ -328,6 +369,7 @@ pub fn reload() {
         engine.traffic = None;
         engine.neighbours.book = None;
         engine.slices.reload(&engine.settings);
+        engine.moving.reload(&engine.settings);
         engine.open_records();
         engine.keep_reasons();
     });
@@ -609,6 +651,7 @@ impl Engine {
         if self.slices.on {
             self.note_slices(job, &held);
         }
+        self.note_moving(job, &held);
         if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());

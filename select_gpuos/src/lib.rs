@@ -18,6 +18,8 @@ mod hints;
 mod keeper;
 mod ledger;
 mod mix;
+mod moving;
+mod moving_later;
 mod neighbours;
 mod note;
 mod policy;

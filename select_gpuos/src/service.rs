@@ -149,18 +149,25 @@ impl Withheld {
     }
 }
 
-impl Drop for Withheld {
-    fn drop(&mut self) {
-        let Some(layout) = *self.layout.get_mut() else {
+impl Withheld {
+    /// Takes the marks back.
+    pub fn give_back(&self) {
+        let Some(layout) = self.layout.take() else {
             return;
         };
-        for (address, marked) in self.marked.get_mut().drain(..) {
+        for (address, marked) in self.marked.borrow_mut().drain(..) {
             // SAFETY: the address was a live GRES state when it was marked in this call, and slurmctld's node
             // write lock is held until the call has ended.
             if let Some(gres) = unsafe { NodeGres::new(address as *mut c_void, layout) } {
                 gres.unmask(marked);
             }
         }
+    }
+}
+
+impl Drop for Withheld {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

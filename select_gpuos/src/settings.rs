@@ -15,6 +15,8 @@ pub struct Settings {
     pub config: Config,
     /// topology.conf or topology.yaml.
     pub topology: Option<TopologyFile>,
+    /// Whether gpuos.toml is there and could not be read or understood.
+    pub broken: bool,
 }
 
 impl Settings {
@@ -40,6 +42,11 @@ impl Settings {
 /// steering, because the administrator's wishes are then unknown.
 pub fn load(fields: &Fields) -> Settings {
     let path = conf::gpuos_toml(Some(fields));
+    let mut broken = false;
+    let mut stopped = || {
+        broken = true;
+        stopped()
+    };
     let mut config = match std::fs::read_to_string(&path) {
         Ok(text) => Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
             log::error(&format!("{why}"));
@@ -78,7 +85,11 @@ pub fn load(fields: &Fields) -> Settings {
         );
     }
     config.slurm.attempts = config.slurm.attempts.max(1);
-    Settings { config, topology }
+    Settings {
+        config,
+        topology,
+        broken,
+    }
 }
 
 fn stopped() -> Config {

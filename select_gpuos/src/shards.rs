@@ -120,6 +120,11 @@ impl Shards {
         self.any = None;
     }
 
+    /// Slurm's number of the GRES.
+    pub fn gres_id(&self) -> u32 {
+        self.gres.id
+    }
+
     /// Slurm's number of the GRES, unless no node has any.
     pub fn id(&self) -> Option<u32> {
         (self.any == Some(true)).then_some(self.gres.id)

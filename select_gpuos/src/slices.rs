@@ -90,6 +90,11 @@ impl Slices {
         }
     }
 
+    /// Slurm's number of the GRES.
+    pub fn id(&self) -> u32 {
+        self.gres.id
+    }
+
     /// Forgets the nodes: their table is made anew.
     pub fn clear(&mut self) {
         self.pool = None;
@@ -360,8 +365,14 @@ impl Engine {
         }
         let taken = slices.bits().map_or(0, |bits| bits.chunk(0));
         let out = self.service.pool_out(index);
+        // One that moves is known by its number in GRES gpu.
+        let (whole_out, _) = self.service.of(index);
+        let is_out = |nvml: usize| {
+            let whole = own.whole(nvml);
+            out.contains(nvml) || whole.is_some_and(|number| whole_out.contains(number))
+        };
         let each = own.gpus.iter().enumerate();
-        let out = each.filter(|(_, nvml)| out.contains(*nvml));
+        let out = each.filter(|(_, nvml)| is_out(*nvml));
         let out = out.fold(0, |all, (nth, _)| all | 1 << nth);
         pool.see(number, taken, out);
         Some((number, slices.raw() as usize, node.weight()))

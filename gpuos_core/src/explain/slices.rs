@@ -1,6 +1,7 @@
 //! Jobs with slices of GPUs, in words.
 
 use super::sentence::plural;
+use crate::gpuset::GpuSet;
 
 /// Instances in words: `3g.40gb:1,1g.10gb:2` is "3g.40gb and 2 x 1g.10gb".
 fn instances(mig: &str) -> String {
@@ -37,6 +38,29 @@ pub fn no_slices(mig: &str, feasible: u32, needed: u32) -> String {
     format!(
         "{found} room for {what} now: free slices count only where they make whole windows that the \
          board has. It starts when instances end there."
+    )
+}
+
+/// Why a job waits although GPUs that move are idle: they served the other kind of job last. `nodes` are nodes with
+/// these GPUs by NVML's index, `whole` whether the job wants whole GPUs, `after` and `hold` the seconds of
+/// `move-after` and `move-hold`.
+pub fn other_kind(nodes: &[(&str, GpuSet)], whole: bool, after: i64, hold: i64) -> String {
+    const NAMED: usize = 3;
+    let each = nodes.iter().take(NAMED);
+    let mut gpus: Vec<String> = each
+        .map(|(node, gpus)| format!("{node} GPU {gpus}"))
+        .collect();
+    if nodes.len() > NAMED {
+        gpus.push("...".into());
+    }
+    let (served, wants) = match whole {
+        true => ("jobs with slices", "whole GPUs"),
+        false => ("jobs with whole GPUs", "slices"),
+    };
+    format!(
+        "GPUs that move are idle and served {served} last: {}. They go to a job with {wants} that has waited {after} s \
+         (move-after), not before {hold} s on the other side (move-hold).",
+        gpus.join(", ")
     )
 }
 
