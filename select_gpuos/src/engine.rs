@@ -201,14 +201,12 @@ pub fn job_test(call: &Call) -> c_int {
     code
 }
 
-/// Decides a call again with GPUs that move and were kept from the job at first, where there is no other way.
+/// Decides a call again with GPUs that move and were kept from the job at first, where that is of use.
 #[cold]
 fn offer_more(call: &Call, mut code: c_int) -> c_int {
     for tried in 0.. {
         let mut offers = false;
-        if code != 0 {
-            with(|engine| offers = engine.offers_more(call, tried));
-        }
+        with(|engine| offers = engine.offers_more(call, code, tried));
         if !offers {
             break;
         }

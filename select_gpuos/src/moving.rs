@@ -128,6 +128,9 @@ pub struct Room {
     pub unknown: Vec<usize>,
     /// The candidates without them, as words of a bitmap.
     pub offered: Vec<u64>,
+    /// The soonest start of the forecasts so far, and its nodes.
+    pub start: Option<i64>,
+    pub best: Vec<u64>,
 }
 
 /// Marks for the length of a call, taken back when it ends, also while a panic unwinds.
@@ -538,6 +541,7 @@ impl Engine {
         let mut room = call.crossed.room.take();
         room.lifted.clear();
         room.unknown.clear();
+        room.start = None;
         self.moving.room = room;
     }
 }

@@ -23,9 +23,9 @@ use crate::reasons;
 const MOMENTS: u32 = 4;
 
 impl Engine {
-    /// After a refusal: takes back the marks that may be taken back next, and gives the candidates back as they
+    /// After an answer: takes back the marks that may be taken back next, and gives the candidates back as they
     /// came. Returns whether there were any: then the call is to be decided again. `tried` counts from 0.
-    pub(crate) fn offers_more(&mut self, call: &Call, tried: u32) -> bool {
+    pub(crate) fn offers_more(&mut self, call: &Call, code: c_int, tried: u32) -> bool {
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length.
         let both = unsafe { (Job::new(call.job, self.layout), Bitmap::new(call.nodes)) };
         let (Some(job), Some(nodes)) = both else {
@@ -33,31 +33,60 @@ impl Engine {
         };
         let now = clock::now();
         let lifted = match call.mode() {
-            Mode::RunNow => {
-                tried == 0
-                    && call
-                        .crossed
-                        .lift(|mark| matches!(mark.why, Why::Other(at) if at <= now))
-            }
-            // Backfill's first question is about now only.
-            _ if job.beside_nobody() || tried > MOMENTS => false,
+            Mode::WillRun => self.looks_sooner(call, job, nodes, (code, tried, now)),
             _ => {
-                if tried == 0 {
-                    self.date_marks(call, now);
-                }
-                let moment = {
-                    let room = call.crossed.room.borrow();
-                    room.marks.iter().filter_map(Mark::moment).min()
-                };
-                let moment = moment.filter(|_| tried < MOMENTS).unwrap_or(i64::MAX);
-                call.crossed
-                    .lift(|mark| mark.moment().is_some_and(|at| at <= moment))
+                let offered = |mark: &Mark| matches!(mark.why, Why::Other(at) if at <= now);
+                code != 0 && tried == 0 && call.crossed.lift(offered)
             }
         };
         if lifted {
             nodes.restore(&call.crossed.room.borrow().offered);
         }
         lifted
+    }
+
+    /// The same in a forecast, as long as one that is sooner can be found.
+    fn looks_sooner(
+        &self,
+        call: &Call,
+        job: Job<'_>,
+        nodes: Bitmap<'_>,
+        (code, tried, now): (c_int, u32, i64),
+    ) -> bool {
+        // Backfill's first question is about now only.
+        if job.beside_nobody() || tried > MOMENTS {
+            return false;
+        }
+        if code == 0 {
+            let mut room = call.crossed.room.borrow_mut();
+            let own = room.lifted.iter().filter(|mark| nodes.test(mark.node));
+            let start = own.filter_map(Mark::moment).max().unwrap_or(0);
+            let start = start.max(job.start_time());
+            if room.start.is_none_or(|best| start < best) {
+                room.start = Some(start);
+                nodes.save(&mut room.best);
+            }
+        }
+        let best = call.crossed.room.borrow().start;
+        if best.is_some_and(|start| start <= now) {
+            return false;
+        }
+        if tried == 0 {
+            self.date_marks(call, now);
+        }
+        let next = {
+            let room = call.crossed.room.borrow();
+            room.marks.iter().filter_map(Mark::moment).min()
+        };
+        let moment = match next {
+            Some(next) if best.is_none_or(|start| next < start) => match tried {
+                MOMENTS if best.is_none() => i64::MAX,
+                _ => next,
+            },
+            _ => return false,
+        };
+        let due = |mark: &Mark| mark.moment().is_some_and(|at| at <= moment);
+        call.crossed.lift(due)
     }
 
     /// Finds out when the jobs end that keep GPUs from the job of this call.
@@ -97,10 +126,13 @@ impl Engine {
     /// What a job that runs has of a node in the GRES of a kind, the node by its place among the job's.
     fn bits_held(&self, job: Job<'_>, kind: Kind, place: usize) -> u64 {
         let all = |asked: &mut dyn Iterator<Item = JobGres<'_>>| {
-            asked.fold(0, |all, one| all | one.held(place).map_or(0, |bits| bits.chunk(0)))
+            asked.fold(0, |all, one| {
+                all | one.held(place).map_or(0, |bits| bits.chunk(0))
+            })
         };
         match kind {
-            _ if self.trust != Trust::Selection => 0,
+            Kind::Slices if !self.slices.reads_held() => 0,
+            Kind::Whole if self.trust != Trust::Selection => 0,
             Kind::Slices => all(&mut self.asked(job, self.slices.id())),
             Kind::Whole => {
                 all(&mut self.gpus_asked(job)) | all(&mut self.asked(job, self.shards.gres_id()))
@@ -117,17 +149,16 @@ impl Engine {
             return code;
         };
         let forecast = call.mode() == Mode::WillRun;
-        if code == 0 && forecast {
-            let room = call.crossed.room.borrow();
-            let own = room.lifted.iter().filter(|mark| nodes.test(mark.node));
-            let start = own.filter_map(Mark::moment).max().unwrap_or(0);
-            if start > job.start_time() {
-                job.set_start_time(start);
-            }
+        let best = call.crossed.room.borrow().start;
+        if let Some(start) = best {
+            nodes.restore(&call.crossed.room.borrow().best);
+            job.set_start_time(start);
             let (_, until) = call.asked_between(self.release);
-            if until.is_some_and(|until| start > until) {
-                code = NOT_NOW;
-            }
+            let later = !call.crossed.room.borrow().lifted.is_empty();
+            code = match later && until.is_some_and(|until| start > until) {
+                true => NOT_NOW,
+                false => 0,
+            };
         }
         if code != 0 {
             let room = call.crossed.room.borrow();
@@ -149,7 +180,12 @@ impl Engine {
         let now = clock::now();
         let idle = |mark: &&Mark| matches!(mark.why, Why::Other(at) if at > now);
         let others = || room.marks.iter().chain(&room.lifted).filter(idle);
-        let Some(kind) = call.crossed.asks.get().filter(|_| others().next().is_some()) else {
+        let Some(kind) = call
+            .crossed
+            .asks
+            .get()
+            .filter(|_| others().next().is_some())
+        else {
             return;
         };
         let source = self.source();

@@ -95,6 +95,11 @@ impl Slices {
         self.gres.id
     }
 
+    /// Whether what jobs have of slices may be read.
+    pub fn reads_held(&self) -> bool {
+        self.trust == Trust::Selection
+    }
+
     /// Forgets the nodes: their table is made anew.
     pub fn clear(&mut self) {
         self.pool = None;
