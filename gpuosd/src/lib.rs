@@ -10,7 +10,7 @@
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
-//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`],
+//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`moving_file`]: which GPUs move),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
@@ -33,6 +33,7 @@ pub mod limits;
 pub mod maps;
 pub mod metrics;
 pub mod mig;
+pub mod moving_file;
 pub mod mps;
 pub mod numbering;
 pub mod options;

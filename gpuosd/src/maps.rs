@@ -269,6 +269,7 @@ mod tests {
         assert_eq!(dcgm(&holders[3..], &[], &[]), files(&[("3", "7\n")]));
         let slice = |gi, job| Slice {
             gpu: 4,
+            number: 68,
             gi,
             uuid: format!("MIG-{gi}"),
             profile: "1g.10gb".into(),

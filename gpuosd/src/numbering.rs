@@ -1,10 +1,10 @@
-//! How Slurm numbers the node's GPUs, and which of them it does not count: those of a pool, whose slices are GRES
-//! `gpuos`.
+//! How Slurm numbers the node's GPUs, and which of them it does not count: those of a pool that are in MIG mode for good,
+//! whose slices are GRES `gpuos`.
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use gpuos_core::config::MigConfig;
+use gpuos_core::config::{MigConfig, MigPool};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_host::GresIndex;
 
@@ -17,13 +17,15 @@ pub struct Numbering {
     known: Condvar,
 }
 
-/// The GPUs of the pool by NVML's index.
+/// By NVML's index, the GPUs of the pool that are in MIG mode for good, and those that move.
+type Sets = (GpuSet, GpuSet);
+
 #[derive(Default)]
 struct Divided {
     /// `None` before gpuos.toml was read for the first time.
-    now: Option<GpuSet>,
+    now: Option<Sets>,
     /// As a gpuosd before this one knew them.
-    before: GpuSet,
+    before: Sets,
 }
 
 impl fmt::Debug for Numbering {
@@ -52,25 +54,35 @@ impl Numbering {
 
     /// What a gpuosd before this one knew, for a gpuos.toml that cannot be read. Without it a GPU of the pool would be
     /// taken for one of Slurm's, and its faults for those of another.
-    pub fn remembered(&self, gpus: GpuSet) {
+    pub fn remembered(&self, fixed: GpuSet, moving: GpuSet) {
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
-        divided.before = gpus;
+        divided.before = (fixed, moving);
     }
 
     /// gpuos.toml was read. `None`: it could not be; what was known before stays, and where nothing was, no GPU is in
     /// a pool.
     pub fn configured(&self, node: &str, config: Option<&MigConfig>) {
         let pool = config.map(|config| config.pool_of(node));
-        let pool = pool.map(|pool| pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.gpus));
+        let sets = |pool: &MigPool| (pool.fixed(), pool.moving);
+        let pool = pool.map(|pool| pool.map_or(Sets::default(), |(pool, _)| sets(pool)));
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         let known = divided.now.unwrap_or(divided.before);
         divided.now = Some(pool.unwrap_or(known));
         self.known.notify_all();
     }
 
-    /// The GPUs of the node's pool by NVML's index. It waits until gpuos.toml was read: before, a GPU of a pool would
-    /// be taken for one of Slurm's.
+    /// The GPUs of the node's pool that are in MIG mode for good, by NVML's index. It waits until gpuos.toml was read:
+    /// before, a GPU of a pool would be taken for one of Slurm's.
     pub fn divided(&self) -> GpuSet {
+        self.sets().0
+    }
+
+    /// Those that move, which Slurm counts as GPUs, too. It waits likewise.
+    pub fn moving(&self) -> GpuSet {
+        self.sets().1
+    }
+
+    fn sets(&self) -> Sets {
         let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self
             .known
@@ -101,7 +113,7 @@ mod tests {
         numbering.configured("n1", None);
         assert_eq!(numbering.divided(), GpuSet::EMPTY);
         let again = Numbering::new(Box::new(|| Err("no gres.conf".into())));
-        again.remembered(GpuSet::EMPTY.with(5));
+        again.remembered(GpuSet::EMPTY.with(5), GpuSet::EMPTY);
         again.configured("n1", None);
         assert_eq!(again.divided().to_string(), "5");
         numbering.configured("n1", Some(&config("n1", "4-7")));
@@ -111,5 +123,10 @@ mod tests {
         assert_eq!(numbering.divided().to_string(), "4-7");
         numbering.configured("n1", Some(&config("n2", "0-7")));
         assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        // A GPU that moves is one that Slurm counts.
+        let moves = config("n1", "4-7\"\nmoving = \"6-7");
+        numbering.configured("n1", Some(&moves));
+        assert_eq!(numbering.divided().to_string(), "4-5");
+        assert_eq!(numbering.moving().to_string(), "6-7");
     }
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use gpuos_core::wire::moving_file as beside;
 use gpuos_host::device_groups::Cgroups;
 use gpuos_host::discover::Sysfs;
 use gpuos_host::job_processes::Proc;
@@ -23,6 +24,7 @@ use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
 use crate::mig::Hands;
+use crate::moving_file;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
@@ -84,12 +86,20 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let disk = Disk::start(options.state_dir.clone())?;
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    let moving = PathBuf::from(beside(&door.path.to_string_lossy()));
+    if let Some(saved) = &saved
+        && !saved.mig.moving.is_empty()
+    {
+        // Before the node's steps come: gpuos.toml may be read later than that.
+        moving_file::write(&moving, &saved.mig.moving).unwrap_or_else(|e| tracing::error!("{e}"));
+    }
     let setting = Arc::new(Setting {
         node: node.clone(),
         config: options.config.clone(),
         reset: options.reset_command.clone(),
         check: options.check_command.clone(),
         limit: COMMAND,
+        moving,
     });
     let nvml = options.nvml.clone();
     let open = move || {

@@ -15,6 +15,8 @@ use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_host::{Machine, Output};
 
 use crate::gpus::{Found, Library};
+use crate::mig::pool::{self, Moving};
+use crate::moving_file;
 use crate::numbering::Numbering;
 use crate::owner::Message;
 use crate::queue::Task;
@@ -49,6 +51,8 @@ pub struct Setting {
     pub check: String,
     /// Longest time for either.
     pub limit: Duration,
+    /// The file that tells spank_gpuos which GPUs move.
+    pub moving: PathBuf,
 }
 
 /// Starts the thread for Slurm's commands.
@@ -81,9 +85,17 @@ fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
         Task::Jobs(_) => Answer::Jobs(act::jobs_on(machine, node)),
         Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
         Task::Config => {
-            let config = gpuos_host::found_config(machine, setting.config.as_deref());
-            let config = config.map(|found| found.map(Box::new));
-            Answer::Config(config.map_err(|e| format!("{e:#}")))
+            let found = gpuos_host::found_config(machine, setting.config.as_deref());
+            let config = match found {
+                Ok(Some(config)) => {
+                    // A step that comes between finds the file first: it waits for nothing rather than not at all.
+                    let pool = config.mig.pool_of(node);
+                    let moving = pool.map_or_else(Moving::new, |(pool, _)| pool::moving(pool));
+                    moving_file::write(&setting.moving, &moving).map(|()| Some(Box::new(config)))
+                }
+                other => other.map(|_| None).map_err(|e| format!("{e:#}")),
+            };
+            Answer::Config(config)
         }
     }
 }
@@ -149,18 +161,20 @@ impl Worker {
 
     /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
     fn reset(&self, gpu: &Found) -> Result<String, String> {
-        let pooled = self.numbering.divided().contains(usize::from(gpu.nvml));
+        let index = usize::from(gpu.nvml);
+        let pooled = self.numbering.divided().contains(index);
+        let moves = self.numbering.moving().contains(index);
         match (number::is_of_pool(gpu.gres), pooled) {
             // Where it was numbered before the pool was: every instance there would be lost.
             (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
             (true, false) => {
                 return Err(format!("NVML's GPU {} is in no [[mig.pool]]", gpu.nvml));
             }
-            (true, true) => {
+            (false, false) if !moves => {}
+            _ => {
                 let library = self.library.get().map_err(|e| e.to_string())?;
                 nobody_on(&*library, gpu)?;
             }
-            (false, false) => {}
         }
         let _closed = self.library.close(LET_GO)?;
         self.command(&self.setting.reset, gpu)

@@ -174,6 +174,11 @@ pub fn forget_inherited(spank: Spank<'_>) {
     }
 }
 
+/// Whether an answer names instances.
+pub fn has_any(told: &BTreeMap<String, String>) -> bool {
+    MIG_VARIABLES.iter().any(|name| told.contains_key(*name))
+}
+
 /// Puts gpuosd's answer into the step's environment. Where the step has whole GPUs too (`sets_devices` is not
 /// set), what CUDA reads stays with those: it knows no mixture.
 pub fn give(

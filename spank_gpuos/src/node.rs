@@ -111,6 +111,10 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     match told.failed {
         Some(why) if told.requeues => mig::fail_for_requeue(&why),
         Some(why) => mig::fail(&why),
+        // Of a job with whole nodes, all of them may be of GPUs that it has whole.
+        None if has_slices && !gpus.is_empty() && !mig::has_any(&told.environment) => {
+            mig::forget_inherited(spank);
+        }
         None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),
         None => {}
     }

@@ -3,7 +3,8 @@
 //! The socket does not block, two lines go out in one piece that fits into any socket's buffer, and no answer
 //! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
 //! GPUs set waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
-//! they are made, for [`CARVING`], also over a gpuosd that is started anew.
+//! they are made, for [`CARVING`], also over a gpuosd that is started anew. So does one with a whole GPU that moves between
+//! GRES `gpu` and GRES `gpuos`: it may still be divided.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
@@ -11,10 +12,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpuos_core::explain::parse_gpus;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::limits::Asked;
 use gpuos_core::wire::{
     Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
+    moving_file,
 };
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
@@ -125,21 +128,28 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         asked,
         mig,
     } = start;
-    let carves = mig.is_some();
+    let moves = !gpus.and(moving(&path)).is_empty();
+    let lacks = match (mig.is_some(), moves) {
+        (true, _) => Some(Lacks::Slices),
+        (false, true) => Some(Lacks::Whole),
+        (false, false) => None,
+    };
     let request = Request::StepStart {
         id,
         uid,
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,
         mig,
-        moves: false,
+        moves,
     };
     let sent = send(&path, &request);
-    if sent.is_some() || carves {
+    if sent.is_some() || lacks.is_some() {
         *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = Some((path.clone(), id));
     }
+    if let Some(lacks) = lacks {
+        return carved(&path, (&request, lacks), sent, (ABSENCE, CARVING));
+    }
     match sent {
-        sent if carves => carved(&path, &request, sent, ABSENCE, CARVING),
         _ if !asked.waits() => Told::default(),
         None => Told::note(format!(
             "{}: no gpuosd listens on this node",
@@ -164,14 +174,28 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
     }
 }
 
-/// Waits until the slices of a step are made. A gpuosd that goes away meanwhile, or says while it ends or has much to do
+/// The GPUs that move between GRES `gpu` and GRES `gpuos`, by their numbers in GRES `gpu`: gpuosd says so beside its socket.
+fn moving(path: &str) -> GpuSet {
+    let text = std::fs::read_to_string(moving_file(path)).unwrap_or_default();
+    parse_gpus(text.trim()).unwrap_or_default()
+}
+
+/// What a step cannot run without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lacks {
+    /// Its slices.
+    Slices,
+    /// GPUs that move, out of MIG mode.
+    Whole,
+}
+
+/// Waits until the slices of a step are made, or its GPUs are whole. A gpuosd that goes away meanwhile, or says while it ends or has much to do
 /// that it cannot answer, is told again: it finds its own work in its journal.
 fn carved(
     path: &str,
-    request: &Request,
+    (request, lacks): (&Request, Lacks),
     mut sent: Option<OwnedFd>,
-    absence: Duration,
-    patience: Duration,
+    (absence, patience): (Duration, Duration),
 ) -> Told {
     let begin = Instant::now();
     let mut heard = begin;
@@ -185,6 +209,8 @@ fn carved(
                     heard = Instant::now();
                 }
                 Some(Answer::Refused(_, message)) => return Told::failed(message),
+                // None of them moves any more.
+                Some(Answer::Unknown) if lacks == Lacks::Whole => return Told::default(),
                 Some(Answer::Unknown) => {
                     return Told::failed("the gpuosd of this node makes no slices of GPUs");
                 }
@@ -204,7 +230,11 @@ fn carved(
                 continue;
             }
         };
-        return Told::failed(format!("the slices of this job are not there: {why}"));
+        let what = match lacks {
+            Lacks::Slices => "the slices of this job are not there",
+            Lacks::Whole => "the GPUs of this job may still be in MIG mode",
+        };
+        return Told::failed(format!("{what}: {why}"));
     }
 }
 
@@ -475,7 +505,7 @@ mod tests {
         let long = Duration::from_secs(60);
         let wait = |absence, patience| {
             let sent = send(&text, &request);
-            carved(&text, &request, sent, absence, patience)
+            carved(&text, (&request, Lacks::Slices), sent, (absence, patience))
         };
         let none = wait(Duration::ZERO, long).failed.unwrap();
         assert!(none.contains("no gpuosd listens"), "{none}");
@@ -525,6 +555,64 @@ mod tests {
         answers.join().unwrap();
         let mute = wait(long, Duration::ZERO).failed.unwrap();
         assert!(mute.contains("has not answered within 0 s"), "{mute}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = std::env::temp_dir().join(format!("gpuos-whole-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("n1.sock");
+        let pattern = folder.join("%n.sock");
+        let start = |gpu: usize| Start {
+            id: StepId { job: 10, step: 0 },
+            uid: 1000,
+            gpus: GpuSet::EMPTY.with(gpu),
+            asked: Asked::default(),
+            mig: None,
+        };
+        let tell = |gpu| started(pattern.to_str().unwrap(), "n1", start(gpu));
+        let listener = UnixListener::bind(&path).unwrap();
+        // Nobody answers: without the file, and for a GPU that is not in it, nobody waits.
+        assert_eq!(tell(6).failed, None);
+        std::fs::write(folder.join("n1.sock.moving"), "6-7\n").unwrap();
+        assert_eq!(tell(5).failed, None);
+        drop((listener.accept().unwrap(), listener.accept().unwrap()));
+        let answering = listener.try_clone().unwrap();
+        let answers = std::thread::spawn(move || {
+            use std::io::Write;
+            let tell = |reply: &Reply| {
+                let line = encode(reply, MAX_REPLY).unwrap();
+                asked_by(&answering).write_all(&line).unwrap();
+            };
+            let prepared = |failed: Option<&str>| Reply::Prepared {
+                notes: vec![],
+                environment: BTreeMap::new(),
+                failed: failed.map(String::from),
+            };
+            // One that ends before it answers is told again.
+            drop(asked_by(&answering));
+            tell(&prepared(None));
+            tell(&prepared(Some("job 7 has slices of it")));
+            let message = "noted".into();
+            tell(&Reply::Done { message });
+        });
+        let told = tell(6);
+        assert_eq!((told.failed, told.requeues), (None, false));
+        let told = tell(7);
+        let why = "job 7 has slices of it".to_owned();
+        assert_eq!((told.failed, told.requeues), (Some(why), true));
+        // A gpuosd for which it does not move.
+        assert_eq!(tell(6).failed, None);
+        answers.join().unwrap();
+        drop(listener);
+        let request = Request::Status;
+        let no_time = (Duration::ZERO, Duration::ZERO);
+        let text = path.to_str().unwrap();
+        let why = carved(text, (&request, Lacks::Whole), None, no_time).failed;
+        assert!(why.unwrap().contains("may still be in MIG mode"));
+        TOLD.lock().unwrap().take();
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

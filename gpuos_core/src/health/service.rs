@@ -374,7 +374,9 @@ fn unused(node: &NodeHealth, gpu: u8) -> bool {
 fn undivided(node: &NodeHealth, gpu: u8) -> bool {
     let fresh = |at: u64| node.clock.saturating_sub(at) < COUNTED_MS;
     let counted = node[gpu].instances;
-    !number::is_of_pool(gpu) || counted.is_some_and(|(count, at)| count == 0 && fresh(at))
+    counted.map_or(!number::is_of_pool(gpu), |(count, at)| {
+        count == 0 && fresh(at)
+    })
 }
 
 /// [`super::Event::Instances`].

@@ -338,6 +338,13 @@ impl NodeHealth {
         }
     }
 
+    /// A GPU is in no pool any more: it has no instances that could be counted before it is reset.
+    pub fn undivided(&mut self, gpu: u8) {
+        if let Some(health) = self.gpu_mut(gpu) {
+            health.instances = None;
+        }
+    }
+
     /// The numbers of all GPUs, those of the pool last.
     pub fn numbers(&self) -> Vec<u8> {
         let gres = 0..self.gpus.len().min(crate::gpuset::MAX_GPUS) as u8;

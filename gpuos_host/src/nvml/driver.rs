@@ -318,6 +318,10 @@ impl GpuLibrary for Driver {
         self.with(gpu, |_, device| self.raw.unlock_clocks(device))
     }
 
+    fn set_mig_mode(&self, gpu: u8, on: bool) -> Answer<()> {
+        self.with(gpu, |_, device| mig::set_mode(&self.raw, device, on))
+    }
+
     fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>> {
         self.with(gpu, |_, device| mig::profiles(&self.raw, device))
     }

@@ -71,6 +71,31 @@ fn on(raw: &Raw, device: Device) -> Answer<()> {
     now.then_some(()).ok_or(Error::NotSupported)
 }
 
+/// [`super::GpuLibrary::set_mig_mode`].
+pub(super) fn set_mode(raw: &Raw, device: Device, on: bool) -> Answer<()> {
+    if raw.mig_mode(device)? == [on, on] {
+        return Ok(());
+    }
+    let told = raw.set_mig_mode(device, on);
+    let [now, later] = raw.mig_mode(device)?;
+    if later != now {
+        // What waits for a reset would come with the next one, whoever has the GPU then.
+        let _ = raw.set_mig_mode(device, now);
+    }
+    match told {
+        Ok(()) if now == on => Ok(()),
+        Ok(()) | Err(Error::ResetRequired) => Err(wants_reset()),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a GPU answers that changes its MIG mode by a reset only.
+pub(super) fn wants_reset() -> Error {
+    Error::Refused(
+        "this GPU changes its MIG mode with a reset only: take it out of `moving` of its [[mig.pool]] in gpuos.toml".into(),
+    )
+}
+
 /// GPU instance, compute instance and UUID of each MIG device.
 fn devices(raw: &Raw, device: Device) -> Answer<Vec<(u32, u32, String)>> {
     let mut found = Vec::new();

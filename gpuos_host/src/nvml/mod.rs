@@ -170,6 +170,9 @@ pub trait GpuLibrary: Send + Sync {
     fn lock_clocks(&self, gpu: u8, least_mhz: u32, most_mhz: u32) -> Answer<()>;
     /// Undoes [`GpuLibrary::lock_clocks`].
     fn unlock_clocks(&self, gpu: u8) -> Answer<()>;
+    /// Turns MIG mode on or off; root only. `Ok` when it is so now. [`Error::InUse`] while a process uses the GPU or it has
+    /// instances, [`Error::Refused`] where the mode would wait for a reset; in both cases it stays as it was.
+    fn set_mig_mode(&self, gpu: u8, on: bool) -> Answer<()>;
     /// How the GPU can be divided, the smallest profile first, for [`gpuos_core::mig::Geometry::new`]. [`Error::NotSupported`] when it is
     /// not in MIG mode.
     fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>>;

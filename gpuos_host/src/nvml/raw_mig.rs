@@ -40,6 +40,16 @@ pub(super) struct ProfileInfo {
 pub(super) type Placement = (u32, u32);
 
 impl Raw {
+    /// Sets MIG mode. The error is of the mode that came into force, or did not, if not of the call.
+    pub(super) fn set_mig_mode(&self, device: Device, on: bool) -> Answer<()> {
+        let mut status = nvml::nvmlReturn_enum_NVML_SUCCESS;
+        call!(
+            self,
+            nvmlDeviceSetMigMode(device.0, on.into(), &raw mut status)
+        )?;
+        answer("nvmlDeviceSetMigMode", status)
+    }
+
     /// A profile by its index (`NVML_GPU_INSTANCE_PROFILE_*`).
     pub(super) fn mig_profile(&self, device: Device, index: u32) -> Answer<ProfileInfo> {
         let mut info = nvml::nvmlGpuInstanceProfileInfo_v2_t {

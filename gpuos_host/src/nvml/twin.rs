@@ -31,6 +31,8 @@ pub struct TwinGpu {
     pub mig_profiles: Vec<Profile>,
     /// Its GPU instances. Whether a process uses one is told by `processes`, not here.
     pub mig_instances: Vec<Shown>,
+    /// Its MIG mode changes with a reset only.
+    pub mig_waits: bool,
     /// What every call for this GPU answers, when set.
     pub fault: Option<Error>,
 }
@@ -316,6 +318,10 @@ impl GpuLibrary for Twin {
             gpu.clocks = None;
             Ok(())
         })
+    }
+
+    fn set_mig_mode(&self, gpu: u8, on: bool) -> Answer<()> {
+        self.with(gpu, |gpu| gpu.set_mig_mode(on))
     }
 
     fn mig_profiles(&self, gpu: u8) -> Answer<Vec<Profile>> {

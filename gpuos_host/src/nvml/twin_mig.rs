@@ -41,6 +41,20 @@ impl TwinGpu {
         on.then_some(()).ok_or(Error::NotSupported)
     }
 
+    pub(super) fn set_mig_mode(&mut self, on: bool) -> Answer<()> {
+        let used = !self.processes.is_empty() || !self.mig_instances.is_empty();
+        let mig = self.identity.mig.as_mut().ok_or(Error::NotSupported)?;
+        match (mig.on == on, used, self.mig_waits) {
+            (true, ..) => Ok(()),
+            (false, true, _) => Err(Error::InUse),
+            (false, false, true) => Err(super::mig::wants_reset()),
+            (false, false, false) => {
+                (mig.on, mig.pending) = (on, on);
+                Ok(())
+            }
+        }
+    }
+
     pub(super) fn profiles(&self) -> Answer<Vec<Profile>> {
         self.mig_on()?;
         Ok(self.mig_profiles.clone())

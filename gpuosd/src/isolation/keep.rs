@@ -35,8 +35,14 @@ impl Keeper {
         self.policy = policy.clone();
     }
 
-    /// Slurm told the jobs of this node, `asked` for then.
-    pub fn jobs(&mut self, node: &str, jobs: &[Job], asked: Instant) {
+    /// Slurm told the jobs of this node, `asked` for then. `slices` has the GPUs of GRES `gpu` of which a job has slices.
+    pub fn jobs(
+        &mut self,
+        node: &str,
+        jobs: &[Job],
+        slices: impl Fn(&Job) -> Vec<u8>,
+        asked: Instant,
+    ) {
         let holding = |job: &Job| Holding {
             job: job.id,
             uid: job.uid,
@@ -44,6 +50,7 @@ impl Keeper {
                 .gpus_on(node)
                 .iter()
                 .filter_map(|gpu| u8::try_from(gpu).ok())
+                .chain(slices(job))
                 .collect(),
             steps: BTreeMap::new(),
             shares: job.shares,

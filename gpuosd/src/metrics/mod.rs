@@ -78,6 +78,8 @@ pub struct Gpu {
 pub struct Slice {
     /// NVML's index of the GPU.
     pub gpu: u8,
+    /// Its number, as in [`gpuos_core::health::number`].
+    pub number: u8,
     /// NVML's id of the GPU instance.
     pub gi: u32,
     /// `MIG-…`.

@@ -9,11 +9,6 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::text::{Family, Head, Labels, family, gauge};
 use super::{Slice, Snapshot};
 
-/// The label of a GPU by NVML's index, as in all metrics.
-fn name(gpu: u8) -> String {
-    number::name(number::of_pool(gpu).unwrap_or(gpu))
-}
-
 const MIB: f64 = 1_048_576.0;
 
 /// Their number, whose they are, and their memory where the driver tells it: what is not known is left out.
@@ -25,7 +20,7 @@ pub(super) fn encode(
     let job = |slice: &Slice| slice.job.map_or_else(String::new, |job| job.to_string());
     let mut counts: BTreeMap<(u8, &str, String), u64> = BTreeMap::new();
     for slice in &snapshot.slices {
-        let key = (slice.gpu, slice.profile.as_str(), job(slice));
+        let key = (slice.number, slice.profile.as_str(), job(slice));
         *counts.entry(key).or_default() += 1;
     }
     let head = gauge(
@@ -35,7 +30,7 @@ pub(super) fn encode(
     family(encoder, &head, |family| {
         for ((gpu, profile, job), count) in counts {
             let mut labels = node.clone();
-            labels.push(("gpu", name(gpu)));
+            labels.push(("gpu", number::name(gpu)));
             labels.push(("profile", profile.into()));
             labels.push(("jobid", job));
             family.value(&labels, count as f64)?;
@@ -44,7 +39,7 @@ pub(super) fn encode(
     })?;
     let of = |slice: &Slice| {
         let mut labels = node.clone();
-        labels.push(("gpu", name(slice.gpu)));
+        labels.push(("gpu", number::name(slice.number)));
         labels.push(("gi", slice.gi.to_string()));
         labels
     };

@@ -11,6 +11,7 @@ use crate::metrics::{Counts, Holder, Slice};
 fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -> Slice {
     Slice {
         gpu: 4,
+        number: 68,
         gi,
         uuid: format!("MIG-{gi}"),
         profile: "1g.10gb".into(),

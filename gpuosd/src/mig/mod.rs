@@ -32,6 +32,8 @@ pub enum Task {
     Look,
     /// How much memory of each instance is used.
     Memory,
+    /// Turn MIG mode on or off.
+    Mode(bool),
     /// Write the slice files.
     Files(Layout),
     /// Ask processes to end that held an instance, or kill them.
@@ -54,6 +56,8 @@ pub struct View {
     pub names: BTreeMap<u32, String>,
     /// By GPU instance with processes: the job that all of them belong to.
     pub jobs: BTreeMap<u32, u32>,
+    /// Its MIG mode is off.
+    pub whole: bool,
     /// How it can be divided, by its driver.
     pub profiles: Vec<Profile>,
     /// Why no instance is to be made on it, in a sentence.
@@ -64,6 +68,15 @@ pub struct View {
 pub type Memory = Result<[u64; 2], String>;
 /// The same of all instances of a GPU, by UUID, or why nothing is known of the GPU.
 pub type Memories = Result<BTreeMap<String, Memory>, String>;
+
+/// Why MIG mode is as it was, in a sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// Somebody is on the GPU, who may go.
+    Used(String),
+    /// It would be so again.
+    Refused(String),
+}
 
 /// What the owner is told; each with NVML's index of the GPU.
 #[derive(Debug)]
@@ -78,6 +91,8 @@ pub enum Told {
     Shown(Result<Box<View>, String>),
     /// How much memory of each instance is used.
     Memory(Memories),
+    /// MIG mode is on or off now, or why not.
+    Mode(bool, Result<(), Kept>),
     /// Slice files are written, or why not.
     Files(Layout, Result<(), String>),
 }
@@ -141,6 +156,7 @@ impl Hand<'_> {
                 Task::Call(call) => Told::Done(self.call(&call)),
                 Task::Look => Told::Shown(self.look().map(Box::new)),
                 Task::Memory => Told::Memory(self.memory()),
+                Task::Mode(on) => Told::Mode(on, self.mode(on)),
                 Task::Files(layout) => {
                     let written = self.files(&layout);
                     Told::Files(layout, written)
@@ -257,6 +273,7 @@ impl Hand<'_> {
         let identity = nvml.identity(gpu).map_err(|e| e.to_string())?;
         if !identity.mig.is_some_and(|mig| mig.on) {
             return Ok(View {
+                whole: true,
                 unfit: Some(format!(
                     "GPU {gpu} is in a [[mig.pool]] of gpuos.toml and not in MIG mode: `nvidia-smi -i {gpu} -mig 1`"
                 )),
@@ -282,9 +299,25 @@ impl Hand<'_> {
             names,
             jobs,
             pids: on,
+            whole: false,
             profiles: nvml.mig_profiles(gpu).unwrap_or_default(),
             unfit: (wants != RecoveryAction::None)
                 .then(|| format!("GPU {gpu}: the driver wants: {}", wants.word())),
+        })
+    }
+
+    fn mode(&self, on: bool) -> Result<(), Kept> {
+        let nvml = self.library().map_err(Kept::Refused)?;
+        nvml.set_mig_mode(self.gpu, on).map_err(|error| {
+            if error != Error::InUse {
+                return Kept::Refused(error.to_string());
+            }
+            let on = nvml.processes(self.gpu).unwrap_or_default();
+            let names: Vec<String> = on.iter().take(4).map(|one| self.name(one.pid)).collect();
+            Kept::Used(match names.is_empty() {
+                true => error.to_string(),
+                false => format!("it is used by {}", names.join(", ")),
+            })
         })
     }
 

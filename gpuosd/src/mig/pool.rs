@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gpuos_core::config::MigConfig;
+use gpuos_core::config::{MigConfig, MigPool};
 use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_core::health::number;
 use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::tile::{Cut, tile, tile_beside};
 use gpuos_core::mig::{Claim, Geometry, Held, Phase, Serves, Window};
@@ -15,6 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::slices::Layout;
 
+/// Numbers in GRES `gpu` of GPUs that move, by NVML's index.
+pub type Moving = BTreeMap<u8, u8>;
+
 /// The pool, from gpuos.toml.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pool {
@@ -24,6 +28,8 @@ pub struct Pool {
     pub geometry: Geometry,
     /// NVML's indexes, ascending.
     pub gpus: Vec<u8>,
+    /// Those that move between GRES `gpu` and GRES `gpuos`, with their numbers in GRES `gpu`.
+    pub moving: Moving,
     /// What is done about instances of nobody.
     pub foreign: Foreign,
 }
@@ -50,6 +56,9 @@ pub struct Grant {
     pub requeue: bool,
     /// The instances that its bits are.
     pub pieces: Vec<Piece>,
+    /// GPUs that move, by NVML's index, and that it has whole.
+    #[serde(default)]
+    pub whole: GpuSet,
     /// A step has asked for them.
     #[serde(skip)]
     pub wanted: bool,
@@ -65,9 +74,12 @@ pub struct Journal {
     /// How often each job could not get its instances here, since it last had them.
     #[serde(default)]
     pub failures: BTreeMap<u32, u32>,
-    /// The pool by NVML's index, for a gpuos.toml that cannot be read later.
+    /// The GPUs that are in MIG mode for good by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
     pub pool: GpuSet,
+    /// Those that move.
+    #[serde(default)]
+    pub moving: Moving,
     /// The bits of jobs as Slurm told them last: a job that is heard of again is no new one.
     #[serde(default)]
     pub given: BTreeMap<u32, u64>,
@@ -88,7 +100,40 @@ impl Pool {
             board: board.name.clone(),
             geometry: board.geometry.clone(),
             gpus: gpus.filter_map(|gpu| u8::try_from(gpu).ok()).collect(),
+            moving: moving(pool),
             foreign: config.foreign,
+        })
+    }
+
+    /// The number of a GPU by NVML's index, as in [`gpuos_core::health::number`].
+    pub fn number(&self, gpu: u8) -> Option<u8> {
+        let whole = self.moving.get(&gpu).copied();
+        whole.or_else(|| number::of_pool(gpu))
+    }
+
+    /// What a job has on a node by Slurm's record: its bits of GRES `gpuos`, and the GPUs that move and that it has whole, by
+    /// NVML's index. A job with whole nodes has both of a GPU: it is whole for it.
+    pub fn has(&self, node: &str, job: &Job) -> (u64, GpuSet) {
+        let gpus = job.gpus_on(node);
+        let own = self
+            .moving
+            .iter()
+            .filter(|(_, gres)| gpus.contains(usize::from(**gres)));
+        let whole = own.fold(GpuSet::EMPTY, |all, (gpu, _)| all.with(usize::from(*gpu)));
+        let taken = whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+        let taken = taken.fold(0, |all, gpu| all | self.all_bits(gpu));
+        (job.slices_on(node).0 & !taken, whole)
+    }
+
+    /// The bits of a GPU by NVML's index.
+    pub fn all_bits(&self, gpu: u8) -> u64 {
+        self.bits(&Piece {
+            gpu,
+            profile: 0,
+            window: Window {
+                start: 0,
+                size: self.geometry.slices(),
+            },
         })
     }
 
@@ -127,8 +172,16 @@ impl Pool {
         job: &Job,
         (ask, others): (Option<&MigAsk>, &[Piece]),
     ) -> Result<Grant, String> {
-        let bits = job.slices_on(node).0;
+        let (bits, whole) = self.has(node, job);
         let told = GpuSet(bits);
+        if bits == 0 {
+            return Ok(Grant {
+                restarts: job.restarts,
+                requeue: job.may_requeue,
+                whole,
+                ..Grant::default()
+            });
+        }
         let (serves, text) = match (noted(&job.system_comment), ask) {
             (Some(note), _) => (self.by_note(note), note.to_owned()),
             (None, Some(ask)) => (self.by_request(&ask.request, bits), ask.request.clone()),
@@ -169,6 +222,7 @@ impl Pool {
             bits,
             requeue: job.may_requeue,
             pieces,
+            whole,
             wanted: false,
         })
     }
@@ -239,6 +293,14 @@ impl Pool {
         let names = MIG_VARIABLES.map(String::from);
         names.into_iter().zip(values).collect()
     }
+}
+
+/// The GPUs of a pool that move.
+pub fn moving(pool: &MigPool) -> Moving {
+    let byte = |gpu: usize| u8::try_from(gpu).ok();
+    let each = pool.moving.iter();
+    each.filter_map(|gpu| Some((byte(gpu)?, byte(pool.whole(gpu)?)?)))
+        .collect()
 }
 
 /// How gpuos's note begins.

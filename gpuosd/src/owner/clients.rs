@@ -44,7 +44,7 @@ impl Owner {
                 gpus,
                 asked,
                 mig,
-                moves: _,
+                moves,
             } => {
                 let new = self.jobs.started(id, uid, &gpus, asked);
                 let unknown = self
@@ -65,9 +65,9 @@ impl Owner {
                 if !asked.is_nothing() {
                     self.save(None);
                 }
-                if let Some(ask) = mig {
+                if mig.is_some() || self.mig_moves(&gpus, moves) {
                     let gpus = (gpus.into_iter().collect(), asked);
-                    return self.mig_step(id, gpus, ask, reply);
+                    return self.mig_step(id, gpus, mig, reply);
                 }
                 if asked.waits() {
                     let gpus = gpus.into_iter().collect();
@@ -187,8 +187,15 @@ impl Owner {
 
     fn gpu_states(&self) -> Vec<GpuStatus> {
         let (jobs, limits) = (&self.jobs, (&self.limits, &self.mps));
-        let gres = status::gpus(&self.health, &self.found, jobs, limits, &self.isolation);
+        let mut gres = status::gpus(&self.health, &self.found, jobs, limits, &self.isolation);
         let holders = self.mig_holders();
+        for gpu in &mut gres {
+            // Those with slices of one that moves.
+            let on = holders.iter().filter(|job| job.gpus.contains(&gpu.index));
+            gpu.jobs.extend(on.map(|job| job.job));
+            gpu.jobs.sort_unstable();
+            gpu.jobs.dedup();
+        }
         let pool = status::pool(&self.health, &self.pooled, &holders);
         gres.into_iter().chain(pool).collect()
     }

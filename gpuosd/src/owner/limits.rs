@@ -28,6 +28,8 @@ pub(super) struct Waiting {
     asked: Asked,
     /// What the step is told besides: its slices, if it has any.
     environment: BTreeMap<String, String>,
+    /// It has waited for slices already, or for GPUs to be whole.
+    waited: bool,
     since: Instant,
     reply: SyncSender<Reply>,
 }
@@ -92,16 +94,26 @@ impl Owner {
         asked: Asked,
         reply: SyncSender<Reply>,
     ) {
-        self.prepare_with(job, gpus, asked, (BTreeMap::new(), reply));
+        self.prepare_now(job, gpus, asked, (BTreeMap::new(), false, reply));
     }
 
-    /// The same with variables that are known already.
+    /// The same for one that has waited already, with variables that are known.
     pub(super) fn prepare_with(
         &mut self,
         job: u32,
         gpus: BTreeSet<u8>,
         asked: Asked,
         (environment, reply): (BTreeMap<String, String>, SyncSender<Reply>),
+    ) {
+        self.prepare_now(job, gpus, asked, (environment, true, reply));
+    }
+
+    fn prepare_now(
+        &mut self,
+        job: u32,
+        gpus: BTreeSet<u8>,
+        asked: Asked,
+        (environment, waited, reply): (BTreeMap<String, String>, bool, SyncSender<Reply>),
     ) {
         if !asked.waits() {
             let _ = reply.try_send(Reply::Prepared {
@@ -127,6 +139,7 @@ impl Owner {
             gpus,
             asked,
             environment,
+            waited,
             since,
             reply,
         });
@@ -138,7 +151,7 @@ impl Owner {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|waiting| {
             let waited = now.duration_since(waiting.since);
-            let late = !waiting.environment.is_empty() && waited >= BESIDE_SLICES;
+            let late = waiting.waited && waited >= BESIDE_SLICES;
             match self
                 .answer(waiting)
                 .or_else(|| late.then(|| unsettled(waiting)))

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
+use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, number, step};
 use gpuos_core::limits::{self as core_limits, Limits, Mps, MpsEvent};
 use gpuos_core::peers::PeerView;
@@ -233,7 +234,9 @@ impl Owner {
                 )
             }
         };
-        ports.numbering.remembered(mig.pool);
+        let moving = mig.moving.keys().copied().map(usize::from);
+        let moving = moving.fold(GpuSet::EMPTY, GpuSet::with);
+        ports.numbering.remembered(mig.pool, moving);
         let mut owner = Owner {
             traces: Traces::new(&start.node),
             node: start.node,
@@ -295,10 +298,14 @@ impl Owner {
                 self.note_xid(&event);
                 match &event {
                     Event::Sample { gpu, sample } => self.limit_shown(*gpu, sample),
-                    Event::ResetDone { gpu, ok: true, .. } => match number::pool_index(*gpu) {
-                        Some(nvml) => self.mig_look(nvml),
-                        None => self.limits(core_limits::Event::Reset { gpu: *gpu }),
-                    },
+                    Event::ResetDone { gpu, ok: true, .. } => {
+                        if let Some(nvml) = self.mig.index(*gpu) {
+                            self.mig_look(nvml);
+                        }
+                        if !number::is_of_pool(*gpu) {
+                            self.limits(core_limits::Event::Reset { gpu: *gpu });
+                        }
+                    }
                     _ => {}
                 }
                 self.apply(event);
@@ -333,7 +340,7 @@ impl Owner {
             _ => return,
         };
         // Of the jobs on a GPU of the pool there may always be one more.
-        if number::is_of_pool(gpu) || self.jobs.is_new(gpu) {
+        if self.mig.index(gpu).is_some() || self.jobs.is_new(gpu) {
             self.look = self.look.min(self.looked + LOOK_AGAIN);
         }
     }

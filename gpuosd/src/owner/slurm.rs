@@ -5,8 +5,8 @@ use std::time::Duration;
 use gpuos_core::config::Config;
 use gpuos_core::health::{Admin, Event, ExtraPart, Verb, number};
 use gpuos_core::wire::Code;
-use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::act::{Action, Outcome};
+use gpuos_host::slurm::{Job, NodeRecord};
 
 use super::host::differs;
 use super::{AWAY, Owner, done};
@@ -36,7 +36,9 @@ impl Owner {
             (Task::Jobs(mark), Answer::Jobs(Ok(jobs_told))) => {
                 self.jobs.set(&self.node, &jobs_told, mark);
                 self.ports.peers.jobs(&jobs_told);
-                self.isolation.jobs(&self.node, &jobs_told, self.jobs_asked);
+                let slices = |job: &Job| self.mig.on_moving(&self.node, job);
+                let asked = self.jobs_asked;
+                self.isolation.jobs(&self.node, &jobs_told, slices, asked);
                 // Before the rules, which are told who has slices now.
                 self.mig_jobs(&jobs_told);
                 self.told_jobs = self.now();

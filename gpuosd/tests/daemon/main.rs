@@ -11,6 +11,7 @@ mod mig;
 mod mig_fails;
 mod mig_health;
 mod mig_memory;
+mod mig_move;
 mod mps;
 mod partition;
 mod pooled;

@@ -24,11 +24,16 @@ pub const G3: u32 = 9;
 
 /// A node with GPUs 4 and 5 in the pool.
 pub fn pool(head: &str) -> Site {
-    let site = Site::new();
+    pool_of("dgx-h100", head)
+}
+
+/// The same, of a kind of node.
+pub fn pool_of(kind: &str, head: &str) -> Site {
+    let site = Site::made_of("n1", kind);
     for gpu in [4, 5] {
         site.change(gpu, |gpu| gpu.mig = [1, 1]);
     }
-    let (_, kind) = kind_named("dgx-h100").unwrap();
+    let (_, kind) = kind_named(kind).unwrap();
     let profiles = kind.board().mig.unwrap().profiles.iter().map(|profile| {
         let [compute, size] = profile.slices;
         format!(
@@ -75,7 +80,7 @@ pub fn start(site: &Site) -> Daemon<'_> {
 }
 
 /// The same, with a driver that takes its time.
-fn start_slow(site: &Site) -> Daemon<'_> {
+pub fn start_slow(site: &Site) -> Daemon<'_> {
     let flags = flags(site);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
@@ -103,7 +108,7 @@ pub fn gone(site: &Site, id: u32) {
     fs::remove_file(site.path(&format!("slurm/jobs/{id}"))).unwrap();
 }
 
-fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
+pub fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
     Request::StepStart {
         id: StepId { job, step },
         uid: 1000,
@@ -119,7 +124,7 @@ fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
 }
 
 /// What a step is told: variables, or why it must not run.
-fn told(reply: Reply) -> Result<BTreeMap<String, String>, String> {
+pub fn told(reply: Reply) -> Result<BTreeMap<String, String>, String> {
     match reply {
         Reply::Prepared {
             environment,

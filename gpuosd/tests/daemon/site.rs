@@ -77,6 +77,11 @@ impl Site {
 
     /// The same, of another name.
     pub fn of(name: &'static str) -> Site {
+        Site::made_of(name, "dgx-h100")
+    }
+
+    /// The same, with GPUs of a kind of node.
+    pub fn made_of(name: &'static str, kind: &str) -> Site {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("slurm/jobs")).unwrap();
@@ -94,7 +99,7 @@ impl Site {
         fs::write(path("kmsg"), "").unwrap();
         let reset = "#!/bin/sh\necho \"$*\" >>\"$(dirname \"$0\")/resets\"\n";
         program(&path("reset"), reset);
-        let (index, kind) = kind_named("dgx-h100").unwrap();
+        let (index, kind) = kind_named(kind).unwrap();
         let gpus = Shared::create(&path("gpus"), &node(index, kind, Options::default())).unwrap();
         Site { name, folder, gpus }
     }

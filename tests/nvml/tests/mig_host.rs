@@ -269,3 +269,55 @@ fn who_waits_is_told_of_changes() {
     assert_eq!(events.len(), 1, "nothing to destroy is no change");
     assert_eq!((events[0].gpu, events[0].what), (3, Happening::MigChanged));
 }
+
+/// What holds of a GPU that switches without a reset, whatever library it is. It begins whole.
+fn switches(library: &dyn GpuLibrary, profile: u32) {
+    let mode = || {
+        let mig = library.identity(1).unwrap().mig.unwrap();
+        (mig.on, mig.pending)
+    };
+    library.set_mig_mode(1, false).unwrap();
+    assert_eq!(mode(), (false, false));
+    library.set_mig_mode(1, true).unwrap();
+    assert_eq!(mode(), (true, true));
+    let window = Window { start: 0, size: 1 };
+    let gi = library.mig_make_gpu(1, profile, window).unwrap();
+    assert_eq!(library.set_mig_mode(1, false), Err(Error::InUse));
+    assert_eq!(mode(), (true, true), "nothing waits for a reset");
+    library.mig_destroy_gpu(1, gi).unwrap();
+    library.set_mig_mode(1, false).unwrap();
+    assert_eq!(mode(), (false, false));
+    assert_eq!(library.mig_instances(1), Ok(Vec::new()));
+}
+
+#[test]
+fn mig_mode_goes_on_and_off_where_nothing_is_on_the_gpu() {
+    on(
+        "mig_mode_goes_on_and_off_where_nothing_is_on_the_gpu",
+        "dgx-h100",
+        |site| switches(&open(site), 19),
+    );
+    let twin = twin("dgx-h100", 1, &board("h100-80gb"));
+    twin.set_mig_mode(1, false).unwrap();
+    switches(&twin, 19);
+    assert_eq!(twin.set_mig_mode(2, true), Err(Error::NotSupported));
+}
+
+#[test]
+fn a_mode_that_would_wait_for_a_reset_is_taken_back() {
+    let refused = |library: &dyn GpuLibrary| {
+        let why = library.set_mig_mode(1, true).unwrap_err().to_string();
+        assert!(why.contains("out of `moving`"), "{why}");
+        let mig = library.identity(1).unwrap().mig.unwrap();
+        assert_eq!((mig.on, mig.pending), (false, false));
+    };
+    on(
+        "a_mode_that_would_wait_for_a_reset_is_taken_back",
+        "dgx-a100",
+        |site| refused(&open(site)),
+    );
+    let twin = twin("dgx-a100", 1, &board("a100-80gb"));
+    twin.set_mig_mode(1, false).unwrap();
+    twin.change(1, |gpu| gpu.mig_waits = true);
+    refused(&twin);
+}

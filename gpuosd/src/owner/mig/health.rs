@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Action, Event, GpuState, Job, number};
-use gpuos_core::mig::{Phase, Window};
+use gpuos_core::mig::Phase;
+use gpuos_host::slurm::Job as Record;
 use gpuos_host::slurm::act::SPECIAL_STEPS;
 
 use super::super::Owner;
-use crate::mig::pool::{Grant, Piece, Pool};
+use crate::mig::pool::{Grant, Pool};
 use crate::status;
 
 /// Where a reset waits for it, instances are counted so often.
@@ -20,7 +21,9 @@ impl Owner {
     pub(in super::super) fn mig_holders(&self) -> Vec<Job> {
         let Some(pool) = &self.mig.pool else {
             // Before gpuos.toml is read, those of before: who is heard of again is no new one.
-            let of_pool = |job: &&Job| job.gpus.iter().any(|gpu| number::is_of_pool(*gpu));
+            let of_pool = |job: &&Job| {
+                !job.instances.is_empty() || job.gpus.iter().any(|gpu| number::is_of_pool(*gpu))
+            };
             let before = self.health.jobs.iter().filter(of_pool);
             return match self.mig.configured {
                 true => Vec::new(),
@@ -54,7 +57,7 @@ impl Owner {
                 list.push(Job {
                     job,
                     step,
-                    gpus: gpus(pool, bits),
+                    gpus: self.mig.numbers(pool, bits),
                     instances: self.mig_instances(job, (pool, grant), bits),
                     requeue,
                     ..Job::default()
@@ -87,14 +90,14 @@ impl Owner {
                 Phase::Made { gi } | Phase::Ready { gi, .. } => Some(gi),
                 Phase::Wanted | Phase::Going => None,
             });
-            found.extend(gis.filter_map(|gi| Some((number::of_pool(piece.gpu)?, gi))));
+            found.extend(gis.filter_map(|gi| Some((self.mig.number(piece.gpu)?, gi))));
         }
         found
     }
 
     /// Tells the rules how many instances there are, as NVML shows them and as the journal has them.
     pub(super) fn mig_count(&mut self, gpu: u8) {
-        let (Some(number), Some(Ok(view))) = (number::of_pool(gpu), self.mig.views.get(&gpu))
+        let (Some(number), Some(Ok(view))) = (self.mig.number(gpu), self.mig.views.get(&gpu))
         else {
             return;
         };
@@ -115,7 +118,7 @@ impl Owner {
         }
         self.mig.counted = Some(now);
         let waits = |gpu: &u8| {
-            let number = number::of_pool(*gpu);
+            let number = self.mig.number(*gpu);
             let health = number.and_then(|number| self.health.gpu(number));
             let when_idle = |health: &gpuos_core::health::GpuHealth| {
                 let mut causes = health.causes.iter();
@@ -133,7 +136,7 @@ impl Owner {
     /// Why no instance is to be made on a GPU: it is out of service. One that an administrator drains lets jobs run out, and
     /// their later steps with them.
     pub(super) fn mig_out(&self, gpu: u8) -> Option<String> {
-        let number = number::of_pool(gpu)?;
+        let number = self.mig.number(gpu)?;
         let health = self.health.gpu(number)?;
         let state = self.health.state(number);
         let failed = health.causes.iter().any(|cause| cause.action.takes_out());
@@ -151,18 +154,22 @@ impl Owner {
     }
 }
 
-/// The GPUs on which these bits lie.
-fn gpus(pool: &Pool, bits: u64) -> Vec<u8> {
-    let whole = |gpu: u8| Piece {
-        gpu,
-        profile: 0,
-        window: Window {
-            start: 0,
-            size: pool.geometry.slices(),
-        },
-    };
-    let on = pool.gpus.iter().copied();
-    let on = on.filter(|gpu| pool.bits(&whole(*gpu)) & bits != 0);
-    let on: BTreeSet<u8> = on.filter_map(number::of_pool).collect();
-    on.into_iter().collect()
+impl super::Mig {
+    /// The numbers in GRES `gpu` of GPUs that move and of which a job has slices, by its record.
+    pub(in super::super) fn on_moving(&self, node: &str, job: &Record) -> Vec<u8> {
+        let Some(pool) = &self.pool else {
+            return Vec::new();
+        };
+        let mut numbers = self.numbers(pool, pool.has(node, job).0);
+        numbers.retain(|gpu| !number::is_of_pool(*gpu));
+        numbers
+    }
+
+    /// The numbers of the GPUs on which these bits lie.
+    pub(super) fn numbers(&self, pool: &Pool, bits: u64) -> Vec<u8> {
+        let on = pool.gpus.iter().copied();
+        let on = on.filter(|gpu| pool.all_bits(*gpu) & bits != 0);
+        let on: BTreeSet<u8> = on.filter_map(|gpu| self.number(gpu)).collect();
+        on.into_iter().collect()
+    }
 }

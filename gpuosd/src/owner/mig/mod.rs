@@ -5,6 +5,7 @@
 
 mod health;
 mod memory;
+mod mode;
 mod status;
 mod steps;
 
@@ -17,11 +18,12 @@ use gpuos_core::health::{Audit, number};
 use gpuos_core::mig::carve::{self, Answer, Carver, Effect, Event};
 use gpuos_core::mig::{Claim, Phase};
 
+use mode::Switch;
 use steps::{Ending, Waiting};
 
 use super::{Message, Owner};
 use crate::disk::Ack;
-use crate::mig::pool::{Grant, Journal, Pool, held, layout, slices_text, unknown};
+use crate::mig::pool::{Grant, Journal, Moving, Piece, Pool, held, layout, slices_text, unknown};
 use crate::mig::{Task, Told, View};
 use crate::queue::Task as Slurms;
 use crate::slices::Layout;
@@ -42,8 +44,12 @@ struct Files {
 #[derive(Default)]
 pub(super) struct Mig {
     pool: Option<Pool>,
-    /// The GPUs of the pool by NVML's index, as gpuos.toml had them when it could be read last.
+    /// The GPUs that are in MIG mode for good by NVML's index, and those that move, as gpuos.toml had them when it could be
+    /// read last.
     divided: GpuSet,
+    moving: Moving,
+    /// Changes of MIG mode that jobs wait for.
+    switches: BTreeMap<u8, Switch>,
     carvers: BTreeMap<u8, Carver>,
     views: BTreeMap<u8, Result<Box<View>, String>>,
     memory: memory::Polls,
@@ -60,14 +66,18 @@ pub(super) struct Mig {
     asks: BTreeMap<u32, (Instant, Duration)>,
     /// Slurm has told all jobs of the node.
     known: bool,
+    /// When it was asked for them, and which of them ran and did not end.
+    told: Option<Instant>,
+    running: BTreeSet<u32>,
     /// Bits that Slurm had given to jobs then, with or without a grant.
     given: BTreeMap<u32, u64>,
     /// Whether it would requeue these jobs.
     requeue: BTreeMap<u32, bool>,
     /// gpuos.toml has been read.
     configured: bool,
-    /// Looks that are under way, and those that are to be repeated.
-    looking: BTreeSet<u8>,
+    /// Looks that are under way, since when, and when the last one began that has ended; those that are to be repeated.
+    looking: BTreeMap<u8, Instant>,
+    seen: BTreeMap<u8, Instant>,
     again: BTreeSet<u8>,
     looked: Option<Instant>,
     /// When instances were counted for the health rules.
@@ -87,6 +97,7 @@ impl Mig {
             grants: journal.grants,
             failures: journal.failures,
             divided: journal.pool,
+            moving: journal.moving,
             given: journal.given,
             ..Mig::default()
         }
@@ -100,6 +111,7 @@ impl Mig {
             grants: self.grants.clone(),
             failures: self.failures.clone(),
             pool: self.divided,
+            moving: self.moving.clone(),
             given: self.given.clone(),
         }
     }
@@ -125,6 +137,31 @@ impl Mig {
                 .then_some(())?;
         }
         Some(())
+    }
+
+    /// Whether what a job is to have is being made, or there.
+    fn is_claimed(&self, job: u32, piece: &Piece) -> bool {
+        let carver = self.carvers.get(&piece.gpu);
+        let claims = carver.map(Carver::claims).unwrap_or_default();
+        claims.iter().any(|claim| {
+            (claim.job, claim.window, claim.profile) == (job, piece.window, piece.profile)
+                && claim.phase != Phase::Going
+        })
+    }
+
+    /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it moves.
+    fn number(&self, gpu: u8) -> Option<u8> {
+        let whole = self.moving.get(&gpu).copied();
+        whole.or_else(|| number::of_pool(gpu))
+    }
+
+    /// NVML's index of a GPU of the pool; `None`: it is none.
+    pub(super) fn index(&self, number: u8) -> Option<u8> {
+        let mut moving = self.moving.iter();
+        let moving = moving.find(|(_, gres)| **gres == number);
+        moving
+            .map(|(gpu, _)| *gpu)
+            .or_else(|| number::pool_index(number))
     }
 
     fn uuid(&self, gpu: u8, of: impl Fn(&Claim) -> bool) -> Option<String> {
@@ -161,9 +198,20 @@ impl Owner {
     pub(super) fn mig_configured(&mut self, config: &MigConfig) {
         let pool = Pool::of(config, &self.node);
         self.mig.configured = true;
+        let moving = pool
+            .as_ref()
+            .map(|pool| pool.moving.clone())
+            .unwrap_or_default();
+        let before = std::mem::replace(&mut self.mig.moving, moving.clone());
+        for gpu in before
+            .values()
+            .filter(|gpu| !moving.values().any(|one| one == *gpu))
+        {
+            self.health.undivided(*gpu);
+        }
         for gpu in pool.iter().flat_map(|pool| &pool.gpus) {
             self.mig.carvers.entry(*gpu).or_default();
-            if let Some(gpu) = number::of_pool(*gpu) {
+            if let Some(gpu) = self.mig.number(*gpu) {
                 self.know_pooled(gpu);
             }
         }
@@ -171,8 +219,9 @@ impl Owner {
             self.look = self.now();
         }
         let gpus = pool.iter().flat_map(|pool| &pool.gpus);
-        let divided = gpus.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
-        if std::mem::replace(&mut self.mig.divided, divided) != divided {
+        let fixed = gpus.filter(|gpu| !moving.contains_key(gpu));
+        let divided = fixed.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
+        if std::mem::replace(&mut self.mig.divided, divided) != divided || before != moving {
             self.save(None);
         }
         self.mig.pool = pool;
@@ -201,6 +250,7 @@ impl Owner {
             }
             Told::Shown(view) => self.mig_shown(gpu, view),
             Told::Memory(told) => self.mig_memory(gpu, told),
+            Told::Mode(on, told) => self.mig_switched(gpu, on, told),
             Told::Files(layout, written) => {
                 let files = self.mig.files.entry(gpu).or_default();
                 files.trouble = written.as_ref().err().cloned();
@@ -216,8 +266,14 @@ impl Owner {
         self.mig_answer();
     }
 
-    fn mig_shown(&mut self, gpu: u8, view: Result<Box<View>, String>) {
-        self.mig.looking.remove(&gpu);
+    fn mig_shown(&mut self, gpu: u8, mut view: Result<Box<View>, String>) {
+        if let Some(began) = self.mig.looking.remove(&gpu) {
+            self.mig.seen.insert(gpu, began);
+        }
+        if let (Ok(view), true) = (&mut view, self.mig.moving.contains_key(&gpu)) {
+            // Then it is as it is to be.
+            view.unfit = view.unfit.take().filter(|_| !view.whole);
+        }
         if self.mig.again.remove(&gpu) {
             self.mig_look(gpu);
         }
@@ -261,20 +317,17 @@ impl Owner {
             Some(Err(why)) => Some(format!("GPU {gpu}: {why}")),
             None => return,
         };
+        let switching = self.mig.switches.contains_key(&gpu);
+        let whole =
+            matches!(self.mig.views.get(&gpu), Some(Ok(view)) if view.whole && unfit.is_none());
+        let mut switch = false;
         let out = self.mig_out(gpu);
         let wanted = self.mig.grants.iter().filter(|(_, grant)| grant.wanted);
         let wanted: Vec<(u32, Grant)> = wanted.map(|(job, grant)| (*job, grant.clone())).collect();
         for (job, grant) in wanted {
             let own = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
             for piece in own {
-                let there = self.mig.carvers.get(&gpu).is_some_and(|carver| {
-                    carver.claims().iter().any(|claim| {
-                        (claim.job, claim.window, claim.profile)
-                            == (job, piece.window, piece.profile)
-                            && claim.phase != Phase::Going
-                    })
-                });
-                if there {
+                if self.mig.is_claimed(job, piece) {
                     continue;
                 }
                 if let Some(why) = &out {
@@ -283,6 +336,10 @@ impl Owner {
                 }
                 if let Some(why) = &unfit {
                     self.mig_fail(job, why);
+                    break;
+                }
+                if whole || switching {
+                    switch |= whole;
                     break;
                 }
                 self.mig_event(
@@ -294,6 +351,9 @@ impl Owner {
                     },
                 );
             }
+        }
+        if switch {
+            self.mig_want(gpu, true);
         }
     }
 
@@ -380,10 +440,12 @@ impl Owner {
     }
 
     pub(super) fn mig_look(&mut self, gpu: u8) {
-        match self.mig.looking.insert(gpu) {
-            true => self.ports.mig.begin(gpu, Task::Look),
-            false => drop(self.mig.again.insert(gpu)),
+        if self.mig.looking.contains_key(&gpu) {
+            self.mig.again.insert(gpu);
+            return;
         }
+        self.mig.looking.insert(gpu, self.now());
+        self.ports.mig.begin(gpu, Task::Look);
     }
 
     fn mig_look_all(&mut self) {
@@ -445,6 +507,7 @@ impl Owner {
             .values()
             .find_map(|files| files.trouble.clone());
         self.trouble("slices", files);
+        self.trouble("moving", self.mig_misnumbered());
         let unfit = self.mig.views.iter().find_map(|(gpu, view)| match view {
             Ok(view) => view.unfit.clone(),
             Err(why) => Some(format!("GPU {gpu}: {why}")),

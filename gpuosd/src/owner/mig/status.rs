@@ -26,9 +26,11 @@ impl Owner {
         let gpus = self.mig_status().gpus.into_iter();
         let each = gpus.flat_map(|gpu| {
             let there = gpu.instances.into_iter();
+            let number = self.mig.number(gpu.gpu).unwrap_or(gpu.gpu);
             there.filter_map(move |one| {
                 Some(Slice {
                     gpu: gpu.gpu,
+                    number,
                     gi: one.gi?,
                     uuid: one.uuid?,
                     profile: one.profile,
@@ -118,9 +120,13 @@ impl Owner {
                     .unwrap_or(0)
                 != 0
         };
+        let moving = self.mig.moving.get(&gpu);
+        let holder = moving.and_then(|number| self.jobs.on(*number).first().copied());
         let clear = |window: Window| {
             let slices = window.start..window.start.saturating_add(window.size);
-            taken.iter().all(|other| !other.overlaps(window)) && slices.into_iter().all(|s| !own(s))
+            holder.is_none()
+                && taken.iter().all(|other| !other.overlaps(window))
+                && slices.into_iter().all(|s| !own(s))
         };
         let slices = pool.geometry.slices();
         let free = (0..slices).filter(|start| {
@@ -148,7 +154,9 @@ impl Owner {
                 None => Some("NVIDIA's library has not shown it yet".into()),
             }),
             instances,
-            ..MigGpuStatus::default()
+            moving: moving.is_some(),
+            whole: moving.is_some() && matches!(view, Some(Ok(view)) if view.whole),
+            holder,
         }
     }
 }

@@ -12,6 +12,7 @@ use gpuos_host::slurm::Job;
 use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
 
 use super::super::{Message, Owner};
+use super::mode::Stand;
 use crate::desk::refused;
 use crate::mig::pool::Grant;
 use crate::queue::{Release, Task as Slurms, Why};
@@ -25,16 +26,18 @@ const REQUEUES: u32 = 3;
 /// Failures of so many jobs are remembered. Those that were cancelled before they came back are never asked for again.
 const FAILURES: usize = 256;
 
-/// A step that waits for its instances.
+/// A step that waits for its instances, or until its whole GPUs are out of MIG mode.
 pub(super) struct Waiting {
     pub(super) id: StepId,
-    gpus: BTreeSet<u8>,
+    /// Its GPUs of GRES `gpu`.
+    pub(super) gpus: BTreeSet<u8>,
     asked: Asked,
-    pub(super) ask: MigAsk,
-    since: Instant,
+    /// What it wants of slices.
+    ask: Option<MigAsk>,
+    pub(super) since: Instant,
     /// Slurm was asked about its job after the step was reported: an answer to an older question may be of the time
     /// before the job was requeued.
-    asked_slurm: bool,
+    pub(super) asked_slurm: bool,
     /// Slurm has said what its job has.
     pub(super) granted: bool,
     /// Why it must not run. Its tasks wait for what becomes of the job: a batch script that fails earlier ends it.
@@ -58,28 +61,43 @@ impl Ending {
     }
 }
 
+impl super::Mig {
+    /// Whether a job's steps wait for slices, not only for whole GPUs.
+    fn waits_for_slices(&self, job: u32) -> bool {
+        let mut own = self
+            .waiting
+            .iter()
+            .filter(|one| one.id.job == job)
+            .peekable();
+        own.peek().is_none() || own.any(|one| one.ask.is_some())
+    }
+}
+
 impl Owner {
-    /// A step starts whose job asked for slices.
+    /// A step starts whose job asked for slices, or has GPUs whole that move.
     pub(in super::super) fn mig_step(
         &mut self,
         id: StepId,
         (gpus, asked): (BTreeSet<u8>, Asked),
-        ask: MigAsk,
+        ask: Option<MigAsk>,
         reply: SyncSender<Reply>,
     ) {
         let steps = self.mig.steps.entry(id.job).or_default();
         // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
         // the first step, and a number that comes again is that of a job that was requeued.
         let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains_key(&id.step);
-        let bits = ask.slices.iter().map(|bit| usize::from(*bit));
-        steps.insert(id.step, bits.fold(GpuSet::EMPTY, GpuSet::with).0);
+        steps.insert(id.step, ask.as_ref().map_or(0, bits_of));
         let granted = !first && self.mig.grants.contains_key(&id.job);
         let failed = self.mig.endings.get(&id.job).map(|one| one.why.clone());
-        if !granted && failed.is_none() {
+        // Where GPUs are whole already, nothing is to be asked.
+        if !granted && failed.is_none() && ask.is_some() {
             self.queue.push_first(Slurms::Job(id.job));
         }
         self.mig.asks.remove(&id.job);
         let since = self.now();
+        for gpu in self.mig_whole_of(&gpus).unwrap_or_default() {
+            self.mig_look(gpu);
+        }
         // Reported once more, it waits with its new connection.
         self.mig.waiting.retain(|one| one.id != id);
         self.mig.waiting.push(Waiting {
@@ -117,9 +135,12 @@ impl Owner {
             return;
         }
         self.mig.known = true;
-        let running = jobs.iter().filter(|job| job.is_running());
-        let given = running.map(|job| (job.id, job.slices_on(&self.node).0));
+        self.mig.told = Some(self.jobs_asked);
+        let here = jobs.iter().filter(|job| job.is_running());
+        let given = here.clone().map(|job| (job.id, self.mig_has(job).0));
         self.mig.given = given.collect();
+        let stays = here.filter(|job| job.state != "COMPLETING");
+        self.mig.running = stays.map(|job| job.id).collect();
         let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
         self.mig.requeue = requeue.collect();
         // Slurm is asked about these by themselves: this answer may be older than their steps.
@@ -159,7 +180,11 @@ impl Owner {
         let here = record.is_some_and(|record| self.mig_record(record));
         if !here {
             self.mig_release(job);
-            let why = format!("Slurm has not given job {job} any memory slice of this node");
+            let what = match self.mig.waits_for_slices(job) {
+                true => "any memory slice",
+                false => "these GPUs",
+            };
+            let why = format!("Slurm has not given job {job} {what} of this node");
             self.mig_refuse(job, &why, refuse);
         }
         match self.mig.asks.get_mut(&job) {
@@ -172,29 +197,35 @@ impl Owner {
         self.mig_answer();
     }
 
-    /// Compares a job's grant with its record. Returns whether the job has slices here.
+    /// What a job has here by its record: bits, and GPUs that move and that it has whole.
+    fn mig_has(&self, record: &Job) -> (u64, GpuSet) {
+        match &self.mig.pool {
+            Some(pool) => pool.has(&self.node, record),
+            None => (record.slices_on(&self.node).0, GpuSet::EMPTY),
+        }
+    }
+
+    /// Compares a job's grant with its record. Returns whether the job has slices here, or GPUs whole that move.
     fn mig_record(&mut self, record: &Job) -> bool {
         let job = record.id;
-        let bits = record.slices_on(&self.node).0;
+        let (bits, whole) = self.mig_has(record);
         let here = record.is_running() && record.nodes.contains(&self.node);
         let old = self.mig.grants.get(&job);
         // A record without numbers says nothing about the slices of a job that still runs as it did.
+        let nothing = bits == 0 && whole.is_empty();
         let same = old.is_some_and(|old| {
-            here && old.restarts == record.restarts && (bits == 0 || bits == old.bits)
+            let as_before = nothing || (bits, whole) == (old.bits, old.whole);
+            here && old.restarts == record.restarts && as_before
         });
         if !same {
             self.mig_release(job);
         }
-        if !here || (bits == 0 && !same) {
+        if !here || (nothing && !same) {
             return false;
         }
-        let asks = |waiting: &&Waiting| waiting.id.job == job;
-        let ask = self
-            .mig
-            .waiting
-            .iter()
-            .find(asks)
-            .map(|one| one.ask.clone());
+        let mut own = self.mig.waiting.iter().filter(|one| one.id.job == job);
+        let waits = own.clone().next().is_some();
+        let ask = own.find_map(|one| one.ask.clone());
         if !same {
             let Some(pool) = &self.mig.pool else {
                 return true;
@@ -205,15 +236,26 @@ impl Owner {
             let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
             match pool.grant(&self.node, record, (ask.as_ref(), &others)) {
                 Ok(grant) => self.mig_granted(job, grant),
+                // Its whole GPUs are to be had all the same.
+                Err(_) if ask.is_none() && waits => {
+                    let grant = Grant {
+                        restarts: record.restarts,
+                        requeue: record.may_requeue,
+                        whole,
+                        ..Grant::default()
+                    };
+                    self.mig_granted(job, grant);
+                }
                 // It would be so again: the job is not requeued.
                 Err(why) if ask.is_some() => self.mig_end(job, &why, false),
                 // Without a step there is nobody to tell, and nothing to be made.
                 Err(_) => return true,
             }
         }
-        if let (Some(grant), Some(_)) = (self.mig.grants.get_mut(&job), ask) {
-            grant.wanted = true;
-            let gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
+        if let (Some(grant), true) = (self.mig.grants.get_mut(&job), waits) {
+            grant.wanted |= ask.is_some();
+            let mut gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
+            gpus.extend(grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok()));
             for waiting in &mut self.mig.waiting {
                 waiting.granted |= waiting.id.job == job;
             }
@@ -352,16 +394,20 @@ impl Owner {
 
     /// A job does not get its instances: what was made for it goes, and its steps are told.
     fn mig_denied(&mut self, job: u32, why: &str, tell: fn(&Waiting, &str)) {
+        let what = match self.mig.waits_for_slices(job) {
+            true => "MIG instances",
+            false => "whole GPUs",
+        };
         self.mig_release(job);
         self.mig_note(
             Some(job),
-            format!("job {job} does not get its MIG instances: {why}"),
+            format!("job {job} does not get its {what}: {why}"),
         );
         self.mig_refuse(job, why, tell);
     }
 
     /// Tells the steps of a job that they must not run.
-    fn mig_refuse(&mut self, job: u32, why: &str, tell: fn(&Waiting, &str)) {
+    pub(super) fn mig_refuse(&mut self, job: u32, why: &str, tell: fn(&Waiting, &str)) {
         let waiting = std::mem::take(&mut self.mig.waiting);
         let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
         self.mig.waiting = others;
@@ -370,84 +416,118 @@ impl Owner {
         }
     }
 
-    /// Answers the steps whose instances are there, and those that have waited too long.
+    /// Answers the steps whose instances are there, or whose GPUs are whole, and those that have waited too long.
     pub(super) fn mig_answer(&mut self) {
+        self.mig_modes();
         let now = self.now();
         let mut late = Vec::new();
         let mut had = Vec::new();
-        for mut one in std::mem::take(&mut self.mig.waiting) {
+        for one in std::mem::take(&mut self.mig.waiting) {
             if let Some(why) = &one.failed {
                 fail(&one, why);
                 continue;
             }
-            let Some(pool) = &self.mig.pool else {
-                // gpuos.toml may not have been read yet.
-                if !self.mig.configured && now.duration_since(one.since) < ANSWER {
-                    self.mig.waiting.push(one);
-                } else {
-                    let why = format!("gpuos.toml has no [[mig.pool]] with node {}", self.node);
-                    refuse(&one, &why);
-                }
-                continue;
-            };
-            let grant = self.mig.grants.get(&one.id.job).filter(|_| one.granted);
-            if let Some(grant) = grant
-                && self.mig.ready(one.id.job, grant).is_some()
-            {
-                let asked = one.ask.slices.iter().map(|bit| usize::from(*bit));
-                let asked = asked.fold(GpuSet::EMPTY, GpuSet::with).0;
-                let variables = pool.environment(grant, asked & grant.bits, |piece| {
-                    self.mig.uuid(piece.gpu, |claim| {
-                        (claim.job, claim.window) == (one.id.job, piece.window)
-                    })
-                });
-                let gpus = std::mem::take(&mut one.gpus);
-                if variables.values().all(String::is_empty) {
-                    let why = format!(
-                        "none of the memory slices that step {} names is one that Slurm gave to job {}",
-                        one.id.step, one.id.job
-                    );
-                    refuse(&one, &why);
-                } else {
+            match self.mig_stand(&one) {
+                Stand::Ready(variables) => {
                     had.push(one.id.job);
-                    self.prepare_with(one.id.job, gpus, one.asked, (variables, one.reply));
+                    self.prepare_with(one.id.job, one.gpus, one.asked, (variables, one.reply));
                 }
-            } else if now.duration_since(one.since) >= ANSWER {
-                late.push(one.id.job);
-                self.mig.waiting.push(one);
-            } else {
-                self.mig.waiting.push(one);
+                Stand::Refused(why) => refuse(&one, &why),
+                Stand::Waits => {
+                    if now.duration_since(one.since) >= ANSWER {
+                        late.push(one.id.job);
+                    }
+                    self.mig.waiting.push(one);
+                }
             }
         }
         for job in had {
             self.mig.failures.remove(&job);
         }
         for job in late {
-            let why = self.mig_late();
+            let why = self.mig_late(job);
             self.mig_fail(job, &why);
         }
     }
 
+    /// How far a step is.
+    fn mig_stand(&self, one: &Waiting) -> Stand {
+        let Some(pool) = &self.mig.pool else {
+            // gpuos.toml may not have been read yet.
+            return match (&one.ask, self.mig.configured) {
+                (_, false) => Stand::Waits,
+                (Some(_), true) => {
+                    let node = &self.node;
+                    Stand::Refused(format!("gpuos.toml has no [[mig.pool]] with node {node}"))
+                }
+                (None, true) => Stand::Ready(BTreeMap::new()),
+            };
+        };
+        let whole = self.mig_whole_of(&one.gpus);
+        let is_whole = |gpu: &u8| self.mig_is_whole(*gpu, one.since);
+        if !whole.is_some_and(|gpus| gpus.iter().all(is_whole)) {
+            return Stand::Waits;
+        }
+        let Some(ask) = &one.ask else {
+            return Stand::Ready(BTreeMap::new());
+        };
+        let job = one.id.job;
+        let grant = self.mig.grants.get(&job).filter(|_| one.granted);
+        let ready = |grant: &&Grant| self.mig.ready(job, grant).is_some();
+        let Some(grant) = grant.filter(ready) else {
+            return Stand::Waits;
+        };
+        let asked = bits_of(ask);
+        let variables = pool.environment(grant, asked & grant.bits, |piece| {
+            self.mig.uuid(piece.gpu, |claim| {
+                (claim.job, claim.window) == (job, piece.window)
+            })
+        });
+        if !variables.values().all(String::is_empty) {
+            return Stand::Ready(variables);
+        }
+        // Of a job with whole nodes, these may all be of GPUs that are whole for it.
+        let gpus = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+        let whole = gpus.fold(0, |all, gpu| all | pool.all_bits(gpu));
+        match asked & whole {
+            0 => Stand::Refused(format!(
+                "none of the memory slices that step {} names is one that Slurm gave to job {job}",
+                one.id.step
+            )),
+            _ => Stand::Ready(BTreeMap::new()),
+        }
+    }
+
     /// Why something takes so long.
-    fn mig_late(&self) -> String {
+    fn mig_late(&self, job: u32) -> String {
         let files = self
             .mig
             .files
             .values()
             .find_map(|files| files.trouble.clone());
-        let troubles = ["slurmctld", "disk", "library"];
+        let troubles = ["slurmctld", "disk", "library", "config"];
         let trouble = troubles
             .iter()
             .find_map(|of| self.troubles.get(of).cloned());
-        let why = files.or(trouble);
+        let why = self.mig_in_the_way().or(files).or(trouble);
         let why = why.unwrap_or_else(|| "see `gpuos mig` on the node".into());
-        format!("they were not there within {} s: {why}", ANSWER.as_secs())
+        let what = match self.mig.waits_for_slices(job) {
+            true => "they were not there",
+            false => "its GPUs were not out of MIG mode",
+        };
+        format!("{what} within {} s: {why}", ANSWER.as_secs())
     }
+}
+
+/// The bits that a step names.
+fn bits_of(ask: &MigAsk) -> u64 {
+    let bits = ask.slices.iter().map(|bit| usize::from(*bit));
+    bits.fold(GpuSet::EMPTY, GpuSet::with).0
 }
 
 /// Its tasks end at once. Slurm may have another run of the job on this node next: a slurmctld that was started anew
 /// and has lost this one drains the node where it still meets it.
-fn refuse(one: &Waiting, why: &str) {
+pub(super) fn refuse(one: &Waiting, why: &str) {
     let _ = one.reply.try_send(refused(Code::Forbidden, why.to_owned()));
 }
 

@@ -1,0 +1,357 @@
+//! GPUs that move between GRES gpu and GRES gpuos: whole for one job, divided for the next, whenever gpuosd dies between.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use gpuos_core::limits::Asked;
+use gpuos_core::wire::{MigGpuStatus, Request, StepId};
+use gpuos_host::socket::ClientError;
+
+use crate::isolation::{Ends, findings, of_job, record};
+use crate::mig::{
+    BATCH, G1, G3, by_hand, end, flags, gone, instances, job, pool, pool_of, request, start,
+    start_slow, status, step, told,
+};
+use crate::site::{Daemon, Site};
+
+/// Number in GRES gpu of GPU 5, which moves beside GPU 4, which does not.
+const MOVES: u8 = 4;
+
+/// GPU 5 moves, and is whole.
+fn site(kind: &str, head: &str) -> Site {
+    let site = pool_of(kind, head);
+    site.change(5, |gpu| gpu.mig = [0, 0]);
+    let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+    let conf = conf.replace("gpus = \"4-5\"", "gpus = \"4-5\"\nmoving = \"5\"");
+    fs::write(site.path("gpuos.toml"), conf).unwrap();
+    site
+}
+
+fn whole(job: u32, number: u32) -> Request {
+    Request::StepStart {
+        id: StepId { job, step: number },
+        uid: 1000,
+        gpus: vec![MOVES],
+        asked: Asked::default(),
+        mig: None,
+        moves: true,
+    }
+}
+
+/// What a step with the whole GPU is told.
+fn step_whole(daemon: &Daemon, job: u32) -> Result<BTreeMap<String, String>, String> {
+    match daemon.ask(&whole(job, BATCH)) {
+        Err(ClientError::Refused(why)) => Err(why),
+        answer => told(answer.unwrap()),
+    }
+}
+
+/// Slices 8 to 15 are those of GPU 5.
+fn step_slices(daemon: &Daemon, job: u32) -> Result<BTreeMap<String, String>, String> {
+    step(daemon, job, BATCH, ("3g.40gb", &[8, 9, 10, 11]))
+}
+
+fn job_slices(site: &Site, id: u32) {
+    job(site, id, "8-11", ("gpuos: mig=3g.40gb:1", ""));
+}
+
+fn over(site: &Site, daemon: &Daemon, job: u32) {
+    gone(site, job);
+    end(daemon, job, BATCH);
+}
+
+fn of_5(daemon: &Daemon) -> MigGpuStatus {
+    let mut gpus = status(daemon).gpus.into_iter();
+    gpus.find(|gpu| gpu.gpu == 5).unwrap_or_default()
+}
+
+fn until_requeued(site: &Site, job: u32) {
+    let text = format!("scontrol requeue incomplete {job}");
+    site.until(&text, || site.slurm("log").contains(&text).then_some(()));
+}
+
+#[test]
+fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
+    let site = site("dgx-h100", "");
+    let daemon = start(&site);
+    let file = || fs::read_to_string(site.path("run/gpuosd.sock.moving")).ok();
+    assert_eq!(site.until("the list of GPUs that move", file), "4\n");
+    // It is whole: nothing is to be done, and nobody asked.
+    site.job(7, "4");
+    assert_eq!(step_whole(&daemon, 7), Ok(BTreeMap::new()));
+    assert_eq!(site.slurm("log").matches("show job 7").count(), 0);
+    let seen = || Some(of_5(&daemon)).filter(|gpu| gpu.holder == Some(7));
+    let gpu = site.until("who has it whole", seen);
+    assert_eq!((gpu.moving, gpu.whole, gpu.trouble), (true, true, None));
+    assert!(gpu.free.is_empty());
+    // As long as that job has it, nobody else gets a part.
+    job_slices(&site, 8);
+    let why = step_slices(&daemon, 8).unwrap_err();
+    assert_eq!(why, "GPU 5 cannot be divided: job 7 has it whole");
+    until_requeued(&site, 8);
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+    end(&daemon, 8, BATCH);
+    gone(&site, 8);
+    over(&site, &daemon, 7);
+    job_slices(&site, 9);
+    let own = step_slices(&daemon, 9).unwrap();
+    assert_eq!(own["GPUOS_MIG_WINDOWS"], "5:0-3");
+    assert_eq!(instances(&site, 5), [(G3, 0, true)]);
+    let gpu = of_5(&daemon);
+    assert_eq!((gpu.moving, gpu.whole, gpu.holder), (true, false, None));
+    // The other way round.
+    site.job(10, "4");
+    let why = step_whole(&daemon, 10).unwrap_err();
+    assert_eq!(why, "GPU 5 cannot be whole: job 9 has slices of it");
+    until_requeued(&site, 10);
+    assert_eq!(instances(&site, 5), [(G3, 0, true)]);
+    end(&daemon, 10, BATCH);
+    gone(&site, 10);
+    over(&site, &daemon, 9);
+    // The next one comes before gpuosd knows that job 9 is gone.
+    site.job(11, "4");
+    assert_eq!(step_whole(&daemon, 11), Ok(BTreeMap::new()));
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+    assert!(instances(&site, 5).is_empty());
+    // One that says that it has the GPU is not believed, once something is to be done for it.
+    over(&site, &daemon, 11);
+    job_slices(&site, 12);
+    step_slices(&daemon, 12).unwrap();
+    site.job(13, "3");
+    let why = step_whole(&daemon, 13).unwrap_err();
+    assert!(why.contains("Slurm has not given"), "{why}");
+    assert_eq!(instances(&site, 5), [(G3, 0, true)]);
+    assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
+    // Without GPUs that move there is no list.
+    let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+    fs::write(site.path("gpuos.toml"), conf.replace("moving = \"5\"", "")).unwrap();
+    daemon.ask(&Request::Reload).unwrap();
+    assert_eq!(file(), None);
+}
+
+/// Slurm gives both of a GPU to a job with whole nodes.
+#[test]
+fn a_gpu_of_which_a_job_has_all_is_whole_for_it() {
+    let site = site("dgx-h100", "");
+    site.change(5, |gpu| gpu.mig = [1, 1]);
+    let daemon = start(&site);
+    site.job(7, "4)gpuos:h100-80gb:8(IDX:8-15");
+    let text = site.slurm("jobs/7").replace(")gpuos", "),gpuos");
+    site.set_slurm("jobs/7", &text);
+    let mut asks = request(7, BATCH, "", &[8, 9, 10, 11, 12, 13, 14, 15]);
+    if let Request::StepStart { gpus, moves, .. } = &mut asks {
+        (*gpus, *moves) = (vec![MOVES], true);
+    }
+    assert_eq!(told(daemon.ask(&asks).unwrap()), Ok(BTreeMap::new()));
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+}
+
+#[test]
+fn who_uses_the_gpu_keeps_its_mode_and_is_named() {
+    let site = site("dgx-h100", "");
+    let mut guest = Ends(Command::new("sleep").arg("1000").spawn().unwrap());
+    site.compute(guest.0.id(), Some(5));
+    let daemon = start(&site);
+    job_slices(&site, 7);
+    let why = step_slices(&daemon, 7).unwrap_err();
+    let named = format!("process {} (sleep) of user", guest.0.id());
+    assert!(
+        why.contains("cannot be turned on") && why.contains(&named),
+        "{why}"
+    );
+    until_requeued(&site, 7);
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+    assert!(guest.0.try_wait().unwrap().is_none());
+    site.compute(guest.0.id(), None);
+    // An instance of nobody is left, and the GPU with it.
+    site.change(5, |gpu| gpu.mig = [1, 1]);
+    by_hand(&site, 5, G1, 2);
+    site.job(8, "4");
+    let why = step_whole(&daemon, 8).unwrap_err();
+    assert!(
+        why.contains("GPU instance 9") && why.contains("by nobody"),
+        "{why}"
+    );
+    until_requeued(&site, 8);
+    assert_eq!(instances(&site, 5), [(G1, 2, true)]);
+}
+
+#[test]
+fn a_gpu_that_changes_with_a_reset_only_is_to_be_kept_out_of_the_list() {
+    let site = site("dgx-a100", "");
+    let daemon = start(&site);
+    job_slices(&site, 7);
+    let why = step_slices(&daemon, 7).unwrap_err();
+    assert!(
+        why.contains("GPU 5") && why.contains("out of `moving`"),
+        "{why}"
+    );
+    until_requeued(&site, 7);
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+}
+
+#[test]
+fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slices() {
+    let site = site("dgx-h100", "");
+    let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+    let head = "[health]\nsettle = \"1s\"\n[isolation]\ngrace = \"1s\"\n";
+    fs::write(site.path("gpuos.toml"), format!("{head}{conf}")).unwrap();
+    record(&site, 41, 1000, "python3", &of_job(7, "batch"));
+    let flags = flags(&site);
+    let mut flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (proc, resets) = (site.path("proc"), site.resets());
+    flags.extend(["--proc", proc.to_str().unwrap(), "--reset-command", &resets]);
+    let daemon = site.start_with(&flags);
+    job_slices(&site, 7);
+    step_slices(&daemon, 7).unwrap();
+    site.until("who has slices of it", || {
+        let gpus = daemon.status().gpus;
+        (gpus[usize::from(MOVES)].jobs == [7]).then_some(())
+    });
+    assert!(daemon.status().gpus.iter().all(|gpu| gpu.index != 64 + 5));
+    // Its process is at home there.
+    site.change(5, |gpu| {
+        gpu.processes[0] = nvidia_ml::state::Process {
+            pid: 41,
+            gpu_instance: 1,
+            compute_instance: 0,
+            ..Default::default()
+        };
+    });
+    site.until("a process of its job", || {
+        let gpus = daemon.status().gpus;
+        let on = &gpus[usize::from(MOVES)].processes;
+        on.iter().any(|one| one.pid == 41).then_some(())
+    });
+    thread::sleep(Duration::from_secs(3));
+    assert!(findings(&daemon).is_empty());
+    site.fault(Some(5), "xid 48");
+    until_requeued(&site, 7);
+    assert_eq!(site.slurm("extra"), "rack=7 [gpuos:1 out=4]");
+    job(
+        &site,
+        8,
+        "12",
+        ("gpuos: mig=1g.10gb:1", "Requeue=0 Restarts=0"),
+    );
+    let why = step(&daemon, 8, 0, ("1g.10gb", &[12])).unwrap_err();
+    assert!(why.contains("GPU 5 is out of service"), "{why}");
+    end(&daemon, 8, 0);
+    gone(&site, 8);
+    // Not before its instances are gone.
+    assert_eq!(site.slurm("resets"), "");
+    site.change(5, |gpu| gpu.processes[0] = Default::default());
+    over(&site, &daemon, 7);
+    site.until("the reset", || {
+        site.mend();
+        (daemon.state(usize::from(MOVES)) == "available").then_some(())
+    });
+    assert!(site.slurm("resets").starts_with("reset 5:"));
+    assert!(!site.slurm("log").contains("DRAIN"));
+    job_slices(&site, 9);
+    step_slices(&daemon, 9).unwrap();
+}
+
+#[test]
+fn a_number_that_gres_conf_gives_to_another_gpu_moves_nothing() {
+    let site = site("dgx-h100", "");
+    // Without NVML's GPU 3.
+    let gres = "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-2,5-7]\n";
+    fs::write(site.path("gres.conf"), gres).unwrap();
+    let flags = flags(&site);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
+    command.env("SLURM_CONF", site.path("slurm.conf"));
+    let daemon = site.start_under(command, &flags);
+    let trouble = site.until("the trouble", || {
+        let all = daemon.status().daemon.troubles;
+        all.into_iter().find(|why| why.contains("gres.conf"))
+    });
+    assert!(trouble.contains("number 4 of GRES gpu"), "{trouble}");
+    job_slices(&site, 7);
+    let why = step_slices(&daemon, 7).unwrap_err();
+    assert!(why.contains("by gres.conf it is 3"), "{why}");
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+}
+
+/// Kills gpuosd so long after a step has asked for what the GPU is not.
+fn killed_at(delay: Duration, to_whole: bool) {
+    let site = site("dgx-h100", "");
+    if to_whole {
+        let daemon = start(&site);
+        job_slices(&site, 6);
+        step_slices(&daemon, 6).unwrap();
+        gone(&site, 6);
+        daemon.kill();
+        site.job(7, "4");
+    } else {
+        job_slices(&site, 7);
+    }
+    let daemon = start_slow(&site);
+    let ready = || of_5(&daemon).ready.then_some(());
+    site.until("the first look", ready);
+    let mut client = daemon.client();
+    let slices = request(7, BATCH, "3g.40gb", &[8, 9, 10, 11]);
+    let wanted = if to_whole { whole(7, BATCH) } else { slices };
+    let asks = thread::spawn(move || drop(client.ask(&wanted)));
+    thread::sleep(delay);
+    daemon.kill();
+    asks.join().unwrap();
+    let daemon = start(&site);
+    let made = match to_whole {
+        true => step_whole(&daemon, 7).map(|_| instances(&site, 5)),
+        false => step_slices(&daemon, 7).map(|_| instances(&site, 5)),
+    };
+    let expected = if to_whole {
+        vec![]
+    } else {
+        vec![(G3, 0, true)]
+    };
+    assert_eq!(made, Ok(expected), "{delay:?}");
+    let mode = u32::from(!to_whole);
+    assert_eq!(site.gpu(5).mig, [mode, mode], "{delay:?}");
+    // And back.
+    over(&site, &daemon, 7);
+    match to_whole {
+        true => {
+            job_slices(&site, 8);
+            step_slices(&daemon, 8).unwrap();
+        }
+        false => {
+            site.job(8, "4");
+            step_whole(&daemon, 8).unwrap();
+            assert!(instances(&site, 5).is_empty());
+        }
+    }
+    assert!(!site.slurm("log").contains("requeue"), "{}", site.log());
+}
+
+#[test]
+fn killed_while_a_gpu_is_divided_gpuosd_finishes_it() {
+    // The driver takes 2.5 s for the mode, 0.5 s for an instance.
+    for at in [0, 60, 400, 2500, 2800, 3100] {
+        killed_at(Duration::from_millis(at), false);
+    }
+}
+
+#[test]
+fn killed_while_a_gpu_becomes_whole_gpuosd_finishes_it() {
+    // A second for each of the two destroys.
+    for at in [0, 200, 900, 1800, 2400, 4200] {
+        killed_at(Duration::from_millis(at), true);
+    }
+}
+
+#[test]
+fn a_pool_whose_gpus_stay_is_as_ever() {
+    let site = pool("");
+    let daemon = start(&site);
+    job_slices(&site, 7);
+    step_slices(&daemon, 7).unwrap();
+    assert!(!site.path("run/gpuosd.sock.moving").exists());
+    let gpu = of_5(&daemon);
+    assert_eq!((gpu.moving, gpu.whole, gpu.holder), (false, false, None));
+}
