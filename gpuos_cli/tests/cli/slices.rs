@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use gpuos_core::wire::MigStatus;
+
 use crate::mig::{daemon, pool};
 use crate::site::Site;
 
@@ -380,6 +382,29 @@ n1 GPU 6: it is in no [[mig.pool]] of its node
         (&false.into(), &3.into())
     );
     assert_eq!(json["differences"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_gpuosd_that_has_not_read_gpuos_toml_knows_no_pool() {
+    let site = Site::new("24.11.5");
+    let unread = MigStatus {
+        unread: true,
+        ..MigStatus::default()
+    };
+    let run = daemon(&site, unread);
+    let answer = assert_file(&site, &run, "[[gpu]]\ngpus = \"4\"\ninstances = []\n");
+    let wanted = "n1 GPU 4: not known: gpuosd has not read gpuos.toml yet\n";
+    assert_eq!(
+        (answer.code, &answer.out[..]),
+        (2, wanted),
+        "{}",
+        answer.err
+    );
+    let shown = site.run(&["mig", &run]);
+    assert_eq!(shown.code, 1);
+    assert!(shown.out.contains("not read gpuos.toml"), "{}", shown.out);
+    let layout = site.run(&["mig", "--layout", &run]);
+    assert!(layout.out.contains("not read gpuos.toml"), "{}", layout.out);
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn mig() -> MigStatus {
     MigStatus {
         board: "h100-80gb".into(),
         gpus: vec![gpu],
+        unread: false,
     }
 }
 
