@@ -5,6 +5,7 @@ use gpuos_core::explain::Note;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::mig::{Ask, Pool};
 use gpuos_core::options::{parse_gres, parse_mig};
+use gpuos_core::plan::Request;
 use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_host::{Site, options_in_words};
 
@@ -67,20 +68,28 @@ impl<'a> Slices<'a> {
     }
 
     fn runs(&mut self, job: &'a Job) {
-        let mut on = Vec::new();
-        for part in job
-            .allocations
-            .iter()
-            .filter(|part| !part.slices.is_empty())
-        {
-            for node in self.site.indices(&part.nodes).0 {
-                let bits = part.slices.0;
-                self.tenants[node as usize].push(Tenant { job, bits });
-                if let Ok(number) = self.numbers[node as usize] {
-                    on.push((number, bits));
-                }
-            }
+        for (node, bits) in self.on(job) {
+            self.tenants[node].push(Tenant { job, bits });
         }
+        self.holds(job);
+    }
+
+    /// The nodes on which a job has slices, and which.
+    fn on(&self, job: &Job) -> Vec<(usize, u64)> {
+        let parts = job.allocations.iter();
+        let parts = parts.filter(|part| !part.slices.is_empty());
+        let nodes = parts.flat_map(|part| {
+            let nodes = self.site.indices(&part.nodes).0.into_iter();
+            nodes.map(|node| (node as usize, part.slices.0))
+        });
+        nodes.collect()
+    }
+
+    /// The pool knows of a running job's instances.
+    pub fn holds(&mut self, job: &Job) {
+        let on = self.on(job).into_iter();
+        let on = on.filter_map(|(node, bits)| Some((self.numbers[node].clone().ok()?, bits)));
+        let on: Vec<(u32, u64)> = on.collect();
         let Some((_, bits)) = on.first() else {
             return;
         };
@@ -175,6 +184,23 @@ pub fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
     let request = noted.or_else(said);
     let ask = request.and_then(|request| Ask::of_request(&request, pool, slices));
     ask.or_else(|| Ask::of_slices(pool, slices))
+}
+
+/// What a node has too little of beside slices, in words.
+pub fn lacks(site: &Site, request: &Request, record: &NodeRecord) -> Option<String> {
+    let cpus = record.cpus.saturating_sub(record.cpus_allocated);
+    if cpus < request.cpus_per_node {
+        return Some(format!(
+            "{cpus} CPUs free, {} needed",
+            request.cpus_per_node
+        ));
+    }
+    let memory = record
+        .memory_mib
+        .saturating_sub(record.memory_allocated_mib);
+    let needed = request.memory_mib_per_node;
+    (site.memory_counts() && memory < needed)
+        .then(|| format!("{memory} MiB of memory free, {needed} needed"))
 }
 
 /// GPUs of a node's pool that get no jobs, by their number in the pool: those that its `Extra` names.

@@ -312,6 +312,62 @@ fn jobs_that_may_not_be_requeued_stay() {
     assert_eq!(site.run(&["plan", "--mig=7g.80gb", "--gpus=1"]).code, 2);
 }
 
+#[test]
+fn what_the_search_for_jobs_to_requeue_leaves_out_is_told() {
+    let defrag = |site: &Site, more: &[&str]| {
+        let answer = plan(site, &[&["7g.80gb", "--defrag"], more].concat());
+        let json = plan(site, &[&["7g.80gb", "--defrag", "--json"], more].concat()).json();
+        (answer, json["defrag"]["proved"].as_bool())
+    };
+    // n1 has 4 CPUs, n2 has 12.
+    let site = site(&JOBS);
+    let nodes = std::fs::read_to_string(site.path("nodes.txt")).unwrap();
+    site.file("nodes.txt", &nodes.replacen("CPUAlloc=4", "CPUAlloc=12", 1));
+    let (both, proved) = defrag(&site, &["-c13"]);
+    assert_eq!((both.code, proved), (1, Some(false)));
+    let words = "CPUs or memory are what n[1-2] lacks: which jobs would have to go for these is not looked at.";
+    assert!(both.out.contains(words), "{}", both.out);
+    assert!(!both.out.contains("No set of jobs"), "{}", both.out);
+    let (one, proved) = defrag(&site, &["-c8"]);
+    assert_eq!((one.code, proved), (0, Some(false)));
+    let words = "(the cheapest on these nodes; n1 has too few CPUs or too little memory free and is left out)";
+    assert!(one.out.contains(words), "{}", one.out);
+    let (two, proved) = defrag(&site, &["-c8", "-N2"]);
+    assert_eq!((two.code, proved), (1, Some(false)));
+    for words in ["No set of jobs makes room", "memory are what n1 lacks"] {
+        assert!(two.out.contains(words), "{words}: {}", two.out);
+    }
+    // Sixteen jobs, each on two GPUs: of the ten that are tried five are on a pair.
+    let place = |at: usize| {
+        format!(
+            "2(IDX:{0},{1})",
+            at % 2 * 16 + at / 2,
+            at % 2 * 16 + at / 2 + 8
+        )
+    };
+    let places = (0..16).map(place).map(String::leak);
+    let wide = places.zip(30..);
+    let wide: Vec<Runs> = wide
+        .map(|(at, id)| (id, "n1", &*at, "1g.10gb:2", None))
+        .collect();
+    let site = self::site(&wide);
+    site.file(
+        "gpuos.toml",
+        &CONFIG.replace("gpus = \"4-5\"", "gpus = \"4-7\""),
+    );
+    let nodes = std::fs::read_to_string(site.path("nodes.txt")).unwrap();
+    site.file("nodes.txt", &nodes.replace("80gb:16", "80gb:32"));
+    let (cut, proved) = defrag(&site, &["n1"]);
+    assert_eq!((cut.code, proved), (1, Some(false)), "{}", cut.out);
+    let words = "No set of jobs was found that makes room by being requeued, and there may be one: several nodes, or many \
+                 jobs on several GPUs, are not tried in all ways: 16 with slices";
+    assert!(cut.out.contains(words), "{}", cut.out);
+    assert_eq!(
+        defrag(&site, &["n1", "--nodes=1", "-x", "n1"]).1,
+        Some(true)
+    );
+}
+
 /// gpuosd of this machine knows of an instance that Slurm does not.
 #[test]
 fn an_instance_made_by_hand_in_the_way_is_told() {
