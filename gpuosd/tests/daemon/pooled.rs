@@ -119,8 +119,18 @@ fn a_pool_is_not_known_before_gpuos_toml_was_read() {
     let good = fs::read_to_string(site.path("gpuos.toml")).unwrap();
     fs::write(site.path("gpuos.toml"), format!("{good}\nthe-end = ")).unwrap();
     let daemon = start(&site, &[]);
-    let trouble = || (!daemon.status().daemon.troubles.is_empty()).then_some(());
-    site.until("the trouble", trouble);
+    let refused = || {
+        let troubles = daemon.status().daemon.troubles;
+        let mut why = troubles.into_iter().filter(|why| why.contains("MIG mode"));
+        why.next()
+    };
+    let why = site.until("the trouble", refused);
+    assert!(
+        why.contains("GPU 0 is in MIG mode") && why.contains("never been read"),
+        "{why}"
+    );
+    // The first of Slurm's would be a GPU of the pool.
+    assert_eq!(named(&daemon), [""; 0]);
     let mig = status(&daemon);
     assert!(mig.unread && mig.gpus.is_empty(), "{mig:?}");
     fs::write(site.path("gpuos.toml"), good).unwrap();
@@ -128,6 +138,11 @@ fn a_pool_is_not_known_before_gpuos_toml_was_read() {
     let mig = status(&daemon);
     assert!(!mig.unread && mig.gpus.len() == 4, "{mig:?}");
     daemon.ready();
+    assert_eq!(named(&daemon).len(), 4);
+    // Without GPUs in MIG mode there is nothing to guess.
+    let site = Site::new();
+    fs::write(site.path("gpuos.toml"), "the-end = ").unwrap();
+    site.start().ready();
 }
 
 #[test]
