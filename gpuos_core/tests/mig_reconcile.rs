@@ -30,7 +30,7 @@ fn applied(
 ) {
     for action in actions {
         match action {
-            Action::Destroy { id, gi, .. } => {
+            Action::Destroy { id, gi } => {
                 shown.retain(|instance| instance.gi != *gi);
                 journal.retain(|claim| Some(claim.id) != *id);
             }
