@@ -6,7 +6,7 @@ mod random;
 
 use std::cell::RefCell;
 
-use gpuos_core::mig::evict::{Divided, Eviction, Tenant, evict};
+use gpuos_core::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
 use gpuos_core::mig::{Ask, Effort, Geometry, NONE, Pool, States, tile};
 use gpuos_core::options::parse_mig;
 use mig_support::{board, boards};
@@ -139,12 +139,12 @@ fn no_set_of_jobs_makes_room_for_less() {
             let found = evict(node.divided(), &node.tenants, serves);
             let least = node.least(&ask);
             assert_eq!(
-                found.as_ref().map(|one| one.cost),
+                found.as_ref().map(|one| one.cost).ok(),
                 least,
                 "{name} {round} {text}"
             );
-            compared[usize::from(found.is_some())] += 1;
-            if let Some(Eviction { goes, cost, exact }) = found {
+            compared[usize::from(found.is_ok())] += 1;
+            if let Ok(Eviction { goes, cost, exact }) = found {
                 assert!(
                     exact && node.room(|at| !goes.contains(&at), &ask),
                     "{name} {round} {text}"
@@ -184,23 +184,23 @@ fn a_job_goes_as_a_whole_and_the_others_make_up_the_rest() {
     ];
     let ask = |tenants: &[Tenant], text: &str| evict(node, tenants, &of(text));
     let goes = |text: &str| ask(&tenants, text).map(|one| (one.goes, one.cost));
-    assert_eq!(goes("3g.40gb"), Some((vec![1], 4)));
-    assert_eq!(goes("3g.40gb:2"), Some((vec![1, 2], 9)));
-    assert_eq!(goes("3g.40gb:3"), Some((vec![0, 1], 14)));
-    assert_eq!(goes("7g.80gb"), Some((vec![0, 1], 14)));
-    assert_eq!(goes("7g.80gb,3g.40gb:2"), Some((vec![0, 1, 2], 19)));
+    assert_eq!(goes("3g.40gb"), Ok((vec![1], 4)));
+    assert_eq!(goes("3g.40gb:2"), Ok((vec![1, 2], 9)));
+    assert_eq!(goes("3g.40gb:3"), Ok((vec![0, 1], 14)));
+    assert_eq!(goes("7g.80gb"), Ok((vec![0, 1], 14)));
+    assert_eq!(goes("7g.80gb,3g.40gb:2"), Ok((vec![0, 1, 2], 19)));
     // The third GPU is out of service.
-    assert_eq!(goes("7g.80gb:3"), None);
+    assert_eq!(goes("7g.80gb:3"), Err(NoRoom::Proved));
     let stays = [
         tenant(0x0f_0f, None),
         tenants[1].clone(),
         tenants[2].clone(),
     ];
-    assert_eq!(ask(&stays, "7g.80gb"), None);
+    assert_eq!(ask(&stays, "7g.80gb"), Err(NoRoom::Proved));
     // Free room costs nothing.
     assert_eq!(
         ask(&[], "7g.80gb:2").map(|one| (one.goes, one.cost)),
-        Some((vec![], 0))
+        Ok((vec![], 0))
     );
     assert_ne!(states.of([]), NONE);
 }
@@ -223,4 +223,7 @@ fn many_jobs_on_several_gpus_are_bounded_and_said_so() {
     let serves = parse_mig("1g.10gb:2").unwrap().serves(&geometry).unwrap();
     let found = evict(node, &tenants, &serves).unwrap();
     assert_eq!((found.cost, found.goes.len(), found.exact), (1, 1, false));
+    // Of the ten that are tried not seven are on the same GPU.
+    let serves = parse_mig("7g.80gb").unwrap().serves(&geometry).unwrap();
+    assert_eq!(evict(node, &tenants, &serves), Err(NoRoom::NotFound));
 }

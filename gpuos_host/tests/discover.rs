@@ -337,6 +337,23 @@ fn gpus_in_mig_mode_are_a_pool_beside_the_node_type() {
     );
 }
 
+/// `Name=gpu Count=4` or AutoDetect=nvml, with the pool before the whole GPUs.
+#[test]
+fn divided_gpus_are_none_of_a_gres_that_names_no_files() {
+    let node = node(&by_name("dgx-h100").unwrap());
+    for gpu in 0..4 {
+        node.twin.divide(gpu, &h100());
+    }
+    for text in ["Name=gpu Count=4\n", "AutoDetect=nvml\n", ""] {
+        let files = Files::default().file("/etc/slurm/gres.conf", text);
+        let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+        let found = node.found_in(&order);
+        let minors = found.gpus.iter().map(|gpu| gpu.identity.minor);
+        assert_eq!(minors.collect::<Vec<_>>(), [4, 5, 6, 7].map(Some), "{text}");
+        assert_eq!(found.divided.len(), 4);
+    }
+}
+
 #[test]
 fn a_node_whose_gpus_are_all_divided_has_no_type() {
     let node = node(&by_name("dgx-h100").unwrap());

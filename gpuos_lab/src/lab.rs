@@ -100,7 +100,7 @@ impl Lab {
             lab.start_accounting()?;
         }
         lab.adopt(lab.daemons().start_slurmctld(&lab.slurmctld_env)?);
-        lab.start_slurmds(&lab.record.spec.node_names())?;
+        lab.start_slurmds(&lab.record.spec.node_names(), false)?;
         progress("waiting for the nodes");
         lab.wait_ready(Duration::from_secs(60))?;
         if lab.record.spec.simulated_gpus.is_some() {
@@ -424,11 +424,12 @@ impl Lab {
 
     /// Starts the slurmd of a node. [`Lab::wait_ready`] waits until slurmctld knows of it.
     pub fn start_slurmd(&self, node: &str) -> Result<(), LabError> {
-        self.start_slurmds(&[node.to_string()])
+        self.start_slurmds(&[node.to_string()], false)
     }
 
-    fn start_slurmds(&self, nodes: &[String]) -> Result<(), LabError> {
-        for child in self.daemons().start_slurmds(nodes, false)? {
+    /// `booted`: they say that their nodes were booted just now.
+    fn start_slurmds(&self, nodes: &[String], booted: bool) -> Result<(), LabError> {
+        for child in self.daemons().start_slurmds(nodes, booted)? {
             self.adopt(child);
         }
         Ok(())
@@ -443,7 +444,7 @@ impl Lab {
             self.stop_slurmd(node)?;
         }
         self.start_slurmctld()?;
-        self.start_slurmds(&nodes)?;
+        self.start_slurmds(&nodes, false)?;
         self.wait_ready(Duration::from_secs(60))
     }
 

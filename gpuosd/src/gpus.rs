@@ -187,6 +187,16 @@ pub(crate) fn found(
             Err(e) => return Err(e),
         }
     }
+    let in_mig = |who: &nvml::Identity| who.mig.is_some_and(|mig| mig.on);
+    if let Some((nvml, _)) = all.iter().find(|(_, who)| in_mig(who))
+        && numbering.is_guess()
+    {
+        let why = format!(
+            "GPU {nvml} is in MIG mode, and gpuos.toml has never been read here: which GPUs are of Slurm's GRES gpu is \
+             not known"
+        );
+        return Err(Error::Refused(why));
+    }
     let minors: Vec<Option<u32>> = all.iter().map(|(_, id)| id.minor).collect();
     let found = all.into_iter().zip(order.number(&minors));
     let found = found.filter_map(|((nvml, identity), gres)| {
@@ -265,7 +275,7 @@ fn poll_on(
                 now
             }
         };
-        thread::sleep(pause);
+        numbering.rest(pause);
     }
 }
 

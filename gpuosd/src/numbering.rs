@@ -3,6 +3,8 @@
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use gpuos_core::config::{MigConfig, MigPool};
 use gpuos_core::gpuset::GpuSet;
@@ -26,6 +28,8 @@ struct Divided {
     now: Option<Sets>,
     /// As a gpuosd before this one knew them.
     before: Sets,
+    /// Nobody ever knew them.
+    guess: bool,
 }
 
 impl fmt::Debug for Numbering {
@@ -60,15 +64,35 @@ impl Numbering {
     }
 
     /// gpuos.toml was read. `None`: it could not be; what was known before stays, and where nothing was, no GPU is in
-    /// a pool.
+    /// a pool, which [`Numbering::is_guess`] tells.
     pub fn configured(&self, node: &str, config: Option<&MigConfig>) {
         let pool = config.map(|config| config.pool_of(node));
         let sets = |pool: &MigPool| (pool.fixed(), pool.moving);
         let pool = pool.map(|pool| pool.map_or(Sets::default(), |(pool, _)| sets(pool)));
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        let nothing = divided.now.is_none() && divided.before == Sets::default();
+        divided.guess = pool.is_none() && (divided.guess || nothing);
         let known = divided.now.unwrap_or(divided.before);
         divided.now = Some(pool.unwrap_or(known));
         self.known.notify_all();
+    }
+
+    /// Whether gpuos.toml was never read here: a GPU in MIG mode may be in a pool then.
+    pub fn is_guess(&self) -> bool {
+        let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        divided.guess
+    }
+
+    /// Waits so long; with a guess only until there is none any more.
+    pub fn rest(&self, pause: Duration) {
+        if !self.is_guess() {
+            return thread::sleep(pause);
+        }
+        let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self
+            .known
+            .wait_timeout_while(divided, pause, |divided| divided.guess);
+        drop(read);
     }
 
     /// The GPUs of the node's pool that are in MIG mode for good, by NVML's index. It waits until gpuos.toml was read:
@@ -112,14 +136,17 @@ mod tests {
         let numbering = Numbering::new(Box::new(|| Err("no gres.conf".into())));
         numbering.configured("n1", None);
         assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        assert!(numbering.is_guess());
         let again = Numbering::new(Box::new(|| Err("no gres.conf".into())));
         again.remembered(GpuSet::EMPTY.with(5), GpuSet::EMPTY);
         again.configured("n1", None);
         assert_eq!(again.divided().to_string(), "5");
+        assert!(!again.is_guess());
         numbering.configured("n1", Some(&config("n1", "4-7")));
         assert_eq!(numbering.divided().to_string(), "4-7");
         // A file that cannot be read changes nothing.
         numbering.configured("n1", None);
+        assert!(!numbering.is_guess());
         assert_eq!(numbering.divided().to_string(), "4-7");
         numbering.configured("n1", Some(&config("n2", "0-7")));
         assert_eq!(numbering.divided(), GpuSet::EMPTY);

@@ -14,7 +14,7 @@ use gpuos_core::wire::{MigGpuStatus, MigStatus};
 use gpuos_host::Machine;
 use serde_json::json;
 
-use super::ask;
+use super::{ask, no_pool};
 use crate::cli::{Cli, MigAssertArgs};
 use crate::reply::Reply;
 use crate::table::count;
@@ -119,7 +119,10 @@ fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
 /// What differs on a GPU, or why that cannot be told.
 fn compare(mig: &MigStatus, gpu: usize, wanted: &Wanted) -> Result<Vec<String>, String> {
     let Some(gpu) = mig.gpus.iter().find(|one| usize::from(one.gpu) == gpu) else {
-        return Ok(vec!["it is in no [[mig.pool]] of its node".into()]);
+        return match mig.unread {
+            true => Err("gpuosd has not read gpuos.toml yet".into()),
+            false => Ok(vec!["it is in no [[mig.pool]] of its node".into()]),
+        };
     };
     if !gpu.ready {
         let why = "gpuosd has not heard NVML and Slurm yet";
@@ -160,9 +163,7 @@ pub fn layout(node: &str, mig: &MigStatus) -> Reply {
         );
     }
     if mig.gpus.is_empty() {
-        text += &format!(
-            "# {node}: no GPU is divided: gpuos.toml has no [[mig.pool]] with this node\n"
-        );
+        text += &format!("# {node}: {}\n", no_pool(mig));
     }
     Reply {
         schema: "gpuos.mig-layout/1",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::explain::slices_sentence;
 use gpuos_core::hostlist::compress;
-use gpuos_core::mig::evict::{Divided, Eviction, Tenant, evict};
+use gpuos_core::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
 use gpuos_core::mig::{Ask, Effort, Pick, States, tile};
 use gpuos_host::slurm::Job;
 use serde_json::{Value, json};
@@ -13,6 +13,9 @@ use super::plan::{Piece, pieces};
 use super::pool::{Slices, asked, out_of_service};
 use super::slices_of;
 use crate::table::{Table, count};
+
+/// Why an answer is not proved.
+const NOT_ALL: &str = "several nodes, or many jobs on several GPUs, are not tried in all ways";
 
 /// Room that requeueing makes.
 struct Room<'a> {
@@ -30,7 +33,9 @@ pub struct Wanted<'a> {
     pub board: usize,
     /// Nodes of the site without windows for them.
     pub full: &'a [usize],
-    /// Those of them that the job names: room has to be made there.
+    /// Nodes that lack CPUs or memory: what would be gained there is not looked at.
+    pub short: Vec<usize>,
+    /// Those of the full ones that the job names: room has to be made there.
     pub named: Vec<usize>,
     /// On how many of them room has to be made.
     pub missing: usize,
@@ -52,17 +57,21 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
             .slices(),
     );
     let seconds = |job: &Job| cost(job, wanted.restart) as f64 / whole;
-    let Some(room) = found else {
-        let text = format!(
-            "\nNo set of jobs makes room by being requeued: {may} with slices on these nodes may be, {stay} may not.\n"
-        );
-        let json = json!({
-            "possible": false, "proved": null, "cost_gpu_seconds": null, "restart_seconds": wanted.restart,
-            "jobs": [], "place": [], "requeueable_jobs": may, "kept_jobs": stay,
-        });
-        return (false, text, json);
-    };
     let site = slices.site;
+    let short = compress(wanted.short.iter().map(|at| site.nodes[*at].name.as_str()));
+    let room = match found {
+        Ok(room) => room,
+        Err(none) => {
+            let all = none == NoRoom::Proved;
+            let text = none_sentence(all, [may, stay], &short);
+            let json = json!({
+                "possible": false, "proved": all && short.is_empty(), "cost_gpu_seconds": null,
+                "restart_seconds": wanted.restart, "jobs": [], "place": [], "requeueable_jobs": may,
+                "kept_jobs": stay,
+            });
+            return (false, text, json);
+        }
+    };
     let name = |node: usize| site.nodes[node].name.as_str();
     let total: f64 = room.jobs.iter().map(|job| seconds(job)).sum();
     let mut table = Table::new(&["JOB", "USER", "NODES", "SLICES", "GPU-SECONDS"]);
@@ -93,11 +102,13 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
     let names = wanted.ask.names(&slices.pool, wanted.board);
     let on = compress(room.place.iter().map(|one| name(one.0)));
     let labels: Vec<&str> = room.jobs.iter().map(|job| job.label.as_str()).collect();
-    let how = match room.proved {
-        true => "proved cheapest: no other set of jobs costs less",
-        false => {
-            "the best that was found: several nodes, or many jobs on several GPUs, are not tried in all ways"
-        }
+    let proved = room.proved && short.is_empty();
+    let how = match (room.proved, proved) {
+        (true, true) => "proved cheapest: no other set of jobs costs less".into(),
+        (true, false) => format!(
+            "the cheapest on these nodes; {short} has too few CPUs or too little memory free and is left out"
+        ),
+        (false, _) => format!("the best that was found: {NOT_ALL}"),
     };
     let text = format!(
         "\nWith {} requeued it could start: {}\n\n{}\n{}\n\
@@ -122,10 +133,30 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
         })
         .collect();
     let json = json!({
-        "possible": true, "proved": room.proved, "cost_gpu_seconds": total, "restart_seconds": wanted.restart,
+        "possible": true, "proved": proved, "cost_gpu_seconds": total, "restart_seconds": wanted.restart,
         "jobs": jobs, "place": places, "requeueable_jobs": may, "kept_jobs": stay,
     });
     (true, text, json)
+}
+
+/// That nothing is proposed, and why: of the jobs with slices on the nodes `may` be requeued and `stay` not.
+fn none_sentence(all: bool, [may, stay]: [usize; 2], short: &str) -> String {
+    let mut text = String::from("\n");
+    if may + stay > 0 || short.is_empty() {
+        text += &match all {
+            true => "No set of jobs makes room by being requeued".into(),
+            false => format!(
+                "No set of jobs was found that makes room by being requeued, and there may be one: {NOT_ALL}"
+            ),
+        };
+        text += &format!(": {may} with slices on these nodes may be, {stay} may not.\n");
+    }
+    if !short.is_empty() {
+        text += &format!(
+            "CPUs or memory are what {short} lacks: which jobs would have to go for these is not looked at.\n"
+        );
+    }
+    text
 }
 
 /// Slices of a job on all its nodes.
@@ -140,16 +171,20 @@ fn cost(job: &Job, restart: u64) -> u64 {
     held(job).saturating_mul(job.run_seconds.saturating_add(restart))
 }
 
-fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Option<Room<'a>> {
+fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Room<'a>, NoRoom> {
     let geometry = &slices.site.config.mig.boards[wanted.board].geometry;
-    let states = States::new(geometry).ok()?;
+    let states = States::new(geometry).map_err(|_| NoRoom::NotFound)?;
+    let mut none = NoRoom::Proved;
     let mut rooms: Vec<(bool, u64, usize, Eviction)> = Vec::new();
     for &node in wanted.full {
-        let (own, _) = slices
+        let own = slices
             .site
             .config
             .mig
-            .pool_of(&slices.site.nodes[node].name)?;
+            .pool_of(&slices.site.nodes[node].name);
+        let (Some((own, _)), Some(serves)) = (own, wanted.ask.serves(wanted.board)) else {
+            continue;
+        };
         let divided = Divided {
             geometry,
             states: &states,
@@ -166,15 +201,16 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Option<Room<'a>> {
                     .then(|| cost(one.job, wanted.restart)),
             })
             .collect();
-        let serves = wanted.ask.serves(wanted.board)?;
-        if let Some(found) = evict(divided, &tenants, serves) {
-            rooms.push((!wanted.named.contains(&node), found.cost, node, found));
+        match evict(divided, &tenants, serves) {
+            Ok(found) => rooms.push((!wanted.named.contains(&node), found.cost, node, found)),
+            Err(NoRoom::Proved) => {}
+            Err(NoRoom::NotFound) => none = NoRoom::NotFound,
         }
     }
     rooms.sort_by_key(|room| (room.0, room.1, room.2));
     let named = rooms.iter().filter(|room| !room.0).count();
     if named < wanted.named.len() {
-        return None;
+        return Err(none);
     }
     let missing = wanted.missing.max(named).max(1);
     // Of nodes that share no job the cheapest are the cheapest together.
@@ -182,7 +218,8 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Option<Room<'a>> {
     let on = wanted.full.iter().map(|node| &slices.tenants[*node]);
     let mut on = on.flatten();
     let shared = missing > 1 && !on.all(|one| seen.insert(one.job.id));
-    let mut proved = !shared && rooms.iter().all(|room| room.3.exact);
+    let exact = rooms.iter().all(|room| room.3.exact);
+    let mut proved = !shared && exact && none == NoRoom::Proved;
     let mut jobs: BTreeMap<u32, &'a Job> = BTreeMap::new();
     let mut place = Vec::new();
     for (_, _, node, found) in &rooms {
@@ -198,23 +235,30 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Option<Room<'a>> {
         let freed = gone.iter().fold(0, |all, one| all | one.1);
         gone.iter().for_each(|one| slices.pool.ends(one.0.id));
         // slurmctld would have to find the same room.
-        let number = slices.see(*node, freed)?;
         let prices = slices.pool.prices();
-        let pick = slices
-            .pool
-            .pick(&mut Effort::default(), &prices, number, wanted.ask);
+        let pick = slices.see(*node, freed).and_then(|number| {
+            let mut effort = Effort::default();
+            slices.pool.pick(&mut effort, &prices, number, wanted.ask)
+        });
         let Some(pick) = pick else {
-            proved = false;
+            (proved, none) = (false, NoRoom::NotFound);
+            // They stay, unless they go for another node.
+            let stay = gone.iter().filter(|one| !jobs.contains_key(&one.0.id));
+            stay.for_each(|one| slices.holds(one.0));
+            slices.see(*node, 0);
             continue;
         };
         jobs.extend(gone.iter().map(|one| (one.0.id, one.0)));
         place.push((*node, pick));
     }
-    (place.len() == missing).then(|| Room {
-        jobs: jobs.into_values().collect(),
-        place,
-        proved,
-    })
+    match place.len() == missing {
+        true => Ok(Room {
+            jobs: jobs.into_values().collect(),
+            place,
+            proved,
+        }),
+        false => Err(none),
+    }
 }
 
 /// A job's instances of profiles that a GPU can run out of.

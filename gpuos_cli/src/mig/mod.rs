@@ -96,9 +96,7 @@ fn shown(node: &str, mig: &MigStatus) -> Reply {
             mig.gpus.len(),
             mig.board
         ),
-        false => {
-            format!("{node}: no GPU is divided: gpuos.toml has no [[mig.pool]] with this node\n")
-        }
+        false => format!("{node}: {}\n", no_pool(mig)),
     };
     for gpu in &mig.gpus {
         text += &of_gpu(gpu);
@@ -111,6 +109,14 @@ fn shown(node: &str, mig: &MigStatus) -> Reply {
         json: json!({ "node": node, "slices": slices, "free": free, "mig": mig }),
         text,
         yes: whole && well,
+    }
+}
+
+/// Why gpuosd tells of no GPU.
+fn no_pool(mig: &MigStatus) -> &'static str {
+    match mig.unread {
+        true => "not known: gpuosd has not read gpuos.toml yet (`gpuos status` says why)",
+        false => "no GPU is divided: gpuos.toml has no [[mig.pool]] with this node",
     }
 }
 
@@ -323,6 +329,7 @@ mod tests {
         let status = MigStatus {
             board: "h100-80gb".into(),
             gpus: vec![gpu],
+            unread: false,
         };
         let reply = shown("n1", &status);
         assert!(!reply.yes);

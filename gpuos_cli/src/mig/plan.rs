@@ -12,7 +12,7 @@ use gpuos_host::slurm::Job;
 use gpuos_host::{JobRequest, Machine, Site, slurm};
 use serde_json::{Value, json};
 
-use super::pool::Slices;
+use super::pool::{Slices, lacks};
 use super::{ask, defrag, local, slices_of, windows};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
 use crate::plan::{have, notes};
@@ -230,7 +230,12 @@ pub fn answer(
         found.rooms.iter().any(|room| room.0 == node) || found.full.contains(&node)
     });
     let room = question.defrag.filter(|_| !fits).map(|restart| {
+        let short = found.waits.iter().filter(|one| {
+            let record = &site.nodes[one.node];
+            lacks(site, &question.filter.request, record).as_ref() == Some(&one.why)
+        });
         let wanted = defrag::Wanted {
+            short: short.map(|one| one.node).collect(),
             ask: &ask,
             board: served.board,
             // A node that the job names and that cannot be had at all leaves none.
@@ -409,20 +414,8 @@ fn gate(
     if !question.filter.allows(record) {
         return Err("not for this job (partition, features, reservation or excluded)".into());
     }
-    let request = &question.filter.request;
-    let cpus = record.cpus.saturating_sub(record.cpus_allocated);
-    if cpus < request.cpus_per_node {
-        return Err(format!(
-            "{cpus} CPUs free, {} needed",
-            request.cpus_per_node
-        ));
-    }
-    let memory = record
-        .memory_mib
-        .saturating_sub(record.memory_allocated_mib);
-    if slices.site.memory_counts() && memory < request.memory_mib_per_node {
-        let needed = request.memory_mib_per_node;
-        return Err(format!("{memory} MiB of memory free, {needed} needed"));
+    if let Some(why) = lacks(slices.site, &question.filter.request, record) {
+        return Err(why);
     }
     Ok(slices.see(node, 0).unwrap_or(number))
 }

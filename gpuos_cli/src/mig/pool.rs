@@ -6,6 +6,7 @@ use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::mig::{Ask, Pool};
 use gpuos_core::options::{parse_gres, parse_mig};
+use gpuos_core::plan::Request;
 use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_host::{Site, moving, options_in_words};
 
@@ -77,20 +78,27 @@ impl<'a> Slices<'a> {
     }
 
     fn runs(&mut self, job: &'a Job) {
-        let mut on = Vec::new();
         for part in &job.allocations {
             let (bits, gpus) = (part.slices.0, GpuSet(part.gpus.0 | part.shared.0));
             for node in self.site.indices(&part.nodes).0 {
                 let node = node as usize;
                 let whole = self.whole(node, gpus);
-                if bits | whole == 0 {
-                    continue;
-                }
-                self.tenants[node].push(Tenant { job, bits, whole });
-                if let (Ok(number), 1..) = (&self.numbers[node], bits) {
-                    on.push((*number, bits));
+                if bits | whole != 0 {
+                    self.tenants[node].push(Tenant { job, bits, whole });
                 }
             }
+        }
+        self.holds(job);
+    }
+
+    /// The pool knows of a running job's instances.
+    pub fn holds(&mut self, job: &Job) {
+        let mut on = Vec::new();
+        let parts = job.allocations.iter();
+        for part in parts.filter(|part| !part.slices.is_empty()) {
+            let nodes = self.site.indices(&part.nodes).0.into_iter();
+            let numbers = nodes.filter_map(|node| self.numbers[node as usize].clone().ok());
+            on.extend(numbers.map(|number| (number, part.slices.0)));
         }
         let Some((_, bits)) = on.first() else {
             return;
@@ -195,6 +203,23 @@ pub fn asked(pool: &Pool, job: &Job, slices: u64) -> Option<Ask> {
     let request = noted.or_else(said);
     let ask = request.and_then(|request| Ask::of_request(&request, pool, slices));
     ask.or_else(|| Ask::of_slices(pool, slices))
+}
+
+/// What a node has too little of beside slices, in words.
+pub fn lacks(site: &Site, request: &Request, record: &NodeRecord) -> Option<String> {
+    let cpus = record.cpus.saturating_sub(record.cpus_allocated);
+    if cpus < request.cpus_per_node {
+        return Some(format!(
+            "{cpus} CPUs free, {} needed",
+            request.cpus_per_node
+        ));
+    }
+    let memory = record
+        .memory_mib
+        .saturating_sub(record.memory_allocated_mib);
+    let needed = request.memory_mib_per_node;
+    (site.memory_counts() && memory < needed)
+        .then(|| format!("{memory} MiB of memory free, {needed} needed"))
 }
 
 /// GPUs of a node's pool that get no jobs, by their number in the pool: those that its `Extra` names.

@@ -91,6 +91,7 @@ pub fn pool() -> MigStatus {
     MigStatus {
         board: "h100-80gb".into(),
         gpus: vec![busy, mixed],
+        unread: false,
     }
 }
 

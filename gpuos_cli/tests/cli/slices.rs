@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use gpuos_core::wire::MigStatus;
+
 use crate::mig::{daemon, pool};
 use crate::site::Site;
 
@@ -310,6 +312,62 @@ fn jobs_that_may_not_be_requeued_stay() {
     assert_eq!(site.run(&["plan", "--mig=7g.80gb", "--gpus=1"]).code, 2);
 }
 
+#[test]
+fn what_the_search_for_jobs_to_requeue_leaves_out_is_told() {
+    let defrag = |site: &Site, more: &[&str]| {
+        let answer = plan(site, &[&["7g.80gb", "--defrag"], more].concat());
+        let json = plan(site, &[&["7g.80gb", "--defrag", "--json"], more].concat()).json();
+        (answer, json["defrag"]["proved"].as_bool())
+    };
+    // n1 has 4 CPUs, n2 has 12.
+    let site = site(&JOBS);
+    let nodes = std::fs::read_to_string(site.path("nodes.txt")).unwrap();
+    site.file("nodes.txt", &nodes.replacen("CPUAlloc=4", "CPUAlloc=12", 1));
+    let (both, proved) = defrag(&site, &["-c13"]);
+    assert_eq!((both.code, proved), (1, Some(false)));
+    let words = "CPUs or memory are what n[1-2] lacks: which jobs would have to go for these is not looked at.";
+    assert!(both.out.contains(words), "{}", both.out);
+    assert!(!both.out.contains("No set of jobs"), "{}", both.out);
+    let (one, proved) = defrag(&site, &["-c8"]);
+    assert_eq!((one.code, proved), (0, Some(false)));
+    let words = "(the cheapest on these nodes; n1 has too few CPUs or too little memory free and is left out)";
+    assert!(one.out.contains(words), "{}", one.out);
+    let (two, proved) = defrag(&site, &["-c8", "-N2"]);
+    assert_eq!((two.code, proved), (1, Some(false)));
+    for words in ["No set of jobs makes room", "memory are what n1 lacks"] {
+        assert!(two.out.contains(words), "{words}: {}", two.out);
+    }
+    // Sixteen jobs, each on two GPUs: of the ten that are tried five are on a pair.
+    let place = |at: usize| {
+        format!(
+            "2(IDX:{0},{1})",
+            at % 2 * 16 + at / 2,
+            at % 2 * 16 + at / 2 + 8
+        )
+    };
+    let places = (0..16).map(place).map(String::leak);
+    let wide = places.zip(30..);
+    let wide: Vec<Runs> = wide
+        .map(|(at, id)| (id, "n1", &*at, "1g.10gb:2", None))
+        .collect();
+    let site = self::site(&wide);
+    site.file(
+        "gpuos.toml",
+        &CONFIG.replace("gpus = \"4-5\"", "gpus = \"4-7\""),
+    );
+    let nodes = std::fs::read_to_string(site.path("nodes.txt")).unwrap();
+    site.file("nodes.txt", &nodes.replace("80gb:16", "80gb:32"));
+    let (cut, proved) = defrag(&site, &["n1"]);
+    assert_eq!((cut.code, proved), (1, Some(false)), "{}", cut.out);
+    let words = "No set of jobs was found that makes room by being requeued, and there may be one: several nodes, or many \
+                 jobs on several GPUs, are not tried in all ways: 16 with slices";
+    assert!(cut.out.contains(words), "{}", cut.out);
+    assert_eq!(
+        defrag(&site, &["n1", "--nodes=1", "-x", "n1"]).1,
+        Some(true)
+    );
+}
+
 /// gpuosd of this machine knows of an instance that Slurm does not.
 #[test]
 fn an_instance_made_by_hand_in_the_way_is_told() {
@@ -380,6 +438,29 @@ n1 GPU 6: it is in no [[mig.pool]] of its node
         (&false.into(), &3.into())
     );
     assert_eq!(json["differences"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_gpuosd_that_has_not_read_gpuos_toml_knows_no_pool() {
+    let site = Site::new("24.11.5");
+    let unread = MigStatus {
+        unread: true,
+        ..MigStatus::default()
+    };
+    let run = daemon(&site, unread);
+    let answer = assert_file(&site, &run, "[[gpu]]\ngpus = \"4\"\ninstances = []\n");
+    let wanted = "n1 GPU 4: not known: gpuosd has not read gpuos.toml yet\n";
+    assert_eq!(
+        (answer.code, &answer.out[..]),
+        (2, wanted),
+        "{}",
+        answer.err
+    );
+    let shown = site.run(&["mig", &run]);
+    assert_eq!(shown.code, 1);
+    assert!(shown.out.contains("not read gpuos.toml"), "{}", shown.out);
+    let layout = site.run(&["mig", "--layout", &run]);
+    assert!(layout.out.contains("not read gpuos.toml"), "{}", layout.out);
 }
 
 #[test]

@@ -440,15 +440,13 @@ fn seen(
 
 fn act(carver: &mut Carver, effects: &mut Vec<Effect>, action: Action, shown: &[Shown], now: u64) {
     match action {
-        Action::Destroy {
-            id: Some(id), gi, ..
-        } => {
+        Action::Destroy { id: Some(id), gi } => {
             if let Some(live) = carver.of(id) {
                 live.claim.phase = Phase::Going;
                 (live.gi, live.bare, live.tries, live.due) = (Some(gi), false, 0, now);
             }
         }
-        Action::Destroy { id: None, gi, .. } => {
+        Action::Destroy { id: None, gi } => {
             let Some(instance) = shown.iter().find(|instance| instance.gi == gi) else {
                 return;
             };

@@ -36,6 +36,15 @@ pub struct Eviction {
     pub exact: bool,
 }
 
+/// Why nobody is named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoRoom {
+    /// No set of those that may go makes room.
+    Proved,
+    /// None of the sets that were tried does; there are more.
+    NotFound,
+}
+
 /// A node.
 #[derive(Clone, Copy, Debug)]
 pub struct Divided<'a> {
@@ -65,15 +74,18 @@ type Takes = BTreeMap<usize, Best>;
 type Known = HashMap<(usize, Vec<usize>), Rc<Takes>>;
 
 /// The cheapest set of jobs that has to go so that all instances of a request fit; of equally cheap ones one with the
-/// fewest jobs. `None` when no set of those that may go makes room, or none was found.
+/// fewest jobs.
 ///
 /// Whether the instances are found again in their slices ([`super::tile`](fn@super::tile)) is not looked at: with several
 /// kinds of which one is scarce the room may still be refused.
-pub fn evict(node: Divided<'_>, tenants: &[Tenant], serves: &Serves) -> Option<Eviction> {
+///
+/// # Errors
+/// There is no such set, or none was found.
+pub fn evict(node: Divided<'_>, tenants: &[Tenant], serves: &Serves) -> Result<Eviction, NoRoom> {
     let slices = usize::from(node.geometry.slices());
-    let parts = Parts::new(serves)?;
-    if node.gpus == 0 || node.gpus * slices > u64::BITS as usize {
-        return None;
+    let parts = Parts::new(serves).ok_or(NoRoom::NotFound)?;
+    if node.gpus * slices > u64::BITS as usize {
+        return Err(NoRoom::NotFound);
     }
     let own = |gpu: usize| mask(slices) << (gpu * slices);
     let on = |tenant: &Tenant| {
@@ -111,7 +123,11 @@ pub fn evict(node: Divided<'_>, tenants: &[Tenant], serves: &Serves) -> Option<E
             best = Some(found);
         }
     }
-    best.map(|(cost, _, goes)| Eviction { goes, cost, exact })
+    match best {
+        Some((cost, _, goes)) => Ok(Eviction { goes, cost, exact }),
+        None if exact => Err(NoRoom::Proved),
+        None => Err(NoRoom::NotFound),
+    }
 }
 
 /// The cheapest of the jobs on one GPU that have to go besides those that are away.

@@ -32,8 +32,6 @@ pub enum Action {
         id: Option<u64>,
         /// The GPU instance.
         gi: u32,
-        /// Its compute instances.
-        computes: Vec<u32>,
     },
     /// The claim is over: nothing of it is there.
     Forget {
@@ -218,7 +216,6 @@ fn gone(id: Option<u64>, instance: &Shown) -> Action {
     Action::Destroy {
         id,
         gi: instance.gi,
-        computes: instance.computes.iter().map(|compute| compute.0).collect(),
     }
 }
 

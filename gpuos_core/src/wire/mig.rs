@@ -37,6 +37,9 @@ pub struct MigStatus {
     pub board: String,
     /// GPUs of the pool, by NVML index.
     pub gpus: Vec<MigGpuStatus>,
+    /// gpuosd has not read gpuos.toml since it started: whether the node has a pool is not known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
 }
 
 /// A GPU of the pool.

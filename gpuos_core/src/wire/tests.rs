@@ -110,6 +110,7 @@ fn mig() -> MigStatus {
     MigStatus {
         board: "h100-80gb".into(),
         gpus: vec![gpu, whole],
+        unread: false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`GpuLibrary`] on the driver's library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use gpuos_core::mig::{Profile, Shown, Window};
@@ -10,12 +10,13 @@ use nvml_wrapper_sys::bindings as nvml;
 
 use super::events::Listener;
 use super::fields::Numbering;
+use super::gpm::Gpm;
 use super::mig;
 use super::poll::poll;
 use super::raw::{Device, Raw, text};
 use super::{
-    Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Identity, LinkPeer, MigMode, NvLink,
-    Process, RecoveryAction, Sample,
+    Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Happening, Identity, LinkPeer, Load,
+    MigMode, NvLink, Process, RecoveryAction, Sample,
 };
 
 /// The name that the loader searches; the driver's packages provide it.
@@ -35,11 +36,13 @@ pub(super) struct Session {
     pub devices: Vec<Answer<Device>>,
     /// The driver's numbers of field values.
     pub numbering: Numbering,
+    /// Counters of GPU instances, by index of the GPU. They are freed with the session, before the library is closed.
+    gpms: Vec<Gpm>,
 }
 
 /// The driver's library, opened at run time. One for a process is enough; it may be shared by threads.
 pub struct Driver {
-    raw: Raw,
+    raw: Arc<Raw>,
     // Calls hold it for reading, `reopen` for writing: handles are valid within a session.
     session: RwLock<Answer<Session>>,
     listener: Mutex<Listener>,
@@ -48,7 +51,10 @@ pub struct Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        if self.session().is_ok() {
+        let closed = Err(Error::Closed);
+        let session = self.session.get_mut();
+        let session = session.unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(session, closed).is_ok() {
             let _ = self.raw.shutdown();
         }
     }
@@ -61,7 +67,12 @@ impl Session {
         Ok(Session {
             devices: (0..count).map(|index| raw.device(index)).collect(),
             numbering,
+            gpms: (0..count).map(|_| Gpm::default()).collect(),
         })
+    }
+
+    fn gpm(&self, gpu: u8) -> Answer<&Gpm> {
+        self.gpms.get(usize::from(gpu)).ok_or(Error::NoSuchGpu)
     }
 }
 
@@ -75,7 +86,7 @@ impl Driver {
             return Err(error.clone());
         }
         Ok(Driver {
-            raw,
+            raw: Arc::new(raw),
             session: RwLock::new(session),
             listener: Mutex::default(),
             reopening: AtomicBool::new(false),
@@ -285,8 +296,14 @@ impl GpuLibrary for Driver {
             let found = {
                 let guard = self.session();
                 let session = guard.as_ref().map_err(Clone::clone)?;
-                self.listener()
-                    .listen(&self.raw, session, left.min(SLICE))?
+                let found = self
+                    .listener()
+                    .listen(&self.raw, session, left.min(SLICE))?;
+                let changed = found.iter().filter(|e| e.what == Happening::MigChanged);
+                for gpm in changed.filter_map(|e| session.gpms.get(usize::from(e.gpu))) {
+                    gpm.changed();
+                }
+                found
             };
             let over = left.is_zero() || self.reopening.load(Ordering::Relaxed);
             if over || !found.is_empty() {
@@ -334,9 +351,17 @@ impl GpuLibrary for Driver {
         self.with(gpu, |_, device| mig::memory(&self.raw, device))
     }
 
+    fn mig_load(&self, gpu: u8) -> Answer<Vec<(u32, Answer<Option<Load>>)>> {
+        self.with(gpu, |session, device| {
+            session.gpm(gpu)?.loads(&self.raw, device)
+        })
+    }
+
     fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
-        self.with(gpu, |_, device| {
-            mig::make_gpu(&self.raw, device, profile, window)
+        self.with(gpu, |session, device| {
+            let gi = mig::make_gpu(&self.raw, device, profile, window)?;
+            session.gpm(gpu)?.made(gi);
+            Ok(gi)
         })
     }
 
@@ -349,7 +374,10 @@ impl GpuLibrary for Driver {
     }
 
     fn mig_destroy_gpu(&self, gpu: u8, gi: u32) -> Answer<()> {
-        self.with(gpu, |_, device| mig::destroy_gpu(&self.raw, device, gi))
+        self.with(gpu, |session, device| {
+            session.gpm(gpu)?.going(gi);
+            mig::destroy_gpu(&self.raw, device, gi)
+        })
     }
 
     fn reopen(&self) -> Answer<()> {
@@ -372,7 +400,7 @@ impl GpuLibrary for Driver {
 impl Driver {
     fn renew(&self, session: &mut Answer<Session>) -> Answer<()> {
         self.listener().stop(&self.raw);
-        if session.is_ok() {
+        if std::mem::replace(session, Err(Error::Closed)).is_ok() {
             let _ = self.raw.shutdown();
         }
         *session = self.raw.init().and_then(|()| {

@@ -1,6 +1,8 @@
 //! MIG through the driver's library: what a GPU can be divided into, what is on it, making and
 //! destroying.
 
+use std::collections::BTreeSet;
+
 use gpuos_core::mig::profile::bare;
 use gpuos_core::mig::{Profile, Shown, Window};
 use nvml_wrapper_sys::bindings as nvml;
@@ -66,7 +68,8 @@ fn byte(number: u32) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-fn on(raw: &Raw, device: Device) -> Answer<()> {
+/// [`Error::NotSupported`] unless MIG mode is on.
+pub(super) fn on(raw: &Raw, device: Device) -> Answer<()> {
     let [now, _] = raw.mig_mode(device)?;
     now.then_some(()).ok_or(Error::NotSupported)
 }
@@ -111,6 +114,22 @@ fn devices(raw: &Raw, device: Device) -> Answer<Vec<(u32, u32, String)>> {
         }
     }
     found.sort();
+    Ok(found)
+}
+
+/// Ids of the GPU instances that have a compute instance, ascending.
+pub(super) fn instances_in_use(raw: &Raw, device: Device) -> Answer<BTreeSet<u32>> {
+    let mut found = BTreeSet::new();
+    for index in 0..raw.max_mig_devices(device)? {
+        match raw
+            .mig_device(device, index)
+            .and_then(|own| raw.gpu_instance_id(own))
+        {
+            Ok(gi) => _ = found.insert(gi),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
     Ok(found)
 }
 

@@ -5,9 +5,11 @@ mod driver;
 mod error;
 mod events;
 mod fields;
+mod gpm;
 mod mig;
 mod poll;
 mod raw;
+mod raw_gpm;
 mod raw_mig;
 mod twin;
 mod twin_mig;
@@ -140,6 +142,15 @@ pub struct GpuEvent {
     pub what: Happening,
 }
 
+/// How busy a GPU instance was for some time, by NVML's counters (GPM).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Load {
+    /// Share of its multiprocessors that worked, 0 to 1 (`NVML_GPM_METRIC_SM_UTIL`).
+    pub sm: Answer<f64>,
+    /// Share of the memory bandwidth that was used, 0 to 1 (`NVML_GPM_METRIC_DRAM_BW_UTIL`).
+    pub memory: Answer<f64>,
+}
+
 /// NVIDIA's management library. GPUs are named by NVML's index, from 0 to [`GpuLibrary::count`] − 1.
 ///
 /// Calls may block as long as the driver does: a daemon makes them in a thread that it can leave behind.
@@ -182,6 +193,11 @@ pub trait GpuLibrary: Send + Sync {
     /// Memory of each MIG device, by its UUID: total and used MiB, or why the driver does not tell it. Compute
     /// instances of one GPU instance share its memory. None when the GPU has no MIG or MIG mode is off.
     fn mig_memory(&self, gpu: u8) -> Answer<Vec<(String, Answer<[u64; 2]>)>>;
+    /// How busy each GPU instance with a compute instance was since the call of before, by its id, or why that is not
+    /// known; `None` where this is the first call for it. Calls within 100 ms get the same: NVML's counters are no
+    /// finer. [`Error::NotSupported`] when the GPU (before Hopper) or its driver (before 520) has no such counters.
+    /// None when it has no MIG or MIG mode is off.
+    fn mig_load(&self, gpu: u8) -> Answer<Vec<(u32, Answer<Option<Load>>)>>;
     /// Makes a GPU instance of the profile with this id (as in `nvidia-smi mig -lgip`) at exactly this
     /// window; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
     /// GPU has no such profile or window.

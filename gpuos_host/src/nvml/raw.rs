@@ -1,12 +1,12 @@
 //! The C functions of the library that gpuos calls, with Rust's types. All unsafe code of the
-//! adapter is here and, for MIG, in [`super::raw_mig`]; it relies on this:
+//! adapter is here and, for MIG and GPM, in [`super::raw_mig`] and [`super::raw_gpm`]; it relies on this:
 //!
 //! - `nvml-wrapper-sys` gives every function the signature of NVIDIA's header, and NVML keeps signatures
 //!   of a versioned name for ever. What is opened is the driver's library, or one that a person named.
 //! - Out parameters are locals of the signature's type, or buffers whose length goes along.
 //! - Handles come from the library only ([`Device`], [`Set`] and those of MIG cannot be made elsewhere). NVML checks them,
 //!   also after `nvmlShutdown`, and may be called by any number of threads at once.
-//! - Structures of NVML are integers, arrays of integers and handles: all zeroes is a value of each.
+//! - Structures of NVML are numbers, arrays of numbers, handles and pointers: all zeroes is a value of each.
 
 #![allow(unsafe_code, reason = "C functions of a library opened at run time")]
 
@@ -41,7 +41,7 @@ pub(super) struct Raw {
 /// A field value to ask for: its id and scope.
 pub(super) type Ask = (u32, u32);
 
-/// A structure of the bindings that is all integers, or a handle.
+/// A structure of the bindings that is all numbers and pointers.
 pub(super) trait Plain: Copy {}
 impl Plain for u32 {}
 impl Plain for u64 {}
@@ -61,9 +61,11 @@ impl Plain for nvml::nvmlGpuInstancePlacement_t {}
 impl Plain for nvml::nvmlGpuInstanceInfo_t {}
 impl Plain for nvml::nvmlComputeInstanceProfileInfo_t {}
 impl Plain for nvml::nvmlComputeInstanceInfo_t {}
+impl Plain for nvml::nvmlGpmSupport_t {}
+impl Plain for nvml::nvmlGpmMetricsGet_t {}
 
 pub(super) fn zeroed<T: Plain>() -> T {
-    // SAFETY: all zeroes is a value of every `Plain` type: they hold integers and handles only.
+    // SAFETY: all zeroes is a value of every `Plain` type: they hold numbers and pointers only.
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 

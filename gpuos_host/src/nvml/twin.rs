@@ -1,6 +1,6 @@
 //! A node's GPUs in memory, for tests: what each method answers is what was put in.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use gpuos_core::mig::{Profile, Shown, Window};
 use gpuos_core::model::{Link, NodeType};
 
 use super::{
-    Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Happening, Identity, LinkPeer, NvLink,
+    Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Happening, Identity, LinkPeer, Load, NvLink,
     Process, RecoveryAction, Sample,
 };
 
@@ -33,6 +33,12 @@ pub struct TwinGpu {
     pub mig_instances: Vec<Shown>,
     /// Its MIG mode changes with a reset only.
     pub mig_waits: bool,
+    /// Whether it has counters of how busy instances are.
+    pub gpm: bool,
+    /// Busy shares of GPU instances by id, multiprocessors and memory bandwidth; 0 of those that are not here.
+    pub mig_loads: BTreeMap<u32, [f64; 2]>,
+    /// Of which instances counters are kept.
+    pub(super) counted: BTreeSet<u32>,
     /// What every call for this GPU answers, when set.
     pub fault: Option<Error>,
 }
@@ -334,6 +340,10 @@ impl GpuLibrary for Twin {
 
     fn mig_memory(&self, gpu: u8) -> Answer<Vec<(String, Answer<[u64; 2]>)>> {
         self.with(gpu, |gpu| Ok(gpu.memory()))
+    }
+
+    fn mig_load(&self, gpu: u8) -> Answer<Vec<(u32, Answer<Option<Load>>)>> {
+        self.with(gpu, |gpu| gpu.loads())
     }
 
     fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {

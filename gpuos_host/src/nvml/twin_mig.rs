@@ -1,9 +1,11 @@
 //! MIG on a GPU of the twin: what the driver would make, and what it would refuse.
 
+use std::collections::BTreeSet;
+
 use gpuos_core::mig::{Geometry, Profile, Shown, Window};
 
 use super::twin::{Twin, TwinGpu};
-use super::{Answer, Error, GpuLibrary, Happening, MigMode};
+use super::{Answer, Error, GpuLibrary, Happening, Load, MigMode};
 
 impl Twin {
     /// Turns MIG mode on: the GPU can be divided so from now on, and is not yet.
@@ -17,6 +19,7 @@ impl Twin {
             });
             gpu.mig_profiles = profiles;
             gpu.mig_instances.clear();
+            gpu.counted.clear();
         });
     }
 
@@ -88,6 +91,31 @@ impl TwinGpu {
         each.collect()
     }
 
+    pub(super) fn loads(&mut self) -> Answer<Vec<(u32, Answer<Option<Load>>)>> {
+        if self.mig_on().is_err() {
+            return Ok(Vec::new());
+        }
+        if !self.gpm {
+            return Err(Error::NotSupported);
+        }
+        let there = self.mig_instances.iter();
+        let there = there.filter(|one| !one.computes.is_empty());
+        let there: BTreeSet<u32> = there.map(|one| one.gi).collect();
+        self.counted.retain(|gi| there.contains(gi));
+        let load = |gi: &u32| {
+            let [sm, memory] = self.mig_loads.get(gi).copied().unwrap_or_default();
+            let load = Load {
+                sm: Ok(sm),
+                memory: Ok(memory),
+            };
+            let known = self.counted.contains(gi);
+            (*gi, Ok(known.then_some(load)))
+        };
+        let told = there.iter().map(load).collect();
+        self.counted = there;
+        Ok(told)
+    }
+
     pub(super) fn make_gpu(&mut self, profile: u32, window: Window) -> Answer<u32> {
         self.mig_on()?;
         let known = self.mig_profiles.iter().find(|known| known.id == profile);
@@ -155,6 +183,7 @@ impl TwinGpu {
             Some(at) if !self.mig_instances[at].computes.is_empty() => Err(Error::InUse),
             Some(at) => {
                 self.mig_instances.remove(at);
+                self.counted.remove(&gi);
                 Ok(())
             }
             None => Ok(()),

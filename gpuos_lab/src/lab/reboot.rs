@@ -44,10 +44,7 @@ impl Lab {
             self.reboot_gpus(node)?;
         }
         self.new_boot(node)?;
-        let names = [node.to_string()];
-        for child in self.daemons().start_slurmds(&names, true)? {
-            self.adopt(child);
-        }
+        self.start_slurmds(&[node.to_string()], true)?;
         match gpus {
             true => self.start_gpuosd(node),
             false => Ok(()),

@@ -49,7 +49,7 @@ impl Lab {
         )?;
         self.adopt(self.daemons().start_munged()?);
         self.start_slurmctld()?;
-        self.start_slurmds(&nodes)?;
+        self.start_slurmds(&nodes, false)?;
         self.wait_ready(Duration::from_secs(60))
     }
 }

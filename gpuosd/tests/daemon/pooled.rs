@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::ops::Range;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -9,8 +10,8 @@ use gpuos_core::health::number;
 use gpuos_core::wire::Request;
 
 use crate::isolation::{Ends, audited, findings, of_job, record};
-use crate::mig::{flags, job, pool};
-use crate::site::{Daemon, Site};
+use crate::mig::{flags, job, pool, status};
+use crate::site::{Daemon, LIMIT, Site};
 
 /// A node with these GPUs in its pool.
 fn node(isolation: &str, gpus: Range<usize>) -> Site {
@@ -25,7 +26,9 @@ fn node(isolation: &str, gpus: Range<usize>) -> Site {
         format!("[isolation]\ngrace = \"1s\"\n{isolation}\n{conf}"),
     )
     .unwrap();
-    pool_is(&site, gpus);
+    if !gpus.is_empty() {
+        pool_is(&site, gpus);
+    }
     site
 }
 
@@ -111,6 +114,38 @@ fn gpus_of_the_pool_are_none_of_gres_gpu_whatever_gpuos_toml_says_next() {
 }
 
 #[test]
+fn a_pool_is_not_known_before_gpuos_toml_was_read() {
+    let site = node("", 0..4);
+    let good = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+    fs::write(site.path("gpuos.toml"), format!("{good}\nthe-end = ")).unwrap();
+    let daemon = start(&site, &[]);
+    let refused = || {
+        let troubles = daemon.status().daemon.troubles;
+        let mut why = troubles.into_iter().filter(|why| why.contains("MIG mode"));
+        why.next()
+    };
+    let why = site.until("the trouble", refused);
+    assert!(
+        why.contains("GPU 0 is in MIG mode") && why.contains("never been read"),
+        "{why}"
+    );
+    // The first of Slurm's would be a GPU of the pool.
+    assert_eq!(named(&daemon), [""; 0]);
+    let mig = status(&daemon);
+    assert!(mig.unread && mig.gpus.is_empty(), "{mig:?}");
+    fs::write(site.path("gpuos.toml"), good).unwrap();
+    daemon.ask(&Request::Reload).unwrap();
+    let mig = status(&daemon);
+    assert!(!mig.unread && mig.gpus.len() == 4, "{mig:?}");
+    daemon.ready();
+    assert_eq!(named(&daemon).len(), 4);
+    // Without GPUs in MIG mode there is nothing to guess.
+    let site = Site::new();
+    fs::write(site.path("gpuos.toml"), "the-end = ").unwrap();
+    site.start().ready();
+}
+
+#[test]
 fn a_process_in_the_pool_is_not_killed_and_one_on_slurms_gpus_is() {
     let site = node("foreign = \"kill\"", 0..4);
     let sleep = || {
@@ -136,4 +171,29 @@ fn a_process_in_the_pool_is_not_killed_and_one_on_slurms_gpus_is() {
     });
     assert_eq!(audited(&site, "was killed"), 1);
     assert!(own.0.try_wait().unwrap().is_none());
+}
+
+#[test]
+fn gpuosd_of_a_site_with_a_pool_is_ready_and_knows_all_gpus() {
+    for gpus in [0..4, 4..8, 0..8] {
+        let site = node("", gpus);
+        let socket = UnixDatagram::bind(site.path("notify")).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
+        command.env("NOTIFY_SOCKET", site.path("notify"));
+        let flags = flags(&site);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        site.start_under(command, &flags).ready();
+        let mut told = [0; 100];
+        let length = socket.recv(&mut told).unwrap();
+        assert_eq!(&told[..length], b"READY=1\n");
+    }
+    // The pool is that of another node, and its GPUs are in MIG mode or not.
+    for gpus in [0..0, 4..6] {
+        let site = node("", gpus);
+        pool_is(&site, 4..6);
+        let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+        fs::write(site.path("gpuos.toml"), conf.replace("\"n1\"", "\"n2\"")).unwrap();
+        start(&site, &[]).ready();
+    }
 }

@@ -25,11 +25,7 @@ pub fn set_down(
     node: &str,
     (silent_ms, agreed): (u64, &[String]),
 ) -> Outcome {
-    let of = |node| Slurm {
-        machine,
-        node,
-        limit: LIMIT,
-    };
+    let of = |node| slurm(machine, node);
     let down = || {
         let asker = of(own).record()?;
         if is_down(&asker) {
@@ -64,32 +60,30 @@ pub fn set_down(
 /// # Errors
 /// slurmctld does not answer.
 pub fn is_set_down(machine: &dyn Machine, own: &str) -> Result<bool, Outcome> {
-    let slurm = Slurm {
-        machine,
-        node: own,
-        limit: LIMIT,
-    };
-    let record = slurm.record()?;
+    let record = slurm(machine, own).record()?;
     Ok(is_down(&record) && record.reason.starts_with(SILENT))
 }
 
 /// Resumes `own`, if slurmctld has it DOWN because its peers found it silent, and for no other reason.
 pub fn resume(machine: &dyn Machine, own: &str) -> Outcome {
-    let slurm = Slurm {
-        machine,
-        node: own,
-        limit: LIMIT,
-    };
     let resume = || {
         if !is_set_down(machine, own)? {
             return Ok(Outcome::Nothing("it was not set down as silent".into()));
         }
-        slurm.update(&["State=RESUME"])?;
+        slurm(machine, own).update(&["State=RESUME"])?;
         Ok(Outcome::Done(format!(
             "{own} was silent, is back, and slurmctld has resumed it"
         )))
     };
     resume().unwrap_or_else(|outcome: Outcome| outcome)
+}
+
+fn slurm<'a>(machine: &'a dyn Machine, node: &'a str) -> Slurm<'a> {
+    Slurm {
+        machine,
+        node,
+        limit: LIMIT,
+    }
 }
 
 fn is_down(record: &NodeRecord) -> bool {

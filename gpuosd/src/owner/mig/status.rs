@@ -12,12 +12,16 @@ use crate::mig::pool::Pool;
 impl Owner {
     pub(in super::super) fn mig_status(&self) -> MigStatus {
         let Some(pool) = &self.mig.pool else {
-            return MigStatus::default();
+            return MigStatus {
+                unread: !self.mig.configured,
+                ..MigStatus::default()
+            };
         };
         let gpus = pool.gpus.iter();
         MigStatus {
             board: pool.board.clone(),
             gpus: gpus.map(|gpu| self.mig_gpu(pool, *gpu)).collect(),
+            unread: false,
         }
     }
 

@@ -3,7 +3,9 @@
 //!
 //! Bits: 56.. kind, 48..56 GPU, 1..48 number of the instance. Bit 0 stays clear as in a pointer.
 
-use nvml_wrapper_sys::bindings::{nvmlComputeInstance_t, nvmlDevice_t, nvmlGpuInstance_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlComputeInstance_t, nvmlDevice_t, nvmlGpmSample_t, nvmlGpuInstance_t,
+};
 
 use super::call::{Answer, code};
 
@@ -11,6 +13,7 @@ const GPU: usize = 0x51;
 const MIG: usize = 0x52;
 const GPU_INSTANCE: usize = 0x53;
 const COMPUTE_INSTANCE: usize = 0x54;
+const SAMPLE: usize = 0x55;
 
 /// What a device handle means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +77,19 @@ pub(crate) fn compute_instance_handle(gpu: usize, serial: u64) -> nvmlComputeIns
 pub(crate) fn compute_instance(handle: nvmlComputeInstance_t) -> Answer<(usize, u64)> {
     match unpack(handle.addr()) {
         Some((COMPUTE_INSTANCE, gpu, serial)) => Ok((gpu, serial)),
+        _ => Err(code::INVALID),
+    }
+}
+
+/// The handle of a GPM sample.
+pub(crate) fn sample_handle(serial: u64) -> nvmlGpmSample_t {
+    std::ptr::without_provenance_mut(pack(SAMPLE, 0, serial))
+}
+
+/// Serial number of a GPM sample.
+pub(crate) fn sample(handle: nvmlGpmSample_t) -> Answer<u64> {
+    match unpack(handle.addr()) {
+        Some((SAMPLE, 0, serial)) => Ok(serial),
         _ => Err(code::INVALID),
     }
 }

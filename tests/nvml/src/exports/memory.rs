@@ -34,7 +34,7 @@ fn memory(part: &Part<'_>) -> Answer<[u64; 3]> {
 }
 
 /// The share of memory bandwidth that a busy GPU is taken to use, in percent.
-const MEMORY_SHARE: u32 = 60;
+pub(super) const MEMORY_SHARE: u32 = 60;
 
 nvml! {
     fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: Out<nvmlMemory_st>) {

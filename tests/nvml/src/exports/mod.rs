@@ -13,6 +13,7 @@ mod ecc;
 mod events;
 mod fabric;
 mod fields;
+mod gpm;
 mod identity;
 mod memory;
 mod mig_instances;

@@ -1,5 +1,5 @@
 //! What the library exports and no simulated board or node supports: virtual GPUs, confidential
-//! computing, power smoothing, counters of profilers, switches of desktop boards. With these, the
+//! computing, power smoothing, streams of profilers, switches of desktop boards. With these, the
 //! exported names are those of the release that the bindings describe, so that programs which load
 //! every symbol find it.
 
@@ -130,13 +130,7 @@ unsupported! {
     nvmlGetVgpuCompatibility
     nvmlGetVgpuDriverCapabilities
     nvmlGetVgpuVersion
-    nvmlGpmMetricsGet
-    nvmlGpmMigSampleGet
-    nvmlGpmQueryDeviceSupport
     nvmlGpmQueryIfStreamingEnabled
-    nvmlGpmSampleAlloc
-    nvmlGpmSampleFree
-    nvmlGpmSampleGet
     nvmlGpmSetStreamingEnabled
     nvmlGpuInstanceGetActiveVgpus
     nvmlGpuInstanceGetCreatableVgpus

@@ -23,6 +23,12 @@ impl Gpu {
             .min(100)
     }
 
+    /// How busy a GPU instance is, in percent of the instance.
+    pub fn load_of(&self, instance: u32) -> u32 {
+        let own = self.processes().filter(|p| p.gpu_instance == instance);
+        own.map(|process| process.load).sum::<u32>().min(100)
+    }
+
     /// Memory that processes use, in MiB.
     pub fn used_mib(&self) -> u64 {
         self.processes().map(|process| process.memory_mib).sum()
