@@ -3,16 +3,39 @@
 
 use gpuos_core::wire::{MigGpuStatus, Reply, Request};
 use gpuos_host::socket::{Client, NAME};
-use gpuos_lab::Suite;
+use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::cluster::LIMIT;
+use gpuos_tests::show::indices;
 use gpuos_tests::slices::{bits, check, instances, moving, nvml, told};
-use gpuos_tests::{Cluster, per_suite, show};
+use gpuos_tests::{Cluster, per_suite};
 
 per_suite!(a_gpu_moves_and_comes_back);
 
-/// What a job writes: its devices, in its script and in a step.
-const SHOW: &str = "echo batch=$CUDA_VISIBLE_DEVICES; \
-     srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES; echo windows=$GPUOS_MIG_WINDOWS'; echo end=1; sleep 600";
+/// What a job writes: its devices, in its script and in a step, and what opening GPU 0 and GPU 7 says there.
+fn show(cluster: &Cluster) -> String {
+    let gpu = |number: u32| cluster.lab.device_dir().join(format!("nvidia{number}"));
+    let step = cluster.script(
+        "step",
+        &format!(
+            "echo step=$CUDA_VISIBLE_DEVICES\necho windows=$GPUOS_MIG_WINDOWS\nfor file in {} {}; do\n\
+             said=$( {{ : < $file; }} 2>&1 ) && echo open && continue\n\
+             case $said in *'not permitted'*) echo EPERM;; *) echo ENXIO;; esac\n\
+             done | paste -sd ' ' | sed s/^/opens=/",
+            gpu(0).display(),
+            gpu(7).display()
+        ),
+    );
+    format!("echo batch=$CUDA_VISIBLE_DEVICES; srun -n1 {step}; echo end=1; sleep 600")
+}
+
+/// Where Slurm confines steps to their devices: whether one could open GPU 0, and GPU 7.
+fn opens(cluster: &Cluster, text: &str, gpus: [bool; 2]) {
+    if cluster.lab.has_cgroup() {
+        let wanted = gpus.map(|opens| if opens { "ENXIO" } else { "EPERM" });
+        assert_eq!(told(text, "opens"), wanted.join(" "), "{text}");
+    }
+}
+
 /// All GPUs of the node.
 const ALL: &str = "0,1,2,3,4,5,6,7";
 
@@ -97,7 +120,7 @@ fn status(cluster: &Cluster) -> MigGpuStatus {
 
 /// Submits a job and sees it wait.
 fn waits(cluster: &Cluster, options: &[&str]) -> u32 {
-    let job = cluster.sbatch(options, SHOW);
+    let job = cluster.sbatch(options, &show(cluster));
     cluster.until("a reason to wait", || {
         apart(cluster);
         let text = cluster.show(job);
@@ -111,12 +134,15 @@ fn waits(cluster: &Cluster, options: &[&str]) -> u32 {
 fn a_gpu_moves_and_comes_back(suite: &Suite) {
     let mut setup = moving("mig-move", suite, 1, 1 << 7, 1 << 7);
     setup.spec.mig_move_seconds = [1, 1];
+    setup.spec.cgroup = Cgroup::Auto;
     let Some(cluster) = setup.steered() else {
         return;
     };
     assert!(!mode_is_on(&cluster));
-    let first = cluster.sbatch(&["--gres=gpu:8"], SHOW);
+    let script = show(&cluster);
+    let first = cluster.sbatch(&["--gres=gpu:8"], &script);
     let text = output(&cluster, first);
+    opens(&cluster, &text, [true, true]);
     assert_eq!([told(&text, "batch"), told(&text, "step")], [ALL, ALL]);
     let told_of = status(&cluster);
     assert!(told_of.moving && told_of.whole, "{told_of:?}");
@@ -130,24 +156,28 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     assert!(device.starts_with("MIG-"), "{text}");
     assert_eq!(told(&text, "batch"), device, "{text}");
     assert!(told(&text, "windows").starts_with("7:"), "{text}");
+    opens(&cluster, &text, [false, true]);
     assert!(mode_is_on(&cluster));
     check(&cluster, &[7]);
     let told_of = status(&cluster);
     assert!(told_of.moving && !told_of.whole, "{told_of:?}");
     // Those GPUs that do not move are for whole jobs all the time.
     let third = waits(&cluster, &["--gres=gpu:8"]);
-    let beside = cluster.sbatch(&["--gres=gpu:7", "--time=1"], SHOW);
+    let beside = cluster.sbatch(&["--gres=gpu:7", "--time=1"], &script);
     let text = output(&cluster, beside);
+    opens(&cluster, &text, [true, false]);
     assert_eq!(told(&text, "step"), "0,1,2,3,4,5,6", "{text}");
     cluster.cancel(&[beside, slices]);
     let text = output(&cluster, third);
+    opens(&cluster, &text, [true, true]);
     assert_eq!([told(&text, "batch"), told(&text, "step")], [ALL, ALL]);
     assert!(!mode_is_on(&cluster));
     assert_eq!(instances(&cluster, "n1"), []);
     cluster.cancel(&[third]);
     // A job with both has no whole GPU that moves.
-    let both = cluster.sbatch(&["--gres=gpu:7", "--gpuos-mig=1g.10gb"], SHOW);
+    let both = cluster.sbatch(&["--gres=gpu:7", "--gpuos-mig=1g.10gb"], &script);
     let text = output(&cluster, both);
+    opens(&cluster, &text, [true, true]);
     assert_eq!(whole(&cluster, both), [0, 1, 2, 3, 4, 5, 6], "{text}");
     assert!(told(&text, "windows").starts_with("7:"), "{text}");
     check(&cluster, &[7]);
