@@ -55,7 +55,7 @@ fn whole(cluster: &Cluster, job: u32) -> Vec<usize> {
     let text = cluster.show(job);
     let mut lines = text.lines().filter(|line| line.contains("CPU_IDs="));
     let own = lines.find_map(|line| line.split("gpu:").nth(1)?.split("IDX:").nth(1));
-    show::indices(
+    indices(
         own.and_then(|own| own.split(')').next())
             .unwrap_or_default(),
     )
