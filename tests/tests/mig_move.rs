@@ -70,10 +70,10 @@ fn apart(cluster: &Cluster) -> (Vec<u32>, Vec<u32>) {
         .collect();
     let (mut wholes, mut sliced) = (Vec::new(), Vec::new());
     for job in jobs {
+        // One that took the whole node has both.
         if whole(cluster, job).contains(&7) {
             wholes.push(job);
-        }
-        if !bits(cluster, job).is_empty() {
+        } else if !bits(cluster, job).is_empty() {
             sliced.push(job);
         }
     }
@@ -131,6 +131,59 @@ fn waits(cluster: &Cluster, options: &[&str]) -> u32 {
     job
 }
 
+/// The same jobs of both kinds each time, in an order that looks random. Each finds GPU 7 as it should be, from its first
+/// moment to its last.
+fn churn(cluster: &Cluster, jobs: usize) {
+    const WANTS: [&[&str]; 8] = [
+        &["--gres=gpu:8"],
+        &["--gpuos-mig=1g.10gb"],
+        &["--gpuos-mig=3g.40gb"],
+        &["--gres=gpu:1"],
+        &["--gpuos-mig=1g.10gb:2"],
+        &["--exclusive", "--gres=gpu:8"],
+        &["--gpuos-mig=7g.80gb"],
+        &["--gres=gpu:3", "--gpuos-mig=2g.20gb"],
+    ];
+    let gpus = format!(
+        "{}/bin/gpuos-nvml --state {}/state",
+        cluster.lab.dir().display(),
+        cluster.lab.gpus_dir("n1").display()
+    );
+    let look = cluster.script(
+        "look",
+        &format!(
+            "for uuid in $(echo $GPUOS_MIG_UUIDS | tr , ' '); do\n\
+             {gpus} instances | grep -q \"^gpu7 .*$uuid\" || {{ echo no $uuid; exit 8; }}\ndone\n\
+             case $CUDA_VISIBLE_DEVICES in *7) {gpus} show | grep '^gpu7 ' | grep MIG && exit 9;; esac\nexit 0"
+        ),
+    );
+    let mut seed: u64 = 20_261_122;
+    let submit = |_| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let (want, tenths) = (WANTS[(seed >> 40) as usize % WANTS.len()], seed >> 50 & 7);
+        let step = format!("{look} && sleep 0.{tenths} && {look}");
+        cluster.sbatch(want, &format!("srun -n1 sh -c '{step}' && {look}"))
+    };
+    let all: Vec<u32> = (0..jobs).map(submit).collect();
+    for job in all {
+        let state = cluster.until(&format!("job {job} is over"), || {
+            apart(cluster);
+            let state = cluster.lab.job_state(job).expect("a state");
+            (!["PENDING", "CONFIGURING", "RUNNING", "COMPLETING"].contains(&state.as_str()))
+                .then_some(state)
+        });
+        let text = cluster.lab.job_output(job);
+        assert_eq!(
+            state,
+            "COMPLETED",
+            "job {job}: {text}{}",
+            cluster.report("gpuos")
+        );
+    }
+}
+
 fn a_gpu_moves_and_comes_back(suite: &Suite) {
     let mut setup = moving("mig-move", suite, 1, 1 << 7, 1 << 7);
     setup.spec.mig_move_seconds = [1, 1];
@@ -181,6 +234,8 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     assert_eq!(whole(&cluster, both), [0, 1, 2, 3, 4, 5, 6], "{text}");
     assert!(told(&text, "windows").starts_with("7:"), "{text}");
     check(&cluster, &[7]);
+    cluster.cancel(&[both]);
+    churn(&cluster, 16);
     cluster.drained();
     cluster.until("no instance", || {
         instances(&cluster, "n1").is_empty().then_some(())
