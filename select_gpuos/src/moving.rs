@@ -82,8 +82,8 @@ pub enum Why {
     Given,
     /// It is idle and of the other kind, and may be offered from this time on.
     Other(i64),
-    /// The job itself takes slices: that the GPU whole is not given beside them, only this tells.
-    Itself,
+    /// The job takes slices too, which might be those of this GPU, or the GPU is out of service.
+    Never,
 }
 
 /// Bits of one GPU in one GRES that count as given.
@@ -109,7 +109,7 @@ impl Mark {
         match self.why {
             Why::Given => Some(self.end),
             Why::Other(at) => Some(at),
-            Why::Itself => None,
+            Why::Never => None,
         }
     }
 
@@ -325,7 +325,7 @@ impl Engine {
         let (Some(job), Some(candidates)) = both else {
             return;
         };
-        if job.gres_list().is_null() || job.whole_nodes() && !job.beside_nobody() {
+        if job.gres_list().is_null() || job.takes_whole_nodes() {
             return;
         }
         let Some(mut nodes) = self.moving_nodes() else {
@@ -419,7 +419,10 @@ impl Engine {
             call.crossed.mark(gres, bits, mark);
         };
         if sliced && whole {
-            mark(Kind::Whole, Why::Itself);
+            mark(Kind::Whole, Why::Never);
+        }
+        if sliced && self.service.of(node).0.0 & gpu.whole != 0 {
+            mark(Kind::Slices, Why::Never);
         }
         let steers = self.settings.config.slurm.steer;
         match gpu.user(taken, cut) {

@@ -239,6 +239,13 @@ impl<'a> Job<'a> {
             || exclusive_partition
     }
 
+    /// Whether the job takes whole nodes with all their GRES, and none where any GRES is in use. `--exclusive=user` and
+    /// `mcs` do not: they are 2, and 3 up to 23.11, 4 in 24.11 (WHOLE_NODE_MCS).
+    pub fn takes_whole_nodes(self) -> bool {
+        let whole = self.detail::<u8>(self.layout.details.whole_node);
+        whole & 1 == 1 && whole != 3
+    }
+
     /// Whether the record has the job beside no other one, though it takes no whole nodes. Backfill writes that
     /// into the record for its first question of two (src/plugins/sched/backfill/backfill.c, `_try_sched`), and
     /// `scontrol update OverSubscribe=no` for good.

@@ -17,7 +17,7 @@ const FIXED: u64 = 0xff;
 const WHOLE: u64 = 0x7f;
 const HOUR: u32 = 3600;
 
-fn cluster(name: &str, suite: &Suite, seconds: [u32; 2]) -> Option<Cluster> {
+fn cluster(name: &str, suite: &Suite, seconds: [u32; 2], shards: u32) -> Option<Cluster> {
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
@@ -25,6 +25,7 @@ fn cluster(name: &str, suite: &Suite, seconds: [u32; 2]) -> Option<Cluster> {
     setup.spec.mig_moving = GpuSet(0b1100_0000);
     setup.spec.mig_move_seconds = seconds;
     setup.spec.job_submit = true;
+    setup.spec.shards = shards;
     setup.steered()
 }
 
@@ -57,41 +58,51 @@ fn start(cluster: &Cluster, name: &str, options: &str) -> u32 {
     job
 }
 
-/// What a job has of both GRES, of `scontrol -d show job`: `GRES=gpu:h100:2(IDX:0-1),gpuos:h100-80gb:4(IDX:12-15)`.
-fn bits(text: &str) -> (u64, u64) {
+/// What a job has: GPUs, slices, and GPUs of which it has shards. Of `scontrol -d show job`, as
+/// `GRES=gpu:h100:2(IDX:0-1),gpuos:h100-80gb:4(IDX:12-15)` and, since 23.11, `shard:1(0/2,1/2)`.
+fn bits(text: &str) -> (u64, u64, u64) {
     let line = text.lines().find(|line| line.contains("CPU_IDs="));
     let of = |gres: &str| {
         let own = line.and_then(|line| line.split(&format!("{gres}:")).nth(1));
-        let index = own.and_then(|own| own.split_once("(IDX:")?.1.split_once(')'));
-        let index = show::indices(index.map_or("", |(index, _)| index));
-        index.into_iter().fold(0, |all, bit| all | 1 << bit)
+        let list = own.and_then(|own| own.split_once('(')?.1.split_once(')'));
+        let list = list.map_or("", |(list, _)| list);
+        let bits = match list.strip_prefix("IDX:") {
+            Some(index) => show::indices(index),
+            None => {
+                let used = |part: &str| !part.starts_with("0/");
+                let parts = list.split(',').filter(|part| !part.is_empty());
+                parts
+                    .enumerate()
+                    .filter(|(_, part)| used(part))
+                    .map(|(at, _)| at)
+                    .collect()
+            }
+        };
+        bits.into_iter().fold(0, |all, bit| all | 1 << bit)
     };
-    (of("gpu"), of("gpuos"))
+    (of("gpu"), of("gpuos"), of("shard"))
 }
 
+/// GPUs and slices of a job.
 fn held(cluster: &Cluster, job: u32) -> (u64, u64) {
-    bits(&cluster.show(job))
+    let (gpus, slices, _) = bits(&cluster.show(job));
+    (gpus, slices)
 }
 
-/// Nobody has a GPU whole of which another job has a slice, and nobody has what another has.
+/// Nobody has a GPU whole, or a shard of it, of which another job has a slice, and nobody has what another has.
 fn check(cluster: &Cluster) {
     let text = cluster.run("scontrol", &["-d", "show", "job"]);
     let running = text
         .split("\n\n")
         .filter(|job| job.contains("JobState=RUNNING"));
-    let all: Vec<(u64, u64)> = running.map(bits).collect();
-    for (nth, (gpus, slices)) in all.iter().enumerate() {
+    let all: Vec<(u64, u64, u64)> = running.map(bits).collect();
+    for (nth, (gpus, slices, shared)) in all.iter().enumerate() {
         for (other, others) in all.iter().enumerate().filter(|(at, _)| *at != nth) {
-            assert_eq!(
-                (gpus & others.0, slices & others.1),
-                (0, 0),
-                "{nth} {other} {text}"
-            );
+            let twice = (gpus & (others.0 | others.2), slices & others.1);
+            assert_eq!(twice, (0, 0), "{nth} {other} {text}");
             for (whole, cut) in MOVING {
-                assert!(
-                    gpus & whole == 0 || others.1 & cut == 0,
-                    "{nth} {other} {text}"
-                );
+                let both = (gpus | shared) & whole != 0 && others.1 & cut != 0;
+                assert!(!both, "{nth} {other} {text}");
             }
         }
     }
@@ -124,7 +135,7 @@ fn foreseen_after(cluster: &Cluster, job: u32, holder: u32) {
 }
 
 fn they_change_sides(suite: &Suite) {
-    let Some(cluster) = cluster("sides", suite, [3, HOUR]) else {
+    let Some(cluster) = cluster("sides", suite, [3, HOUR], 0) else {
         return;
     };
     // At the start all that move are whole: a job with slices waits its time for one.
@@ -169,6 +180,7 @@ fn they_change_sides(suite: &Suite) {
     cluster.drained();
     both_kinds(&cluster);
     nobody_knows_yet(&cluster);
+    out_of_service(&cluster);
 }
 
 /// Jobs that have whole GPUs and slices.
@@ -213,14 +225,34 @@ fn nobody_knows_yet(cluster: &Cluster) {
     cluster.drained();
 }
 
+/// A GPU that moves is known by its number in GRES gpu: out of service, it gives no slices either.
+fn out_of_service(cluster: &Cluster) {
+    let out = "Extra=[gpuos:1 out=5]";
+    cluster.run("scontrol", &["update", "NodeName=n1", out]);
+    let sound = start(cluster, "sound", "--gpuos-mig=7g.80gb:2");
+    assert_eq!(held(cluster, sound), (0, FIXED | MOVING[1].1));
+    let third = ask(cluster, "outs", "--gpuos-mig=1g.10gb");
+    waits(cluster, third, "whole windows");
+    let gpus = start(cluster, "gpus", "--gres=gpu:5");
+    let sixth = ask(cluster, "sixth", "--gres=gpu:1");
+    waits(cluster, sixth, "out of service");
+    assert_eq!(held(cluster, gpus), (0x1f, 0));
+    cluster.run("scontrol", &["update", "NodeName=n1", "Extra="]);
+    cluster.wait(third, &["RUNNING"]);
+    check(cluster);
+    cluster.drained();
+}
+
 /// Jobs of both kinds come and go at random, under gpuos and past it.
 fn come_and_go(suite: &Suite) {
-    let Some(cluster) = cluster("moves", suite, [0, 0]) else {
+    let Some(cluster) = cluster("moves", suite, [0, 0], 2) else {
         return;
     };
     let requests = [
         "--gres=gpu:1",
         "--gres=gpu:2",
+        "--gres=shard:1",
+        "--gres=shard:2",
         "--gres=gpu:6",
         "--gres=gpu:h100:3 --gpuos=off",
         "--gpus=2",
@@ -263,7 +295,7 @@ fn come_and_go(suite: &Suite) {
     }
     // One after the other all of them run.
     while !jobs.is_empty() {
-        let running = |job: &u32| held(&cluster, *job) != (0, 0);
+        let running = |job: &u32| bits(&cluster.show(*job)) != (0, 0, 0);
         let at = cluster.until("one of them runs", || jobs.iter().position(running));
         check(&cluster);
         cluster.cancel(&[jobs.remove(at)]);

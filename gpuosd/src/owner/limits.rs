@@ -38,8 +38,9 @@ impl Owner {
     /// Tells which jobs there are. Not before the GPUs are known: nothing could be set or undone.
     pub(super) fn tell_limits(&mut self) {
         if !self.found.is_empty() {
-            self.limits(Event::Jobs(self.jobs.holders()));
-            self.mps(MpsEvent::Jobs(self.jobs.holders()));
+            let holders = self.mig_holders_of_whole();
+            self.limits(Event::Jobs(holders.clone()));
+            self.mps(MpsEvent::Jobs(holders));
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use gpuos_core::limits::Asked;
+use gpuos_core::limits::{Asked, PowerCap};
 use gpuos_core::wire::{MigGpuStatus, Request, StepId};
 use gpuos_host::socket::ClientError;
 
@@ -79,10 +79,9 @@ fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     let daemon = start(&site);
     let file = || fs::read_to_string(site.path("run/gpuosd.sock.moving")).ok();
     assert_eq!(site.until("the list of GPUs that move", file), "4\n");
-    // It is whole: nothing is to be done, and nobody asked.
+    // It is whole: nothing is to be done.
     site.job(7, "4");
     assert_eq!(step_whole(&daemon, 7), Ok(BTreeMap::new()));
-    assert_eq!(site.slurm("log").matches("show job 7").count(), 0);
     let seen = || Some(of_5(&daemon)).filter(|gpu| gpu.holder == Some(7));
     let gpu = site.until("who has it whole", seen);
     assert_eq!((gpu.moving, gpu.whole, gpu.trouble), (true, true, None));
@@ -111,15 +110,29 @@ fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     end(&daemon, 10, BATCH);
     gone(&site, 10);
     over(&site, &daemon, 9);
-    // The next one comes before gpuosd knows that job 9 is gone.
+    // The next one comes before gpuosd knows that job 9 is gone, and wants less power.
     site.job(11, "4");
-    assert_eq!(step_whole(&daemon, 11), Ok(BTreeMap::new()));
+    let mut asks = whole(11, BATCH);
+    if let Request::StepStart { asked, .. } = &mut asks {
+        asked.power = Some(PowerCap::Watts(300));
+    }
+    assert_eq!(told(daemon.ask(&asks).unwrap()), Ok(BTreeMap::new()));
+    assert_eq!(site.gpu(5).power_limit_mw, 300_000);
     assert_eq!(site.gpu(5).mig, [0, 0]);
     assert!(instances(&site, 5).is_empty());
-    // One that says that it has the GPU is not believed, once something is to be done for it.
-    over(&site, &daemon, 11);
+    // The next one waits for one that ends, and that slurmctld has still on the GPU.
+    let ends = site.slurm("jobs/11").replace("=RUNNING", "=COMPLETING");
+    site.set_slurm("jobs/11", &ends);
+    end(&daemon, 11, BATCH);
     job_slices(&site, 12);
-    step_slices(&daemon, 12).unwrap();
+    let mut client = daemon.client();
+    let asks = request(12, BATCH, "3g.40gb", &[8, 9, 10, 11]);
+    let made = thread::spawn(move || told(client.ask(&asks).unwrap()));
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(site.gpu(5).mig, [0, 0]);
+    gone(&site, 11);
+    made.join().unwrap().unwrap();
+    // One that says that it has the GPU is not believed, once something is to be done for it.
     site.job(13, "3");
     let why = step_whole(&daemon, 13).unwrap_err();
     assert!(why.contains("Slurm has not given"), "{why}");

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use gpuos_core::limits::Holder;
+
 use super::super::Owner;
 use super::steps::{Waiting, refuse};
 use crate::mig::pool::slices_text;
@@ -59,6 +61,35 @@ impl Owner {
         let moves = own.map(|gpu| gpu.nvml);
         let moves = moves.filter(|gpu| self.mig.moving.contains_key(gpu));
         (!self.found.is_empty()).then(|| moves.collect())
+    }
+
+    /// Who decides about power limits, clocks and MPS: not of GPUs that are still divided, and no job all of whose steps wait
+    /// for such.
+    pub(in super::super) fn mig_holders_of_whole(&self) -> Vec<Holder> {
+        let mut all = self.jobs.holders();
+        let is_divided =
+            |gpu: &u8| matches!(self.mig.views.get(gpu), Some(Ok(view)) if !view.whole);
+        let divided = self.mig.moving.iter().filter(|(gpu, _)| is_divided(gpu));
+        let divided: BTreeSet<u8> = divided.map(|(_, number)| *number).collect();
+        for holder in &mut all {
+            holder.gpus.retain(|gpu| !divided.contains(gpu));
+        }
+        all.retain(|holder| {
+            let steps = self
+                .jobs
+                .jobs
+                .get(&holder.job)
+                .map_or(0, |held| held.steps.len());
+            let own = self
+                .mig
+                .waiting
+                .iter()
+                .filter(|one| one.id.job == holder.job);
+            let moves = |gpu: &u8| self.mig.moving.values().any(|one| one == gpu);
+            let waits = own.filter(|one| one.gpus.iter().any(moves)).count();
+            waits == 0 || waits < steps
+        });
+        all
     }
 
     /// Where gres.conf does not number GPUs that move as their place in gpuos.toml does: a sentence.

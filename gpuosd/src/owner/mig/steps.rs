@@ -421,17 +421,14 @@ impl Owner {
         self.mig_modes();
         let now = self.now();
         let mut late = Vec::new();
-        let mut had = Vec::new();
+        let mut ready = Vec::new();
         for one in std::mem::take(&mut self.mig.waiting) {
             if let Some(why) = &one.failed {
                 fail(&one, why);
                 continue;
             }
             match self.mig_stand(&one) {
-                Stand::Ready(variables) => {
-                    had.push(one.id.job);
-                    self.prepare_with(one.id.job, one.gpus, one.asked, (variables, one.reply));
-                }
+                Stand::Ready(variables) => ready.push((one, variables)),
                 Stand::Refused(why) => refuse(&one, &why),
                 Stand::Waits => {
                     if now.duration_since(one.since) >= ANSWER {
@@ -441,8 +438,12 @@ impl Owner {
                 }
             }
         }
-        for job in had {
-            self.mig.failures.remove(&job);
+        if ready.iter().any(|(one, _)| !one.gpus.is_empty()) {
+            self.tell_limits();
+        }
+        for (one, variables) in ready {
+            self.mig.failures.remove(&one.id.job);
+            self.prepare_with(one.id.job, one.gpus, one.asked, (variables, one.reply));
         }
         for job in late {
             let why = self.mig_late(job);
