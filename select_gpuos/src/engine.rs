@@ -378,7 +378,8 @@ impl Engine {
     fn steer<'a>(&mut self, call: &'a Call) -> Steps<'a> {
         let kept_out = self.keep_out(call);
         let apart = self.keep_apart(call);
-        let answer = match self.lacks_a_named_node(call, apart.is_some()) {
+        let lacks = self.lacks_a_named_node(call, apart.is_some());
+        let answer = match lacks || self.settings.broken && self.asks_for_slices(call) {
             true => Some(NOT_NOW),
             false => self.decide(call),
         };

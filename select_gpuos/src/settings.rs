@@ -50,7 +50,7 @@ pub fn load(fields: &Fields) -> Settings {
     let mut config = match std::fs::read_to_string(&path) {
         Ok(text) => Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
             log::error(&format!("{why}"));
-            log::error("passing through to cons_tres until gpuos.toml is mended and slurmctld reconfigured");
+            log::error("passing through to cons_tres, and no job gets slices of GPUs, until gpuos.toml is mended and slurmctld reconfigured");
             stopped()
         }),
         Err(why) if why.kind() == ErrorKind::NotFound => Config::default(),

@@ -129,6 +129,15 @@ impl Engine {
         self.asked_once(job, self.slices.gres.id)
     }
 
+    /// Whether the job of a call asks for slices. While gpuos.toml is broken nobody knows which make an instance, nor
+    /// which belong to GPUs that others may have whole.
+    #[cold]
+    pub(crate) fn asks_for_slices(&self, call: &Call) -> bool {
+        // SAFETY: the job record of this call, locked by slurmctld for its length.
+        let job = unsafe { Job::new(call.job, self.layout) };
+        job.is_some_and(|job| self.asked(job, self.slices.gres.id).next().is_some())
+    }
+
     /// Decides a call about a job with slices; `None` hands it on as it came.
     #[inline(never)]
     pub(crate) fn place_slices(

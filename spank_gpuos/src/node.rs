@@ -96,6 +96,8 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         .filter(|_| !whole_job)
         .and_then(|ask: &MigAsk| mig::each_task(&ask.request));
     let has_slices = ask.is_some();
+    let unasked = ask.as_ref().is_some_and(|ask| ask.request.is_empty());
+    let is_whole = unasked || !gpus.is_empty();
     let start = report::Start {
         id: StepId { job, step },
         uid,
@@ -111,8 +113,8 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     match told.failed {
         Some(why) if told.requeues => mig::fail_for_requeue(&why),
         Some(why) => mig::fail(&why),
-        // Of a job with whole nodes, all of them may be of GPUs that it has whole.
-        None if has_slices && !gpus.is_empty() && !mig::has_any(&told.environment) => {
+        // A job with whole nodes has them all: nobody asked for them, or they are of GPUs that it has whole.
+        None if has_slices && is_whole && !mig::has_any(&told.environment) => {
             mig::forget_inherited(spank);
         }
         None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),

@@ -7,7 +7,7 @@ use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::show::indices;
 use gpuos_tests::slices::{bits, check, instances, moving, nvml, told};
-use gpuos_tests::{Cluster, per_suite};
+use gpuos_tests::{Cluster, measured_runs, per_suite};
 
 per_suite!(a_gpu_moves_and_comes_back);
 
@@ -154,7 +154,7 @@ fn churn(cluster: &Cluster, jobs: usize) {
         &format!(
             "for uuid in $(echo $GPUOS_MIG_UUIDS | tr , ' '); do\n\
              {gpus} instances | grep -q \"^gpu7 .*$uuid\" || {{ echo no $uuid; exit 8; }}\ndone\n\
-             case $CUDA_VISIBLE_DEVICES in *7) {gpus} show | grep '^gpu7 ' | grep MIG && exit 9;; esac\nexit 0"
+             case $CUDA_VISIBLE_DEVICES in MIG-*) ;; *7) {gpus} show | grep '^gpu7 ' | grep MIG && exit 9;; esac\nexit 0"
         ),
     );
     let mut seed: u64 = 20_261_122;
@@ -184,11 +184,36 @@ fn churn(cluster: &Cluster, jobs: usize) {
     }
 }
 
-fn a_gpu_moves_and_comes_back(suite: &Suite) {
-    let mut setup = moving("mig-move", suite, 1, 1 << 7, 1 << 7);
+/// A node whose GPU 7 moves.
+fn node(name: &str, suite: &Suite) -> Option<Cluster> {
+    let mut setup = moving(name, suite, 1, 1 << 7, 1 << 7);
     setup.spec.mig_move_seconds = [1, 1];
     setup.spec.cgroup = Cgroup::Auto;
-    let Some(cluster) = setup.steered() else {
+    setup.steered()
+}
+
+/// Hundreds of jobs of both kinds; by `scripts/mig-soak.sh`.
+#[test]
+fn soak() {
+    let Some(jobs) = measured_runs("GPUOS_MIG_MOVE_JOBS", "scripts/mig-soak.sh") else {
+        return;
+    };
+    if let Some(cluster) = node("mig-move-soak", &Suite::Native) {
+        churn(&cluster, jobs);
+        let log = cluster.lab.gpuosd_log("n1");
+        let moved = |what: &str| log.matches(what).count();
+        println!(
+            "GPU 7, Slurm {}, {jobs} jobs: divided {} times, whole {} times",
+            cluster.lab.version(),
+            moved("GPU 7 is in MIG mode now"),
+            moved("GPU 7 is whole now")
+        );
+        cluster.drained();
+    }
+}
+
+fn a_gpu_moves_and_comes_back(suite: &Suite) {
+    let Some(cluster) = node("mig-move", suite) else {
         return;
     };
     assert!(!mode_is_on(&cluster));

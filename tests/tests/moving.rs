@@ -135,7 +135,7 @@ fn foreseen_after(cluster: &Cluster, job: u32, holder: u32) {
 }
 
 fn they_change_sides(suite: &Suite) {
-    let Some(cluster) = cluster("sides", suite, [3, HOUR], 0) else {
+    let Some(mut cluster) = cluster("sides", suite, [3, HOUR], 0) else {
         return;
     };
     // At the start all that move are whole: a job with slices waits its time for one.
@@ -181,6 +181,8 @@ fn they_change_sides(suite: &Suite) {
     both_kinds(&cluster);
     nobody_knows_yet(&cluster);
     out_of_service(&cluster);
+    cluster.expects_errors = true;
+    mistakes(&cluster);
 }
 
 /// Jobs that have whole GPUs and slices.
@@ -241,6 +243,38 @@ fn out_of_service(cluster: &Cluster) {
     cluster.wait(third, &["RUNNING"]);
     check(cluster);
     cluster.drained();
+}
+
+/// Where gpuos.toml does not fit, slices are given to nobody, and GPUs only where no slices are in use.
+fn mistakes(cluster: &Cluster) {
+    let cut = start(cluster, "cuts", "--gpuos-mig=7g.80gb:2");
+    change(cluster, "gpus = \"5-7\"", "gpus = \"4-7\"");
+    let whole = ask(cluster, "gpu", "--gres=gpu:1");
+    let slice = ask(cluster, "sliced", "--gres=gpuos:1 --gpuos=off");
+    cluster.until("the log says so", || {
+        let log = cluster.lab.slurmctld_log();
+        log.contains("n1: its GPUs do not move").then_some(())
+    });
+    for job in [whole, slice] {
+        waits(cluster, job, "");
+    }
+    cluster.cancel(&[cut]);
+    cluster.wait(whole, &["RUNNING"]);
+    waits(cluster, slice, "");
+    change(cluster, "gpus = \"4-7\"", "gpus = \"5-7\"");
+    cluster.wait(slice, &["RUNNING"]);
+    check(cluster);
+    cluster.drained();
+    change(cluster, "\"leave\"", "\"let\"");
+    let slices = ask(cluster, "slices", "--gres=gpuos:1");
+    // Backfill has come past the other one.
+    let another = start(cluster, "another", "--gres=gpu:1");
+    waits(cluster, slices, "");
+    change(cluster, "\"let\"", "\"leave\"");
+    cluster.wait(slices, &["RUNNING"]);
+    check(cluster);
+    // job_submit has complained of the file, which is no wonder.
+    cluster.cancel(&[slices, another]);
 }
 
 /// Jobs of both kinds come and go at random, under gpuos and past it.

@@ -174,15 +174,19 @@ impl Pool {
     ) -> Result<Grant, String> {
         let (bits, whole) = self.has(node, job);
         let told = GpuSet(bits);
-        if bits == 0 {
+        let note = noted(&job.system_comment);
+        // A job with whole nodes has slices for which nobody asked: no instances are made of them.
+        let for_nothing = note.is_none() && ask.is_some_and(|ask| ask.request.is_empty());
+        if bits == 0 || for_nothing {
             return Ok(Grant {
                 restarts: job.restarts,
+                bits,
                 requeue: job.may_requeue,
                 whole,
                 ..Grant::default()
             });
         }
-        let (serves, text) = match (noted(&job.system_comment), ask) {
+        let (serves, text) = match (note, ask) {
             (Some(note), _) => (self.by_note(note), note.to_owned()),
             (None, Some(ask)) => (self.by_request(&ask.request, bits), ask.request.clone()),
             (None, None) => (None, String::new()),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -151,15 +152,23 @@ fn a_gpu_of_which_a_job_has_all_is_whole_for_it() {
     let site = site("dgx-h100", "");
     site.change(5, |gpu| gpu.mig = [1, 1]);
     let daemon = start(&site);
-    site.job(7, "4)gpuos:h100-80gb:8(IDX:8-15");
+    site.job(7, "4)gpuos:h100-80gb:16(IDX:0-15");
     let text = site.slurm("jobs/7").replace(")gpuos", "),gpuos");
     site.set_slurm("jobs/7", &text);
-    let mut asks = request(7, BATCH, "", &[8, 9, 10, 11, 12, 13, 14, 15]);
-    if let Request::StepStart { gpus, moves, .. } = &mut asks {
-        (*gpus, *moves) = (vec![MOVES], true);
-    }
-    assert_eq!(told(daemon.ask(&asks).unwrap()), Ok(BTreeMap::new()));
+    let asks = |request: &str, step, slices: Range<u8>| {
+        let mut asks = crate::mig::request(7, step, request, &slices.collect::<Vec<_>>());
+        if let Request::StepStart { gpus, moves, .. } = &mut asks {
+            (*gpus, *moves) = (vec![MOVES], true);
+        }
+        asks
+    };
+    let tell = |asks: Request| told(daemon.ask(&asks).unwrap());
+    assert_eq!(tell(asks("", BATCH, 0..16)), Ok(BTreeMap::new()));
     assert_eq!(site.gpu(5).mig, [0, 0]);
+    // Of the slices of GPU 4, for which nobody asked, nothing is made.
+    assert_eq!(tell(asks("", 0, 0..8)), Ok(BTreeMap::new()));
+    assert!(instances(&site, 4).is_empty());
+    assert!(!site.slurm("log").contains("scancel"));
 }
 
 #[test]

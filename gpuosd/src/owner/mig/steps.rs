@@ -487,15 +487,15 @@ impl Owner {
         if !variables.values().all(String::is_empty) {
             return Stand::Ready(variables);
         }
-        // Of a job with whole nodes, these may all be of GPUs that are whole for it.
+        // Of a job with whole nodes, these may all be of GPUs that are whole for it, or nobody asked for them.
         let gpus = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
         let whole = gpus.fold(0, |all, gpu| all | pool.all_bits(gpu));
-        match asked & whole {
-            0 => Stand::Refused(format!(
+        match asked & whole != 0 || grant.pieces.is_empty() {
+            true => Stand::Ready(BTreeMap::new()),
+            false => Stand::Refused(format!(
                 "none of the memory slices that step {} names is one that Slurm gave to job {job}",
                 one.id.step
             )),
-            _ => Stand::Ready(BTreeMap::new()),
         }
     }
 
