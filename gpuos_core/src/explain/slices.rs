@@ -47,18 +47,19 @@ pub fn no_slices(mig: &str, feasible: u32, needed: u32) -> String {
 pub fn other_kind(nodes: &[(&str, GpuSet)], whole: bool, after: i64, hold: i64) -> String {
     const NAMED: usize = 3;
     let each = nodes.iter().take(NAMED);
-    let mut gpus: Vec<String> = each
+    let gpus: Vec<String> = each
         .map(|(node, gpus)| format!("{node} GPU {gpus}"))
         .collect();
-    if nodes.len() > NAMED {
-        gpus.push("...".into());
-    }
+    let more = match nodes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {}", plural(more as u32, "more node")),
+    };
     let (served, wants) = match whole {
         true => ("jobs with slices", "whole GPUs"),
         false => ("jobs with whole GPUs", "slices"),
     };
     format!(
-        "GPUs that move are idle and served {served} last: {}. They go to a job with {wants} that has waited {after} s \
+        "GPUs that move are idle and served {served} last: {}{more}. They go to a job with {wants} that has waited {after} s \
          (move-after), not before {hold} s on the other side (move-hold).",
         gpus.join(", ")
     )
@@ -75,5 +76,18 @@ mod tests {
         assert!(no_slices("7g.80gb:1", 0, 1).starts_with("no node has room for 7g.80gb now"));
         assert!(no_slices("7g.80gb:1", 1, 2).starts_with("1 of 2 nodes needed have room"));
         assert!(slices_sentence("1g.10gb:2", "n1", 1).starts_with("2 x 1g.10gb of 1 node (n1)"));
+    }
+
+    #[test]
+    fn gpus_of_the_other_kind_are_named() {
+        let node = |name| (name, GpuSet(0b1100_0000));
+        let said = other_kind(&[node("n1")], true, 60, 600);
+        assert_eq!(
+            said,
+            "GPUs that move are idle and served jobs with slices last: n1 GPU 6-7. They go to a job with whole GPUs that has \
+             waited 60 s (move-after), not before 600 s on the other side (move-hold)."
+        );
+        let said = other_kind(&["n1", "n2", "n3", "n4"].map(node), false, 60, 600);
+        assert!(said.contains("whole GPUs last: n1 GPU 6-7, n2 GPU 6-7, n3 GPU 6-7 and 1 more node. They go to a job with slices"), "{said}");
     }
 }
