@@ -276,6 +276,7 @@ mod tests {
             window: Window { start: 0, size: 1 },
             job,
             memory_mib: None,
+            load: Default::default(),
         };
         // An instance of nobody has no file.
         assert_eq!(

@@ -428,7 +428,9 @@ fn the_slices_of_a_node_are_shown() {
     client.ask(&asked).unwrap();
     let made = |json: &Value| {
         let instance = &json["mig"]["gpus"][1]["instances"][0];
-        instance["phase"] == "ready" && instance["memory_used_mib"].is_u64()
+        let load = &instance["sm_percent"];
+        // The first poll of an instance has no load.
+        instance["phase"] == "ready" && instance["memory_used_mib"].is_u64() && load.is_number()
     };
     let (code, taken) = node.until(&["mig"], made);
     let instance = &taken["mig"]["gpus"][1]["instances"][0];

@@ -6,14 +6,14 @@ mod defrag;
 pub mod plan;
 mod pool;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::mig::Window;
-use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Reply as Answer, Request};
+use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Percent, Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
@@ -195,7 +195,17 @@ pub fn slices_of(window: Window) -> String {
 /// Whose the instances are.
 fn holders(mig: &MigStatus) -> String {
     let mut table = Table::new(&[
-        "GPU", "KEY", "PROFILE", "SLICES", "JOB", "PHASE", "MEMORY", "PIDS", "UUID",
+        "GPU",
+        "KEY",
+        "PROFILE",
+        "SLICES",
+        "JOB",
+        "PHASE",
+        "MEMORY",
+        "SM",
+        "BANDWIDTH",
+        "PIDS",
+        "UUID",
     ]);
     for gpu in &mig.gpus {
         for (nth, instance) in gpu.instances.iter().enumerate() {
@@ -209,13 +219,15 @@ fn holders(mig: &MigStatus) -> String {
                 holder(instance),
                 instance.phase.clone(),
                 memory(instance),
+                share(instance.load.sm_percent),
+                share(instance.load.bandwidth_percent),
                 pids.join(","),
                 instance.uuid.clone().unwrap_or_default(),
             ]);
         }
     }
     let mut text = table.render();
-    text += "Load of an instance: n/a (NVML tells none; DCGM's profiling metrics do)\n";
+    text += &loads(mig);
     let foreign = mig.gpus.iter().flat_map(|gpu| &gpu.instances);
     let foreign = foreign.filter(|instance| instance.foreign).count();
     if foreign > 0 {
@@ -236,6 +248,35 @@ fn memory(instance: &MigInstance) -> String {
             format!("n/a ({})", why.unwrap_or("gpuosd does not tell it"))
         }
     }
+}
+
+/// `97%`, or `n/a`; [`loads`] says why.
+fn share(percent: Option<Percent>) -> String {
+    percent.map_or("n/a".into(), |percent| format!("{percent}%"))
+}
+
+/// A line for each reason why the load of instances is not known.
+fn loads(mig: &MigStatus) -> String {
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut all = 0;
+    for gpu in &mig.gpus {
+        for (nth, instance) in gpu.instances.iter().enumerate() {
+            all += 1;
+            let load = &instance.load;
+            if load.sm_percent.is_some() && load.bandwidth_percent.is_some() {
+                continue;
+            }
+            let why = load.load_unknown.as_deref();
+            let why = why.unwrap_or("gpuosd does not tell it");
+            let key = format!("{}{}", gpu.gpu, letter(nth));
+            reasons.entry(why).or_default().push(key);
+        }
+    }
+    let each = reasons.iter().map(|(why, keys)| match keys.len() == all {
+        true => format!("Load of all instances: n/a ({why})\n"),
+        false => format!("Load of {}: n/a ({why})\n", keys.join(", ")),
+    });
+    each.collect()
 }
 
 fn holder(instance: &MigInstance) -> String {
@@ -260,6 +301,7 @@ mod tests {
             memory_total_mib: None,
             memory_used_mib: None,
             memory_unknown: None,
+            load: gpuos_core::wire::MigLoad::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::health::{ExtraPart, number};
 use gpuos_core::hostlist::compress;
-use gpuos_core::wire::{GpuStatus, MigInstance, MigStatus, Status};
+use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
 
 use super::prometheus::{Figures, Told};
@@ -127,6 +127,8 @@ pub struct SliceRow {
     pub memory_mib: Option<(u64, u64)>,
     /// Why its memory is not known.
     pub unknown: String,
+    /// How busy it is.
+    pub load: MigLoad,
 }
 
 /// A job that holds GPUs, or waits for some.
@@ -429,6 +431,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
         phase: one.phase.clone(),
         memory_mib: one.memory_used_mib.zip(one.memory_total_mib),
         unknown: one.memory_unknown.clone().unwrap_or_default(),
+        load: one.load.clone(),
     }
 }
 

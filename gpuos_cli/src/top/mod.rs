@@ -152,6 +152,7 @@ fn as_json(board: &Board) -> Value {
             "slices": one.slices, "job": one.job, "phase": one.phase,
             "memory_mib": one.memory_mib.map(|memory| memory.0),
             "memory_total_mib": one.memory_mib.map(|memory| memory.1),
+            "sm_percent": one.load.sm_percent, "bandwidth_percent": one.load.bandwidth_percent,
         })
     });
     json!({

@@ -7,6 +7,8 @@ use ratatui::style::Color;
 use gpuos_host::slurm::NodeRecord;
 
 use super::*;
+use gpuos_core::wire::MigLoad;
+
 use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, Sources};
 use crate::top::prometheus::Figures;
 
@@ -61,6 +63,10 @@ fn board() -> Board {
             node: "n1".into(),
             profile: "1g.10gb".into(),
             unknown: "not polled yet".into(),
+            load: MigLoad {
+                load_unknown: Some("no GPM".into()),
+                ..MigLoad::default()
+            },
             ..SliceRow::default()
         }],
         missing: vec!["no jobs: slurmctld is away".into()],
@@ -170,7 +176,9 @@ fn keys_scroll_sort_filter_and_change_the_table() {
     );
     assert!(lines[3].ends_with("yes      miner"), "{lines:?}");
     screen.press(&[KeyCode::Tab]);
-    assert!(screen.draw()[3].ends_with("n/a (not polled yet)"));
+    let slice = screen.draw()[3].clone();
+    assert!(slice.contains("n/a (not polled yet)"), "{slice}");
+    assert!(slice.ends_with("n/a  n/a (no GPM)"), "{slice}");
     screen.press(&[KeyCode::Tab]);
     assert!(screen.draw()[3].starts_with("n1    mixed"));
     screen.press(&[KeyCode::BackTab, KeyCode::BackTab]);

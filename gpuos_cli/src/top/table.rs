@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use gpuos_core::wire::MigLoad;
+
 use crate::table::count;
 
 use super::board::{Board, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, is_out, name};
@@ -73,6 +75,8 @@ impl Kind {
                 "PHASE",
                 "MEM_MIB",
                 "TOTAL_MIB",
+                "SM%",
+                "BW%",
             ],
         }
     }
@@ -285,12 +289,30 @@ fn slice(row: &SliceRow) -> Row {
                 None => format!("n/a ({})", row.unknown),
             },
             known(row.memory_mib.map(|memory| memory.1)),
-        ],
+        ]
+        .into_iter()
+        .chain(busy(&row.load))
+        .collect(),
         tone: match row.job {
             Some(_) => Tone::Plain,
             None => Tone::Warn,
         },
     }
+}
+
+/// Multiprocessors and bandwidth; the last that is not known says why.
+fn busy(load: &MigLoad) -> [String; 2] {
+    let why = load.load_unknown.as_deref();
+    let long = format!("n/a ({})", why.unwrap_or("gpuosd does not tell it"));
+    let [sm, bandwidth] = [load.sm_percent, load.bandwidth_percent];
+    let without = match bandwidth {
+        Some(_) => long.clone(),
+        None => "n/a".into(),
+    };
+    [
+        sm.map_or(without, |percent| percent.to_string()),
+        bandwidth.map_or(long, |percent| percent.to_string()),
+    ]
 }
 
 /// As squeue writes it: `1-02:03:04`, `2:03:04`, `3:04`.

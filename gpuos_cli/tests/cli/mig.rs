@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use gpuos_core::mig::Window;
-use gpuos_core::wire::{Happening, MigGpuStatus, MigInstance, MigStatus, Peer, Reply, Request};
+use gpuos_core::wire::{
+    Happening, MigGpuStatus, MigInstance, MigLoad, MigStatus, Peer, Percent, Reply, Request,
+};
 use gpuos_host::socket::{Desk, Limits, NAME, Server, bind};
 
 use crate::site::Site;
@@ -51,6 +53,11 @@ fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance
         memory_total_mib: Some(9984),
         memory_used_mib: Some(12),
         memory_unknown: None,
+        load: MigLoad {
+            sm_percent: Some(Percent::of_ratio(0.5)),
+            bandwidth_percent: Some(Percent::of_ratio(0.004)),
+            load_unknown: None,
+        },
     }
 }
 
@@ -64,6 +71,10 @@ pub fn pool() -> MigStatus {
         memory_total_mib: None,
         memory_used_mib: None,
         memory_unknown: Some("the instance is not there".into()),
+        load: MigLoad {
+            load_unknown: Some("the instance is not there".into()),
+            ..MigLoad::default()
+        },
         ..instance("1g.10gb", 2, 1, Some(18))
     };
     let busy = MigGpuStatus {
@@ -114,11 +125,11 @@ GPU 4   [..b.aaaa]  free 0-1,3  fits 1g.10gb:3 or 2g.20gb:1
 
 GPU 5   [......a-]  free 0-5  fits 1g.10gb:3 or 2g.20gb:1
 
-GPU  KEY  PROFILE  SLICES  JOB  PHASE    MEMORY                           PIDS  UUID
-  4  a    3g.40gb  4-7     17   ready    12/9984 MiB                      4711  MIG-aaaa
-  4  b    1g.10gb  2       18   wanted   n/a (the instance is not there)
-  5  a    1g.10gb  6       -    foreign  12/9984 MiB                      4711  MIG-aaaa
-Load of an instance: n/a (NVML tells none; DCGM's profiling metrics do)
+GPU  KEY  PROFILE  SLICES  JOB  PHASE    MEMORY                           SM   BANDWIDTH  PIDS  UUID
+  4  a    3g.40gb  4-7     17   ready    12/9984 MiB                      50%  <1%        4711  MIG-aaaa
+  4  b    1g.10gb  2       18   wanted   n/a (the instance is not there)  n/a  n/a
+  5  a    1g.10gb  6       -    foreign  12/9984 MiB                      50%  <1%        4711  MIG-aaaa
+Load of 4b: n/a (the instance is not there)
 1 instance made by hand: [mig] foreign in gpuos.toml says what is done about them
 ";
     assert_eq!(
@@ -133,7 +144,11 @@ Load of an instance: n/a (NVML tells none; DCGM's profiling metrics do)
         (&"gpuos.mig/1".into(), &"n1".into())
     );
     assert_eq!((&json["free"], &json["slices"]), (&9.into(), &16.into()));
-    assert_eq!(json["mig"]["gpus"][0]["instances"][0]["job"], 17);
+    let first = &json["mig"]["gpus"][0]["instances"][0];
+    assert_eq!(
+        (&first["job"], &first["sm_percent"]),
+        (&17.into(), &50.0.into())
+    );
 }
 
 /// The other node's answer is shown as this node's would be.

@@ -1,6 +1,7 @@
 //! Slices of GPUs (MIG) on the wire: what a step asks for, and how the pool of a node stands.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -112,4 +113,62 @@ pub struct MigInstance {
     /// Why its memory is not known, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_unknown: Option<String>,
+    /// How busy it is.
+    #[serde(default, flatten)]
+    pub load: MigLoad,
+}
+
+/// How busy a GPU instance was between the two newest polls, by NVML's counters (GPM).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MigLoad {
+    /// Of its multiprocessors, those that worked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_percent: Option<Percent>,
+    /// Of the memory bandwidth, what was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_percent: Option<Percent>,
+    /// Why one of the two is not known, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_unknown: Option<String>,
+}
+
+/// A share of a whole, in JSON in percent. Kept in millionths, so that it can be compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(from = "f64", into = "f64")]
+pub struct Percent(u32);
+
+impl Percent {
+    /// Of a ratio, 0 to 1; what is outside becomes the end that is near. More than nothing is never rounded to nothing.
+    pub fn of_ratio(ratio: f64) -> Percent {
+        let least = u32::from(ratio > 0.0);
+        // A float becomes the nearest number that there is; none is 0.
+        Percent(((ratio * 1e6).round() as u32).clamp(least, 1_000_000))
+    }
+
+    /// 0 to 1.
+    pub fn ratio(self) -> f64 {
+        f64::from(self.0) / 1e6
+    }
+}
+
+impl From<f64> for Percent {
+    fn from(percent: f64) -> Percent {
+        Percent::of_ratio(percent / 100.0)
+    }
+}
+
+impl From<Percent> for f64 {
+    fn from(percent: Percent) -> f64 {
+        f64::from(percent.0) / 1e4
+    }
+}
+
+/// Whole percent, and `<1` for what is less than one and not nothing.
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1..10_000 => f.write_str("<1"),
+            millionths => write!(f, "{}", (millionths + 5000) / 10_000),
+        }
+    }
 }

@@ -20,7 +20,7 @@ mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file};
-pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigStatus};
+pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
 pub use right::{Peer, Right, may, needs};
 pub use status::{
     CapStatus, DaemonStatus, FaultStatus, GpuStatus, IsolationStatus, JobStatus, PeerStatus,

@@ -8,8 +8,8 @@ use crate::mig::Window;
 
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
-    MigGpuStatus, MigInstance, MigStatus, PROTOCOL, Peer, Reply, Request, Status, StepId,
-    WireError, decode, encode, may,
+    MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reply, Request, Status,
+    StepId, WireError, decode, encode, may,
 };
 
 fn requests() -> Vec<Request> {
@@ -90,6 +90,11 @@ fn mig() -> MigStatus {
         memory_total_mib: Some(40448),
         memory_used_mib: Some(12),
         memory_unknown: None,
+        load: MigLoad {
+            sm_percent: Some(Percent::of_ratio(0.123_456_7)),
+            bandwidth_percent: None,
+            load_unknown: Some("not told".into()),
+        },
     };
     let gpu = MigGpuStatus {
         gpu: 4,
@@ -166,6 +171,33 @@ fn replies_come_back_as_they_were_sent() {
         let line = encode(&reply, MAX_REPLY).unwrap();
         assert_eq!(decode::<Reply>(&line, MAX_REPLY).unwrap(), reply);
     }
+}
+
+/// What is told of an instance by a gpuosd from before its load was, and the form of the load.
+#[test]
+fn the_load_of_an_instance_may_be_missing_and_is_in_percent() {
+    let old = r#"{"profile":"3g.40gb","window":{"start":4,"size":4},"phase":"ready","foreign":false,"pids":[]}"#;
+    let instance: MigInstance = serde_json::from_str(old).unwrap();
+    assert_eq!(instance.load, MigLoad::default());
+    assert_eq!(serde_json::to_string(&instance).unwrap(), old);
+    let load = MigLoad {
+        sm_percent: Some(Percent::of_ratio(0.5)),
+        ..MigLoad::default()
+    };
+    assert_eq!(
+        serde_json::to_string(&load).unwrap(),
+        r#"{"sm_percent":50.0}"#
+    );
+}
+
+#[test]
+fn a_little_is_never_nothing() {
+    let of = Percent::of_ratio;
+    let shown = [0.0, 1e-9, 0.004, 0.0149, 0.015, 1.0].map(|ratio| of(ratio).to_string());
+    assert_eq!(shown, ["0", "<1", "<1", "1", "2", "100"]);
+    assert!(of(1e-9).ratio() > 0.0);
+    assert_eq!([of(f64::NAN), of(-1.0)], [of(0.0); 2]);
+    assert_eq!(of(7.0), of(1.0));
 }
 
 #[test]

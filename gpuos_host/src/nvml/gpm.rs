@@ -89,7 +89,11 @@ impl Gpm {
         device: Device,
     ) -> Answer<Vec<(u32, Answer<Option<Load>>)>> {
         match on(raw, device) {
-            Err(Error::NotSupported) => return Ok(Vec::new()),
+            Err(Error::NotSupported) => {
+                // What comes when MIG mode is on again is new.
+                lock(&self.kept).clear();
+                return Ok(Vec::new());
+            }
             other => other?,
         }
         if !self.is_supported(raw, device)? {

@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::health::{GpuState, Sample};
 use gpuos_core::mig::Window;
+use gpuos_core::wire::MigLoad;
 
 pub use count::Counts;
 pub use keep::Keeper;
@@ -92,6 +93,8 @@ pub struct Slice {
     pub job: Option<u32>,
     /// Total and used MiB, where the newest poll told it.
     pub memory_mib: Option<(u64, u64)>,
+    /// How busy it is.
+    pub load: MigLoad,
 }
 
 /// A step, or a job without one, that holds a GPU.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use gpuos_core::health::number;
+use gpuos_core::wire::{MigLoad, Percent};
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::text::{Family, Head, Labels, family, gauge};
@@ -11,7 +12,7 @@ use super::{Slice, Snapshot};
 
 const MIB: f64 = 1_048_576.0;
 
-/// Their number, whose they are, and their memory where the driver tells it: what is not known is left out.
+/// Their number, whose they are, their memory and load where the driver tells it: what is not known is left out.
 pub(super) fn encode(
     snapshot: &Snapshot,
     node: &Labels,
@@ -75,5 +76,30 @@ pub(super) fn encode(
         "gpuos_mig_memory_used",
         "Memory of the instance that is used",
     );
-    family(encoder, &head, |family| known(family, |(_, used)| used))
+    family(encoder, &head, |family| known(family, |(_, used)| used))?;
+    let ratio = |name, help| Head {
+        name,
+        unit: "ratio",
+        help,
+        counter: false,
+    };
+    let busy = |family: &mut Family<'_>, pick: fn(&MigLoad) -> Option<Percent>| {
+        let each = snapshot.slices.iter();
+        let mut each = each.filter_map(|slice| Some((slice, pick(&slice.load)?)));
+        each.try_for_each(|(slice, share)| family.value(&of(slice), share.ratio()))
+    };
+    let head = ratio(
+        "gpuos_mig_sm_utilization",
+        "Multiprocessors of the instance that worked, since the poll before",
+    );
+    family(encoder, &head, |family| {
+        busy(family, |load| load.sm_percent)
+    })?;
+    let head = ratio(
+        "gpuos_mig_memory_bandwidth_utilization",
+        "Memory bandwidth that the instance used, since the poll before",
+    );
+    family(encoder, &head, |family| {
+        busy(family, |load| load.bandwidth_percent)
+    })
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::mig::Window;
+use gpuos_core::wire::{MigLoad, Percent};
 
 use super::*;
 use crate::metrics::{Counts, Holder, Slice};
@@ -18,6 +19,11 @@ fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -
         window: Window { start, size: 1 },
         job,
         memory_mib,
+        load: MigLoad {
+            sm_percent: memory_mib.map(|(_, used)| Percent::of_ratio(used as f64 / 4.0)),
+            bandwidth_percent: (gi == 7).then(|| Percent::of_ratio(0.25)),
+            load_unknown: None,
+        },
     }
 }
 
@@ -145,6 +151,9 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 10468982784.0",
         "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 3145728.0",
         "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"mig4\",gi=\"8\"} 0.0",
+        "gpuos_mig_sm_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 0.75",
+        "gpuos_mig_sm_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"8\"} 0.0",
+        "gpuos_mig_memory_bandwidth_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 0.25",
         &format!("gpuos_gpu_job_memory_used_bytes{{{gpu},jobid=\"17\"}} 4194304.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),

@@ -1,6 +1,7 @@
 //! Makes and destroys MIG instances: one thread for each GPU of the pool, which does one thing after another. The driver
 //! takes its time there, or hangs, and nobody else waits. [`pool`] is what the owner keeps of it.
 
+pub mod load;
 pub mod pool;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use gpuos_core::mig::{Profile, Shown, Window};
 use gpuos_host::job_processes::{Proc, Processes};
 use gpuos_host::nvml::{self, Error, GpuLibrary, RecoveryAction};
 
+use self::load::Loads;
 use crate::gpus::Library;
 use crate::owner::Message;
 use crate::slices::{Layout, Slices};
@@ -30,7 +32,7 @@ pub enum Task {
     Call(carve::Effect),
     /// What NVML shows.
     Look,
-    /// How much memory of each instance is used.
+    /// How much memory of each instance is used, and how busy it is.
     Memory,
     /// Turn MIG mode on or off.
     Mode(bool),
@@ -89,8 +91,8 @@ pub enum Told {
     Done(carve::Answer),
     /// What NVML shows, or why it shows nothing.
     Shown(Result<Box<View>, String>),
-    /// How much memory of each instance is used.
-    Memory(Memories),
+    /// How much memory of each instance is used, and how busy it is.
+    Memory(Memories, Loads),
     /// MIG mode is on or off now, or why not.
     Mode(bool, Result<(), Kept>),
     /// Slice files are written, or why not.
@@ -155,7 +157,7 @@ impl Hand<'_> {
             let told = match task {
                 Task::Call(call) => Told::Done(self.call(&call)),
                 Task::Look => Told::Shown(self.look().map(Box::new)),
-                Task::Memory => Told::Memory(self.memory()),
+                Task::Memory => Told::Memory(self.memory(), self.load()),
                 Task::Mode(on) => Told::Mode(on, self.mode(on)),
                 Task::Files(layout) => {
                     let written = self.files(&layout);
@@ -326,6 +328,10 @@ impl Hand<'_> {
         let each = found.map_err(|e| e.to_string())?.into_iter();
         let told = |memory: nvml::Answer<[u64; 2]>| memory.map_err(|e| e.to_string());
         Ok(each.map(|(uuid, memory)| (uuid, told(memory))).collect())
+    }
+
+    fn load(&self) -> Loads {
+        load::measure(&*self.library()?, self.gpu)
     }
 
     fn files(&self, layout: &Layout) -> Result<(), String> {

@@ -202,7 +202,9 @@ impl Site {
     /// Starts gpuosd by a command that ends with its name.
     pub fn start_under(&self, mut command: Command, flags: &[&str]) -> Daemon<'_> {
         let test = std::env::current_exe().unwrap();
-        let library = test.with_file_name("libnvidia_ml.so");
+        // A test may have put a library of its own there.
+        let own = Some(self.path("nvml.so")).filter(|own| own.exists());
+        let library = own.unwrap_or_else(|| test.with_file_name("libnvidia_ml.so"));
         let path = std::env::var("PATH").unwrap_or_default();
         let log = fs::OpenOptions::new()
             .create(true)

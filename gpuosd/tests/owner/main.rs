@@ -11,6 +11,15 @@ const HOUR: i64 = 3_600_000;
 /// What the machine's clock may do, in ms; the last one is 1970.
 const JUMPS: [i64; 5] = [HOUR, -HOUR, 24 * HOUR, -24 * HOUR, -(TODAY as i64)];
 
+#[test]
+fn without_a_pool_no_gpu_is_asked_about_instances() {
+    let mut world = World::new();
+    world.job(7, &[2], true, true);
+    world.seconds(200);
+    assert_eq!(world.status().gpus[2].state, "allocated");
+    assert!(!world.asked_about_instances());
+}
+
 /// A fault under a job, with the clock set at every second of what follows.
 #[test]
 fn a_clock_that_jumps_shortens_and_lengthens_no_wait() {

@@ -193,9 +193,16 @@ pub struct World {
     devices: Option<Receiver<Device>>,
     task: Option<(u64, Task)>,
     device: Option<(u64, Device)>,
+    hands: Option<Arc<Hands>>,
 }
 
 impl World {
+    /// Whether a GPU was ever asked about MIG instances, since the owner was started.
+    pub fn asked_about_instances(&self) -> bool {
+        let hands = self.hands.as_ref().unwrap();
+        !hands.threads.lock().unwrap().is_empty()
+    }
+
     pub fn new() -> World {
         let mut world = World {
             slurm: Slurm {
@@ -214,6 +221,7 @@ impl World {
             devices: None,
             task: None,
             device: None,
+            hands: None,
         };
         world.start();
         world
@@ -233,6 +241,19 @@ impl World {
         let ((slurm, tasks), (device, devices)) = (channel(), channel());
         let (steady, wall) = (self.steady.clone(), self.wall.clone());
         let base = Instant::now();
+        let hands = Arc::new(Hands {
+            library: Arc::new(Library::new(Box::new(|| Err(Error::Closed)))),
+            slices: Slices {
+                folder: self.folder.path().join("slices"),
+                caps: "/dev/nvidia-caps".into(),
+                minors: "/dev/null".into(),
+                majors: "/dev/null".into(),
+            },
+            proc: Proc::at("/proc"),
+            to: sync_channel(1).0,
+            threads: Default::default(),
+        });
+        self.hands = Some(hands.clone());
         let ports = Ports {
             numbering: Arc::new(Numbering::new(Box::new(|| Err("no gres.conf".into())))),
             peers: Peers::none(),
@@ -248,18 +269,7 @@ impl World {
                 proc: Proc::at("/proc"),
                 to: sync_channel(1).0,
             }),
-            mig: Arc::new(Hands {
-                library: Arc::new(Library::new(Box::new(|| Err(Error::Closed)))),
-                slices: Slices {
-                    folder: self.folder.path().join("slices"),
-                    caps: "/dev/nvidia-caps".into(),
-                    minors: "/dev/null".into(),
-                    majors: "/dev/null".into(),
-                },
-                proc: Proc::at("/proc"),
-                to: sync_channel(1).0,
-                threads: Default::default(),
-            }),
+            mig: hands.clone(),
             to: sync_channel(1).0,
             isolation: channel().0,
             disk: disk.clone(),

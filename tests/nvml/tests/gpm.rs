@@ -254,6 +254,30 @@ fn boards_before_hopper_have_none() {
     });
 }
 
+/// The Rust crate nvml-wrapper, which knows nothing of this library.
+#[test]
+fn an_independent_client_reads_the_same() {
+    use nvml_wrapper::enums::gpm::GpmMetricId;
+    on("an_independent_client_reads_the_same", "b200", |site| {
+        let nvml = site.nvml();
+        let gpu = nvml.device_by_index(2).unwrap();
+        assert!(gpu.gpm_support().unwrap());
+        let before = gpu.gpm_sample().unwrap();
+        site.run(&format!("run gpu2 --pid {} --load 50", std::process::id()));
+        let after = gpu.gpm_sample().unwrap();
+        let ids = [
+            GpmMetricId::GraphicsUtil,
+            GpmMetricId::SmUtil,
+            GpmMetricId::DramBwUtil,
+            GpmMetricId::SmOccupancy,
+        ];
+        let told = nvml_wrapper::gpm::gpm_metrics_get(&nvml, &before, &after, &ids).unwrap();
+        let values = told.iter().map(|one| one.as_ref().ok().map(|m| m.value));
+        let values: Vec<Option<f64>> = values.collect();
+        assert_eq!(values, [Some(25.0), Some(25.0), Some(15.0), None]);
+    });
+}
+
 #[test]
 fn the_twin_does_the_same() {
     let twin = Twin::of(kind_named("dgx-h100").unwrap().1.node_type());

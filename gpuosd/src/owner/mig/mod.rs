@@ -235,7 +235,10 @@ impl Owner {
 
     pub(super) fn mig(&mut self, gpu: u8, told: Told) {
         match told {
-            Told::Changed => self.mig_look(gpu),
+            Told::Changed => {
+                self.mig_changed(gpu);
+                self.mig_look(gpu);
+            }
             Told::Saved(revision, Ok(())) => self.mig_event(gpu, Event::Saved(revision)),
             // Nothing is done before the journal is on the disk: it is written again.
             Told::Saved(_, Err(_)) => self.mig.unsaved = true,
@@ -243,13 +246,14 @@ impl Owner {
                 if let Answer::Refused { why } = &answer {
                     tracing::warn!(gpu, "the driver refused: {why}");
                 }
+                self.mig_done(gpu, &answer);
                 self.mig_event(gpu, Event::Done(answer));
                 if self.mig.again.remove(&gpu) {
                     self.mig_look(gpu);
                 }
             }
             Told::Shown(view) => self.mig_shown(gpu, view),
-            Told::Memory(told) => self.mig_memory(gpu, told),
+            Told::Memory(memory, load) => self.mig_memory(gpu, memory, load),
             Told::Mode(on, told) => self.mig_switched(gpu, on, told),
             Told::Files(layout, written) => {
                 let files = self.mig.files.entry(gpu).or_default();

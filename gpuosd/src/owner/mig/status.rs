@@ -41,6 +41,7 @@ impl Owner {
                     window: one.window,
                     job: one.job,
                     memory_mib: one.memory_total_mib.zip(one.memory_used_mib),
+                    load: one.load,
                 })
             })
         });
@@ -73,6 +74,7 @@ impl Owner {
                     Phase::Wanted | Phase::Going => (seen.map(|one| one.gi), None, None),
                 };
                 let memory = self.memory_of(gpu, uuid.as_deref());
+                let there = uuid.is_some();
                 MigInstance {
                     profile: pool.profile(claim.profile),
                     window: claim.window,
@@ -86,6 +88,7 @@ impl Owner {
                     memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
                     memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
                     memory_unknown: memory.err(),
+                    load: self.load_of(gpu, gi.filter(|_| there)),
                 }
             })
             .collect();
@@ -106,6 +109,7 @@ impl Owner {
                 memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
                 memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
                 memory_unknown: memory.err(),
+                load: self.load_of(gpu, compute.map(|_| instance.gi)),
             }
         }));
         instances.sort_by_key(|instance| instance.window);
