@@ -274,6 +274,12 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     check(&cluster, &[6, 7]);
     cluster.cancel(&[both]);
     churn(&cluster, 16);
+    // A job that takes the whole node has it whole, slices and all.
+    cluster.cancel(&[fixed]);
+    let alone = cluster.sbatch(&["--exclusive", "--gres=gpu:7"], &script);
+    let text = output(&cluster, alone);
+    assert_eq!([told(&text, "batch"), told(&text, "step")], [all, all]);
+    assert!(!mode_is_on(&cluster));
     cluster.drained();
     cluster.until("no instance", || {
         instances(&cluster, "n1").is_empty().then_some(())
