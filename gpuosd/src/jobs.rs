@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// No node runs more jobs with GPUs; reports beyond are dropped.
 const MOST: usize = 4096;
 
+/// The step of a job that holds what it adopts, and has no program of its own: it waits for nothing.
+pub const EXTERN_STEP: u32 = 0xffff_fffc;
+
 /// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Held {

@@ -16,7 +16,7 @@ use crate::{limits, mig, ranks, report};
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
 /// The step of a job that holds what it adopts: it has no program that could use anything.
-const EXTERN: u32 = 0xffff_fffc;
+pub(crate) const EXTERN: u32 = 0xffff_fffc;
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {

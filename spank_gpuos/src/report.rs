@@ -20,6 +20,8 @@ use gpuos_core::wire::{
     moving_file,
 };
 
+use crate::node::EXTERN;
+
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
 /// name of the node.
 const SOCKET: &str = "/run/gpuos/gpuosd.sock";
@@ -128,7 +130,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         asked,
         mig,
     } = start;
-    let moves = !gpus.and(moving(&path)).is_empty();
+    let moves = id.step != EXTERN && !gpus.and(moving(&path)).is_empty();
     let lacks = match (mig.is_some(), moves) {
         (true, _) => Some(Lacks::Slices),
         (false, true) => Some(Lacks::Whole),

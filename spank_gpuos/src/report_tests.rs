@@ -217,7 +217,12 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     assert_eq!(tell(6).failed, None);
     std::fs::write(folder.join("n1.sock.moving"), "6-7\n").unwrap();
     assert_eq!(tell(5).failed, None);
-    drop((listener.accept().unwrap(), listener.accept().unwrap()));
+    // Nor does the step that only holds what a job adopts.
+    let mut holds = start(6);
+    holds.id.step = EXTERN;
+    let told = started(pattern.to_str().unwrap(), "n1", holds);
+    assert_eq!(told.failed, None);
+    drop([listener.accept(), listener.accept(), listener.accept()].map(Result::unwrap));
     let answering = listener.try_clone().unwrap();
     let answers = std::thread::spawn(move || {
         use std::io::Write;

@@ -6,7 +6,7 @@ use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::show::indices;
-use gpuos_tests::slices::{bits, check, instances, moving, nvml, told};
+use gpuos_tests::slices::{SLICES, bits, check, instances, moving, nvml, told};
 use gpuos_tests::{Cluster, measured_runs, per_suite};
 
 per_suite!(a_gpu_moves_and_comes_back);
@@ -36,8 +36,8 @@ fn opens(cluster: &Cluster, text: &str, gpus: [bool; 2]) {
     }
 }
 
-/// All GPUs of the node.
-const ALL: &str = "0,1,2,3,4,5,6,7";
+/// Number in GRES gpu of GPU 7: GPU 6 is in MIG mode for good.
+const NUMBER: usize = 6;
 
 /// Waits until a job has written all; what it wrote. Meanwhile, nobody shares the GPU with the other kind of job.
 fn output(cluster: &Cluster, job: u32) -> String {
@@ -71,9 +71,12 @@ fn apart(cluster: &Cluster) -> (Vec<u32>, Vec<u32>) {
     let (mut wholes, mut sliced) = (Vec::new(), Vec::new());
     for job in jobs {
         // One that took the whole node has both.
-        if whole(cluster, job).contains(&7) {
+        if whole(cluster, job).contains(&NUMBER) {
             wholes.push(job);
-        } else if !bits(cluster, job).is_empty() {
+        } else if bits(cluster, job)
+            .get("n1")
+            .is_some_and(|bits| bits.iter().any(|bit| *bit >= SLICES))
+        {
             sliced.push(job);
         }
     }
@@ -113,7 +116,7 @@ fn status(cluster: &Cluster) -> MigGpuStatus {
     let socket = cluster.lab.gpuosd_runtime_dir("n1").join(NAME);
     let mut client = Client::connect(&socket, LIMIT).expect("gpuosd listens");
     match client.ask(&Request::Mig).expect("gpuosd answers") {
-        Reply::Mig { mig } => mig.gpus.into_iter().next().expect("GPU 7"),
+        Reply::Mig { mig } => mig.gpus.into_iter().nth(1).expect("GPU 7"),
         other => panic!("{other:?}"),
     }
 }
@@ -135,12 +138,12 @@ fn waits(cluster: &Cluster, options: &[&str]) -> u32 {
 /// moment to its last.
 fn churn(cluster: &Cluster, jobs: usize) {
     const WANTS: [&[&str]; 8] = [
-        &["--gres=gpu:8"],
+        &["--gres=gpu:7"],
         &["--gpuos-mig=1g.10gb"],
         &["--gpuos-mig=3g.40gb"],
         &["--gres=gpu:1"],
         &["--gpuos-mig=1g.10gb:2"],
-        &["--exclusive", "--gres=gpu:8"],
+        &["--gpus=7"],
         &["--gpuos-mig=7g.80gb"],
         &["--gres=gpu:3", "--gpuos-mig=2g.20gb"],
     ];
@@ -154,7 +157,7 @@ fn churn(cluster: &Cluster, jobs: usize) {
         &format!(
             "for uuid in $(echo $GPUOS_MIG_UUIDS | tr , ' '); do\n\
              {gpus} instances | grep -q \"^gpu7 .*$uuid\" || {{ echo no $uuid; exit 8; }}\ndone\n\
-             case $CUDA_VISIBLE_DEVICES in MIG-*) ;; *7) {gpus} show | grep '^gpu7 ' | grep MIG && exit 9;; esac\nexit 0"
+             case $CUDA_VISIBLE_DEVICES in MIG-*) ;; *,*,*,*,*,*,*) {gpus} show | grep '^gpu7 ' | grep MIG && exit 9;; esac\nexit 0"
         ),
     );
     let mut seed: u64 = 20_261_122;
@@ -184,9 +187,9 @@ fn churn(cluster: &Cluster, jobs: usize) {
     }
 }
 
-/// A node whose GPU 7 moves.
+/// A node whose GPU 6 is in MIG mode for good, and whose GPU 7 moves.
 fn node(name: &str, suite: &Suite) -> Option<Cluster> {
-    let mut setup = moving(name, suite, 1, 1 << 7, 1 << 7);
+    let mut setup = moving(name, suite, 1, 0b1100_0000, 1 << 7);
     setup.spec.mig_move_seconds = [1, 1];
     setup.spec.cgroup = Cgroup::Auto;
     setup.steered()
@@ -199,7 +202,9 @@ fn soak() {
         return;
     };
     if let Some(cluster) = node("mig-move-soak", &Suite::Native) {
+        let fixed = cluster.start(&["--gpuos-mig=7g.80gb"]);
         churn(&cluster, jobs);
+        cluster.cancel(&[fixed]);
         let log = cluster.lab.gpuosd_log("n1");
         let moved = |what: &str| log.matches(what).count();
         println!(
@@ -217,11 +222,18 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
         return;
     };
     assert!(!mode_is_on(&cluster));
+    let fixed = cluster.start(&["--gpuos-mig=7g.80gb"]);
+    assert_eq!(bits(&cluster, fixed)["n1"], (0..8).collect::<Vec<_>>());
+    // Slurm counts those that a step may open.
+    let all = match cluster.lab.has_cgroup() {
+        true => "0,1,2,3,4,5,6",
+        false => "0,1,2,3,4,5,7",
+    };
     let script = show(&cluster);
-    let first = cluster.sbatch(&["--gres=gpu:8"], &script);
+    let first = cluster.sbatch(&["--gres=gpu:7"], &script);
     let text = output(&cluster, first);
     opens(&cluster, &text, [true, true]);
-    assert_eq!([told(&text, "batch"), told(&text, "step")], [ALL, ALL]);
+    assert_eq!([told(&text, "batch"), told(&text, "step")], [all, all]);
     let told_of = status(&cluster);
     assert!(told_of.moving && told_of.whole, "{told_of:?}");
     assert_eq!(told_of.holder, Some(first), "{told_of:?}");
@@ -236,31 +248,38 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     assert!(told(&text, "windows").starts_with("7:"), "{text}");
     opens(&cluster, &text, [false, true]);
     assert!(mode_is_on(&cluster));
-    check(&cluster, &[7]);
+    check(&cluster, &[6, 7]);
     let told_of = status(&cluster);
     assert!(told_of.moving && !told_of.whole, "{told_of:?}");
     // Those GPUs that do not move are for whole jobs all the time.
-    let third = waits(&cluster, &["--gres=gpu:8"]);
-    let beside = cluster.sbatch(&["--gres=gpu:7", "--time=1"], &script);
+    let third = waits(&cluster, &["--gres=gpu:7"]);
+    let beside = cluster.sbatch(&["--gres=gpu:6", "--time=1"], &script);
     let text = output(&cluster, beside);
     opens(&cluster, &text, [true, false]);
-    assert_eq!(told(&text, "step"), "0,1,2,3,4,5,6", "{text}");
+    assert_eq!(told(&text, "step"), "0,1,2,3,4,5", "{text}");
     cluster.cancel(&[beside, slices]);
     let text = output(&cluster, third);
     opens(&cluster, &text, [true, true]);
-    assert_eq!([told(&text, "batch"), told(&text, "step")], [ALL, ALL]);
+    assert_eq!([told(&text, "batch"), told(&text, "step")], [all, all]);
     assert!(!mode_is_on(&cluster));
-    assert_eq!(instances(&cluster, "n1"), []);
+    let left = instances(&cluster, "n1");
+    assert!(left.iter().all(|one| one.gpu == 6), "{left:?}");
     cluster.cancel(&[third]);
     // A job with both has no whole GPU that moves.
-    let both = cluster.sbatch(&["--gres=gpu:7", "--gpuos-mig=1g.10gb"], &script);
+    let both = cluster.sbatch(&["--gres=gpu:6", "--gpuos-mig=1g.10gb"], &script);
     let text = output(&cluster, both);
     opens(&cluster, &text, [true, true]);
-    assert_eq!(whole(&cluster, both), [0, 1, 2, 3, 4, 5, 6], "{text}");
+    assert_eq!(whole(&cluster, both), [0, 1, 2, 3, 4, 5], "{text}");
     assert!(told(&text, "windows").starts_with("7:"), "{text}");
-    check(&cluster, &[7]);
+    check(&cluster, &[6, 7]);
     cluster.cancel(&[both]);
     churn(&cluster, 16);
+    // A job that takes the whole node has it whole, slices and all.
+    cluster.cancel(&[fixed]);
+    let alone = cluster.sbatch(&["--exclusive", "--gres=gpu:7"], &script);
+    let text = output(&cluster, alone);
+    assert_eq!([told(&text, "batch"), told(&text, "step")], [all, all]);
+    assert!(!mode_is_on(&cluster));
     cluster.drained();
     cluster.until("no instance", || {
         instances(&cluster, "n1").is_empty().then_some(())

@@ -137,6 +137,12 @@ impl Pool {
         })
     }
 
+    /// The bits of all GPUs.
+    fn node_bits(&self) -> u64 {
+        let each = self.gpus.iter();
+        each.fold(0, |all, gpu| all | self.all_bits(*gpu))
+    }
+
     /// The first bit of a GPU by NVML's index.
     pub fn first(&self, gpu: u8) -> Option<usize> {
         let nth = self.gpus.iter().position(|own| *own == gpu)?;
@@ -176,7 +182,9 @@ impl Pool {
         let told = GpuSet(bits);
         let note = noted(&job.system_comment);
         // A job with whole nodes has slices for which nobody asked: no instances are made of them.
-        let for_nothing = note.is_none() && ask.is_some_and(|ask| ask.request.is_empty());
+        let for_nothing = note.is_none()
+            && ask.is_some_and(|ask| ask.request.is_empty())
+            && (!whole.is_empty() || job.slices_on(node).0 == self.node_bits());
         if bits == 0 || for_nothing {
             return Ok(Grant {
                 restarts: job.restarts,

@@ -168,7 +168,36 @@ fn a_gpu_of_which_a_job_has_all_is_whole_for_it() {
     // Of the slices of GPU 4, for which nobody asked, nothing is made.
     assert_eq!(tell(asks("", 0, 0..8)), Ok(BTreeMap::new()));
     assert!(instances(&site, 4).is_empty());
+    // A step that asks for some later does not run without.
+    let why = step(&daemon, 7, 1, ("3g.40gb", &[0, 1, 2, 3])).unwrap_err();
+    assert!(why.contains("asked for no instances"), "{why}");
     assert!(!site.slurm("log").contains("scancel"));
+}
+
+#[test]
+fn a_later_step_finds_all_as_it_was() {
+    let site = site("dgx-h100", "");
+    let daemon = start(&site);
+    site.job(7, "4");
+    let step = |number| {
+        let mut asks = whole(7, number);
+        if let Request::StepStart { asked, .. } = &mut asks {
+            asked.power = Some(PowerCap::Watts(300));
+        }
+        assert_eq!(told(daemon.ask(&asks).unwrap()), Ok(BTreeMap::new()));
+        assert_eq!(site.gpu(5).power_limit_mw, 300_000);
+    };
+    let audit = || fs::read_to_string(site.path("state/audit.jsonl")).unwrap_or_default();
+    let set = || audit().lines().filter(|line| line.contains(" W")).count();
+    // Between two steps of salloc nothing is undone.
+    step(0);
+    let at_first = site.until("the audit log", || Some(set()).filter(|lines| *lines > 0));
+    end(&daemon, 7, 0);
+    step(1);
+    // One beside another waits for no look at the GPU.
+    site.fault(Some(5), "hang 3600");
+    step(2);
+    assert_eq!(set(), at_first, "{}", audit());
 }
 
 #[test]
@@ -297,6 +326,10 @@ fn a_number_that_gres_conf_gives_to_another_gpu_moves_nothing() {
     let why = step_slices(&daemon, 7).unwrap_err();
     assert!(why.contains("by gres.conf it is 3"), "{why}");
     assert_eq!(site.gpu(5).mig, [0, 0]);
+    // Number 4 is another GPU now: nobody knows whether that is what the job is to have.
+    site.job(8, "4");
+    let why = step_whole(&daemon, 8).unwrap_err();
+    assert!(why.contains("by gres.conf it is 3"), "{why}");
 }
 
 /// Kills gpuosd so long after a step has asked for what the GPU is not.

@@ -57,6 +57,8 @@ pub(super) struct Mig {
     /// Steps that run, of jobs with slices, and the bits that each was started with.
     steps: BTreeMap<u32, BTreeMap<u32, u64>>,
     waiting: Vec<Waiting>,
+    /// GPUs that move and that steps of these jobs have whole, while such steps run.
+    served: BTreeMap<u32, BTreeSet<u8>>,
     /// Jobs that could not get their instances, until slurmctld has answered what becomes of them.
     endings: BTreeMap<u32, Ending>,
     /// How often that was so here, since they last had them.

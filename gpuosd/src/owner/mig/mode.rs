@@ -64,7 +64,7 @@ impl Owner {
     }
 
     /// Who decides about power limits, clocks and MPS: not of GPUs that are still divided, and no job all of whose steps wait
-    /// for such.
+    /// for GPUs that are not known to be whole.
     pub(in super::super) fn mig_holders_of_whole(&self) -> Vec<Holder> {
         let mut all = self.jobs.holders();
         let is_divided =
@@ -85,8 +85,10 @@ impl Owner {
                 .waiting
                 .iter()
                 .filter(|one| one.id.job == holder.job);
-            let moves = |gpu: &u8| self.mig.moving.values().any(|one| one == gpu);
-            let waits = own.filter(|one| one.gpus.iter().any(moves)).count();
+            let to_come = |(gpu, _): &(&u8, &u8)| !self.mig_shown_whole(**gpu);
+            let to_come = self.mig.moving.iter().filter(to_come);
+            let to_come: BTreeSet<u8> = to_come.map(|(_, number)| *number).collect();
+            let waits = own.filter(|one| !one.gpus.is_disjoint(&to_come)).count();
             waits == 0 || waits < steps
         });
         all
@@ -111,9 +113,28 @@ impl Owner {
         ))
     }
 
+    /// Why a step with these GPUs of GRES `gpu` must not run: it is not known which GPUs they are.
+    pub(super) fn mig_misnamed(&self, gpus: &BTreeSet<u8>) -> Option<String> {
+        let named = |(_, number): &(&u8, &u8)| !self.found.is_empty() && gpus.contains(*number);
+        let mut named = self.mig.moving.iter().filter(named);
+        named.find_map(|(gpu, number)| self.misnumbered(*gpu, *number))
+    }
+
     /// Whether a GPU has been seen whole since then, and stays so.
     pub(super) fn mig_is_whole(&self, gpu: u8, since: Instant) -> bool {
         self.mig_mode_since(gpu, since) == Some(false) && !self.mig.switches.contains_key(&gpu)
+    }
+
+    /// Whether a job has the GPU whole as one of its steps before this one had it: nobody else has changed that since.
+    pub(super) fn mig_was_whole(&self, one: &Waiting, gpu: u8) -> bool {
+        let served = self.mig.served.get(&one.id.job);
+        one.later && served.is_some_and(|gpus| gpus.contains(&gpu)) && self.mig_shown_whole(gpu)
+    }
+
+    /// Whether a GPU was whole when it was looked at last, and stays so.
+    pub(super) fn mig_shown_whole(&self, gpu: u8) -> bool {
+        let view = self.mig.views.get(&gpu);
+        matches!(view, Some(Ok(view)) if view.whole) && !self.mig.switches.contains_key(&gpu)
     }
 
     /// Whether MIG mode is on by what NVML has shown since then.

@@ -23,6 +23,8 @@ const ANSWER: Duration = Duration::from_secs(40);
 const GONE: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(15)];
 /// A job that could not get its instances more often than that is ended: it would come back for ever.
 const REQUEUES: u32 = 3;
+/// The GPUs' numbers may be on their way to what gpuos.toml says for so long.
+const RENUMBERED: Duration = Duration::from_secs(10);
 /// Failures of so many jobs are remembered. Those that were cancelled before they came back are never asked for again.
 const FAILURES: usize = 256;
 
@@ -35,6 +37,8 @@ pub(super) struct Waiting {
     /// What it wants of slices.
     ask: Option<MigAsk>,
     pub(super) since: Instant,
+    /// Another step of its job ran here already.
+    pub(super) later: bool,
     /// Slurm was asked about its job after the step was reported: an answer to an older question may be of the time
     /// before the job was requeued.
     pub(super) asked_slurm: bool,
@@ -87,6 +91,9 @@ impl Owner {
         // the first step, and a number that comes again is that of a job that was requeued.
         let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains_key(&id.step);
         steps.insert(id.step, ask.as_ref().map_or(0, bits_of));
+        if first {
+            self.mig.served.remove(&id.job);
+        }
         let granted = !first && self.mig.grants.contains_key(&id.job);
         let failed = self.mig.endings.get(&id.job).map(|one| one.why.clone());
         // Where GPUs are whole already, nothing is to be asked.
@@ -106,6 +113,7 @@ impl Owner {
             asked,
             ask,
             since,
+            later: !first,
             asked_slurm: false,
             granted,
             failed,
@@ -124,6 +132,7 @@ impl Owner {
         steps.remove(&id.step);
         if steps.is_empty() {
             self.mig.steps.remove(&id.job);
+            self.mig.served.remove(&id.job);
             let due = (self.now() + GONE[0], GONE[0]);
             self.mig.asks.insert(id.job, due);
         }
@@ -153,6 +162,7 @@ impl Owner {
             self.mig_release(job);
         }
         self.mig.steps.retain(|job, _| there.contains(job));
+        self.mig.served.retain(|job, _| there.contains(job));
         for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
             self.mig_record(job);
         }
@@ -290,6 +300,7 @@ impl Owner {
             if steps.is_empty() {
                 self.mig.steps.remove(&job);
             }
+            self.mig.served.remove(&job);
         }
         if self.mig.grants.remove(&job).is_none() {
             return;
@@ -431,7 +442,13 @@ impl Owner {
                 Stand::Ready(variables) => ready.push((one, variables)),
                 Stand::Refused(why) => refuse(&one, &why),
                 Stand::Waits => {
-                    if now.duration_since(one.since) >= ANSWER {
+                    let is_late = now.duration_since(one.since) >= ANSWER;
+                    if is_late && one.ask.is_none() && self.mig.served.contains_key(&one.id.job) {
+                        // Its job runs: only this step does not.
+                        refuse(&one, &self.mig_late(one.id.job));
+                        continue;
+                    }
+                    if is_late {
                         late.push(one.id.job);
                     }
                     self.mig.waiting.push(one);
@@ -442,12 +459,27 @@ impl Owner {
             self.tell_limits();
         }
         for (one, variables) in ready {
-            self.mig.failures.remove(&one.id.job);
+            let whole = self.mig_whole_of(&one.gpus).unwrap_or_default();
+            if !whole.is_empty() {
+                self.mig.served.entry(one.id.job).or_default().extend(whole);
+            }
+            self.mig_succeeded(one.id.job);
             self.prepare_with(one.id.job, one.gpus, one.asked, (variables, one.reply));
         }
         for job in late {
             let why = self.mig_late(job);
             self.mig_fail(job, &why);
+        }
+    }
+
+    /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
+    fn mig_succeeded(&mut self, job: u32) {
+        let has_all = self.mig.grants.get(&job).is_some_and(|grant| {
+            let mut whole = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+            whole.all(|gpu| self.mig_shown_whole(gpu)) && self.mig.ready(job, grant).is_some()
+        });
+        if has_all {
+            self.mig.failures.remove(&job);
         }
     }
 
@@ -464,8 +496,18 @@ impl Owner {
                 (None, true) => Stand::Ready(BTreeMap::new()),
             };
         };
+        if let Some(why) = self.mig_misnamed(&one.gpus) {
+            // After a change of gpuos.toml, who the GPUs are is looked up anew first.
+            let waits = self.now().duration_since(one.since) < RENUMBERED;
+            return if waits {
+                Stand::Waits
+            } else {
+                Stand::Refused(why)
+            };
+        }
         let whole = self.mig_whole_of(&one.gpus);
-        let is_whole = |gpu: &u8| self.mig_is_whole(*gpu, one.since);
+        let is_whole =
+            |gpu: &u8| self.mig_is_whole(*gpu, one.since) || self.mig_was_whole(one, *gpu);
         if !whole.is_some_and(|gpus| gpus.iter().all(is_whole)) {
             return Stand::Waits;
         }
@@ -490,11 +532,17 @@ impl Owner {
         // Of a job with whole nodes, these may all be of GPUs that are whole for it, or nobody asked for them.
         let gpus = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
         let whole = gpus.fold(0, |all, gpu| all | pool.all_bits(gpu));
-        match asked & whole != 0 || grant.pieces.is_empty() {
-            true => Stand::Ready(BTreeMap::new()),
-            false => Stand::Refused(format!(
-                "none of the memory slices that step {} names is one that Slurm gave to job {job}",
-                one.id.step
+        let step = one.id.step;
+        match (grant.pieces.is_empty(), ask.request.is_empty()) {
+            _ if asked & whole != 0 => Stand::Ready(BTreeMap::new()),
+            (true, true) => Stand::Ready(BTreeMap::new()),
+            (true, false) => Stand::Refused(format!(
+                "step {step} asks for {}, and job {job} has whole nodes and has asked for no instances: submit it with \
+                 --gpuos-mig",
+                ask.request
+            )),
+            (false, _) => Stand::Refused(format!(
+                "none of the memory slices that step {step} names is one that Slurm gave to job {job}"
             )),
         }
     }
