@@ -121,6 +121,13 @@ impl Run {
                 waits,
             ),
             row(
+                "mean wait, each job by its GPU time, s",
+                "work_wait_s",
+                &|p| p.0.wait_by_work,
+                2,
+                Better::Less(SECOND),
+            ),
+            row(
                 "95 % waited no longer than, s",
                 "p95_wait_s",
                 &|p| rank(&p.0.waits, 0.95),

@@ -98,6 +98,7 @@ impl Tally {
         let from = places.iter().map(|p| p.eligible).fold(f64::MAX, f64::min);
         let (mut waits, mut inside, mut total) = (Vec::new(), 0.0, 0.0);
         let mut weighted = (0.0, 0.0);
+        let mut by_work = (0.0, 0.0);
         for (job, place) in jobs.iter().zip(places) {
             let gpus = f64::from(job.gpus());
             let wait = place.start - place.eligible;
@@ -108,6 +109,8 @@ impl Tally {
                 _ => &mut figures.gang_waits,
             };
             kind.push(wait);
+            by_work.0 += wait * gpus * job.run;
+            by_work.1 += gpus * job.run;
             figures.makespan = figures.makespan.max(place.end - from);
             inside += gpus * (place.end.min(from + seconds) - place.start).max(0.0);
             total += gpus * (place.end - place.start);
@@ -129,6 +132,7 @@ impl Tally {
         figures.allocation = inside / (capacity * seconds);
         figures.whole_allocation = total / (capacity * figures.makespan);
         figures.weighted_gbps = weighted.0 / f64::max(weighted.1, 1.0);
+        figures.wait_by_work = by_work.0 / f64::max(by_work.1, 1.0);
         waits.sort_unstable_by(f64::total_cmp);
         figures.waits = waits;
         Ok(figures)
@@ -146,6 +150,9 @@ pub struct Figures {
     pub local_waits: Vec<f64>,
     /// Waits of jobs with one GPU.
     pub single_waits: Vec<f64>,
+    /// Mean wait, each job counted by its GPU time, seconds. Whoever only lets other jobs go first does not change it: where no
+    /// GPU is idle for nothing, the sum of wait times work is the same in any order (Kleinrock's conservation law, 1965).
+    pub wait_by_work: f64,
     /// First submission to last end, seconds.
     pub makespan: f64,
     /// Share of the GPUs held while jobs were submitted.
