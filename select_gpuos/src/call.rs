@@ -263,6 +263,16 @@ impl Call {
         done
     }
 
+    /// Nobody is preempted until [`Call::spares_no_more`].
+    pub fn spare(&self) {
+        self.may_preempt.set(self.preemptable().is_null());
+    }
+
+    /// Preemption is what is left. Returns whether it was kept back.
+    pub fn spares_no_more(&self) -> bool {
+        !self.may_preempt.replace(true)
+    }
+
     /// Asks cons_tres, with the node bitmap as it stands now.
     pub fn forward(&self) -> c_int {
         let code = match self.may_preempt.get() {

@@ -135,7 +135,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         gpu: check::Gres::gpu(api),
         slices: Slices::new(api, &settings),
         shards: Shards::new(api),
-        moving: Moving::new(&settings),
+        moving: Moving::new(api, &settings),
         trust: Trust::None,
         trusts_held: false,
         settings,
@@ -233,6 +233,10 @@ fn answer(call: &Call, first: bool) -> c_int {
             engine.show_shared(call);
             if engine.moving.on {
                 engine.cross(call);
+                // A GPU of the other kind that is idle costs nobody his job.
+                if call.mode() == Mode::RunNow && call.crossed.marks_idle() {
+                    call.spare();
+                }
             }
         }
         heed = match trusted {
@@ -355,7 +359,7 @@ pub fn reload() {
         let steered = engine.settings.config.slurm.steer;
         let mig = std::mem::take(&mut engine.settings.config.mig);
         engine.settings = settings::load(&engine.fields);
-        if engine.settings.broken {
+        if engine.settings.broken || engine.settings.absent {
             // Which GPUs move is as true as it was, and nobody is to be given one twice.
             engine.settings.config.mig = mig;
         }

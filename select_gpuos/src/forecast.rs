@@ -28,7 +28,7 @@ const LONERS: usize = 64;
 /// Backfill asks twice for a job: whether it could start now beside nobody, and then when it could start
 /// at all. The first answer counts only if it is "now".
 #[derive(Default)]
-struct Twofold {
+pub struct Twofold {
     /// The job whose first question was answered, until its second one comes; 0 = none.
     open: u32,
     /// Jobs for which no second one came: for them it is the only one.
@@ -44,6 +44,15 @@ impl Twofold {
             self.loners.push(open);
         }
         first && self.loners.len() < LONERS && !self.loners.contains(&job)
+    }
+
+    /// The same, where a first one is never looked into.
+    pub fn left_open(&mut self, job: u32, first: bool) -> bool {
+        let asked = self.asked(job, first);
+        if asked {
+            self.open = job;
+        }
+        asked
     }
 }
 
@@ -233,11 +242,7 @@ mod tests {
 
     /// A first question that is answered when it may be.
     fn first(twofold: &mut Twofold, job: u32) -> bool {
-        let asked = twofold.asked(job, true);
-        if asked {
-            twofold.open = job;
-        }
-        asked
+        twofold.left_open(job, true)
     }
 
     #[test]

@@ -10,7 +10,9 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 
 use gpuos_core::gpuset::MAX_GPUS;
+use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
+use slurm_ffi::check::Gres;
 use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::layout::GresNode;
@@ -19,6 +21,7 @@ use slurm_ffi::log;
 use crate::call::{Call, Mode};
 use crate::clock;
 use crate::engine::Engine;
+use crate::forecast::Twofold;
 use crate::ledger::Held;
 use crate::registration;
 use crate::settings::Settings;
@@ -53,8 +56,10 @@ struct Gpu {
 /// A node with such GPUs.
 struct Own {
     node: usize,
+    name: String,
     /// How many slices GRES `gpuos` has to have there.
     slices: usize,
+    /// None: nobody knows which move.
     gpus: Vec<Gpu>,
     /// Whether the log says that its GPUs cannot move.
     said: bool,
@@ -63,13 +68,24 @@ struct Own {
 /// What is kept of GPUs that move from call to call.
 #[derive(Default)]
 pub struct Moving {
-    /// Whether gpuos.toml names any. The one test that others pay for.
+    /// Whether gpuos.toml names any, or nobody knows. The one test that others pay for.
     pub on: bool,
+    /// The same before any node was looked at.
+    may_be: bool,
+    /// Nobody knows: gpuos.toml is not there or was broken when slurmctld started.
+    blind: bool,
+    /// Slurm's number of GRES `mps`.
+    mps: u32,
+    /// Whether GPUs count as given that are not.
+    marked: bool,
+    pub twofold: Twofold,
     /// Seconds that a job has to wait, and that a GPU has to have been of its kind, before it moves.
     pub after: i64,
     pub hold: i64,
     /// `None` until they are needed.
     nodes: Option<Vec<Own>>,
+    /// What they were, for what their GPUs served.
+    before: Vec<Own>,
     room: Room,
     /// Jobs that wait with the time when they were seen first, by id.
     waiting: Vec<(u32, i64)>,
@@ -107,7 +123,7 @@ impl Mark {
     /// When the job of the call can have the GPU, as far as that is known.
     pub fn moment(&self) -> Option<i64> {
         match self.why {
-            Why::Given => Some(self.end),
+            Why::Given => (self.end != 0).then_some(self.end),
             Why::Other(at) => Some(at),
             Why::Never => None,
         }
@@ -146,6 +162,13 @@ impl Crossed {
     /// Whether the call is about a job that a GPU that moves could be given to.
     pub fn looked(&self) -> bool {
         self.layout.get().is_some()
+    }
+
+    /// Whether idle GPUs of the other kind are marked.
+    pub fn marks_idle(&self) -> bool {
+        let room = self.room.borrow();
+        let mut marks = room.marks.iter();
+        marks.any(|mark| matches!(mark.why, Why::Other(_)))
     }
 
     /// Takes back the marks of which `which` says so; whether there were any.
@@ -202,6 +225,8 @@ enum Seen<'a> {
     Strange {
         /// It has not registered.
         provisional: bool,
+        /// It comes right by itself.
+        passes: bool,
         /// Slices of it are given.
         given: bool,
     },
@@ -222,10 +247,17 @@ impl Own {
         let (Some(gpus), Some(slices)) = both else {
             return Seen::One;
         };
-        let last = self.gpus.iter().fold(0, |all, gpu| all | gpu.whole);
+        let last = self.gpus.iter().fold(1, |all, gpu| all | gpu.whole);
         let len = |gres: NodeGres<'_>| gres.bits().map_or(0, |bits| bits.len());
         let loses = [gpus, slices].map(|gres| registration::loses(engine.release, gres));
+        let given = |gres: NodeGres<'_>| gres.bits().map_or(0, |bits| bits.chunk(0));
+        // 22.05: a job that began before the node registered has some, and nobody knows which.
+        let nameless = [gpus, slices]
+            .iter()
+            .any(|gres| gres.allocated() > u64::from(given(*gres).count_ones()));
         let fits = len(slices) == self.slices
+            && !self.gpus.is_empty()
+            && !nameless
             && self.slices <= MAX_GPUS
             && slices.topologies() > 0
             && gpus.topologies() > 0
@@ -235,15 +267,17 @@ impl Own {
             return Seen::Strange {
                 provisional: (gpus.is_provisional() || slices.is_provisional())
                     && !node.power_saved(),
+                passes: nameless || gpus.is_provisional() || slices.is_provisional(),
                 given: slices.allocated() > 0,
             };
         }
-        let given = |gres: NodeGres<'_>| gres.bits().map_or(0, |bits| bits.chunk(0));
         let shards = source
             .shard_id
             // SAFETY: by the caller.
             .and_then(|shard| unsafe { source.gres(node, shard) });
-        let shared = shards.map_or(0, given);
+        // SAFETY: by the caller.
+        let mps = unsafe { source.gres(node, engine.moving.mps) };
+        let shared = shards.map_or(0, given) | mps.map_or(0, |mps| given(mps) | mps.in_use());
         Seen::Both(gpus, slices, given(gpus) | shared, given(slices))
     }
 }
@@ -269,8 +303,11 @@ impl Gpu {
 
 impl Moving {
     /// Nothing is known yet but what gpuos.toml says.
-    pub fn new(settings: &Settings) -> Moving {
-        let mut moving = Moving::default();
+    pub fn new(api: &Api, settings: &Settings) -> Moving {
+        let mut moving = Moving {
+            mps: Gres::mps(api).id,
+            ..Moving::default()
+        };
         moving.reload(settings);
         moving
     }
@@ -278,14 +315,25 @@ impl Moving {
     /// gpuos.toml was read again.
     pub fn reload(&mut self, settings: &Settings) {
         let mig = &settings.config.mig;
-        self.on = mig.pools.iter().any(|pool| !pool.moving.is_empty());
+        self.blind = !settings.knows_pools();
+        self.may_be = self.blind || mig.pools.iter().any(|pool| !pool.moving.is_empty());
         (self.after, self.hold) = (mig.move_after.into(), mig.move_hold.into());
         self.clear();
     }
 
-    /// Forgets the nodes: their table is made anew.
+    /// Forgets the nodes, their table is made anew; not what their GPUs served.
     pub fn clear(&mut self) {
-        self.nodes = None;
+        self.on = self.may_be;
+        if let Some(nodes) = self.nodes.take() {
+            self.before = nodes;
+        }
+    }
+
+    /// The kind of job that a GPU served last, and since when.
+    fn served(&self, node: &str, nvml: usize) -> (Kind, i64) {
+        let own = self.before.iter().find(|own| own.name == node);
+        let gpu = own.and_then(|own| own.gpus.iter().find(|gpu| gpu.nvml == nvml));
+        gpu.map_or((Kind::Whole, 0), |gpu| (gpu.kind, gpu.since))
     }
 
     /// A job waits no longer.
@@ -335,8 +383,13 @@ impl Engine {
         crossed.room.replace(std::mem::take(&mut self.moving.room));
         crossed.layout.set(Some(&self.layout.gres_node));
         let sliced = self.asked(job, self.slices.id()).next().is_some();
+        let shared = [self.shards.gres_id(), self.moving.mps];
         let whole = self.gpus_asked(job).next().is_some()
-            || self.asked(job, self.shards.gres_id()).next().is_some();
+            || shared
+                .iter()
+                .any(|gres| self.asked(job, *gres).next().is_some());
+        let serves = self.serves() && self.looks_for_changes(candidates);
+        self.moving.marked = true;
         crossed.asks.set(match (whole, sliced) {
             (true, false) => Some(Kind::Whole),
             (false, true) => Some(Kind::Slices),
@@ -356,8 +409,12 @@ impl Engine {
             // SAFETY: called from job_test, under slurmctld's node write lock.
             match unsafe { own.look(&source, self) } {
                 Seen::One => {}
-                Seen::Strange { provisional, given } => {
-                    if !provisional && !std::mem::replace(&mut own.said, true) {
+                Seen::Strange {
+                    provisional,
+                    passes,
+                    given,
+                } => {
+                    if !passes && !std::mem::replace(&mut own.said, true) {
                         self.say_strange(own);
                     }
                     if provisional || given || sliced {
@@ -366,6 +423,10 @@ impl Engine {
                     }
                 }
                 Seen::Both(gpus, slices, taken, cut) => {
+                    let out = match serves {
+                        true => self.service.of(own.node).0.0,
+                        false => 0,
+                    };
                     for gpu in &mut own.gpus {
                         gpu.learn(gpu.user(taken, cut), now);
                         let at = until.max(gpu.since.saturating_add(self.moving.hold));
@@ -375,7 +436,7 @@ impl Engine {
                             (gpus, slices),
                             (taken, cut),
                             gpu,
-                            (sliced, whole, at),
+                            (sliced, whole, gpu.whole & out != 0, at),
                         );
                     }
                 }
@@ -399,7 +460,7 @@ impl Engine {
         (gpus, slices): (NodeGres<'_>, NodeGres<'_>),
         (taken, cut): (u64, u64),
         gpu: &Gpu,
-        (sliced, whole, at): (bool, bool, i64),
+        (sliced, whole, out, at): (bool, bool, bool, i64),
     ) {
         let mark = |kind: Kind, why: Why| {
             let (gres, bits, holder, held) = match kind {
@@ -421,7 +482,7 @@ impl Engine {
         if sliced && whole {
             mark(Kind::Whole, Why::Never);
         }
-        if sliced && self.service.of(node).0.0 & gpu.whole != 0 {
+        if sliced && out {
             mark(Kind::Slices, Why::Never);
         }
         let steers = self.settings.config.slurm.steer;
@@ -429,7 +490,8 @@ impl Engine {
             Some(Kind::Slices) => mark(Kind::Whole, Why::Given),
             // Somebody has both: a job that took the whole node.
             Some(Kind::Whole) if sliced => mark(Kind::Slices, Why::Given),
-            None if steers && whole && gpu.kind == Kind::Slices => {
+            // One that is out of service is withheld from it besides.
+            None if steers && whole && !out && gpu.kind == Kind::Slices => {
                 mark(Kind::Whole, Why::Other(at));
             }
             None if steers && sliced && gpu.kind == Kind::Whole => {
@@ -463,7 +525,23 @@ impl Engine {
             let Some(node) = (unsafe { Node::new(self.table.raw(index), self.layout) }) else {
                 continue;
             };
-            let Some((pool, board)) = mig.pool_of(node.name()) else {
+            let name = node.name();
+            if self.moving.blind {
+                let source = self.source();
+                // SAFETY: as above.
+                let both = unsafe { (source.gpus(node), source.gres(node, self.slices.id())) };
+                if let (Some(_), Some(_)) = both {
+                    nodes.push(Own {
+                        node: index,
+                        name: name.into(),
+                        slices: 0,
+                        gpus: Vec::new(),
+                        said: false,
+                    });
+                }
+                continue;
+            }
+            let Some((pool, board)) = mig.pool_of(name) else {
                 continue;
             };
             let each = usize::from(board.geometry.slices());
@@ -473,16 +551,18 @@ impl Engine {
                 let slices = u64::MAX
                     .checked_shr(64 - each as u32)
                     .and_then(|bits| bits.checked_shl(first));
+                let (kind, since) = self.moving.served(name, nvml);
                 Some(Gpu {
                     nvml,
                     whole: 1 << whole,
                     slices: slices.unwrap_or(0),
-                    kind: Kind::Whole,
-                    since: 0,
+                    kind,
+                    since,
                 })
             });
             let own = Own {
                 node: index,
+                name: name.into(),
                 slices: pool.slices(board),
                 gpus: gpus.collect(),
                 said: false,
@@ -497,20 +577,27 @@ impl Engine {
         room.marks.reserve(2 * gpus);
         room.lifted.reserve(2 * gpus);
         self.moving.waiting.reserve(MOST_WAITING);
+        self.moving.on = !nodes.is_empty();
         self.moving.nodes = Some(nodes);
     }
 
     #[cold]
     fn say_strange(&self, own: &Own) {
-        // SAFETY: called from job_test, under slurmctld's node write lock.
-        let node = unsafe { Node::new(self.table.raw(own.node), self.layout) };
+        if own.gpus.is_empty() {
+            log::error(&format!(
+                "{}: without a sound gpuos.toml nobody knows which of its GPUs are divided and which move. It gets no job \
+                 with slices, and no job with GPUs while somebody has slices there, until there is one and slurmctld is \
+                 reconfigured",
+                own.name,
+            ));
+            return;
+        }
         log::error(&format!(
             "{}: its GPUs do not move: Slurm has no GRES gpuos there with {} slices and no GRES gpu with all the GPUs that \
              move, both with Type= and File= in gres.conf and at most 64 of each. It gets no job with slices, and no job \
              with GPUs while somebody has slices there, until gres.conf and [[mig.pool]] in gpuos.toml say the same \
              (gpuos discover prints them)",
-            node.map_or("", Node::name),
-            own.slices,
+            own.name, own.slices,
         ));
     }
 
@@ -518,6 +605,10 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn note_moves(&mut self, job: u32, held: &[Held]) {
         self.moving.ends(job);
+        // In the middle of a call they show marks as well.
+        if self.moving.marked {
+            return;
+        }
         let Some(mut nodes) = self.moving_nodes() else {
             return;
         };
@@ -541,6 +632,7 @@ impl Engine {
     /// Ends what [`Engine::cross`] began.
     pub(crate) fn uncross(&mut self, call: &Call) {
         call.crossed.lift(|_| true);
+        self.moving.marked = false;
         let mut room = call.crossed.room.take();
         room.lifted.clear();
         room.unknown.clear();

@@ -34,12 +34,17 @@ impl Engine {
         let now = clock::now();
         let lifted = match call.mode() {
             Mode::WillRun => self.looks_sooner(call, job, nodes, (code, tried, now)),
-            _ => {
-                let offered = |mark: &Mark| matches!(mark.why, Why::Other(at) if at <= now);
-                code != 0 && tried == 0 && call.crossed.lift(offered)
+            _ if code != 0 && tried == 0 => {
+                // Which kind a GPU served is advice, and to cost no job that runs.
+                let spared = call.spares_no_more();
+                let offered =
+                    |mark: &Mark| matches!(mark.why, Why::Other(at) if spared || at <= now);
+                call.crossed.lift(offered) || spared
             }
+            _ => false,
         };
         if lifted {
+            call.unanswered();
             nodes.restore(&call.crossed.room.borrow().offered);
         }
         lifted
@@ -47,14 +52,15 @@ impl Engine {
 
     /// The same in a forecast, as long as one that is sooner can be found.
     fn looks_sooner(
-        &self,
+        &mut self,
         call: &Call,
         job: Job<'_>,
         nodes: Bitmap<'_>,
         (code, tried, now): (c_int, u32, i64),
     ) -> bool {
         // Backfill's first question is about now only.
-        if job.beside_nobody() || tried > MOMENTS {
+        let only_now = tried == 0 && self.moving.twofold.left_open(job.id(), job.beside_nobody());
+        if only_now || tried > MOMENTS {
             return false;
         }
         if code == 0 {
@@ -94,7 +100,7 @@ impl Engine {
         let mut room = call.crossed.room.borrow_mut();
         let soonest = now + 1;
         // By mark: when the last job that is known to be on the GPU ends, and the last one of the node.
-        let mut ends = vec![(0, soonest); room.marks.len()];
+        let mut ends = vec![(0, 0); room.marks.len()];
         let layout = self.layout;
         self.ledger.for_each_job(|id, held| {
             let here = |mark: &Mark| held.iter().any(|one| one.node as usize == mark.node);
@@ -179,7 +185,12 @@ impl Engine {
         let room = call.crossed.room.borrow();
         let now = clock::now();
         let idle = |mark: &&Mark| matches!(mark.why, Why::Other(at) if at > now);
-        let others = || room.marks.iter().chain(&room.lifted).filter(idle);
+        let lifted = match call.mode() {
+            Mode::WillRun => &room.lifted[..],
+            // They were offered, and did not help.
+            _ => &[],
+        };
+        let others = || room.marks.iter().chain(lifted).filter(idle);
         let Some(kind) = call
             .crossed
             .asks

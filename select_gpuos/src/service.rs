@@ -193,7 +193,7 @@ impl Heed {
 
 impl Engine {
     /// Whether GPUs that are out of service are withheld from anybody.
-    fn serves(&self) -> bool {
+    pub(crate) fn serves(&self) -> bool {
         self.settings.config.slurm.steer
             && self.layout.node_extra.is_some()
             && !self.service.refused
@@ -232,7 +232,7 @@ impl Engine {
     }
 
     /// Looks at the `Extra` of the candidates; whether any of the cluster has one.
-    fn looks_for_changes(&mut self, candidates: Bitmap<'_>) -> bool {
+    pub(crate) fn looks_for_changes(&mut self, candidates: Bitmap<'_>) -> bool {
         let source = self.source();
         let count = source.table.len();
         let mut ahead = self.snapshot.hints.begin(candidates, count);

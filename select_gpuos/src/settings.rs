@@ -17,9 +17,17 @@ pub struct Settings {
     pub topology: Option<TopologyFile>,
     /// Whether gpuos.toml is there and could not be read or understood.
     pub broken: bool,
+    /// Whether there is no gpuos.toml.
+    pub absent: bool,
 }
 
 impl Settings {
+    /// Whether gpuos.toml was read, of this or an earlier time: else nobody knows which GPUs are divided, and which
+    /// move.
+    pub fn knows_pools(&self) -> bool {
+        !(self.broken || self.absent) || !self.config.mig.pools.is_empty()
+    }
+
     /// The line that says whether jobs are steered; `gpuos doctor` looks for it.
     pub fn announce(&self, release: Release, layout: &Layout) {
         if self.config.slurm.steer {
@@ -42,7 +50,7 @@ impl Settings {
 /// steering, because the administrator's wishes are then unknown.
 pub fn load(fields: &Fields) -> Settings {
     let path = conf::gpuos_toml(Some(fields));
-    let mut broken = false;
+    let (mut broken, mut absent) = (false, false);
     let mut stopped = || {
         broken = true;
         stopped()
@@ -53,7 +61,10 @@ pub fn load(fields: &Fields) -> Settings {
             log::error("passing through to cons_tres, and no job gets slices of GPUs, until gpuos.toml is mended and slurmctld reconfigured");
             stopped()
         }),
-        Err(why) if why.kind() == ErrorKind::NotFound => Config::default(),
+        Err(why) if why.kind() == ErrorKind::NotFound => {
+            absent = true;
+            Config::default()
+        }
         Err(why) => {
             log::error(&format!("cannot read {}: {why}; passing through to cons_tres", path.display()));
             stopped()
@@ -89,6 +100,7 @@ pub fn load(fields: &Fields) -> Settings {
         config,
         topology,
         broken,
+        absent,
     }
 }
 

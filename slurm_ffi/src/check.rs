@@ -525,6 +525,11 @@ impl Gres {
         Gres::named(api, c"shard")
     }
 
+    /// GRES `mps`: parts of GPUs too, under NVIDIA's MPS.
+    pub fn mps(api: &Api) -> Gres {
+        Gres::named(api, c"mps")
+    }
+
     fn named(api: &Api, name: &'static CStr) -> Gres {
         Gres {
             // SAFETY: uint32_t gres_build_id(char *), which only hashes the string.

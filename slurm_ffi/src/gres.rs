@@ -101,13 +101,17 @@ impl<'a> NodeGres<'a> {
     /// Returns what was marked, for [`NodeGres::hide_in_use`] right after the call.
     pub fn show_in_use(self) -> u64 {
         let Some(bits) = self.bits() else { return 0 };
+        let missing = self.in_use() & !bits.chunk(0) & low(bits.len());
+        bits.put_first(missing, true);
+        missing
+    }
+
+    /// Those of the first 64 devices of which units are in use, marked or not.
+    pub fn in_use(self) -> u64 {
         let in_use = |at: &usize| self.topology_counts(*at).is_some_and(|(_, used)| used > 0);
         let devices = (0..self.topologies()).filter(in_use);
         let devices = devices.filter_map(|at| self.topology_bits(at));
-        let devices = devices.fold(0, |all, bits| all | bits.chunk(0));
-        let missing = devices & !bits.chunk(0) & low(bits.len());
-        bits.put_first(missing, true);
-        missing
+        devices.fold(0, |all, bits| all | bits.chunk(0))
     }
 
     /// Takes back what [`NodeGres::show_in_use`] marked.
