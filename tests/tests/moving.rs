@@ -26,6 +26,11 @@ fn cluster(name: &str, suite: &Suite, seconds: [u32; 2], shards: u32) -> Option<
     setup.spec.mig_move_seconds = seconds;
     setup.spec.job_submit = true;
     setup.spec.shards = shards;
+    setup.spec.slurm_conf_extra.extend([
+        "PreemptType=preempt/partition_prio".into(),
+        "PreemptMode=REQUEUE".into(),
+        "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
+    ]);
     setup.steered()
 }
 
@@ -159,6 +164,9 @@ fn they_change_sides(suite: &Suite) {
     // The GPU is given back, and stays with its kind for the hour; another job with slices has it at once.
     cluster.cancel(&[moved]);
     waits(&cluster, all, "served jobs with slices last");
+    // Also where slurmctld reads its files again.
+    cluster.lab.reconfigure().expect("reconfigures");
+    cluster.ready();
     let again = start(&cluster, "again", "--gpuos-mig=3g.40gb --time=5");
     let cut = held(&cluster, again).1;
     assert_eq!(
@@ -179,6 +187,7 @@ fn they_change_sides(suite: &Suite) {
     check(&cluster);
     cluster.drained();
     both_kinds(&cluster);
+    nobody_has_to_go(&cluster);
     nobody_knows_yet(&cluster);
     out_of_service(&cluster);
     cluster.expects_errors = true;
@@ -204,6 +213,23 @@ fn both_kinds(cluster: &Cluster) {
     cluster.wait(one, &["RUNNING"]);
     let node = ask(cluster, "nodes", "--exclusive --time=1");
     foreseen_after(cluster, node, one);
+    cluster.drained();
+}
+
+/// Nobody is preempted where a GPU that moves is idle, whatever it served last.
+fn nobody_has_to_go(cluster: &Cluster) {
+    let cut = start(cluster, "cutall", "--gpuos-mig=7g.80gb:3");
+    cluster.cancel(&[cut]);
+    let low = start(cluster, "low", "--gres=gpu:5");
+    let high = start(cluster, "high", "-p high --gres=gpu:1");
+    let (gpus, _) = held(cluster, high);
+    assert!(MOVING.iter().any(|(whole, _)| *whole == gpus), "{gpus:x}");
+    let state = cluster.lab.job_state(low).expect("known");
+    assert_eq!(state, "RUNNING");
+    // Where they are not enough somebody is.
+    let more = start(cluster, "highs", "-p high --gres=gpu:6");
+    assert_eq!(held(cluster, more).0, WHOLE & !gpus);
+    cluster.cancel(&[low, high, more]);
     cluster.drained();
 }
 
@@ -275,6 +301,37 @@ fn mistakes(cluster: &Cluster) {
     check(cluster);
     // job_submit has complained of the file, which is no wonder.
     cluster.cancel(&[slices, another]);
+    cluster.drained();
+    without_gpuos_toml(cluster);
+}
+
+/// From a start without a gpuos.toml that can be read nobody knows which GPUs move: none is given beside slices.
+fn without_gpuos_toml(cluster: &Cluster) {
+    let cut = start(cluster, "kept", "--gpuos-mig=7g.80gb:2");
+    let file = cluster.lab.dir().join("etc/gpuos.toml");
+    let sound = std::fs::read_to_string(&file).expect("it is there");
+    for broken in [Some("[mig"), None] {
+        match broken {
+            Some(text) => std::fs::write(&file, text).expect("writes"),
+            None => std::fs::remove_file(&file).expect("removes"),
+        }
+        cluster.crash(cut);
+        let said = || {
+            let log = cluster.lab.slurmctld_log();
+            log.matches("nobody knows which of its GPUs").count()
+        };
+        let before = said();
+        let whole = ask(cluster, "blind", "--gres=gpu:1");
+        cluster.until("the log says so", || (said() > before).then_some(()));
+        waits(cluster, whole, "");
+        std::fs::write(&file, &sound).expect("writes");
+        cluster.lab.reconfigure().expect("reconfigures");
+        cluster.ready();
+        cluster.wait(whole, &["RUNNING"]);
+        check(cluster);
+        cluster.cancel(&[whole]);
+    }
+    cluster.cancel(&[cut]);
 }
 
 /// Jobs of both kinds come and go at random, under gpuos and past it.
