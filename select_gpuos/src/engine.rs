@@ -324,7 +324,6 @@ pub fn job_ends(job: *mut c_void) {
                 engine.ledger.remove(job.id());
                 engine.neighbours.ended(job.id());
                 engine.slices.ends(job.id());
-                engine.moving.ends(job.id());
                 if let Some(traffic) = &mut engine.traffic {
                     traffic.end(job.id());
                     engine.records.gang(job.id(), traffic);
@@ -654,7 +653,7 @@ impl Engine {
         if self.slices.on {
             self.note_slices(job, &held);
         }
-        self.note_moving(job, &held);
+        self.note_moving(&held);
         if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());

@@ -27,9 +27,6 @@ use crate::registration;
 use crate::settings::Settings;
 use crate::snapshot::Source;
 
-/// So many waiting jobs are remembered; with more, the others count as having waited long enough.
-const MOST_WAITING: usize = 1024;
-
 /// The two kinds of job that a GPU serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -87,8 +84,6 @@ pub struct Moving {
     /// What they were, for what their GPUs served.
     before: Vec<Own>,
     room: Room,
-    /// Jobs that wait with the time when they were seen first, by id.
-    waiting: Vec<(u32, i64)>,
 }
 
 /// Why a GPU counts as given.
@@ -335,31 +330,6 @@ impl Moving {
         let gpu = own.and_then(|own| own.gpus.iter().find(|gpu| gpu.nvml == nvml));
         gpu.map_or((Kind::Whole, 0), |gpu| (gpu.kind, gpu.since))
     }
-
-    /// A job waits no longer.
-    pub fn ends(&mut self, job: u32) {
-        if let Ok(at) = self.waiting.binary_search_by_key(&job, |(id, _)| *id) {
-            self.waiting.remove(at);
-        }
-    }
-
-    /// From when on a job that waits may be given a GPU of the other kind.
-    fn waits_until(&mut self, job: u32, now: i64, lives: impl Fn(u32) -> bool) -> i64 {
-        let waiting = &mut self.waiting;
-        let found = |waiting: &[(u32, i64)]| waiting.binary_search_by_key(&job, |(id, _)| *id);
-        if found(waiting).is_err() && waiting.len() >= MOST_WAITING {
-            waiting.retain(|(id, _)| lives(*id));
-        }
-        let since = match found(waiting) {
-            Ok(at) => waiting[at].1,
-            Err(at) if waiting.len() < MOST_WAITING => {
-                waiting.insert(at, (job, now));
-                now
-            }
-            Err(_) => return now,
-        };
-        since.saturating_add(self.after)
-    }
 }
 
 impl Engine {
@@ -396,11 +366,11 @@ impl Engine {
             _ => None,
         });
         let now = clock::now();
-        let layout = self.layout;
-        let until = self.moving.waits_until(job.id(), now, |id| {
-            // SAFETY: job_test runs under slurmctld's job write lock.
-            unsafe { Job::find(id, layout) }.is_some_and(Job::is_pending)
-        });
+        let since = match job.eligible_time() {
+            0 => now,
+            since => since,
+        };
+        let until = since.saturating_add(self.moving.after);
         let source = self.source();
         for own in &mut nodes {
             if own.node >= source.table.len() || !candidates.test(own.node) {
@@ -576,7 +546,6 @@ impl Engine {
         // A GPU has two marks at most.
         room.marks.reserve(2 * gpus);
         room.lifted.reserve(2 * gpus);
-        self.moving.waiting.reserve(MOST_WAITING);
         self.moving.on = !nodes.is_empty();
         self.moving.nodes = Some(nodes);
     }
@@ -603,8 +572,7 @@ impl Engine {
 
     /// Remembers what the GPUs of these nodes serve.
     #[inline(never)]
-    pub(crate) fn note_moves(&mut self, job: u32, held: &[Held]) {
-        self.moving.ends(job);
+    pub(crate) fn note_moves(&mut self, held: &[Held]) {
         // In the middle of a call they show marks as well.
         if self.moving.marked {
             return;
@@ -667,27 +635,5 @@ mod tests {
             gpu.learn(gpu.user(whole, slices), now);
             assert_eq!((gpu.kind, gpu.since), (kind, since), "at {now}");
         }
-    }
-
-    #[test]
-    fn jobs_wait_from_when_they_were_seen_first() {
-        let mut moving = Moving {
-            after: 60,
-            ..Moving::default()
-        };
-        let all = |_| true;
-        assert_eq!(moving.waits_until(7, 100, all), 160);
-        assert_eq!(moving.waits_until(3, 110, all), 170);
-        assert_eq!(moving.waits_until(7, 150, all), 160);
-        moving.ends(7);
-        moving.ends(8);
-        assert_eq!(moving.waits_until(7, 200, all), 260);
-        for job in 10..3000 {
-            moving.waits_until(job, 300, all);
-        }
-        assert_eq!(moving.waiting.len(), MOST_WAITING);
-        // There is no room for it, and nobody who is gone: it does not wait.
-        assert_eq!(moving.waits_until(5000, 400, all), 400);
-        assert_eq!(moving.waits_until(5000, 400, |id| id < 20), 460);
     }
 }

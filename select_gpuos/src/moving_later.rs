@@ -256,10 +256,10 @@ impl Engine {
         }
     }
 
-    /// A job has nodes: what their GPUs serve is remembered, and that it waits no more.
-    pub(crate) fn note_moving(&mut self, job: Job<'_>, held: &[Held]) {
+    /// A job has nodes: what their GPUs serve is remembered.
+    pub(crate) fn note_moving(&mut self, held: &[Held]) {
         if self.moving.on {
-            self.note_moves(job.id(), held);
+            self.note_moves(held);
         }
     }
 }

@@ -192,6 +192,11 @@ impl<'a> Job<'a> {
         matches!(self.get::<u32>(self.layout.job.job_state) & 0xff, 1 | 2)
     }
 
+    /// Since when it could start, as far as its wishes go: in seconds since 1970, 0 when not known yet.
+    pub fn eligible_time(self) -> i64 {
+        self.detail(self.layout.details.begin_time)
+    }
+
     /// Tasks (0 = not said).
     pub fn tasks(self) -> u32 {
         known(self.detail(self.layout.details.num_tasks))

@@ -147,7 +147,7 @@ layout! {
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
-        magic, core_spec, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
+        magic, begin_time, core_spec, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
         num_tasks, overcommit, pn_min_cpus, pn_min_memory, req_node_bitmap, share_res, whole_node,
     }
     /// Slurm's `job_resources_t`.
