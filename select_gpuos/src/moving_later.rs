@@ -197,7 +197,8 @@ impl Engine {
             .get()
             .filter(|_| others().next().is_some())
         else {
-            return;
+            drop(room);
+            return self.say_never(call, job);
         };
         let source = self.source();
         let (gres, each, sum) = match kind {
@@ -250,6 +251,43 @@ impl Engine {
             Some(other) => format!("{other}; {why}"),
             None => format!("gpuos: {why}"),
         };
+        match call.mode() {
+            Mode::WillRun => reasons::show(self.api, job, sentence),
+            _ => reasons::later(job.id(), sentence),
+        }
+    }
+
+    /// Says that a job with slices wants more whole GPUs than any node has of those that do not move.
+    fn say_never(&self, call: &Call, job: Job<'_>) {
+        let room = call.crossed.room.borrow();
+        let never = |mark: &&Mark| mark.why == Why::Never && mark.holder == Kind::Slices;
+        if call.crossed.asks.get().is_some() || !room.marks.iter().any(|mark| never(&mark)) {
+            return;
+        }
+        let each = self.sum(job, JobGres::per_node);
+        let each = each.max(self.sum(job, JobGres::per_task)).max(1);
+        let source = self.source();
+        let enough = |index: usize| {
+            // SAFETY: job_test is called under slurmctld's node write lock; the slot holds null or a live record.
+            let gpus = unsafe {
+                let node = Node::new(source.table.raw(index), source.layout);
+                node.and_then(|node| source.gpus(node))
+            };
+            let moves = room.marks.iter().filter(never);
+            let moves = moves.filter(|mark| mark.node == index).map(Mark::count);
+            let moves = u64::from(moves.sum::<u32>());
+            gpus.is_some_and(|gpus| gpus.available().saturating_sub(moves) >= each)
+        };
+        let words = room.offered.iter().enumerate();
+        let mut nodes =
+            words.flat_map(|(at, word)| GpuSet(*word).iter().map(move |bit| at * 64 + bit));
+        if nodes.any(enough) {
+            return;
+        }
+        let sentence = format!(
+            "gpuos: a job with slices gets no GPU that moves as a whole, and no node has {each} others. Ask for fewer whole \
+             GPUs, or for the slices in a job of its own."
+        );
         match call.mode() {
             Mode::WillRun => reasons::show(self.api, job, sentence),
             _ => reasons::later(job.id(), sentence),

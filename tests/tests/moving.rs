@@ -204,6 +204,9 @@ fn both_kinds(cluster: &Cluster) {
     waits(cluster, more, "");
     check(cluster);
     cluster.cancel(&[both, more]);
+    let never = ask(cluster, "never", "--gres=gpu:6 --gpuos-mig=1g.10gb");
+    waits(cluster, never, "gets no GPU that moves as a whole");
+    cluster.cancel(&[never]);
     // Who takes the whole node has all of both.
     let node = start(cluster, "node", "--exclusive --time=60");
     assert_eq!(held(cluster, node), (WHOLE, 0xff_ffff));
