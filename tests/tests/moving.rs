@@ -164,9 +164,8 @@ fn they_change_sides(suite: &Suite) {
     // The GPU is given back, and stays with its kind for the hour; another job with slices has it at once.
     cluster.cancel(&[moved]);
     waits(&cluster, all, "served jobs with slices last");
-    // Also where slurmctld reads its files again.
-    cluster.lab.reconfigure().expect("reconfigures");
-    cluster.ready();
+    // Also where the select plugin is told to begin anew; since 23.11 scontrol reconfigure is another process.
+    cluster.run("scontrol", &["setdebugflags", "+agent"]);
     let again = start(&cluster, "again", "--gpuos-mig=3g.40gb --time=5");
     let cut = held(&cluster, again).1;
     assert_eq!(
