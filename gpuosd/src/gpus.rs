@@ -39,8 +39,8 @@ pub struct Found {
     pub pci: String,
 }
 
-/// Those in a pool by NVML's index, and all GPUs.
-type Known = (GpuSet, Vec<Found>);
+/// As of [`Numbering::at`], all GPUs.
+type Known = ((GpuSet, u64), Vec<Found>);
 
 #[derive(Default)]
 struct Shared {
@@ -301,18 +301,21 @@ fn poll(
     gpus: &mut Option<Known>,
     to: &SyncSender<Message>,
 ) -> Answer<bool> {
-    let divided = numbering.divided();
+    let at = numbering.at();
     let nvml = match library.get() {
         Ok(nvml) => nvml,
         Err(Error::InUse) => return Ok(true),
         Err(e) => return Err(e),
     };
     let list = match gpus {
-        Some((of, list)) if *of == divided => list,
+        Some((of, list)) if *of == at => list,
         _ => {
-            let list = all(&*nvml, numbering, divided)?;
-            let _ = to.send(Message::Library(Ok(list.clone())));
-            &mut gpus.insert((divided, list)).1
+            let list = all(&*nvml, numbering, at.0)?;
+            let before = gpus.as_ref();
+            if before.is_none_or(|(of, before)| of.0 != at.0 || *before != list) {
+                let _ = to.send(Message::Library(Ok(list.clone())));
+            }
+            &mut gpus.insert((at, list)).1
         }
     };
     let mut silent: Option<Error> = None;
@@ -371,13 +374,13 @@ fn wait_once(
     order: &mut Option<Known>,
     to: &SyncSender<Message>,
 ) -> Answer<()> {
-    let divided = numbering.divided();
+    let at = numbering.at();
     let nvml = library.get()?;
     let list = match order {
-        Some((of, list)) if *of == divided => list,
+        Some((of, list)) if *of == at => list,
         _ => {
-            let list = all(&*nvml, numbering, divided)?;
-            &mut order.insert((divided, list)).1
+            let list = all(&*nvml, numbering, at.0)?;
+            &mut order.insert((at, list)).1
         }
     };
     for event in nvml.wait_events(WAIT)? {

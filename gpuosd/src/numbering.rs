@@ -30,6 +30,8 @@ struct Divided {
     before: Sets,
     /// Nobody ever knew them.
     guess: bool,
+    /// How often gres.conf may have changed with GPUs that move.
+    renewed: u64,
 }
 
 impl fmt::Debug for Numbering {
@@ -73,7 +75,11 @@ impl Numbering {
         let nothing = divided.now.is_none() && divided.before == Sets::default();
         divided.guess = pool.is_none() && (divided.guess || nothing);
         let known = divided.now.unwrap_or(divided.before);
-        divided.now = Some(pool.unwrap_or(known));
+        let now = pool.unwrap_or(known);
+        if !now.1.is_empty() {
+            divided.renewed += 1;
+        }
+        divided.now = Some(now);
         self.known.notify_all();
     }
 
@@ -93,6 +99,19 @@ impl Numbering {
             .known
             .wait_timeout_while(divided, pause, |divided| divided.guess);
         drop(read);
+    }
+
+    /// What is known of gres.conf does not fit: it is to be read again.
+    pub fn renew(&self) {
+        let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        divided.renewed += 1;
+    }
+
+    /// [`Numbering::divided`], and a count that grows when gres.conf is to be read again.
+    pub fn at(&self) -> (GpuSet, u64) {
+        let fixed = self.divided();
+        let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        (fixed, divided.renewed)
     }
 
     /// The GPUs of the node's pool that are in MIG mode for good, by NVML's index. It waits until gpuos.toml was read:

@@ -36,7 +36,8 @@ pub enum Answer {
     /// One job; `None`: slurmctld knows it no more.
     Job(Result<Option<Box<Job>>, Outcome>),
     /// gpuos.toml, or what is wrong with it; `None`: slurmctld, which does not answer, has to say where it is.
-    Config(Result<Option<Box<Config>>, String>),
+    /// And why spank_gpuos cannot be told which GPUs move, if so.
+    Config(Result<Option<Box<Config>>, String>, Option<String>),
 }
 
 /// What the threads need to know.
@@ -86,16 +87,18 @@ fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
         Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
         Task::Config => {
             let found = gpuos_host::found_config(machine, setting.config.as_deref());
+            let mut untold = None;
             let config = match found {
                 Ok(Some(config)) => {
                     // A step that comes between finds the file first: it waits for nothing rather than not at all.
                     let pool = config.mig.pool_of(node);
                     let moving = pool.map_or_else(Moving::new, |(pool, _)| pool::moving(pool));
-                    moving_file::write(&setting.moving, &moving).map(|()| Some(Box::new(config)))
+                    untold = moving_file::write(&setting.moving, &moving).err();
+                    Ok(Some(Box::new(config)))
                 }
                 other => other.map(|_| None).map_err(|e| format!("{e:#}")),
             };
-            Answer::Config(config)
+            Answer::Config(config, untold)
         }
     }
 }

@@ -114,8 +114,8 @@ struct Asked {
 struct Look {
     sources: Sources,
     devices: bool,
-    /// The GPUs that are not in a pool, and those that are, by NVML's index.
-    gpus: Option<(GpuSet, Vec<Board>)>,
+    /// As of [`Numbering::at`], the GPUs that are not in a pool.
+    gpus: Option<((GpuSet, u64), Vec<Board>)>,
     asked: BTreeMap<(u32, String), Asked>,
 }
 
@@ -182,15 +182,15 @@ impl Look {
 
     /// Processes on GPUs, by GRES index. The library is let go before anything else is read.
     fn on_gpus(&mut self) -> Answer<Vec<(u8, nvml::Process)>> {
-        let divided = self.sources.numbering.divided();
+        let at = self.sources.numbering.at();
         let library = self.sources.library.get()?;
         let list = match &mut self.gpus {
-            Some((of, list)) if *of == divided => list,
+            Some((of, list)) if *of == at => list,
             gpus => {
-                let list = boards(&*library, &self.sources.numbering, divided)?;
+                let list = boards(&*library, &self.sources.numbering, at.0)?;
                 // What a step may open was asked about other GPUs.
                 self.asked.clear();
-                &mut gpus.insert((divided, list)).1
+                &mut gpus.insert((at, list)).1
             }
         };
         let mut all = Vec::new();

@@ -23,11 +23,11 @@ impl Owner {
             | Answer::Show(Err(Outcome::Away(why)))
             | Answer::Jobs(Err(Outcome::Away(why)))
             | Answer::Job(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
-            Answer::Config(Ok(None)) => {
+            Answer::Config(Ok(None), _) => {
                 self.slurm_is(Some("slurmctld does not say where gpuos.toml is".into()));
             }
             // gpuos.toml may be read without slurmctld, too.
-            Answer::Config(_) => {}
+            Answer::Config(..) => {}
             _ => self.slurm_is(None),
         }
         match (task, answer) {
@@ -47,7 +47,10 @@ impl Owner {
                 self.tell_limits();
             }
             (Task::Job(job), Answer::Job(Ok(record))) => self.mig_job(job, record.as_deref()),
-            (_, Answer::Config(told)) => self.configured(told),
+            (_, Answer::Config(told, untold)) => {
+                self.mig_untold(untold);
+                self.configured(told);
+            }
             _ => {}
         }
     }

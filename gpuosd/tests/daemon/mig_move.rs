@@ -175,6 +175,50 @@ fn a_gpu_of_which_a_job_has_all_is_whole_for_it() {
 }
 
 #[test]
+fn a_job_keeps_its_instances_where_another_gpu_leaves_the_list() {
+    let site = site("dgx-h100", "");
+    let daemon = start(&site);
+    // All of the node: GPU 4 divided as it asked, GPU 5 whole.
+    site.job(7, "4)gpuos:h100-80gb:16(IDX:0-15");
+    let text = site.slurm("jobs/7").replace(")gpuos", "),gpuos");
+    let note = "   SystemComment=gpuos: mig=7g.80gb:1\n";
+    site.set_slurm("jobs/7", &format!("{text}{note}"));
+    let all: Vec<u8> = (0..8).collect();
+    step(&daemon, 7, BATCH, ("7g.80gb", &all)).unwrap();
+    let made = instances(&site, 4);
+    assert_eq!(made.len(), 1);
+    let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
+    fs::write(site.path("gpuos.toml"), conf.replace("moving = \"5\"", "")).unwrap();
+    daemon.ask(&Request::Reload).unwrap();
+    // Slurm is asked anew for a batch script that is told again.
+    step(&daemon, 7, BATCH, ("7g.80gb", &all)).unwrap();
+    assert_eq!(instances(&site, 4), made);
+    let audit = fs::read_to_string(site.path("state/audit.jsonl")).unwrap();
+    assert!(!audit.contains("no longer"), "{audit}");
+}
+
+#[test]
+fn neither_the_list_nor_gpuos_toml_keeps_gpuosd_from_its_work() {
+    let site = site("dgx-h100", "");
+    let list = site.path("run/gpuosd.sock.moving");
+    fs::create_dir_all(list.join("in-the-way")).unwrap();
+    let daemon = start(&site);
+    let trouble = site.until("the trouble", || daemon.status().daemon.troubles.pop());
+    assert!(trouble.contains("which GPUs move"), "{trouble}");
+    assert!(of_5(&daemon).moving);
+    fs::remove_dir_all(&list).unwrap();
+    daemon.ask(&Request::Reload).unwrap();
+    assert_eq!(fs::read_to_string(&list).unwrap(), "4\n");
+    assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
+    daemon.kill();
+    // What is whole, whole jobs may have, also where nobody can read what moves now.
+    fs::write(site.path("gpuos.toml"), "[mig").unwrap();
+    let daemon = start(&site);
+    site.job(7, "4");
+    assert_eq!(step_whole(&daemon, 7), Ok(BTreeMap::new()));
+}
+
+#[test]
 fn a_later_step_finds_all_as_it_was() {
     let site = site("dgx-h100", "");
     let daemon = start(&site);
@@ -330,6 +374,13 @@ fn a_number_that_gres_conf_gives_to_another_gpu_moves_nothing() {
     site.job(8, "4");
     let why = step_whole(&daemon, 8).unwrap_err();
     assert!(why.contains("by gres.conf it is 3"), "{why}");
+    // Once gres.conf is mended, all is well.
+    fs::write(site.path("gres.conf"), gres.replace("0-2", "0-3")).unwrap();
+    site.until("the end of the trouble", || {
+        daemon.status().daemon.troubles.is_empty().then_some(())
+    });
+    end(&daemon, 8, BATCH);
+    assert_eq!(step_whole(&daemon, 8), Ok(BTreeMap::new()));
 }
 
 /// Kills gpuosd so long after a step has asked for what the GPU is not.

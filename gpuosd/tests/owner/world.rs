@@ -78,7 +78,7 @@ impl Slurm {
                 Task::Show => Answer::Show(Err(away())),
                 Task::Jobs(_) => Answer::Jobs(Err(away())),
                 Task::Job(_) => Answer::Job(Err(away())),
-                Task::Config => Answer::Config(Ok(Some(Box::default()))),
+                Task::Config => Answer::Config(Ok(Some(Box::default())), None),
             };
         }
         match task {
@@ -110,7 +110,7 @@ impl Slurm {
                 let job = self.jobs.get(id).filter(|job| !job.pending);
                 Answer::Job(Ok(job.map(|job| Box::new(shown(*id, job)))))
             }
-            Task::Config => Answer::Config(Ok(Some(Box::<Config>::default()))),
+            Task::Config => Answer::Config(Ok(Some(Box::<Config>::default())), None),
         }
     }
 

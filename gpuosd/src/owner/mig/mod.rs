@@ -30,6 +30,8 @@ use crate::slices::Layout;
 
 /// What NVML shows is looked at so often, and Slurm's jobs while there are grants.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// A gres.conf that does not fit `moving` is read again so often.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// Slice files of one GPU.
 #[derive(Default)]
@@ -84,6 +86,10 @@ pub(super) struct Mig {
     looked: Option<Instant>,
     /// When instances were counted for the health rules.
     counted: Option<Instant>,
+    /// When gres.conf was to be read again last.
+    renewed: Option<Instant>,
+    /// spank_gpuos could not be told which GPUs move: when that is tried again.
+    untold: Option<Instant>,
     /// What was warned of and still holds.
     warned: BTreeSet<(u8, String)>,
     unsaved: bool,
@@ -196,6 +202,13 @@ impl Mig {
 }
 
 impl Owner {
+    /// Whether spank_gpuos could be told which GPUs move; if not, that is tried again.
+    pub(super) fn mig_untold(&mut self, why: Option<String>) {
+        let again = self.now() + LOOK_EVERY;
+        self.mig.untold = why.is_some().then_some(again);
+        self.trouble("moving-file", why);
+    }
+
     /// gpuos.toml was read.
     pub(super) fn mig_configured(&mut self, config: &MigConfig) {
         let pool = Pool::of(config, &self.node);
@@ -463,6 +476,10 @@ impl Owner {
 
     /// Time went by.
     pub(super) fn tick_mig(&mut self) {
+        if self.mig.untold.is_some_and(|due| self.now() >= due) {
+            self.mig.untold = None;
+            self.queue.push(Slurms::Config);
+        }
         if self.mig.carvers.is_empty() && self.mig.waiting.is_empty() {
             return;
         }
@@ -474,6 +491,11 @@ impl Owner {
                 self.mig_save(gpu, carver.revision());
             }
         }
+        let renewed = self.mig.renewed.unwrap_or(self.began);
+        if now.duration_since(renewed) >= RENEW_EVERY && self.mig_misnumbered().is_some() {
+            self.mig.renewed = Some(now);
+            self.ports.numbering.renew();
+        }
         if self
             .mig
             .looked
@@ -481,6 +503,7 @@ impl Owner {
         {
             self.mig_look_all();
         }
+        self.tick_mig_unread();
         self.tick_mig_memory();
         self.mig_count_again(now);
         if !self.mig.grants.is_empty() || !self.mig.known {

@@ -125,6 +125,26 @@ impl Owner {
         self.mig_mode_since(gpu, since) == Some(false) && !self.mig.switches.contains_key(&gpu)
     }
 
+    /// Whether all GPUs of a step that moved when gpuos.toml could be read last have been seen whole since it came.
+    pub(super) fn mig_is_whole_as_known(&self, one: &Waiting) -> bool {
+        let own = self.mig_whole_of(&one.gpus).unwrap_or_default();
+        let whole = own.iter().all(|gpu| self.mig_is_whole(*gpu, one.since));
+        !own.is_empty() && whole && self.mig_misnamed(&one.gpus).is_none()
+    }
+
+    /// Looks at GPUs that move while gpuos.toml cannot be read: nothing else asks for that.
+    pub(super) fn tick_mig_unread(&mut self) {
+        let waits = self.mig.waiting.iter().any(|one| one.ask.is_none());
+        if !waits || self.mig.pool.is_some() {
+            return;
+        }
+        for gpu in self.mig.moving.keys().copied().collect::<Vec<u8>>() {
+            if !self.mig.looking.contains_key(&gpu) {
+                self.mig_look(gpu);
+            }
+        }
+    }
+
     /// Whether a job has the GPU whole as one of its steps before this one had it: nobody else has changed that since.
     pub(super) fn mig_was_whole(&self, one: &Waiting, gpu: u8) -> bool {
         let served = self.mig.served.get(&one.id.job);
@@ -132,9 +152,20 @@ impl Owner {
     }
 
     /// Whether a GPU was whole when it was looked at last, and stays so.
-    pub(super) fn mig_shown_whole(&self, gpu: u8) -> bool {
+    fn mig_shown_whole(&self, gpu: u8) -> bool {
         let view = self.mig.views.get(&gpu);
         matches!(view, Some(Ok(view)) if view.whole) && !self.mig.switches.contains_key(&gpu)
+    }
+
+    /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
+    pub(super) fn mig_succeeded(&mut self, job: u32) {
+        let has_all = self.mig.grants.get(&job).is_some_and(|grant| {
+            let mut whole = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+            whole.all(|gpu| self.mig_shown_whole(gpu)) && self.mig.ready(job, grant).is_some()
+        });
+        if has_all {
+            self.mig.failures.remove(&job);
+        }
     }
 
     /// Whether MIG mode is on by what NVML has shown since then.

@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     pub(super) gpus: BTreeSet<u8>,
     asked: Asked,
     /// What it wants of slices.
-    ask: Option<MigAsk>,
+    pub(super) ask: Option<MigAsk>,
     pub(super) since: Instant,
     /// Another step of its job ran here already.
     pub(super) later: bool,
@@ -223,10 +223,20 @@ impl Owner {
         let old = self.mig.grants.get(&job);
         // A record without numbers says nothing about the slices of a job that still runs as it did.
         let nothing = bits == 0 && whole.is_empty();
+        let runs_on = |old: &Grant| here && old.restarts == record.restarts;
         let same = old.is_some_and(|old| {
             let as_before = nothing || (bits, whole) == (old.bits, old.whole);
-            here && old.restarts == record.restarts && as_before
+            runs_on(old) && as_before
         });
+        // Its GPUs have left `moving`, and it has them as before, with what was made for it.
+        let left = |old: &Grant| old.whole != whole && old.bits & !bits == 0;
+        let left = !same && old.is_some_and(|old| runs_on(old) && left(old));
+        let known = left && self.mig.pool.is_some();
+        if let (true, Some(old)) = (known, self.mig.grants.get_mut(&job)) {
+            (old.bits, old.whole) = (bits, whole);
+            self.save(None);
+        }
+        let same = same || left;
         if !same {
             self.mig_release(job);
         }
@@ -472,22 +482,12 @@ impl Owner {
         }
     }
 
-    /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
-    fn mig_succeeded(&mut self, job: u32) {
-        let has_all = self.mig.grants.get(&job).is_some_and(|grant| {
-            let mut whole = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
-            whole.all(|gpu| self.mig_shown_whole(gpu)) && self.mig.ready(job, grant).is_some()
-        });
-        if has_all {
-            self.mig.failures.remove(&job);
-        }
-    }
-
     /// How far a step is.
     fn mig_stand(&self, one: &Waiting) -> Stand {
         let Some(pool) = &self.mig.pool else {
-            // gpuos.toml may not have been read yet.
             return match (&one.ask, self.mig.configured) {
+                // gpuos.toml cannot be read, or not yet: what moves is as it was when it could be.
+                (None, false) if self.mig_is_whole_as_known(one) => Stand::Ready(BTreeMap::new()),
                 (_, false) => Stand::Waits,
                 (Some(_), true) => {
                     let node = &self.node;
