@@ -2,6 +2,8 @@
 //! OpenTelemetry's own definition.
 
 mod follow;
+#[path = "../../../tests/src/program.rs"]
+mod program;
 #[path = "../daemon/site.rs"]
 #[expect(dead_code, reason = "the tests of the daemon use more of it")]
 mod site;
