@@ -401,10 +401,7 @@ impl Engine {
         }
         if let Some(wait) = wait {
             let sentence = format!("gpuos: {}", explain::why_wait(&wait));
-            match call.mode() {
-                Mode::WillRun => reasons::show(self.api, job, sentence),
-                _ => reasons::later(job.id(), sentence),
-            }
+            reasons::tell(self.api, call.mode(), job, sentence);
         }
         code
     }

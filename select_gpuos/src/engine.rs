@@ -653,7 +653,9 @@ impl Engine {
         if self.slices.on {
             self.note_slices(job, &held);
         }
-        self.note_moving(&held);
+        if self.moving.on {
+            self.note_moves(&held);
+        }
         if let Some(gpus) = self.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());

@@ -415,7 +415,6 @@ impl Engine {
         candidates.save(&mut crossed.room.borrow_mut().offered);
         self.moving.nodes = Some(nodes);
         if call.mode() == Mode::WillRun {
-            let now = clock::now();
             crossed.lift(|mark| matches!(mark.why, Why::Other(at) if at <= now));
             crossed.room.borrow_mut().lifted.clear();
         }

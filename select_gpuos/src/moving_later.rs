@@ -15,7 +15,6 @@ use slurm_ffi::handles::{Job, Node};
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
 use crate::engine::{Engine, Trust};
-use crate::ledger::Held;
 use crate::moving::{Kind, Mark, Why};
 use crate::reasons;
 
@@ -203,9 +202,8 @@ impl Engine {
         let source = self.source();
         let (gres, each, sum) = match kind {
             Kind::Whole => {
-                let each = self.sum(job, JobGres::per_node);
-                let each = each.max(self.sum(job, JobGres::per_task)).max(1);
-                (self.gpu.id, each, self.sum(job, JobGres::per_job))
+                let all = self.sum(job, JobGres::per_job);
+                (self.gpu.id, self.of_each_node(job), all)
             }
             Kind::Slices => {
                 let asked = self.slices_asked(job);
@@ -251,10 +249,7 @@ impl Engine {
             Some(other) => format!("{other}; {why}"),
             None => format!("gpuos: {why}"),
         };
-        match call.mode() {
-            Mode::WillRun => reasons::show(self.api, job, sentence),
-            _ => reasons::later(job.id(), sentence),
-        }
+        reasons::tell(self.api, call.mode(), job, sentence);
     }
 
     /// Says that a job with slices wants more whole GPUs than any node has of those that do not move.
@@ -264,8 +259,7 @@ impl Engine {
         if call.crossed.asks.get().is_some() || !room.marks.iter().any(|mark| never(&mark)) {
             return;
         }
-        let each = self.sum(job, JobGres::per_node);
-        let each = each.max(self.sum(job, JobGres::per_task)).max(1);
+        let each = self.of_each_node(job);
         let source = self.source();
         let enough = |index: usize| {
             // SAFETY: job_test is called under slurmctld's node write lock; the slot holds null or a live record.
@@ -288,16 +282,6 @@ impl Engine {
             "gpuos: a job with slices gets no GPU that moves as a whole, and no node has {each} others. Ask for fewer whole \
              GPUs, or for the slices in a job of its own."
         );
-        match call.mode() {
-            Mode::WillRun => reasons::show(self.api, job, sentence),
-            _ => reasons::later(job.id(), sentence),
-        }
-    }
-
-    /// A job has nodes: what their GPUs serve is remembered.
-    pub(crate) fn note_moving(&mut self, held: &[Held]) {
-        if self.moving.on {
-            self.note_moves(held);
-        }
+        reasons::tell(self.api, call.mode(), job, sentence);
     }
 }

@@ -252,10 +252,7 @@ impl Engine {
             _ => code,
         };
         if let Some(sentence) = self.why_apart(call, job, &new) {
-            match forecast {
-                true => reasons::show(self.api, job, sentence),
-                false => reasons::later(job.id(), sentence),
-            }
+            reasons::tell(self.api, call.mode(), job, sentence);
         }
         code
     }

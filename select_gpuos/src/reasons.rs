@@ -13,6 +13,7 @@ use slurm_ffi::handles::Job;
 use slurm_ffi::layout::Layout;
 use slurm_ffi::log;
 
+use crate::call::Mode;
 use crate::{clock, keeper};
 
 /// Slurm's WAIT_RESOURCES, the same number in every release.
@@ -107,6 +108,15 @@ pub unsafe fn begin(api: &Api, layout: &Layout, job: u32) {
             // SAFETY: by the caller.
             unsafe { restore(api, layout) };
         }
+    }
+}
+
+/// Has a job's sentence stand in its record: at once in a forecast, which leaves the reason alone, and else after
+/// slurmctld has written its own.
+pub fn tell(api: &Api, mode: Mode, job: Job<'_>, sentence: String) {
+    match mode {
+        Mode::WillRun => show(api, job, sentence),
+        _ => later(job.id(), sentence),
     }
 }
 

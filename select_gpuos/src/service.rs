@@ -415,14 +415,11 @@ impl Engine {
             Some(other) => format!("{other}; {sentence}"),
             None => format!("gpuos: {sentence}"),
         };
-        match forecast {
-            true => reasons::show(self.api, job, sentence),
-            false => reasons::later(job.id(), sentence),
-        }
+        reasons::tell(self.api, call.mode(), job, sentence);
     }
 
     /// The fewest GPUs that a node has to give to a job.
-    fn of_each_node(&self, job: Job<'_>) -> u64 {
+    pub(crate) fn of_each_node(&self, job: Job<'_>) -> u64 {
         let each = self.sum(job, JobGres::per_node);
         each.max(self.sum(job, JobGres::per_task)).max(1)
     }

@@ -645,10 +645,7 @@ impl Engine {
         };
         let why = explain::no_slices(&ask.names(pool, kind), found, needed);
         let sentence = format!("gpuos: {why}");
-        match call.mode() {
-            Mode::WillRun => reasons::show(self.api, job, sentence),
-            _ => reasons::later(job.id(), sentence),
-        }
+        reasons::tell(self.api, call.mode(), job, sentence);
     }
 }
 

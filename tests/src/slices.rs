@@ -27,6 +27,26 @@ pub fn moving(name: &str, suite: &Suite, nodes: usize, gpus: u64, moving: u64) -
     setup
 }
 
+/// Asks for an allocation and leaves it be; its job.
+pub fn ask(cluster: &Cluster, name: &str, options: &str) -> u32 {
+    let line = format!("setsid salloc --no-shell -J {name} {options} </dev/null >/dev/null 2>&1 &");
+    cluster.run("sh", &["-c", &line]);
+    cluster.until(
+        &format!("slurmctld has the job of salloc {options}"),
+        || {
+            let id = cluster.run("squeue", &["-h", "-n", name, "-o", "%i"]);
+            id.trim().parse().ok()
+        },
+    )
+}
+
+/// The same, and waits until it runs.
+pub fn start(cluster: &Cluster, name: &str, options: &str) -> u32 {
+    let job = ask(cluster, name, options);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
 /// `gpuos-nvml` on the GPUs of a node.
 pub fn nvml(cluster: &Cluster, node: &str, args: &[&str]) -> String {
     let out = Command::new(cluster.lab.dir().join("bin/gpuos-nvml"))

@@ -5,6 +5,7 @@
 
 use gpuos_core::gpuset::GpuSet;
 use gpuos_lab::Suite;
+use gpuos_tests::slices::{ask, start};
 use gpuos_tests::{Cluster, Setup, per_suite, show};
 
 per_suite!(they_change_sides, come_and_go);
@@ -42,25 +43,6 @@ fn change(cluster: &Cluster, from: &str, to: &str) {
     std::fs::write(&file, text.replace(from, to)).expect("writes");
     cluster.lab.reconfigure().expect("reconfigures");
     cluster.ready();
-}
-
-/// Asks for an allocation and leaves it be; its job.
-fn ask(cluster: &Cluster, name: &str, options: &str) -> u32 {
-    let line = format!("setsid salloc --no-shell -J {name} {options} </dev/null >/dev/null 2>&1 &");
-    cluster.run("sh", &["-c", &line]);
-    cluster.until(
-        &format!("slurmctld has the job of salloc {options}"),
-        || {
-            let id = cluster.run("squeue", &["-h", "-n", name, "-o", "%i"]);
-            id.trim().parse().ok()
-        },
-    )
-}
-
-fn start(cluster: &Cluster, name: &str, options: &str) -> u32 {
-    let job = ask(cluster, name, options);
-    cluster.wait(job, &["RUNNING"]);
-    job
 }
 
 /// What a job has: GPUs, slices, and GPUs of which it has shards. Of `scontrol -d show job`, as

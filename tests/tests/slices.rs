@@ -12,6 +12,7 @@ use gpuos_core::mig::{Cut, Geometry, States, tile};
 use gpuos_core::options::parse_mig;
 use gpuos_lab::Suite;
 use gpuos_tests::plugins::programs;
+use gpuos_tests::slices::{ask, start};
 use gpuos_tests::{Cluster, Setup, per_suite, show};
 use serde_json::{Value, json};
 
@@ -27,25 +28,6 @@ fn setup(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {
     setup.spec.mig = GpuSet(gpus);
     setup.spec.job_submit = true;
     setup
-}
-
-/// Asks for an allocation and leaves it be; its job.
-fn ask(cluster: &Cluster, name: &str, options: &str) -> u32 {
-    let line = format!("setsid salloc --no-shell -J {name} {options} </dev/null >/dev/null 2>&1 &");
-    cluster.run("sh", &["-c", &line]);
-    cluster.until(
-        &format!("slurmctld has the job of salloc {options}"),
-        || {
-            let id = cluster.run("squeue", &["-h", "-n", name, "-o", "%i"]);
-            id.trim().parse().ok()
-        },
-    )
-}
-
-fn start(cluster: &Cluster, name: &str, options: &str) -> u32 {
-    let job = ask(cluster, name, options);
-    cluster.wait(job, &["RUNNING"]);
-    job
 }
 
 /// The slices that Slurm says a job has.
