@@ -28,7 +28,7 @@ ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench replay soak lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak hostile lint licences build release install uninstall clean
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -37,6 +37,7 @@ help:
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger'
+	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -84,6 +85,10 @@ soak:
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
 
+hostile:
+	@scripts/needs.sh build lab
+	GPUOS_HOSTILE=all $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test hostile -- --nocapture --test-threads=1
+
 # What a call in slurmctld costs is mostly code that is not in the caches: less of it, and close together.
 release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
@@ -103,7 +108,7 @@ install:
 	for plugin in $(PLUGINS); do \
 	  install -m 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
 	done
-	install -m 644 README.md CHANGELOG.md SAFETY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
+	install -m 644 README.md CHANGELOG.md SAFETY.md SECURITY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
 	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
 	$(RELEASE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
