@@ -24,7 +24,7 @@ pub fn play() {
     let words = std::env::var(WORDS).unwrap_or_default();
     let words: Vec<&str> = words.lines().collect();
     match (&role[..], &words[..]) {
-        ("talk", [socket]) => talk(socket),
+        ("talk", [socket, answers]) => talk(socket, answers),
         ("flood", [socket, seconds]) => flood(socket, seconds),
         ("hold", [socket, count]) => hold(socket, count),
         ("watch", [socket]) => watch(socket),
@@ -53,17 +53,21 @@ fn connect(socket: &str) -> UnixStream {
     stream
 }
 
-/// Sends what comes on standard input, and says what is answered until the other side is still for 2 s.
-fn talk(socket: &str) {
+/// Sends what comes on standard input, and says what is answered: so many lines, or until the other side has been still for 2 s.
+fn talk(socket: &str, answers: &str) {
     let mut stream = connect(socket);
     let mut text = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut text);
     // A daemon that closes before it has read all has its reasons.
     let _ = stream.write_all(&text);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
+    let wanted: usize = answers.parse().expect("a count");
     let mut heard = Vec::new();
     let mut bytes = [0; 4096];
-    while let Ok(count @ 1..) = stream.read(&mut bytes) {
+    while heard.iter().filter(|byte| **byte == b'\n').count() < wanted {
+        let Ok(count @ 1..) = stream.read(&mut bytes) else {
+            break;
+        };
         heard.extend(&bytes[..count]);
     }
     String::from_utf8_lossy(&heard).lines().for_each(say);

@@ -39,6 +39,9 @@ const LEAST: usize = 100;
 /// Waits this long after what was forged has been acted on: whatever follows of it comes within seconds.
 const SETTLE: Duration = Duration::from_secs(4);
 
+/// A judge that waits longer is named.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// This program, run by an attacker; nothing in a run of the tests.
 #[test]
 fn plays_its_part() {
@@ -116,25 +119,28 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     if users::are_known(&format!("{module}::nothing_of_others_is_reached")) != Some(true) {
         return;
     }
-    let begun = Instant::now();
+    let mut all = chosen(suite);
     let Some(mut stage) = Stage::up(suite) else {
         return;
     };
-    let mut all = chosen(suite);
+    let begun = Instant::now();
     let mut lines = Vec::new();
     wave(&stage, Wave::Early, &mut all, &mut lines);
-    node::prepare(&stage);
+    println!("the early wave: {} s", begun.elapsed().as_secs());
+    stage.feed_log();
     stage.start_victims();
+    println!("the others' jobs run: {} s", begun.elapsed().as_secs());
     let before = World::look(&stage);
     wave(&stage, Wave::Checked, &mut all, &mut lines);
-    lines.push(untouched(&stage, &before, "with job_submit/gpuos", &[]));
+    lines.push(untouched(&stage, &before, "with job_submit/gpuos"));
+    println!("with job_submit/gpuos: {} s", begun.elapsed().as_secs());
     stage.end_attackers();
     if all.iter().any(|one| one.wave == Wave::Unchecked) {
         stage.start_sliced();
         stage.check_jobs(false);
         let before = World::look(&stage);
         wave(&stage, Wave::Unchecked, &mut all, &mut lines);
-        lines.push(untouched(&stage, &before, "without job_submit/gpuos", &[]));
+        lines.push(untouched(&stage, &before, "without job_submit/gpuos"));
     }
     let broken = print(&stage, &lines, begun.elapsed());
     assert!(
@@ -147,21 +153,31 @@ fn nothing_of_others_is_reached(suite: &Suite) {
 
 /// Begins all attempts of a wave, waits until what was forged has been acted on, and judges them.
 fn wave(stage: &Stage, wave: Wave, all: &mut Vec<Attempt>, lines: &mut Vec<Line>) {
+    let start = Instant::now();
     let now: Vec<Attempt> = all.extract_if(.., |one| one.wave == wave).collect();
     let begun: Vec<_> = now
         .into_iter()
         .map(|one| {
-            let judge = (one.begin)(stage);
+            let judge = caught(|| (one.begin)(stage));
             (one.input, one.name, one.holds, judge)
         })
         .collect();
+    println!(
+        "{wave:?}: all are begun after {} s",
+        start.elapsed().as_secs()
+    );
     if wave == Wave::Unchecked {
         acted(stage);
     }
     for (input, name, holds, judge) in begun {
-        let verdict = judge(stage);
+        let begun = Instant::now();
+        let verdict = judge.and_then(|judge| caught(|| judge(stage)));
+        let verdict = verdict.unwrap_or_else(Verdict::Broken);
+        if begun.elapsed() > SLOW {
+            println!("{input}: {name}: judged in {} s", begun.elapsed().as_secs());
+        }
         if let Verdict::Broken(seen) = &verdict {
-            println!("broken: {input}: {name}: {seen}");
+            println!("broken: {input}: {name}: {}", short(seen));
         }
         lines.push(Line {
             input,
@@ -170,6 +186,16 @@ fn wave(stage: &Stage, wave: Wave, all: &mut Vec<Attempt>, lines: &mut Vec<Line>
             verdict,
         });
     }
+}
+
+/// What is done, or what the test itself failed with: one attempt that cannot be made is not the end of the others.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+    done.map_err(|what| {
+        let text = what.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| what.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        format!("the test failed: {}", text.unwrap_or_default())
+    })
 }
 
 /// Waits until honest jobs that hang, and came after all others, have been requeued: then the forged ones were acted on, too.
@@ -204,8 +230,8 @@ fn acted(stage: &Stage) {
     std::thread::sleep(SETTLE);
 }
 
-fn untouched(stage: &Stage, before: &World, name: &str, spared: &[&str]) -> Line {
-    let changed = before.differs(&World::look(stage), spared);
+fn untouched(stage: &Stage, before: &World, name: &str) -> Line {
+    let changed = before.differs(&World::look(stage));
     Line {
         input: "All of them",
         name: format!("what is not the attackers' {name}"),
@@ -215,6 +241,14 @@ fn untouched(stage: &Stage, before: &World, name: &str, spared: &[&str]) -> Line
             false => Verdict::Broken(changed.join("; ")),
         },
     }
+}
+
+/// The beginning of what was seen, for a line.
+fn short(seen: &str) -> String {
+    seen.chars()
+        .take(300)
+        .flat_map(char::escape_debug)
+        .collect()
 }
 
 /// Prints the table; the names of those that are broken.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::attempt::{Attempt, Judge, attempt, ensure, judge};
+use crate::attempt::{Attempt, Judge, Wave, attempt, ensure, judge};
 use crate::stage::Stage;
 use crate::users::{ALICE, MALLORY};
 
@@ -14,7 +14,8 @@ pub fn all() -> Vec<Attempt> {
     let alive = "gpuosd is the same process, and the folder goes or is given up with a note";
     let kept = "what is not the user's stays";
     let mut all = vec![
-        tried(
+        on(
+            "n4",
             alive,
             "18,000 folders in one another",
             "\"$ATTACKER\" --exact plays_its_part --nocapture >/dev/null",
@@ -45,6 +46,10 @@ pub fn all() -> Vec<Attempt> {
             |_, _| Ok(()),
         ),
     ];
+    // The last wave: where gpuosd does not live through it, nothing else is looked for on that node.
+    all.iter_mut()
+        .take(1)
+        .for_each(|one| one.wave = Wave::Unchecked);
     all.extend([
         tried(kept, "a link to another user's folder", "ln -s $HERS $own/log/x; rm -rf $own/pipe; ln -s $HERS $own/pipe", has_file),
         tried(kept, "folder and link that change places", "(mkdir $own/a; ln -s $HERS $own/b; i=0; while [ $i -lt 20000 ]; do mv -T $own/a $own/c; mv -T $own/b $own/a; mv -T $own/c $own/b; i=$((i+1)); done) >/dev/null 2>&1 &", has_file),
@@ -62,7 +67,18 @@ fn has_file(stage: &Stage, name: &str) -> Result<(), String> {
 
 /// A job with MPS that does something to its folders and ends.
 fn tried(holds: &'static str, name: &'static str, script: &'static str, look: Look) -> Attempt {
-    let made = attempt(INPUT, name, holds, move |stage: &Stage| -> Judge {
+    on("n3", holds, name, script, look)
+}
+
+/// The same on another node.
+fn on(
+    node: &'static str,
+    holds: &'static str,
+    name: &'static str,
+    script: &'static str,
+    look: Look,
+) -> Attempt {
+    attempt(INPUT, name, holds, move |stage: &Stage| -> Judge {
         let hers = format!("hers-{}", name.replace(' ', "-"));
         let folder = stage.work(&hers);
         fs::create_dir(&folder).expect("a folder");
@@ -70,39 +86,38 @@ fn tried(holds: &'static str, name: &'static str, script: &'static str, look: Lo
         for path in [&folder, &folder.join("hers")] {
             std::os::unix::fs::chown(path, Some(ALICE.uid), Some(ALICE.uid)).expect("given away");
         }
-        let pid = stage.cluster.lab.gpuosd_pid("n3");
+        let pid = stage.cluster.lab.gpuosd_pid(node);
         let lines = format!(
             "own=$(dirname $CUDA_MPS_PIPE_DIRECTORY) || exit\ncase $own in */mps/*) ;; *) exit ;; esac\n\
              export GPUOS_HOSTILE_ROLE=nest GPUOS_HOSTILE_WORDS=\"$own/log\n18000\"\n{script}\necho end=$own"
         );
         let mut command = stage.command(MALLORY, "sbatch");
-        let victim = stage.cluster.lab.slurmd_pid("n3").unwrap_or_default();
+        let victim = stage.cluster.lab.slurmd_pid(node).unwrap_or_default();
         command
             .env("HERS", &folder)
             .env("VICTIM", victim.to_string());
-        let options = ["-w", "n3", "--gres=gpu:1", "--gpuos-mps=on"];
+        let options = ["-w", node, "--gres=gpu:1", "--gpuos-mps=on"];
         let job = stage.sbatch_with(command, &options, &lines);
         judge(move |stage| {
             let own = stage.told(job?, "end=")?;
             let over = || {
                 let name = own.rsplit('/').next().unwrap_or_default();
-                let noted = stage.audit("n3").lines().any(|line| {
+                let noted = stage.audit(node).lines().any(|line| {
                     line.contains(name)
                         && (line.contains("MPS") && line.contains("given up")
                             || line.contains("left"))
                 });
-                let other = stage.cluster.lab.gpuosd_pid("n3") != pid;
+                let other = stage.cluster.lab.gpuosd_pid(node) != pid;
                 (noted || other || !std::path::Path::new(&own).exists()).then_some(())
             };
             let over = stage.try_until(over);
-            let now = stage.cluster.lab.gpuosd_pid("n3");
+            let now = stage.cluster.lab.gpuosd_pid(node);
             ensure(now.is_some() && now == pid, || {
                 format!("gpuosd {pid:?} is {now:?}")
             })?;
-            stage.status("n3")?;
+            stage.status(node)?;
             look(stage, &hers)?;
             over.ok_or_else(|| format!("{own} is there, and no note about it"))
         })
-    });
-    made
+    })
 }

@@ -1,7 +1,6 @@
 //! What a user reaches on a node beside gpuosd's socket: the kernel's log, names of processes, control groups, devices, signals.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,18 +24,6 @@ pub fn all() -> Vec<Attempt> {
     devices(&mut all);
     signals(&mut all);
     all
-}
-
-/// The stand-in for the kernel's log of n4.
-pub fn kernel_log(stage: &Stage) -> PathBuf {
-    stage.path("log/kmsg")
-}
-
-/// Has the gpuosd of n4 read the stand-in.
-pub fn prepare(stage: &Stage) {
-    let file = kernel_log(stage);
-    fs::write(&file, "").expect("a file");
-    stage.restart_gpuosd_with("n4", "--kernel-log", &file);
 }
 
 /// A record as the kernel gives it to a reader, of a GPU of n4. `{pci}` is where the GPU is.
@@ -93,8 +80,9 @@ fn log(all: &mut Vec<Attempt>) {
                 let line = record
                     .replace("{pci}", &pci)
                     .replace("{n}", &(1000 + u32::from(gpu)).to_string());
-                append(stage, &line);
+                stage.log(&line);
                 judge(move |stage| {
+                    stage.logged();
                     let seen = stage.audit("n4");
                     let of_gpu = format!("\"gpu\":{gpu},");
                     let line = seen
@@ -112,9 +100,10 @@ fn log(all: &mut Vec<Attempt>) {
     }
     all.push(
         attempt(LOG, "an Xid that drains a node", served, |stage: &Stage| -> Judge {
-            append(stage, "3,2000,2000,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1b:00): 79, pid=1'");
-            append(stage, "3,2001,2001,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1B:00): 119, pid=1'");
+            stage.log("3,2000,2000,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1b:00): 79, pid=1'");
+            stage.log("3,2001,2001,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1B:00): 119, pid=1'");
             judge(|stage| {
+                stage.logged();
                 let drained = stage.status("n4")?.node_drained;
                 ensure(drained.is_none(), || drained.unwrap_or_default())?;
                 stage.run_on(&[stage.victims.logged])
@@ -129,8 +118,9 @@ fn log(all: &mut Vec<Attempt>) {
         |stage: &Stage| -> Judge {
             let line =
                 "3,3000,3000,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:1b:00): 13, pid=1'\n";
-            append(stage, line.repeat(20_000).trim_end());
+            stage.log(line.repeat(20_000).trim_end());
             judge(|stage| {
+                stage.logged();
                 let polls = || {
                     let status = stage.status("n4").ok()?;
                     (status.daemon.sampled_ms_ago.is_some_and(|ago| ago < 10_000)).then_some(())
@@ -148,16 +138,6 @@ fn acts(line: &str) -> bool {
     ["gets no more jobs", "requeue", "is ended", "drain", "reset"]
         .iter()
         .any(|word| line.contains(word))
-}
-
-fn append(stage: &Stage, record: &str) {
-    let mut file = OpenOptions::new()
-        .append(true)
-        .open(kernel_log(stage))
-        .expect("the stand-in");
-    writeln!(file, "{record}").expect("written");
-    // The kernel gives one record at a time; a file gives all that is there.
-    std::thread::sleep(Duration::from_millis(1200));
 }
 
 fn processes(all: &mut Vec<Attempt>) {
@@ -279,7 +259,7 @@ impl Drop for Group {
 
 fn devices(all: &mut Vec<Attempt>) {
     let denied = "the kernel denies each GPU that the job was not given";
-    let script = "for gpu in 0 1 2 3 4 5 6 7; do (: < $DEVICES/nvidia$gpu) 2>&1 | grep -q 'not permitted' || echo open=$gpu; done; echo end=1";
+    let script = "for gpu in 0 1 2 3 4 5 6 7; do (: < $DEVICES/nvidia$gpu) 2>&1 | grep -q 'not permitted' || echo open=$gpu; done; echo end=1; sleep 1200";
     for (name, options) in [
         ("opens all GPUs from a job with one", &["--gres=gpu:1"][..]),
         ("opens all GPUs from a job with none", &[]),
@@ -326,7 +306,7 @@ fn devices(all: &mut Vec<Attempt>) {
             return known(Verdict::Skipped("no control groups of version 1 for Slurm".into()));
         }
         let caps = stage.cluster.lab.caps_dir("n1");
-        let script = "for cap in $CAPS/*; do (: < $cap) 2>&1 | grep -q 'not permitted' || echo open=$cap; done; echo end=1";
+        let script = "for cap in $CAPS/*; do (: < $cap) 2>&1 | grep -Eq 'not permitted|denied' || echo open=$cap; done; echo end=1; sleep 1200";
         let mut command = stage.command(MALLORY, "sbatch");
         command.env("CAPS", &caps);
         let job = stage.sbatch_with(command, &["-w", "n1", "--gpuos-mig=1g.10gb"], script);

@@ -286,7 +286,7 @@ fn requests(all: &mut Vec<Attempt>) {
             let array = [
                 "--array=1-1000",
                 "-H",
-                "--gres=gpu:8",
+                "--gres=gpu:7",
                 "--gpuos-topology=node:required",
             ];
             let many = stage.sbatch(EVE, &array, "true");

@@ -1,13 +1,14 @@
 //! A lab with jobs of a user who is to be left alone, and two users who would not leave her alone.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuos_core::wire::{Reply, Request, Status};
@@ -24,7 +25,12 @@ pub const DIVIDED: u64 = 1 << 7;
 pub const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// A longer wait than anything takes that happens at all.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// gpuosd looks into the kernel's log each second.
+const RECORDS: Duration = Duration::from_millis(1200);
+/// What is done about a record comes 5 s later, which NVIDIA's library is given to tell it.
+const FOLLOWS: Duration = Duration::from_secs(8);
 
 /// All that a site can switch on that does something to processes and nodes.
 const TOML: &str = "\
@@ -83,6 +89,10 @@ pub struct Stage {
     pub victims: Victims,
     /// Jobs of the first attacker with a slice of n1 each, once they run.
     pub sliced: Vec<u32>,
+    /// Whether the nodes of the victim's wide job hear each other, once somebody has looked.
+    pub hears: RefCell<Option<Result<(), String>>>,
+    /// What is still to come into the stand-in for the kernel's log, and when the last record came.
+    log: Arc<Mutex<(VecDeque<String>, Instant)>>,
     /// Attackers' processes: each ends with the stage.
     helpers: RefCell<Vec<Child>>,
     /// What commands showed that several judges ask for.
@@ -116,16 +126,15 @@ impl Stage {
             metrics,
             victims: Victims::default(),
             sliced: Vec::new(),
+            hears: RefCell::default(),
+            log: Arc::new(Mutex::new((VecDeque::new(), Instant::now()))),
             helpers: RefCell::default(),
             shown: RefCell::default(),
         };
         let bin = stage.path("bin");
         program(&bin.join("nvidia-cuda-mps-control"), MPS_CONTROL);
         let own = std::env::current_exe().expect("this program");
-        for (from, name) in [
-            (own, "attacker"),
-            (programs.join("gpuos"), "gpuos"),
-        ] {
+        for (from, name) in [(own, "attacker"), (programs.join("gpuos"), "gpuos")] {
             // Another process copies, as in gpuos_lab: what has just been written by a program with threads cannot be run.
             let copied = Command::new("install")
                 .arg(from)
@@ -403,19 +412,14 @@ impl Stage {
         self.helpers.borrow_mut().push(child);
     }
 
-    /// What a user is answered on the socket of a node who sends this.
-    pub fn talk(&self, user: User, node: &str, text: &[u8]) -> Result<Vec<String>, String> {
+    /// A user sends this to the socket of a node. What is answered is heard later: so many lines, or what comes until all is still.
+    pub fn talk(&self, user: User, node: &str, text: &[u8], answers: usize) -> Talk {
         let socket = self.socket(node).display().to_string();
-        let mut child = self.part(user.uid, "talk", &[&socket]);
-        let mut input = child.stdin.take().ok_or("no pipe")?;
-        let _ = input.write_all(text);
-        drop(input);
-        let mut all = String::new();
-        let mut output = child.stdout.take().ok_or("no pipe")?;
-        let _ = output.read_to_string(&mut all);
-        let _ = child.wait();
-        let lines = all.lines().filter_map(|line| line.strip_prefix(MARK));
-        Ok(lines.map(str::to_owned).collect())
+        let mut child = self.part(user.uid, "talk", &[&socket, &answers.to_string()]);
+        if let Some(mut input) = child.stdin.take() {
+            let _ = input.write_all(text);
+        }
+        Talk(child)
     }
 
     /// What root sees who runs `gpuos` with these words; failures too.
@@ -471,6 +475,62 @@ impl Stage {
         });
     }
 
+    /// Starts each gpuosd again that has ended, so that the next wave meets one.
+    pub fn revive(&self) {
+        for node in NODES {
+            if self.cluster.lab.gpuosd_pid(node).is_none() {
+                println!("gpuosd of {node} has ended, and is started again");
+                let _ = self.cluster.lab.start_gpuosd(node);
+            }
+        }
+    }
+
+    /// Has the gpuosd of n4 read a stand-in for the kernel's log. It is a file: the kernel gives one record at a time, a file gives all that is
+    /// there, so one record comes between two looks.
+    pub fn feed_log(&self) {
+        let file = self.path("log/kmsg");
+        fs::write(&file, "").expect("a file");
+        self.restart_gpuosd_with("n4", "--kernel-log", &file);
+        let mut file = OpenOptions::new().append(true).open(file).expect("a file");
+        let log = Arc::downgrade(&self.log);
+        std::thread::spawn(move || {
+            while let Some(log) = log.upgrade() {
+                let record = {
+                    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                    let record = log.0.pop_front();
+                    log.1 = if record.is_some() {
+                        Instant::now()
+                    } else {
+                        log.1
+                    };
+                    record
+                };
+                if let Some(record) = record {
+                    let _ = writeln!(file, "{record}");
+                }
+                drop(log);
+                std::thread::sleep(RECORDS);
+            }
+        });
+    }
+
+    /// One more record for it.
+    pub fn log(&self, record: &str) {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .push_back(record.to_owned());
+    }
+
+    /// Waits until all records were there, and what follows from them has been done.
+    pub fn logged(&self) {
+        self.until("the records are written", || {
+            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            (log.0.is_empty() && log.1.elapsed() > FOLLOWS).then_some(())
+        });
+    }
+
     /// The gpuosd of a node is started anew with another value of an option.
     pub fn restart_gpuosd_with(&self, node: &str, option: &str, value: &Path) {
         let pid = self.cluster.lab.gpuosd_pid(node).expect("it runs");
@@ -511,6 +571,22 @@ impl Stage {
                 .contains("NVML's events are heard")
         };
         self.until("gpuosd is back", || hears().then_some(()));
+    }
+}
+
+/// A user's words with gpuosd.
+pub struct Talk(Child);
+
+impl Talk {
+    /// What was answered.
+    pub fn heard(mut self) -> Vec<String> {
+        let mut all = String::new();
+        if let Some(mut output) = self.0.stdout.take() {
+            let _ = output.read_to_string(&mut all);
+        }
+        let _ = self.0.wait();
+        let lines = all.lines().filter_map(|line| line.strip_prefix(MARK));
+        lines.map(str::to_owned).collect()
     }
 }
 

@@ -55,13 +55,11 @@ impl World {
         World(all)
     }
 
-    /// What is not as it was, but for the daemons that the test itself has started anew.
-    pub fn differs(&self, now: &World, spared: &[&str]) -> Vec<String> {
+    /// What is not as it was.
+    pub fn differs(&self, now: &World) -> Vec<String> {
         let names: std::collections::BTreeSet<&String> =
             self.0.keys().chain(now.0.keys()).collect();
-        let names = names
-            .into_iter()
-            .filter(|name| !spared.contains(&name.as_str()));
+        let names = names.into_iter();
         let get = |world: &World, name: &String| world.0.get(name).cloned().unwrap_or_default();
         let changed = names.filter(|name| get(self, name) != get(now, name));
         changed
