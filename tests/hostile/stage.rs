@@ -457,7 +457,15 @@ impl Stage {
         let text = set_key(&text, "JobSubmitPlugins", on.then_some("gpuos"));
         fs::write(&file, text).expect("slurm.conf");
         self.cluster.lab.reconfigure().expect("reconfigures");
-        self.cluster.ready();
+        // A node that an attack has drained stays so.
+        self.until("the nodes have registered", || {
+            let text = self
+                .cluster
+                .try_run("sinfo", &["-h", "-N", "-o", "%T"])
+                .ok()?;
+            let there = |state: &str| !state.contains(['*', '$']) && state != "unknown";
+            text.split_whitespace().all(there).then_some(())
+        });
         self.shown.borrow_mut().clear();
     }
 
