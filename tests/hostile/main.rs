@@ -135,6 +135,7 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     lines.push(untouched(&stage, &before, "with job_submit/gpuos"));
     println!("with job_submit/gpuos: {} s", begun.elapsed().as_secs());
     stage.end_attackers();
+    stage.revive();
     if all.iter().any(|one| one.wave == Wave::Unchecked) {
         stage.start_sliced();
         stage.check_jobs(false);
@@ -201,7 +202,7 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 /// Waits until honest jobs that hang, and came after all others, have been requeued: then the forged ones were acted on, too.
 fn acted(stage: &Stage) {
     let mut honest = Vec::new();
-    for node in ["n1", "n2", "n3"] {
+    for node in ["n1", "n2", "n3", "n5"] {
         let options = [
             "-J",
             "honest",

@@ -67,7 +67,13 @@ pub fn all() -> Vec<Attempt> {
                 is_clean("why", &why)?;
                 let told = stage.gpuos(&["why", &job.to_string(), "--json"]);
                 is_json("why", &told)?;
-                everywhere(stage)
+                is_clean(
+                    "top",
+                    &row(
+                        &stage.screen(&top(stage).each_ref().map(String::as_str)),
+                        job,
+                    ),
+                )
             })
         });
         let made = made.in_wave(Wave::Unchecked);
@@ -76,7 +82,39 @@ pub fn all() -> Vec<Attempt> {
             false => made,
         }
     });
-    made.collect()
+    let mut all: Vec<Attempt> = made.collect();
+    let last = attempt(
+        INPUT,
+        "all of these names at once, on every screen",
+        clean,
+        |_: &Stage| judge(everywhere),
+    );
+    all.push(last.in_wave(Wave::Unchecked).short());
+    all
+}
+
+fn top(stage: &Stage) -> [String; 4] {
+    let runtime = stage.runtime("n1").display().to_string();
+    [
+        "top".into(),
+        "--once".into(),
+        "--runtime-dir".into(),
+        runtime,
+    ]
+}
+
+/// What of a table is about a job: from its number on until the next line that begins with one.
+fn row(text: &str, job: u32) -> String {
+    let number = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
+    let own = format!("{job} ");
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(&own));
+    let first = lines.next().unwrap_or_default();
+    let more = lines.take_while(|line| !number(line) && !line.is_empty());
+    [first]
+        .into_iter()
+        .chain(more)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// What every command shows while such jobs are there.

@@ -306,7 +306,7 @@ fn records(all: &mut Vec<Attempt>) {
             "root's number in the name of a job with MPS",
             "its daemon has its user's rights",
             |stage| {
-                let options = ["-w", "n3", "--gres=gpu:1", "--gpuos-mps=on"];
+                let options = ["-w", "n4", "--gres=gpu:1", "--gpuos-mps=on"];
                 let name = "--job-name=x\n   UserId=root(0) GroupId=root(0) MCS_label=N/A";
                 let script = "stat -c owner=%u $CUDA_MPS_PIPE_DIRECTORY/pid; sleep 1200";
                 let job = stage.sbatch(MALLORY, &[&options[..], &[name]].concat(), script);
@@ -334,7 +334,7 @@ fn records(all: &mut Vec<Attempt>) {
                     "--job-name=x{between}JobId=4242424 JobName=phantom\n   UserId=root(0) GroupId=root(0)\n   JobState=RUNNING \
                      Reason=None\n   NodeList=n1\n   NumNodes=1\n     Nodes=n1 CPU_IDs=0 Mem=16 GRES=gpu:h100:3(IDX:0-2)"
                 );
-                let job = stage.sbatch(EVE, &[&text, "--gres=gpu:1", "-w", "n1"], "sleep 1200");
+                let job = stage.sbatch(EVE, &[&text, "-w", "n1"], "sleep 1200");
                 judge(move |stage| {
                     let Ok(job) = job else { return Ok(()) };
                     for words in [&["top", "--once"][..], &["top", "--json"], &["plan", "--gpus", "1"]] {
