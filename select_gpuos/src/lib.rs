@@ -35,3 +35,4 @@ mod slices;
 mod snapshot;
 mod start;
 mod steer;
+mod trust;

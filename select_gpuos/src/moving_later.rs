@@ -14,7 +14,8 @@ use slurm_ffi::handles::{Job, Node};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
-use crate::engine::{Engine, Trust};
+use crate::engine::Engine;
+use crate::trust::Trust;
 use crate::moving::{Kind, Mark, Why};
 use crate::reasons;
 

@@ -1,6 +1,6 @@
 //! The text in a node's `Extra`, remembered so that it is read anew only when it has changed.
 
-use crate::check::XMALLOC_MAGIC;
+use crate::sizes::XMALLOC_MAGIC;
 use crate::mem::{read, read_text};
 
 /// The longest text that is read, in bytes. Slurm sets no limit; a longer one is an error value.
