@@ -12,7 +12,7 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
-use slurm_ffi::{check, conf, log, mem};
+use slurm_ffi::{check, conf, log, mem, probe};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
@@ -81,6 +81,8 @@ pub struct Engine {
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
     pub(crate) hides_cores: bool,
+    #[cfg(feature = "fault-injection")]
+    pub(crate) shifts: Option<crate::shifts::Shifts>,
 }
 
 /// Prepares steering in slurmctld; in any other program, and for a release whose layout is not known,
@@ -114,7 +116,9 @@ fn prepare(release: Release) -> Result<Engine, String> {
     let strings = check::Strings::of(&fields)?;
     let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
     let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
-    let parameters = check::configuration(layout)?;
+    let misfit = |why| format!("the layout table does not fit this slurmctld ({why})");
+    let parameters = check::configuration(layout).map_err(misfit)?;
+    probe::objects(&fields, layout, release).map_err(misfit)?;
     let settings = settings::load(&fields);
     Ok(Engine {
         api,
@@ -147,6 +151,8 @@ fn prepare(release: Release) -> Result<Engine, String> {
         trusts_nodes: false,
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
+        #[cfg(feature = "fault-injection")]
+        shifts: crate::shifts::Shifts::try_all(&fields, release),
         fields,
         release,
     })

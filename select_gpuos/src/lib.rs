@@ -31,6 +31,8 @@ mod request;
 mod service;
 mod settings;
 mod shards;
+#[cfg(feature = "fault-injection")]
+mod shifts;
 mod slices;
 mod snapshot;
 mod start;

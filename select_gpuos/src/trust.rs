@@ -78,6 +78,10 @@ impl Doubts {
 impl Engine {
     /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
     pub(crate) fn trusts(&mut self, call: &Call) -> bool {
+        #[cfg(feature = "fault-injection")]
+        if let Some(shifts) = &mut self.shifts {
+            shifts.look(self.api, call.job, self.layout, self.table);
+        }
         match self.trust {
             Trust::Records | Trust::Selection => true,
             Trust::None | Trust::Refused => self.looks(call),

@@ -445,26 +445,25 @@ pub fn configuration(layout: &Layout) -> Result<u16, String> {
         &layout.conf,
     );
     let at = at as usize;
-    let misfit = |why: String| format!("the layout table does not fit this slurmctld ({why})");
     // Without a symbol of known size the two fields alone have to do.
     let size = sizes::of_variable(c"slurm_conf").filter(|size| *size != 0);
     ensure(size.is_none_or(|size| size == fields.whole), || {
-        misfit(format!(
+        format!(
             "Slurm's slurm_conf has {} bytes, and {} in the table",
             size.unwrap_or(0),
             fields.whole
-        ))
+        )
     })?;
     let selected = pointer(at, fields.select_type).map(|text| read_str(text, 256));
     ensure(selected == Ok(select_type()), || {
-        misfit("slurm_conf.select_type is another text".into())
+        "slurm_conf.select_type is another text".into()
     })?;
     let parameters: u16 = read(at + fields.select_type_param)
-        .ok_or_else(|| misfit("slurm_conf is unreadable".into()))?;
+        .ok_or("slurm_conf is unreadable")?;
     ensure(parameters & CPU_SOCKET_OR_CORE != 0, || {
-        misfit(format!(
+        format!(
             "slurm_conf.select_type_param is {parameters:#x}, with which cons_tres does not run"
-        ))
+        )
     })?;
     Ok(parameters)
 }

@@ -86,7 +86,7 @@ impl Fields {
     }
 
     /// The fields of a structure, in their order.
-    pub fn names(&self, structure: &str) -> Vec<String> {
+    fn names(&self, structure: &str) -> Vec<String> {
         let mut all: Vec<(u32, &String)> = self
             .offsets
             .iter()
@@ -317,6 +317,28 @@ impl Layout {
             conf: SlurmConf::of(fields)?,
         })
     }
+}
+
+/// Every field that the select plugin uses, with its structure: of the records, and of what only the checks read.
+pub fn used() -> Vec<(&'static str, &'static str)> {
+    let mut all = Vec::new();
+    let mut add = |structure: &'static str, fields: &[&'static str]| {
+        all.extend(fields.iter().map(|field| (structure, *field)));
+    };
+    add(JobRecord::NAME, JobRecord::USED);
+    let requests = ["tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"];
+    add(JobRecord::NAME, &requests);
+    add(JobDetails::NAME, JobDetails::USED);
+    add(JobResources::NAME, JobResources::USED);
+    add(PartRecord::NAME, PartRecord::USED);
+    add(NodeRecord::NAME, NodeRecord::USED);
+    add(NodeRecord::NAME, &["extra"]);
+    add(GresState::NAME, GresState::USED);
+    add(GresState::NAME, &["gres_name"]);
+    add(GresJob::NAME, GresJob::USED);
+    add(GresNode::NAME, GresNode::USED);
+    add(SlurmConf::NAME, SlurmConf::USED);
+    all
 }
 
 #[cfg(test)]

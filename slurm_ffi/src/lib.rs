@@ -26,6 +26,7 @@ pub mod mem;
 pub mod natural;
 pub mod nodes;
 pub mod plugin;
+pub mod probe;
 pub mod qos;
 pub mod release;
 pub mod sizes;
