@@ -12,7 +12,7 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
-use slurm_ffi::{check, conf, log, mem, probe};
+use slurm_ffi::{check, conf, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
@@ -45,7 +45,7 @@ pub struct Engine {
     pub(crate) api: &'static Api,
     pub(crate) layout: &'static Layout,
     pub(crate) strings: check::Strings,
-    fields: Fields,
+    pub(crate) fields: Fields,
     pub(crate) release: Release,
     pub(crate) table: NodeTable,
     pub(crate) gpu: check::Gres,
@@ -118,7 +118,6 @@ fn prepare(release: Release) -> Result<Engine, String> {
     let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
     let misfit = |why| format!("the layout table does not fit this slurmctld ({why})");
     let parameters = check::configuration(layout).map_err(misfit)?;
-    probe::objects(&fields, layout, release).map_err(misfit)?;
     let settings = settings::load(&fields);
     Ok(Engine {
         api,
@@ -152,7 +151,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
         #[cfg(feature = "fault-injection")]
-        shifts: crate::shifts::Shifts::try_all(&fields, release),
+        shifts: None,
         fields,
         release,
     })
@@ -330,6 +329,7 @@ pub fn job_ends(job: *mut c_void) {
 /// The node table is being rebuilt; Slurm reports every running job again afterwards.
 pub fn forget_nodes() {
     with(|engine| {
+        engine.probe_once();
         engine.forget();
         engine.open_records();
         engine.keep_reasons();

@@ -47,7 +47,10 @@ impl Shifts {
                 for bytes in bytes {
                     let mut shifted = fields.clone();
                     match kind {
-                        "compiled" => shifted.insert(structure, field, *bytes),
+                        "compiled" => {
+                            let used = |name: &str| is_used(structure, name);
+                            shifted.recompile(structure, field, *bytes, used);
+                        }
                         _ => shifted.shift(structure, field, *bytes, kind == "rest"),
                     }
                     let name = format!("{structure}.{field} {kind} {bytes}");
@@ -57,6 +60,15 @@ impl Shifts {
                     }
                     all.try_one(name, &shifted, release);
                 }
+            }
+            // A field that changed places with the one after it.
+            let names = fields.names(structure);
+            let next = names.iter().skip_while(|name| *name != field).nth(1);
+            let mut swapped = fields.clone();
+            if let Some(next) = next
+                && swapped.swap(structure, field, next)
+            {
+                all.try_one(format!("{structure}.{field} swapped {next}"), &swapped, release);
             }
         }
         all.tell("done\t\t");
@@ -116,6 +128,10 @@ impl Shifts {
             let _ = writeln!(file, "{line}");
         }
     }
+}
+
+fn is_used(structure: &str, field: &str) -> bool {
+    layout::used().contains(&(structure, field))
 }
 
 /// Whether no field that is used stands elsewhere, nor has the structure another size.

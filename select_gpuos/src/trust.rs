@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use slurm_ffi::check::{self, Misfit};
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
-use slurm_ffi::{cores, log, mem};
+use slurm_ffi::{cores, log, mem, probe};
 
 use crate::call::{Call, Mode};
 use crate::clock;
@@ -49,11 +49,18 @@ pub struct Doubts {
     at: i64,
     refusals: u32,
     said: Vec<String>,
+    /// Whether probe objects have been made.
+    probed: bool,
+    /// Whether they did not fit: no job can take that back.
+    for_good: bool,
 }
 
 impl Doubts {
     /// Whether the look at a job may end otherwise than the last one did.
     fn may_look(&self, job: Option<u32>, refused: bool, now: i64) -> bool {
+        if self.for_good {
+            return false;
+        }
         let passed = now.saturating_sub(self.at);
         match refused {
             true if self.refusals > AT_ONCE => passed >= RARELY,
@@ -88,6 +95,26 @@ impl Engine {
         }
     }
 
+    /// Has Slurm's own functions make probe objects, once: where slurmctld makes its table of nodes. In `init` it
+    /// holds locks that some of these functions take, and when the first job comes more waits for it.
+    pub(crate) fn probe_once(&mut self) {
+        if std::mem::replace(&mut self.doubts.probed, true) {
+            return;
+        }
+        #[cfg(feature = "fault-injection")]
+        {
+            self.shifts = crate::shifts::Shifts::try_all(&self.fields, self.release);
+        }
+        if let Err(why) = probe::objects(&self.fields, self.layout, self.release) {
+            self.doubts.for_good = true;
+            self.trust = Trust::Refused;
+            pass_through(&format!(
+                "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this line with \
+                 the exact Slurm package"
+            ));
+        }
+    }
+
     /// Whether job and node records may be read.
     pub(crate) fn reads_records(&self) -> bool {
         matches!(self.trust, Trust::Records | Trust::Selection)
@@ -98,6 +125,11 @@ impl Engine {
     fn looks(&mut self, call: &Call) -> bool {
         let refused = self.trust == Trust::Refused;
         if !(self.doubts).may_look(self.id_of(call.job), refused, clock::now()) {
+            return false;
+        }
+        // Where slurmctld made no table of nodes since it started.
+        self.probe_once();
+        if self.doubts.for_good {
             return false;
         }
         self.trust = Trust::None;

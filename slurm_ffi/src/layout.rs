@@ -86,7 +86,7 @@ impl Fields {
     }
 
     /// The fields of a structure, in their order.
-    fn names(&self, structure: &str) -> Vec<String> {
+    pub fn names(&self, structure: &str) -> Vec<String> {
         let mut all: Vec<(u32, &String)> = self
             .offsets
             .iter()
@@ -110,32 +110,63 @@ impl Fields {
         }
     }
 
-    /// As a compiler would with `bytes` more (or fewer) before a field: what follows moves as far as it must to
-    /// stay aligned.
-    pub fn insert(&mut self, structure: &str, field: &str, bytes: i64) {
-        let names = self.names(structure);
-        let at = |fields: &Fields, name: &String| {
-            fields.offsets[&(structure.to_owned(), name.clone())]
+    /// As a compiler would with `bytes` more before a field, or with the field before it gone where that has so many
+    /// and `keep` does not want it: what follows moves as far as it must to stay aligned. For tests, as above.
+    /// Returns whether there was something to do.
+    pub fn recompile(
+        &mut self,
+        structure: &str,
+        field: &str,
+        bytes: i64,
+        keep: impl Fn(&str) -> bool,
+    ) -> bool {
+        let key = |name: &str| (structure.to_owned(), name.to_owned());
+        let mut names = self.names(structure);
+        let Some(at) = names.iter().position(|name| name == field) else {
+            return false;
         };
-        let Some(first) = names.iter().position(|name| name == field) else {
-            return;
-        };
-        let before = match first {
-            0 => 0,
-            _ => at(self, &names[first - 1]).end(),
-        };
-        // What is put in has its own alignment; what is taken out is the end of what stands before.
-        let mut end = match bytes {
-            0.. => i64::from(before.next_multiple_of(bytes.max(1) as u32)) + bytes,
-            _ => i64::from(before) + bytes,
-        };
-        for name in &names[first..] {
-            let place = at(self, name);
-            let offset = (end.max(0) as u32).next_multiple_of(place.alignment());
-            let key = (structure.to_owned(), name.clone());
-            self.offsets.insert(key, Place { offset, ..place });
-            end = i64::from(offset) + i64::from(place.size);
+        if bytes > 0 {
+            let new = Place {
+                offset: 0,
+                size: bytes as u32,
+                scalar: true,
+            };
+            names.insert(at, "(new)".to_owned());
+            self.offsets.insert(key("(new)"), new);
+        } else {
+            let Some(gone) = at.checked_sub(1).map(|before| names[before].clone()) else {
+                return false;
+            };
+            if i64::from(self.offsets[&key(&gone)].size) != -bytes || keep(&gone) {
+                return false;
+            }
+            names.remove(at - 1);
+            self.offsets.remove(&key(&gone));
         }
+        let mut end = 0_u32;
+        for name in names {
+            if let Some(place) = self.offsets.get_mut(&key(&name)) {
+                let aligned = if place.scalar { place.size } else { 4 };
+                place.offset = end.next_multiple_of(aligned);
+                end = place.end();
+            }
+        }
+        true
+    }
+
+    /// Has two fields change places, where they are equally large. For tests, as above.
+    pub fn swap(&mut self, structure: &str, one: &str, other: &str) -> bool {
+        let key = |name: &str| (structure.to_owned(), name.to_owned());
+        let places = (self.offsets.get(&key(one)), self.offsets.get(&key(other)));
+        let (Some(&a), Some(&b)) = places else {
+            return false;
+        };
+        if a.size != b.size || a.scalar != b.scalar {
+            return false;
+        }
+        self.offsets.insert(key(one), b);
+        self.offsets.insert(key(other), a);
+        true
     }
 }
 

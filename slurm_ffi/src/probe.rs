@@ -2,8 +2,8 @@
 //!
 //! A structure whose fields only changed places has the size that its rows say. Here Slurm unpacks buffers that
 //! were written in the format of its release, copies records that were filled by the table, and makes new ones; what
-//! comes of it must show each value where the table says. That is done in a child of slurmctld, before it has read
-//! any state: whatever a patched Slurm does with such a record, slurmctld lives.
+//! comes of it must show each value where the table says. That is done in a child of slurmctld while it starts:
+//! whatever a patched Slurm does with such a record, slurmctld lives.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Read as _;
@@ -21,7 +21,7 @@ mod jobs;
 mod wire;
 
 /// How long the child may take. It needs a few milliseconds; a machine that is busy gives it less than all of a core.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a probe gave no answer.
 #[derive(Debug)]
@@ -176,10 +176,6 @@ fn child(probe: &Probe<'_>, to: &std::fs::File) {
     };
     tell("at the start");
     be_quiet(to.as_raw_fd());
-    if let Ok(init) = function::<unsafe extern "C" fn() -> c_int>(c"gres_init") {
-        // SAFETY: int gres_init(void), which slurmctld calls next; here it is the child's alone.
-        unsafe { init() };
-    }
     for (name, check) in ALL {
         tell(&format!("at {name}"));
         match check(probe) {
