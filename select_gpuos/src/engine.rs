@@ -243,11 +243,9 @@ fn answer(call: &Call, first: bool) -> c_int {
     };
     let code = service::test(call, &heed, |call| {
         let mut steps = Steps::default();
-        with(|engine| {
-            match engine.reads_records() {
-                true => steps = engine.steer(call),
-                false => steps.kept_out = engine.keep_out_untrusted(call),
-            }
+        with(|engine| match engine.reads_records() {
+            true => steps = engine.steer(call),
+            false => steps.kept_out = engine.keep_out_untrusted(call),
         });
         steps.end(call)
     });

@@ -21,9 +21,9 @@ use slurm_ffi::{check, log};
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
 use crate::engine::{self, Engine};
-use crate::trust::Trust;
 use crate::reasons;
 use crate::registration::KeptOut;
+use crate::trust::Trust;
 
 /// What is known of one node.
 #[derive(Default)]

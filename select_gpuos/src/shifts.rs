@@ -68,7 +68,11 @@ impl Shifts {
             if let Some(next) = next
                 && swapped.swap(structure, field, next)
             {
-                all.try_one(format!("{structure}.{field} swapped {next}"), &swapped, release);
+                all.try_one(
+                    format!("{structure}.{field} swapped {next}"),
+                    &swapped,
+                    release,
+                );
             }
         }
         all.tell("done\t\t");
@@ -81,9 +85,7 @@ impl Shifts {
             Ok(made) => made,
             Err(why) => return self.tell(&format!("table\t{name}\t{why}")),
         };
-        match check::configuration(&layout)
-            .and_then(|_| probe::objects(fields, &layout, release))
-        {
+        match check::configuration(&layout).and_then(|_| probe::objects(fields, &layout, release)) {
             Err(why) => self.tell(&format!("start\t{name}\t{why}")),
             Ok(()) => {
                 self.tell(&format!("left\t{name}\t"));
@@ -108,15 +110,25 @@ impl Shifts {
         for one in &self.left {
             let checked = check::job(api, &one.layout, &one.strings, job, gpu)
                 // SAFETY: called from job_test, under slurmctld's node write lock.
-                .and_then(|()| unsafe {
-                    check::nodes(api, &one.layout, &one.strings, table, gpu)
-                });
+                .and_then(|()| unsafe { check::nodes(api, &one.layout, &one.strings, table, gpu) });
             self.tell(&match checked {
-                Ok(()) => format!("trusted\t{}\tjob {id}", one.name),
+                Ok(()) => format!("first\t{}\tjob {id}", one.name),
                 Err(why) => format!("job\t{}\tjob {id}: {why}", one.name),
             });
         }
         self.tell(&format!("looked\tjob {id}\t"));
+    }
+
+    /// Holds what is left against a job that cons_tres has just given its nodes and GPUs.
+    pub fn look_again(&self, api: &Api, job: *mut c_void) {
+        let gpu = check::Gres::gpu(api);
+        for one in &self.left {
+            let checked = check::job(api, &one.layout, &one.strings, job, gpu)
+                .and_then(|()| check::held(&one.layout, job).map(drop));
+            if let Err(why) = checked {
+                self.tell(&format!("second\t{}\t{why}", one.name));
+            }
+        }
     }
 
     fn tell(&self, line: &str) {

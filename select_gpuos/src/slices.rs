@@ -21,13 +21,13 @@ use crate::call::{Call, Counts, Mode, NOT_NOW};
 use crate::clock;
 use crate::decide::said;
 use crate::engine::Engine;
-use crate::trust::Trust;
 use crate::ledger::Held;
 use crate::note::Decision;
 use crate::reasons;
 use crate::registration;
 use crate::request;
 use crate::settings::Settings;
+use crate::trust::Trust;
 
 /// A node that is in no pool.
 const NO_POOL: u32 = u32::MAX;

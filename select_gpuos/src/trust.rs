@@ -204,6 +204,10 @@ impl Engine {
 
     /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
     pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
+        #[cfg(feature = "fault-injection")]
+        if let Some(shifts) = &self.shifts {
+            shifts.look_again(self.api, job);
+        }
         if self.trust == Trust::Records {
             self.looks_once_more(job);
         }

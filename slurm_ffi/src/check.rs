@@ -326,6 +326,9 @@ fn request(layout: &Layout, state: usize) -> Result<(), String> {
     let select = pointer(state, fields.gres_bit_select)?;
     bitmaps(select, nodes as usize, "gres_bit_select")?;
     let counts = pointer(state, fields.gres_cnt_node_select)?;
+    ensure(nodes > 0 || select == 0 && counts == 0, || {
+        "a selection of GPUs on no node".into()
+    })?;
     sizes::array(counts, nodes as usize, 8, "gres_cnt_node_select")
 }
 
@@ -458,8 +461,7 @@ pub fn configuration(layout: &Layout) -> Result<u16, String> {
     ensure(selected == Ok(select_type()), || {
         "slurm_conf.select_type is another text".into()
     })?;
-    let parameters: u16 = read(at + fields.select_type_param)
-        .ok_or("slurm_conf is unreadable")?;
+    let parameters: u16 = read(at + fields.select_type_param).ok_or("slurm_conf is unreadable")?;
     ensure(parameters & CPU_SOCKET_OR_CORE != 0, || {
         format!(
             "slurm_conf.select_type_param is {parameters:#x}, with which cons_tres does not run"

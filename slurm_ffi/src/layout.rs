@@ -357,7 +357,12 @@ pub fn used() -> Vec<(&'static str, &'static str)> {
         all.extend(fields.iter().map(|field| (structure, *field)));
     };
     add(JobRecord::NAME, JobRecord::USED);
-    let requests = ["tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task"];
+    let requests = [
+        "tres_per_job",
+        "tres_per_node",
+        "tres_per_socket",
+        "tres_per_task",
+    ];
     add(JobRecord::NAME, &requests);
     add(JobDetails::NAME, JobDetails::USED);
     add(JobResources::NAME, JobResources::USED);
@@ -413,7 +418,11 @@ mod tests {
         ] {
             let release = Release::parse(release).expect("a release");
             let layout = Layout::of(&Fields::of(release, None).expect("known")).expect("complete");
-            let sizes = (layout.job.whole, layout.details.whole, layout.gres_job.whole);
+            let sizes = (
+                layout.job.whole,
+                layout.details.whole,
+                layout.gres_job.whole,
+            );
             assert_eq!(sizes, (job, details, gres), "{release}");
         }
     }

@@ -113,8 +113,7 @@ fn in_child(probe: &Probe<'_>) -> Result<Option<String>, String> {
         return Err(std::io::Error::last_os_error().to_string());
     }
     // SAFETY: both are this process' own and nobody else's.
-    let (mut from, to) =
-        unsafe { ends.map(|end| std::fs::File::from_raw_fd(end)).into() };
+    let (mut from, to) = unsafe { ends.map(|end| std::fs::File::from_raw_fd(end)).into() };
     // SAFETY: the child calls nothing but Slurm's functions and the allocator, whose lock glibc takes over a fork,
     // and ends by _exit.
     let pid = unsafe { libc::fork() };
@@ -277,7 +276,9 @@ fn same<T: Plain + PartialEq + std::fmt::Debug>(
 ) -> Result<(), String> {
     match read::<T>(at + offset) {
         Some(value) if value == expected => Ok(()),
-        Some(value) => Err(format!("{what} is {value:?}, where it was made {expected:?}")),
+        Some(value) => Err(format!(
+            "{what} is {value:?}, where it was made {expected:?}"
+        )),
         None => Err(format!("{what} is unreadable")),
     }
 }
@@ -309,9 +310,15 @@ mod tests {
     #[test]
     fn the_child_is_believed_when_it_came_to_its_end() {
         for (told, good) in [
-            ("at the start\nat a\nok a\nat b\nskip b: no such function\nend\n", true),
+            (
+                "at the start\nat a\nok a\nat b\nskip b: no such function\nend\n",
+                true,
+            ),
             ("at the start\nat a\nok a\nat b\n", false),
-            ("at the start\nat a\nno job_details.min_nodes is 3\nend\n", false),
+            (
+                "at the start\nat a\nno job_details.min_nodes is 3\nend\n",
+                false,
+            ),
             ("", false),
         ] {
             assert_eq!(judge(told).is_ok(), good, "{told}");

@@ -180,13 +180,88 @@ pub unsafe fn nodes(
     table: NodeTable,
     gres: Gres,
 ) -> Result<(), Misfit> {
+    let mut sums = Sums::default();
     for index in 0..table.len() {
         // SAFETY: by the caller.
         let record = unsafe { table.raw(index) };
         if !record.is_null() {
             node(api, layout, strings, record, gres)?;
+            sums.add(layout, record);
         }
     }
-    Ok(())
+    Ok(sums.judge()?)
 }
 
+/// Sums that hold on a node as Slurm has it. A site can have a node on which one does not; where the table is wrong it
+/// holds on none.
+#[derive(Default)]
+struct Sums {
+    nodes: usize,
+    /// Cores are those of all sockets.
+    cores: usize,
+    /// CPUs are one or some of each core, and those for jobs are among them.
+    cpus: usize,
+    /// There is memory.
+    memory: usize,
+    /// The weight that Slurm schedules by, where it has worked one out, and those that are made of the node's own.
+    weighed: usize,
+    weights: usize,
+}
+
+impl Sums {
+    fn add(&mut self, layout: &Layout, record: *mut c_void) {
+        let (at, fields) = (record as usize, &layout.node);
+        let half = |offset: usize| u32::from(read::<u16>(at + offset).unwrap_or(0));
+        let (sockets, cores) = (half(fields.tot_sockets), half(fields.cores));
+        let total = half(fields.tot_cores);
+        let (cpus, effective) = (half(fields.cpus), half(fields.cpus_efctv));
+        let memory: u64 = read(at + fields.real_memory).unwrap_or(0);
+        let weight: u32 = read(at + fields.weight).unwrap_or(0);
+        let weighed: u64 = read(at + fields.sched_weight).unwrap_or(0);
+        self.nodes += 1;
+        self.cores += usize::from(total > 0 && total == sockets * cores);
+        let whole = total > 0 && (cpus.is_multiple_of(total) || total.is_multiple_of(cpus));
+        self.cpus += usize::from(cpus > 0 && whole && effective <= cpus);
+        // In MiB; no node comes near this.
+        self.memory += usize::from((1..1 << 40).contains(&memory));
+        // src/slurmctld/node_scheduler.c and, for a forecast, cons_tres put the weight 8 or 16 bits up.
+        self.weighed += usize::from(weighed >> 8 != 0);
+        let own = |up: u32| (weighed >> up) as u32 == weight;
+        self.weights += usize::from(weighed >> 8 != 0 && (own(8) || own(16)));
+    }
+
+    fn judge(&self) -> Result<(), String> {
+        for (holding, of, what) in [
+            (self.cores, self.nodes, "as many cores as its sockets have"),
+            (self.cpus, self.nodes, "CPUs that fit its cores"),
+            (self.memory, self.nodes, "memory"),
+            (
+                self.weights,
+                self.weighed,
+                "the weight that it is scheduled by",
+            ),
+        ] {
+            ensure(holding > 0 || of == 0, || format!("no node has {what}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sums;
+
+    #[test]
+    fn one_node_that_fits_is_enough() {
+        let good = Sums {
+            nodes: 3,
+            cores: 1,
+            cpus: 3,
+            memory: 2,
+            weighed: 0,
+            weights: 0,
+        };
+        assert_eq!(good.judge(), Ok(()));
+        assert!(Sums { cores: 0, ..good }.judge().is_err());
+    }
+}

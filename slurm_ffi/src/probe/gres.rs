@@ -22,6 +22,9 @@ const RESERVED_FROM: Release = Release::new(24, 5, 0);
 /// Copies have what was selected from here on.
 const COPIES_SELECTION_FROM: Release = Release::new(24, 11, 0);
 
+/// Slurm's "not set": what a node has found before it registers.
+const NO_VAL64: u64 = 0xffff_ffff_ffff_fffe;
+
 type Unpack = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char, u16) -> c_int;
 
 /// Slurm's number of the protocol of a release: one more with each, 38 in 22.05.
@@ -128,8 +131,18 @@ pub fn unpacked_request(probe: &Probe<'_>) -> Answer {
     }
     let fields = &probe.layout.gres_job;
     let at = data(probe, api, list, "gres_job_state", fields.whole)?;
-    same(at, fields.cpus_per_gres, 0x0a01_u16, "gres_job_state.cpus_per_gres")?;
-    same(at, fields.ntasks_per_gres, 0x0a02_u16, "gres_job_state.ntasks_per_gres")?;
+    same(
+        at,
+        fields.cpus_per_gres,
+        0x0a01_u16,
+        "gres_job_state.cpus_per_gres",
+    )?;
+    same(
+        at,
+        fields.ntasks_per_gres,
+        0x0a02_u16,
+        "gres_job_state.ntasks_per_gres",
+    )?;
     for (offset, value, name) in [
         (fields.gres_per_job, 0x0b01_u64, "gres_per_job"),
         (fields.gres_per_node, 0x0b02, "gres_per_node"),
@@ -140,10 +153,25 @@ pub fn unpacked_request(probe: &Probe<'_>) -> Answer {
     ] {
         same(at, offset, value, &format!("gres_job_state.{name}"))?;
     }
-    same(at, fields.def_cpus_per_gres, 0_u16, "gres_job_state.def_cpus_per_gres")?;
-    same(at, fields.total_node_cnt, 0_u32, "gres_job_state.total_node_cnt")?;
+    same(
+        at,
+        fields.def_cpus_per_gres,
+        0_u16,
+        "gres_job_state.def_cpus_per_gres",
+    )?;
+    same(
+        at,
+        fields.total_node_cnt,
+        0_u32,
+        "gres_job_state.total_node_cnt",
+    )?;
     same(at, fields.node_cnt, 3_u32, "gres_job_state.node_cnt")?;
-    same_text(at, fields.type_name, "gpuosprobe", "gres_job_state.type_name")?;
+    same_text(
+        at,
+        fields.type_name,
+        "gpuosprobe",
+        "gres_job_state.type_name",
+    )?;
     let given = read::<usize>(at + fields.gres_bit_alloc).unwrap_or(0);
     sizes::array(given, 3, 8, "gres_job_state.gres_bit_alloc")?;
     same_bits(given, 0, 65, 0x15, "gres_job_state.gres_bit_alloc")?;
@@ -156,7 +184,9 @@ pub fn unpacked_request(probe: &Probe<'_>) -> Answer {
 pub fn copied_request(probe: &Probe<'_>) -> Answer {
     type Copy = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
     if probe.release < COPIES_SELECTION_FROM {
-        return Err(No::Skip("the copies of this release have no selection".into()));
+        return Err(No::Skip(
+            "the copies of this release have no selection".into(),
+        ));
     }
     let copy = function::<Copy>(c"gres_job_state_dup")?;
     let (at, fields) = (room(), &probe.layout.gres_job);
@@ -204,7 +234,9 @@ fn map(len: usize, first: u64) -> usize {
 /// What a node has of GPUs, unpacked by Slurm.
 pub fn unpacked_node(probe: &Probe<'_>) -> Answer {
     if probe.release < TOPOLOGY_FROM {
-        return Err(No::Skip("this release does not save the topology of a node".into()));
+        return Err(No::Skip(
+            "this release does not save the topology of a node".into(),
+        ));
     }
     let unpack = function::<Unpack>(c"gres_node_state_unpack")?;
     let api = api()?;
@@ -240,16 +272,35 @@ pub fn unpacked_node(probe: &Probe<'_>) -> Answer {
     }
     let fields = &probe.layout.gres_node;
     let at = data(probe, api, list, "gres_node_state", fields.whole)?;
-    same(at, fields.gres_cnt_avail, 0x0e01_u64, "gres_node_state.gres_cnt_avail")?;
+    same(
+        at,
+        fields.gres_cnt_avail,
+        0x0e01_u64,
+        "gres_node_state.gres_cnt_avail",
+    )?;
     same(at, fields.topo_cnt, 3_u16, "gres_node_state.topo_cnt")?;
-    same_bits(at, fields.gres_bit_alloc, 66, 0, "gres_node_state.gres_bit_alloc")?;
+    same_bits(
+        at,
+        fields.gres_bit_alloc,
+        66,
+        0,
+        "gres_node_state.gres_bit_alloc",
+    )?;
     topologies(probe, at)?;
-    same(at, fields.gres_cnt_alloc, 0_u64, "gres_node_state.gres_cnt_alloc")?;
+    same(
+        at,
+        fields.gres_cnt_alloc,
+        0_u64,
+        "gres_node_state.gres_cnt_alloc",
+    )?;
     same(at, fields.link_len, 0_i32, "gres_node_state.link_len")?;
     same(at, fields.type_cnt, 0_u16, "gres_node_state.type_cnt")?;
-    // Not known before the node registers.
-    const NO_VAL64: u64 = 0xffff_ffff_ffff_fffe;
-    same(at, fields.gres_cnt_found, NO_VAL64, "gres_node_state.gres_cnt_found")?;
+    same(
+        at,
+        fields.gres_cnt_found,
+        NO_VAL64,
+        "gres_node_state.gres_cnt_found",
+    )?;
     Ok(())
 }
 
@@ -272,13 +323,40 @@ fn topologies(probe: &Probe<'_>, at: usize) -> Result<(), String> {
     let devices = array(fields.topo_gres_bitmap, 8, "topo_gres_bitmap")?;
     for index in 0..3 {
         let number = index as u64 + 1;
-        same(used, index * 8, 0x0f00 + number, "gres_node_state.topo_gres_cnt_alloc")?;
-        same(had, index * 8, 0x0f10 + number, "gres_node_state.topo_gres_cnt_avail")?;
-        same(ids, index * 4, 0x0f20 + number as u32, "gres_node_state.topo_type_id")?;
+        same(
+            used,
+            index * 8,
+            0x0f00 + number,
+            "gres_node_state.topo_gres_cnt_alloc",
+        )?;
+        same(
+            had,
+            index * 8,
+            0x0f10 + number,
+            "gres_node_state.topo_gres_cnt_avail",
+        )?;
+        same(
+            ids,
+            index * 4,
+            0x0f20 + number as u32,
+            "gres_node_state.topo_type_id",
+        )?;
         let name = format!("probe{number}");
         same_text(names, index * 8, &name, "gres_node_state.topo_type_name")?;
-        same_bits(cores, index * 8, 72 + index, 0x41, "gres_node_state.topo_core_bitmap")?;
-        same_bits(devices, index * 8, 76 + index, 0x51, "gres_node_state.topo_gres_bitmap")?;
+        same_bits(
+            cores,
+            index * 8,
+            72 + index,
+            0x41,
+            "gres_node_state.topo_core_bitmap",
+        )?;
+        same_bits(
+            devices,
+            index * 8,
+            76 + index,
+            0x51,
+            "gres_node_state.topo_gres_bitmap",
+        )?;
     }
     Ok(())
 }
@@ -298,6 +376,18 @@ pub fn copied_node(probe: &Probe<'_>) -> Answer {
     unsafe { init(config, &raw mut list) };
     let at = data(probe, api, list, "gres_node_state", fields.whole)?;
     types(probe, api, at)?;
+    same(
+        at,
+        fields.gres_cnt_found,
+        NO_VAL64,
+        "gres_node_state.gres_cnt_found",
+    )?;
+    same(
+        at,
+        fields.gres_cnt_alloc,
+        0_u64,
+        "gres_node_state.gres_cnt_alloc",
+    )?;
     // From here on within what Slurm allocated, which is as large as the table says.
     put(at, fields.topo_cnt, 3_u16);
     put(at, fields.link_len, 4_i32);
@@ -327,7 +417,10 @@ pub fn copied_node(probe: &Probe<'_>) -> Answer {
     ] {
         put(at, offset, array);
     }
-    if let Ok(kept) = probe.fields.offset("gres_node_state", "topo_res_core_bitmap") {
+    if let Ok(kept) = probe
+        .fields
+        .offset("gres_node_state", "topo_res_core_bitmap")
+    {
         put(at, kept, room());
     }
     put(at, fields.gres_bit_alloc, map(66, 0x71));
@@ -341,9 +434,25 @@ pub fn copied_node(probe: &Probe<'_>) -> Answer {
     }
     same(made, fields.topo_cnt, 3_u16, "gres_node_state.topo_cnt")?;
     same(made, fields.link_len, 4_i32, "gres_node_state.link_len")?;
-    same(made, fields.gres_cnt_alloc, 0x0e02_u64, "gres_node_state.gres_cnt_alloc")?;
-    same(made, fields.gres_cnt_found, 0x0e03_u64, "gres_node_state.gres_cnt_found")?;
-    same_bits(made, fields.gres_bit_alloc, 66, 0x71, "gres_node_state.gres_bit_alloc")?;
+    same(
+        made,
+        fields.gres_cnt_alloc,
+        0x0e02_u64,
+        "gres_node_state.gres_cnt_alloc",
+    )?;
+    same(
+        made,
+        fields.gres_cnt_found,
+        0x0e03_u64,
+        "gres_node_state.gres_cnt_found",
+    )?;
+    same_bits(
+        made,
+        fields.gres_bit_alloc,
+        66,
+        0x71,
+        "gres_node_state.gres_bit_alloc",
+    )?;
     topologies(probe, made)?;
     types(probe, api, made)?;
     let rows = read::<usize>(made + fields.links_cnt).unwrap_or(0);
@@ -362,7 +471,11 @@ fn types(probe: &Probe<'_>, api: &Api, at: usize) -> Result<(), String> {
     let array = |offset: usize| read::<usize>(at + offset).unwrap_or(0);
     let (ids, names) = (array(fields.type_id), array(fields.type_name));
     let used = array(fields.type_cnt_alloc);
-    for (each, array, name) in [(4, ids, "type_id"), (8, names, "type_name"), (8, used, "type_cnt_alloc")] {
+    for (each, array, name) in [
+        (4, ids, "type_id"),
+        (8, names, "type_name"),
+        (8, used, "type_cnt_alloc"),
+    ] {
         if array == 0 {
             return Err(format!("gres_node_state.{name} is null"));
         }

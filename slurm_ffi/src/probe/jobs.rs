@@ -106,12 +106,7 @@ const TEXTS: [&str; 6] = [
 ];
 
 /// How a job shares its nodes: `share_res`, `whole_node`, and what the description has as `shared`.
-const SHARING: [(u8, u8, u16); 4] = [
-    (1, 0, 1),
-    (0, 1, 0),
-    (0, 2, 2),
-    (0, 0, NO_VAL16),
-];
+const SHARING: [(u8, u8, u16); 4] = [(1, 0, 1), (0, 1, 0), (0, 2, 2), (0, 0, NO_VAL16)];
 
 /// A job's record and details, filled by the table, of which Slurm makes a description.
 pub fn description(probe: &Probe<'_>) -> Answer {
@@ -126,7 +121,11 @@ pub fn description(probe: &Probe<'_>) -> Answer {
         // A job of which slurmctld has neither script nor environment.
         put(record, place("job_record", "array_task_id")?, NO_VAL);
         for (structure, field, number) in NUMBERS {
-            let at = if structure == "job_record" { record } else { details };
+            let at = if structure == "job_record" {
+                record
+            } else {
+                details
+            };
             let offset = place(structure, field)?;
             match number {
                 Number::Byte(value) => put(at, offset, value),
@@ -139,7 +138,11 @@ pub fn description(probe: &Probe<'_>) -> Answer {
         put(details, probe.layout.details.share_res, share);
         put(details, probe.layout.details.whole_node, whole_node);
         for field in TEXTS {
-            put(record, place("job_record", field)?, text(&format!("probe of {field}")));
+            put(
+                record,
+                place("job_record", field)?,
+                text(&format!("probe of {field}")),
+            );
         }
         let entries = room();
         (0..3).for_each(|index| put(entries, index * 8, text(&format!("PROBE{index}=1"))));
@@ -165,7 +168,12 @@ pub fn description(probe: &Probe<'_>) -> Answer {
         same(made, offset, PN_MIN_CPUS as u16, "job_details.pn_min_cpus")?;
         for field in TEXTS {
             let offset = place("job_descriptor", field)?;
-            same_text(made, offset, &format!("probe of {field}"), &format!("job_record.{field}"))?;
+            same_text(
+                made,
+                offset,
+                &format!("probe of {field}"),
+                &format!("job_record.{field}"),
+            )?;
         }
         let offset = place("job_descriptor", "spank_job_env_size")?;
         same(made, offset, 3_u32, "job_record.spank_job_env_size")?;

@@ -70,9 +70,14 @@ mod tests {
 
     #[test]
     fn bytes_as_slurm_packs_them() {
-        let wire = Wire::default().u16(0x102).text("ab").array16(&[3]).bits(8, 0x5);
+        let wire = Wire::default()
+            .u16(0x102)
+            .text("ab")
+            .array16(&[3])
+            .bits(8, 0x5);
         let bytes = [
-            1, 2, 0, 0, 0, 3, b'a', b'b', 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 8, 0, 0, 0, 4, b'0', b'x', b'5', 0,
+            1, 2, 0, 0, 0, 3, b'a', b'b', 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 8, 0, 0, 0, 4, b'0', b'x',
+            b'5', 0,
         ];
         assert_eq!(wire.0, bytes);
     }
