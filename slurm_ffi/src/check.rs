@@ -199,7 +199,11 @@ pub fn job(
     )?;
     if part != 0 {
         sizes::exactly(part, "part_record", layout.part.whole)?;
-        heap_string(part, layout.part.name, "the name of the partition")?;
+        let name = heap_string(part, layout.part.name, "the name of the partition")?;
+        let found = name.as_deref().and_then(api::find_part_record);
+        ensure(found.is_none_or(|found| found as usize == part), || {
+            "a partition is not the record that Slurm has under its name".into()
+        })?;
     }
     heap_string(at, layout.job.name, "the job's name")?;
     heap_string(at, layout.job.account, "account")?;
