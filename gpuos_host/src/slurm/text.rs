@@ -72,8 +72,14 @@ impl Record {
         }
     }
 
-    fn push(&mut self, key: &str, value: &str) {
+    pub(super) fn push(&mut self, key: &str, value: &str) {
         self.fields.push((key.into(), value.trim().into()));
+    }
+
+    /// Puts a value in the place of all that the field had.
+    pub(super) fn set(&mut self, key: &str, value: &str) {
+        self.fields.retain(|(known, _)| known != key);
+        self.push(key, value);
     }
 
     /// The value of the first field of that name, if it has one that says something.
