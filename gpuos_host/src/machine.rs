@@ -90,10 +90,7 @@ fn command(program: &str, args: &[&str]) -> Command {
     for name in FORMATS {
         command.env_remove(name);
     }
-    command
-        .args(args)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null());
+    command.args(args).env("LC_ALL", "C").stdin(Stdio::null());
     command
 }
 

@@ -120,11 +120,12 @@ impl Table {
             .filter(|(_, gpus)| !gpus.is_empty())
             .collect();
         // Of a job whose record cannot be read it is only known that it is there: what it had stays its own.
-        let unread = told.iter().filter(|job| !job.unreadable.is_empty() && job.is_running());
+        let unread = told
+            .iter()
+            .filter(|job| !job.unreadable.is_empty() && job.is_running());
         let unread: BTreeSet<u32> = unread.map(|job| job.id).collect();
-        self.jobs.retain(|id, held| {
-            here.contains_key(id) || unread.contains(id) || held.touched > mark
-        });
+        self.jobs
+            .retain(|id, held| here.contains_key(id) || unread.contains(id) || held.touched > mark);
         for job in told {
             let Some(gpus) = here.get(&job.id) else {
                 continue;

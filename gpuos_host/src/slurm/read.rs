@@ -112,8 +112,13 @@ fn job(record: Result<Record, String>, row: &Row, text: &str) -> Job {
 /// The command line that submitted a job, which is its user's word: the one line of its record that has it.
 fn submit_line(text: &str, row: &Row) -> String {
     let own = format!("JobId={} ", row.id);
-    let mut lines = text.lines().skip_while(|line| !line.starts_with(&own)).skip(1);
-    let lines = lines.by_ref().take_while(|line| !line.starts_with("JobId="));
+    let mut lines = text
+        .lines()
+        .skip_while(|line| !line.starts_with(&own))
+        .skip(1);
+    let lines = lines
+        .by_ref()
+        .take_while(|line| !line.starts_with("JobId="));
     let mut found = lines.filter_map(|line| line.strip_prefix("   SubmitLine="));
     match (found.next(), found.next()) {
         (Some("(null)"), _) | (None, _) | (_, Some(_)) => String::new(),

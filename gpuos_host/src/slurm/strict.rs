@@ -123,7 +123,9 @@ pub(super) fn head(text: &str, row: &Row) -> Result<Record, String> {
     let rest = match rest.strip_prefix("ArrayTaskThrottle=") {
         Some(rest) if matches!(row.kind, Kind::Array(..)) => {
             let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-            digits.strip_prefix(' ').ok_or("its throttle is no number")?
+            digits
+                .strip_prefix(' ')
+                .ok_or("its throttle is no number")?
         }
         _ => rest,
     };
@@ -159,7 +161,9 @@ pub(super) fn head(text: &str, row: &Row) -> Result<Record, String> {
         let indented = line.strip_prefix("   ").map(str::trim_start);
         let key = indented.and_then(|line| line.split_once('='));
         if let Some((key, _)) = key
-            && HEAD.iter().any(|(known, _, always)| *always && *known == key)
+            && HEAD
+                .iter()
+                .any(|(known, _, always)| *always && *known == key)
         {
             return Err(format!("{key}= stands in it twice"));
         }
@@ -182,7 +186,13 @@ fn first_line(row: &Row) -> String {
 
 /// Which line of the head this is; `None`: one that no release so far prints.
 fn place(line: &str) -> Result<Option<usize>, String> {
-    let shown = || line.chars().take(40).collect::<String>().escape_debug().to_string();
+    let shown = || {
+        line.chars()
+            .take(40)
+            .collect::<String>()
+            .escape_debug()
+            .to_string()
+    };
     let indented = line
         .strip_prefix("   ")
         .ok_or_else(|| format!("the line \"{}\" is none of Slurm's", shown()))?;

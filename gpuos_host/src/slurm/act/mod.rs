@@ -255,7 +255,9 @@ impl Slurm<'_> {
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
         if !row.is_single() {
-            return Ok(Outcome::Nothing(format!("job {job} waits with the rest of its array")));
+            return Ok(Outcome::Nothing(format!(
+                "job {job} waits with the rest of its array"
+            )));
         }
         if avoid_node && row.requires(self.node) {
             let what =

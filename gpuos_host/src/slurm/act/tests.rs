@@ -267,7 +267,11 @@ fn array(state: &str, restarts: &str) -> String {
         let nodes = if state == "RUNNING" { "n1" } else { "" };
         record(
             &format!("JobId={id} ArrayJobId=7 ArrayTaskId={task} JobName=train"),
-            &[("JobState", state), ("Restarts", restarts), ("NodeList", nodes)],
+            &[
+                ("JobState", state),
+                ("Restarts", restarts),
+                ("NodeList", nodes),
+            ],
         )
     };
     [task(8, 0), task(9, 1), task(7, 2)].concat()
@@ -374,7 +378,10 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
     struct Mute;
     impl Machine for Mute {
         fn run(&self, _: &str, _: &[&str]) -> Result<Output> {
-            Ok(Output { ok: true, ..Output::default() })
+            Ok(Output {
+                ok: true,
+                ..Output::default()
+            })
         }
         fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
             self.run(program, args)
@@ -430,7 +437,11 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
         &[(own.0, Ok("NodeName=n1 State=DOWN*\n"))][..],
         &[own, (job_of.0, Ok(&gone))],
         &[own, (job_of.0, Err("Invalid job id specified"))],
-        &[own, job_of, (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n"))],
+        &[
+            own,
+            job_of,
+            (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n")),
+        ],
         &[own, job_of, (other.0, Ok("NodeName=n3 State=DOWN*\n"))],
     ] {
         let outcome = down(lines);
