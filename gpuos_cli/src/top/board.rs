@@ -221,6 +221,7 @@ impl Board {
         }
         board.say_unmeasured(asked);
         board.jobs = jobs.iter().filter_map(job).collect();
+        board.missing.extend(unreadable(&jobs));
         board.jobs.sort_by_key(|job| job.gpus == 0);
         board
     }
@@ -474,6 +475,25 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
         ..GpuRow::default()
     }));
     rows
+}
+
+/// What is to be said of jobs whose records cannot be read.
+fn unreadable(jobs: &[Job]) -> Option<String> {
+    let all: Vec<&Job> = jobs
+        .iter()
+        .filter(|job| !job.unreadable.is_empty())
+        .collect();
+    let first = all.first()?;
+    let labels: Vec<&str> = all.iter().take(8).map(|job| &job.label[..]).collect();
+    let more = match all.len() - labels.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "not shown is what these jobs have, for a text of their users looks like a part of their records: {}{more} ({})",
+        labels.join(", "),
+        first.unreadable
+    ))
 }
 
 /// Which jobs hold which GPU of which node.
