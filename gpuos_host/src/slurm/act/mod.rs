@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::screen::is_control;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{Row, said};
@@ -156,7 +157,13 @@ impl Slurm<'_> {
     fn record(&self) -> Result<NodeRecord, Outcome> {
         let text = self.run("scontrol", &["show", "node", self.node])?;
         let record = NodeRecord::parse_all(&text).into_iter().next();
-        record.ok_or_else(|| Outcome::Away(format!("scontrol shows no node {}", self.node)))
+        let record = record.filter(|record| record.name == self.node);
+        record.ok_or_else(|| {
+            Outcome::Away(format!(
+                "scontrol shows no node {}, or a record of it that is not Slurm's alone",
+                self.node
+            ))
+        })
     }
 
     fn update(&self, fields: &[&str]) -> Result<String, Outcome> {
@@ -341,7 +348,11 @@ pub const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// A reason as it goes into the node's record: with our name, in one line.
 fn ours(reason: &str) -> String {
-    let line = reason.replace(['\n', '"'], " ");
+    let plain = |c: char| match is_control(c) || c == '"' {
+        true => ' ',
+        false => c,
+    };
+    let line: String = reason.chars().map(plain).collect();
     match line.starts_with(OURS) {
         true => line,
         false => format!("{OURS}{line}"),
