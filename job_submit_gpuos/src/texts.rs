@@ -64,8 +64,17 @@ const TEXTS: &[(&str, &str)] = &[
 
 /// A text is read in pieces of this size, which end where a page does: it may end just before an unmapped one.
 const PAGE: usize = 4096;
-/// The longest text of a job, in bytes.
-const LONGEST: usize = 4 << 20;
+/// The longest text of a job, in bytes. Everybody's screens and programs read them all.
+const LONGEST: usize = 64 << 10;
+/// The same for a list of jobs or nodes, of which there may be many.
+const LONGEST_LIST: usize = 4 << 20;
+
+fn longest(option: &str) -> usize {
+    match option {
+        "--dependency" | "--nodelist" | "--exclude" | "--array" => LONGEST_LIST,
+        _ => LONGEST,
+    }
+}
 
 /// Where the texts stand in this release.
 #[derive(Clone, Debug)]
@@ -103,7 +112,7 @@ impl Texts {
             };
             let at = usize::from_ne_bytes(pointer);
             if at != 0
-                && let Some(text) = long_text(at)
+                && let Some(text) = long_text(at, longest(option))
             {
                 one_line(option, &text)?;
             }
@@ -113,11 +122,14 @@ impl Texts {
 }
 
 /// The text at an address, or the start of one that is longer than any may be.
-fn long_text(address: usize) -> Option<Vec<u8>> {
+fn long_text(address: usize, longest: usize) -> Option<Vec<u8>> {
     let mut bytes: Vec<u8> = Vec::new();
-    while bytes.len() <= LONGEST {
+    while bytes.len() <= longest {
         let at = address.checked_add(bytes.len())?;
-        let piece = read_bytes(at, (PAGE - at % PAGE).min(256))?;
+        let piece = read_bytes(
+            at,
+            (PAGE - at % PAGE).min(if bytes.is_empty() { 256 } else { PAGE }),
+        )?;
         if let Some(end) = piece.iter().position(|b| *b == 0) {
             bytes.extend_from_slice(&piece[..end]);
             return Some(bytes);
@@ -130,18 +142,24 @@ fn long_text(address: usize) -> Option<Vec<u8>> {
 /// Refuses a text with a character that moves the cursor, ends a line or turns the direction of writing.
 fn one_line(option: &str, text: &[u8]) -> Result<(), Refusal> {
     let shown = |text: &str| text.chars().take(60).collect::<String>();
-    if text.len() > LONGEST {
+    let most = longest(option);
+    if text.len() > most {
         let text = String::from_utf8_lossy(&text[..256]);
-        let accepted = "a shorter text";
-        return Err(
-            OptionError::new(option, &shown(&text), "is longer than 4 MiB", accepted).into(),
+        let reason = format!(
+            "is longer than {} KiB, more than gpuos lets a text of a job be",
+            most >> 10
         );
+        let text = gpuos_core::screen::line(&shown(&text)).into_owned();
+        return Err(OptionError::new(option, &text, &reason, "a shorter text").into());
     }
     let text = String::from_utf8_lossy(text);
     match text.chars().find(|c| gpuos_core::screen::is_control(*c)) {
         None => Ok(()),
         Some(found) => {
-            let reason = format!("has the control character U+{:04X}", u32::from(found));
+            let reason = format!(
+                "has the control character U+{:04X}, which gpuos refuses in texts of jobs",
+                u32::from(found)
+            );
             let text = gpuos_core::screen::line(&shown(&text)).into_owned();
             let accepted = "one line of printable characters";
             Err(OptionError::new(option, &text, &reason, accepted).into())
@@ -192,10 +210,10 @@ mod tests {
         for length in [0, 1, 255, 256, 257, 5000, 100_000] {
             let text = std::ffi::CString::new(vec![b'y'; length]).unwrap();
             assert_eq!(
-                long_text(text.as_ptr() as usize).map(|t| t.len()),
+                long_text(text.as_ptr() as usize, LONGEST_LIST).map(|t| t.len()),
                 Some(length)
             );
         }
-        assert_eq!(long_text(1), None);
+        assert_eq!(long_text(1, LONGEST), None);
     }
 }

@@ -523,7 +523,8 @@ fn job(job: &Job) -> Option<JobRow> {
     ];
     let wants = asks.iter().any(|list| list.contains("gpu"));
     let gpus = if running { job.gpu_count() as usize } else { 0 };
-    (gpus > 0 || job.is_pending() && wants).then(|| JobRow {
+    let unread = !job.unreadable.is_empty() && (running || job.is_pending());
+    (gpus > 0 || job.is_pending() && wants || unread).then(|| JobRow {
         label: job.label.clone(),
         user: job.user.clone(),
         state: job.state.to_lowercase(),
@@ -535,6 +536,7 @@ fn job(job: &Job) -> Option<JobRow> {
         seconds: job.run_seconds,
         name: job.name.clone(),
         reason: match job.reason.as_str() {
+            _ if unread => format!("its record cannot be read: {}", job.unreadable),
             "None" => String::new(),
             reason => reason.into(),
         },
