@@ -11,7 +11,7 @@ use crate::api::{self, Api};
 use crate::bits;
 use crate::handles::NodeTable;
 use crate::layout::{Fields, Layout};
-use crate::mem::{read, read_str};
+use crate::mem::{self, read, read_str};
 
 const JOB_MAGIC: u32 = 0xf0b7_392c;
 const DETAILS_MAGIC: u32 = 0x0dea_84e7;
@@ -491,14 +491,17 @@ pub unsafe fn nodes(
     table: NodeTable,
     gres: Gres,
 ) -> Result<(), String> {
-    for index in 0..table.len() {
-        // SAFETY: by the caller.
-        let record = unsafe { table.raw(index) };
-        if !record.is_null() {
-            node(api, layout, strings, record, gres)?;
+    // Some 200 reads a node: without the blocks 12,500 nodes took slurmctld 2.7 s.
+    mem::in_blocks(|| {
+        for index in 0..table.len() {
+            // SAFETY: by the caller.
+            let record = unsafe { table.raw(index) };
+            if !record.is_null() {
+                node(api, layout, strings, record, gres)?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A GRES that is read.
