@@ -36,7 +36,7 @@ help:
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
-	@echo 'make soak       5,000 random requests and failures against an independent ledger'
+	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -83,6 +83,7 @@ soak:
 	@scripts/needs.sh build lab
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
+	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture soak
 
 # What a call in slurmctld costs is mostly code that is not in the caches: less of it, and close together.
 release: export CARGO_PROFILE_RELEASE_LTO = fat

@@ -172,11 +172,12 @@ impl Engine {
             });
         self.settle(job, checked, Trust::Records);
         if self.trust == Trust::Records {
-            self.hides_cores &= (0..self.table.len()).all(|index| {
+            let fits = |index| {
                 // SAFETY: job_test is called under slurmctld's node write lock.
                 let record = unsafe { self.table.raw(index) };
                 record.is_null() || cores::fits(self.layout, record)
-            });
+            };
+            self.hides_cores &= mem::in_blocks(|| (0..self.table.len()).all(fits));
             self.count_running();
         }
         self.trust == Trust::Records

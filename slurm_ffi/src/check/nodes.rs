@@ -10,7 +10,7 @@ use crate::api::Api;
 use crate::bits;
 use crate::handles::NodeTable;
 use crate::layout::Layout;
-use crate::mem::{read, read_str};
+use crate::mem::{self, read, read_str};
 use crate::sizes;
 
 /// Checks a node record and its GRES state before their first use.
@@ -169,7 +169,12 @@ fn node_gres(layout: &Layout, state: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks every node of the table.
+/// So many nodes with GRES are all checked. They share one layout: of those after them one in [`ONE_IN`] is.
+const EVERY_NODE_UP_TO: usize = 1024;
+/// See [`EVERY_NODE_UP_TO`].
+const ONE_IN: usize = 16;
+
+/// Checks the nodes of the table: all of them up to [`EVERY_NODE_UP_TO`] with GRES, then one in [`ONE_IN`].
 ///
 /// # Safety
 /// The caller holds at least slurmctld's node read lock.
@@ -180,16 +185,28 @@ pub unsafe fn nodes(
     table: NodeTable,
     gres: Gres,
 ) -> Result<(), Misfit> {
-    let mut sums = Sums::default();
-    for index in 0..table.len() {
-        // SAFETY: by the caller.
-        let record = unsafe { table.raw(index) };
-        if !record.is_null() {
+    // Some 200 reads a node: one by one, those of 12,500 nodes took slurmctld 2.7 s.
+    mem::in_blocks(|| {
+        let mut sums = Sums::default();
+        let (mut with_gres, mut since) = (0, 0);
+        for index in 0..table.len() {
+            // SAFETY: by the caller.
+            let record = unsafe { table.raw(index) };
+            if record.is_null() {
+                continue;
+            }
+            since += 1;
+            if with_gres >= EVERY_NODE_UP_TO && since < ONE_IN {
+                continue;
+            }
+            since = 0;
             node(api, layout, strings, record, gres)?;
             sums.add(layout, record);
+            let list = pointer(record as usize, layout.node.gres_list)?;
+            with_gres += usize::from(list != 0);
         }
-    }
-    Ok(sums.judge()?)
+        Ok(sums.judge()?)
+    })
 }
 
 /// Sums that hold on a node as Slurm has it. A site can have a node on which one does not; where the table is wrong it
