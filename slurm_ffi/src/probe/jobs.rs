@@ -198,10 +198,13 @@ pub fn partition(probe: &Probe<'_>) -> Answer {
         Err(_) => {
             let begin = function::<Begin>(c"init_part_conf")?;
             let make = function::<MakeNamed>(c"create_part_record")?;
+            let list = crate::api::symbol(c"part_list").and_then(|list| read(list as usize));
             // SAFETY: void init_part_conf(void), which makes the list of partitions where there is none yet, and
             // part_record_t *create_part_record(const char *).
             let at = unsafe {
-                begin();
+                if list == Some(0_usize) {
+                    begin();
+                }
                 make(c"probe".as_ptr()) as usize
             };
             same_text(at, fields.name, "probe", "part_record.name")?;
