@@ -40,10 +40,68 @@ fn shown(cluster: &Cluster) -> (BTreeSet<String>, Vec<(u64, String)>) {
     (jobs.map(|job| word(&job["job"])).collect(), held.collect())
 }
 
+/// Runs a command as a user who is nobody in particular.
+fn as_user(cluster: &Cluster, program: &str, args: &[&str]) -> Result<String, String> {
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups", program];
+    cluster.try_run("setpriv", &[&user, args].concat())
+}
+
+/// Control characters in the texts of a job, whichever command brings them and whatever the job asks for.
+fn users_are_refused(cluster: &Cluster) {
+    let batch = ["-H", "-o", "/dev/null", "-D", "/tmp", "--wrap=true"];
+    let names = "JobName=x\n   UserId=root(0)";
+    let job = match as_user(cluster, "sbatch", &[&batch[..], &["--parsable"]].concat()) {
+        Ok(job) => job,
+        Err(why) => return gpuos_tests::skip("a user's jobs", &why),
+    };
+    for option in [
+        "--job-name=x\nArrayJobId=1 ArrayTaskId=z",
+        "--comment=x\r\n   SystemComment=y",
+        "--account=a\tb",
+        "--wckey=\u{1b}[2J",
+        "--mail-user=\u{9b}1m",
+        "--network=\u{202e}x",
+        "--error=/tmp/x\n   TresPerNode=gres/gpu:8",
+    ] {
+        let name = option.split('=').next().expect("a name");
+        for (program, rest) in [
+            ("sbatch", &batch[..]),
+            ("srun", &["true"]),
+            ("salloc", &["true"]),
+        ] {
+            if program != "sbatch" && name != "--job-name" && name != "--comment" {
+                continue;
+            }
+            let args = [&rest[..rest.len() - 1], &[option], &rest[rest.len() - 1..]].concat();
+            let why = as_user(cluster, program, &args).expect_err(option);
+            assert!(
+                why.contains(name) && why.contains("U+00") | why.contains("U+20"),
+                "{program} {option:?}: {why}"
+            );
+            let control = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            assert!(!why.contains(control), "{why:?}");
+        }
+    }
+    // Command lines and scripts have several lines.
+    let args = [&batch[..5], &["--wrap=echo a\necho b"]].concat();
+    as_user(cluster, "sbatch", &args).expect("a script of two lines");
+    let id = format!("JobId={}", job.trim());
+    for change in [names, "Comment=\u{1b}c"] {
+        as_user(cluster, "scontrol", &["update", &id, change]).expect_err(change);
+    }
+    as_user(cluster, "scontrol", &["update", &id, "JobName=naïve 模型"])
+        .expect("one line of print");
+    cluster.run("scancel", &["-u", "65534"]);
+}
+
 fn a_name_is_no_record(suite: &Suite) {
-    let Some(cluster) = Setup::simulated("forged", suite, 1).steered() else {
+    let mut setup = Setup::simulated("forged", suite, 1);
+    setup.spec.job_submit = true;
+    let Some(cluster) = setup.steered() else {
         return;
     };
+    users_are_refused(&cluster);
+    // What root writes is let in, as all is where the plugin is not loaded.
     let victim = cluster.start(&["--requeue", "--gres=gpu:1"]);
     let forger = cluster.start(&["--requeue", "--gres=gpu:1"]);
     let gpu = cluster.gpus(forger)["n1"][0];
@@ -62,6 +120,8 @@ fn a_name_is_no_record(suite: &Suite) {
         "\u{1b}[2Jx\r\n\u{202e}y".into(),
     ];
     for name in forgeries {
+        // slurmctld takes no longer ones.
+        let name: String = name.chars().take(1000).collect();
         cluster.update(&[&own, &format!("JobName={name}")]);
         let (jobs, held) = shown(&cluster);
         assert_eq!(jobs, known.clone().into(), "{name:?}");

@@ -9,15 +9,15 @@
 use super::rows::{Kind, Row};
 use super::text::Record;
 
-/// Lines of the head in their order: the key that a line starts with, the others on it, and whether Slurm always
-/// prints it. Read in Slurm's source (`slurm_sprint_job_info`) from 22.05 to 26.05. A line that later releases may
+/// Lines of the head in their order: the key that a line starts with, the others on it (those with `?` are not always
+/// there), and whether Slurm always prints it. Read in Slurm's source (`slurm_sprint_job_info`) from 22.05 to 26.05. A line that later releases may
 /// add is passed over; nothing is read from it.
 const HEAD: &[(&str, &[&str], bool)] = &[
     ("SLUID", &[], false),
     ("HetJobIdSet", &[], false),
     ("UserId", &["GroupId", "MCS_label"], true),
-    ("Priority", &["Nice", "Account", "QOS", "WCKey"], true),
-    ("JobState", &["Reason", "FailedNode", "Dependency"], true),
+    ("Priority", &["Nice", "Account", "QOS", "?WCKey"], true),
+    ("JobState", &["Reason", "?FailedNode", "Dependency"], true),
     (
         "Requeue",
         &["Restarts", "BatchFlag", "Reboot", "ExitCode"],
@@ -39,8 +39,8 @@ const HEAD: &[(&str, &[&str], bool)] = &[
     ),
     ("Partition", &["AllocNode:Sid"], true),
     ("ReqNodeList", &["ExcNodeList"], true),
-    ("NodeList", &["SchedNodeList"], true),
-    ("BatchFeatures", &["BatchHost"], false),
+    ("NodeList", &["?SchedNodeList"], true),
+    ("BatchFeatures", &["?BatchHost"], false),
     ("BatchHost", &[], false),
     ("StepMgrEnabled", &[], false),
     (
@@ -58,7 +58,7 @@ const HEAD: &[(&str, &[&str], bool)] = &[
     ("AllocTRES", &[], false),
     (
         "Socks/Node",
-        &["NtasksPerN:B:S:C", "CoreSpec", "ThreadSpec"],
+        &["NtasksPerN:B:S:C", "?CoreSpec", "?ThreadSpec"],
         true,
     ),
     ("JOB_GRES", &[], false),
@@ -66,11 +66,11 @@ const HEAD: &[(&str, &[&str], bool)] = &[
     (
         "MinCPUsNode",
         &[
-            "MinMemoryCPU",
-            "MinMemoryNode",
-            "MinMemoryTRES",
+            "?MinMemoryCPU",
+            "?MinMemoryNode",
+            "?MinMemoryTRES",
             "MinTmpDiskNode",
-            "MemUpdate",
+            "?MemUpdate",
         ],
         true,
     ),
@@ -81,10 +81,10 @@ const HEAD: &[(&str, &[&str], bool)] = &[
     (
         "OverSubscribe",
         &[
-            "Exclusive",
+            "?Exclusive",
             "Contiguous",
             "Licenses",
-            "LicensesAlloc",
+            "?LicensesAlloc",
             "Network",
         ],
         true,
@@ -203,21 +203,37 @@ fn place(line: &str) -> Result<Option<usize>, String> {
         .filter(|(key, _)| !key.is_empty() && !key.contains(' '))
         .ok_or_else(|| format!("the line \"{}\" is none of Slurm's", shown()))?;
     let at = HEAD.iter().position(|(known, ..)| *known == key);
-    let known = HEAD.iter().any(|(_, others, _)| others.contains(&key));
     match (at, detail.is_some()) {
         (Some(at), indented) if indented == (key == DETAIL) => Ok(Some(at)),
-        (None, false) if !known => Ok(None),
+        // A user's text that ends a line of Slurm's may have the rest of it here.
+        (None, false) if !has_known(indented) => Ok(None),
         _ => Err(format!("{key}= stands where it does not belong")),
     }
+}
+
+/// Whether any word of a line is a key of the head.
+fn has_known(line: &str) -> bool {
+    let keys = line.split(' ').filter_map(|word| word.split_once('='));
+    keys.map(|(key, _)| key).any(|key| {
+        let other = |other: &&str| other.trim_start_matches('?') == key;
+        HEAD.iter()
+            .any(|(first, others, _)| *first == key || others.iter().any(other))
+    })
 }
 
 /// The fields of a line that starts with `key`. Each of the others stands there once at most, in their order.
 fn fields(line: &str, key: &str, others: &[&str], record: &mut Record) -> Result<(), String> {
     let mut found: Vec<(usize, usize, &str)> = vec![(0, key.len() + 1, key)];
     for other in others {
+        let optional = other.starts_with('?');
+        let other = other.trim_start_matches('?');
         let word = format!(" {other}=");
         let mut places = line.match_indices(&word);
-        if let Some((at, _)) = places.next() {
+        let place = places.next();
+        if place.is_none() && !optional {
+            return Err(format!("{other}= is missing behind {key}="));
+        }
+        if let Some((at, _)) = place {
             if places.next().is_some() || found.last().is_some_and(|(_, last, _)| at < *last) {
                 return Err(format!("{other}= stands where it does not belong"));
             }
