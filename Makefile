@@ -28,7 +28,7 @@ ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench replay soak hostile lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak matrix hostile lint licences build release install uninstall clean
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -36,7 +36,8 @@ help:
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
-	@echo 'make soak       5,000 random requests and failures against an independent ledger'
+	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
+	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
@@ -80,10 +81,16 @@ replay:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh replay $(ARGS)
 
+matrix:
+	@scripts/needs.sh build lab
+	$(CARGO) build --locked $(PLUGINS:%=-p %)
+	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test tables -- --nocapture
+
 soak:
 	@scripts/needs.sh build lab
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
+	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture soak
 
 hostile:
 	@scripts/needs.sh build lab

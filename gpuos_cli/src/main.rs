@@ -52,7 +52,8 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
         Err(e) => {
-            eprintln!("gpuos: {e:#}");
+            let sentence = format!("{e:#}");
+            eprintln!("gpuos: {}", gpuos_core::screen::lines(&sentence));
             ExitCode::from(1)
         }
     }

@@ -25,6 +25,7 @@ pub mod peers;
 pub mod plan;
 pub mod record;
 pub mod rules;
+pub mod screen;
 pub mod site;
 pub mod slurm_conf;
 pub mod slurm_topology;

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gpuos_core::screen::line;
 use rustix::process::Signal;
 
 /// A step of a job, as Slurm names its control group.
@@ -139,7 +140,8 @@ impl Processes for Proc {
         let who = |uid| Who {
             started,
             uid,
-            program: field("Name:").unwrap_or_default().trim().to_owned(),
+            // It goes into logs and onto screens.
+            program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
             step: JobStep::parse(&groups),
             ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),
         };

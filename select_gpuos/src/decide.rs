@@ -65,7 +65,7 @@ impl Engine {
         self.pending = None;
         self.decided(call, Decision::Stock);
         if call.mode() == Mode::RunNow {
-            gpus.withdraw(self.api);
+            self.withdraw(gpus);
         }
         if !self.settings.config.slurm.steer {
             return None;

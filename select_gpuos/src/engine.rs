@@ -12,7 +12,7 @@ use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
-use slurm_ffi::{check, conf, cores, log, mem};
+use slurm_ffi::{check, conf, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
@@ -34,30 +34,18 @@ use crate::shards::Shards;
 use crate::slices::Slices;
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
+use crate::trust::{Doubts, Trust};
 
 /// slurmctld calls under its node write lock, one call at a time; the lock here is only ever found
 /// taken by a call of another kind, which then passes through rather than wait.
 static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
-
-/// How far the layout table has been held against this process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// Not yet: nothing is read but by reads that cannot fault.
-    None,
-    /// A job and all nodes fit.
-    Records,
-    /// So did the selection after a first successful RUN_NOW.
-    Selection,
-    /// Something did not fit: every call passes through until slurmctld restarts.
-    Refused,
-}
 
 /// Everything that steering needs.
 pub struct Engine {
     pub(crate) api: &'static Api,
     pub(crate) layout: &'static Layout,
     pub(crate) strings: check::Strings,
-    fields: Fields,
+    pub(crate) fields: Fields,
     pub(crate) release: Release,
     pub(crate) table: NodeTable,
     pub(crate) gpu: check::Gres,
@@ -65,8 +53,9 @@ pub struct Engine {
     pub(crate) shards: Shards,
     pub(crate) moving: Moving,
     pub(crate) trust: Trust,
+    pub(crate) doubts: Doubts,
     /// Whether the layout of what a job holds has been held against a job that holds something.
-    trusts_held: bool,
+    pub(crate) trusts_held: bool,
     pub(crate) settings: Settings,
     pub(crate) planner: Option<Planner>,
     /// The gangs on the network, where gpuos.toml describes one.
@@ -88,10 +77,12 @@ pub struct Engine {
     pub(crate) service: Service,
     registration: Registration,
     /// Whether the node records alone have been held against the layout.
-    trusts_nodes: bool,
+    pub(crate) trusts_nodes: bool,
     memory_counts: bool,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
     pub(crate) hides_cores: bool,
+    #[cfg(feature = "fault-injection")]
+    pub(crate) shifts: Option<crate::shifts::Shifts>,
 }
 
 /// Prepares steering in slurmctld; in any other program, and for a release whose layout is not known,
@@ -112,7 +103,7 @@ pub fn start(release: Release) {
     }
 }
 
-fn pass_through(why: &str) {
+pub(crate) fn pass_through(why: &str) {
     log::error(&format!(
         "passing through to cons_tres, jobs are scheduled as by stock Slurm: {why}"
     ));
@@ -125,8 +116,9 @@ fn prepare(release: Release) -> Result<Engine, String> {
     let strings = check::Strings::of(&fields)?;
     let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
     let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
+    let misfit = |why| format!("the layout table does not fit this slurmctld ({why})");
+    let parameters = check::configuration(layout).map_err(misfit)?;
     let settings = settings::load(&fields);
-    let parameters = select_parameters(layout);
     Ok(Engine {
         api,
         layout,
@@ -137,6 +129,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         shards: Shards::new(api),
         moving: Moving::new(api, &settings),
         trust: Trust::None,
+        doubts: Doubts::default(),
         trusts_held: false,
         settings,
         planner: None,
@@ -157,6 +150,8 @@ fn prepare(release: Release) -> Result<Engine, String> {
         trusts_nodes: false,
         memory_counts: parameters & CR_MEMORY != 0,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
+        #[cfg(feature = "fault-injection")]
+        shifts: None,
         fields,
         release,
     })
@@ -170,13 +165,6 @@ const CR_MEMORY: u16 = 0x0010;
 /// From this release on cons_tres takes no longer over more idle cores. Before, it drops them one by one,
 /// and for each looks through all others of the socket.
 const CORES_ARE_CHEAP_FROM: Release = Release::new(24, 5, 0);
-
-/// SelectTypeParameters as Slurm's bits; 0 where they cannot be read.
-fn select_parameters(layout: &Layout) -> u16 {
-    slurm_ffi::api::symbol(c"slurm_conf")
-        .and_then(|conf| mem::read(conf as usize + layout.conf.select_type_param))
-        .unwrap_or(0)
-}
 
 fn with(work: impl FnOnce(&mut Engine)) {
     match ENGINE.try_lock() {
@@ -243,8 +231,11 @@ fn answer(call: &Call, first: bool) -> c_int {
             true => engine.withhold(call),
             false => engine.withhold_untrusted(call),
         };
-        if trusted && heed.is_none() {
-            steps = engine.steer(call);
+        if heed.is_none() {
+            match trusted {
+                true => steps = engine.steer(call),
+                false => steps.kept_out = engine.keep_out_untrusted(call),
+            }
         }
     });
     let Some(heed) = heed else {
@@ -252,10 +243,9 @@ fn answer(call: &Call, first: bool) -> c_int {
     };
     let code = service::test(call, &heed, |call| {
         let mut steps = Steps::default();
-        with(|engine| {
-            if engine.reads_records() {
-                steps = engine.steer(call);
-            }
+        with(|engine| match engine.reads_records() {
+            true => steps = engine.steer(call),
+            false => steps.kept_out = engine.keep_out_untrusted(call),
         });
         steps.end(call)
     });
@@ -337,17 +327,9 @@ pub fn job_ends(job: *mut c_void) {
 /// The node table is being rebuilt; Slurm reports every running job again afterwards.
 pub fn forget_nodes() {
     with(|engine| {
-        engine.planner = None;
-        engine.traffic = None;
-        engine.neighbours = Neighbours::default();
-        engine.snapshot.signatures.clear();
-        engine.ledger.clear();
+        engine.probe_once();
+        engine.forget();
         engine.open_records();
-        engine.registration.clear();
-        engine.service.clear();
-        engine.slices.clear();
-        engine.shards.clear();
-        engine.moving.clear();
         engine.keep_reasons();
     });
 }
@@ -397,6 +379,20 @@ impl Engine {
         }
     }
 
+    /// Forgets what was read of nodes and of jobs.
+    pub(crate) fn forget(&mut self) {
+        self.planner = None;
+        self.traffic = None;
+        self.neighbours = Neighbours::default();
+        self.snapshot.signatures.clear();
+        self.ledger.clear();
+        self.registration.clear();
+        self.service.clear();
+        self.slices.clear();
+        self.shards.clear();
+        self.moving.clear();
+    }
+
     /// Has the processor fetch what every call reads first, all at once instead of one after the other.
     fn fetch(&self) {
         const LINE: usize = 64;
@@ -420,7 +416,7 @@ impl Engine {
 
     /// Has reasons kept in sight where gpuos steers. Called where slurmctld reads its tables, when it has
     /// become the process and the controller that it is going to be.
-    fn keep_reasons(&self) {
+    pub(crate) fn keep_reasons(&self) {
         if self.settings.config.slurm.steer && self.trust != Trust::Refused {
             keeper::start(self.release, self.api, self.layout);
         } else {
@@ -428,7 +424,7 @@ impl Engine {
         }
     }
 
-    fn drop_reasons(&self) {
+    pub(crate) fn drop_reasons(&self) {
         keeper::stop();
         reasons::clear();
     }
@@ -442,6 +438,19 @@ impl Engine {
         }
     }
 
+    /// The same for a job without GRES that comes before any record is trusted: it takes whole nodes, and with
+    /// them all their GPUs.
+    fn keep_out_untrusted<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
+        let whole = self.trust == Trust::None
+            && registration::matters(self.release)
+            && check::whole_nodes(self.layout, call.job) == Some(true)
+            && self.comes_to_trust_nodes(call.job);
+        match whole {
+            true => self.keep_out(call),
+            false => None,
+        }
+    }
+
     #[inline(never)]
     fn keep_out_unregistered<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
@@ -449,7 +458,9 @@ impl Engine {
         unsafe {
             let job = Job::new(call.job, self.layout)?;
             let candidates = Bitmap::new(call.nodes)?;
-            self.gpus_asked(job).next()?;
+            if !job.gets_all_gres() && self.gpus_asked(job).next().is_none() {
+                return None;
+            }
             let source = self.source();
             self.registration
                 .keep_out(self.release, &source, candidates)
@@ -465,107 +476,6 @@ impl Engine {
             gpu_id: self.gpu.id,
             shard_id: self.shards.id(),
             memory_counts: self.memory_counts,
-        }
-    }
-
-    /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
-    fn trusts(&mut self, call: &Call) -> bool {
-        match self.trust {
-            Trust::Refused => false,
-            Trust::Records | Trust::Selection => true,
-            Trust::None => self.comes_to_trust(call),
-        }
-    }
-
-    /// Whether the record of a job without GRES and those of all nodes may be read: what such a job shows is
-    /// not enough to trust all others.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn comes_to_trust_nodes(&mut self, job: *mut c_void) -> bool {
-        let (api, layout, strings) = (self.api, self.layout, &self.strings);
-        if check::job(api, layout, strings, job, self.gpu).is_err() {
-            return false;
-        }
-        if !self.trusts_nodes {
-            // SAFETY: job_test is called under slurmctld's node write lock.
-            let checked = unsafe { check::nodes(api, layout, strings, self.table, self.gpu) };
-            self.trusts_nodes = checked.is_ok();
-            if checked.is_err() {
-                self.settle(checked, Trust::None);
-            }
-        }
-        self.trusts_nodes
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn comes_to_trust(&mut self, call: &Call) -> bool {
-        let job = call.job;
-        // A job without any GRES proves nothing and is not steered either.
-        let list = mem::read::<usize>(job as usize + self.layout.job.gres_list_req);
-        let id = mem::read::<u32>(job as usize + self.layout.job.job_id);
-        if list == Some(0) || id == Some(0) {
-            // Slurm starts no job without id, and a job without GRES asked for none.
-            if call.mode() == Mode::RunNow
-                && let Err(why) = check::plain_job(self.layout, &self.strings, job)
-            {
-                self.settle(Err(why), Trust::Records);
-            }
-            return false;
-        }
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
-            // SAFETY: job_test is called under slurmctld's node write lock.
-            .and_then(|()| unsafe {
-                check::nodes(self.api, self.layout, &self.strings, self.table, self.gpu)
-            });
-        self.settle(checked, Trust::Records);
-        if self.trust == Trust::Records {
-            self.hides_cores &= (0..self.table.len()).all(|index| {
-                // SAFETY: job_test is called under slurmctld's node write lock.
-                let record = unsafe { self.table.raw(index) };
-                record.is_null() || cores::fits(self.layout, record)
-            });
-            self.count_running();
-        }
-        self.trust == Trust::Records
-    }
-
-    /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
-    pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
-        if self.trust == Trust::Records {
-            self.looks_once_more(job);
-        }
-        self.trust == Trust::Selection
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn looks_once_more(&mut self, job: *mut c_void) {
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
-            .and_then(|()| check::held(self.layout, job).map(drop));
-        self.settle(checked, Trust::Selection);
-        if self.trust == Trust::Selection {
-            // Their GPUs could not be read before.
-            self.count_running();
-        }
-    }
-
-    /// Whether job and node records may be read.
-    fn reads_records(&self) -> bool {
-        matches!(self.trust, Trust::Records | Trust::Selection)
-    }
-
-    pub(crate) fn settle(&mut self, checked: Result<(), String>, next: Trust) {
-        match checked {
-            Ok(()) => self.trust = next,
-            Err(why) => {
-                self.trust = Trust::Refused;
-                self.drop_reasons();
-                pass_through(&format!(
-                    "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this \
-                     line with the exact Slurm package"
-                ));
-            }
         }
     }
 

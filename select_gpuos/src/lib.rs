@@ -31,7 +31,10 @@ mod request;
 mod service;
 mod settings;
 mod shards;
+#[cfg(feature = "fault-injection")]
+mod shifts;
 mod slices;
 mod snapshot;
 mod start;
 mod steer;
+mod trust;

@@ -251,6 +251,11 @@ impl<'a> Job<'a> {
         whole & 1 == 1 && whole != 3
     }
 
+    /// Whether the job is given all GRES of its nodes, asked for or not: by its own wish or its partition's rule.
+    pub fn gets_all_gres(self) -> bool {
+        self.takes_whole_nodes() || self.of_part::<u16>(|part| part.max_share) == Some(0)
+    }
+
     /// Whether the record has the job beside no other one, though it takes no whole nodes. Backfill writes that
     /// into the record for its first question of two (src/plugins/sched/backfill/backfill.c, `_try_sched`), and
     /// `scontrol update OverSubscribe=no` for good.

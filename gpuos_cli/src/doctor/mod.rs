@@ -10,6 +10,7 @@ mod slurm;
 use std::path::Path;
 
 use anyhow::Result;
+use gpuos_core::screen::lines;
 use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 use serde_json::json;
@@ -96,6 +97,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &HardwareArgs) ->
     Ok(reply(&findings.0))
 }
 
+/// The form of the JSON.
+pub const SCHEMA: &str = "gpuos.doctor/1";
+
 fn is_selected(running: &Running) -> bool {
     running.get("SelectType") == Some("select/gpuos")
 }
@@ -111,9 +115,9 @@ fn reply(checks: &[Check]) -> Reply {
             Status::Fail => 31,
         };
         let word = paint(&format!("{:<5}", check.status.word()), code, colour);
-        text += &format!("{word}{:<17}{}\n", check.name, check.message);
+        text += &format!("{word}{:<17}{}\n", check.name, lines(&check.message));
         if !check.fix.is_empty() {
-            text += &format!("{:22}fix: {}\n", "", check.fix);
+            text += &format!("{:22}fix: {}\n", "", lines(&check.fix));
         }
     }
     let (warnings, failures) = (number(Status::Warn), number(Status::Fail));
@@ -125,7 +129,7 @@ fn reply(checks: &[Check]) -> Reply {
     let json =
         json!({ "ok": failures == 0, "warnings": warnings, "failures": failures, "checks": list });
     Reply {
-        schema: "gpuos.doctor/1",
+        schema: SCHEMA,
         json,
         text,
         yes: failures == 0,

@@ -166,7 +166,7 @@ impl View {
         let notes_text: Vec<Line<'_>> = board
             .missing
             .iter()
-            .map(|line| Line::from(line.as_str()))
+            .map(|line| Line::from(gpuos_core::screen::line(line)))
             .collect();
         frame.render_widget(
             Paragraph::new(notes_text)

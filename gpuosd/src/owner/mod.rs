@@ -190,6 +190,8 @@ pub struct Owner {
     silent: bool,
     saved: Instant,
     told_jobs: Instant,
+    /// Jobs of which was said that their records cannot be read.
+    unread_jobs: std::collections::BTreeSet<u32>,
     /// When Slurm is asked for the node's record and jobs next.
     look: Instant,
     looked: Instant,
@@ -272,6 +274,7 @@ impl Owner {
             silent: false,
             saved: now,
             told_jobs: now,
+            unread_jobs: std::collections::BTreeSet::new(),
             look: now,
             looked: now,
             changed: None,

@@ -14,7 +14,7 @@ use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
 
-use crate::program::program;
+use crate::program::{JOBS, program};
 
 /// Longest wait for anything: a busy machine is no fault.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -37,9 +37,14 @@ case "$(basename "$0") $*" in
 "scontrol update NodeName=n1 State=DRAIN Reason="*)
     shift 3; printf '%s' "${1#Reason=}" >reason; echo IDLE+DRAIN >state ;;
 "scontrol update NodeName=n1 State=RESUME") : >reason; echo IDLE >state ;;
-"squeue "*) ls jobs ;;
+"squeue -a -w "*) cat /dev/null jobs/* 2>/dev/null | awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk ;;
+"squeue "*)
+    if [ -e "jobs/$5" ]; then awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk "jobs/$5"; else
+        echo "slurm_load_jobs error: Invalid job id specified" >&2
+        exit 1
+    fi ;;
 "scontrol -d show job "*)
-    if [ -e "jobs/$4" ]; then cat "jobs/$4"; else
+    if [ -e "jobs/$4" ]; then awk -f ../jobs.awk "jobs/$4"; else
         echo "slurm_load_jobs error: Invalid job id specified" >&2
         exit 1
     fi ;;
@@ -85,6 +90,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("slurm/jobs")).unwrap();
+        fs::write(path("jobs.awk"), JOBS).unwrap();
         for name in ["scontrol", "squeue", "scancel"] {
             program(&path(name), SLURM);
         }

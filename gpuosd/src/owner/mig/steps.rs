@@ -146,7 +146,13 @@ impl Owner {
         self.mig.known = true;
         self.mig.told = Some(self.jobs_asked);
         let here = jobs.iter().filter(|job| job.is_running());
-        let given = here.clone().map(|job| (job.id, self.mig_has(job).0));
+        let given = here.clone().map(|job| match job.unreadable.is_empty() {
+            true => (job.id, self.mig_has(job).0),
+            false => {
+                let before = self.mig.given.get(&job.id);
+                (job.id, before.copied().unwrap_or_default())
+            }
+        });
         self.mig.given = given.collect();
         let stays = here.filter(|job| job.state != "COMPLETING");
         self.mig.running = stays.map(|job| job.id).collect();
@@ -194,7 +200,13 @@ impl Owner {
                 true => "any memory slice",
                 false => "these GPUs",
             };
-            let why = format!("Slurm has not given job {job} {what} of this node");
+            let why = match record.map(|record| &record.unreadable[..]) {
+                Some(why) if !why.is_empty() => format!(
+                    "what Slurm has given job {job} cannot be read, for a text of the job looks like a part of its \
+                     record ({why}): give the job a name and paths of one line"
+                ),
+                _ => format!("Slurm has not given job {job} {what} of this node"),
+            };
             self.mig_refuse(job, &why, refuse);
         }
         match self.mig.asks.get_mut(&job) {
@@ -215,9 +227,28 @@ impl Owner {
         }
     }
 
+    /// A job whose record cannot be read keeps its grant for as long as it runs on here, and gets none. Returns whether it
+    /// has one.
+    fn mig_unread(&mut self, record: &Job) -> bool {
+        let here = record.is_running() && record.nodes.contains(&self.node);
+        let grant = self.mig.grants.get(&record.id);
+        let keeps = here && grant.is_some_and(|grant| grant.restarts == record.restarts);
+        if !keeps {
+            self.mig_release(record.id);
+            return false;
+        }
+        let own = self.mig.waiting.iter_mut();
+        own.filter(|one| one.id.job == record.id)
+            .for_each(|one| one.granted = true);
+        true
+    }
+
     /// Compares a job's grant with its record. Returns whether the job has slices here, or GPUs whole that move.
     fn mig_record(&mut self, record: &Job) -> bool {
         let job = record.id;
+        if !record.unreadable.is_empty() {
+            return self.mig_unread(record);
+        }
         let (bits, whole) = self.mig_has(record);
         let here = record.is_running() && record.nodes.contains(&self.node);
         let old = self.mig.grants.get(&job);
