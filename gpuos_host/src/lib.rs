@@ -13,6 +13,7 @@ mod ends;
 pub mod file_systems;
 mod gres_index;
 pub mod host_state;
+mod job_groups;
 pub mod job_processes;
 pub mod kernel_log;
 mod machine;

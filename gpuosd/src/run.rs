@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
-        processes: Box::new(Proc::at(&options.proc)),
+        processes: Box::new(Proc::at(&options.proc).with_groups_below(&options.slurm_groups)),
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
     let gpus = (library.clone(), numbering.clone());
