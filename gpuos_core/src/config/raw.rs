@@ -23,6 +23,8 @@ pub(crate) struct RawFile {
     pub health: RawHealth,
     pub isolation: RawIsolation,
     pub mig: RawMig,
+    pub access: RawAccess,
+    pub forbid: Vec<Spanned<RawForbid>>,
 }
 
 /// The shipped health rules.
@@ -93,6 +95,26 @@ pub(crate) struct RawHeartbeat {
     pub interval_ms: Option<Spanned<i64>>,
     pub silent_ms: Option<Spanned<i64>>,
     pub hung_ms: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [access]")]
+pub(crate) struct RawAccess {
+    pub operator_uids: Option<Vec<Spanned<i64>>>,
+    pub jobs: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[forbid]]")]
+pub(crate) struct RawForbid {
+    pub options: Option<Spanned<Vec<Spanned<String>>>>,
+    pub partition: Option<Spanned<String>>,
+    pub account: Option<Spanned<String>>,
+    pub qos: Option<Spanned<String>>,
+    pub user: Option<Spanned<String>>,
+    pub ask: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]
