@@ -27,7 +27,7 @@ mod site;
 pub mod slurm;
 pub mod socket;
 
-pub use gres_index::GresIndex;
+pub use gres_index::{GresIndex, conf_folder};
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};

@@ -192,6 +192,7 @@ impl Owner {
                 self.traces.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
+                self.seers.access = config.access.clone();
                 self.isolation.set(&config.isolation);
                 let devices = Order::Devices(config.isolation.devices);
                 let _ = self.ports.isolation.send(devices);

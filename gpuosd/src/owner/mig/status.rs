@@ -166,6 +166,7 @@ impl Owner {
             instances,
             moving: moving.is_some(),
             whole: moving.is_some() && matches!(view, Some(Ok(view)) if view.whole),
+            others: false,
             holder,
         }
     }
