@@ -126,9 +126,8 @@ fn one(status: &Status) -> Reply {
     let bad = ["degraded", "draining", "drained", "resetting", "offline"];
     let well = status.gpus.iter().all(|gpu| !bad.contains(&&gpu.state[..]));
     let unseen = status.hidden.as_ref().map_or(0, |hidden| hidden.findings);
-    let quiet = status.daemon.troubles.is_empty()
-        && status.isolation.findings.is_empty()
-        && unseen == 0;
+    let quiet =
+        status.daemon.troubles.is_empty() && status.isolation.findings.is_empty() && unseen == 0;
     let yes = well && status.node_drained.is_none() && quiet;
     Reply {
         schema: "gpuos.health/1",

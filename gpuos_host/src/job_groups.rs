@@ -258,18 +258,39 @@ mod tests {
                 "11:devices:/slurm/uid_1000/job_17/step_0/task_3\n4:cpu,cpuacct:/user.slice\n0::/init.scope\n",
                 step(17, "0"),
             ),
-            ("5:freezer:/slurm_n1/uid_0/job_4/step_batch\n", step(4, "batch")),
+            (
+                "5:freezer:/slurm_n1/uid_0/job_4/step_batch\n",
+                step(4, "batch"),
+            ),
             (
                 "3:devices:/slurm/uid_5/job_8\n2:freezer:/slurm/uid_5/job_8/step_extern\n",
                 step(8, "extern"),
             ),
-            ("0::/system.slice/slurmstepd.scope/job_21/step_interactive/user/task_0\n", step(21, "interactive")),
-            ("0::/system.slice/n2_slurmstepd.scope/job_21/step_1/slurm\n", step(21, "1")),
-            ("0::/system.slice/slurmstepd.scope/job_21/step_0/user/task_0 (deleted)\n", step(21, "0")),
-            ("0::/system.slice/slurmstepd.scope/job_21 (deleted)\n", step(21, "")),
+            (
+                "0::/system.slice/slurmstepd.scope/job_21/step_interactive/user/task_0\n",
+                step(21, "interactive"),
+            ),
+            (
+                "0::/system.slice/n2_slurmstepd.scope/job_21/step_1/slurm\n",
+                step(21, "1"),
+            ),
+            (
+                "0::/system.slice/slurmstepd.scope/job_21/step_0/user/task_0 (deleted)\n",
+                step(21, "0"),
+            ),
+            (
+                "0::/system.slice/slurmstepd.scope/job_21 (deleted)\n",
+                step(21, ""),
+            ),
             // CgroupSlice of 25.11 and later.
-            ("0::/gpu.slice/slurmstepd.scope/job_3/step_0+1/user\n", step(3, "0+1")),
-            ("0::/gpu.slice/gpu-slurm.slice/slurmstepd.scope/job_3/step_0\n", step(3, "0")),
+            (
+                "0::/gpu.slice/slurmstepd.scope/job_3/step_0+1/user\n",
+                step(3, "0+1"),
+            ),
+            (
+                "0::/gpu.slice/gpu-slurm.slice/slurmstepd.scope/job_3/step_0\n",
+                step(3, "0"),
+            ),
         ] {
             assert_eq!(JobStep::parse(text), found, "{text}");
         }
@@ -334,7 +355,11 @@ mod tests {
             format!("x:devices:/user.slice\n{own}"),
             "3:devices:/a\n4:devices:/slurm/uid_1/job_7/step_0\n0::/\n".into(),
         ] {
-            assert_eq!(Belongs::parse(&text, &Roots::default()), Belongs::Nobody, "{text}");
+            assert_eq!(
+                Belongs::parse(&text, &Roots::default()),
+                Belongs::Nobody,
+                "{text}"
+            );
         }
         let two = "3:devices:/slurm/uid_1/job_7/step_0\n4:freezer:/slurm/uid_1/job_8/step_0\n";
         assert!(matches!(
@@ -354,7 +379,10 @@ mod tests {
         for (first, root) in [
             ("/init.scope", ""),
             ("/", ""),
-            ("/docker.slice/docker-1.scope/init.scope", "/docker.slice/docker-1.scope"),
+            (
+                "/docker.slice/docker-1.scope/init.scope",
+                "/docker.slice/docker-1.scope",
+            ),
             ("/docker/1", "/docker/1"),
             ("/../../init.scope", "/../.."),
         ] {
@@ -363,7 +391,10 @@ mod tests {
             assert_eq!(of(first, &user), Belongs::Nobody, "{first}");
         }
         // A container of its own beside Slurm's machine.
-        assert_eq!(of("/init.scope", &format!("/docker/1/{slurm}")), Belongs::Nobody);
+        assert_eq!(
+            of("/init.scope", &format!("/docker/1/{slurm}")),
+            Belongs::Nobody
+        );
         let named = Roots::default().with("/kubepods.slice/pod1");
         let text = format!("0::/kubepods.slice/pod1/{slurm}\n");
         assert_eq!(Belongs::parse(&text, &named), seven);

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuos_core::config::Config;
-use gpuos_core::peers::HeartbeatConfig;
 use gpuos_core::wire::{moving_file as beside, root_socket};
 use gpuos_host::device_groups::Cgroups;
 use gpuos_host::discover::Sysfs;
 use gpuos_host::job_processes::Proc;
 use gpuos_host::nvml::{Driver, GpuLibrary};
 use gpuos_host::socket::{self, BindError, Limits, Server};
-use gpuos_host::{conf_folder, GresIndex, Machine, ThisMachine};
+use gpuos_host::{GresIndex, Machine, ThisMachine, conf_folder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -110,8 +109,8 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
-    let heartbeat = heartbeat_at_first(options.config.as_deref());
-    let peers = peers::start(&node, (heartbeat, &options.proc), to.clone())?;
+    let first = config_at_first(options.config.as_deref());
+    let peers = peers::start(&node, (first.heartbeat, &options.proc), to.clone())?;
     let node_of_gres = node.clone();
     let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
     let numbering = Arc::new(Numbering::new(Box::new(read)));
@@ -159,7 +158,8 @@ pub fn run(options: &Options) -> Result<()> {
         saved,
         interval,
     };
-    let owner = Owner::new(start, ports);
+    let mut owner = Owner::new(start, ports);
+    owner.begin_with(&first);
     let sysfs = Sysfs::at(&options.sysfs);
     gpus::start(&library, &numbering, sysfs, interval, &to)?;
     signals(to)?;
@@ -196,15 +196,17 @@ fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc
     owner.end(LAST);
 }
 
-/// `[heartbeat]` as far as it can be known without slurmctld, so that the port is bound before users come: of the file that is
-/// named, else of the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
-fn heartbeat_at_first(given: Option<&Path>) -> HeartbeatConfig {
+/// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that
+/// is named, else the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
+fn config_at_first(given: Option<&Path>) -> Config {
     let named = given.map(Path::to_path_buf);
     let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(PathBuf::from));
     let beside = || Some(conf_folder(&ThisMachine)?.join("gpuos.toml"));
-    let text = named.or_else(beside).and_then(|file| std::fs::read_to_string(file).ok());
+    let text = named
+        .or_else(beside)
+        .and_then(|file| std::fs::read_to_string(file).ok());
     let config = text.and_then(|text| Config::parse(&text, "gpuos.toml").ok());
-    config.map(|config| config.heartbeat).unwrap_or_default()
+    config.unwrap_or_default()
 }
 
 /// Milliseconds since 1970, by the machine's clock.

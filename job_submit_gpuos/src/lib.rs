@@ -5,6 +5,7 @@
 //! or the site's files have a mistake: then one line in slurmctld's log says so.
 
 mod check;
+mod forbid;
 mod mig;
 mod neighbours;
 mod request;

@@ -25,9 +25,8 @@ pub(super) fn access(check: Check, raw: &RawAccess) -> Result<Access, ConfigErro
         let number = u32::try_from(*uid.get_ref()).ok();
         let form = "numbers of users, such as [1001, 1002]";
         let number = number.filter(|number| *number != u32::MAX);
-        operators.push(
-            number.ok_or_else(|| check.refuse("operator-uids", uid, uid.get_ref(), form))?,
-        );
+        operators
+            .push(number.ok_or_else(|| check.refuse("operator-uids", uid, uid.get_ref(), form))?);
     }
     Ok(Access {
         operators,
@@ -90,7 +89,6 @@ fn forbid(check: Check, table: &Spanned<RawForbid>) -> Result<Forbid, ConfigErro
         partition: name("partition", &raw.partition)?,
         account: name("account", &raw.account)?,
         qos: name("qos", &raw.qos)?,
-        user: name("user", &raw.user)?,
         ask: check.text("ask", &raw.ask)?,
     })
 }
@@ -111,7 +109,7 @@ mod tests {
         assert!(!config.access.all);
         let text = "[access]\noperator-uids = [1001]\njobs = \"all\"\n\
                     [[forbid]]\noptions = [\"gpuos-mps\", \"--gpuos-power\"]\npartition = \"debug\"\n\
-                    account = \"students\"\nqos = \"low\"\nuser = \"ann\"\nask = \"hpc@example.org\"\n";
+                    account = \"students\"\nqos = \"low\"\nask = \"hpc@example.org\"\n";
         let config = read(text).unwrap();
         assert!(config.access.all && config.access.operators == [1001]);
         let rule = &config.forbidden.0[0];
@@ -121,7 +119,6 @@ mod tests {
             partitions: &["debug"],
             account: "students",
             qos: "low",
-            user: "ann",
         };
         assert!(config.forbidden.refuses("gpuos-mps", &standing).is_some());
         assert!(config.leaves_all_nodes());
@@ -130,16 +127,34 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_place() {
         for (text, wanted) in [
-            ("[access]\noperator-uids = [-1]\n", "2:18: operator-uids = -1 is not accepted"),
+            (
+                "[access]\noperator-uids = [-1]\n",
+                "2:18: operator-uids = -1 is not accepted",
+            ),
             ("[access]\njobs = \"some\"\n", "\"own\" or \"all\""),
             ("[access]\noperators = [1]\n", "there is no key `operators`"),
-            ("[[forbid]]\npartition = \"x\"\n", "[[forbid]] has no options"),
+            (
+                "[[forbid]]\npartition = \"x\"\n",
+                "[[forbid]] has no options",
+            ),
             ("[[forbid]]\noptions = []\n", "at least one option"),
-            ("[[forbid]]\noptions = [\"mps\"]\n", "names of options: \"gpuos-topology\""),
+            (
+                "[[forbid]]\noptions = [\"mps\"]\n",
+                "names of options: \"gpuos-topology\"",
+            ),
             ("[[forbid]]\noptions = [\"gpuos\"]\n", "names of options"),
-            ("[[forbid]]\noptions = [\"gpuos-mps\", \"--gpuos-mps\"]\n", "twice"),
-            ("[[forbid]]\noptions = [\"gpuos-mps\"]\naccount = \"a,b\"\n", "one name as Slurm has it"),
-            ("[[forbid]]\noptions = [\"gpuos-mps\"]\nwho = \"a\"\n", "there is no key `who`"),
+            (
+                "[[forbid]]\noptions = [\"gpuos-mps\", \"--gpuos-mps\"]\n",
+                "twice",
+            ),
+            (
+                "[[forbid]]\noptions = [\"gpuos-mps\"]\naccount = \"a,b\"\n",
+                "one name as Slurm has it",
+            ),
+            (
+                "[[forbid]]\noptions = [\"gpuos-mps\"]\nwho = \"a\"\n",
+                "there is no key `who`",
+            ),
             ("[forbid]\noptions = [\"gpuos-mps\"]\n", "[["),
         ] {
             let error = read(text).unwrap_err();

@@ -113,7 +113,6 @@ pub(crate) struct RawForbid {
     pub partition: Option<Spanned<String>>,
     pub account: Option<Spanned<String>>,
     pub qos: Option<Spanned<String>>,
-    pub user: Option<Spanned<String>>,
     pub ask: Option<Spanned<String>>,
 }
 

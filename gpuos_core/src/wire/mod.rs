@@ -21,11 +21,13 @@ mod status;
 mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
-pub use message::{Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file, root_socket};
+pub use message::{
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file, root_socket,
+};
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
 pub use reveal::Viewer;
 pub use right::{Peer, Right, may, needs};
 pub use status::{
-    CapStatus, DaemonStatus, FaultStatus, GpuStatus, HiddenStatus, IsolationStatus, JobStatus, PeerStatus,
-    ProcessStatus, Status,
+    CapStatus, DaemonStatus, FaultStatus, GpuStatus, HiddenStatus, IsolationStatus, JobStatus,
+    PeerStatus, ProcessStatus, Status,
 };

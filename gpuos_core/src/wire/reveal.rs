@@ -73,13 +73,20 @@ impl Viewer<'_> {
     fn finding(&self, finding: Finding) -> Option<Finding> {
         let own_job = finding.job.is_some_and(|job| self.owns(job));
         let own = finding.uid == Some(self.uid) || (finding.uid.is_none() && own_job);
-        let held: Vec<u32> = finding.holders.iter().copied().filter(|job| self.owns(*job)).collect();
+        let held: Vec<u32> = finding
+            .holders
+            .iter()
+            .copied()
+            .filter(|job| self.owns(*job))
+            .collect();
         let gpu = finding.gpu;
         let message = match (own, finding.pid, held.first()) {
             // Of a step's group: it names that step alone.
             (true, None, _) => finding.message,
             (true, Some(pid), _) => {
-                format!("process {pid} of yours is on GPU {gpu}, which is not that process's to use")
+                format!(
+                    "process {pid} of yours is on GPU {gpu}, which is not that process's to use"
+                )
             }
             (false, _, Some(job)) => {
                 format!("somebody else is on GPU {gpu}, which your job {job} holds")
@@ -189,7 +196,11 @@ impl Happening {
         }
         self.job = self.job.filter(|_| own);
         self.message = match self.gpu {
-            Some(gpu) => format!("GPU {}: {}; root is told more", crate::health::number::name(gpu), self.what),
+            Some(gpu) => format!(
+                "GPU {}: {}; root is told more",
+                crate::health::number::name(gpu),
+                self.what
+            ),
             None => format!("{}; root is told more", self.what),
         };
         self
@@ -237,7 +248,10 @@ mod tests {
             uid: Some(*uid),
             job: Some(*job),
             holders: of.iter().map(|one| one.1).collect(),
-            message: format!("process {} (x, uid {uid}) of job {job} is on GPU 1, which jobs {of:?} hold", uid + 5000),
+            message: format!(
+                "process {} (x, uid {uid}) of job {job} is on GPU 1, which jobs {of:?} hold",
+                uid + 5000
+            ),
         };
         let jobs = of.iter().map(|(uid, job)| JobStatus {
             job: *job,
@@ -256,7 +270,10 @@ mod tests {
             peers: peers.collect(),
             node_drained: of.first().map(|one| format!("requeues job {}", one.1)),
             isolation: IsolationStatus {
-                devices: format!("unknown: of step {}.0: x", of.first().map_or(0, |one| one.1)),
+                devices: format!(
+                    "unknown: of step {}.0: x",
+                    of.first().map_or(0, |one| one.1)
+                ),
                 findings: of.iter().enumerate().map(finding).collect(),
             },
             daemon: DaemonStatus {
@@ -307,16 +324,32 @@ mod tests {
         let told = status(&of).told_to(&viewer);
         assert_eq!(told.jobs.len(), 1);
         let counts = |gpu: &GpuStatus| {
-            (gpu.jobs.clone(), gpu.jobs_of_others, gpu.processes.len(), gpu.processes_of_others)
+            (
+                gpu.jobs.clone(),
+                gpu.jobs_of_others,
+                gpu.processes.len(),
+                gpu.processes_of_others,
+            )
         };
         let counts: Vec<_> = told.gpus.iter().map(counts).collect();
         assert_eq!(counts, [(vec![71], 1, 1, 0), (vec![71], 1, 0, 1)]);
         assert_eq!(told.gpus[0].processes[0].program, "program6001");
         assert!(told.gpus[0].cap.is_some() && told.gpus[1].cap.is_none());
         let hidden = told.hidden.unwrap();
-        assert_eq!((hidden.jobs, hidden.processes, hidden.peers, hidden.findings), (1, 1, 1, 0));
-        let said: Vec<&str> = told.isolation.findings.iter().map(|one| &one.message[..]).collect();
-        assert_eq!(said[1], "somebody else is on GPU 1, which your job 71 holds");
+        assert_eq!(
+            (hidden.jobs, hidden.processes, hidden.peers, hidden.findings),
+            (1, 1, 1, 0)
+        );
+        let said: Vec<&str> = told
+            .isolation
+            .findings
+            .iter()
+            .map(|one| &one.message[..])
+            .collect();
+        assert_eq!(
+            said[1],
+            "somebody else is on GPU 1, which your job 71 holds"
+        );
         let mig = mig(&of).told_to(&viewer);
         assert_eq!(mig.gpus[0].holder, Some(71));
         assert!(mig.gpus[1].holder.is_none() && mig.gpus[1].others);
@@ -325,7 +358,10 @@ mod tests {
         };
         assert!(own.job == Some(71) && !own.others && other.others && other.job.is_none());
         // Nobody's job: counts alone.
-        let nobody = Viewer { uid: 1003, ..viewer };
+        let nobody = Viewer {
+            uid: 1003,
+            ..viewer
+        };
         assert_eq!(status(&of).told_to(&nobody).hidden.unwrap().findings, 2);
     }
 

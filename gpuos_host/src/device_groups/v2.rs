@@ -27,7 +27,10 @@ pub(super) fn mounted(root: &Path) -> bool {
 /// system.slice or the `CgroupSlice` of cgroup.conf. Never in a slice of users' sessions or of containers, where others make
 /// groups.
 fn scope(root: &Path, node: &str) -> Option<PathBuf> {
-    let named = |path: &Path| path.file_name().and_then(|name| name.to_str().map(str::to_owned));
+    let named = |path: &Path| {
+        path.file_name()
+            .and_then(|name| name.to_str().map(str::to_owned))
+    };
     let slices = |folder: &Path| {
         let all = folders(folder, "").into_iter();
         all.filter(|path| named(path).is_some_and(|name| is_slice(&name)))
@@ -216,10 +219,18 @@ mod tests {
             fs::create_dir_all(&task).unwrap();
             fs::write(task.join("cgroup.procs"), "41\n").unwrap();
         }
-        assert!(steps(root.path(), "n1").unwrap_err().contains("no job has run"));
+        assert!(
+            steps(root.path(), "n1")
+                .unwrap_err()
+                .contains("no job has run")
+        );
         let by_id = "system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0";
         fs::create_dir_all(root.path().join(by_id)).unwrap();
-        assert!(steps(root.path(), "n1").unwrap_err().contains("CgroupJobIdPaths"));
+        assert!(
+            steps(root.path(), "n1")
+                .unwrap_err()
+                .contains("CgroupJobIdPaths")
+        );
     }
 
     #[test]

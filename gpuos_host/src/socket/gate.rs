@@ -276,14 +276,24 @@ mod tests {
         assert!((1001..=1004).all(|uid| taken(uid) == 2), "{state:?}");
         drop(state);
         drop((held, others));
-        assert!(gate.lock().users.values().all(|user| user.places.is_empty()));
+        assert!(
+            gate.lock()
+                .users
+                .values()
+                .all(|user| user.places.is_empty())
+        );
     }
 
     #[test]
     fn no_user_takes_a_place_from_one_who_has_no_more_than_he() {
         let (gate, now) = (Gate::new(0), Instant::now());
-        let _held: Vec<Pass> = (0..32).flat_map(|n| fill(&gate, 1001 + n, 1, now)).collect();
-        assert_eq!(gate.enter(5000, LIMITS, None, now).err(), Some(Full::Places));
+        let _held: Vec<Pass> = (0..32)
+            .flat_map(|n| fill(&gate, 1001 + n, 1, now))
+            .collect();
+        assert_eq!(
+            gate.enter(5000, LIMITS, None, now).err(),
+            Some(Full::Places)
+        );
     }
 
     #[test]
@@ -306,7 +316,11 @@ mod tests {
         for (uid, waits) in [(0, false), (77, false), (1001, true)] {
             let pass = gate.enter(uid, LIMITS, None, now).unwrap();
             let longest = (0..1000).map(|_| pass.line(now)).max().unwrap();
-            assert_eq!(longest > Duration::from_secs(60), waits, "{uid}: {longest:?}");
+            assert_eq!(
+                longest > Duration::from_secs(60),
+                waits,
+                "{uid}: {longest:?}"
+            );
         }
     }
 

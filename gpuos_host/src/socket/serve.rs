@@ -13,9 +13,9 @@ use gpuos_core::wire::{
     decode, encode, may,
 };
 
+use super::Limits;
 use super::bucket::{Bucket, Rate};
 use super::gate::{Gate, Pass};
-use super::Limits;
 use super::peer::peer;
 
 /// A connection that says nothing for so long is closed.

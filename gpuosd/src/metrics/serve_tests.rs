@@ -110,7 +110,10 @@ fn slow_clients_give_way_to_one_who_asks() {
         let answer = ask(address, "GET /metrics HTTP/1.1\r\nHost: n1\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         // Those who came first went, so that there was room: nobody waited for their time to be over.
-        let gone = held.iter_mut().take(50 - CONNECTIONS).filter_map(|one| ended(one).then_some(()));
+        let gone = held
+            .iter_mut()
+            .take(50 - CONNECTIONS)
+            .filter_map(|one| ended(one).then_some(()));
         assert_eq!(gone.count(), 50 - CONNECTIONS);
     }
 }

@@ -19,6 +19,13 @@ const SOON: Duration = Duration::from_secs(2);
 
 impl Owner {
     pub(super) fn asked(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
+        if let Some((request, reply)) = self.held_back(peer, request, reply) {
+            self.asked_now(peer, request, reply);
+        }
+    }
+
+    /// The same of what needs no look at its job, or has had it.
+    pub(super) fn asked_now(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
         let answer = match request {
             Request::Status => Reply::Status {
                 status: Box::new(self.status_for(peer.uid)),

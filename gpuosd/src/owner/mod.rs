@@ -2,6 +2,7 @@
 //! nothing but the next message.
 
 mod clients;
+mod forbid;
 mod host;
 mod isolation;
 mod library;
@@ -16,7 +17,7 @@ mod watchers;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_core::gpuset::GpuSet;
@@ -180,6 +181,9 @@ pub struct Owner {
     watchers: watchers::Watchers,
     seers: watchers::Seers,
     quiet: quiet::Quiet,
+    held: forbid::Held,
+    /// What steps are told besides, where their answers come from, and where those go.
+    notes: Vec<(Vec<String>, Receiver<Reply>, SyncSender<Reply>)>,
     reloads: Vec<SyncSender<Reply>>,
     /// What keeps the daemon from its work, by whom.
     troubles: BTreeMap<&'static str, String>,
@@ -269,6 +273,8 @@ impl Owner {
             watchers: watchers::Watchers::default(),
             seers: watchers::Seers::default(),
             quiet: quiet::Quiet::default(),
+            held: forbid::Held::default(),
+            notes: Vec::new(),
             reloads: Vec::new(),
             troubles: BTreeMap::new(),
             published: String::new(),
@@ -336,6 +342,9 @@ impl Owner {
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
         }
+        if !self.notes.is_empty() {
+            self.hand_on();
+        }
         self.send_next();
         true
     }
@@ -384,6 +393,8 @@ impl Owner {
         }
         self.late_xids();
         self.tell_left_out();
+        self.tick_held();
+        self.hand_on();
         self.apply(Event::Tick);
         self.tick_limits();
         self.tick_mig();
@@ -584,7 +595,9 @@ impl Owner {
     /// Tells what was left out.
     fn tell_left_out(&mut self) {
         for (uid, count) in self.quiet.due(self.now()) {
-            let text = format!("{count} lines about jobs and processes of uid {uid} were left out: too many in a short time");
+            let text = format!(
+                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
+            );
             tracing::warn!(uid, "{text}");
             self.note(text, None, Some(uid));
         }

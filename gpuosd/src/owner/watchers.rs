@@ -174,7 +174,13 @@ mod tests {
             let told = from.try_iter().filter(|event| !event.what.is_empty());
             told.map(|event| event.message).collect()
         };
-        assert_eq!(said(heard_by_root), ["job 7 is requeued", "job 8 is requeued"]);
-        assert_eq!(said(heard), ["job 7 is requeued", "GPU 3: requeue; root is told more"]);
+        assert_eq!(
+            said(heard_by_root),
+            ["job 7 is requeued", "job 8 is requeued"]
+        );
+        assert_eq!(
+            said(heard),
+            ["job 7 is requeued", "GPU 3: requeue; root is told more"]
+        );
     }
 }

@@ -244,7 +244,10 @@ impl Driver {
         match port::bind(own, &self.proc) {
             Ok(socket) => {
                 if self.taken.take().is_some() {
-                    self.report(Report::Note(format!("UDP port {} is free again", own.port())));
+                    self.report(Report::Note(format!(
+                        "UDP port {} is free again",
+                        own.port()
+                    )));
                 }
                 tracing::info!("the heartbeat keeps UDP port {}", own.port());
                 self.kept = Some((wanted, socket));
@@ -556,7 +559,9 @@ fn come_back(machine: &dyn Machine, own: &str, to: &SyncSender<Message>) -> bool
 fn forget(socket: &UdpSocket) -> std::io::Result<()> {
     socket.set_nonblocking(true)?;
     let mut buffer = [0; 1];
-    let _ = (0..OLD).take_while(|_| socket.recv(&mut buffer).is_ok()).count();
+    let _ = (0..OLD)
+        .take_while(|_| socket.recv(&mut buffer).is_ok())
+        .count();
     socket.set_nonblocking(false)
 }
 

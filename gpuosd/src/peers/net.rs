@@ -149,7 +149,9 @@ fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<
             }
         };
         let bytes = &buffer[..length];
-        if !looks_like_one(bytes) || !gate.lets((from.ip(), Some(from.port()) == port), Instant::now()) {
+        if !looks_like_one(bytes)
+            || !gate.lets((from.ip(), Some(from.port()) == port), Instant::now())
+        {
             continue;
         }
         let Ok(opened) = state.call(1, || munge.open(bytes)) else {

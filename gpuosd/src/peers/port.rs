@@ -69,7 +69,10 @@ mod tests {
         let address = first.local_addr().unwrap();
         let why = bind(address, Path::new("/proc")).unwrap_err();
         let uid = rustix::process::getuid().as_raw();
-        let named = format!("UDP port {} is taken by a program of uid {uid}:", address.port());
+        let named = format!(
+            "UDP port {} is taken by a program of uid {uid}:",
+            address.port()
+        );
         assert!(why.starts_with(&named), "{why}");
         drop(first);
         bind(address, Path::new("/proc")).unwrap();
