@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::check::{Check, quoted};
-use super::error::ConfigError;
+use super::error::{ConfigError, Place};
 use super::raw::{RawAccess, RawForbid};
 use crate::access::{Access, Forbid, Forbidden};
 use crate::options::OPTIONS;
@@ -34,15 +34,21 @@ pub(super) fn access(check: Check, raw: &RawAccess) -> Result<Access, ConfigErro
     })
 }
 
+/// The rules, and where partitions stand in them.
 pub(super) fn forbidden(
     check: Check,
     tables: &[Spanned<RawForbid>],
-) -> Result<Forbidden, ConfigError> {
+) -> Result<(Forbidden, Vec<(String, Place)>), ConfigError> {
     if let Some(table) = tables.get(MOST_RULES) {
         return Err(check.error(table, format!("more than {MOST_RULES} [[forbid]]")));
     }
     let rules = tables.iter().map(|table| forbid(check, table));
-    Ok(Forbidden(rules.collect::<Result<_, _>>()?))
+    let forbidden = Forbidden(rules.collect::<Result<_, _>>()?);
+    let partitions = tables.iter().filter_map(|table| {
+        let name = table.get_ref().partition.as_ref()?;
+        Some((name.get_ref().clone(), check.place(name)))
+    });
+    Ok((forbidden, partitions.collect()))
 }
 
 fn forbid(check: Check, table: &Spanned<RawForbid>) -> Result<Forbid, ConfigError> {
@@ -122,6 +128,13 @@ mod tests {
         };
         assert!(config.forbidden.refuses("gpuos-mps", &standing).is_some());
         assert!(config.leaves_all_nodes());
+        // One that Slurm does not have is told of.
+        let strange = config.unknown_partitions(&["gpu"]);
+        let strange: Vec<String> = strange.iter().map(ToString::to_string).collect();
+        assert!(
+            strange[0].contains("gpuos.toml:6:13: partition debug is not in slurm.conf"),
+            "{strange:?}"
+        );
     }
 
     #[test]

@@ -143,7 +143,9 @@ impl Config {
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
         let (raw, check): (RawFile, _) = read(text, file_name)?;
-        let apart = RuleTables::read(check, &raw)?;
+        let mut apart = RuleTables::read(check, &raw)?;
+        let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
+        apart.partitions.extend(partitions);
         let known = crate::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -155,7 +157,7 @@ impl Config {
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             access: access::access(check, &raw.access)?,
-            forbidden: access::forbidden(check, &raw.forbid)?,
+            forbidden,
             mig: mig::read(check, &raw.mig)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),

@@ -80,6 +80,7 @@ pub(crate) struct RawHealthRule {
 #[serde(expecting = "a table: write [metrics]")]
 pub(crate) struct RawMetrics {
     pub listen: Option<Spanned<String>>,
+    pub jobs: Option<bool>,
     pub dcgm_dir: Option<Spanned<String>>,
     pub jobstats_dir: Option<Spanned<String>>,
     pub prometheus: Option<Spanned<String>>,
