@@ -86,7 +86,10 @@ fn one(status: &Status) -> Reply {
     let mut table = Table::new(&["GPU", "STATE", "C", "W", "BUSY", "MIB", "JOBS", "WHY"]);
     let number = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     for gpu in &status.gpus {
-        let jobs: Vec<String> = gpu.jobs.iter().map(u32::to_string).collect();
+        let mut jobs: Vec<String> = gpu.jobs.iter().map(u32::to_string).collect();
+        if gpu.jobs_of_others > 0 {
+            jobs.push(others(gpu.jobs_of_others));
+        }
         let faults = gpu.faults.iter().map(|fault| fault.message.clone());
         let mut why: Vec<String> = faults.collect();
         if !gpu.reason.is_empty() && !why.contains(&gpu.reason) {
@@ -116,18 +119,50 @@ fn one(status: &Status) -> Reply {
     }
     text += &table.render();
     text += &peers(status);
+    text += &hidden(status);
     for finding in &status.isolation.findings {
         text += &format!("isolation: {}\n", finding.message);
     }
     let bad = ["degraded", "draining", "drained", "resetting", "offline"];
     let well = status.gpus.iter().all(|gpu| !bad.contains(&&gpu.state[..]));
-    let quiet = status.daemon.troubles.is_empty() && status.isolation.findings.is_empty();
+    let unseen = status.hidden.as_ref().map_or(0, |hidden| hidden.findings);
+    let quiet =
+        status.daemon.troubles.is_empty() && status.isolation.findings.is_empty() && unseen == 0;
     let yes = well && status.node_drained.is_none() && quiet;
     Reply {
         schema: "gpuos.health/1",
         json: json!({ "well": yes, "status": status }),
         text,
         yes,
+    }
+}
+
+/// Jobs of other users in a column of jobs.
+pub(crate) fn others(count: u32) -> String {
+    match count {
+        1 => "another user's".into(),
+        count => format!("{count} of others"),
+    }
+}
+
+/// What gpuosd tells root only, in a line.
+fn hidden(status: &Status) -> String {
+    let Some(hidden) = &status.hidden else {
+        return String::new();
+    };
+    let parts = [
+        (hidden.jobs, "job", "jobs"),
+        (hidden.processes, "process", "processes"),
+        (hidden.peers, "peer", "peers"),
+        (hidden.findings, "finding", "findings"),
+    ];
+    let parts = parts.iter().filter(|(count, ..)| *count > 0);
+    let parts: Vec<String> = parts
+        .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
+        .collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("not shown, as of other users: {}\n", parts.join(", ")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! unsafe code. Callers read files and daemons, and hand text and state in.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 pub mod cost;
 pub mod defrag;

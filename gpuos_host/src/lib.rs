@@ -13,6 +13,7 @@ mod ends;
 pub mod file_systems;
 mod gres_index;
 pub mod host_state;
+mod job_groups;
 pub mod job_processes;
 pub mod kernel_log;
 mod machine;
@@ -26,7 +27,7 @@ mod site;
 pub mod slurm;
 pub mod socket;
 
-pub use gres_index::GresIndex;
+pub use gres_index::{GresIndex, conf_folder};
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};

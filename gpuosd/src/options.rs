@@ -77,6 +77,10 @@ pub struct Options {
     /// Where control groups are mounted: CgroupMountpoint of cgroup.conf.
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     pub cgroup: PathBuf,
+    /// Below which path of their hierarchies Slurm's control groups are, where slurmd runs in a container and gpuosd does
+    /// not: what stands before /system.slice in /proc/PID/cgroup of a job.
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub slurm_groups: String,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

@@ -13,6 +13,7 @@ use crate::fabric::{Net, Recipe, Traffic};
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
 
+mod access;
 mod check;
 mod error;
 mod fabric;
@@ -112,6 +113,10 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// `[heartbeat]`: how gpuosds watch each other's nodes.
     pub heartbeat: crate::peers::HeartbeatConfig,
+    /// `[access]`: who is told of other users' jobs.
+    pub access: crate::access::Access,
+    /// `[[forbid]]`: which options whose jobs may not use.
+    pub forbidden: crate::access::Forbidden,
     /// `[mig]`: which GPUs are divided into slices, and how they can be.
     pub mig: MigConfig,
     /// `[[node-type]]`, in the order of the file.
@@ -138,7 +143,9 @@ impl Config {
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
         let (raw, check): (RawFile, _) = read(text, file_name)?;
-        let apart = RuleTables::read(check, &raw)?;
+        let mut apart = RuleTables::read(check, &raw)?;
+        let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
+        apart.partitions.extend(partitions);
         let known = crate::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -149,6 +156,8 @@ impl Config {
             isolation: isolation::read(check, &raw.isolation)?,
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
+            access: access::access(check, &raw.access)?,
+            forbidden,
             mig: mig::read(check, &raw.mig)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
@@ -209,6 +218,8 @@ impl Config {
             isolation: _,
             metrics: _,
             heartbeat: _,
+            access: _,
+            forbidden: _,
             mig: _,
             node_types: _,
             rules: _,

@@ -213,6 +213,7 @@ impl Keeper {
             waiting: rest.waiting,
             peers: peers(rest.peers),
             slices: rest.slices.clone(),
+            nameless: self.config.nameless,
             troubles: rest.troubles.clone(),
         }
     }

@@ -116,6 +116,7 @@ fn full() -> Arc<Snapshot> {
             slice(8, 1, Some(17), Some((9984, 0))),
             slice(9, 2, None, None),
         ],
+        nameless: false,
         troubles: vec!["slurmctld"],
     })
 }
@@ -124,6 +125,29 @@ const PROCESS: Process = Process {
     resident_bytes: 7 << 20,
     cpu_seconds: 1.25,
 };
+
+#[test]
+fn jobs_and_users_are_left_out_where_that_is_wanted() {
+    let named = text(&full(), None);
+    assert!(
+        named.contains("jobid=") && named.contains("user="),
+        "{named}"
+    );
+    let nameless = std::sync::Arc::new(Snapshot {
+        nameless: true,
+        ..(*full()).clone()
+    });
+    let told = text(&nameless, None);
+    let jobs = told.lines().filter(|line| line.contains("jobid="));
+    assert!(
+        jobs.clone()
+            .all(|line| line.contains("jobid=\"hidden\"") || line.contains("jobid=\"\"")),
+        "{told}"
+    );
+    assert!(!told.contains("user="), "{told}");
+    // How many there are is told.
+    assert!(told.contains("gpuos_jobs{"), "{told}");
+}
 
 #[test]
 fn figures_come_with_their_units_and_labels() {

@@ -19,6 +19,7 @@ mod pooled;
 mod program;
 mod site;
 mod unit;
+mod walls;
 
 use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply, Request, StepId};
