@@ -104,6 +104,9 @@ impl Traces {
         };
         let what = match event {
             Event::Xid { gpu, code, .. } => fault(gpu, format!("Xid {code}")),
+            Event::Logged { gpu, code, .. } => {
+                fault(gpu, format!("Xid {code} in the kernel's log"))
+            }
             Event::Lost { gpu } => fault(gpu, "the GPU is lost".into()),
             Event::RecoveryAction { gpu, action } if *action != RecoveryAction::None => {
                 fault(gpu, format!("the driver wants: {}", action.word()))

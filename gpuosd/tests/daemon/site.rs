@@ -231,8 +231,6 @@ impl Site {
             .arg(self.path("sys"))
             .arg("--cgroup")
             .arg(self.path("cgroup"))
-            .arg("--kernel-log")
-            .arg(self.path("kmsg"))
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -242,6 +240,9 @@ impl Site {
             true => command.env_remove("GPUOS_CONF"),
             false => command.env("GPUOS_CONF", self.path("gpuos.toml")),
         };
+        if !flags.contains(&"--kernel-log") {
+            command.arg("--kernel-log").arg(self.path("kmsg"));
+        }
         if !flags.contains(&"--reset-command") {
             let reset = format!("{} {{pci}}", self.path("reset").display());
             command.args(["--reset-command", &reset]);
