@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod clear;
 pub mod desk;
 pub mod disk;
 pub mod events;
