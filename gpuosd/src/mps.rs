@@ -37,6 +37,8 @@ const WATCH: Duration = Duration::from_millis(500);
 /// Where the programs of the driver find each other; nothing else of the environment is theirs.
 const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
 
+/// This program, which empties folders of users with their rights.
+const OWN: &str = "/proc/self/exe";
 /// Folders that a user may have here: one for each GPU at most is used, others are left because they could not be
 /// removed.
 const MOST_FOLDERS: usize = 64;
@@ -59,8 +61,6 @@ pub struct Runner {
     pub command: String,
     /// The folder that has one of each daemon.
     pub folder: PathBuf,
-    /// This program, which empties folders of users with their rights.
-    pub program: PathBuf,
     /// Processes.
     pub proc: Proc,
     /// To the owner.
@@ -304,7 +304,7 @@ impl Runner {
     /// Removes the folder of those whom one served; what links in it lead to stays.
     fn remove(&self, whom: Whom) -> Why<()> {
         let name = OsString::from(whom.to_string());
-        clear::remove(&self.program, &self.folder, &name)
+        clear::remove(Path::new(OWN), &self.folder, &name)
     }
 }
 

@@ -130,7 +130,6 @@ pub fn run(options: &Options) -> Result<()> {
         mps: Arc::new(Runner {
             command: options.mps_command.clone(),
             folder: options.runtime_dir.join("mps"),
-            program: "/proc/self/exe".into(),
             proc: Proc::at("/proc"),
             to: to.clone(),
         }),

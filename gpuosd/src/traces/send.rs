@@ -167,7 +167,9 @@ impl Traces {
             Outcome::NotYet(_) | Outcome::Away(_) => return,
         };
         match action {
-            Action::Requeue { job } => self.tell(at_ms, What::Requeued(*job, went)),
+            Action::Requeue { job } | Action::Hold { job, .. } => {
+                self.tell(at_ms, What::Requeued(*job, went));
+            }
             Action::Release { job, .. } => self.tell(at_ms, What::Released(*job, went)),
             _ => {}
         }

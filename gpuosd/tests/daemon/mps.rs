@@ -359,7 +359,7 @@ fn what_users_leave_in_its_folder_neither_ends_gpuosd_nor_stays() {
     start(&site, &daemon, 7, BATCH, &[0], 50);
     let both = pids(&site, 7);
     crate::clear::nest(&site.path("run/mps/7/pipe"), 18_000);
-    crate::clear::nest(&site.path("run/mps/7/log"), 2_000);
+    crate::clear::nest(&site.path("run/mps/7/log"), 200);
     end(&daemon, 7, BATCH);
     until_gone(&site, 7, both);
     assert!(daemon.lives());
