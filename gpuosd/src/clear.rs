@@ -7,7 +7,7 @@
 //! stop it, or have a file system that never answers.
 
 use std::collections::BTreeSet;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::mem::MaybeUninit;
@@ -24,11 +24,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
-/// The first and only word: the folder is standard input.
+/// The first word; the second one is a number of seconds, and the folder is standard input.
 pub const FLAG: &str = "--empty-folder";
 
-/// How long the process works.
-const TIME: Duration = Duration::from_secs(10);
+/// How long the process works on a folder. `/run` is memory: that is enough for a million entries.
+pub const TIME: Duration = Duration::from_secs(30);
 /// How long it may take to notice that.
 const GRACE: Duration = Duration::from_secs(5);
 /// Entries that it looks at, at most: some seconds' work.
@@ -49,7 +49,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const WHY: [(u8, &str); 6] = [
     (3, "something is mounted in it"),
     (4, "something in it may not be removed by its owner"),
-    (5, "it was not empty after 10 s"),
+    (5, "it was not empty in time"),
     (6, "it has more than 2000000 entries"),
     (7, "it cannot be read"),
     (8, "it was changed while it was emptied"),
@@ -89,11 +89,11 @@ pub fn open_in(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
 }
 
 /// Removes the folder `name` of a user in `parent`, which is root's. `program` is this one. One that is not there is
-/// removed.
+/// removed. `time` is what the process may take, [`TIME`] as a rule.
 ///
 /// # Errors
 /// A sentence; the folder is there, perhaps with less in it.
-pub fn remove(program: &Path, parent: &Path, name: &OsStr) -> Result<(), String> {
+pub fn remove(program: &Path, parent: &Path, name: &OsStr, time: Duration) -> Result<(), String> {
     let said = |why: &dyn std::fmt::Display| format!("{}: {why}", parent.join(name).display());
     let parent_fd = match File::open(parent) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -106,7 +106,7 @@ pub fn remove(program: &Path, parent: &Path, name: &OsStr) -> Result<(), String>
         }
         other => other.map_err(|e| said(&e))?,
     };
-    let emptied = empty(program, folder).map_err(|e| said(&e))?;
+    let emptied = empty(program, folder, time).map_err(|e| said(&e))?;
     match unlinkat(&parent_fd, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::NOTEMPTY) => Err(said(&emptied.err().unwrap_or("it is filled again"))),
@@ -115,10 +115,11 @@ pub fn remove(program: &Path, parent: &Path, name: &OsStr) -> Result<(), String>
 }
 
 /// Runs the process. `Ok(Err)`: why the folder may not be empty.
-fn empty(program: &Path, folder: OwnedFd) -> io::Result<Result<(), &'static str>> {
+fn empty(program: &Path, folder: OwnedFd, time: Duration) -> io::Result<Result<(), &'static str>> {
     let owner = fstat(&folder)?;
     let mut process = Command::new(program)
         .arg(FLAG)
+        .arg(time.as_secs().to_string())
         .env_clear()
         .current_dir("/")
         // As root this clears root's further groups, too, and with its number root's capabilities go.
@@ -129,7 +130,7 @@ fn empty(program: &Path, folder: OwnedFd) -> io::Result<Result<(), &'static str>
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
-    let deadline = Instant::now() + TIME + GRACE;
+    let deadline = Instant::now() + time + GRACE;
     while Instant::now() < deadline {
         if let Some(status) = process.try_wait()? {
             let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -151,8 +152,10 @@ fn empty(program: &Path, folder: OwnedFd) -> io::Result<Result<(), &'static str>
     Ok(Err("it does not answer"))
 }
 
-/// The process: empties the folder that is its standard input.
-pub fn run() -> ExitCode {
+/// The process, with the words after [`FLAG`]: empties the folder that is its standard input.
+pub fn run(words: &[OsString]) -> ExitCode {
+    let seconds = words.first().and_then(|word| word.to_str()?.parse().ok());
+    let time = seconds.map_or(TIME, Duration::from_secs).min(TIME);
     // It does not outlive who started it, and takes no more than it needs.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let limits = [
@@ -169,7 +172,7 @@ pub fn run() -> ExitCode {
         let _ = setrlimit(of, limit);
     }
     let stdin = io::stdin();
-    match Work::new().all(stdin.as_fd()) {
+    match Work::new(time).all(stdin.as_fd()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => ExitCode::from(stop as u8),
     }
@@ -201,9 +204,9 @@ enum Gone {
 }
 
 impl Work {
-    fn new() -> Work {
+    fn new(time: Duration) -> Work {
         Work {
-            until: Instant::now() + TIME,
+            until: Instant::now() + time,
             looked: 0,
             stays: BTreeSet::new(),
             blocked: None,

@@ -40,6 +40,7 @@ pub mod numbering;
 pub mod options;
 pub mod owner;
 pub mod peers;
+pub mod places;
 pub mod queue;
 pub mod run;
 pub mod slices;

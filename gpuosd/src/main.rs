@@ -17,8 +17,10 @@ fn main() -> ExitCode {
         print!("{}", ask::answer(words));
         return ExitCode::SUCCESS;
     }
-    if words == [clear::FLAG] {
-        return clear::run();
+    if let Some((flag, words)) = words.split_first()
+        && flag == clear::FLAG
+    {
+        return clear::run(words);
     }
     let options = match Options::try_parse() {
         Ok(options) => options,

@@ -304,7 +304,7 @@ impl Runner {
     /// Removes the folder of those whom one served; what links in it lead to stays.
     fn remove(&self, whom: Whom) -> Why<()> {
         let name = OsString::from(whom.to_string());
-        clear::remove(Path::new(OWN), &self.folder, &name)
+        clear::remove(Path::new(OWN), &self.folder, &name, clear::TIME)
     }
 }
 

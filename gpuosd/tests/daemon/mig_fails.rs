@@ -94,14 +94,20 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
         runs(&site, 7, at, false);
         let why = step(&daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
         assert!(why.contains("GPU 4"), "{why}");
-        match at {
-            0..3 => until("a requeue", "requeue incomplete 7", at as usize + 1),
-            _ => until("the hold", "requeuehold incomplete 7", 1),
-        }
+        // The script writes its log before it does what it is asked.
+        site.until("the requeue", || {
+            (!site.slurm("jobs/7").contains("RUNNING")).then_some(())
+        });
+        let [requeues, holds] = ["requeue ", "requeuehold "].map(count);
+        assert_eq!(
+            (requeues, holds),
+            (at.min(2) as usize + 1, usize::from(at == 3))
+        );
     }
     runs(&site, 8, 0, true);
     step(&daemon, 8, BATCH, ("1g.10gb", &[0])).unwrap_err();
-    until("the hold", "requeuehold incomplete 8", 1);
+    site.until("the hold", || held(&site, 8).then_some(()));
+    assert_eq!(count("requeue "), 3);
     for id in [7, 8] {
         let record = site.slurm(&format!("jobs/{id}"));
         let said = record.contains("AdminComment=gpuos: held by node n1: GPU 4: ");

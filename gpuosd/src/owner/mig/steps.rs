@@ -376,6 +376,11 @@ impl Owner {
             return;
         };
         let away = self.mig_driver_away(job);
+        if away && !requeue {
+            // As where a GPU is out of service: it keeps what it has, and only its step does not run.
+            self.mig_denied(job, why, refuse);
+            return;
+        }
         let failures = self.mig.failures.entry(job).or_default();
         *failures = failures.saturating_add(1);
         let often = *failures > REQUEUES;
