@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_core::hostlist;
@@ -132,6 +132,9 @@ struct UpArgs {
     /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     daemon_dir: Option<PathBuf>,
+    /// Where the gpuosds of simulated GPUs read the kernel's log, for example /dev/kmsg; nowhere by default.
+    #[arg(long, value_name = "FILE")]
+    kernel_log: Option<PathBuf>,
     /// gpuos.toml of the lab.
     #[arg(long, value_name = "FILE")]
     gpuos_toml: Option<PathBuf>,
@@ -258,6 +261,13 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
             Some(dir) => dir.clone(),
             None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
         });
+    }
+    if let Some(log) = &args.kernel_log {
+        if args.gpus != GpusArg::Simulated {
+            bail!("--kernel-log is for the gpuosds of simulated GPUs: add --gpus simulated");
+        }
+        let whole = std::path::absolute(log);
+        spec.kernel_log = Some(whole.with_context(|| log.display().to_string())?);
     }
     let mut progress = Progress::new();
     let lab = Lab::up(&spec, &mut |step| progress.show(step));

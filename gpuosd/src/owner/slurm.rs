@@ -110,9 +110,11 @@ impl Owner {
             self.releases.retain(|release| release.job != job);
         }
         let job = match &action {
-            Action::Requeue { job } | Action::Release { job, .. } | Action::Kill { job, .. } => {
-                Some(*job)
-            }
+            Action::Requeue { job }
+            | Action::Release { job, .. }
+            | Action::Hold { job, .. }
+            | Action::LetGo { job }
+            | Action::Kill { job, .. } => Some(*job),
             Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
         };
         match outcome {
