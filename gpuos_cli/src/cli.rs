@@ -66,7 +66,7 @@ pub enum Command {
     /// Take GPUs or a node out of service until `gpuos online`, whatever is measured.
     Offline(AdminArgs),
     /// Check the installation, with the fix for each fault; exit 1 when a check fails.
-    Doctor(HardwareArgs),
+    Doctor(DoctorArgs),
     /// Show this machine's GPUs, links and adapters as lines for gpuos.toml, gres.conf and
     /// slurm.conf; exit 1 without GPUs.
     Discover(DiscoverArgs),
@@ -140,6 +140,7 @@ pub struct DiscoverArgs {
 
 /// Where this machine's hardware is looked for.
 #[derive(Args)]
+#[cfg_attr(test, derive(Default))]
 pub struct HardwareArgs {
     /// NVIDIA's management library to open instead of libnvidia-ml.so.1.
     #[arg(long, value_name = "FILE")]
@@ -150,6 +151,17 @@ pub struct HardwareArgs {
     /// Name of this machine in Slurm instead of its host name.
     #[arg(long = "node-name", value_name = "NAME")]
     pub node_name: Option<String>,
+}
+
+/// `gpuos doctor`.
+#[derive(Args)]
+#[cfg_attr(test, derive(Default))]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
+    pub runtime_dir: PathBuf,
 }
 
 /// `gpuos top`.

@@ -56,6 +56,11 @@ pub trait Machine {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
     }
+    /// Where a symbolic link leads; `None`: it is none.
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        let _ = path;
+        None
+    }
     /// Free and all bytes of the file system that has the path.
     fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
         let _ = path;
@@ -237,6 +242,10 @@ impl Machine for ThisMachine {
 
     fn stat(&self, path: &Path) -> io::Result<Stat> {
         stat::stat(path)
+    }
+
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::read_link(path).ok()
     }
 
     fn room(&self, path: &Path) -> io::Result<(u64, u64)> {

@@ -24,6 +24,8 @@ impl Running {
                     .values
                     .entry(key.trim().to_ascii_lowercase())
                     .or_insert_with(|| value.into());
+            } else if let Some(moment) = line.strip_prefix("Configuration data as of ") {
+                running.values.insert("as of".into(), moment.trim().into());
             } else if line.starts_with("Slurmctld(") {
                 running.controllers.push(line.trim().into());
             }
