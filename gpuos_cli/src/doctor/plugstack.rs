@@ -170,12 +170,11 @@ pub fn check(look: &Look, findings: &mut Findings) {
             }
             if !findings.found(NAME) {
                 let word = first.word.to_ascii_lowercase();
-                let required = match word.as_str() {
-                    "required" => ": where the file is missing no job can start, with optional they go on",
-                    _ => "",
-                };
                 let at = first.place.rsplit_once(':').map_or("", |(file, _)| file);
-                findings.ok(NAME, format!("{at}: {word} {}{required}", first.path));
+                let check = findings.ok(NAME, format!("{at}: {word} {}", first.path));
+                if word == "required" {
+                    check.why("where the file is missing no job can start; with optional they go on");
+                }
             }
         }
     }

@@ -3,6 +3,8 @@
 
 mod defrag;
 mod doctor;
+mod doctor_bed;
+mod doctor_faults;
 mod mig;
 mod mix;
 mod moving;
