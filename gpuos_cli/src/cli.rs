@@ -182,8 +182,8 @@ pub struct TopArgs {
     /// The site's Prometheus, for heat, power and load of other nodes, instead of [metrics] prometheus in gpuos.toml.
     #[arg(long, value_name = "URL", value_parser = prometheus_url)]
     pub prometheus: Option<String>,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -210,8 +210,8 @@ pub struct HealthArgs {
         default_value = "ssh -o BatchMode=yes"
     )]
     pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -238,8 +238,8 @@ pub struct AdminArgs {
         default_value = "ssh -o BatchMode=yes"
     )]
     pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 

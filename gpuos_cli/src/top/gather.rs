@@ -11,6 +11,7 @@ use gpuos_host::{Machine, slurm};
 
 use super::board::Sources;
 use super::prometheus;
+use crate::daemons;
 use crate::cli::TopArgs;
 
 /// How long gpuosd may take.
@@ -34,7 +35,7 @@ impl Ask {
             Err(e) => Some(Err(format!("{e:#}"))),
         });
         Ask {
-            runtime_dir: args.runtime_dir.clone(),
+            runtime_dir: daemons::pick(&args.runtime_dir, None),
             prometheus,
         }
     }
