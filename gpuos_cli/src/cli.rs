@@ -83,6 +83,20 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether the command asks Slurm or gpuosd, so that it matters which cluster is meant.
+    pub fn asks_slurm(&self) -> bool {
+        !matches!(
+            self,
+            Command::Replay(_)
+                | Command::Discover(_)
+                | Command::Sim(_)
+                | Command::Layout(_)
+                | Command::Completion(_)
+                | Command::Man(_)
+                | Command::Lab(_)
+        )
+    }
+
     /// Its name, if it reads no gpuos.toml.
     pub fn without_config(&self) -> Option<&'static str> {
         match self {

@@ -44,7 +44,10 @@ pub fn all(dir: &Path) -> Vec<(Option<String>, PathBuf)> {
             // What stands behind the name may be folders below.
             let name = match after.is_empty() {
                 true => node.to_string(),
-                false => node.to_string().strip_suffix(after.split('/').next()?)?.to_string(),
+                false => node
+                    .to_string()
+                    .strip_suffix(after.split('/').next()?)?
+                    .to_string(),
             };
             let dir = of_node(dir, &name);
             (!name.is_empty() && dir.is_dir()).then_some((Some(name), dir))
@@ -54,7 +57,11 @@ pub fn all(dir: &Path) -> Vec<(Option<String>, PathBuf)> {
     found.sort_by_key(|(name, _)| {
         let name = name.clone().unwrap_or_default();
         let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
-        (name[..name.len() - digits.len()].to_string(), digits.parse::<u64>().unwrap_or(0), name.clone())
+        (
+            name[..name.len() - digits.len()].to_string(),
+            digits.parse::<u64>().unwrap_or(0),
+            name.clone(),
+        )
     });
     found
 }
@@ -89,11 +96,20 @@ mod tests {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         let template = dir.path().join("gpuosd.%n");
-        let names: Vec<String> = all(&template).into_iter().filter_map(|(name, _)| name).collect();
+        let names: Vec<String> = all(&template)
+            .into_iter()
+            .filter_map(|(name, _)| name)
+            .collect();
         assert_eq!(names, ["n2", "n10"]);
         assert_eq!(pick(&template, None), dir.path().join("gpuosd.n2"));
         assert_eq!(pick(&template, Some("n7")), dir.path().join("gpuosd.n7"));
-        assert_eq!(all(Path::new("/run/gpuos")), [(None, PathBuf::from("/run/gpuos"))]);
-        assert_eq!(pick(Path::new("/run/gpuos"), Some("n1")), Path::new("/run/gpuos"));
+        assert_eq!(
+            all(Path::new("/run/gpuos")),
+            [(None, PathBuf::from("/run/gpuos"))]
+        );
+        assert_eq!(
+            pick(Path::new("/run/gpuos"), Some("n1")),
+            Path::new("/run/gpuos")
+        );
     }
 }

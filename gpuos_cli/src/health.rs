@@ -261,8 +261,16 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
     let meant: Vec<&str> = meant.map(|node| node.name.as_str()).collect();
     let known = |name: &&str| watched.whole || host.as_deref() == Some(*name);
     let answers = |name: &&str| watched.by.iter().any(|by| by == name);
-    let away: Vec<&str> = meant.iter().copied().filter(|name| !answers(name) && known(name)).collect();
-    let unknown: Vec<&str> = meant.iter().copied().filter(|name| !answers(name) && !known(name)).collect();
+    let away: Vec<&str> = meant
+        .iter()
+        .copied()
+        .filter(|name| !answers(name) && known(name))
+        .collect();
+    let unknown: Vec<&str> = meant
+        .iter()
+        .copied()
+        .filter(|name| !answers(name) && !known(name))
+        .collect();
     let mut text = match shown {
         0 => "By Slurm's records nothing is wrong with any GPU.\n".into(),
         _ => table.render(),
@@ -287,9 +295,9 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
         };
     }
     let watched = match (away.is_empty(), unknown.is_empty()) {
-        (false, _) => json!(false),
-        (true, false) => json!(null),
-        (true, true) => json!(true),
+        (false, _) => "no",
+        (true, false) => "unknown",
+        (true, true) => "yes",
     };
     // What nobody looks at is not known to be well.
     yes &= away.is_empty() && unknown.is_empty();

@@ -75,6 +75,9 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    if cli.command.asks_slurm() {
+        lab::go_there()?;
+    }
     let reply = match &cli.command {
         Command::Topo(args) => topo::run(&machine, config, args)?,
         Command::Why(args) => why::run(&machine, config, args)?,

@@ -30,6 +30,9 @@ pub struct Plugin {
     pub gpuos: Option<String>,
 }
 
+/// What [`read`] adds where a file is cut off behind all that the loader maps: it may load all the same.
+pub const MAY_LOAD: &str = ", though what the loader maps is there";
+
 type File<'a> = ElfFile<'a, FileHeader64<Endianness>>;
 
 /// Reads a shared object. Error: a clause that says what the file is instead.
@@ -83,15 +86,21 @@ fn cut_off(bytes: &[u8]) -> Option<String> {
     };
     let endian = header.endian().ok()?;
     let sections = u64::from(header.e_shnum(endian)) * u64::from(header.e_shentsize(endian));
-    let mut end = header.e_shoff(endian).saturating_add(sections);
+    let whole = header.e_shoff(endian).saturating_add(sections);
     let programs = u64::from(header.e_phnum(endian)) * u64::from(header.e_phentsize(endian));
-    end = end.max(header.e_phoff(endian).saturating_add(programs));
+    let mut end = header.e_phoff(endian).saturating_add(programs);
     for segment in header.program_headers(endian, bytes).unwrap_or_default() {
         let (start, length) = segment.file_range(endian);
         end = end.max(start.saturating_add(length));
     }
     let has = bytes.len() as u64;
-    (end > has).then(|| format!("is cut off: it has {has} bytes, and its headers tell of {end}"))
+    let told = end.max(whole);
+    let loads = match end > has {
+        true => "",
+        false => MAY_LOAD,
+    };
+    (told > has)
+        .then(|| format!("is cut off: it has {has} bytes, and its headers tell of {told}{loads}"))
 }
 
 /// The libraries and the versions of their symbols, and those of its own.
@@ -142,7 +151,10 @@ fn slurm(file: &File<'_>) -> Option<[u32; 3]> {
 }
 
 fn gpuos(bytes: &[u8]) -> Option<String> {
-    let at = bytes.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
+    let at = bytes
+        .windows(MARK.len())
+        .position(|window| window == MARK)?
+        + MARK.len();
     let rest = &bytes[at..bytes.len().min(at + 64)];
     let end = rest.iter().position(|byte| *byte == 0)?;
     Some(String::from_utf8_lossy(&rest[..end]).into_owned())

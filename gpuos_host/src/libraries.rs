@@ -68,7 +68,9 @@ impl<'a> Libraries<'a> {
         let mut known = self.versions.borrow_mut();
         let own = known.entry(path.to_path_buf()).or_insert_with(|| {
             let bytes = self.machine.read(path).unwrap_or_default();
-            elf::read(&bytes).map(|library| library.defines).unwrap_or_default()
+            elf::read(&bytes)
+                .map(|library| library.defines)
+                .unwrap_or_default()
         });
         // A library that cannot be read, or has no versions at all, is no proof against the plugin.
         own.is_empty() || own.contains(version)
@@ -144,6 +146,9 @@ mod tests {
         let mut other = own;
         other.needs.push("libnowhere.so.9".into());
         let told = libraries.refuses(&other).unwrap();
-        assert_eq!(told, "needs libnowhere.so.9, which this machine does not have");
+        assert_eq!(
+            told,
+            "needs libnowhere.so.9, which this machine does not have"
+        );
     }
 }

@@ -97,14 +97,19 @@ impl SlurmFile {
 
     /// Lines of a table: those of `nodename`, for example.
     pub fn table(&self, key: &str) -> impl Iterator<Item = &ConfLine> {
-        self.lines.iter().filter(move |line| line.get(key).is_some())
+        self.lines
+            .iter()
+            .filter(move |line| line.get(key).is_some())
     }
 
     /// The settings as slurmctld would have them.
     pub fn settings(&self) -> Running {
         let lines = self.lines.iter().filter(|line| !is_table(line));
         let pairs = lines.flat_map(|line| &line.pairs);
-        Running::of_file(&self.path, pairs.map(|(key, value)| (key.as_str(), value.as_str())))
+        Running::of_file(
+            &self.path,
+            pairs.map(|(key, value)| (key.as_str(), value.as_str())),
+        )
     }
 }
 
@@ -120,7 +125,10 @@ pub fn slurm_conf_paths(machine: &dyn Machine) -> Vec<PathBuf> {
     }
     let mut paths: Vec<PathBuf> = built_in(machine).into_iter().collect();
     let prefix = machine.find("scontrol");
-    let prefix = prefix.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let prefix = prefix
+        .as_deref()
+        .and_then(Path::parent)
+        .and_then(Path::parent);
     if let Some(prefix) = prefix.filter(|prefix| *prefix != Path::new("/usr")) {
         paths.push(prefix.join("etc/slurm.conf"));
         paths.push(prefix.join("etc/slurm/slurm.conf"));
@@ -146,14 +154,20 @@ fn built_in(machine: &dyn Machine) -> Option<PathBuf> {
     let paths = folders
         .iter()
         .map(|folder| prefix.join(folder).join("libslurmfull.so"));
-    let bytes = paths.into_iter().find_map(|path| machine.read(&path).ok())?;
+    let bytes = paths
+        .into_iter()
+        .find_map(|path| machine.read(&path).ok())?;
     const END: &[u8] = b"/slurm.conf\0";
-    bytes.windows(END.len()).enumerate().find_map(|(at, window)| {
-        let start = (window == END).then(|| bytes[..at].iter().rposition(|byte| *byte == 0))??;
-        let path = std::str::from_utf8(&bytes[start + 1..at + END.len() - 1]).ok()?;
-        // The other one is the copy of a host without files.
-        (path.starts_with('/') && !path.starts_with("/run/")).then(|| PathBuf::from(path))
-    })
+    bytes
+        .windows(END.len())
+        .enumerate()
+        .find_map(|(at, window)| {
+            let start =
+                (window == END).then(|| bytes[..at].iter().rposition(|byte| *byte == 0))??;
+            let path = std::str::from_utf8(&bytes[start + 1..at + END.len() - 1]).ok()?;
+            // The other one is the copy of a host without files.
+            (path.starts_with('/') && !path.starts_with("/run/")).then(|| PathBuf::from(path))
+        })
 }
 
 /// slurm.conf: at `known` where slurmctld told, else at the first of [`slurm_conf_paths`] that is there.
@@ -170,8 +184,14 @@ pub fn slurm_conf(machine: &dyn Machine, known: Option<&Path>) -> Result<SlurmFi
             return Ok(file);
         }
     }
-    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-    Err(format!("there is no slurm.conf: not at {}", shown.join(", ")))
+    let shown: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    Err(format!(
+        "there is no slurm.conf: not at {}",
+        shown.join(", ")
+    ))
 }
 
 #[cfg(test)]
@@ -193,7 +213,10 @@ mod tests {
         assert_eq!(running.get("SelectTypeParameters"), None);
         assert_eq!(running.directory(), Path::new("/etc/slurm"));
         assert_eq!(conf.all("plugindir").len(), 2);
-        assert_eq!(conf.get("selecttype").unwrap().place, "/etc/slurm/more.conf:1");
+        assert_eq!(
+            conf.get("selecttype").unwrap().place,
+            "/etc/slurm/more.conf:1"
+        );
         assert_eq!(conf.table("nodename").count(), 1);
         let none = slurm_conf(&Recorded::default(), None).unwrap_err();
         assert!(none.contains("/etc/slurm/slurm.conf"), "{none}");
@@ -212,7 +235,9 @@ mod tests {
             Path::new("/opt/site/etc/slurm.conf")
         );
         let mut named = machine;
-        named.env.insert("SLURM_CONF".into(), "/x/slurm.conf".into());
+        named
+            .env
+            .insert("SLURM_CONF".into(), "/x/slurm.conf".into());
         assert_eq!(slurm_conf_paths(&named), [PathBuf::from("/x/slurm.conf")]);
     }
 }

@@ -151,10 +151,17 @@ mod tests {
             ..Stat::default()
         };
         assert!(user.may(4, &file(0o400, 64030, 0)));
-        assert!(!user.may(4, &file(0o044, 64030, 0)), "the owner's bits count alone");
+        assert!(
+            !user.may(4, &file(0o044, 64030, 0)),
+            "the owner's bits count alone"
+        );
         assert!(user.may(4, &file(0o040, 0, 7)) && !user.may(4, &file(0o600, 0, 7)));
         assert!(user.may(4, &file(0o644, 0, 0)) && !user.may(2, &file(0o644, 0, 0)));
-        assert!(User::find(&crate::ThisMachine, "root").unwrap().may(7, &file(0, 1, 1)));
+        assert!(
+            User::find(&crate::ThisMachine, "root")
+                .unwrap()
+                .may(7, &file(0, 1, 1))
+        );
         assert_eq!(User::find(&crate::ThisMachine, "no-such-user-here"), None);
     }
 

@@ -85,7 +85,11 @@ impl Daemons<'_> {
 
     /// PATH in the lab: the command `gpuos` that made it, then Slurm's programs.
     fn path(&self) -> String {
-        format!("{}:{}", self.record.path(TOOLS).display(), self.install.path)
+        format!(
+            "{}:{}",
+            self.record.path(TOOLS).display(),
+            self.install.path
+        )
     }
 
     /// The view of the lab's munged, which holds the lab's root.

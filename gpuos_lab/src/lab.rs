@@ -234,11 +234,19 @@ impl Lab {
         let own = own.filter(|own| own.file_name().is_some_and(|name| name == "gpuos"));
         let Some(own) = own else { return Ok(()) };
         // Another process copies: see the simulated GPUs' programs.
-        let copied = Command::new("cp").arg("--").arg(&own).arg(tools.join("gpuos")).status();
+        let copied = Command::new("cp")
+            .arg("--")
+            .arg(&own)
+            .arg(tools.join("gpuos"))
+            .status();
         match copied {
             Ok(status) if status.success() => Ok(()),
             other => Err(LabError::Machine {
-                what: format!("cannot copy {} into {}: {other:?}", own.display(), tools.display()),
+                what: format!(
+                    "cannot copy {} into {}: {other:?}",
+                    own.display(),
+                    tools.display()
+                ),
                 fix: "see that there is room for it".to_string(),
             }),
         }
@@ -286,6 +294,11 @@ impl Lab {
     /// Folder of the lab: `etc/slurm.conf`, `log/`, `work/` (open to all users), ….
     pub fn dir(&self) -> &Path {
         &self.record.dir
+    }
+
+    /// The command `gpuos` that made the lab, as it was then; `None` where another program made it.
+    pub fn own_command(&self) -> Option<PathBuf> {
+        Some(self.record.path(TOOLS).join("gpuos")).filter(|path| path.is_file())
     }
 
     /// What it was made from.

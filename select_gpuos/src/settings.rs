@@ -68,11 +68,17 @@ pub fn load(fields: &Fields) -> Settings {
         }
         Err(why) if why.kind() == ErrorKind::NotFound => {
             absent = true;
-            log::info(&format!("there is no {}: every key has its default", path.display()));
+            log::info(&format!(
+                "there is no {}: every key has its default",
+                path.display()
+            ));
             Config::default()
         }
         Err(why) => {
-            log::error(&format!("cannot read {}: {why}; passing through to cons_tres", path.display()));
+            log::error(&format!(
+                "cannot read {}: {why}; passing through to cons_tres",
+                path.display()
+            ));
             stopped()
         }
     };

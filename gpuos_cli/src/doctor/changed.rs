@@ -48,7 +48,11 @@ fn slurm_conf(look: &Look, findings: &mut Findings) {
                 .at(place);
         }
     }
-    if !told && running.get("HASH_VAL").is_some_and(|hash| hash.starts_with("Different")) {
+    if !told
+        && running
+            .get("HASH_VAL")
+            .is_some_and(|hash| hash.starts_with("Different"))
+    {
         findings
             .warn(
                 "restart",
@@ -63,32 +67,58 @@ fn slurm_conf(look: &Look, findings: &mut Findings) {
 fn gpuos_toml(look: &Look, findings: &mut Findings) {
     let folder = look.settings.directory();
     let own = toml::path(look);
-    for path in [own.clone(), folder.join("topology.conf"), folder.join("topology.yaml")] {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    for path in [
+        own.clone(),
+        folder.join("topology.conf"),
+        folder.join("topology.yaml"),
+    ] {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         let now = look.machine.read(&path).ok();
         let read = last_read(look, name);
         let fix = "run `scontrol reconfigure`, and `gpuos health --reload` on the nodes";
         match (now, read) {
             (Some(bytes), Some(Read::Sum(_, sum))) if fnv(bytes.iter().copied()) != sum => {
                 findings
-                    .warn("restart", format!("{} was edited since slurmctld read it", path.display()), fix)
+                    .warn(
+                        "restart",
+                        format!("{} was edited since slurmctld read it", path.display()),
+                        fix,
+                    )
                     .at(path.display())
                     .why("jobs are placed by the old text");
             }
             (Some(_), Some(Read::Sum(other, _))) if other != path.display().to_string() => {
                 findings
-                    .warn("restart", format!("slurmctld read {other}, and this is {}", path.display()), "look at the file that slurmctld reads: --config, or GPUOS_CONF")
+                    .warn(
+                        "restart",
+                        format!("slurmctld read {other}, and this is {}", path.display()),
+                        "look at the file that slurmctld reads: --config, or GPUOS_CONF",
+                    )
                     .at(other);
             }
             (Some(_), Some(Read::None)) => {
                 findings
-                    .warn("restart", format!("{} was written since slurmctld looked for it", path.display()), fix)
+                    .warn(
+                        "restart",
+                        format!(
+                            "{} was written since slurmctld looked for it",
+                            path.display()
+                        ),
+                        fix,
+                    )
                     .at(path.display())
                     .why("every key has its default meanwhile");
             }
             (None, Some(Read::Sum(_, _))) => {
                 findings
-                    .warn("restart", format!("{} is gone since slurmctld read it", path.display()), fix)
+                    .warn(
+                        "restart",
+                        format!("{} is gone since slurmctld read it", path.display()),
+                        fix,
+                    )
                     .at(path.display());
             }
             (Some(_), None) if path == own => by_time(look, findings),
@@ -112,9 +142,13 @@ fn last_read(look: &Look, name: &str) -> Option<Read> {
     said.find_map(|said| {
         if let Some((path, sum)) = said.split_once(" is read, checksum ") {
             let sum = u64::from_str_radix(sum.trim(), 16).ok()?;
-            return path.ends_with(&end).then(|| Read::Sum(path.to_string(), sum));
+            return path
+                .ends_with(&end)
+                .then(|| Read::Sum(path.to_string(), sum));
         }
-        let (path, _) = said.strip_prefix("there is no ")?.split_once(": every key")?;
+        let (path, _) = said
+            .strip_prefix("there is no ")?
+            .split_once(": every key")?;
         path.ends_with(&end).then_some(Read::None)
     })
 }
@@ -140,6 +174,9 @@ fn by_time(look: &Look, findings: &mut Findings) {
 
 /// Seconds since 1970 of a moment as scontrol prints it, in the time zone of both.
 pub fn seconds(machine: &dyn Machine, text: &str) -> Option<u64> {
-    let output = machine.run("date", &["-d", text, "+%s"]).ok().filter(|out| out.ok)?;
+    let output = machine
+        .run("date", &["-d", text, "+%s"])
+        .ok()
+        .filter(|out| out.ok)?;
     output.stdout.trim().parse().ok()
 }

@@ -38,7 +38,9 @@ fn gpu_nodes(look: &Look) -> Vec<String> {
     if look.running.is_some()
         && let Ok(nodes) = slurm::nodes(look.machine)
     {
-        let with = nodes.into_iter().filter(|node| node.gpu_count() > 0 || !node.slices.is_empty());
+        let with = nodes
+            .into_iter()
+            .filter(|node| node.gpu_count() > 0 || !node.slices.is_empty());
         return with.map(|node| node.name).collect();
     }
     let Some(conf) = look.conf else {
@@ -46,9 +48,12 @@ fn gpu_nodes(look: &Look) -> Vec<String> {
     };
     let lines = conf.table("nodename").filter(|line| {
         let all = parse_gres("Gres", line.get("gres").unwrap_or_default()).unwrap_or_default();
-        all.iter().any(|one| one.name == "gpu" || one.name == "gpuos")
+        all.iter()
+            .any(|one| one.name == "gpu" || one.name == "gpuos")
     });
-    lines.flat_map(|line| expand(line.get("nodename").unwrap_or_default()).unwrap_or_default()).collect()
+    lines
+        .flat_map(|line| expand(line.get("nodename").unwrap_or_default()).unwrap_or_default())
+        .collect()
 }
 
 fn gpuosd(look: &Look, findings: &mut Findings) {
@@ -58,7 +63,10 @@ fn gpuosd(look: &Look, findings: &mut Findings) {
         true => nodes,
         false => {
             let name = discover::node_name(look.machine, &look.args.hardware);
-            nodes.into_iter().filter(|node| Some(node) == name.as_ref()).collect()
+            nodes
+                .into_iter()
+                .filter(|node| Some(node) == name.as_ref())
+                .collect()
         }
     };
     if let (Some(lab), false) = (look.machine.env("GPUOS_LAB"), daemons::is_of_nodes(dir)) {
@@ -90,7 +98,11 @@ fn gpuosd(look: &Look, findings: &mut Findings) {
                     );
                 }
                 for trouble in &status.daemon.troubles {
-                    findings.warn(NAME, format!("{node}: {trouble}"), "see gpuosd's log: `journalctl -u gpuosd`");
+                    findings.warn(
+                        NAME,
+                        format!("{node}: {trouble}"),
+                        "see gpuosd's log: `journalctl -u gpuosd`",
+                    );
                 }
                 answer.push(node.as_str());
             }
@@ -99,7 +111,11 @@ fn gpuosd(look: &Look, findings: &mut Findings) {
                 away.push(node.as_str());
             }
             Err(error) => {
-                findings.warn(NAME, format!("{node}: {error}"), "restart it: `systemctl restart gpuosd`");
+                findings.warn(
+                    NAME,
+                    format!("{node}: {error}"),
+                    "restart it: `systemctl restart gpuosd`",
+                );
             }
         }
     }
@@ -108,7 +124,10 @@ fn gpuosd(look: &Look, findings: &mut Findings) {
         findings
             .warn(
                 NAME,
-                format!("gpuosd does not run on {}: nobody watches the GPUs ({said}){enabled}", compress(away)),
+                format!(
+                    "gpuosd does not run on {}: nobody watches the GPUs ({said}){enabled}",
+                    compress(away)
+                ),
                 "`systemctl enable --now gpuosd` on the node, then `gpuos health`",
             )
             .at(dir.display())
@@ -142,7 +161,10 @@ fn state(look: &Look, findings: &mut Findings) {
         findings
             .warn(
                 NAME,
-                format!("{STATE_DIR} is of user {} with mode {:o}", stat.uid, stat.mode),
+                format!(
+                    "{STATE_DIR} is of user {} with mode {:o}",
+                    stat.uid, stat.mode
+                ),
                 format!("chown root:root {STATE_DIR}; chmod 755 {STATE_DIR}"),
             )
             .at(STATE_DIR)
@@ -153,9 +175,16 @@ fn state(look: &Look, findings: &mut Findings) {
 /// Room for states and logs.
 fn disks(look: &Look, findings: &mut Findings) {
     let settings = look.settings;
-    let log = settings.get("SlurmctldLogFile").and_then(|path| Path::new(path).parent());
+    let log = settings
+        .get("SlurmctldLogFile")
+        .and_then(|path| Path::new(path).parent());
     let state = settings.get("StateSaveLocation").map(Path::new);
-    let all = [state, log, Some(Path::new(STATE_DIR)), Some(Path::new("/dev/shm"))];
+    let all = [
+        state,
+        log,
+        Some(Path::new(STATE_DIR)),
+        Some(Path::new("/dev/shm")),
+    ];
     let mut told: Vec<PathBuf> = Vec::new();
     for folder in all.into_iter().flatten() {
         if told.iter().any(|done| done == folder) {
@@ -170,7 +199,12 @@ fn disks(look: &Look, findings: &mut Findings) {
             findings
                 .fail(
                     "disk",
-                    format!("{} has {} MiB left of {}", folder.display(), free >> 20, size >> 20),
+                    format!(
+                        "{} has {} MiB left of {}",
+                        folder.display(),
+                        free >> 20,
+                        size >> 20
+                    ),
                     "make room there",
                 )
                 .at(folder.display())
@@ -183,8 +217,14 @@ fn disks(look: &Look, findings: &mut Findings) {
 fn clock(look: &Look, findings: &mut Findings) {
     let theirs = look.running.and_then(|running| running.get("as of"));
     let theirs = theirs.and_then(|text| changed::seconds(look.machine, text));
-    let own = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let Some(skew) = theirs.map(|theirs| theirs.abs_diff(own)).filter(|skew| *skew > SKEW) else {
+    let own = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let Some(skew) = theirs
+        .map(|theirs| theirs.abs_diff(own))
+        .filter(|skew| *skew > SKEW)
+    else {
         return;
     };
     findings
@@ -209,7 +249,12 @@ mod tests {
         fn run(&self, _: &str, _: &[&str]) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
-        fn run_within(&self, _: Duration, _: &str, _: &[&str]) -> anyhow::Result<gpuos_host::Output> {
+        fn run_within(
+            &self,
+            _: Duration,
+            _: &str,
+            _: &[&str],
+        ) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
         fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
@@ -250,7 +295,11 @@ mod tests {
         use gpuos_host::slurm::Running;
         let settings = Running::of_file(
             Path::new("/etc/slurm/slurm.conf"),
-            [("StateSaveLocation", "/state"), ("SlurmctldLogFile", "/log/ctld.log")].into_iter(),
+            [
+                ("StateSaveLocation", "/state"),
+                ("SlurmctldLogFile", "/log/ctld.log"),
+            ]
+            .into_iter(),
         );
         let args = crate::cli::DoctorArgs::default();
         let look = Look {
@@ -268,8 +317,16 @@ mod tests {
         state(&look, &mut findings);
         let (reply, code) = findings.reply(true);
         assert_eq!(code, 1);
-        assert!(reply.text.contains("/state has 1 MiB left of 512000"), "{}", reply.text);
+        assert!(
+            reply.text.contains("/state has 1 MiB left of 512000"),
+            "{}",
+            reply.text
+        );
         assert!(!reply.text.contains("/log"), "{}", reply.text);
-        assert!(reply.text.contains("/var/lib/gpuos is of user 1000"), "{}", reply.text);
+        assert!(
+            reply.text.contains("/var/lib/gpuos is of user 1000"),
+            "{}",
+            reply.text
+        );
     }
 }

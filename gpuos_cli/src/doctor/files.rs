@@ -52,7 +52,11 @@ pub fn check(look: &Look, conf: &Result<SlurmFile, String>, findings: &mut Findi
     };
     for fault in &conf.faults {
         findings
-            .fail(NAME, &fault.message, "mend the line: Slurm's daemons and commands end with it")
+            .fail(
+                NAME,
+                &fault.message,
+                "mend the line: Slurm's daemons and commands end with it",
+            )
             .at(format!("{}:{}", fault.file, fault.line));
     }
     let mut files: Vec<&str> = vec![conf.path.to_str().unwrap_or_default()];
@@ -94,13 +98,25 @@ pub fn rights(
             .at(&shown)
             .why("whoever writes it decides what runs as root and SlurmUser");
     }
-    if let Some((user, kept)) = reader.and_then(|user| Some((user, user.kept_from(machine, path)?))) {
+    if let Some((user, kept)) = reader.and_then(|user| Some((user, user.kept_from(machine, path)?)))
+    {
         let message = match kept == path {
-            true => format!("{shown} cannot be read by {} (mode {:o})", user.name, stat.mode),
-            false => format!("{shown} cannot be read by {}: {} is closed to it", user.name, kept.display()),
+            true => format!(
+                "{shown} cannot be read by {} (mode {:o})",
+                user.name, stat.mode
+            ),
+            false => format!(
+                "{shown} cannot be read by {}: {} is closed to it",
+                user.name,
+                kept.display()
+            ),
         };
         findings
-            .fail(name, message, format!("give {} the right to read it (chmod, chown)", user.name))
+            .fail(
+                name,
+                message,
+                format!("give {} the right to read it (chmod, chown)", user.name),
+            )
             .at(kept.display());
     }
 }
@@ -128,7 +144,11 @@ fn twice(conf: &SlurmFile, findings: &mut Findings) {
         findings
             .warn(
                 NAME,
-                format!("{key} is set {} times; Slurm takes the last: {}", all.len(), last.value),
+                format!(
+                    "{key} is set {} times; Slurm takes the last: {}",
+                    all.len(),
+                    last.value
+                ),
                 "keep one of the lines",
             )
             .at(places.join(", "));
@@ -144,9 +164,14 @@ fn misspelt(conf: &SlurmFile, findings: &mut Findings) {
         if OURS.contains(&key.as_str()) || OTHERS.contains(&key.as_str()) {
             continue;
         }
-        let near = OURS.iter().find(|own| (1..=2).contains(&distance(own, key)));
+        let near = OURS
+            .iter()
+            .find(|own| (1..=2).contains(&distance(own, key)));
         if let Some(near) = near {
-            told.push((format!("{key} is no key of slurm.conf; {near} is"), line.place()));
+            told.push((
+                format!("{key} is no key of slurm.conf; {near} is"),
+                line.place(),
+            ));
         }
     }
     if let Some((message, place)) = told.first() {
@@ -172,7 +197,9 @@ pub fn distance(a: &str, b: &str) -> usize {
         let mut row = vec![i];
         for j in 1..=b.len() {
             let other = usize::from(a[i - 1] != b[j - 1]);
-            let mut best = (rows[i - 1][j] + 1).min(row[j - 1] + 1).min(rows[i - 1][j - 1] + other);
+            let mut best = (rows[i - 1][j] + 1)
+                .min(row[j - 1] + 1)
+                .min(rows[i - 1][j - 1] + other);
             if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                 best = best.min(rows[i - 2][j - 2] + 1);
             }

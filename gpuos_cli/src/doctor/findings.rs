@@ -183,7 +183,12 @@ impl Findings {
             (true, yes) => u8::from(!yes),
         };
         let schema = "gpuos.doctor/1";
-        let reply = Reply { schema, json, text, yes };
+        let reply = Reply {
+            schema,
+            json,
+            text,
+            yes,
+        };
         (reply, code)
     }
 }
@@ -266,7 +271,10 @@ mod tests {
         assert_eq!((reply.yes, code), (true, 0));
         let mut findings = Findings::default();
         findings.ok("a", "well");
-        findings.warn("b", "odd", "mend it").at("/x:3").why("it matters");
+        findings
+            .warn("b", "odd", "mend it")
+            .at("/x:3")
+            .why("it matters");
         findings.fail("c", "broken", "mend it first");
         assert!(findings.found("b") && !findings.found("a"));
         let (reply, code) = findings.reply(true);

@@ -1,12 +1,12 @@
 //! gpuos.toml, the fabric, the node types, and whether Slurm counts the GPUs as described.
 
-use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::config::NodeFacts;
 use gpuos_core::cost::{Objective, Objectives};
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
 use gpuos_host::Site;
 use gpuos_host::slurm::Running;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::findings::{Findings, others};
 use super::{Look, hardware, shards, slices};
@@ -24,7 +24,11 @@ pub fn check(look: &Look, findings: &mut Findings) {
         Err(e) => {
             // A mistake in the file itself was told before.
             if !findings.found(NAME) {
-                let check = findings.fail(NAME, format!("{e:#}"), "mend the line; packaging/gpuos.toml.sample documents every key");
+                let check = findings.fail(
+                    NAME,
+                    format!("{e:#}"),
+                    "mend the line; packaging/gpuos.toml.sample documents every key",
+                );
                 check.why("until then select/gpuos passes every call through");
             }
             return;
@@ -45,7 +49,10 @@ pub fn check(look: &Look, findings: &mut Findings) {
         check.at(format!("{}:{}", error.file, error.line));
     }
     if unknown.len() > SHOWN {
-        let message = format!("{} more names that this cluster does not have", unknown.len() - SHOWN);
+        let message = format!(
+            "{} more names that this cluster does not have",
+            unknown.len() - SHOWN
+        );
         findings.warn(NAME, message, "correct them, or take them out");
     }
     for error in site.config.foreign_types(&facts) {
@@ -184,7 +191,8 @@ fn fabric(site: &Site, findings: &mut Findings) {
         .flat_map(|level| {
             let used: BTreeSet<u32> = level.domain_of.iter().copied().collect();
             let all = level.domains.iter().enumerate();
-            all.filter(move |(at, _)| !used.contains(&(*at as u32))).map(|(_, name)| name.as_str())
+            all.filter(move |(at, _)| !used.contains(&(*at as u32)))
+                .map(|(_, name)| name.as_str())
         })
         .collect();
     if !empty.is_empty() {

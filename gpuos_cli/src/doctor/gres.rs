@@ -58,13 +58,18 @@ pub fn check(look: &Look, findings: &mut Findings) {
             }
         };
         for one in all.iter().filter(|one| !known.contains(one.name.as_str())) {
-            strange.entry(one.name.clone()).or_insert_with(|| line.place());
+            strange
+                .entry(one.name.clone())
+                .or_insert_with(|| line.place());
         }
         let gpus: Vec<_> = all.iter().filter(|one| one.name == "gpu").collect();
         for node in expand(name).unwrap_or_default() {
             let wanted = Wanted {
                 gpus: gpus.iter().map(|one| one.count).sum(),
-                types: gpus.iter().filter_map(|one| one.gres_type.clone()).collect(),
+                types: gpus
+                    .iter()
+                    .filter_map(|one| one.gres_type.clone())
+                    .collect(),
                 place: line.place(),
             };
             nodes.insert(node, wanted);
@@ -89,7 +94,8 @@ pub fn check(look: &Look, findings: &mut Findings) {
     match SlurmFile::read(look.machine, &path) {
         Ok(Some(file)) => {
             for fault in &file.faults {
-                let check = findings.fail(NAME, &fault.message, "mend the line: slurmd ends with it");
+                let check =
+                    findings.fail(NAME, &fault.message, "mend the line: slurmd ends with it");
                 check.at(format!("{}:{}", fault.file, fault.line));
             }
             compare(&nodes, &file, findings);
@@ -107,7 +113,9 @@ pub fn check(look: &Look, findings: &mut Findings) {
                 .why("jobs are told numbers of GPUs that nobody checked, and nothing keeps them from those of others");
         }
         Err(why) => {
-            findings.warn(NAME, why, "make it a file that can be read").at(path.display());
+            findings
+                .warn(NAME, why, "make it a file that can be read")
+                .at(path.display());
         }
     }
 }
@@ -116,10 +124,15 @@ fn add(given: &mut Given, line: &ConfLine) {
     if let Some(how) = line.get("autodetect") {
         given.detect = !how.eq_ignore_ascii_case("off");
     }
-    if !line.get("name").is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
+    if !line
+        .get("name")
+        .is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
+    {
         return;
     }
-    let count = line.get("count").and_then(|count| count.parse::<u64>().ok());
+    let count = line
+        .get("count")
+        .and_then(|count| count.parse::<u64>().ok());
     let files = line.get("file").or(line.get("multiplefiles"));
     let count = match files.map(files_of) {
         Some(files) => files,
@@ -171,13 +184,29 @@ fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Fi
         }
         let place = format!("{}, {}", wanted.place, given.places.join(", "));
         if given.gpus != wanted.gpus {
-            let what = format!("slurm.conf gives {} GPUs, gres.conf {}", wanted.gpus, given.gpus);
-            let status = if given.gpus < wanted.gpus { Status::Fail } else { Status::Warn };
+            let what = format!(
+                "slurm.conf gives {} GPUs, gres.conf {}",
+                wanted.gpus, given.gpus
+            );
+            let status = if given.gpus < wanted.gpus {
+                Status::Fail
+            } else {
+                Status::Warn
+            };
             wrong.entry((status, what, place)).or_default().push(name);
-        } else if !wanted.types.is_empty() && !given.types.is_empty() && wanted.types != given.types {
-            let list = |types: &BTreeSet<String>| types.iter().cloned().collect::<Vec<_>>().join(", ");
-            let what = format!("slurm.conf has GPUs of type {}, gres.conf of type {}", list(&wanted.types), list(&given.types));
-            wrong.entry((Status::Fail, what, place)).or_default().push(name);
+        } else if !wanted.types.is_empty() && !given.types.is_empty() && wanted.types != given.types
+        {
+            let list =
+                |types: &BTreeSet<String>| types.iter().cloned().collect::<Vec<_>>().join(", ");
+            let what = format!(
+                "slurm.conf has GPUs of type {}, gres.conf of type {}",
+                list(&wanted.types),
+                list(&given.types)
+            );
+            wrong
+                .entry((Status::Fail, what, place))
+                .or_default()
+                .push(name);
         } else {
             right += 1;
         }
@@ -189,13 +218,22 @@ fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Fi
             .why("slurmctld takes out a node with fewer GPUs than slurm.conf says, and leaves further ones unused");
     }
     if right > 0 && !findings.found(NAME) {
-        findings.ok(NAME, format!("as in slurm.conf for {right} of {} nodes with GPUs", nodes.len()));
+        findings.ok(
+            NAME,
+            format!(
+                "as in slurm.conf for {right} of {} nodes with GPUs",
+                nodes.len()
+            ),
+        );
     }
 }
 
 /// AutoDetect needs a plugin, and on the nodes NVIDIA's library.
 fn detected(look: &Look, file: &SlurmFile, findings: &mut Findings) {
-    let how = file.lines.iter().find_map(|line| Some((line.get("autodetect")?.to_ascii_lowercase(), line.place())));
+    let how = file
+        .lines
+        .iter()
+        .find_map(|line| Some((line.get("autodetect")?.to_ascii_lowercase(), line.place())));
     let Some((how, place)) = how.filter(|(how, _)| how != "off") else {
         return;
     };
@@ -207,7 +245,11 @@ fn detected(look: &Look, file: &SlurmFile, findings: &mut Findings) {
         "nrt" => "gpu_nrt.so",
         other => {
             findings
-                .fail(NAME, format!("AutoDetect={other} is not known"), "write nvml, nvidia or off")
+                .fail(
+                    NAME,
+                    format!("AutoDetect={other} is not known"),
+                    "write nvml, nvidia or off",
+                )
                 .at(place);
             return;
         }
@@ -225,9 +267,18 @@ fn detected(look: &Look, file: &SlurmFile, findings: &mut Findings) {
         return;
     }
     let here = look.machine.stat(Path::new("/dev/nvidiactl")).is_ok();
-    if how == "nvml" && here && gpuos_host::libraries::Libraries::of(look.machine).find("libnvidia-ml.so.1").is_none() {
+    if how == "nvml"
+        && here
+        && gpuos_host::libraries::Libraries::of(look.machine)
+            .find("libnvidia-ml.so.1")
+            .is_none()
+    {
         findings
-            .warn(NAME, "AutoDetect=nvml, and this machine has no libnvidia-ml.so.1", "install NVIDIA's driver with its library")
+            .warn(
+                NAME,
+                "AutoDetect=nvml, and this machine has no libnvidia-ml.so.1",
+                "install NVIDIA's driver with its library",
+            )
             .at(place)
             .why("slurmd then finds no GPU, and its node is taken out");
     }

@@ -95,15 +95,57 @@ pub fn fatal(machine: &dyn Machine, log: &Log) -> Option<(String, String)> {
             let about = ["plugin", ".so", "gpuos", "slurm.conf"];
             line.contains("error: ") && about.iter().any(|word| line.contains(word))
         };
-        let before = lines[..at].iter().rev().take(12).take_while(|l| !l.contains("fatal: "));
+        let before = lines[..at]
+            .iter()
+            .rev()
+            .take(12)
+            .take_while(|l| !l.contains("fatal: "));
         let mut told: Vec<&str> = before.filter(telling).take(2).copied().collect();
         told.reverse();
         told.push(lines[at]);
-        let told: Vec<String> = told.iter().map(|line| format!("`{}`", line.trim())).collect();
+        let told: Vec<String> = told
+            .iter()
+            .map(|line| format!("`{}`", line.trim()))
+            .collect();
         Some(told.join(", "))
     };
     let own = of(&log.text).map(|told| (told, log.source.clone()));
-    own.or_else(|| Some((of(&journal(machine)?)?, "the journal of slurmctld".to_string())))
+    own.or_else(|| {
+        Some((
+            of(&journal(machine)?)?,
+            "the journal of slurmctld".to_string(),
+        ))
+    })
+}
+
+/// How a log without a fatal line ends: a clause. It breaks off where slurmctld was killed by a signal, as by a plugin
+/// whose file is cut off while the loader maps it; one that ended so early has not written to its log at all.
+pub fn ending(log: &Log) -> Option<String> {
+    let last = log
+        .text
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())?;
+    let in_order = [
+        "shutdown",
+        "Terminate signal",
+        "Saving all slurm state",
+        "SIGTERM",
+        "SIGINT",
+    ];
+    let ended = log
+        .since_start()
+        .any(|line| in_order.iter().any(|word| line.contains(word)));
+    Some(match ended {
+        true => {
+            "its log ends in order: it was not started since, or was killed before it could log"
+                .into()
+        }
+        false => format!(
+            "its log breaks off without a reason, as where it was killed, after `{}`",
+            last.trim()
+        ),
+    })
 }
 
 /// The last word of select/gpuos in slurmctld's log about whether it steers.
@@ -120,9 +162,13 @@ pub fn check(look: &Look, findings: &mut Findings) {
         );
         return;
     }
-    let lines = log.since_start().filter(|line| line.contains("select/gpuos: "));
+    let lines = log
+        .since_start()
+        .filter(|line| line.contains("select/gpuos: "));
     let told = |line: &&str| {
-        line.contains("steering cons_tres") || line.contains("pass through") || line.contains("passing through")
+        line.contains("steering cons_tres")
+            || line.contains("pass through")
+            || line.contains("passing through")
             || line.contains("passes")
     };
     if lines.clone().any(|line| line.contains(NO_EXTRA)) {
@@ -132,16 +178,27 @@ pub fn check(look: &Look, findings: &mut Findings) {
             "add the row node_record extra to gpuos-layouts.tsv (`gpuos layout SLURM-SOURCE-DIR` prints it)",
         );
     }
-    for line in lines.clone().filter(|line| line.contains("gpuos-layouts.tsv") && line.contains("error: ")) {
-        let said = line.split_once("select/gpuos: ").map_or(line, |(_, said)| said);
-        findings.warn("layouts", said, "mend or remove the file, then restart slurmctld");
+    for line in lines
+        .clone()
+        .filter(|line| line.contains("gpuos-layouts.tsv") && line.contains("error: "))
+    {
+        let said = line
+            .split_once("select/gpuos: ")
+            .map_or(line, |(_, said)| said);
+        findings.warn(
+            "layouts",
+            said,
+            "mend or remove the file, then restart slurmctld",
+        );
     }
     match lines.clone().rfind(told) {
         Some(line) => {
             let said = line.split_once("select/gpuos: ");
             let said = said.map_or(line, |(_, said)| said);
             if said.contains("pass") {
-                let since = line.split_once("] ").map(|(time, _)| time.trim_start_matches('['));
+                let since = line
+                    .split_once("] ")
+                    .map(|(time, _)| time.trim_start_matches('['));
                 let since = since.map_or(String::new(), |time| format!(" (since {time})"));
                 findings
                     .fail(
@@ -157,7 +214,9 @@ pub fn check(look: &Look, findings: &mut Findings) {
         }
         None => {
             let running = look.running.is_some_and(|running| {
-                running.get("SlurmctldDebug").is_some_and(|level| ["quiet", "fatal", "error"].contains(&level))
+                running
+                    .get("SlurmctldDebug")
+                    .is_some_and(|level| ["quiet", "fatal", "error"].contains(&level))
             });
             let status = if running { Status::Note } else { Status::Warn };
             findings.add(
@@ -181,7 +240,10 @@ fn steering(look: &Look, findings: &mut Findings) {
     let numbers = numbers.and_then(|rest| {
         let (steered, rest) = rest.split_once(" of ")?;
         let all = rest.split(|c: char| !c.is_ascii_digit()).next()?;
-        Some((steered.trim().parse::<u64>().ok()?, all.parse::<u64>().ok()?))
+        Some((
+            steered.trim().parse::<u64>().ok()?,
+            all.parse::<u64>().ok()?,
+        ))
     });
     if let Some((steered, all)) = numbers.filter(|(_, all)| *all >= 100) {
         let text = format!("{steered} of {all} jobs were placed as planned");

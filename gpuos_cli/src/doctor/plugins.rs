@@ -84,7 +84,9 @@ pub fn folders(machine: &dyn Machine, settings: &Running) -> Vec<PathBuf> {
         "lib/slurm".into(),
         "lib/slurm-wlm".into(),
     ];
-    let all = prefixes.iter().flat_map(|prefix| below.iter().map(|sub| prefix.join(sub)));
+    let all = prefixes
+        .iter()
+        .flat_map(|prefix| below.iter().map(|sub| prefix.join(sub)));
     let mut all = all.filter(|dir| machine.stat(&dir.join("select_cons_tres.so")).is_ok());
     all.next().into_iter().collect()
 }
@@ -129,14 +131,18 @@ pub fn check(look: &Look, findings: &mut Findings) {
             Some(path) => Some(path).filter(|path| machine.stat(path).is_ok()),
             None => None,
         };
-        let place = place.or_else(|| find(machine, &dirs, wanted.file).or_else(|| dangling(machine, &dirs, wanted.file)));
+        let place = place.or_else(|| {
+            find(machine, &dirs, wanted.file).or_else(|| dangling(machine, &dirs, wanted.file))
+        });
         match place {
             Some(path) => of.extend(one(look, wanted, &path, &libraries, findings)),
             None => missing(look, wanted, &dirs, findings),
         }
     }
     let newest = of.iter().map(|(_, release)| release.as_str()).max();
-    let old = of.iter().find(|(_, release)| Some(release.as_str()) != newest);
+    let old = of
+        .iter()
+        .find(|(_, release)| Some(release.as_str()) != newest);
     if let (Some((name, release)), Some(newest)) = (old, newest) {
         findings
             .warn(
@@ -165,9 +171,13 @@ fn needed(look: &Look, wanted: &Wanted) -> bool {
 
 fn folder(look: &Look, dir: &Path, findings: &mut Findings) {
     let place = look.place("plugindir");
-    let fix = "correct PluginDir, or install the plugins there (`make install`), then start slurmctld";
+    let fix =
+        "correct PluginDir, or install the plugins there (`make install`), then start slurmctld";
     let message = match look.machine.stat(dir) {
-        Err(error) => format!("PluginDir names {}, which cannot be used: {error}", dir.display()),
+        Err(error) => format!(
+            "PluginDir names {}, which cannot be used: {error}",
+            dir.display()
+        ),
         Ok(stat) if stat.kind != Kind::Folder => {
             format!("PluginDir names {}, which is no folder", dir.display())
         }
@@ -210,23 +220,35 @@ fn one(
     findings: &mut Findings,
 ) -> Option<(&'static str, String)> {
     let shown = path.display();
-    let why = match (needed(look, wanted), wanted.file) {
+    let mut why = match (needed(look, wanted), wanted.file) {
         (false, _) => "it is not loaded by this slurm.conf; it would not load if it were",
         (true, "spank_gpuos.so") => {
             "sbatch, srun and slurmd go on without the options where plugstack.conf says optional, and end where it says required"
         }
         (true, _) => ENDS,
     };
-    let reinstall = format!("install the {} that was built for this machine", wanted.file);
+    let reinstall = format!(
+        "install the {} that was built for this machine",
+        wanted.file
+    );
     let mut fail = |message: String, fix: &str| {
-        findings.fail(wanted.name, message, fix).at(shown.to_string()).why(why);
+        if message.ends_with(elf::MAY_LOAD) {
+            why = "it is not the file that was built: copying it was broken off";
+        }
+        findings
+            .fail(wanted.name, message, fix)
+            .at(shown.to_string())
+            .why(why);
     };
     let machine = look.machine;
     match machine.stat(path) {
         Ok(stat) if stat.kind == Kind::File => {
             if stat.mode & 0o002 != 0 {
                 fail(
-                    format!("{shown} may be written by all users (mode {:o}), and runs in slurmctld", stat.mode),
+                    format!(
+                        "{shown} may be written by all users (mode {:o}), and runs in slurmctld",
+                        stat.mode
+                    ),
                     &format!("chmod o-w {shown}"),
                 );
             }
@@ -261,7 +283,10 @@ fn one(
     let bytes = match machine.read(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            fail(format!("{shown} cannot be read here: {error}"), "run `gpuos doctor` as root");
+            fail(
+                format!("{shown} cannot be read here: {error}"),
+                "run `gpuos doctor` as root",
+            );
             return None;
         }
     };
@@ -273,14 +298,23 @@ fn one(
         }
     };
     if plugin.arch != std::env::consts::ARCH {
-        let message = format!("{shown} is for {}, and this machine is {}", plugin.arch, std::env::consts::ARCH);
+        let message = format!(
+            "{shown} is for {}, and this machine is {}",
+            plugin.arch,
+            std::env::consts::ARCH
+        );
         fail(message, &reinstall);
         return None;
     }
     let symbols = wanted.symbols.iter().copied();
-    let missing: Vec<&str> = symbols.filter(|symbol| !plugin.exports.contains(*symbol)).collect();
+    let missing: Vec<&str> = symbols
+        .filter(|symbol| !plugin.exports.contains(*symbol))
+        .collect();
     if !missing.is_empty() {
-        fail(format!("{shown} does not export {}", missing.join(", ")), &reinstall);
+        fail(
+            format!("{shown} does not export {}", missing.join(", ")),
+            &reinstall,
+        );
         return None;
     }
     if let Some(what) = libraries.refuses(&plugin) {
@@ -289,13 +323,19 @@ fn one(
         fail(format!("{shown} {what}"), fix);
         return None;
     }
-    if let Some(costly) = COSTLY.iter().find(|symbol| plugin.exports.contains(**symbol)) {
+    if let Some(costly) = COSTLY
+        .iter()
+        .find(|symbol| plugin.exports.contains(**symbol))
+    {
         let message = format!("{shown} exports {costly}, which makes slurmd fork for every job");
         findings.warn(wanted.name, message, reinstall);
         return None;
     }
     if !findings.found(wanted.name) {
-        let release = plugin.gpuos.as_ref().map_or(String::new(), |of| format!(", gpuos {of}"));
+        let release = plugin
+            .gpuos
+            .as_ref()
+            .map_or(String::new(), |of| format!(", gpuos {of}"));
         findings.ok(wanted.name, format!("{shown}, {}{release}", plugin.arch));
     }
     Some((wanted.name, plugin.gpuos?))
@@ -319,8 +359,14 @@ fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
     };
     let bytes = look.machine.read(&path).unwrap_or_default();
     let own = elf::read(&bytes).ok().and_then(|plugin| plugin.slurm);
-    let ctld = look.settings.get("SLURM_VERSION").map(|_| look.settings.release());
-    let ctld = ctld.map_or_else(|| installed(look.machine), |release| Some(release.to_string()));
+    let ctld = look
+        .settings
+        .get("SLURM_VERSION")
+        .map(|_| look.settings.release());
+    let ctld = ctld.map_or_else(
+        || installed(look.machine),
+        |release| Some(release.to_string()),
+    );
     let ctld_numbers = ctld.as_deref().and_then(releases::numbers);
     if let (Some(own), Some(wanted), Some(release)) = (own, ctld_numbers, ctld)
         && own != wanted
@@ -329,7 +375,10 @@ fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
         findings
             .fail(
                 "select_cons_tres",
-                format!("{} is of Slurm {own}, and slurmctld is {release}", path.display()),
+                format!(
+                    "{} is of Slurm {own}, and slurmctld is {release}",
+                    path.display()
+                ),
                 "name the plugin directory of this Slurm in PluginDir, after that of gpuos",
             )
             .at(look.place("plugindir"))

@@ -50,7 +50,9 @@ fn search(machine: &dyn Machine, path: &Path, depth: usize, stack: &mut Stack) {
     let bytes = match machine.read(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            stack.unreadable.push(format!("{}: {error}", path.display()));
+            stack
+                .unreadable
+                .push(format!("{}: {error}", path.display()));
             return;
         }
     };
@@ -82,13 +84,19 @@ fn search(machine: &dyn Machine, path: &Path, depth: usize, stack: &mut Stack) {
 }
 
 fn is_ours(line: &&Line) -> bool {
-    Path::new(&line.path).file_name().is_some_and(|name| name == FILE)
+    Path::new(&line.path)
+        .file_name()
+        .is_some_and(|name| name == FILE)
 }
 
 /// The path of spank_gpuos.so as plugstack.conf writes it.
 pub fn spank_file(look: &Look) -> Option<PathBuf> {
     let stack = read(look);
-    stack.lines.iter().find(is_ours).map(|line| line.path.clone().into())
+    stack
+        .lines
+        .iter()
+        .find(is_ours)
+        .map(|line| line.path.clone().into())
 }
 
 /// Whether a line's path leads to a file.
@@ -122,7 +130,12 @@ pub fn check(look: &Look, findings: &mut Findings) {
             false => super::findings::Status::Fail,
         };
         findings
-            .add(NAME, status, format!("include {pattern}: no file is there"), "correct the path of the include")
+            .add(
+                NAME,
+                status,
+                format!("include {pattern}: no file is there"),
+                "correct the path of the include",
+            )
             .at(place);
     }
     for line in &stack.lines {
@@ -133,7 +146,10 @@ pub fn check(look: &Look, findings: &mut Findings) {
             findings
                 .fail(
                     NAME,
-                    format!("a line starts with optional, required or include, not with {}", line.word),
+                    format!(
+                        "a line starts with optional, required or include, not with {}",
+                        line.word
+                    ),
                     "correct the word",
                 )
                 .at(&line.place)
@@ -142,13 +158,17 @@ pub fn check(look: &Look, findings: &mut Findings) {
     }
     let ours: Vec<&Line> = stack.lines.iter().filter(is_ours).collect();
     let near = |line: &&Line| {
-        let name = Path::new(&line.path).file_name().and_then(|name| name.to_str());
+        let name = Path::new(&line.path)
+            .file_name()
+            .and_then(|name| name.to_str());
         name.is_some_and(|name| distance(name, FILE) <= 3)
     };
     match ours[..] {
         [] => {
             let near = stack.lines.iter().find(near);
-            let hint = near.map_or(String::new(), |line| format!(" ({} is there: is that meant?)", line.path));
+            let hint = near.map_or(String::new(), |line| {
+                format!(" ({} is there: is that meant?)", line.path)
+            });
             let why = stack.unreadable.first();
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             findings
@@ -165,7 +185,11 @@ pub fn check(look: &Look, findings: &mut Findings) {
         [first, ..] => {
             if let [_, second, ..] = ours[..] {
                 findings
-                    .warn(NAME, format!("{FILE} is loaded twice: every option is refused as a duplicate"), "keep one of the lines")
+                    .warn(
+                        NAME,
+                        format!("{FILE} is loaded twice: every option is refused as a duplicate"),
+                        "keep one of the lines",
+                    )
                     .at(format!("{}, {}", first.place, second.place));
             }
             if !findings.found(NAME) {
@@ -173,7 +197,9 @@ pub fn check(look: &Look, findings: &mut Findings) {
                 let at = first.place.rsplit_once(':').map_or("", |(file, _)| file);
                 let check = findings.ok(NAME, format!("{at}: {word} {}", first.path));
                 if word == "required" {
-                    check.why("where the file is missing no job can start; with optional they go on");
+                    check.why(
+                        "where the file is missing no job can start; with optional they go on",
+                    );
                 }
             }
         }
@@ -182,9 +208,15 @@ pub fn check(look: &Look, findings: &mut Findings) {
 
 fn gone(line: &Line, findings: &mut Findings) {
     let fix = "write the full path of the plugin, or its name alone when it lies in PluginDir";
-    let near = Path::new(&line.path).file_name().and_then(|name| name.to_str());
+    let near = Path::new(&line.path)
+        .file_name()
+        .and_then(|name| name.to_str());
     let near = near.is_some_and(|name| name != FILE && distance(name, FILE) <= 3);
-    let meant = if near { format!("; is {FILE} meant?") } else { String::new() };
+    let meant = if near {
+        format!("; is {FILE} meant?")
+    } else {
+        String::new()
+    };
     let message = format!("{} does not exist{meant}", line.path);
     let required = line.word.eq_ignore_ascii_case("required");
     let why = match required {

@@ -18,7 +18,11 @@ pub fn slurm_user(settings: &Running) -> String {
 pub fn check(look: &Look, user: &str, findings: &mut Findings) {
     if look.user.is_none() {
         findings
-            .fail("SlurmUser", format!("this machine knows no user {user}"), "make the user, the same on all hosts, or correct SlurmUser")
+            .fail(
+                "SlurmUser",
+                format!("this machine knows no user {user}"),
+                "make the user, the same on all hosts, or correct SlurmUser",
+            )
             .at(look.place("slurmuser"))
             .why("slurmctld ends without it");
     }
@@ -39,9 +43,19 @@ fn select(look: &Look, findings: &mut Findings) {
     }
     let dirs = plugins::folders(look.machine, look.settings);
     let file = is.replace('/', "_") + ".so";
-    if !dirs.is_empty() && is.starts_with("select/") && plugins::find(look.machine, &dirs, &file).is_none() {
+    if !dirs.is_empty()
+        && is.starts_with("select/")
+        && plugins::find(look.machine, &dirs, &file).is_none()
+    {
         findings
-            .fail("SelectType", format!("{is}: there is no {file} in PluginDir ({})", plugins::shown(&dirs)), "set SelectType=select/gpuos")
+            .fail(
+                "SelectType",
+                format!(
+                    "{is}: there is no {file} in PluginDir ({})",
+                    plugins::shown(&dirs)
+                ),
+                "set SelectType=select/gpuos",
+            )
             .at(place)
             .why("slurmctld ends at its start without its select plugin");
         return;
@@ -50,7 +64,10 @@ fn select(look: &Look, findings: &mut Findings) {
         .warn(
             "SelectType",
             format!("{is}: jobs are placed by stock Slurm"),
-            format!("set SelectType=select/gpuos in {} and restart slurmctld", look.settings.slurm_conf().display()),
+            format!(
+                "set SelectType=select/gpuos in {} and restart slurmctld",
+                look.settings.slurm_conf().display()
+            ),
         )
         .at(place)
         .why("nothing of gpuos' placement, options and reasons works without it");
@@ -58,10 +75,24 @@ fn select(look: &Look, findings: &mut Findings) {
 
 /// cons_tres places nothing by GPUs where it counts whole nodes only.
 fn parameters(look: &Look, findings: &mut Findings) {
-    let value = look.settings.get("SelectTypeParameters").unwrap_or("").to_uppercase();
-    if value.split(',').any(|word| word == "CR_LINEAR" || word == "CR_MEMORY") && !value.contains("CPU") && !value.contains("CORE") && !value.contains("SOCKET") {
+    let value = look
+        .settings
+        .get("SelectTypeParameters")
+        .unwrap_or("")
+        .to_uppercase();
+    if value
+        .split(',')
+        .any(|word| word == "CR_LINEAR" || word == "CR_MEMORY")
+        && !value.contains("CPU")
+        && !value.contains("CORE")
+        && !value.contains("SOCKET")
+    {
         findings
-            .warn("SelectType", format!("SelectTypeParameters={value} gives whole nodes to jobs"), "set SelectTypeParameters=CR_Core_Memory")
+            .warn(
+                "SelectType",
+                format!("SelectTypeParameters={value} gives whole nodes to jobs"),
+                "set SelectTypeParameters=CR_Core_Memory",
+            )
             .at(look.place("selecttypeparameters"));
     }
 }
@@ -74,14 +105,23 @@ fn job_submit(look: &Look, findings: &mut Findings) {
     for name in &list {
         let name = name.trim_start_matches("job_submit/");
         let file = format!("job_submit_{name}.so");
-        if name != "gpuos" && !dirs.is_empty() && plugins::find(look.machine, &dirs, &file).is_none() {
+        if name != "gpuos"
+            && !dirs.is_empty()
+            && plugins::find(look.machine, &dirs, &file).is_none()
+        {
             findings
-                .fail("JobSubmit", format!("JobSubmitPlugins names {name}, and there is no {file} in PluginDir"), "correct the name, or install the plugin")
+                .fail(
+                    "JobSubmit",
+                    format!("JobSubmitPlugins names {name}, and there is no {file} in PluginDir"),
+                    "correct the name, or install the plugin",
+                )
                 .at(&place)
                 .why("slurmctld ends at its start with a plugin that it cannot load");
         }
     }
-    let at = list.iter().position(|name| matches!(*name, "gpuos" | "job_submit/gpuos"));
+    let at = list
+        .iter()
+        .position(|name| matches!(*name, "gpuos" | "job_submit/gpuos"));
     match at {
         None => {
             let mut new = list.clone();
@@ -116,12 +156,17 @@ fn job_submit(look: &Look, findings: &mut Findings) {
 
 fn tres(look: &Look, findings: &mut Findings) {
     let settings = look.settings;
-    let accounted = settings.get("AccountingStorageType").is_some_and(|kind| kind.ends_with("slurmdbd"));
+    let accounted = settings
+        .get("AccountingStorageType")
+        .is_some_and(|kind| kind.ends_with("slurmdbd"));
     if !accounted {
         return;
     }
     let list = settings.list("AccountingStorageTRES");
-    let has = |name: &str| list.iter().any(|one| one.eq_ignore_ascii_case(name) || one.starts_with(&format!("{name}:")));
+    let has = |name: &str| {
+        list.iter()
+            .any(|one| one.eq_ignore_ascii_case(name) || one.starts_with(&format!("{name}:")))
+    };
     let missing: Vec<String> = settings
         .list("GresTypes")
         .into_iter()
@@ -142,7 +187,10 @@ fn tres(look: &Look, findings: &mut Findings) {
 
 fn private(look: &Look, findings: &mut Findings) {
     let list = look.settings.list("PrivateData");
-    let hides: Vec<&str> = list.into_iter().filter(|what| ["jobs", "nodes"].contains(what)).collect();
+    let hides: Vec<&str> = list
+        .into_iter()
+        .filter(|what| ["jobs", "nodes"].contains(what))
+        .collect();
     if !hides.is_empty() {
         findings
             .note(
@@ -162,15 +210,23 @@ fn places(look: &Look, findings: &mut Findings) {
         return;
     }
     let settings = look.settings;
-    let log = settings.get("SlurmctldLogFile").and_then(|path| Path::new(path).parent());
+    let log = settings
+        .get("SlurmctldLogFile")
+        .and_then(|path| Path::new(path).parent());
     let state = settings.get("StateSaveLocation").map(Path::new);
     for (key, folder) in [("SlurmctldLogFile", log), ("StateSaveLocation", state)] {
         let Some(folder) = folder else { continue };
         let message = match look.machine.stat(folder) {
             Err(error) => format!("{key}: {} cannot be used: {error}", folder.display()),
-            Ok(stat) if stat.kind != Kind::Folder => format!("{key}: {} is no folder", folder.display()),
+            Ok(stat) if stat.kind != Kind::Folder => {
+                format!("{key}: {} is no folder", folder.display())
+            }
             Ok(stat) => match look.user.filter(|user: &&User| !user.may(3, &stat)) {
-                Some(user) => format!("{key}: SlurmUser {} may not write into {}", user.name, folder.display()),
+                Some(user) => format!(
+                    "{key}: SlurmUser {} may not write into {}",
+                    user.name,
+                    folder.display()
+                ),
                 None => continue,
             },
         };
@@ -181,7 +237,12 @@ fn places(look: &Look, findings: &mut Findings) {
         };
         let user = look.user.map_or("SlurmUser", |user| user.name.as_str());
         findings
-            .add("folders", status, message, format!("make the folder, and give it to {user}"))
+            .add(
+                "folders",
+                status,
+                message,
+                format!("make the folder, and give it to {user}"),
+            )
             .at(look.place(&key.to_ascii_lowercase()))
             .why("slurmctld ends at its start where it cannot write its log or its state");
     }

@@ -29,7 +29,12 @@ pub fn ask(machine: &dyn Machine) -> Result<Running> {
             "" => output.stdout.trim(),
             said => said,
         };
-        bail!("{}", said.lines().next_back().unwrap_or("scontrol gave no reason"));
+        bail!(
+            "{}",
+            said.lines()
+                .next_back()
+                .unwrap_or("scontrol gave no reason")
+        );
     }
     Ok(Running::parse(&output.stdout))
 }
@@ -44,13 +49,20 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
             _ => String::new(),
         };
         let message = match &ended {
-            Some((words, _)) => format!("slurmctld does not answer ({why}); its log ends with {words}"),
-            None => format!("slurmctld does not answer: {why}{missing}"),
+            Some((words, _)) => {
+                format!("slurmctld does not answer ({why}); its log ends with {words}")
+            }
+            None => match log::ending(look.log) {
+                Some(ending) => format!("slurmctld does not answer ({why}); {ending}"),
+                None => format!("slurmctld does not answer: {why}{missing}"),
+            },
         };
         let failed = findings.0.iter().any(|check| check.status == Status::Fail);
         let fix = match (failed, &ended) {
             (true, _) => "mend what else is said here, then start it (`systemctl start slurmctld`)",
-            (false, Some(_)) => "mend what its log says, then start it (`systemctl start slurmctld`)",
+            (false, Some(_)) => {
+                "mend what its log says, then start it (`systemctl start slurmctld`)"
+            }
             (false, None) => {
                 "start slurmctld (`systemctl status slurmctld`, and its log), or set SLURM_CONF to the slurm.conf of the cluster"
             }
@@ -59,7 +71,10 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
         findings.fail("slurm", message, fix).at(place);
         return;
     };
-    let down = running.controllers.iter().find(|line| !line.ends_with("UP"));
+    let down = running
+        .controllers
+        .iter()
+        .find(|line| !line.ends_with("UP"));
     if let Some(down) = down {
         findings.warn(
             "slurm",
@@ -70,7 +85,10 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
         let cluster = running.get("ClusterName").unwrap_or("?");
         findings.ok(
             "slurm",
-            format!("slurmctld of cluster {cluster} answers, Slurm {}", running.release()),
+            format!(
+                "slurmctld of cluster {cluster} answers, Slurm {}",
+                running.release()
+            ),
         );
     }
 }
@@ -78,7 +96,9 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
 /// Whether the layout of this exact release is known.
 pub fn release(look: &Look, findings: &mut Findings) {
     let settings = look.settings;
-    let told = settings.get("SLURM_VERSION").map(|_| settings.release().to_string());
+    let told = settings
+        .get("SLURM_VERSION")
+        .map(|_| settings.release().to_string());
     let Some(release) = told.or_else(|| plugins::installed(look.machine)) else {
         return;
     };

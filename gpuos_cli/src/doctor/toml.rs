@@ -19,7 +19,9 @@ pub const SITE_TABLE: &str = "gpuos-layouts.tsv";
 pub fn path(look: &Look) -> PathBuf {
     let given = look.config.map(Path::to_path_buf);
     let named = || look.machine.env("GPUOS_CONF").map(PathBuf::from);
-    given.or_else(named).unwrap_or_else(|| look.settings.directory().join("gpuos.toml"))
+    given
+        .or_else(named)
+        .unwrap_or_else(|| look.settings.directory().join("gpuos.toml"))
 }
 
 pub fn check(look: &Look, findings: &mut Findings) {
@@ -28,7 +30,11 @@ pub fn check(look: &Look, findings: &mut Findings) {
         What::Nothing => elsewhere(look, &path, findings),
         What::Wrong(what) => {
             findings
-                .fail(NAME, format!("{} {what}", path.display()), "make it a file, or remove it")
+                .fail(
+                    NAME,
+                    format!("{} {what}", path.display()),
+                    "make it a file, or remove it",
+                )
                 .at(path.display())
                 .why("select/gpuos passes every call through while it cannot read it");
         }
@@ -73,32 +79,68 @@ fn elsewhere(look: &Look, path: &Path, findings: &mut Findings) {
     .map(PathBuf::from)
     .to_vec();
     places.extend(folder.parent().map(|above| above.join("gpuos.toml")));
-    places.extend(machine.glob(&folder.join("*")).iter().map(|sub| sub.join("gpuos.toml")));
-    places.extend(look.settings.plugin_dirs().iter().map(|dir| dir.join("gpuos.toml")));
+    places.extend(
+        machine
+            .glob(&folder.join("*"))
+            .iter()
+            .map(|sub| sub.join("gpuos.toml")),
+    );
+    places.extend(
+        look.settings
+            .plugin_dirs()
+            .iter()
+            .map(|dir| dir.join("gpuos.toml")),
+    );
     let mut near = machine.glob(&folder.join("*gpu*os*"));
     near.extend(machine.glob(&folder.join("gpuos*")));
     let nearly = |file: &PathBuf| {
-        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let backup = name.ends_with('~') || name.ends_with(".sample") || name.ends_with(".bak") || name.ends_with(".dpkg-old");
-        !backup && name != SITE_TABLE && files::distance(&name.to_ascii_lowercase(), "gpuos.toml") <= 4
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let backup = name.ends_with('~')
+            || name.ends_with(".sample")
+            || name.ends_with(".bak")
+            || name.ends_with(".dpkg-old");
+        !backup
+            && name != SITE_TABLE
+            && files::distance(&name.to_ascii_lowercase(), "gpuos.toml") <= 4
     };
     places.extend(near.into_iter().filter(nearly));
-    let other = places.into_iter().find(|other| other != path && matches!(what(machine, other), What::File));
+    let other = places
+        .into_iter()
+        .find(|other| other != path && matches!(what(machine, other), What::File));
     if let Some(other) = other {
         findings
             .warn(
                 NAME,
-                format!("{} is not read: gpuos.toml belongs beside slurm.conf", other.display()),
-                format!("move it to {}, or set GPUOS_CONF for slurmctld, slurmd and gpuosd", path.display()),
+                format!(
+                    "{} is not read: gpuos.toml belongs beside slurm.conf",
+                    other.display()
+                ),
+                format!(
+                    "move it to {}, or set GPUOS_CONF for slurmctld, slurmd and gpuosd",
+                    path.display()
+                ),
             )
             .at(other.display())
-            .why(format!("{} is not there, so every key has its default", path.display()));
+            .why(format!(
+                "{} is not there, so every key has its default",
+                path.display()
+            ));
     } else if look.config.is_some() || machine.env("GPUOS_CONF").is_some() {
         findings
-            .fail(NAME, format!("cannot read {}: there is no such file", path.display()), "correct --config or GPUOS_CONF")
+            .fail(
+                NAME,
+                format!("cannot read {}: there is no such file", path.display()),
+                "correct --config or GPUOS_CONF",
+            )
             .at(path.display());
     } else {
-        findings.ok(NAME, format!("none in {}: every key has its default", folder.display()));
+        findings.ok(
+            NAME,
+            format!("none in {}: every key has its default", folder.display()),
+        );
     }
 }
 
@@ -121,7 +163,11 @@ fn text(look: &Look, path: &Path, findings: &mut Findings) {
     };
     if bytes.starts_with(b"\xef\xbb\xbf") {
         findings
-            .warn(NAME, format!("{shown} starts with a byte-order mark"), "save it as UTF-8 without one")
+            .warn(
+                NAME,
+                format!("{shown} starts with a byte-order mark"),
+                "save it as UTF-8 without one",
+            )
             .at(format!("{shown}:1"))
             .why("not every reader of TOML takes it");
     }
@@ -136,7 +182,11 @@ fn text(look: &Look, path: &Path, findings: &mut Findings) {
         Ok(config) => config,
         Err(error) => {
             findings
-                .fail(NAME, error.to_string(), "mend the line; packaging/gpuos.toml.sample documents every key")
+                .fail(
+                    NAME,
+                    error.to_string(),
+                    "mend the line; packaging/gpuos.toml.sample documents every key",
+                )
                 .at(format!("{}:{}", error.file, error.line))
                 .why(passes);
             return;
@@ -144,7 +194,11 @@ fn text(look: &Look, path: &Path, findings: &mut Findings) {
     };
     if !config.slurm.steer {
         findings
-            .warn(NAME, "[slurm] steer = false: gpuos places no job", "remove the line, and run `scontrol reconfigure`")
+            .warn(
+                NAME,
+                "[slurm] steer = false: gpuos places no job",
+                "remove the line, and run `scontrol reconfigure`",
+            )
             .at(&shown);
     }
     // With slurmctld the nodes are those that it has; without it those of its files.
@@ -158,8 +212,16 @@ fn by_files(look: &Look, config: &Config, findings: &mut Findings) {
     let Some(conf) = look.conf else { return };
     let folder = look.settings.directory();
     let read = |name: &str| {
-        let path = if name == "slurm.conf" { conf.path.clone() } else { folder.join(name) };
-        Ok(look.machine.read(&path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+        let path = if name == "slurm.conf" {
+            conf.path.clone()
+        } else {
+            folder.join(name)
+        };
+        Ok(look
+            .machine
+            .read(&path)
+            .ok()
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     };
     let Ok(lines) = NodeLines::read(&read) else {
         return;
@@ -182,7 +244,9 @@ fn by_files(look: &Look, config: &Config, findings: &mut Findings) {
 }
 
 fn partitions(conf: &SlurmFile) -> Vec<&str> {
-    conf.table("partitionname").filter_map(|line| line.get("partitionname")).collect()
+    conf.table("partitionname")
+        .filter_map(|line| line.get("partitionname"))
+        .collect()
 }
 
 /// The site's own layout table: a file with rows, or nothing.
@@ -191,7 +255,10 @@ fn table(look: &Look, findings: &mut Findings) {
     let fix = "write it anew (`gpuos layout SLURM-SOURCE-DIR -o …`), or remove it; then restart slurmctld";
     let why = "select/gpuos takes no row from it: a release that only it has is passed through";
     let mut bad = |message: String, status: Status| {
-        findings.add("layouts", status, message, fix).at(path.display()).why(why);
+        findings
+            .add("layouts", status, message, fix)
+            .at(path.display())
+            .why(why);
     };
     match what(look.machine, &path) {
         What::Nothing => return,
@@ -199,10 +266,17 @@ fn table(look: &Look, findings: &mut Findings) {
         What::File => {}
     }
     match look.machine.read(&path) {
-        Err(error) => return bad(format!("{} cannot be read: {error}", path.display()), Status::Fail),
+        Err(error) => {
+            return bad(
+                format!("{} cannot be read: {error}", path.display()),
+                Status::Fail,
+            );
+        }
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes);
-            let rows = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+            let rows = text
+                .lines()
+                .filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
             let wrong = text.lines().position(|line| {
                 let comment = line.trim().is_empty() || line.starts_with('#');
                 !comment && line.split('\t').count() < 7
@@ -212,7 +286,11 @@ fn table(look: &Look, findings: &mut Findings) {
             }
             if let Some(wrong) = wrong {
                 return bad(
-                    format!("{}:{}: a row has seven columns, separated by tabs", path.display(), wrong + 1),
+                    format!(
+                        "{}:{}: a row has seven columns, separated by tabs",
+                        path.display(),
+                        wrong + 1
+                    ),
                     Status::Fail,
                 );
             }

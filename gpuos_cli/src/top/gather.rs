@@ -11,8 +11,8 @@ use gpuos_host::{Machine, slurm};
 
 use super::board::Sources;
 use super::prometheus;
-use crate::daemons;
 use crate::cli::TopArgs;
+use crate::daemons;
 
 /// How long gpuosd may take.
 const PATIENCE: Duration = Duration::from_secs(2);

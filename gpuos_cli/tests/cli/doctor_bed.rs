@@ -54,7 +54,13 @@ impl Bed {
         let site = Site::new("24.11.5");
         let bed = Bed { site };
         fs::set_permissions(bed.site.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        for name in ["select_gpuos", "spank_gpuos", "job_submit_gpuos", "gres_gpuos", "select_cons_tres"] {
+        for name in [
+            "select_gpuos",
+            "spank_gpuos",
+            "job_submit_gpuos",
+            "gres_gpuos",
+            "select_cons_tres",
+        ] {
             bed.copy(&format!("{name}.so"), &format!("plugins/{name}.so"));
         }
         let dir = bed.path("");
@@ -80,11 +86,20 @@ impl Bed {
             "SwitchName=leaf1 Nodes=n[1-2]\nSwitchName=leaf2 Nodes=n[3-4]\nSwitchName=spine Switches=leaf[1-2]\n",
         );
         for (from, to) in [
-            ("= /usr/lib/x86_64-linux-gnu/slurm-wlm", format!("= {dir}/plugins")),
+            (
+                "= /usr/lib/x86_64-linux-gnu/slurm-wlm",
+                format!("= {dir}/plugins"),
+            ),
             ("= select/cons_tres", "= select/gpuos".into()),
-            ("JobSubmitPlugins        = (null)", "JobSubmitPlugins        = gpuos".into()),
+            (
+                "JobSubmitPlugins        = (null)",
+                "JobSubmitPlugins        = gpuos".into(),
+            ),
             ("= proctrack/linuxproc", "= proctrack/cgroup".into()),
-            ("TaskPlugin              = (null)", "TaskPlugin              = task/cgroup,task/affinity".into()),
+            (
+                "TaskPlugin              = (null)",
+                "TaskPlugin              = task/cgroup,task/affinity".into(),
+            ),
         ] {
             bed.site.edit("config.txt", from, &to);
         }
@@ -210,11 +225,18 @@ impl Bed {
             let status = text(check, "status");
             let order = ["fail", "warn", "note", "ok"];
             let place = |status: &str| order.iter().position(|one| *one == status).unwrap();
-            assert!(last.is_empty() || place(&last) <= place(&status), "the worst comes first: {json}");
+            assert!(
+                last.is_empty() || place(&last) <= place(&status),
+                "the worst comes first: {json}"
+            );
             if status == "fail" || status == "warn" {
                 assert!(!text(check, "fix").is_empty(), "no advice: {check}");
                 let words = ["message", "where", "why", "fix"].map(|key| text(check, key));
-                found.push(format!("{status} {}: {}", text(check, "name"), words.join(" | ")));
+                found.push(format!(
+                    "{status} {}: {}",
+                    text(check, "name"),
+                    words.join(" | ")
+                ));
             }
             last = status;
         }

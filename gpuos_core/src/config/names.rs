@@ -28,7 +28,11 @@ impl Named {
                 named.levels.push((wish.level, check.place(value)));
             }
         }
-        for value in raw.rule.iter().filter_map(|rule| rule.get_ref().partition.as_ref()) {
+        for value in raw
+            .rule
+            .iter()
+            .filter_map(|rule| rule.get_ref().partition.as_ref())
+        {
             let name = value.get_ref().clone();
             named.partitions.push((name, check.place(value)));
         }
@@ -46,8 +50,14 @@ impl Config {
             let strange = !known.contains(&level.as_str()) && also != level;
             strange.then(|| {
                 let known = known.join(", ");
-                let also = if also.is_empty() { String::new() } else { format!(", {also}") };
-                let message = format!("this cluster has no level {level}, so {does}; write one of {known}{also}");
+                let also = if also.is_empty() {
+                    String::new()
+                } else {
+                    format!(", {also}")
+                };
+                let message = format!(
+                    "this cluster has no level {level}, so {does}; write one of {known}{also}"
+                );
                 place.error(&self.file, message)
             })
         };
@@ -71,11 +81,16 @@ impl Config {
     /// `[[nodes]]` whose type has other GPUs than Slurm says of the node: its links and rates are then those of
     /// another machine.
     pub fn foreign_types(&self, nodes: &[NodeFacts]) -> Vec<ConfigError> {
-        let facts: BTreeMap<&str, &NodeFacts> =
-            nodes.iter().map(|facts| (facts.name.as_str(), facts)).collect();
+        let facts: BTreeMap<&str, &NodeFacts> = nodes
+            .iter()
+            .map(|facts| (facts.name.as_str(), facts))
+            .collect();
         let foreign = |rule: &Rule| {
             let wanted = &rule.node_type;
-            let own = rule.nodes.iter().filter_map(|name| facts.get(name.as_str()));
+            let own = rule
+                .nodes
+                .iter()
+                .filter_map(|name| facts.get(name.as_str()));
             let strange = |facts: &&&NodeFacts| {
                 let told = !wanted.gres_type.is_empty() && !facts.gres_type.is_empty();
                 told && !facts.same_gpu(wanted)
@@ -94,8 +109,14 @@ impl Config {
     /// GRES types of GPUs that no node type is for, with the nodes that have them and that no `[[nodes]]` describes.
     pub fn unknown_gpus(&self, nodes: &[NodeFacts]) -> BTreeMap<String, Vec<String>> {
         let mut unknown: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for facts in nodes.iter().filter(|facts| facts.gpus > 0 && !facts.gres_type.is_empty()) {
-            let ruled = self.rules.iter().any(|rule| rule.nodes.contains(&facts.name));
+        for facts in nodes
+            .iter()
+            .filter(|facts| facts.gpus > 0 && !facts.gres_type.is_empty())
+        {
+            let ruled = self
+                .rules
+                .iter()
+                .any(|rule| rule.nodes.contains(&facts.name));
             if !ruled && !self.all_types().any(|known| facts.same_gpu(known)) {
                 let own = unknown.entry(facts.gres_type.clone()).or_default();
                 own.push(facts.name.clone());
@@ -121,19 +142,33 @@ mod tests {
             gres_type: gres_type.into(),
             ..NodeFacts::default()
         };
-        let nodes = [facts("n1", "a100"), facts("n2", "h100"), facts("n3", "h9"), facts("n4", "")];
+        let nodes = [
+            facts("n1", "a100"),
+            facts("n2", "h100"),
+            facts("n3", "h9"),
+            facts("n4", ""),
+        ];
         let told = |errors: Vec<ConfigError>| -> Vec<String> {
             errors.iter().map(ToString::to_string).collect()
         };
         let levels = told(config.unknown_levels(&Cluster::default()));
         assert_eq!(levels.len(), 2, "{levels:?}");
-        assert!(levels[0].starts_with("g:2:") && levels[0].contains("no level pod"), "{levels:?}");
-        assert!(levels[1].starts_with("g:8:") && levels[1].contains("no level leef"), "{levels:?}");
+        assert!(
+            levels[0].starts_with("g:2:") && levels[0].contains("no level pod"),
+            "{levels:?}"
+        );
+        assert!(
+            levels[1].starts_with("g:8:") && levels[1].contains("no level leef"),
+            "{levels:?}"
+        );
         let partitions = told(config.unknown_partitions(&["main"]));
         assert_eq!(partitions.len(), 1, "{partitions:?}");
         let types = told(config.foreign_types(&nodes));
         assert_eq!(types.len(), 1, "{types:?}");
-        assert!(types[0].starts_with("g:10:") && types[0].contains("node n2 has GPUs of type h100"), "{types:?}");
+        assert!(
+            types[0].starts_with("g:10:") && types[0].contains("node n2 has GPUs of type h100"),
+            "{types:?}"
+        );
         assert_eq!(
             config.unknown_gpus(&nodes),
             BTreeMap::from([("h9".to_string(), vec!["n3".to_string()])])

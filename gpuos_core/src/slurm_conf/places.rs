@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn lines_keep_their_places_through_includes_and_continuations() {
-        let read = |name: &str| match name {
+        let read = |name: &str| {
+            match name {
             "slurm.conf" => Ok(Some(
                 "# head\nCLUSTERNAME=c\ninclude %c.conf\nNodeName=n1 \\\n  Gres=gpu:8 # no\n\nselecttype = select/x\nInclude gone.conf\nrubbish\n"
                     .to_string(),
@@ -166,6 +167,7 @@ mod tests {
             "c.conf" => Ok(Some("SlurmctldParameters+=a,b\r\nFeature=\"a b\"\r\n".into())),
             "bad.conf" => Err("denied".into()),
             _ => Ok(None),
+        }
         };
         let (lines, faults) = conf_lines("slurm.conf", &read).unwrap().unwrap();
         let at = |key: &str| {

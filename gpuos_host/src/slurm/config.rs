@@ -41,7 +41,9 @@ impl Running {
         let mut running = Running::default();
         for (key, value) in pairs {
             let value = if value == "(null)" { "" } else { value };
-            running.values.insert(key.to_ascii_lowercase(), value.into());
+            running
+                .values
+                .insert(key.to_ascii_lowercase(), value.into());
         }
         let path = slurm_conf.display().to_string();
         running.values.insert("slurm_conf".into(), path);
