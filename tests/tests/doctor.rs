@@ -4,13 +4,17 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
-use gpuos_lab::Suite;
-use gpuos_tests::plugins::programs;
+use gpuos_lab::{Lab, Suite};
+use gpuos_tests::plugins::{built, daemons, programs};
 use gpuos_tests::{Cluster, Setup, per_suite};
 use serde_json::Value;
 
-per_suite!(what_ends_slurmctld_is_named, nobody_watches);
+per_suite!(
+    what_ends_slurmctld_is_named,
+    labs_have_gpuos_and_nobody_watches
+);
 
 /// What `gpuos ARGS --json` says in the lab, and its exit code.
 fn gpuos(cluster: &Cluster, args: &[&str]) -> (i32, Value) {
@@ -234,20 +238,118 @@ fn elf_hash(name: &[u8]) -> u32 {
     })
 }
 
-/// With nobody who looks, nothing is well.
-fn nobody_watches(suite: &Suite) {
-    let mut setup = Setup::simulated("watch", suite, 2);
-    setup.spec.job_submit = true;
-    let Some(cluster) = setup.steered() else {
-        return;
+/// Ends a lab also when the test fails.
+struct Down(String);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        let _ = gpuos_lab::down(&self.0);
+    }
+}
+
+/// `gpuos` on this machine, not in a lab, with variables.
+fn outside(args: &[&str], env: &[(&str, &str)]) -> (i32, String) {
+    let mut command = Command::new(programs().join("gpuos"));
+    command
+        .args(args)
+        .env_remove("SLURM_CONF")
+        .envs(env.iter().copied());
+    let out = command.output().expect("gpuos runs");
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code().expect("a code"), text)
+}
+
+/// In a lab `gpuos` is on PATH and finds the gpuosds of its nodes without flags; from outside `$GPUOS_LAB` means it. With
+/// nobody who looks, nothing is well.
+fn labs_have_gpuos_and_nobody_watches(suite: &Suite) {
+    let name = format!("watch-{suite}-{}", std::process::id());
+    let paths = [built(), daemons()].map(|path| path.to_string_lossy().into_owned());
+    let down = Down(name.clone());
+    let (code, said) = outside(
+        &[
+            "lab",
+            "up",
+            "--name",
+            &name,
+            "--slurm",
+            &suite.to_string(),
+            "--nodes",
+            "2",
+            "--gpus",
+            "simulated",
+            "--mig",
+            "7",
+            "--cgroup",
+            "off",
+            "--conf",
+            "JobSubmitPlugins=gpuos",
+            "--plugin-dir",
+            &paths[0],
+            "--daemon-dir",
+            &paths[1],
+        ],
+        &[],
+    );
+    if code != 0 {
+        match Setup::new("watch", suite).up() {
+            None => return,
+            Some(_) => panic!("{said}"),
+        }
+    }
+    let cluster = Cluster {
+        lab: Lab::open(&name).expect("it is up"),
+        expects_errors: false,
     };
+    if !cluster.lab.slurmctld_log().contains("steering cons_tres") {
+        return;
+    }
+    let inside = |words: &[&str]| {
+        let args = [&["lab", "run", "--name", &name, "--", "gpuos"], words].concat();
+        outside(&args, &[])
+    };
+    cluster.until("all is watched, and well", || {
+        (inside(&["health"]).0 == 0).then_some(())
+    });
     sound(&cluster);
-    let (code, health) = gpuos(&cluster, &["health"]);
-    assert_eq!((code, &health["well"]), (0, &true.into()), "{health}");
+    let (code, said) = inside(&["mig"]);
+    assert!(code == 0 && said.contains("n1: 1 x "), "{code}: {said}");
+    let (code, said) = inside(&["mig", "n2"]);
+    assert!(code == 0 && said.contains("n2: 1 x "), "{code}: {said}");
+    let (code, said) = inside(&["drain", "n2:3", "--reason", "fan"]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = inside(&["health"]);
+    assert!(code == 1 && said.contains("n2"), "{code}: {said}");
+    let (code, said) = inside(&["online", "n2:3", "--force"]);
+    assert_eq!(code, 0, "{said}");
+    cluster.until("all is well again", || {
+        (inside(&["health"]).0 == 0).then_some(())
+    });
+    // From outside, by the variable.
+    let lab = [("GPUOS_LAB", name.as_str())];
+    let (code, said) = outside(&["health"], &lab);
+    assert!(
+        code == 0 && said.contains("All GPUs are watched, and well."),
+        "{code}: {said}"
+    );
+    let (code, said) = outside(&["lab", "status"], &lab);
+    assert!(
+        code == 0 && said.starts_with(&format!("lab {name}: up")),
+        "{code}: {said}"
+    );
+    let (code, said) = outside(&["topo"], &[("GPUOS_LAB", "no-such-lab")]);
+    assert!(code == 1 && said.contains("no-such-lab"), "{code}: {said}");
+
     assert_eq!(cluster.lab.kill_gpuosd("n2", 15).ok(), Some(true));
     let (code, health) = gpuos(&cluster, &["health"]);
-    assert_eq!(code, 1, "{health}");
+    assert_eq!((code, &health["watched"]), (1, &"no".into()), "{health}");
     assert_eq!(health["unwatched"], serde_json::json!(["n2"]), "{health}");
+    let (_, said) = inside(&["health"]);
+    assert!(
+        said.contains("No gpuosd runs on n2: nobody watches"),
+        "{said}"
+    );
+    assert!(!said.contains("and well"), "{said}");
     let (code, found) = doctor(&cluster);
     assert_eq!(code, 1);
     assert!(
@@ -256,12 +358,12 @@ fn nobody_watches(suite: &Suite) {
             .any(|one| one.contains("gpuosd does not run on n2: nobody watches the GPUs")),
         "{found:#?}"
     );
-    let (code, _) = gpuos(&cluster, &["health", "n2"]);
     assert_eq!(
-        code, 1,
+        inside(&["health", "n2"]).0,
+        1,
         "by Slurm's records it is well, and nobody watches it"
     );
     cluster.lab.start_gpuosd("n2").expect("starts");
     sound(&cluster);
-    assert_eq!(gpuos(&cluster, &["health", "n2"]).0, 0);
+    drop(down);
 }
