@@ -111,11 +111,17 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
         );
         assert!(read(&format!("{prefix}/share/man/man8/gpuosd.8")).contains("gpuosd"));
+        let debug = to.join(format!("{prefix}/lib/debug"));
+        let stripped = !places.contains(&"STRIP=no");
+        assert_eq!(debug.exists(), stripped, "{places:?}");
         // Stripped, with the debug file that it names, and with all that Slurm and the unwinder need.
         for (name, whole) in [
             (format!("{plugins}/select_gpuos.so"), "libselect_gpuos.so"),
             (format!("{prefix}/bin/gpuos"), "gpuos"),
-        ] {
+        ]
+        .into_iter()
+        .filter(|_| stripped)
+        {
             let bytes = fs::read(to.join(&name)).expect("installed");
             let file = object::File::parse(bytes.as_slice()).expect("ELF");
             let before = fs::read(release.join(whole)).expect("built");
