@@ -24,15 +24,39 @@ pub fn check(look: &Look, findings: &mut Findings) {
     }
 }
 
+/// A value in one form: newer releases show nothing for `task/none`, and lists in an order of their own.
+fn meant(key: &str, value: &str) -> Vec<String> {
+    if key == "PluginDir" {
+        return value
+            .split(':')
+            .map(|dir| dir.trim_end_matches('/').to_string())
+            .collect();
+    }
+    let words = value.split(',').map(|word| {
+        let word = word.trim().to_ascii_lowercase();
+        word.rsplit_once('/')
+            .map_or(word.clone(), |(_, name)| name.to_string())
+    });
+    // What a topology without a plugin is called changed with the releases.
+    let nothing = ["", "none", "(null)", "default", "flat"];
+    let mut words: Vec<String> = words
+        .filter(|word| !nothing.contains(&word.as_str()))
+        .collect();
+    if key != "JobSubmitPlugins" {
+        words.sort();
+    }
+    words
+}
+
 fn slurm_conf(look: &Look, findings: &mut Findings) {
     let (Some(running), Some(conf)) = (look.running, look.conf) else {
         return;
     };
     let differs = |key: &&str| {
         let file = conf.get(&key.to_ascii_lowercase())?;
-        let same = |value: &str| value.trim().replace(' ', "").to_ascii_lowercase();
         let runs = running.get(key).unwrap_or("");
-        (same(runs) != same(&file.value)).then_some((file.value, runs, file.place))
+        let same = meant(key, runs) == meant(key, &file.value);
+        (!same).then_some((file.value, runs, file.place))
     };
     let mut told = false;
     for key in RESTART {
@@ -179,4 +203,40 @@ pub fn seconds(machine: &dyn Machine, text: &str) -> Option<u64> {
         .ok()
         .filter(|out| out.ok)?;
     output.stdout.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::meant;
+
+    #[test]
+    fn releases_show_values_in_forms_of_their_own() {
+        for (key, file, runs) in [
+            ("TaskPlugin", "task/none", ""),
+            (
+                "TaskPlugin",
+                "task/cgroup,task/affinity",
+                "task/affinity,task/cgroup",
+            ),
+            (
+                "TaskPlugin",
+                "affinity, cgroup",
+                "task/cgroup,task/affinity",
+            ),
+            ("PluginDir", "/a/:/b", "/a:/b"),
+            ("TopologyPlugin", "topology/none", "topology/flat"),
+            ("GresTypes", "gpu,MPS", "gpu,mps"),
+        ] {
+            assert_eq!(meant(key, file), meant(key, runs), "{key}");
+        }
+        assert_ne!(
+            meant("JobSubmitPlugins", "a,b"),
+            meant("JobSubmitPlugins", "b,a")
+        );
+        assert_ne!(meant("PluginDir", "/a:/b"), meant("PluginDir", "/b:/a"));
+        assert_ne!(
+            meant("SelectType", "select/gpuos"),
+            meant("SelectType", "select/cons_tres")
+        );
+    }
 }
