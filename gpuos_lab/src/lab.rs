@@ -1,6 +1,7 @@
 //! A lab that is up.
 
 mod reboot;
+mod tools;
 mod upgrade;
 
 use std::fs;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::{self, Cgroups};
 use crate::conf;
-use crate::daemons::{Daemons, TOOLS, tail};
+use crate::daemons::{Daemons, tail};
 use crate::error::{Context, LabError};
 use crate::guard::Guard;
 use crate::install::{Install, inside};
@@ -225,33 +226,6 @@ impl Lab {
         Ok(())
     }
 
-    /// Copies the command `gpuos` into the lab where it is what makes the lab: `gpuos lab sh` has it on PATH then, in the
-    /// root of a suite too, and a later build does not change it.
-    fn place_command(&self) -> Result<(), LabError> {
-        let tools = self.record.path(TOOLS);
-        fs::create_dir_all(&tools).context(|| format!("cannot make {}", tools.display()))?;
-        let own = std::env::current_exe().ok();
-        let own = own.filter(|own| own.file_name().is_some_and(|name| name == "gpuos"));
-        let Some(own) = own else { return Ok(()) };
-        // Another process copies: see the simulated GPUs' programs.
-        let copied = Command::new("cp")
-            .arg("--")
-            .arg(&own)
-            .arg(tools.join("gpuos"))
-            .status();
-        match copied {
-            Ok(status) if status.success() => Ok(()),
-            other => Err(LabError::Machine {
-                what: format!(
-                    "cannot copy {} into {}: {other:?}",
-                    own.display(),
-                    tools.display()
-                ),
-                fix: "see that there is room for it".to_string(),
-            }),
-        }
-    }
-
     /// Copies gpuos's plugins to where this selection wants them.
     fn place_plugins(&self, select: &Select) -> Result<(), LabError> {
         match select.plugins() {
@@ -294,11 +268,6 @@ impl Lab {
     /// Folder of the lab: `etc/slurm.conf`, `log/`, `work/` (open to all users), ….
     pub fn dir(&self) -> &Path {
         &self.record.dir
-    }
-
-    /// The command `gpuos` that made the lab, as it was then; `None` where another program made it.
-    pub fn own_command(&self) -> Option<PathBuf> {
-        Some(self.record.path(TOOLS).join("gpuos")).filter(|path| path.is_file())
     }
 
     /// What it was made from.
