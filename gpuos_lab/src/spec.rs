@@ -339,6 +339,9 @@ impl LabSpec {
                 self.name
             ));
         }
+        if let Suite::Debian(name) = &self.suite {
+            crate::suite::supported(name)?;
+        }
         let names = self.node_names();
         if let Some(bad) = names.iter().find(|name| !word(name)) {
             return fail(format!(
