@@ -145,6 +145,17 @@ impl<'a> NodeGres<'a> {
         unsafe { text(pointer) }
     }
 
+    /// Number of the type in place `index`, which is under [`NodeGres::types`].
+    pub(crate) fn type_at(self, index: usize) -> Option<u32> {
+        self.element(self.layout.type_id, index)
+    }
+
+    /// Units of that type: those that there are, and those that are allocated.
+    pub(crate) fn type_counts(self, index: usize) -> Option<(u64, u64)> {
+        let had = self.element(self.layout.type_cnt_avail, index)?;
+        Some((had, self.element(self.layout.type_cnt_alloc, index)?))
+    }
+
     /// Row and column count of the link matrix from `Links=`; 0 without one.
     pub fn link_len(self) -> usize {
         let len: i32 = self.get(self.layout.link_len);
@@ -257,6 +268,14 @@ impl<'a> JobGres<'a> {
         unsafe { field(self.pointer, offset) }
     }
 
+    pub(crate) fn read<T: crate::mem::Plain>(self, offset: usize) -> T {
+        self.get(offset)
+    }
+
+    pub(crate) fn offsets(self) -> &'a GresJob {
+        self.layout
+    }
+
     /// `--gpus`
     pub fn per_job(self) -> u64 {
         self.get(self.layout.gres_per_job)
@@ -275,11 +294,6 @@ impl<'a> JobGres<'a> {
     /// `--gpus-per-task`
     pub fn per_task(self) -> u64 {
         self.get(self.layout.gres_per_task)
-    }
-
-    /// `--cpus-per-gpu`, 0 when not said.
-    pub fn cpus_per_gpu(self) -> u32 {
-        u32::from(self.get::<u16>(self.layout.cpus_per_gres))
     }
 
     /// Whether the number of GPUs has a say in the number of CPUs or tasks, by the job's wish or the
