@@ -108,6 +108,28 @@ impl Cores {
         threads.min(by_tasks).min(by_threads)
     }
 
+    /// How many of so many CPUs have the memory that the job asks for each: they are left out by sockets where
+    /// these are given as a whole, else by cores.
+    pub fn with_memory(&self, cpus: u32, memory: Memory, free_mib: u64, node: &Node<'_>) -> u32 {
+        let Memory::Cpu(each @ 1..) = memory else {
+            return cpus;
+        };
+        let threads = u32::from(node.threads.max(1));
+        let whole = match self.whole_sockets {
+            true => u32::from(node.cores_per_socket) * threads,
+            false => threads,
+        };
+        let step = match self.tasks_per_core > 0 || self.threads > 0 {
+            true => whole.min(self.threads_used(threads)),
+            false => whole,
+        };
+        let mut cpus = cpus;
+        while u64::from(cpus).saturating_mul(each) > free_mib {
+            cpus = cpus.saturating_sub(step);
+        }
+        cpus - cpus % self.cpus_per_task.max(1)
+    }
+
     /// How many CPUs of a node the job could be given; 0 = none, the node does not serve it.
     pub fn usable(&self, node: &Node<'_>) -> u32 {
         let threads = u32::from(node.threads.max(1));
@@ -254,6 +276,30 @@ mod tests {
         ];
         for (wish, free, threads, wanted) in table {
             assert_eq!(cpus(*wish, *free, *threads), *wanted, "{wish:?} {free:?}");
+        }
+    }
+
+    #[test]
+    fn memory_for_each_cpu_leaves_out_whole_sockets_where_these_are_given() {
+        let node = Node {
+            threads: 1,
+            cores_per_socket: 32,
+            sockets: &[],
+        };
+        let wish = |whole_sockets, cpus_per_task| Cores {
+            whole_sockets,
+            cpus_per_task,
+            ..Cores::default()
+        };
+        for (wish, memory, wanted) in [
+            (wish(true, 1), Memory::Cpu(10_000), 32),
+            (wish(false, 1), Memory::Cpu(10_000), 52),
+            (wish(false, 8), Memory::Cpu(10_000), 48),
+            (wish(false, 1), Memory::Cpu(0), 64),
+            (wish(false, 1), Memory::Node(10_000), 64),
+            (wish(true, 1), Memory::Cpu(1 << 40), 0),
+        ] {
+            assert_eq!(wish.with_memory(64, memory, 524_288, &node), wanted, "{wish:?} {memory:?}");
         }
     }
 

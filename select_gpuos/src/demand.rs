@@ -305,11 +305,13 @@ impl Engine {
         let Some((sockets, count)) = sockets(node, &sum, &own) else {
             return Some(None);
         };
-        let cpus = demand.cores.usable(&fits::Node {
+        let shape = fits::Node {
             threads: node.threads(),
             cores_per_socket: node.cores_per_socket(),
             sockets: &sockets[..count],
-        });
+        };
+        let cpus = demand.cores.usable(&shape);
+        let cpus = demand.cores.with_memory(cpus, demand.memory, memory_free, &shape);
         (cpus >= demand.cpus).then_some(Some(cpus))
     }
 
