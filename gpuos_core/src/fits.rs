@@ -163,7 +163,10 @@ impl Cores {
             *free = free_of(socket);
         }
         let mut limit = u32::MAX;
-        if let Some(most) = self.most_per_node.filter(|most| all_free + all_used > *most) {
+        if let Some(most) = self
+            .most_per_node
+            .filter(|most| all_free + all_used > *most)
+        {
             if self.alone || all_used >= most {
                 return 0;
             }
@@ -178,7 +181,10 @@ impl Cores {
         let cpus: u32 = counts.clone().map(|free| free * each).sum();
         let tasks: u32 = match self.tasks_per_socket {
             0 => cpus,
-            most => counts.clone().map(|free| (free * each).min(most.into())).sum(),
+            most => counts
+                .clone()
+                .map(|free| (free * each).min(most.into()))
+                .sum(),
         };
         if cpus < self.least || tasks < self.tasks_per_node && !self.overcommit {
             return 0;
@@ -251,28 +257,202 @@ mod tests {
             (plain, [8, 8], 1, 16),
             (plain, [3, 0], 2, 6),
             (plain, [0, 0], 2, 0),
-            (Cores { sockets: 2, ..plain }, [8, 0], 1, 0),
-            (Cores { sockets: 2, ..plain }, [8, 1], 1, 9),
-            (Cores { per_socket: 4, ..plain }, [8, 3], 1, 8),
-            (Cores { per_socket: 4, sockets: 2, ..plain }, [8, 3], 1, 0),
-            (Cores { threads: 1, ..plain }, [8, 8], 2, 16),
-            (Cores { threads: 2, ..plain }, [8, 8], 1, 0),
-            (Cores { tasks_per_core: 1, ..plain }, [8, 8], 2, 16),
-            (Cores { tasks_per_core: 1, cpus_per_task: 2, ..plain }, [8, 8], 2, 32),
-            (Cores { tasks_per_socket: 2, tasks_per_node: 4, ..plain }, [8, 1], 1, 0),
-            (Cores { tasks_per_socket: 2, tasks_per_node: 4, ..plain }, [8, 2], 1, 4),
-            (Cores { tasks_per_socket: 2, cpus_per_task: 3, ..plain }, [8, 5], 1, 11),
-            (Cores { tasks_per_node: 9, ..plain }, [8, 0], 1, 0),
-            (Cores { tasks_per_node: 9, overcommit: true, ..plain }, [8, 0], 1, 8),
+            (
+                Cores {
+                    sockets: 2,
+                    ..plain
+                },
+                [8, 0],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    sockets: 2,
+                    ..plain
+                },
+                [8, 1],
+                1,
+                9,
+            ),
+            (
+                Cores {
+                    per_socket: 4,
+                    ..plain
+                },
+                [8, 3],
+                1,
+                8,
+            ),
+            (
+                Cores {
+                    per_socket: 4,
+                    sockets: 2,
+                    ..plain
+                },
+                [8, 3],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    threads: 1,
+                    ..plain
+                },
+                [8, 8],
+                2,
+                16,
+            ),
+            (
+                Cores {
+                    threads: 2,
+                    ..plain
+                },
+                [8, 8],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    tasks_per_core: 1,
+                    ..plain
+                },
+                [8, 8],
+                2,
+                16,
+            ),
+            (
+                Cores {
+                    tasks_per_core: 1,
+                    cpus_per_task: 2,
+                    ..plain
+                },
+                [8, 8],
+                2,
+                32,
+            ),
+            (
+                Cores {
+                    tasks_per_socket: 2,
+                    tasks_per_node: 4,
+                    ..plain
+                },
+                [8, 1],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    tasks_per_socket: 2,
+                    tasks_per_node: 4,
+                    ..plain
+                },
+                [8, 2],
+                1,
+                4,
+            ),
+            (
+                Cores {
+                    tasks_per_socket: 2,
+                    cpus_per_task: 3,
+                    ..plain
+                },
+                [8, 5],
+                1,
+                11,
+            ),
+            (
+                Cores {
+                    tasks_per_node: 9,
+                    ..plain
+                },
+                [8, 0],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    tasks_per_node: 9,
+                    overcommit: true,
+                    ..plain
+                },
+                [8, 0],
+                1,
+                8,
+            ),
             (Cores { least: 9, ..plain }, [8, 0], 1, 0),
-            (Cores { whole_sockets: true, ..plain }, [8, 7], 1, 8),
-            (Cores { alone: true, ..plain }, [8, 7], 1, 0),
-            (Cores { alone: true, ..plain }, [8, 8], 1, 16),
-            (Cores { most_per_node: Some(10), ..plain }, [8, 0], 1, 2),
-            (Cores { most_per_node: Some(8), ..plain }, [8, 0], 1, 0),
-            (Cores { most_per_node: Some(16), ..plain }, [8, 0], 1, 8),
-            (Cores { most_per_socket: Some(4), ..plain }, [8, 5], 1, 8),
-            (Cores { most_per_socket: Some(2), ..plain }, [8, 5], 1, 2),
+            (
+                Cores {
+                    whole_sockets: true,
+                    ..plain
+                },
+                [8, 7],
+                1,
+                8,
+            ),
+            (
+                Cores {
+                    alone: true,
+                    ..plain
+                },
+                [8, 7],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    alone: true,
+                    ..plain
+                },
+                [8, 8],
+                1,
+                16,
+            ),
+            (
+                Cores {
+                    most_per_node: Some(10),
+                    ..plain
+                },
+                [8, 0],
+                1,
+                2,
+            ),
+            (
+                Cores {
+                    most_per_node: Some(8),
+                    ..plain
+                },
+                [8, 0],
+                1,
+                0,
+            ),
+            (
+                Cores {
+                    most_per_node: Some(16),
+                    ..plain
+                },
+                [8, 0],
+                1,
+                8,
+            ),
+            (
+                Cores {
+                    most_per_socket: Some(4),
+                    ..plain
+                },
+                [8, 5],
+                1,
+                8,
+            ),
+            (
+                Cores {
+                    most_per_socket: Some(2),
+                    ..plain
+                },
+                [8, 5],
+                1,
+                2,
+            ),
         ];
         for (wish, free, threads, wanted) in table {
             assert_eq!(cpus(*wish, *free, *threads), *wanted, "{wish:?} {free:?}");
@@ -299,7 +479,11 @@ mod tests {
             (wish(false, 1), Memory::Node(10_000), 64),
             (wish(true, 1), Memory::Cpu(1 << 40), 0),
         ] {
-            assert_eq!(wish.with_memory(64, memory, 524_288, &node), wanted, "{wish:?} {memory:?}");
+            assert_eq!(
+                wish.with_memory(64, memory, 524_288, &node),
+                wanted,
+                "{wish:?} {memory:?}"
+            );
         }
     }
 
@@ -314,7 +498,11 @@ mod tests {
             (Memory::Gpu(10), 20, false),
             (Memory::All, 0, true),
         ] {
-            assert_eq!((memory.least(4, 2), memory.takes_all()), (least, all), "{memory:?}");
+            assert_eq!(
+                (memory.least(4, 2), memory.takes_all()),
+                (least, all),
+                "{memory:?}"
+            );
         }
         assert_eq!(Memory::Cpu(10).least(0, 0), 10);
     }

@@ -7,6 +7,7 @@
 use std::ffi::c_void;
 
 use gpuos_core::fits::{self, Cores, Memory, SOCKETS, Socket};
+use gpuos_core::fnv::fnv;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::GpuShape;
 use slurm_ffi::bits::Bitmap;
@@ -23,8 +24,8 @@ use crate::snapshot::Place;
 /// A job asks for at most so many other GRES that are looked at.
 const OTHERS: usize = 4;
 
-/// Another GRES that a job asks for: its id, the type (0 = any) and units on a node.
-type Other = (u32, u32, u64);
+/// Another GRES that a job asks for: its id, and units on a node. Of which type they are is left to cons_tres.
+type Other = (u32, u64);
 
 /// What the job at hand needs of each of its nodes beside GPUs.
 #[derive(Clone, Copy, Default)]
@@ -83,16 +84,21 @@ impl Demand {
         let own = [Some(engine.gpu.id), engine.shards.id()];
         // SAFETY: the list of the job of this call, under slurmctld's job lock; the layout was accepted.
         unsafe {
-            for_each_gres(engine.api, engine.layout, job.gres_list(), &mut |id, data| {
-                let entry = JobGres::new(data, &engine.layout.gres_job);
-                if let Some(entry) = entry.filter(|_| !own.contains(&Some(id)))
-                    && demand.other_count < OTHERS
-                {
-                    let units = entry.units_on_a_node();
-                    demand.others[demand.other_count] = (id, entry.type_id(), units);
-                    demand.other_count += 1;
-                }
-            });
+            for_each_gres(
+                engine.api,
+                engine.layout,
+                job.gres_list(),
+                &mut |id, data| {
+                    let entry = JobGres::new(data, &engine.layout.gres_job);
+                    if let Some(entry) = entry.filter(|_| !own.contains(&Some(id)))
+                        && demand.other_count < OTHERS
+                    {
+                        let units = entry.units_on_a_node();
+                        demand.others[demand.other_count] = (id, units);
+                        demand.other_count += 1;
+                    }
+                },
+            );
         }
         demand
     }
@@ -142,7 +148,14 @@ fn sockets(node: Node<'_>, sum: &Sum, own: &[u16; SOCKETS]) -> Option<([Socket; 
 
 /// Of the free GPUs of a node those near a socket with free cores: where there are enough of them, those near one that
 /// has so many CPUs free.
-fn bound(gpus: NodeGres<'_>, node: Node<'_>, free: GpuSet, cpus: u32, sockets: &[Socket], want: u32) -> GpuSet {
+fn bound(
+    gpus: NodeGres<'_>,
+    node: Node<'_>,
+    free: GpuSet,
+    cpus: u32,
+    sockets: &[Socket],
+    want: u32,
+) -> GpuSet {
     let cores = usize::from(node.cores_per_socket());
     let threads = u32::from(node.threads());
     let (mut some, mut enough, mut listed) = (GpuSet::EMPTY, GpuSet::EMPTY, GpuSet::EMPTY);
@@ -157,7 +170,9 @@ fn bound(gpus: NodeGres<'_>, node: Node<'_>, free: GpuSet, cpus: u32, sockets: &
             near.is_none_or(|near: Bitmap<'_>| near.count_in(at * cores..(at + 1) * cores) > 0)
         };
         let count = sockets.iter().enumerate().filter(|(at, _)| is_near(*at));
-        let count: u32 = count.map(|(_, socket)| u32::from(socket.free) * threads).sum();
+        let count: u32 = count
+            .map(|(_, socket)| u32::from(socket.free) * threads)
+            .sum();
         if count > 0 {
             some.0 |= bits.0;
         }
@@ -192,7 +207,10 @@ impl Engine {
         let node = |index: usize| unsafe { Node::new(table.raw(index), layout) };
         let shape = |index: usize| {
             let node = node(index)?;
-            let (sockets, cores) = (usize::from(node.sockets()), usize::from(node.cores_per_socket()));
+            let (sockets, cores) = (
+                usize::from(node.sockets()),
+                usize::from(node.cores_per_socket()),
+            );
             (usize::from(node.cores()) == sockets * cores).then_some((sockets, cores))
         };
         let mut left = held.iter_mut();
@@ -298,7 +316,9 @@ impl Engine {
             // Whose cores those of the others are does not matter.
             return Some(Some(u32::MAX));
         }
-        let own = demand.part.map_or([0; SOCKETS], |part| self.ledger.of_part(part, index));
+        let own = demand
+            .part
+            .map_or([0; SOCKETS], |part| self.ledger.of_part(part, index));
         if !demand.cores.is_special() {
             return Some(None);
         }
@@ -311,17 +331,19 @@ impl Engine {
             sockets: &sockets[..count],
         };
         let cpus = demand.cores.usable(&shape);
-        let cpus = demand.cores.with_memory(cpus, demand.memory, memory_free, &shape);
+        let cpus = demand
+            .cores
+            .with_memory(cpus, demand.memory, memory_free, &shape);
         (cpus >= demand.cpus).then_some(Some(cpus))
     }
 
     /// Whether a node has what the job asks for of other GRES.
     fn has_others(&self, node: Node<'_>) -> bool {
         let source = self.source();
-        self.demand.others().iter().all(|(id, kind, units)| {
+        self.demand.others().iter().all(|(id, units)| {
             // SAFETY: called from job_test, under slurmctld's node write lock.
             let gres = unsafe { source.gres(node, *id) };
-            gres.is_some_and(|gres| gres.free_units(*kind) >= *units)
+            gres.is_some_and(|gres| gres.free_units() >= *units)
         })
     }
 
@@ -332,7 +354,9 @@ impl Engine {
         let (kind, count) = match request.gpus {
             GpuShape::PerNode(gpus) => (1, u64::from(gpus)),
             GpuShape::Total(gpus) => (2, u64::from(gpus)),
-            GpuShape::PerTask { per_task, tasks } => (3, u64::from(per_task) << 32 | u64::from(tasks)),
+            GpuShape::PerTask { per_task, tasks } => {
+                (3, u64::from(per_task) << 32 | u64::from(tasks))
+            }
             GpuShape::PerSocket(gpus) => (4, u64::from(gpus)),
         };
         let (memory, mib) = match demand.memory {
@@ -350,7 +374,13 @@ impl Engine {
             tasks_per_core,
             ..
         } = demand.cores;
-        let cores = [sockets, per_socket, threads, tasks_per_socket, tasks_per_core];
+        let cores = [
+            sockets,
+            per_socket,
+            threads,
+            tasks_per_socket,
+            tasks_per_core,
+        ];
         let words = [
             kind,
             count,
@@ -358,14 +388,15 @@ impl Engine {
             memory << 60 | mib,
             u64::from(demand.cpus) << 32 | u64::from(request.cpus_per_gpu),
             u64::from(demand.cores.tasks_per_node) << 32 | u64::from(demand.cores.cpus_per_task),
-            u64::from(gpus.type_id()) << 32 | demand.sharing as u64,
+            fnv(gpus.type_name().unwrap_or_default().bytes()) << 2 | demand.sharing as u64,
             job.partition_key() as u64,
         ];
-        let words = words.into_iter().chain(cores.map(u64::from)).chain(job.other_wishes());
+        let words = words
+            .into_iter()
+            .chain(cores.map(u64::from))
+            .chain(job.other_wishes());
         let others = demand.others().iter();
-        let words = words.chain(others.map(|(id, kind, units)| {
-            (u64::from(*id) << 32 | u64::from(*kind)).wrapping_mul(31) ^ units
-        }));
+        let words = words.chain(others.map(|(id, units)| u64::from(*id) << 32 ^ units));
         words.fold(0xcbf2_9ce4_8422_2325, |hash: u64, word| {
             (hash ^ word)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -375,7 +406,11 @@ impl Engine {
 
     /// What cons_tres may have gone by when it refused a node, or took it.
     pub(crate) fn facts(&self, index: usize) -> Option<Facts> {
-        let place: &Place = self.snapshot.places.get(index).filter(|place| place.gres != 0)?;
+        let place: &Place = self
+            .snapshot
+            .places
+            .get(index)
+            .filter(|place| place.gres != 0)?;
         // SAFETY: the snapshot read this address in this very call, under the node write lock.
         let node = unsafe { Node::new(place.record as *mut c_void, self.layout)? };
         let sum = self.ledger.sum(index);

@@ -17,8 +17,8 @@ use slurm_ffi::{check, conf, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
-use crate::ends;
 use crate::demand::Demand;
+use crate::ends;
 use crate::forecast::Forecasts;
 use crate::keeper;
 use crate::ledger::{Held, Ledger};

@@ -57,9 +57,8 @@ impl Sum {
         let jobs = &mut self.jobs[sharing as usize];
         *jobs = jobs.saturating_sub(1);
         match one.cores {
-            Some(cores) => {
-                (0..SOCKETS).for_each(|at| self.cores[at] = self.cores[at].saturating_sub(cores[at]))
-            }
+            Some(cores) => (0..SOCKETS)
+                .for_each(|at| self.cores[at] = self.cores[at].saturating_sub(cores[at])),
             None => self.coreless = self.coreless.saturating_sub(1),
         }
     }

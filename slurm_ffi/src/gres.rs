@@ -145,17 +145,6 @@ impl<'a> NodeGres<'a> {
         unsafe { text(pointer) }
     }
 
-    /// Number of the type in place `index`, which is under [`NodeGres::types`].
-    pub(crate) fn type_at(self, index: usize) -> Option<u32> {
-        self.element(self.layout.type_id, index)
-    }
-
-    /// Units of that type: those that there are, and those that are allocated.
-    pub(crate) fn type_counts(self, index: usize) -> Option<(u64, u64)> {
-        let had = self.element(self.layout.type_cnt_avail, index)?;
-        Some((had, self.element(self.layout.type_cnt_alloc, index)?))
-    }
-
     /// Row and column count of the link matrix from `Links=`; 0 without one.
     pub fn link_len(self) -> usize {
         let len: i32 = self.get(self.layout.link_len);

@@ -403,7 +403,7 @@ impl<'a> Job<'a> {
     }
 }
 
-pub(crate) fn known(value: u32) -> u32 {
+fn known(value: u32) -> u32 {
     if value >= NO_VAL { 0 } else { value }
 }
 

@@ -293,14 +293,14 @@ layout! {
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
     GresJob = "gres_job_state" {
-        type_id, type_name, cpus_per_gres, def_cpus_per_gres, mem_per_gres, def_mem_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
+        type_name, cpus_per_gres, def_cpus_per_gres, mem_per_gres, def_mem_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
         gres_bit_alloc, gres_bit_select, gres_cnt_node_select, node_cnt,
     }
     /// Slurm's `gres_node_state_t`.
     GresNode = "gres_node_state" {
         gres_cnt_found, gres_cnt_avail, gres_cnt_alloc, gres_bit_alloc, topo_cnt, link_len, links_cnt, topo_core_bitmap,
         topo_gres_bitmap, topo_gres_cnt_alloc, topo_gres_cnt_avail, topo_type_id, topo_type_name, type_cnt,
-        type_cnt_alloc, type_cnt_avail, type_id, type_name,
+        type_cnt_alloc, type_id, type_name,
     }
     /// Slurm's `gres_job_state_t`, for what a job was given on each of its nodes.
     GresHeld = "gres_job_state" { node_cnt, gres_bit_alloc }
@@ -375,6 +375,7 @@ pub fn used() -> Vec<(&'static str, &'static str)> {
     ];
     add(JobRecord::NAME, &requests);
     add(JobDetails::NAME, JobDetails::USED);
+    add(MultiCore::NAME, MultiCore::USED);
     add(JobResources::NAME, JobResources::USED);
     add(PartRecord::NAME, PartRecord::USED);
     add(NodeRecord::NAME, NodeRecord::USED);

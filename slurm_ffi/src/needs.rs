@@ -7,7 +7,7 @@ use gpuos_core::fits::{Cores, Memory, SOCKETS};
 
 use crate::bits::Bitmap;
 use crate::gres::{JobGres, NodeGres};
-use crate::handles::{Job, NO_VAL, field, known, known16};
+use crate::handles::{Job, NO_VAL, field, known16};
 use crate::layout::{GresState, Layout};
 use crate::nodes::Node;
 
@@ -251,11 +251,6 @@ impl JobGres<'_> {
         if said > 0 { said } else { default }
     }
 
-    /// Number of the type asked for; 0 = of any.
-    pub fn type_id(self) -> u32 {
-        known(self.read(self.offsets().type_id))
-    }
-
     /// Units that a node must have for a part of the job.
     pub fn units_on_a_node(self) -> u64 {
         let least = self.per_node().max(self.per_task()).max(self.per_socket());
@@ -264,17 +259,9 @@ impl JobGres<'_> {
 }
 
 impl NodeGres<'_> {
-    /// Units that nobody holds, of one type where that is not 0.
-    pub fn free_units(self, type_id: u32) -> u64 {
-        if type_id == 0 {
-            return self.available().saturating_sub(self.allocated());
-        }
-        let types = 0..self.types();
-        types
-            .filter(|at| self.type_at(*at) == Some(type_id))
-            .filter_map(|at| self.type_counts(at))
-            .map(|(had, used)| had.saturating_sub(used))
-            .sum()
+    /// Units that nobody holds.
+    pub fn free_units(self) -> u64 {
+        self.available().saturating_sub(self.allocated())
     }
 }
 

@@ -56,7 +56,9 @@ fn power_up(cluster: &Cluster, nodes: usize) {
     let all = format!("NodeName=c[1-{nodes}]");
     cluster.run("scontrol", &["update", &all, "State=POWER_UP"]);
     let job = cluster.sbatch(&["--gres=gpu:1", "--mem=1"], "sleep 600");
-    cluster.until("a first job runs", || (running(cluster, job) == 1).then_some(()));
+    cluster.until("a first job runs", || {
+        (running(cluster, job) == 1).then_some(())
+    });
     cancel(cluster, job);
 }
 
@@ -105,7 +107,8 @@ fn cancel(cluster: &Cluster, job: u32) {
     cluster.run("scancel", &[&id]);
     cluster.until("the array has ended", || {
         let text = cluster.try_run("squeue", &["-h", "-j", &id, "-o", "%T"]);
-        text.map_or(true, |text| text.trim().is_empty()).then_some(())
+        text.map_or(true, |text| text.trim().is_empty())
+            .then_some(())
     });
 }
 
@@ -148,7 +151,11 @@ fn whole_memory(suite: &Suite) {
     let Some(cluster) = cloud("memory", suite, nodes, &["DefMemPerCPU="]) else {
         return;
     };
-    for form in [&["--gres=gpu:1"][..], &["--gres=gpu:1", "--mem=0"], &["--gres=gpu:1", "--mem=1000"]] {
+    for form in [
+        &["--gres=gpu:1"][..],
+        &["--gres=gpu:1", "--mem=0"],
+        &["--gres=gpu:1", "--mem=1000"],
+    ] {
         let before = tally(&cluster);
         let (job, run) = array(&cluster, jobs, form).expect("submits");
         let seen = tally(&cluster).since(&before);
@@ -175,7 +182,13 @@ const STATES: &[State] = &[
     },
     State {
         name: "one socket in use on half",
-        make: |c| fill(c, (1..=NODES).step_by(2), &["-n32", "--ntasks-per-socket=32", "--mem=1000"]),
+        make: |c| {
+            fill(
+                c,
+                (1..=NODES).step_by(2),
+                &["-n32", "--ntasks-per-socket=32", "--mem=1000"],
+            )
+        },
     },
     State {
         name: "few cores left on half",
@@ -183,7 +196,13 @@ const STATES: &[State] = &[
     },
     State {
         name: "half taken alone",
-        make: |c| fill(c, (1..=NODES).step_by(2), &["--exclusive", "--mem=1000", "--gres=gpu:1"]),
+        make: |c| {
+            fill(
+                c,
+                (1..=NODES).step_by(2),
+                &["--exclusive", "--mem=1000", "--gres=gpu:1"],
+            )
+        },
     },
     State {
         name: "the other GRES in use on half",
@@ -193,9 +212,21 @@ const STATES: &[State] = &[
         name: "all of it by turns",
         make: |c| {
             fill(c, (1..=NODES).step_by(5), &["-n40", "--mem=1000"]);
-            fill(c, (2..=NODES).step_by(5), &["--gres=gpu:3", "-c10", "--mem=300000"]);
-            fill(c, (3..=NODES).step_by(5), &["--gres=gpu:6", "-n6", "--mem=100000"]);
-            fill(c, (4..=NODES).step_by(5), &["-p", "limited", "-n12", "--mem=1000", "--gres=gpu:1"]);
+            fill(
+                c,
+                (2..=NODES).step_by(5),
+                &["--gres=gpu:3", "-c10", "--mem=300000"],
+            );
+            fill(
+                c,
+                (3..=NODES).step_by(5),
+                &["--gres=gpu:6", "-n6", "--mem=100000"],
+            );
+            fill(
+                c,
+                (4..=NODES).step_by(5),
+                &["-p", "limited", "-n12", "--mem=1000", "--gres=gpu:1"],
+            );
         },
     },
     State {
@@ -229,14 +260,36 @@ const FORMS: &[&[&str]] = &[
     &["--gres=gpu:1", "--mincpus=24", "--mem=1000"],
     &["--gres=gpu:1", "--sockets-per-node=2", "-n4", "--mem=1000"],
     &["--gres=gpu:1", "--cores-per-socket=16", "-n4", "--mem=1000"],
-    &["--gres=gpu:2", "--sockets-per-node=2", "--cores-per-socket=8", "-n16", "--mem=1000"],
-    &["--gres=gpu:1", "--ntasks-per-socket=4", "-n8", "-N1", "--mem=1000"],
+    &[
+        "--gres=gpu:2",
+        "--sockets-per-node=2",
+        "--cores-per-socket=8",
+        "-n16",
+        "--mem=1000",
+    ],
+    &[
+        "--gres=gpu:1",
+        "--ntasks-per-socket=4",
+        "-n8",
+        "-N1",
+        "--mem=1000",
+    ],
     &["--gres=gpu:1", "--ntasks-per-core=1", "-n8", "--mem=1000"],
     &["--gres=gpu:1", "--threads-per-core=1", "-n8", "--mem=1000"],
     &["--gres=gpu:1", "--hint=nomultithread", "-n8", "--mem=1000"],
     &["--gres=gpu:1", "--hint=compute_bound", "-n8", "--mem=1000"],
-    &["--gres=gpu:2", "--gres-flags=enforce-binding", "-c4", "--mem=1000"],
-    &["--gres=gpu:1", "--gres-flags=enforce-binding", "-c20", "--mem=1000"],
+    &[
+        "--gres=gpu:2",
+        "--gres-flags=enforce-binding",
+        "-c4",
+        "--mem=1000",
+    ],
+    &[
+        "--gres=gpu:1",
+        "--gres-flags=enforce-binding",
+        "-c20",
+        "--mem=1000",
+    ],
     &["--gres=gpu:1", "--exclusive", "--mem=1000"],
     &["--gres=gpu:1", "--exclusive"],
     &["--gres=gpu:1", "--exclusive=user", "--mem=1000"],
@@ -259,7 +312,14 @@ const FORMS: &[&[&str]] = &[
     &["-p", "alone", "--gres=gpu:1", "--mem=1000"],
     &["-p", "forced", "--gres=gpu:1", "-n4", "--mem=1000"],
     &["-p", "shared", "--gres=gpu:1", "-n4", "--mem=1000"],
-    &["-p", "shared", "--gres=gpu:1", "-n4", "--mem=1000", "--oversubscribe"],
+    &[
+        "-p",
+        "shared",
+        "--gres=gpu:1",
+        "-n4",
+        "--mem=1000",
+        "--oversubscribe",
+    ],
     &["--gres=gpu:1", "-O", "-n100", "--mem=1000"],
     &["--gres=gpu:1", "-c3", "--mem=1000", "--tmp=0"],
     &["--gres=gpu:1", "--mem=1000", "--contiguous"],
@@ -277,7 +337,10 @@ fn table(cluster: &Cluster, forms: &[&[&str]], site: &str) {
     let (mut cells, mut run) = (0, 0);
     let mut cell = 0;
     for state in STATES {
-        if only.as_ref().is_some_and(|only| !state.name.contains(only.as_str())) {
+        if only
+            .as_ref()
+            .is_some_and(|only| !state.name.contains(only.as_str()))
+        {
             continue;
         }
         let chosen: Vec<_> = forms
@@ -299,8 +362,15 @@ fn table(cluster: &Cluster, forms: &[&[&str]], site: &str) {
             let seen = tally(cluster).since(&before);
             cells += 1;
             run += count;
-            if seen.left + seen.unplanned + seen.refused > 0 || (seen.placed + seen.only_way) < count as u64 {
-                let _ = writeln!(text, "{site}, {}: {}: {count} run; {seen:?}", state.name, form.join(" "));
+            if seen.left + seen.unplanned + seen.refused > 0
+                || (seen.placed + seen.only_way) < count as u64
+            {
+                let _ = writeln!(
+                    text,
+                    "{site}, {}: {}: {count} run; {seen:?}",
+                    state.name,
+                    form.join(" ")
+                );
             }
             cancel(cluster, job);
         }
@@ -308,8 +378,11 @@ fn table(cluster: &Cluster, forms: &[&[&str]], site: &str) {
     }
     let seen = tally(cluster).since(&start);
     let version = cluster.lab.version();
-    eprintln!("{text}{site}, Slurm {version}: {cells} cells, {run} jobs ran; {seen:?}: {:?} % steered, {:?} refusals in 100 calls",
-        seen.steered_percent(), seen.refused_percent());
+    eprintln!(
+        "{text}{site}, Slurm {version}: {cells} cells, {run} jobs ran; {seen:?}: {:?} % steered, {:?} refusals in 100 calls",
+        seen.steered_percent(),
+        seen.refused_percent()
+    );
     assert!(run > 0 && seen.placed > 0);
     assert!(seen.steered_percent() >= Some(99.0), "{text}");
     assert!(seen.refused_percent() <= Some(1.0), "{text}");
@@ -337,8 +410,20 @@ fn forms(suite: &Suite) {
 
 /// The forms that ask for cores.
 fn of_cores() -> Vec<&'static [&'static str]> {
-    let own = |word: &&str| !["-p", "--gres=gpu:1,nic:1", "--gres=gpu:2,nic:4", "--gres=gpu:2,nic:2"].contains(word);
-    FORMS.iter().copied().filter(|form| form.iter().all(|word| own(&word))).collect()
+    let own = |word: &&str| {
+        ![
+            "-p",
+            "--gres=gpu:1,nic:1",
+            "--gres=gpu:2,nic:4",
+            "--gres=gpu:2,nic:2",
+        ]
+        .contains(word)
+    };
+    FORMS
+        .iter()
+        .copied()
+        .filter(|form| form.iter().all(|word| own(&word)))
+        .collect()
 }
 
 fn cores_with_threads(suite: &Suite) {

@@ -25,9 +25,9 @@ mod tally;
 
 pub use event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
 pub use read::{ReadError, Recording, Segment, read, tally};
-pub use tally::Tally;
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};
+pub use tally::Tally;
 
 use crate::fnv::fnv;
 

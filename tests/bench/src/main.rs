@@ -309,6 +309,8 @@ fn turn_of(peer: &mut Peer, cell: &Cell) -> Result<Vec<Sample>> {
             peer.ask(&job)?;
             peer.take()
         }
-        Call::Start | Call::Refused | Call::First => peer.allocate(&job, |sample| cell.takes(sample)),
+        Call::Start | Call::Refused | Call::First => {
+            peer.allocate(&job, |sample| cell.takes(sample))
+        }
     }
 }

@@ -140,7 +140,10 @@ impl Line {
 
     /// Whether it reaches its goals in a cluster of so many nodes.
     pub fn reached(&self, nodes: usize) -> bool {
-        if self.longest(nodes).is_some_and(|most| self.gpuos.median > most) {
+        if self
+            .longest(nodes)
+            .is_some_and(|most| self.gpuos.median > most)
+        {
             return false;
         }
         let goal = self.goal(nodes);
