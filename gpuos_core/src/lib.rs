@@ -10,6 +10,7 @@ pub mod cost;
 pub mod defrag;
 pub mod explain;
 pub mod fabric;
+pub mod fits;
 pub mod fnv;
 pub mod frag;
 pub mod gang;
