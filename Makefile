@@ -4,6 +4,9 @@
 PREFIX    ?= /usr
 DESTDIR   ?=
 PLUGINDIR ?= $(PREFIX)/lib/gpuos
+# Where debuggers look for what is taken out of programs and plugins; STRIP=no leaves it in.
+DEBUGDIR  ?= $(PREFIX)/lib/debug
+STRIP     ?= yes
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
@@ -26,6 +29,11 @@ UNITS   := $(PREFIX)/lib/systemd/system
 BASH    := $(PREFIX)/share/bash-completion/completions
 ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
+SHARE   := $(PREFIX)/share/gpuos
+
+# What is installed follows PREFIX and PLUGINDIR, samples too.
+PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g'
+STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench replay soak matrix hostile lint licences build release install uninstall clean
@@ -40,7 +48,7 @@ help:
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make release    the plugins and the command, optimised'
-	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
+	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
 	@echo 'make clean      removes what was built'
 	@echo
@@ -108,14 +116,23 @@ install:
 	@test -x $(RELEASE)/gpuos || { echo 'nothing built yet: run make release first' >&2; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC) $(DESTDIR)$(MAN) \
 	  $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
-	install -m 755 $(RELEASE)/gpuos $(RELEASE)/gpuos-layout $(DESTDIR)$(PREFIX)/bin/
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
-	install -m 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/
-	sed 's,/usr/sbin/,$(PREFIX)/sbin/,' packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
-	for plugin in $(PLUGINS); do \
-	  install -m 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
+	for program in gpuos gpuos-layout; do \
+	  $(STRIPPED) 755 $(RELEASE)/$$program $(DESTDIR)$(PREFIX)/bin/$$program $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$program.debug || exit 1; \
 	done
-	install -m 644 README.md CHANGELOG.md SAFETY.md SECURITY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
+	$(STRIPPED) 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug
+	$(PLACES) packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
+	for plugin in $(PLUGINS); do \
+	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
+	done
+	install -m 644 README.md CHANGELOG.md SAFETY.md ARCHITECTURE.md COPYING LICENSES/*.txt $(wildcard SECURITY.md) $(DESTDIR)$(DOC)/
+	for sample in packaging/*.sample; do $(PLACES) $$sample > $(DESTDIR)$(DOC)/$$(basename $$sample) || exit 1; done
+	install -d $(DESTDIR)$(DOC)/docs/decisions
+	install -m 644 $(wildcard docs/*.md docs/*.svg docs/*.csv) $(DESTDIR)$(DOC)/docs/
+	install -m 644 docs/decisions/*.md $(DESTDIR)$(DOC)/docs/decisions/
+	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
+	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
+	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
 	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
 	$(RELEASE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
@@ -128,10 +145,21 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(UNITS)/gpuosd.service $(DESTDIR)$(MAN8)/gpuosd.8
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
+	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
+	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
-	rm -rf $(DESTDIR)$(DOC)
-	-rmdir $(DESTDIR)$(PLUGINDIR) 2>/dev/null
+	rm -rf $(DESTDIR)$(DOC) $(DESTDIR)$(SHARE)
+	@# Folders that nobody else has put anything into. Those of the system itself stay.
+	@for dir in $(PLUGINDIR) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
+	  $(DEBUGDIR)$(PREFIX)/bin $(DEBUGDIR)$(PREFIX)/sbin $(DEBUGDIR)$(PLUGINDIR); do \
+	  if [ -n "$(DESTDIR)" ]; then part=$(DESTDIR)$$dir; else part=$$dir; fi; \
+	  while [ "$$part" != "$(DESTDIR)" ] && [ "$$part" != "$(DESTDIR)/" ]; do \
+	    case "$(DESTDIR):$$part" in :/usr|:/usr/local|:/usr/lib|:/usr/share|:/usr/*bin|:/usr/local/*) break ;; esac; \
+	    rmdir "$$part" 2>/dev/null || [ ! -d "$$part" ] || break; \
+	    part=$$(dirname "$$part"); [ "$$part" != / ] && [ "$$part" != . ] || break; \
+	  done; \
+	done
 
 clean:
 	$(CARGO) clean

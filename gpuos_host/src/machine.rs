@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::stat::{self, Stat};
+
 /// What a command answered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Output {
@@ -49,6 +51,21 @@ pub trait Machine {
     fn glob(&self, pattern: &Path) -> Vec<PathBuf>;
     /// Where a program of that name lies on PATH.
     fn find(&self, program: &str) -> Option<PathBuf>;
+    /// What a path leads to; links are followed.
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Where a symbolic link leads; `None`: it is none.
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        let _ = path;
+        None
+    }
+    /// Free and all bytes of the file system that has the path.
+    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The machine's name without its domain; what Slurm calls a node unless slurmd was told otherwise.
@@ -222,6 +239,18 @@ impl Machine for ThisMachine {
             .map(|dir| dir.join(program))
             .find(|p| p.is_file())
     }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        stat::stat(path)
+    }
+
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::read_link(path).ok()
+    }
+
+    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+        stat::room(path)
+    }
 }
 
 /// A machine that answers from memory: commands by their whole line, files by path.
@@ -314,6 +343,17 @@ impl Machine for Recorded {
             .keys()
             .any(|line| line.starts_with(&start))
             .then(|| Path::new("/usr/bin").join(program))
+    }
+
+    /// Recorded files are root's, and all may read them.
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let length = self.read(path)?.len() as u64;
+        let mode = 0o644;
+        Ok(Stat {
+            mode,
+            length,
+            ..Stat::default()
+        })
     }
 }
 

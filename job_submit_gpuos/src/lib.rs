@@ -6,6 +6,7 @@
 //! slurmctld's log says so.
 
 mod check;
+mod forbid;
 mod mig;
 mod neighbours;
 mod request;

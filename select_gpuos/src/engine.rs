@@ -9,13 +9,15 @@ use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, NodeTable, for_each_job};
+use slurm_ffi::handles::{Job, Node, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
+use slurm_ffi::needs::{CR_CORE, CR_MEMORY};
 use slurm_ffi::release::Release;
 use slurm_ffi::{check, conf, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
+use crate::demand::Demand;
 use crate::ends;
 use crate::forecast::Forecasts;
 use crate::keeper;
@@ -27,6 +29,7 @@ use crate::note::Pending;
 use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
+use crate::refusals::Refusals;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
@@ -64,6 +67,8 @@ pub struct Engine {
     pub(crate) chosen: Choice,
     /// Which attempt that was, counted from 0.
     pub(crate) attempt: u32,
+    /// What the call at hand is, should cons_tres decide it.
+    pub(crate) left: Left,
     /// What is to be noted when the job that was decided last starts.
     pub(crate) pending: Option<Pending>,
     pub(crate) snapshot: Snapshot,
@@ -78,7 +83,14 @@ pub struct Engine {
     registration: Registration,
     /// Whether the node records alone have been held against the layout.
     pub(crate) trusts_nodes: bool,
-    memory_counts: bool,
+    /// `SelectTypeParameters` as Slurm's bits.
+    pub(crate) parameters: u16,
+    /// What the job at hand needs of its nodes beside GPUs.
+    pub(crate) demand: Demand,
+    /// Whether some node has cores with several threads.
+    pub(crate) has_threads: bool,
+    /// What cons_tres has refused, and for which jobs.
+    pub(crate) refusals: Refusals,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
     pub(crate) hides_cores: bool,
     #[cfg(feature = "fault-injection")]
@@ -136,6 +148,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         traffic: None,
         chosen: Choice::default(),
         attempt: 0,
+        left: Left::default(),
         pending: None,
         snapshot: Snapshot::default(),
         steering: Steering::default(),
@@ -148,19 +161,17 @@ fn prepare(release: Release) -> Result<Engine, String> {
         service: Service::default(),
         registration: Registration::default(),
         trusts_nodes: false,
-        memory_counts: parameters & CR_MEMORY != 0,
+        parameters,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
+        demand: Demand::default(),
+        has_threads: false,
+        refusals: Refusals::default(),
         #[cfg(feature = "fault-injection")]
         shifts: None,
         fields,
         release,
     })
 }
-
-/// SelectTypeParameters: CR_Core.
-const CR_CORE: u16 = 0x0004;
-/// SelectTypeParameters: CR_Memory, so that memory is a consumable resource.
-const CR_MEMORY: u16 = 0x0010;
 
 /// From this release on cons_tres takes no longer over more idle cores. Before, it drops them one by one,
 /// and for each looks through all others of the socket.
@@ -253,10 +264,24 @@ fn answer(call: &Call, first: bool) -> c_int {
     code
 }
 
+/// A call that cons_tres decides, by what gpuos had to do with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Left {
+    /// Nothing, or there was nothing to choose.
+    #[default]
+    Elsewhere,
+    /// gpuos has no plan for jobs of this form, or is not to have one.
+    Unplanned,
+    /// gpuos knew of no place, or cons_tres refused those that it was offered.
+    Refused,
+}
+
 /// How far a call has come: the answer, if there is one, and what was taken out of its candidates.
 #[derive(Default)]
 struct Steps<'a> {
     answer: Option<c_int>,
+    /// What it means if cons_tres starts the job by itself.
+    left: Left,
     kept_out: Option<KeptOut<'a>>,
     apart: Option<KeptOut<'a>>,
 }
@@ -265,6 +290,9 @@ impl Steps<'_> {
     /// Has cons_tres answer what gpuos did not, and settles what was taken out.
     fn end(self, call: &Call) -> c_int {
         let mut code = self.answer.unwrap_or_else(|| call.forward());
+        if self.answer.is_none() && self.left != Left::Elsewhere && code == 0 {
+            with(|engine| engine.left_to_slurm(call, self.left));
+        }
         if let Some(apart) = self.apart {
             match code {
                 0 => apart.done(),
@@ -374,6 +402,7 @@ impl Engine {
         });
         Steps {
             answer,
+            left: std::mem::take(&mut self.left),
             kept_out,
             apart,
         }
@@ -390,6 +419,7 @@ impl Engine {
         self.service.clear();
         self.slices.clear();
         self.shards.clear();
+        self.refusals.clear();
         self.moving.clear();
     }
 
@@ -475,7 +505,7 @@ impl Engine {
             table: self.table,
             gpu_id: self.gpu.id,
             shard_id: self.shards.id(),
-            memory_counts: self.memory_counts,
+            memory_counts: self.parameters & CR_MEMORY != 0,
         }
     }
 
@@ -498,6 +528,11 @@ impl Engine {
                 self.planner = Some(Planner::new(cluster));
                 self.new_book();
                 self.mix.tell_anew();
+                self.has_threads = (0..self.table.len()).any(|index| {
+                    // SAFETY: as above.
+                    let node = unsafe { Node::new(self.table.raw(index), self.layout) };
+                    node.is_some_and(|node| node.threads() > 1)
+                });
                 self.snapshot.changed = false;
                 if self.traffic.is_some() || self.neighbours.book.is_some() {
                     self.count_running();
@@ -554,8 +589,10 @@ impl Engine {
                 cpus,
                 memory_mib,
                 gpus: u32::try_from(gpus.sum::<u64>()).unwrap_or(0),
+                cores: None,
             })
         });
+        self.note_cores(job, &mut held);
         if self.traffic.is_some() {
             self.note_traffic(job, &held);
         }
@@ -572,7 +609,9 @@ impl Engine {
             let typed = gpus.type_name().is_some();
             self.mix_runs(job.id(), in_all.max(per_task), typed, &held);
         }
-        self.ledger.set(job.id(), held, ends::of_running(job));
+        let part = self.follows_part(job).then(|| job.partition_key());
+        let kind = (job.sharing(), part);
+        self.ledger.set(job.id(), held, kind, ends::of_running(job));
     }
 
     /// Counts a job among the gangs on the network, if it has GPUs on several nodes, of one type or of

@@ -177,6 +177,8 @@ pub fn job(
         format!("min_nodes {min} above max_nodes {max}")
     })?;
 
+    multi_core(layout, details)?;
+
     let env = pointer(at, layout.job.spank_job_env)?;
     let count: u32 =
         read(at + layout.job.spank_job_env_size).ok_or("unreadable spank_job_env_size")?;
@@ -226,6 +228,15 @@ pub fn job(
         request(layout, *state)?;
     }
     counts(layout, strings, at, &own, gres.name)
+}
+
+/// What a job asks of cores: null, or a block of Slurm's heap of just the right size.
+fn multi_core(layout: &Layout, details: usize) -> Result<(), String> {
+    let at = pointer(details, layout.details.mc_ptr)?;
+    match layout.multi_core.filter(|_| at != 0) {
+        Some(rows) => sizes::exactly(at, "multi_core_data", rows.whole),
+        None => Ok(()),
+    }
 }
 
 fn bitmap_or_null(at: usize, what: &str) -> Result<(), String> {
@@ -391,6 +402,10 @@ pub fn held(layout: &Layout, record: *mut c_void) -> Result<bool, Misfit> {
     ensure(set == hosts as usize, || {
         format!("{set} nodes in the bitmap of {hosts} hosts")
     })?;
+    bitmap_or_null(
+        pointer(resources, fields.core_bitmap)?,
+        "core_bitmap of job_resources",
+    )?;
     let (cpus, memory) = (
         pointer(resources, fields.cpus)?,
         pointer(resources, fields.memory_allocated)?,

@@ -89,7 +89,15 @@ impl<'a> Job<'a> {
         &self.layout.job
     }
 
-    fn detail<T: Plain>(self, offset: usize) -> T {
+    pub(crate) fn details(self) -> &'a crate::layout::JobDetails {
+        &self.layout.details
+    }
+
+    pub(crate) fn layout(self) -> &'a Layout {
+        self.layout
+    }
+
+    pub(crate) fn detail<T: Plain>(self, offset: usize) -> T {
         // SAFETY: as `get`; details is part of the record.
         unsafe { field(self.details, offset) }
     }
@@ -399,7 +407,7 @@ fn known(value: u32) -> u32 {
     if value >= NO_VAL { 0 } else { value }
 }
 
-fn known16(value: u16) -> u32 {
+pub(crate) fn known16(value: u16) -> u32 {
     if value >= NO_VAL16 {
         0
     } else {

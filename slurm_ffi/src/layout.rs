@@ -269,27 +269,31 @@ macro_rules! layout {
 layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
-        magic, account, details, end_time, gres_list_req, job_id, job_resrcs,
+        magic, account, bit_flags, details, end_time, gres_list_req, job_id, job_resrcs,
         job_state, name, part_ptr, priority, qos_id, req_switch, spank_job_env, spank_job_env_size, start_time,
         state_desc, state_reason, system_comment, time_limit, time_min, tot_sus_time, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
-        magic, begin_time, core_spec, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
+        magic, begin_time, core_spec, cpus_per_task, max_nodes, mc_ptr, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
         num_tasks, overcommit, pn_min_cpus, pn_min_memory, req_node_bitmap, share_res, whole_node,
     }
+    /// Slurm's `multi_core_data_t`: what a job asks of sockets, cores and threads.
+    MultiCore = "multi_core_data" {
+        sockets_per_node, cores_per_socket, threads_per_core, ntasks_per_socket, ntasks_per_core,
+    }
     /// Slurm's `job_resources_t`.
-    JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
+    JobResources = "job_resources" { core_bitmap, cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
-    PartRecord = "part_record" { magic, default_time, max_share, max_time, name }
+    PartRecord = "part_record" { magic, cr_type, default_time, max_cpus_per_node, max_share, max_time, name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
-        node_state, real_memory, sched_weight, tot_cores, tot_sockets, weight }
+        mem_spec_limit, node_state, real_memory, sched_weight, tot_cores, tot_sockets, tpc, weight }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
     GresJob = "gres_job_state" {
-        type_name, cpus_per_gres, def_cpus_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
+        type_name, cpus_per_gres, def_cpus_per_gres, mem_per_gres, def_mem_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
         gres_bit_alloc, gres_bit_select, gres_cnt_node_select, node_cnt,
     }
     /// Slurm's `gres_node_state_t`.
@@ -321,8 +325,12 @@ layout! {
 pub struct Layout {
     pub job: JobRecord,
     pub details: JobDetails,
+    /// `None` where the table (one that a site made with an older gpuos) does not have it.
+    pub multi_core: Option<MultiCore>,
     pub resources: JobResources,
     pub part: PartRecord,
+    /// `part_record.max_cpus_per_socket`, which 22.05 does not have.
+    pub part_cpus_per_socket: Option<usize>,
     pub node: NodeRecord,
     /// `node_record.extra`; `None` where the table (one that a site made) does not have it.
     pub node_extra: Option<usize>,
@@ -338,8 +346,10 @@ impl Layout {
         Ok(Layout {
             job: JobRecord::of(fields)?,
             details: JobDetails::of(fields)?,
+            multi_core: MultiCore::of(fields).ok(),
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
+            part_cpus_per_socket: fields.offset("part_record", "max_cpus_per_socket").ok(),
             node: NodeRecord::of(fields)?,
             node_extra: fields.offset("node_record", "extra").ok(),
             gres: GresState::of(fields)?,
@@ -365,6 +375,7 @@ pub fn used() -> Vec<(&'static str, &'static str)> {
     ];
     add(JobRecord::NAME, &requests);
     add(JobDetails::NAME, JobDetails::USED);
+    add(MultiCore::NAME, MultiCore::USED);
     add(JobResources::NAME, JobResources::USED);
     add(PartRecord::NAME, PartRecord::USED);
     add(NodeRecord::NAME, NodeRecord::USED);
@@ -389,6 +400,7 @@ mod tests {
             let fields = Fields::of(release, None).expect("rows");
             let layout = Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(layout.node_extra.is_some(), "{release}");
+            assert!(layout.multi_core.is_some(), "{release}");
             count += 1;
         }
         assert_eq!(count, 71);

@@ -24,6 +24,7 @@ pub mod layout;
 pub mod log;
 pub mod mem;
 pub mod natural;
+pub mod needs;
 pub mod nodes;
 pub mod plugin;
 pub mod probe;

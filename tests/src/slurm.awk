@@ -37,6 +37,8 @@ function cell(name, user) {
     if (name == "ReqNodes") return get("ReqNodeList", "")
     if (name == "Name") return get("JobName", "")
     if (name == "Feature") return get("Features", "(null)")
+    if (name == "PriorityLong") return get("Priority", "1")
+    if (name == "admin_comment") return get("AdminComment", "(null)")
     if (name == "system_comment") return get("SystemComment", "(null)")
     if (name == "cpus-per-tres") return get("CpusPerTres", "N/A")
     if (name == "tres-per-job") return get("TresPerJob", "N/A")
@@ -110,7 +112,7 @@ function flush_record(i, first) {
         key = substr($i, 1, at - 1)
         if (at == 0 || key in v) continue
         v[key] = substr($i, at + 1)
-        if (key == "JobName" || key == "SystemComment") {
+        if (key == "JobName" || key == "SystemComment" || key == "AdminComment") {
             v[key] = substr($0, index($0, key "=") + at)
             sub(/ +$/, "", v[key])
             break

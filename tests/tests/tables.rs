@@ -33,7 +33,7 @@ const FORMS: [&[&str]; 8] = [
 
 /// Shifts within a structure of unchanged size that no check can see, each with the reason why that cannot matter: what is
 /// misread is a number that is only read, and what comes of it is a choice that cons_tres could have made.
-const HARMLESS: [(&str, &str); 8] = [
+const HARMLESS: [(&str, &str); 11] = [
     (
         "job_record.req_switch compiled",
         "read as 0: a job with --switches is steered, and cons_tres still keeps to its switches",
@@ -61,6 +61,18 @@ const HARMLESS: [(&str, &str); 8] = [
     (
         "gres_job_state.def_cpus_per_gres compiled",
         "read as 0: a partition's default of CPUs for a GPU is left to cons_tres",
+    ),
+    (
+        "gres_job_state.def_mem_per_gres compiled",
+        "read as 0: a partition's default of memory for a GPU is left to cons_tres",
+    ),
+    (
+        "part_record.cr_type compiled",
+        "read as 0: what a partition says of memory and sockets is left to cons_tres",
+    ),
+    (
+        "node_record.mem_spec_limit compiled",
+        "read as 0: cons_tres refuses the memory that a node keeps for the system",
     ),
     (
         "gres_node_state.gres_cnt_found compiled",

@@ -10,6 +10,7 @@ use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
 
 use super::prometheus::{Figures, Told};
+use crate::health::others as others_of;
 
 /// What was to be had.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +122,8 @@ pub struct SliceRow {
     pub slices: String,
     /// The job that has it.
     pub job: Option<u32>,
+    /// Another user's job has it, whose number is not told.
+    pub others: bool,
     /// How far it is: `ready`, …
     pub phase: String,
     /// Used and total MiB.
@@ -251,7 +254,12 @@ impl Board {
                     let label = |job: &u32| job.to_string();
                     let told = on(gpu.index.into());
                     let jobs = match told.is_empty() {
-                        true => gpu.jobs.iter().map(label).collect(),
+                        true => {
+                            let own = gpu.jobs.iter().map(label);
+                            let others = Some(gpu.jobs_of_others).filter(|count| *count > 0);
+                            own.chain(others.map(others_of)).collect()
+                        }
+                        // Slurm itself may show more to this user than gpuosd does.
                         false => told,
                     };
                     self.gpus.push(measured(&name, gpu, jobs));
@@ -274,6 +282,14 @@ impl Board {
                         rule: fault.rule.clone(),
                         message: fault.message.clone(),
                     }));
+                }
+                if let Some(hidden) = &status.hidden
+                    && hidden.processes > 0
+                {
+                    self.missing.push(format!(
+                        "processes of other users on this node's GPUs: {}, of which root is told more",
+                        hidden.processes
+                    ));
                 }
                 if let Some(why) = &status.node_drained {
                     reason.clone_from(why);
@@ -429,6 +445,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
         profile: one.profile.clone(),
         slices: crate::mig::slices_of(one.window),
         job: one.job,
+        others: one.others,
         phase: one.phase.clone(),
         memory_mib: one.memory_used_mib.zip(one.memory_total_mib),
         unknown: one.memory_unknown.clone().unwrap_or_default(),

@@ -290,7 +290,10 @@ fn slice(row: &SliceRow) -> Row {
             known(row.instance),
             row.profile.clone(),
             row.slices.clone(),
-            known(row.job),
+            match row.others {
+                true => crate::health::others(1),
+                false => known(row.job),
+            },
             row.phase.clone(),
             match row.memory_mib {
                 Some((used, _)) => used.to_string(),
@@ -301,9 +304,9 @@ fn slice(row: &SliceRow) -> Row {
         .into_iter()
         .chain(busy(&row.load))
         .collect(),
-        tone: match row.job {
-            Some(_) => Tone::Plain,
-            None => Tone::Warn,
+        tone: match row.job.is_some() || row.others {
+            true => Tone::Plain,
+            false => Tone::Warn,
         },
     }
 }

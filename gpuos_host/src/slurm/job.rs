@@ -117,6 +117,8 @@ pub struct Job {
     pub shares: bool,
     /// Where gpuos notes its decision.
     pub system_comment: String,
+    /// What operators and gpuosd wrote about it.
+    pub admin_comment: String,
     /// The command that submitted it; only later releases show it.
     pub submit_line: String,
     /// Why what it has on its nodes and what it asked for cannot be read; empty when it can. Such a job has its numbers,
@@ -155,6 +157,7 @@ impl Job {
             restarts: row.restarts,
             may_requeue: row.may_requeue,
             system_comment: of("SystemComment"),
+            admin_comment: of("AdminComment"),
             unreadable: why.into(),
             ..Job::default()
         }
@@ -237,6 +240,7 @@ impl Job {
             allocations: allocations(record),
             shares: shares(record),
             system_comment: record.text("SystemComment"),
+            admin_comment: record.text("AdminComment"),
             submit_line: record.text("SubmitLine"),
             unreadable: String::new(),
         }

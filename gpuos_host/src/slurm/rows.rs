@@ -13,7 +13,7 @@ use super::act::Outcome;
 use crate::{Machine, Output};
 
 /// The fields, by the names that `squeue -O` has for them on every release since 22.05.
-const FIELDS: [&str; 24] = [
+const FIELDS: [&str; 26] = [
     "JobID",
     "ArrayJobID",
     "ArrayTaskID",
@@ -37,6 +37,8 @@ const FIELDS: [&str; 24] = [
     "tres-per-node",
     "tres-per-socket",
     "tres-per-task",
+    "PriorityLong",
+    "admin_comment",
     // The last one says that the row is whole.
     "JobID",
 ];
@@ -64,6 +66,10 @@ pub(crate) struct Row {
     pub nodes: String,
     /// `--nodelist`.
     pub required: String,
+    /// Whether somebody holds it.
+    pub held: bool,
+    /// What operators wrote about it.
+    pub admin_comment: String,
     /// The job's name, exactly.
     pub name: String,
     /// Fields of `scontrol show job` that stand behind users' texts there, by their names.
@@ -143,6 +149,8 @@ impl Row {
             may_requeue: flag(9)? && flag(10)?,
             nodes: text(11),
             required: text(12),
+            held: fields[23] == "0",
+            admin_comment: text(24),
             name: fields[13].into(),
             fields: vec![
                 ("Features", text(14)),
@@ -154,6 +162,7 @@ impl Row {
                 ("TresPerNode", text(20)),
                 ("TresPerSocket", text(21)),
                 ("TresPerTask", text(22)),
+                ("AdminComment", text(24)),
             ],
         })
     }
@@ -281,6 +290,8 @@ pub(crate) fn rows_of(jobs: &str, format: &str) -> String {
                 "tres-per-node" => get("TresPerNode"),
                 "tres-per-socket" => get("TresPerSocket"),
                 "tres-per-task" => get("TresPerTask"),
+                "PriorityLong" => get("Priority").or(Some("1".into())),
+                "admin_comment" => get("AdminComment"),
                 _ => None,
             };
             text.push_str(value.as_deref().unwrap_or("(null)"));

@@ -113,6 +113,13 @@ impl Keeper {
         all.into_values().collect()
     }
 
+    /// Users of the jobs of this node.
+    pub fn users(&self, table: &Table) -> BTreeMap<u32, u32> {
+        let told = self.told.iter().map(|job| (job.job, job.uid));
+        let held = table.jobs.iter().map(|(job, held)| (*job, held.uid));
+        told.chain(held).collect()
+    }
+
     /// Foreign processes by GPU.
     pub fn foreign(&self) -> BTreeMap<u8, u64> {
         let mut counts = BTreeMap::new();

@@ -52,8 +52,11 @@ impl Owner {
             }
             (Task::Job(job), Answer::Job(Ok(record))) => {
                 self.unread_one(record.as_deref());
+                self.job_told(job, record.as_deref());
                 self.mig_job(job, record.as_deref());
             }
+            // Not asked again: its steps wait.
+            (Task::Job(job), Answer::Job(Err(_))) => self.job_told(job, None),
             (_, Answer::Config(told, untold)) => {
                 self.mig_untold(untold);
                 self.configured(told);
@@ -107,9 +110,11 @@ impl Owner {
             self.releases.retain(|release| release.job != job);
         }
         let job = match &action {
-            Action::Requeue { job } | Action::Release { job, .. } | Action::Kill { job, .. } => {
-                Some(*job)
-            }
+            Action::Requeue { job }
+            | Action::Release { job, .. }
+            | Action::Hold { job, .. }
+            | Action::LetGo { job }
+            | Action::Kill { job, .. } => Some(*job),
             Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
         };
         match outcome {
@@ -224,6 +229,8 @@ impl Owner {
                 self.traces.set(&config.metrics);
                 self.trouble("config", None);
                 tracing::info!("gpuos.toml is read");
+                self.seers.access = config.access.clone();
+                self.held.rules = config.forbidden.clone();
                 self.isolation.set(&config.isolation);
                 let devices = Order::Devices(config.isolation.devices);
                 let _ = self.ports.isolation.send(devices);

@@ -52,6 +52,17 @@ case "$(basename "$0") $*" in
     if grep -q JobState=RUNNING "jobs/$3"; then
         sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
     fi ;;
+"scontrol requeuehold incomplete "*)
+    if grep -q JobState=RUNNING "jobs/$3"; then
+        sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
+        echo '   Priority=0 Nice=0' >>"jobs/$3"
+    fi ;;
+"scontrol release "*) sed -i 's/ Priority=0 / Priority=7 /' "jobs/$2" ;;
+"scontrol update JobId="*" AdminComment="*)
+    id=${2#JobId=}
+    grep -v '^   AdminComment=' "jobs/$id" >job.new
+    printf '   %s\n' "$3" >>job.new
+    mv job.new "jobs/$id" ;;
 "scontrol update JobId="*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -231,8 +242,6 @@ impl Site {
             .arg(self.path("sys"))
             .arg("--cgroup")
             .arg(self.path("cgroup"))
-            .arg("--kernel-log")
-            .arg(self.path("kmsg"))
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -242,6 +251,9 @@ impl Site {
             true => command.env_remove("GPUOS_CONF"),
             false => command.env("GPUOS_CONF", self.path("gpuos.toml")),
         };
+        if !flags.contains(&"--kernel-log") {
+            command.arg("--kernel-log").arg(self.path("kmsg"));
+        }
         if !flags.contains(&"--reset-command") {
             let reset = format!("{} {{pci}}", self.path("reset").display());
             command.args(["--reset-command", &reset]);
@@ -346,6 +358,16 @@ impl Daemon<'_> {
                 .then_some(())
         };
         self.site.until("eight GPUs", eight);
+    }
+
+    /// Waits until the GPUs of its pool are known.
+    pub fn ready_pool(&self) {
+        let known = || {
+            let gpus = self.status().gpus;
+            let of_pool = |gpu: &gpuos_core::wire::GpuStatus| gpu.index >= 64;
+            (gpus.iter().filter(|gpu| of_pool(gpu)).count() == 2).then_some(())
+        };
+        self.site.until("two GPUs of the pool", known);
     }
 
     pub fn admin(&self, verb: Verb, gpu: u8) -> String {

@@ -238,9 +238,11 @@ impl Sums {
         self.nodes += 1;
         self.cores += usize::from(total > 0 && total == sockets * cores);
         let whole = total > 0 && (cpus.is_multiple_of(total) || total.is_multiple_of(cpus));
-        self.cpus += usize::from(cpus > 0 && whole && effective <= cpus);
+        let of_each = half(fields.tpc) == (cpus / total.max(1)).max(1);
+        self.cpus += usize::from(cpus > 0 && whole && of_each && effective <= cpus);
         // In MiB; no node comes near this.
-        self.memory += usize::from((1..1 << 40).contains(&memory));
+        let kept: u64 = read(at + fields.mem_spec_limit).unwrap_or(u64::MAX);
+        self.memory += usize::from((1..1 << 40).contains(&memory) && kept <= memory);
         // src/slurmctld/node_scheduler.c and, for a forecast, cons_tres put the weight 8 or 16 bits up.
         self.weighed += usize::from(weighed >> 8 != 0);
         let own = |up: u32| (weighed >> up) as u32 == weight;

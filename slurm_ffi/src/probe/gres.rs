@@ -148,6 +148,7 @@ pub fn unpacked_request(probe: &Probe<'_>) -> Answer {
         (fields.gres_per_node, 0x0b02, "gres_per_node"),
         (fields.gres_per_socket, 0x0b03, "gres_per_socket"),
         (fields.gres_per_task, 0x0b04, "gres_per_task"),
+        (fields.mem_per_gres, 0x0b05, "mem_per_gres"),
         (fields.gres_bit_select, 0, "gres_bit_select"),
         (fields.gres_cnt_node_select, 0, "gres_cnt_node_select"),
     ] {

@@ -6,6 +6,7 @@ use super::gres::protocol;
 use super::wire::Wire;
 use super::{Answer, No, Probe, buffer, function, put, room, same, same_text, text};
 use crate::handles::{NO_VAL, NO_VAL16};
+use crate::layout::MultiCore;
 use crate::mem::read;
 use crate::release::Release;
 use crate::sizes;
@@ -38,7 +39,7 @@ pub fn resources(probe: &Probe<'_>) -> Answer {
         .array16(&[2])
         .array16(&[4])
         .array32(&[3])
-        .no_bits()
+        .bits(24, 0x15)
         .no_bits();
     let has_bitmap = (NODE_BITMAP_FROM..RANKS_FROM).contains(&probe.release);
     wire = match has_bitmap {
@@ -61,6 +62,13 @@ pub fn resources(probe: &Probe<'_>) -> Answer {
     same(cpus, 4, 0x1d03_u16, "job_resources.cpus")?;
     let memory = read::<usize>(at + fields.memory_allocated).unwrap_or(0);
     same(memory, 16, 0x1e03_u64, "job_resources.memory_allocated")?;
+    super::same_bits(
+        at,
+        fields.core_bitmap,
+        24,
+        0x15,
+        "job_resources.core_bitmap",
+    )?;
     match has_bitmap {
         true => super::same_bits(at, fields.node_bitmap, 90, 0x7, "job_resources.node_bitmap")?,
         false => same(at, fields.node_bitmap, 0_usize, "job_resources.node_bitmap")?,
@@ -95,6 +103,21 @@ const NUMBERS: [(&str, &str, Number); 14] = [
 ];
 
 const PN_MIN_CPUS: u32 = 0x2e01;
+/// GPUs bound to cores, and memory as the job said it.
+const BIT_FLAGS: u64 = 1 << 4 | 1 << 23;
+/// The first of what is asked of cores; each next field has one more.
+const CORES: u16 = 0x2f01;
+
+/// The fields of what is asked of cores, which the description has under the same names.
+fn of_cores(at: MultiCore) -> [(&'static str, usize); 5] {
+    [
+        ("sockets_per_node", at.sockets_per_node),
+        ("cores_per_socket", at.cores_per_socket),
+        ("threads_per_core", at.threads_per_core),
+        ("ntasks_per_socket", at.ntasks_per_socket),
+        ("ntasks_per_core", at.ntasks_per_core),
+    ]
+}
 
 const TEXTS: [&str; 6] = [
     "account",
@@ -117,7 +140,14 @@ pub fn description(probe: &Probe<'_>) -> Answer {
     for (share, whole_node, shared) in SHARING {
         let (record, details) = (room(), room());
         put(record, probe.layout.job.details, details);
-        put(details, place("job_details", "mc_ptr")?, room());
+        let cores = room();
+        put(details, probe.layout.details.mc_ptr, cores);
+        put(record, probe.layout.job.bit_flags, BIT_FLAGS);
+        if let Some(at) = probe.layout.multi_core {
+            for (n, (_, offset)) in of_cores(at).into_iter().enumerate() {
+                put(cores, offset, CORES + n as u16);
+            }
+        }
         // A job of which slurmctld has neither script nor environment.
         put(record, place("job_record", "array_task_id")?, NO_VAL);
         for (structure, field, number) in NUMBERS {
@@ -161,6 +191,19 @@ pub fn description(probe: &Probe<'_>) -> Answer {
                 Number::Half(value) => same(made, offset, value, &what)?,
                 Number::Word(value) => same(made, offset, value, &what)?,
                 Number::Long(value) => same(made, offset, value, &what)?,
+            }
+        }
+        let offset = place("job_descriptor", "bitflags")?;
+        same(made, offset, BIT_FLAGS, "job_record.bit_flags")?;
+        if let Some(at) = probe.layout.multi_core {
+            for (n, (field, _)) in of_cores(at).into_iter().enumerate() {
+                let what = format!("multi_core_data.{field}");
+                same(
+                    made,
+                    place("job_descriptor", field)?,
+                    CORES + n as u16,
+                    &what,
+                )?;
             }
         }
         let offset = place("job_descriptor", "pn_min_cpus")?;
@@ -217,5 +260,8 @@ pub fn partition(probe: &Probe<'_>) -> Answer {
     same(at, fields.max_time, INFINITE, "part_record.max_time")?;
     same(at, fields.default_time, NO_VAL, "part_record.default_time")?;
     same(at, fields.max_share, 1_u16, "part_record.max_share")?;
+    same(at, fields.cr_type, 0_u16, "part_record.cr_type")?;
+    let most = "part_record.max_cpus_per_node";
+    same(at, fields.max_cpus_per_node, INFINITE, most)?;
     Ok(())
 }

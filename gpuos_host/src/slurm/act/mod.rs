@@ -11,8 +11,10 @@ use super::rows::{Row, said};
 use super::{Job, NodeRecord, read, rows};
 use crate::Machine;
 
+mod hold;
 mod silent;
 
+pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
@@ -38,6 +40,18 @@ pub enum Action {
         job: u32,
         /// Keep it off this node, too.
         avoid_node: bool,
+    },
+    /// Requeue a job and hold it, for a trouble of the node that ends by itself; its `AdminComment` says why.
+    Hold {
+        /// The job.
+        job: u32,
+        /// Why, for people.
+        why: String,
+    },
+    /// Let a job go that [`Action::Hold`] held here, and nobody else since.
+    LetGo {
+        /// The job.
+        job: u32,
     },
     /// End a step; without one the whole job.
     Kill {
@@ -80,6 +94,8 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
         Action::Extra(part) => slurm.extra(part),
         Action::Requeue { job } => slurm.requeue(*job),
         Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
+        Action::Hold { job, why } => hold::hold(&slurm, *job, why),
+        Action::LetGo { job } => hold::let_go(&slurm, *job),
         Action::Kill { job, step } => slurm.kill(*job, *step),
         Action::Drain { reason } => slurm.drain(reason),
         Action::Undrain { reason } => slurm.undrain(reason),
