@@ -53,7 +53,8 @@ fn connect(socket: &str) -> UnixStream {
     stream
 }
 
-/// Sends what comes on standard input, and says what is answered: so many lines, or until the other side has been still for 2 s.
+/// Sends what comes on standard input, and says what is answered: so many lines, or until the other side has been still for 2 s, or
+/// for 5 s: a daemon that paces its answers is not waited for.
 fn talk(socket: &str, answers: &str) {
     let mut stream = connect(socket);
     let mut text = Vec::new();
@@ -62,9 +63,10 @@ fn talk(socket: &str, answers: &str) {
     let _ = stream.write_all(&text);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
     let wanted: usize = answers.parse().expect("a count");
+    let end = Instant::now() + Duration::from_secs(5);
     let mut heard = Vec::new();
     let mut bytes = [0; 4096];
-    while heard.iter().filter(|byte| **byte == b'\n').count() < wanted {
+    while heard.iter().filter(|byte| **byte == b'\n').count() < wanted && Instant::now() < end {
         let Ok(count @ 1..) = stream.read(&mut bytes) else {
             break;
         };

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use gpuos_tests::slices;
+
 use crate::attempt::{Attempt, Wave, attempt, ensure, judge, known};
 use crate::stage::Stage;
 use crate::users::{ALICE, EVE, MALLORY};
@@ -36,6 +38,7 @@ pub fn all() -> Vec<Attempt> {
     environment(&mut all);
     requests(&mut all);
     commands(&mut all);
+    walled(&mut all);
     all
 }
 
@@ -297,6 +300,83 @@ fn requests(all: &mut Vec<Attempt>) {
             })
         },
     ));
+}
+
+/// Options that gpuos.toml keeps from jobs of a partition.
+fn walled(all: &mut Vec<Attempt>) {
+    let none = "the job is refused, or runs without what is forbidden";
+    let script = "echo mps=$CUDA_MPS_PIPE_DIRECTORY; srun -n1 sh -c 'echo step=$CUDA_MPS_PIPE_DIRECTORY'; \
+                  srun -n1 --gpuos-mps=on sh -c 'echo asks=$CUDA_MPS_PIPE_DIRECTORY'; echo end=1; sleep 1200";
+    for (name, variables, options) in [
+        ("asks for it", &[][..], &["--gpuos-mps=on"][..]),
+        (
+            "asks by the environment",
+            &["GPUOS_MPS=on", "GPUOS_POWER=200W"],
+            &[],
+        ),
+        (
+            "asks by Slurm's variables of SPANK options",
+            &[
+                "_SLURM_SPANK_OPTION_gpuos_gpuos_mps=on",
+                "_SLURM_SPANK_OPTION_gpuos_gpuos_power=200W",
+            ],
+            &[],
+        ),
+        (
+            "asks in a list of partitions",
+            &[],
+            &["--partition=all,walled", "--gpuos-power=200W"],
+        ),
+        (
+            "asks in a task of an array",
+            &[],
+            &["--array=3", "--gpuos-power=200W"],
+        ),
+        ("asks by a step", &[], &[]),
+    ] {
+        let name = format!("{name}, where gpuos.toml forbids it");
+        all.push(
+            attempt(VALUES, name, none, move |stage| {
+                let mut command = stage.command(MALLORY, "sbatch");
+                command.envs(
+                    variables
+                        .iter()
+                        .filter_map(|one: &&str| one.split_once('=')),
+                );
+                let first = ["-w", "n2", "--gres=gpu:1", "--partition=walled"];
+                let job = stage.sbatch_with(command, &[&first[..], options].concat(), script);
+                judge(move |stage| {
+                    // Refused, with a sentence that is not Slurm's.
+                    let Ok(job) = job else { return Ok(()) };
+                    stage.told(job, "end=")?;
+                    for start in ["mps=", "step=", "asks="] {
+                        let told = stage.told(job, start).unwrap_or_default();
+                        ensure(told.is_empty(), || format!("{start}{told}"))?;
+                    }
+                    let shown = slices::nvml(&stage.cluster, "n2", &["show"]);
+                    ensure(!shown.contains("limit 200 W"), || shown.clone())
+                })
+            })
+            .in_wave(Wave::Walled),
+        );
+    }
+    all.push(
+        attempt(
+            VALUES,
+            "moves a job to where gpuos.toml forbids what it asks for",
+            none,
+            |stage| {
+                let job = stage.sbatch(MALLORY, &["-H", "--gres=gpu:1", "--gpuos-mps=on"], "true");
+                let told = job.map(|job| stage.update(MALLORY, job, &["Partition=walled"]));
+                known(match told {
+                    Ok(Err(_)) => Ok(()),
+                    other => Err(format!("{other:?}")),
+                })
+            },
+        )
+        .in_wave(Wave::Walled)
+        .short(),
+    );
 }
 
 fn commands(all: &mut Vec<Attempt>) {

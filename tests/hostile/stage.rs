@@ -45,6 +45,13 @@ hold = \"4s\"
 [metrics]
 ";
 
+/// Comes into gpuos.toml later.
+const FORBID: &str = "
+[[forbid]]
+options = [\"gpuos-mps\", \"gpuos-power\", \"gpuos-clocks\"]
+partition = \"walled\"
+";
+
 /// Jobs that are to run on as if nobody else were there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Victims {
@@ -93,6 +100,8 @@ pub struct Stage {
     pub hears: RefCell<Option<Result<(), String>>>,
     /// What is still to come into the stand-in for the kernel's log, and when the last record came.
     log: Arc<Mutex<(VecDeque<String>, Instant)>>,
+    /// Forged jobs that gpuosd has to do something about, each with the job that its text names.
+    pub forged: RefCell<Vec<(u32, u32)>>,
     /// Attackers' processes: each ends with the stage.
     helpers: RefCell<Vec<Child>>,
     /// What commands showed that several judges ask for.
@@ -120,6 +129,8 @@ impl Stage {
         setup.spec.gpuos_toml = Some(format!("{TOML}listen = \"{metrics}\"\n"));
         // Of jobs users see their own.
         setup.spec.slurm_conf_extra.push("PrivateData=jobs".into());
+        let walled = "PartitionName=walled Nodes=ALL State=UP";
+        setup.spec.slurm_conf_extra.push(walled.into());
         let cluster = setup.steered()?;
         let stage = Stage {
             cluster,
@@ -127,6 +138,7 @@ impl Stage {
             victims: Victims::default(),
             sliced: Vec::new(),
             hears: RefCell::default(),
+            forged: RefCell::default(),
             log: Arc::new(Mutex::new((VecDeque::new(), Instant::now()))),
             helpers: RefCell::default(),
             shown: RefCell::default(),
@@ -346,6 +358,21 @@ impl Stage {
         text.lines().filter_map(read).collect()
     }
 
+    /// Whether gpuosd has done something about a job that hangs: it was requeued or ended, or an audit log says why not.
+    pub fn is_acted_on(&self, job: u32) -> bool {
+        let now = self.jobs(&[job]);
+        let changed = now.get(&job).is_none_or(|(state, restarts)| {
+            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
+        });
+        let of_job = [format!("\"job\":{job},"), format!("job {job} ")];
+        let told = |node| {
+            of_job
+                .iter()
+                .any(|of_job| self.audit(node).contains(of_job))
+        };
+        changed || NODES.into_iter().any(told)
+    }
+
     /// `Ok` where jobs run, and have not been requeued.
     pub fn run_on(&self, jobs: &[u32]) -> Result<(), String> {
         let now = self.jobs(jobs);
@@ -450,12 +477,29 @@ impl Stage {
         String::from_utf8_lossy(&both).into_owned()
     }
 
+    /// Forbids options in the partition `walled`.
+    pub fn forbid(&self) {
+        let file = self.path("etc/gpuos.toml");
+        let text = fs::read_to_string(&file).expect("gpuos.toml");
+        fs::write(&file, text + FORBID).expect("gpuos.toml");
+        self.reconfigure();
+        for node in NODES {
+            if let Err(why) = self.ask(node, &Request::Reload) {
+                println!("{why}");
+            }
+        }
+    }
+
     /// Has slurmctld call job_submit/gpuos or not.
     pub fn check_jobs(&self, on: bool) {
         let file = self.path("etc/slurm.conf");
         let text = fs::read_to_string(&file).expect("slurm.conf");
         let text = set_key(&text, "JobSubmitPlugins", on.then_some("gpuos"));
         fs::write(&file, text).expect("slurm.conf");
+        self.reconfigure();
+    }
+
+    fn reconfigure(&self) {
         self.cluster.lab.reconfigure().expect("reconfigures");
         // A node that an attack has drained stays so.
         self.until("the nodes have registered", || {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use gpuos_tests::slices;
 
-use crate::attempt::{Attempt, Judge, Verdict, Wave, attempt, ensure, judge, known};
+use crate::attempt::{Attempt, Judge, Wave, attempt, ensure, judge, known};
 use crate::stage::Stage;
 use crate::users::{ALICE, EVE, MALLORY};
 
@@ -149,15 +149,24 @@ fn bait(stage: &Stage) -> u32 {
         .expect("a job like any other")
 }
 
-/// Whether the bait is as it was, now that all forged jobs were acted on.
-fn untouched(bait: u32) -> impl FnOnce(&Stage) -> Verdict {
-    move |stage| stage.run_on(&[bait]).into()
+/// Whether the bait is as it was, and something was done about the forged job: else nothing was shown.
+fn untouched(stage: &Stage, job: u32, bait: u32) -> Judge {
+    stage.forged.borrow_mut().push((job, bait));
+    judge(move |stage| {
+        stage.run_on(&[bait])?;
+        ensure(stage.is_acted_on(job), || {
+            format!(
+                "gpuosd never did anything about job {job}: {:?}",
+                stage.jobs(&[job])
+            )
+        })
+    })
 }
 
 /// Submits a forged job, and gives the judge of its bait.
 fn forge(stage: &Stage, options: &[&str], bait: u32) -> Judge {
     match stage.sbatch(MALLORY, options, "sleep 1200") {
-        Ok(_) => Box::new(untouched(bait)),
+        Ok(job) => untouched(stage, job, bait),
         // Slurm takes no such text there.
         Err(_) => known(Ok(())),
     }
