@@ -40,10 +40,10 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
 
     let script = "echo device=$CUDA_VISIBLE_DEVICES; echo end=1";
     let pinned = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb"], script);
-    let free = cluster.sbatch(&["--gpuos-mig=1g.10gb"], script);
+    let kept = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb"], script);
     let array = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb", "--array=0-1"], script);
     let tasks = [0, 1].map(|task| format!("{array}_{task}"));
-    for job in [pinned, free] {
+    for job in [pinned, kept] {
         cluster.until("the job is held and says why", || {
             let [state, priority, comment] = shown(&cluster, job);
             let ended = ["CANCELLED", "FAILED", "COMPLETED"].contains(&&state[..]);
@@ -66,7 +66,7 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
     let log = fs::read_to_string(cluster.lab.gpuosd_state_dir("n1").join("audit.jsonl"));
     assert!(log.is_ok_and(|log| log.contains("is requeued and held")));
     // Whom an administrator holds stays held.
-    let taken = format!("JobId={free}");
+    let taken = format!("JobId={kept}");
     cluster.update(&[&taken, "AdminComment=ask ann"]);
 
     fs::rename(&away, &library).expect("the library comes back");
@@ -79,14 +79,13 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
             text.contains("JobState=COMPLETED").then_some(())
         });
     }
-    let [state, priority, comment] = shown(&cluster, free);
+    let [state, priority, comment] = shown(&cluster, kept);
     assert_eq!(
         [&state[..], &priority, &comment],
-        ["PENDING", "0", "ask ann"],
-        "{id}"
+        ["PENDING", "0", "ask ann"]
     );
-    cluster.run("scontrol", &["release", &free.to_string()]);
-    let text = cluster.lab.wait_output(free, "end=", LIMIT);
+    cluster.run("scontrol", &["release", &kept.to_string()]);
+    let text = cluster.lab.wait_output(kept, "end=", LIMIT);
     assert!(text.is_ok_and(|text| text.contains("device=MIG-")));
     cluster.no_complaints();
 }
