@@ -19,7 +19,10 @@ fn a_library_makes_what_its_rows_say() {
     let release = Release::parse(&release).expect("a release");
     let folder = tempfile::tempdir().expect("a folder");
     let conf = folder.path().join("slurm.conf");
-    let text = "ClusterName=probe\nSlurmctldHost=localhost\nGresTypes=gpu\nNodeName=localhost Gres=gpu:2\n";
+    let text = format!(
+        "ClusterName=probe\nSlurmctldHost=localhost\nGresTypes=gpu\nNodeName=localhost Gres=gpu:2\nPluginDir={}\n",
+        folder.path().display()
+    );
     std::fs::write(&conf, text).expect("writes");
     let library = CString::new(library).expect("a path");
     let conf = CString::new(conf.to_string_lossy().into_owned()).expect("a path");
