@@ -26,6 +26,7 @@ mod site;
 pub mod slurm;
 pub mod socket;
 
+pub use ends::seconds_between;
 pub use gres_index::GresIndex;
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};
