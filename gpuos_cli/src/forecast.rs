@@ -51,11 +51,17 @@ impl Forecast {
     }
 }
 
-/// When a running job ends at the latest. Without a time limit, Slurm's default, nobody knows: what some releases
-/// print then is a year ahead.
+/// What backfill gives a job as its limit that has none when it starts it.
+const YEAR: &str = "365-00:00:00";
+
+/// Whether a running job has no time limit, Slurm's default.
+pub fn is_endless(job: &Job) -> bool {
+    matches!(job.time_limit.as_str(), "UNLIMITED" | YEAR)
+}
+
+/// When a running job ends at the latest. Without a time limit nobody knows: what Slurm prints then is a year ahead.
 pub fn known_end(job: &Job) -> Option<&str> {
-    let limited = job.time_limit != "UNLIMITED";
-    (limited && !job.end.is_empty()).then_some(job.end.as_str())
+    (!is_endless(job) && !job.end.is_empty()).then_some(job.end.as_str())
 }
 
 /// Ends the running jobs one after the other, by their latest end and those without one last, until the request fits

@@ -27,6 +27,7 @@ use crate::note::Pending;
 use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
+use crate::refused::Refused;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
@@ -86,6 +87,8 @@ pub struct Engine {
     pub(crate) standing: Standing,
     pub(crate) neighbours: Neighbours,
     pub(crate) service: Service,
+    /// Why the call that is being decided would be refused.
+    pub(crate) refused: Refused,
     registration: Registration,
     /// Whether the node records alone have been held against the layout.
     trusts_nodes: bool,
@@ -153,6 +156,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         standing: Standing::default(),
         neighbours: Neighbours::default(),
         service: Service::default(),
+        refused: Refused::default(),
         registration: Registration::default(),
         trusts_nodes: false,
         memory_counts: parameters & CR_MEMORY != 0,
@@ -197,6 +201,9 @@ pub fn job_test(call: &Call) -> c_int {
     }
     if call.shown.looked() {
         with(|engine| engine.hide_shared(call));
+    }
+    if code != 0 {
+        with(|engine| engine.say_refused(call));
     }
     code
 }
@@ -379,6 +386,7 @@ pub fn reload() {
 impl Engine {
     /// Decides a call about a job whose record is trusted.
     fn steer<'a>(&mut self, call: &'a Call) -> Steps<'a> {
+        self.refused.begin(call);
         let kept_out = self.keep_out(call);
         let apart = self.keep_apart(call);
         let lacks = self.lacks_a_named_node(call, apart.is_some());
@@ -551,7 +559,7 @@ impl Engine {
     }
 
     /// Whether job and node records may be read.
-    fn reads_records(&self) -> bool {
+    pub(crate) fn reads_records(&self) -> bool {
         matches!(self.trust, Trust::Records | Trust::Selection)
     }
 

@@ -26,6 +26,7 @@ mod policy;
 mod quick;
 mod reasons;
 mod records;
+mod refused;
 mod registration;
 mod request;
 mod service;

@@ -3,7 +3,7 @@
 use gpuos_core::explain::{self, Claim, sentence, why_wait_on};
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::{JobOptions, topology_text};
-use gpuos_core::plan::Planner;
+use gpuos_core::plan::{Planner, Wait};
 use gpuos_core::record::Recording;
 use gpuos_host::slurm::Job;
 use gpuos_host::{Asker, JobRequest, Neighbours, Site};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, reason, requeue, slices};
 use crate::figures;
+use crate::forecast::is_endless;
 use crate::mix::Mix;
 use crate::outlook::{Outlook, known_level, lead, outlook};
 use crate::smaller::{Case, Who, changes, told};
@@ -139,6 +140,7 @@ pub fn explain(
                 asker: &asker,
                 states: &before_rules,
             };
+            let named = wanted.request.required_nodes.len();
             let changes = changes(&mut planner, case);
             for (nth, change) in told(&changes).enumerate() {
                 let by = match (nth, change.who) {
@@ -158,15 +160,19 @@ pub fn explain(
                 details += &format!("{}.\n", Claim::NothingSmaller);
             }
             let outlook = known_level(&wait).then(|| outlook(&mut planner, case));
-            if let Some(outlook) = outlook.as_ref().filter(|outlook| outlook.adds()) {
-                details += &format!("{}.\n", outlook.claim);
+            match &outlook {
+                Some(outlook) if outlook.adds() => details += &format!("{}.\n", outlook.claim),
+                // The numbers of now stand behind what is in the way for longer.
+                Some(_) if !matches!(wait, Wait::Never { .. }) => {
+                    details += &format!("{}\n", why_wait_on(&wait, named));
+                }
+                _ => {}
             }
             let out = out_of_service(site);
             if let Some(out) = &out {
                 details += &format!("{out}.\n");
             }
             details += &slurms_estimate(job, jobs);
-            let named = wanted.request.required_nodes.len();
             let lead = lead(&wait, outlook.as_ref(), named);
             let forecast = outlook.as_ref().and_then(|o| o.forecast.as_ref());
             let json = json!({
@@ -277,7 +283,7 @@ fn slurms_estimate(job: &Job, jobs: &[Job]) -> String {
         nodes => format!(" on {}", compress(nodes.iter().map(String::as_str))),
     };
     let running = jobs.iter().filter(|job| job.is_running());
-    let endless = running.clone().any(|job| job.time_limit == "UNLIMITED");
+    let endless = running.clone().any(is_endless);
     let year = match endless {
         true => "; jobs without a time limit count as a year there",
         false => "",

@@ -2,6 +2,7 @@
 
 mod claim;
 mod note;
+mod offered;
 mod sentence;
 mod service;
 mod slices;
@@ -9,6 +10,7 @@ mod worth;
 
 pub use claim::{Away, Claim, have};
 pub use note::{MAX_NOTE, NodeGpus, Note, Worth, beside, parse_gpus, without};
+pub use offered::{Asked, Refusal};
 pub use sentence::{level_reached, sentence, why_wait, why_wait_on};
 pub use service::out_of_service;
 pub use slices::{InstanceAt, no_slices, other_kind, slices_of_job, slices_sentence};
