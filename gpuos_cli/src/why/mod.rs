@@ -163,3 +163,6 @@ fn options(machine: &dyn Machine, job: &Job) -> JobOptions {
     }
     options
 }
+
+#[cfg(test)]
+mod table;

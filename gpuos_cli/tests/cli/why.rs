@@ -27,7 +27,8 @@ fn why_explains_running_and_waiting_jobs() {
         assert_eq!(big.code, 0);
         assert!(
             big.out
-                .starts_with("Job 8 waits. Not enough room now: 4 nodes needed"),
+                .starts_with("Job 8 waits. It cannot start while node n4 is drained, not even when all")
+                && big.out.contains("Not enough room now: 4 nodes needed"),
             "{}",
             big.out
         );

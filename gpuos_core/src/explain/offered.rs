@@ -48,7 +48,7 @@ impl fmt::Display for Refusal {
         };
         let of = format!("of {} that Slurm offered last", plural(offered, "node"));
         let have = if found == 1 { "has" } else { "have" };
-        let rest = "but not all else that it asks for (CPUs, memory, a level, other resources)";
+        let rest = "but not all else that it asks for (CPUs, memory, a level, a node that it names, other resources)";
         match self.asked {
             Asked::Each(gpus) => {
                 let gpus = plural(gpus, "free GPU");

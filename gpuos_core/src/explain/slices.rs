@@ -78,7 +78,7 @@ pub fn no_slices(mig: &str, feasible: u32, needed: u32, named: (u32, u32)) -> St
             let of = plural(all, "node");
             format!("of the {of} that the job names, {have} {}", has(have))
         }
-        (0, _) => "no node that it may use now has".to_string(),
+        (0, _) => "no node that it may use has".to_string(),
         (n, _) if n < needed => format!("{n} of {} needed {}", plural(needed, "node"), has(n)),
         // There is room for the instances; what is missing is something else.
         (n, _) => {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(instances("3g.40gb:1"), "3g.40gb");
         assert_eq!(instances("3g.40gb:1,1g.10gb:2"), "3g.40gb and 2 x 1g.10gb");
         let none = no_slices("7g.80gb:1", 0, 1, (0, 0));
-        assert!(none.starts_with("no node that it may use now has room for 7g.80gb now"));
+        assert!(none.starts_with("no node that it may use has room for 7g.80gb now"));
         let some = no_slices("7g.80gb:1", 1, 2, (0, 0));
         assert!(some.starts_with("1 of 2 nodes needed has room for 7g.80gb now"));
         // Others have room, and it names one that has none.
