@@ -1,9 +1,9 @@
 //! What has to happen before a job that waits has room: running jobs end, or what is out of service comes back. Only
 //! what no part of the cluster could serve, as it is configured, can never start.
 
-use gpuos_core::explain::{Away, Claim, why_wait, why_wait_on};
+use gpuos_core::explain::{Away, Claim, why_wait_on};
 use gpuos_core::gpuset::GpuSet;
-use gpuos_core::plan::{Never, NodeState, Planner, Wait};
+use gpuos_core::plan::{GpuShape, Never, NodeState, Planner, Wait};
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::{JobRequest, Judge, Site};
 use serde_json::{Value, json};
@@ -109,9 +109,9 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
     let nothing = vec![false; away.len()];
     let mut fits = |back: &[bool]| {
         let states = idle(site, wanted, &away, back);
-        planner.plan(&states, &wanted.request, 0).err()
+        planner.plan(&states, &wanted.request, 0).is_ok()
     };
-    if fits(&nothing).is_none() {
+    if fits(&nothing) {
         // Nodes that are idle in this picture and are not with all known jobs gone are held by jobs not shown.
         let states = idle(site, wanted, &away, &nothing);
         let mut judge = Judge::new(site, &[]);
@@ -120,12 +120,67 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
             None => Claim::RulesKeep,
         };
     }
-    match fits(&vec![true; away.len()]) {
-        None => {}
-        Some(Wait::Never { why }) => return Claim::Never(why),
-        Some(wait) => return Claim::Never(Never::Said(why_wait(&wait))),
+    let all = vec![true; away.len()];
+    if fits(&all) {
+        return has_to_be_back(&away, fits);
     }
-    has_to_be_back(&away, |back| fits(back).is_none())
+    let sound = idle(site, wanted, &away, &all);
+    Claim::Never(never(planner, site, wanted, &sound))
+}
+
+/// Why a job does not fit with everything idle and in service, from what each node would offer: the planner's own words
+/// are about all nodes, also those that are not for this job.
+fn never(
+    planner: &mut Planner,
+    site: &Site,
+    wanted: &JobRequest,
+    sound: &[NodeState],
+) -> Never {
+    let request = &wanted.request;
+    let (each, in_all) = match request.gpus {
+        GpuShape::PerNode(gpus) => (gpus, None),
+        GpuShape::Total(gpus) => (1, Some(gpus)),
+        GpuShape::PerTask { per_task, tasks } => (per_task, Some(per_task.saturating_mul(tasks))),
+        GpuShape::PerSocket(_) => (1, None),
+    };
+    let room = |state: &NodeState| {
+        let most = state.free_cpus.checked_div(request.cpus_per_gpu);
+        let gpus = (state.free.len() as u32).min(most.unwrap_or(u32::MAX));
+        let fits = state.candidate
+            && state.free_cpus >= request.cpus_per_node
+            && state.free_memory_mib >= request.memory_mib_per_node;
+        if fits { gpus / each.max(1) * each } else { 0 }
+    };
+    let full = |node: &&u32| sound.get(**node as usize).is_none_or(|state| room(state) == 0);
+    if let Some(node) = request.required_nodes.iter().find(full) {
+        let name = site.nodes.get(*node as usize).map(|node| node.name.clone());
+        return Never::Node {
+            name: name.unwrap_or_default(),
+        };
+    }
+    let mut rooms: Vec<u32> = sound.iter().map(room).filter(|room| *room > 0).collect();
+    rooms.sort_unstable_by(|a, b| b.cmp(a));
+    let nodes = (request.min_nodes, request.max_nodes);
+    if (rooms.len() as u32) < request.min_nodes || in_all.is_none() && request.topology.is_none() {
+        return Never::Nodes {
+            gpus: each,
+            have: rooms.len() as u32,
+            nodes,
+        };
+    }
+    let have: u32 = rooms.iter().take(request.max_nodes as usize).sum();
+    if let Some(need) = in_all.filter(|need| have < *need) {
+        return Never::Gpus { need, have, nodes };
+    }
+    let mut anywhere = request.clone();
+    let level = anywhere.topology.take().filter(|wish| wish.required);
+    match level {
+        Some(wish) if planner.plan(sound, &anywhere, 0).is_ok() => Never::Said(format!(
+            "no domain of the level {} is large enough for it",
+            wish.level
+        )),
+        _ => Never::Said("no set of its nodes has room for it, not even idle".into()),
+    }
 }
 
 /// What has to come back before a job fits that does with all of it back and does not without: `fits` tells it for any

@@ -21,6 +21,9 @@ pub fn outlook(
     board: usize,
 ) -> Claim {
     let site = slices.site;
+    if let Some(claim) = ends(site, jobs, question, ask, board) {
+        return claim;
+    }
     // Without jobs: nobody has a slice, nor what else a GPU has few of.
     let Ok(mut idle) = Slices::read(site, &[]) else {
         return Claim::RoomUnseen;
@@ -43,9 +46,8 @@ pub fn outlook(
     let enough = |able: &[usize]| {
         able.len() >= wanted && named.iter().all(|node| able.contains(&(*node as usize)))
     };
-    let now = able(&vec![false; away.len()]);
-    if enough(&now) {
-        return ends(site, jobs, question, &now);
+    if enough(&able(&vec![false; away.len()])) {
+        return Claim::RoomUnseen;
     }
     if !enough(&able(&vec![true; away.len()])) {
         let what = ask.names(&slices.pool, board);
@@ -122,45 +124,84 @@ fn all_away(site: &Site, question: &Question) -> Vec<(usize, Away)> {
     away
 }
 
-/// The jobs on nodes that are enough once they are idle, and when they end.
-fn ends(site: &Site, jobs: &[Job], question: &Question, able: &[usize]) -> Claim {
-    let named = &question.filter.request.required_nodes;
-    let on = |node: usize| {
-        let name = &site.nodes[node].name;
-        let on = move |job: &&Job| job.is_running() && job.nodes.contains(name);
-        jobs.iter().filter(on)
+/// Ends the running jobs one after the other, those without a known end last, until enough nodes have room.
+fn ends(site: &Site, jobs: &[Job], question: &Question, ask: &Ask, board: usize) -> Option<Claim> {
+    let mut then = Slices::read(site, jobs).ok()?;
+    let request = &question.filter.request;
+    let named = &request.required_nodes;
+    let wanted = question.nodes as usize;
+    let mut taken: Vec<u64> = (0..site.nodes.len()).map(|node| then.taken(node)).collect();
+    let free = |node: &gpuos_host::slurm::NodeRecord| {
+        let cpus = node.cpus.saturating_sub(node.cpus_allocated);
+        (cpus, node.memory_mib.saturating_sub(node.memory_allocated_mib))
     };
-    // Named ones, then those that are free first.
-    let free = |node: usize| {
-        let last = on(node)
-            .map(|job| (known_end(job).is_none(), known_end(job)))
-            .max();
-        (!named.contains(&(node as u32)), last, node)
+    let mut rest: Vec<(u32, u64)> = site.nodes.iter().map(free).collect();
+    let fits = |then: &mut Slices<'_>, node: usize, taken: u64, (cpus, memory): (u32, u64)| {
+        let record = &site.nodes[node];
+        let considered = question.only.as_ref().is_none_or(|only| only.contains(&(node as u32)));
+        let may = record.is_up() && considered && question.filter.allows(record);
+        let fits = cpus >= request.cpus_per_node
+            && (!site.memory_counts() || memory >= request.memory_mib_per_node);
+        let Ok(number) = then.numbers[node] else {
+            return false;
+        };
+        if !may || !fits || then.pool.kind_of(number) != board {
+            return false;
+        }
+        then.pool.see(number, taken, out_of_service(site, record));
+        let prices = then.pool.prices();
+        then.pool.pick(&mut Effort::default(), &prices, number, ask).is_some()
     };
-    let mut nodes = able.to_vec();
-    nodes.sort_by_cached_key(|node| {
-        let (named, last, node) = free(*node);
-        (
-            named,
-            last.map(|(open, at)| (open, at.map(String::from))),
-            node,
-        )
-    });
-    nodes.truncate((question.nodes as usize).max(named.len()));
-    let mut all: Vec<&Job> = nodes.iter().flat_map(|node| on(*node)).collect();
-    all.sort_by_key(|job| job.id);
-    all.dedup_by_key(|job| job.id);
-    if all.is_empty() {
-        return Claim::RoomUnseen;
+    // In the order in which they come to have room.
+    let mut able: Vec<usize> = Vec::new();
+    for node in 0..site.nodes.len() {
+        if fits(&mut then, node, taken[node], rest[node]) {
+            able.push(node);
+        }
     }
+    let mut order: Vec<&Job> = jobs.iter().filter(|job| job.is_running()).collect();
+    order.sort_by_key(|job| (known_end(job).is_none(), known_end(job), job.id));
+    for (nth, job) in order.iter().enumerate() {
+        then.pool.ends(job.id);
+        for part in &job.allocations {
+            for node in site.indices(&part.nodes).0 {
+                let node = node as usize;
+                let own = then.tenants[node].iter().filter(|one| one.job.id == job.id);
+                taken[node] &= !own.fold(0, |all, one| all | one.taken());
+                rest[node].0 = rest[node].0.saturating_add(part.cpus);
+                rest[node].1 = rest[node].1.saturating_add(part.memory_mib);
+                if !able.contains(&node) && fits(&mut then, node, taken[node], rest[node]) {
+                    able.push(node);
+                }
+            }
+        }
+        let is_named = |node: &usize| named.contains(&(*node as u32));
+        if able.len() < wanted || able.iter().filter(|node| is_named(node)).count() < named.len() {
+            continue;
+        }
+        let others = able.iter().filter(|node| !is_named(node));
+        let others = others.take(wanted.saturating_sub(named.len()));
+        let chosen: Vec<&str> = able
+            .iter()
+            .filter(|node| is_named(node))
+            .chain(others)
+            .map(|node| site.nodes[*node].name.as_str())
+            .collect();
+        let ended = order[..=nth].iter();
+        let stood = |job: &&&Job| job.nodes.iter().any(|node| chosen.contains(&node.as_str()));
+        let needed: Vec<&Job> = ended.filter(stood).copied().collect();
+        return Some(told(&needed));
+    }
+    None
+}
+
+/// The claim that the end of these jobs makes room.
+fn told(needed: &[&Job]) -> Claim {
     let label = |job: &&Job| job.label.clone();
-    let open: Vec<String> = all
-        .iter()
-        .filter(|job| known_end(job).is_none())
-        .map(label)
-        .collect();
-    let jobs = all.iter().map(label).collect();
-    match all.iter().filter_map(|job| known_end(job)).max() {
+    let open = needed.iter().filter(|job| known_end(job).is_none());
+    let open: Vec<String> = open.map(label).collect();
+    let jobs = needed.iter().map(label).collect();
+    match needed.iter().filter_map(|job| known_end(job)).max() {
         Some(at) if open.is_empty() => Claim::RoomAt {
             at: at.into(),
             jobs,

@@ -342,7 +342,7 @@ fn never(world: &World, job: &Waiting, why: &str) -> Verdict {
         check!(offers[node(world, name)?] == 0, "{name} has room");
         return Ok(());
     }
-    if why.contains("within one domain") || why.contains("too few nodes have GPUs") || why.contains("cannot use") {
+    if why.contains("no domain of the level") && job.level.is_some() || why.contains("no set of its nodes") || why.contains("too few nodes have GPUs") || why.contains("cannot use") {
         return Ok(());
     }
     Err(format!("a reason of no form that is known: {why}"))

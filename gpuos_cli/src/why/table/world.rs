@@ -332,12 +332,11 @@ impl World {
         if self.nodes.iter().any(|node| node.pool > 0) {
             gpuos += "[[mig.board]]\nname = \"h100-80gb\"\nprofiles = [\n";
             for ((name, size, starts), (id, compute)) in PROFILES.iter().zip([(19, 1), (14, 2), (9, 3), (0, 7)]) {
-                let most = 8 / size.max(&1);
                 writeln!(
                     gpuos,
                     "{{ id = {id}, name = \"{name}\", compute = {compute}, memory-mib = {}, most = {}, size = {size}, starts = {starts:?} }},",
                     9984 * size,
-                    most.min(7),
+                    starts.len(),
                 )
                 .unwrap();
             }
@@ -413,7 +412,7 @@ impl World {
                 write!(part, " out={}", list(node.out)).unwrap();
             }
             if node.pool_out != 0 {
-                write!(part, " pool-out={}", list(node.pool_out << node.gpus)).unwrap();
+                write!(part, " mig-out={}", list(node.pool_out << node.gpus)).unwrap();
             }
             if !part.is_empty() {
                 writeln!(text, "   Extra=[gpuos:1{part}]").unwrap();
