@@ -111,10 +111,11 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
                 touched |= free.candidate;
             }
         }
+        // Also one after whose end a node is not idle yet: it is needed if the job gets that node.
+        ended.push(job);
         if !touched {
             continue;
         }
-        ended.push(job);
         if let Some(choice) = place_among(planner, &mut judge, (wanted, asker), &states) {
             let needed = needed(case, &choice, &ended);
             let label = |job: &&Job| job.label.clone();

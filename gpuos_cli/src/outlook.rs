@@ -130,12 +130,7 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
 
 /// Why a job does not fit with everything idle and in service, from what each node would offer: the planner's own words
 /// are about all nodes, also those that are not for this job.
-fn never(
-    planner: &mut Planner,
-    site: &Site,
-    wanted: &JobRequest,
-    sound: &[NodeState],
-) -> Never {
+fn never(planner: &mut Planner, site: &Site, wanted: &JobRequest, sound: &[NodeState]) -> Never {
     let request = &wanted.request;
     let (each, in_all) = match request.gpus {
         GpuShape::PerNode(gpus) => (gpus, None),
@@ -151,7 +146,11 @@ fn never(
             && state.free_memory_mib >= request.memory_mib_per_node;
         if fits { gpus / each.max(1) * each } else { 0 }
     };
-    let full = |node: &&u32| sound.get(**node as usize).is_none_or(|state| room(state) == 0);
+    let full = |node: &&u32| {
+        sound
+            .get(**node as usize)
+            .is_none_or(|state| room(state) == 0)
+    };
     if let Some(node) = request.required_nodes.iter().find(full) {
         let name = site.nodes.get(*node as usize).map(|node| node.name.clone());
         return Never::Node {

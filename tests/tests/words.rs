@@ -63,37 +63,82 @@ fn what_is_said_is_so(suite: &Suite) {
     let text = why(&cluster, &first.to_string());
     let other = why(&cluster, &second.to_string());
     let gpus = [&text, &other].map(|text| {
-        let named = ["GPU 6", "GPU 7"].map(|gpu| format!("runs: 7g.80gb on {gpu} of n1 (memory slices 0-7)"));
-        named.iter().position(|words| text.contains(words)).unwrap_or_else(|| panic!("{text}"))
+        let named = ["GPU 6", "GPU 7"]
+            .map(|gpu| format!("runs: 7g.80gb on {gpu} of n1 (memory slices 0-7)"));
+        named
+            .iter()
+            .position(|words| text.contains(words))
+            .unwrap_or_else(|| panic!("{text}"))
     });
     assert_ne!(gpus[0], gpus[1], "{text}{other}");
     // A third one that names n1 waits, though n2 has room.
     let third = slices::ask(&cluster, "third", "--gpuos-mig=7g.80gb -w n1");
-    shows(&cluster, third, "of the 1 node that the job names, 0 have room for 7g.80gb now");
+    shows(
+        &cluster,
+        third,
+        "of the 1 node that the job names, 0 have room for 7g.80gb now",
+    );
     let room = format!("There is room when job {} has ended", second.min(first));
     let or = format!("There is room when jobs {first} and {second} have ended");
-    says(&cluster, &third.to_string(), &["waits: of the 1 node that the job names", "There is room when"]);
+    says(
+        &cluster,
+        &third.to_string(),
+        &[
+            "waits: of the 1 node that the job names",
+            "There is room when",
+        ],
+    );
     let said = why(&cluster, &third.to_string());
-    assert!(said.contains(&room) || said.contains(&or) || said.contains("no end of"), "{said}");
+    assert!(
+        said.contains(&room) || said.contains(&or) || said.contains("no end of"),
+        "{said}"
+    );
     cluster.cancel(&[third, second, first]);
 
     // An ordinary job, and an array: six GPUs of each node are not divided.
     let blocker = cluster.start(&["-N2", "--gres=gpu:4"]);
     let ordinary = cluster.sbatch(&["--gres=gpu:4"], "sleep 600");
-    shows(&cluster, ordinary, "The job needs 1 node with 4 free GPUs each");
+    shows(
+        &cluster,
+        ordinary,
+        "The job needs 1 node with 4 free GPUs each",
+    );
     let ends = format!("There is room when job {blocker} has ended, and no end of it is known");
-    says(&cluster, &ordinary.to_string(), &["Not enough room now: 1 node needed", "4 GPUs needed, 4 free for it", &ends]);
+    says(
+        &cluster,
+        &ordinary.to_string(),
+        &[
+            "Not enough room now: 1 node needed",
+            "4 GPUs needed, 4 free for it",
+            &ends,
+        ],
+    );
     let total = cluster.sbatch(&["--gpus=9", "-N2"], "sleep 600");
     cluster.cancel(&[ordinary]);
     shows(&cluster, total, "The job needs 9 free GPUs on 2 nodes");
     cluster.cancel(&[total]);
     let array = cluster.sbatch(&["--array=1-4", "--gres=gpu:3"], "sleep 600");
-    for name in [format!("{array}_3"), format!("{array}_[2-4]"), array.to_string()] {
-        says(&cluster, &name, &[" waits. Not enough room now: 1 node needed", "3 GPUs needed"]);
+    for name in [
+        format!("{array}_3"),
+        format!("{array}_[2-4]"),
+        array.to_string(),
+    ] {
+        says(
+            &cluster,
+            &name,
+            &[
+                " waits. Not enough room now: 1 node needed",
+                "3 GPUs needed",
+            ],
+        );
     }
     assert!(why(&cluster, &format!("{array}_3")).starts_with(&format!("Job {array}_3 waits")));
     assert!(why(&cluster, &format!("{array}_9")).contains("is not known"));
-    shows(&cluster, array, "The job needs 1 node with 3 free GPUs each");
+    shows(
+        &cluster,
+        array,
+        "The job needs 1 node with 3 free GPUs each",
+    );
     cluster.cancel(&[array, blocker]);
     requeued(&cluster);
     cluster.drained();
@@ -107,14 +152,25 @@ fn requeued(cluster: &Cluster) {
     cluster.wait(job, &["RUNNING"]);
     let gpu = *cluster.gpus(job)["n1"].first().expect("a GPU");
     let words = ["xid", "48"];
-    cluster.lab.fault("n1", &format!("gpu{gpu}"), &words).expect("breaks");
+    cluster
+        .lab
+        .fault("n1", &format!("gpu{gpu}"), &words)
+        .expect("breaks");
     let id = job.to_string();
-    let away = format!("GPU n1:{gpu}, which is out of service now: gpuosd requeues the jobs of a GPU that fails");
+    let away = format!(
+        "GPU n1:{gpu}, which is out of service now: gpuosd requeues the jobs of a GPU that fails"
+    );
     let mut seen = false;
     cluster.until("gpuos why tells of the requeue", || {
         let text = why(cluster, &id);
-        let pending = cluster.lab.job_state(job).is_ok_and(|state| state == "PENDING");
-        assert!(!text.contains("(--begin)") && !text.contains("can never start"), "{text}");
+        let pending = cluster
+            .lab
+            .job_state(job)
+            .is_ok_and(|state| state == "PENDING");
+        assert!(
+            !text.contains("(--begin)") && !text.contains("can never start"),
+            "{text}"
+        );
         seen |= text.contains("It was requeued once") && text.contains(&away);
         let over = !pending && cluster.show(job).contains("Restarts=1") && text.contains(" runs: ");
         (seen || over).then_some(())

@@ -133,12 +133,18 @@ fn ends(site: &Site, jobs: &[Job], question: &Question, ask: &Ask, board: usize)
     let mut taken: Vec<u64> = (0..site.nodes.len()).map(|node| then.taken(node)).collect();
     let free = |node: &gpuos_host::slurm::NodeRecord| {
         let cpus = node.cpus.saturating_sub(node.cpus_allocated);
-        (cpus, node.memory_mib.saturating_sub(node.memory_allocated_mib))
+        (
+            cpus,
+            node.memory_mib.saturating_sub(node.memory_allocated_mib),
+        )
     };
     let mut rest: Vec<(u32, u64)> = site.nodes.iter().map(free).collect();
     let fits = |then: &mut Slices<'_>, node: usize, taken: u64, (cpus, memory): (u32, u64)| {
         let record = &site.nodes[node];
-        let considered = question.only.as_ref().is_none_or(|only| only.contains(&(node as u32)));
+        let considered = question
+            .only
+            .as_ref()
+            .is_none_or(|only| only.contains(&(node as u32)));
         let may = record.is_up() && considered && question.filter.allows(record);
         let fits = cpus >= request.cpus_per_node
             && (!site.memory_counts() || memory >= request.memory_mib_per_node);
@@ -150,7 +156,9 @@ fn ends(site: &Site, jobs: &[Job], question: &Question, ask: &Ask, board: usize)
         }
         then.pool.see(number, taken, out_of_service(site, record));
         let prices = then.pool.prices();
-        then.pool.pick(&mut Effort::default(), &prices, number, ask).is_some()
+        then.pool
+            .pick(&mut Effort::default(), &prices, number, ask)
+            .is_some()
     };
     // In the order in which they come to have room.
     let mut able: Vec<usize> = Vec::new();

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::{Answer, requeue, slices};
 use crate::figures;
+use crate::outlook::may_use;
 use crate::table::count;
 
 pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
@@ -150,7 +151,7 @@ fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> O
         .map(|node| {
             let mine = job.nodes.contains(&node.name);
             NodeState {
-                candidate: mine || wanted.allows(node),
+                candidate: mine || may_use(wanted, node),
                 present: GpuSet::first(node.gpu_count()),
                 free: node.gpus_of_type(wanted.gres_type.as_deref()),
                 free_cpus: node.cpus,

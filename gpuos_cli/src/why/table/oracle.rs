@@ -64,14 +64,21 @@ pub fn offer(world: &World, job: &Waiting, at: usize, case: &If) -> Offer {
             memory += other.memory;
         }
     }
-    let out: u64 = (0..8).filter(|gpu| node.out >> gpu & 1 == 1 && !is_back(Some(*gpu))).map(|gpu| 1 << gpu).sum();
+    let out: u64 = (0..8)
+        .filter(|gpu| node.out >> gpu & 1 == 1 && !is_back(Some(*gpu)))
+        .map(|gpu| 1 << gpu)
+        .sum();
     let whole = !job.whole || cpus == 0 && out == 0;
     let all = (1u64 << node.gpus) - 1;
-    let pool = (0..node.pool).filter(|nth| node.pool_out >> nth & 1 == 1 && !is_back(Some(node.gpus + nth)));
+    let pool = (0..node.pool)
+        .filter(|nth| node.pool_out >> nth & 1 == 1 && !is_back(Some(node.gpus + nth)));
     let pool_out = pool.fold(0, |all, nth| all | 0xff << (nth * SLICES));
     let slots = (1u128 << (node.pool * SLICES)) - 1;
     Offer {
-        usable: (!gone || is_back(None)) && whole && node.partition == job.partition && !job.excluded.contains(&at),
+        usable: (!gone || is_back(None))
+            && whole
+            && node.partition == job.partition
+            && !job.excluded.contains(&at),
         free: all & !gpus & !out,
         slices: slots as u64 & !slices & !pool_out,
         cpus: node.cpus - cpus,
@@ -122,8 +129,14 @@ pub fn within(level: &str, nodes: &[usize]) -> bool {
 /// All sets of nodes on which the job has room.
 pub fn places(world: &World, job: &Waiting, case: &If) -> Vec<Vec<usize>> {
     let count = world.nodes.len();
-    let offers: Vec<u32> = (0..count).map(|at| units(job, offer(world, job, at, case))).collect();
-    let sets = (1..1usize << count).map(|set| (0..count).filter(|at| set >> at & 1 == 1).collect::<Vec<_>>());
+    let offers: Vec<u32> = (0..count)
+        .map(|at| units(job, offer(world, job, at, case)))
+        .collect();
+    let sets = (1..1usize << count).map(|set| {
+        (0..count)
+            .filter(|at| set >> at & 1 == 1)
+            .collect::<Vec<_>>()
+    });
     let fits = |set: &Vec<usize>| {
         let size = set.len() as u32;
         let sum: u32 = set.iter().map(|at| offers[*at]).sum();
@@ -148,7 +161,9 @@ pub fn fits(world: &World, job: &Waiting, case: &If) -> bool {
 
 /// Nodes that have room for a part now.
 pub fn nodes_with_room(world: &World, job: &Waiting, case: &If) -> u32 {
-    (0..world.nodes.len()).filter(|at| units(job, offer(world, job, *at, case)) > 0).count() as u32
+    (0..world.nodes.len())
+        .filter(|at| units(job, offer(world, job, *at, case)) > 0)
+        .count() as u32
 }
 
 /// The jobs that a user sees and that end until a moment, by minutes.

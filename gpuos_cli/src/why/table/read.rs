@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use gpuos_core::hostlist::expand;
 
-use super::oracle::{If, ends_until, fits, level_of, narrowest, nodes_with_room, offer, places, units};
+use super::oracle::{
+    If, ends_until, fits, level_of, narrowest, nodes_with_room, offer, places, units,
+};
 use super::world::{End, Form, PROFILES, Running, SLICES, Waiting, World, at, leaf, list};
 
 type Judged = BTreeMap<&'static str, u32>;
@@ -12,9 +14,32 @@ type Verdict = Result<(), String>;
 
 /// Forms that have to be met: a table in which one of them never comes has lost its generator.
 pub const FORMS: [&str; 26] = [
-    "fits", "not while", "enough back", "never", "capacity", "named", "level", "no room", "not for GPUs", "no GPU",
-    "requeue", "asks", "smallest", "nothing smaller", "room at", "room after", "unseen", "out of service", "its place",
-    "runs", "best", "no better", "instance", "slices", "slices fit", "row",
+    "fits",
+    "not while",
+    "enough back",
+    "never",
+    "capacity",
+    "named",
+    "level",
+    "no room",
+    "not for GPUs",
+    "no GPU",
+    "requeue",
+    "asks",
+    "smallest",
+    "nothing smaller",
+    "room at",
+    "room after",
+    "unseen",
+    "out of service",
+    "its place",
+    "runs",
+    "best",
+    "no better",
+    "instance",
+    "slices",
+    "slices fit",
+    "row",
 ];
 
 macro_rules! check {
@@ -33,7 +58,11 @@ fn between<'a>(text: &'a str, from: &str, to: &str) -> Option<(&'a str, &'a str)
 }
 
 fn number(text: &str) -> Result<u32, String> {
-    let digits: String = text.trim().chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = text
+        .trim()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse().map_err(|_| format!("no number at '{text}'"))
 }
 
@@ -49,7 +78,8 @@ fn ids(world: &World, labels: &[String]) -> Result<Vec<u32>, String> {
     let id = |label: &String| {
         let mut shown = world.running.iter().filter(|job| !job.hidden);
         let job = shown.find(|job| job.label == *label);
-        job.map(|job| job.id).ok_or(format!("'{label}' is no job that runs"))
+        job.map(|job| job.id)
+            .ok_or(format!("'{label}' is no job that runs"))
     };
     labels.iter().map(id).collect()
 }
@@ -81,10 +111,15 @@ fn away(world: &World, text: &str, and: &str) -> Result<Vec<(usize, Option<usize
                 check!(out && state == "out of service", "{part}: it is not");
                 return Ok((at, Some(gpu)));
             }
-            let (name, state) = part.strip_prefix("node ").and_then(|rest| rest.split_once(" is ")).ok_or(format!("'{part}' is nothing that comes back"))?;
+            let (name, state) = part
+                .strip_prefix("node ")
+                .and_then(|rest| rest.split_once(" is "))
+                .ok_or(format!("'{part}' is nothing that comes back"))?;
             let at = node(world, name)?;
             let own = &world.nodes[at];
-            let has = own.state.unwrap_or(if own.reserved { "RESERVED" } else { "" });
+            let has = own
+                .state
+                .unwrap_or(if own.reserved { "RESERVED" } else { "" });
             let is = match state {
                 "drained" => has.contains("DRAIN"),
                 "down" => has.contains("DOWN"),
@@ -128,12 +163,22 @@ fn lead(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verdic
         Some(_) => format!("{}_[1,5-9]", job.id),
         None => job.label.clone(),
     };
-    let rest = line.strip_prefix(&format!("Job {name} ")).ok_or(format!("it does not speak of {name}"))?;
+    let rest = line
+        .strip_prefix(&format!("Job {name} "))
+        .ok_or(format!("it does not speak of {name}"))?;
     if let Some(rest) = rest.strip_prefix("waits after a requeue: ") {
         count(judged, "requeue");
-        check!(job.restarts > 0 && job.reason == "BeginTime", "it was not requeued");
+        check!(
+            job.restarts > 0 && job.reason == "BeginTime",
+            "it was not requeued"
+        );
         check!(rest.contains("3 s after the requeue"), "not how long");
-        return requeued(world, job, rest.split_once(" requeue. ").ok_or("no more")?.1, judged);
+        return requeued(
+            world,
+            job,
+            rest.split_once(" requeue. ").ok_or("no more")?.1,
+            judged,
+        );
     }
     if rest.starts_with("waits, and not for GPUs: ") {
         count(judged, "not for GPUs");
@@ -158,7 +203,14 @@ fn lead(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verdic
     }
     check!(job.form != Form::None, "it asks for no GPU");
     if let Some(why) = rest.strip_prefix("would fit now, but waits: ") {
-        count(judged, if matches!(job.form, Form::Mig(..)) { "slices fit" } else { "fits" });
+        count(
+            judged,
+            if matches!(job.form, Form::Mig(..)) {
+                "slices fit"
+            } else {
+                "fits"
+            },
+        );
         check!(fits(world, job, &now), "it does not fit now");
         let words = match job.reason {
             _ if job.label.contains('+') && !matches!(job.form, Form::Mig(..)) => "all components",
@@ -170,49 +222,93 @@ fn lead(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verdic
         return Ok(());
     }
     check!(!fits(world, job, &now), "it fits now");
-    let rest = rest.strip_prefix("waits. ").or(rest.strip_prefix("waits: "));
+    let rest = rest
+        .strip_prefix("waits. ")
+        .or(rest.strip_prefix("waits: "));
     sentence(world, job, rest.ok_or("of no form that is known")?, judged)
 }
 
 /// Why there is no room now, or what that is about.
 fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Judged) -> Verdict {
     let now = If::default();
-    if let Some((away_text, rest)) = between(text, "It cannot start while ", ", not even when all running jobs have ended.") {
+    if let Some((away_text, rest)) = between(
+        text,
+        "It cannot start while ",
+        ", not even when all running jobs have ended.",
+    ) {
         count(judged, "not while");
         check!(rest.is_empty(), "more: {rest}");
         let items = away(world, away_text, " or ")?;
-        check!(!fits(world, job, &If::empty()), "the end of the jobs is enough");
+        check!(
+            !fits(world, job, &If::empty()),
+            "the end of the jobs is enough"
+        );
         check!(fits(world, job, &If::sound()), "it can never start");
         for item in &items {
             let mut all = all_away(world);
             all.retain(|other| other != item);
-            let case = If { back: all, ..If::empty() };
+            let case = If {
+                back: all,
+                ..If::empty()
+            };
             check!(!fits(world, job, &case), "it fits without {item:?}");
         }
-        let enough = If { back: items, ..If::empty() };
+        let enough = If {
+            back: items,
+            ..If::empty()
+        };
         check!(fits(world, job, &enough), "they are not enough");
         return Ok(());
     }
-    if let Some((away_text, _)) = between(text, "not even when all running jobs have ended: ", "; the end of that would be enough.") {
+    if let Some((away_text, _)) = between(
+        text,
+        "not even when all running jobs have ended: ",
+        "; the end of that would be enough.",
+    ) {
         count(judged, "enough back");
         let items = away(world, away_text, " and ")?;
-        check!(!fits(world, job, &If::empty()), "the end of the jobs is enough");
-        let enough = If { back: items, ..If::empty() };
+        check!(
+            !fits(world, job, &If::empty()),
+            "the end of the jobs is enough"
+        );
+        let enough = If {
+            back: items,
+            ..If::empty()
+        };
         check!(fits(world, job, &enough), "that is not enough");
         return Ok(());
     }
-    if let Some((why, rest)) = between(text, "The job can never start as it is: ", ". Submit it again with a smaller request.") {
+    if let Some((why, rest)) = between(
+        text,
+        "The job can never start as it is: ",
+        ". Submit it again with a smaller request.",
+    ) {
         count(judged, "never");
         check!(rest.is_empty(), "more: {rest}");
-        check!(!fits(world, job, &If::sound()), "it would fit if all were up and idle");
+        check!(
+            !fits(world, job, &If::sound()),
+            "it would fit if all were up and idle"
+        );
         return never(world, job, why);
     }
-    if let Some((numbers, rest)) = between(text, "Not enough room now: of the ", " enough free GPUs, CPUs and memory.") {
+    if let Some((numbers, rest)) = between(
+        text,
+        "Not enough room now: of the ",
+        " enough free GPUs, CPUs and memory.",
+    ) {
         count(judged, "named");
         check!(rest == " It starts when all of them have.", "more: {rest}");
-        let (all, have) = numbers.split_once(" that the job names, ").ok_or("no numbers")?;
-        let with = job.named.iter().filter(|at| units(job, offer(world, job, **at, &now)) > 0);
-        check!(number(all)? as usize == job.named.len() && number(have)? as usize == with.count(), "wrong numbers");
+        let (all, have) = numbers
+            .split_once(" that the job names, ")
+            .ok_or("no numbers")?;
+        let with = job
+            .named
+            .iter()
+            .filter(|at| units(job, offer(world, job, **at, &now)) > 0);
+        check!(
+            number(all)? as usize == job.named.len() && number(have)? as usize == with.count(),
+            "wrong numbers"
+        );
         return Ok(());
     }
     if let Some(rest) = text.strip_prefix("Not enough room now: ") {
@@ -225,7 +321,10 @@ fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Judged) -> Ve
     }
     if text == "No node that it may use has room now." {
         count(judged, "no room");
-        check!(nodes_with_room(world, job, &now) == 0, "a node has room for a part of it");
+        check!(
+            nodes_with_room(world, job, &now) == 0,
+            "a node has room for a part of it"
+        );
         return Ok(());
     }
     if let Some((found, rest)) = text.split_once(" room for ") {
@@ -233,17 +332,35 @@ fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Judged) -> Ve
         let Form::Mig(profile, _) = job.form else {
             return Err("it asks for no slices".into());
         };
-        let what = rest.strip_suffix(" now: free slices count only where they make whole windows that the board has.").ok_or("another form")?;
-        check!(what == PROFILES[profile].0, "it asks for {}", PROFILES[profile].0);
+        let what = rest
+            .strip_suffix(
+                " now: free slices count only where they make whole windows that the board has.",
+            )
+            .ok_or("another form")?;
+        check!(
+            what == PROFILES[profile].0,
+            "it asks for {}",
+            PROFILES[profile].0
+        );
         let have = nodes_with_room(world, job, &now);
         if let Some((all, found)) = between(found, "of the ", " that the job names, ") {
-            let with = job.named.iter().filter(|at| units(job, offer(world, job, **at, &now)) > 0);
-            check!(number(all)? as usize == job.named.len() && number(found)? as usize == with.count(), "wrong numbers");
+            let with = job
+                .named
+                .iter()
+                .filter(|at| units(job, offer(world, job, **at, &now)) > 0);
+            check!(
+                number(all)? as usize == job.named.len() && number(found)? as usize == with.count(),
+                "wrong numbers"
+            );
         } else if found.starts_with("no node that it may use has") {
             check!(have == 0, "{have} have");
         } else {
             let (some, rest) = found.split_once(" of ").ok_or("no numbers")?;
-            check!(number(some)? == have && number(rest)? == job.min, "{have} have, {} needed", job.min);
+            check!(
+                number(some)? == have && number(rest)? == job.min,
+                "{have} have, {} needed",
+                job.min
+            );
         }
         return Ok(());
     }
@@ -265,7 +382,11 @@ fn capacity(world: &World, job: &Waiting, text: &str) -> Verdict {
     let needed = number(text)?;
     let (found, rest) = between(text, "CPUs and memory, ", " found; ").ok_or("no numbers")?;
     let (found, gpus) = (number(found)?, number(rest)?);
-    let free = number(between(rest, " needed, ", " free for it.").ok_or("no numbers")?.0)?;
+    let free = number(
+        between(rest, " needed, ", " free for it.")
+            .ok_or("no numbers")?
+            .0,
+    )?;
     let have = nodes_with_room(world, job, &now);
     check!(found == have, "{have} nodes have room");
     let asks = match job.form {
@@ -276,7 +397,11 @@ fn capacity(world: &World, job: &Waiting, text: &str) -> Verdict {
     };
     check!(gpus == asks, "it asks for {asks}");
     let offers = (0..world.nodes.len()).map(|at| offer(world, job, at, &now));
-    let usable: u32 = offers.clone().filter(|offer| offer.usable).map(|offer| offer.free.count_ones()).sum();
+    let usable: u32 = offers
+        .clone()
+        .filter(|offer| offer.usable)
+        .map(|offer| offer.free.count_ones())
+        .sum();
     check!(free <= usable, "{usable} are free on nodes that it may use");
     if let Form::Each(_) = job.form {
         check!(free == usable, "{usable} are free on nodes that it may use");
@@ -298,23 +423,47 @@ fn capacity(world: &World, job: &Waiting, text: &str) -> Verdict {
 /// `leaf domain, and none has room now: leaf1 comes nearest, with 0 of 2 nodes free. It starts …`
 fn level(world: &World, job: &Waiting, text: &str) -> Verdict {
     let now = If::default();
-    let word = text.split_once(", and none has room now: ").ok_or("another form")?.0;
+    let word = text
+        .split_once(", and none has room now: ")
+        .ok_or("another form")?
+        .0;
     let (level, required) = job.level.ok_or("it requires no level")?;
-    check!(required && word.starts_with(level), "it requires {:?}", job.level);
-    let free = Waiting { level: None, ..job.clone() };
-    check!(fits(world, &free, &now), "it does not fit as preferred either");
+    check!(
+        required && word.starts_with(level),
+        "it requires {:?}",
+        job.level
+    );
+    let free = Waiting {
+        level: None,
+        ..job.clone()
+    };
+    check!(
+        fits(world, &free, &now),
+        "it does not fit as preferred either"
+    );
     if let Some((best, rest)) = between(text, "none has room now: ", " comes nearest, with ") {
         let inside: Vec<usize> = match level {
             "node" => vec![node(world, best)?],
-            "leaf" => (0..world.nodes.len()).filter(|at| format!("leaf{}", leaf(*at) + 1) == best).collect(),
+            "leaf" => (0..world.nodes.len())
+                .filter(|at| format!("leaf{}", leaf(*at) + 1) == best)
+                .collect(),
             _ => (0..world.nodes.len()).collect(),
         };
         let have = number(rest)?;
-        let of_nodes = rest.split_once(" free").is_some_and(|(words, _)| words.contains("node"));
-        let each = inside.iter().map(|at| units(job, offer(world, job, *at, &now)));
+        let of_nodes = rest
+            .split_once(" free")
+            .is_some_and(|(words, _)| words.contains("node"));
+        let each = inside
+            .iter()
+            .map(|at| units(job, offer(world, job, *at, &now)));
         let is = match of_nodes {
             true => each.filter(|units| *units > 0).count() as u32,
-            false => inside.iter().map(|at| offer(world, job, *at, &now)).filter(|offer| offer.usable).map(|offer| offer.free.count_ones()).sum(),
+            false => inside
+                .iter()
+                .map(|at| offer(world, job, *at, &now))
+                .filter(|offer| offer.usable)
+                .map(|offer| offer.free.count_ones())
+                .sum(),
         };
         check!(have == is || !of_nodes && have <= is, "{best} has {is}");
     }
@@ -324,7 +473,9 @@ fn level(world: &World, job: &Waiting, text: &str) -> Verdict {
 /// Why a job can never start.
 fn never(world: &World, job: &Waiting, why: &str) -> Verdict {
     let sound = If::sound();
-    let offers: Vec<u32> = (0..world.nodes.len()).map(|at| units(job, offer(world, job, at, &sound))).collect();
+    let offers: Vec<u32> = (0..world.nodes.len())
+        .map(|at| units(job, offer(world, job, at, &sound)))
+        .collect();
     if let Some((_, rest)) = between(why, "CPUs and memory for them; there ", " ") {
         let with = offers.iter().filter(|units| **units > 0).count() as u32;
         check!(number(rest)? == with, "there are {with}");
@@ -333,7 +484,11 @@ fn never(world: &World, job: &Waiting, why: &str) -> Verdict {
     if let Some((_, rest)) = why.split_once("there is room for ") {
         let mut sizes: Vec<u32> = offers.clone();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
-        let each = if let Form::Task(each, _) = job.form { each } else { 1 };
+        let each = if let Form::Task(each, _) = job.form {
+            each
+        } else {
+            1
+        };
         let most: u32 = sizes.iter().take(job.max as usize).sum::<u32>() * each;
         check!(number(rest)? <= most, "{most} at most");
         return Ok(());
@@ -342,7 +497,11 @@ fn never(world: &World, job: &Waiting, why: &str) -> Verdict {
         check!(offers[node(world, name)?] == 0, "{name} has room");
         return Ok(());
     }
-    if why.contains("no domain of the level") && job.level.is_some() || why.contains("no set of its nodes") || why.contains("too few nodes have GPUs") || why.contains("cannot use") {
+    if why.contains("no domain of the level") && job.level.is_some()
+        || why.contains("no set of its nodes")
+        || why.contains("too few nodes have GPUs")
+        || why.contains("cannot use")
+    {
         return Ok(());
     }
     Err(format!("a reason of no form that is known: {why}"))
@@ -350,16 +509,30 @@ fn never(world: &World, job: &Waiting, why: &str) -> Verdict {
 
 fn requeued(world: &World, job: &Waiting, text: &str, judged: &mut Judged) -> Verdict {
     count(judged, "requeue");
-    check!(text.starts_with("It was requeued once") && job.restarts == 1, "it was requeued {} times", job.restarts);
+    check!(
+        text.starts_with("It was requeued once") && job.restarts == 1,
+        "it was requeued {} times",
+        job.restarts
+    );
     let place = job.note.split_once("gpus=").map_or("", |(_, place)| place);
     let (name, gpu) = place.split_once(':').ok_or("no place")?;
     let at = node(world, name)?;
     let (own, gpu) = (&world.nodes[at], number(gpu)?);
     let out = own.out >> gpu & 1 == 1;
     let gone = own.state.is_some();
-    check!(text.contains(&format!("GPU {name}:{gpu}, which is out of service now")) == (out && !gone), "the GPU: {out}");
-    check!(text.contains("are in service.") == (!out && !gone), "is it in service? {out} {gone}");
-    check!(text.contains("It keeps off") == !job.excluded.is_empty(), "excluded: {:?}", job.excluded);
+    check!(
+        text.contains(&format!("GPU {name}:{gpu}, which is out of service now")) == (out && !gone),
+        "the GPU: {out}"
+    );
+    check!(
+        text.contains("are in service.") == (!out && !gone),
+        "is it in service? {out} {gone}"
+    );
+    check!(
+        text.contains("It keeps off") == !job.excluded.is_empty(),
+        "excluded: {:?}",
+        job.excluded
+    );
     Ok(())
 }
 
@@ -373,7 +546,9 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
     if line.starts_with("It was requeued ") {
         return requeued(world, job, line, judged);
     }
-    if let Some((option, place)) = between(line, ": ", ". It would get ").filter(|_| line.starts_with("Smallest ")) {
+    if let Some((option, place)) =
+        between(line, ": ", ". It would get ").filter(|_| line.starts_with("Smallest "))
+    {
         count(judged, "smallest");
         let with = changed(job, option)?;
         check!(fits(world, &with, &now), "with {option} it does not fit");
@@ -389,16 +564,33 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
     }
     if let Some((when, rest)) = between(line, "Expected: at ", " at the latest, when ") {
         count(judged, "room at");
-        let gone = ids(world, &labels(rest.split_once(" ended (").ok_or("another form")?.0))?;
-        let ends = world.running.iter().filter(|job| gone.contains(&job.id)).map(|job| match job.end {
-            End::In(minutes) => Some(minutes),
-            End::Never | End::Year => None,
-        });
+        let gone = ids(
+            world,
+            &labels(rest.split_once(" ended (").ok_or("another form")?.0),
+        )?;
+        let ends = world
+            .running
+            .iter()
+            .filter(|job| gone.contains(&job.id))
+            .map(|job| match job.end {
+                End::In(minutes) => Some(minutes),
+                End::Never | End::Year => None,
+            });
         let ends: Option<Vec<u32>> = ends.collect();
-        let last = ends.ok_or("one of them has no end")?.into_iter().max().ok_or("nobody")?;
+        let last = ends
+            .ok_or("one of them has no end")?
+            .into_iter()
+            .max()
+            .ok_or("nobody")?;
         check!(at(last) == when, "the last of them ends at {}", at(last));
-        check!(fits(world, job, &If::ended(gone)), "their end is not enough");
-        check!(fits(world, job, &If::ended(ends_until(world, last))), "not at that time");
+        check!(
+            fits(world, job, &If::ended(gone)),
+            "their end is not enough"
+        );
+        check!(
+            fits(world, job, &If::ended(ends_until(world, last))),
+            "not at that time"
+        );
         return Ok(());
     }
     if let Some((jobs, rest)) = between(line, "There is room when ", " ended, and no end of ") {
@@ -406,13 +598,31 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
             count(judged, "room after");
             let named = labels(jobs);
             let gone = ids(world, &named)?;
-            let open = rest.split_once(" is known: no time limit.").ok_or("another form")?.0;
-            let open = if open == "it" { named.clone() } else { labels(open) };
-            let endless = |id: &u32| world.running.iter().any(|job| job.id == *id && !matches!(job.end, End::In(_)));
+            let open = rest
+                .split_once(" is known: no time limit.")
+                .ok_or("another form")?
+                .0;
+            let open = if open == "it" {
+                named.clone()
+            } else {
+                labels(open)
+            };
+            let endless = |id: &u32| {
+                world
+                    .running
+                    .iter()
+                    .any(|job| job.id == *id && !matches!(job.end, End::In(_)))
+            };
             let should: Vec<u32> = gone.iter().copied().filter(endless).collect();
             check!(ids(world, &open)? == should, "{should:?} have no end");
-            check!(fits(world, job, &If::ended(gone)), "their end is not enough");
-            check!(!fits(world, job, &If::ended(ends_until(world, u32::MAX))), "those with an end are enough");
+            check!(
+                fits(world, job, &If::ended(gone)),
+                "their end is not enough"
+            );
+            check!(
+                !fits(world, job, &If::ended(ends_until(world, u32::MAX))),
+                "those with an end are enough"
+            );
             return Ok(());
         }
     }
@@ -420,15 +630,28 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
         count(judged, "unseen");
         let shown = world.running.iter().filter(|job| !job.hidden);
         let shown = shown.map(|job| job.id).collect();
-        check!(!fits(world, job, &If::ended(shown)), "those that are shown are enough");
-        check!(fits(world, job, &If::empty()), "even without jobs it does not fit");
+        check!(
+            !fits(world, job, &If::ended(shown)),
+            "those that are shown are enough"
+        );
+        check!(
+            fits(world, job, &If::empty()),
+            "even without jobs it does not fit"
+        );
         return Ok(());
     }
     if let Some((numbers, rest)) = line.split_once(" out of service: ") {
         count(judged, "out of service");
         let all: usize = world.nodes.iter().map(|node| node.gpus).sum();
-        let out: u32 = world.nodes.iter().map(|node| (node.out & ((1 << node.gpus) - 1)).count_ones()).sum();
-        check!(numbers.starts_with(&format!("{out} of {all} GPU")), "{out} of {all} are");
+        let out: u32 = world
+            .nodes
+            .iter()
+            .map(|node| (node.out & ((1 << node.gpus) - 1)).count_ones())
+            .sum();
+        check!(
+            numbers.starts_with(&format!("{out} of {all} GPU")),
+            "{out} of {all} are"
+        );
         for part in rest.trim_end_matches('.').split(", ") {
             let mut words = part.split(' ');
             let at = node(world, words.next().unwrap_or(""))?;
@@ -453,7 +676,11 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
         return sentence(world, job, line, judged);
     }
     // No claim on this cluster.
-    let known = ["Nodes are compared with all sizes of jobs", "note: ", "Of places with equal"];
+    let known = [
+        "Nodes are compared with all sizes of jobs",
+        "note: ",
+        "Of places with equal",
+    ];
     match known.iter().any(|known| line.starts_with(known)) {
         true => Ok(()),
         false => sentence(world, job, line, judged),
@@ -464,14 +691,28 @@ fn asks(job: &Waiting, line: &str) -> Verdict {
     let words = match job.form {
         Form::Each(gpus) => format!("for {gpus} GPU"),
         Form::Total(gpus) => format!("for {gpus} GPU"),
-        Form::Task(each, tasks) => format!("for {each} GPU{} for each of {tasks} task", if each == 1 { "" } else { "s" }),
-        Form::Mig(profile, count) => format!("for {}:{count} on each of {} node", PROFILES[profile].0, job.min),
+        Form::Task(each, tasks) => format!(
+            "for {each} GPU{} for each of {tasks} task",
+            if each == 1 { "" } else { "s" }
+        ),
+        Form::Mig(profile, count) => format!(
+            "for {}:{count} on each of {} node",
+            PROFILES[profile].0, job.min
+        ),
         Form::None => return Err("it asks for none".into()),
     };
     check!(line.contains(&words), "it asks {words}");
-    check!(line.contains("nodes whole") == job.whole, "whole: {}", job.whole);
+    check!(
+        line.contains("nodes whole") == job.whole,
+        "whole: {}",
+        job.whole
+    );
     let level = job.level.filter(|(_, required)| *required);
-    check!(line.contains(":required") == level.is_some(), "level: {:?}", job.level);
+    check!(
+        line.contains(":required") == level.is_some(),
+        "level: {:?}",
+        job.level
+    );
     Ok(())
 }
 
@@ -494,13 +735,22 @@ fn row(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verdict
     let words: Vec<&str> = line.split_whitespace().collect();
     let at = node(world, words[0])?;
     let free = offer(world, job, at, &If::default()).free;
-    let Some(indices) = words.iter().rev().find(|word| word.starts_with(|c: char| c.is_ascii_digit())) else {
+    let Some(indices) = words
+        .iter()
+        .rev()
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+    else {
         return Ok(());
     };
     let Some(set) = gpuos_core::explain::parse_gpus(indices) else {
         return Ok(());
     };
-    check!(job.whole || set.0 & !free == 0, "GPUs {indices} of {} are not free ({})", words[0], list(free));
+    check!(
+        job.whole || set.0 & !free == 0,
+        "GPUs {indices} of {} are not free ({})",
+        words[0],
+        list(free)
+    );
     Ok(())
 }
 
@@ -519,7 +769,9 @@ fn changed(job: &Waiting, option: &str) -> Result<Waiting, String> {
         ("no --exclusive", _) => with.whole = false,
         ("--gpuos-topology", _) => {
             let (level, word) = value.split_once(':').ok_or("no level")?;
-            let level = ["leaf", "spine", "node"].into_iter().find(|known| *known == level);
+            let level = ["leaf", "spine", "node"]
+                .into_iter()
+                .find(|known| *known == level);
             with.level = Some((level.ok_or("no level")?, word == "required"));
         }
         _ => return Err(format!("an option of no form that is known: {option}")),
@@ -536,7 +788,9 @@ fn smaller(job: &Waiting) -> Vec<String> {
             all.extend((1..gpus).map(|gpus| format!("--gpus-per-node={gpus}")));
         }
         Form::Total(gpus) => all.extend((job.min..gpus).map(|gpus| format!("--gpus={gpus}"))),
-        Form::Task(_, tasks) => all.extend((job.min..tasks).map(|tasks| format!("--ntasks={tasks}"))),
+        Form::Task(_, tasks) => {
+            all.extend((job.min..tasks).map(|tasks| format!("--ntasks={tasks}")))
+        }
         Form::Mig(..) | Form::None => {}
     }
     if job.whole {
@@ -547,14 +801,20 @@ fn smaller(job: &Waiting) -> Vec<String> {
 
 pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) -> Verdict {
     let first = text.lines().next().ok_or("no text")?;
-    let rest = first.strip_prefix(&format!("Job {} runs: ", job.label)).ok_or("it does not say that it runs")?;
+    let rest = first
+        .strip_prefix(&format!("Job {} runs: ", job.label))
+        .ok_or("it does not say that it runs")?;
     if !job.mig.is_empty() {
         count(judged, "instance");
         let profile = job.mig.trim_end_matches(":1");
         for (at, _, slices) in &job.on {
             let own = &world.nodes[*at];
             let start = slices.trailing_zeros() as usize;
-            let (gpu, start, size) = (own.gpus + start / SLICES, start % SLICES, slices.count_ones() as usize);
+            let (gpu, start, size) = (
+                own.gpus + start / SLICES,
+                start % SLICES,
+                slices.count_ones() as usize,
+            );
             let on = match size {
                 1 => format!("memory slice {start}"),
                 size => format!("memory slices {start}-{}", start + size - 1),
@@ -580,7 +840,11 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
     // The same job in an empty cluster: on any number of nodes where it asked for GPUs in all.
     let each = job.on[0].1.count_ones();
     let again = Waiting {
-        form: if job.total { Form::Total(gpus) } else { Form::Each(each) },
+        form: if job.total {
+            Form::Total(gpus)
+        } else {
+            Form::Each(each)
+        },
         min: if job.total { 1 } else { on.len() as u32 },
         max: on.len() as u32,
         cpus: job.cpus,
@@ -592,7 +856,9 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
         level: None,
         ..world.waiting[0].clone()
     };
-    let best = narrowest(&places(world, &again, &If::sound())).unwrap_or(here).min(here);
+    let best = narrowest(&places(world, &again, &If::sound()))
+        .unwrap_or(here)
+        .min(here);
     for line in text.lines().skip(1) {
         if line == "No place in an empty cluster would be better." {
             count(judged, "no better");
@@ -606,7 +872,10 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
                 _ => 3,
             };
             let own = own.split([';', '.']).next().unwrap_or("");
-            check!(rank(level) == best && rank(own) == here, "best {best}, here {here}");
+            check!(
+                rank(level) == best && rank(own) == here,
+                "best {best}, here {here}"
+            );
         } else if line.is_empty() || line.starts_with("NODE ") || line.starts_with('n') {
         } else {
             return Err(format!("a line of no form that is known: {line}"));

@@ -150,13 +150,28 @@ impl World {
                     memory: 1000,
                     partition: if dice.one_in(5) { "other" } else { "main" },
                     state: bad.then(|| {
-                        let states = ["IDLE+DRAIN", "DOWN*", "IDLE+MAINT+RESERVED", "IDLE*+NOT_RESPONDING", "UNKNOWN", "DOWN+INVALID_REG"];
+                        let states = [
+                            "IDLE+DRAIN",
+                            "DOWN*",
+                            "IDLE+MAINT+RESERVED",
+                            "IDLE*+NOT_RESPONDING",
+                            "UNKNOWN",
+                            "DOWN+INVALID_REG",
+                        ];
                         dice.pick(&states)
                     }),
                     reserved: dice.one_in(12),
-                    out: if sick { 1 << dice.below(gpus as u64) } else { 0 },
+                    out: if sick {
+                        1 << dice.below(gpus as u64)
+                    } else {
+                        0
+                    },
                     pool: if divided { 2 } else { 0 },
-                    pool_out: if divided && sick { 1 << dice.below(2) } else { 0 },
+                    pool_out: if divided && sick {
+                        1 << dice.below(2)
+                    } else {
+                        0
+                    },
                 }
             })
             .collect();
@@ -181,7 +196,12 @@ impl World {
         let mut taken = (0, 0, 0, 0);
         for job in &self.running {
             for (_, gpus, slices) in job.on.iter().filter(|on| on.0 == node) {
-                taken = (taken.0 | gpus, taken.1 | slices, taken.2 + job.cpus, taken.3 + job.memory);
+                taken = (
+                    taken.0 | gpus,
+                    taken.1 | slices,
+                    taken.2 + job.cpus,
+                    taken.3 + job.memory,
+                );
             }
         }
         taken
@@ -191,7 +211,11 @@ impl World {
         let profile = dice.below(4) as usize;
         let slices = self.nodes.iter().any(|node| node.pool > 0) && dice.one_in(2);
         let each = 1 + dice.below(4) as usize;
-        let wanted = if slices { 1 } else { 1 + dice.below(3) as usize };
+        let wanted = if slices {
+            1
+        } else {
+            1 + dice.below(3) as usize
+        };
         let (cpus, memory) = (dice.pick(&[1, 2, 8]), dice.pick(&[10, 300]));
         let mut on = Vec::new();
         for node in 0..self.nodes.len() {
@@ -199,13 +223,21 @@ impl World {
             let own = &self.nodes[node];
             // A node that is drained may still run what it ran; one that is down does not.
             let up = own.state.is_none_or(|state| state.contains("DRAIN"));
-            let elsewhere = on.first().is_some_and(|on: &(usize, u64, u64)| self.nodes[on.0].partition != own.partition);
-            if on.len() == wanted || elsewhere || !up || used + cpus > own.cpus || memory_used + memory > own.memory {
+            let elsewhere = on
+                .first()
+                .is_some_and(|on: &(usize, u64, u64)| self.nodes[on.0].partition != own.partition);
+            if on.len() == wanted
+                || elsewhere
+                || !up
+                || used + cpus > own.cpus
+                || memory_used + memory > own.memory
+            {
                 continue;
             }
             if slices {
                 let (_, size, starts) = PROFILES[profile];
-                let spots = (0..own.pool).flat_map(|gpu| starts.iter().map(move |start| gpu * SLICES + start));
+                let spots = (0..own.pool)
+                    .flat_map(|gpu| starts.iter().map(move |start| gpu * SLICES + start));
                 let masks = spots.map(|spot| ((1u128 << size) - 1) as u64 * (1 << spot));
                 if let Some(mask) = masks.into_iter().find(|mask| bits & mask == 0) {
                     on.push((node, 0, mask));
@@ -215,7 +247,9 @@ impl World {
             let free: Vec<usize> = (0..own.gpus).filter(|gpu| gpus >> gpu & 1 == 0).collect();
             if free.len() >= each {
                 let from = dice.below((free.len() - each + 1) as u64) as usize;
-                let mask = free[from..from + each].iter().fold(0, |all, gpu| all | 1 << gpu);
+                let mask = free[from..from + each]
+                    .iter()
+                    .fold(0, |all, gpu| all | 1 << gpu);
                 on.push((node, mask, 0));
             }
         }
@@ -225,7 +259,11 @@ impl World {
         let total = !slices && dice.one_in(3);
         self.running.push(Running {
             id,
-            label: if dice.one_in(6) { format!("{}_{}", id - 50, 3) } else { id.to_string() },
+            label: if dice.one_in(6) {
+                format!("{}_{}", id - 50, 3)
+            } else {
+                id.to_string()
+            },
             least: if total { 1 } else { on.len() as u32 },
             on,
             cpus,
@@ -236,7 +274,11 @@ impl World {
                 _ => End::Year,
             },
             hidden: dice.one_in(12),
-            mig: if slices { format!("{}:1", PROFILES[profile].0) } else { String::new() },
+            mig: if slices {
+                format!("{}:1", PROFILES[profile].0)
+            } else {
+                String::new()
+            },
             total,
         });
     }
@@ -281,12 +323,23 @@ impl World {
         };
         let restarts = u32::from(dice.one_in(5));
         let (head, label) = match kind {
-            0 => (format!("JobId={id} ArrayJobId={id} ArrayTaskId=2-4%1 ArrayTaskThrottle=1"), format!("{id}_3")),
-            1 => (format!("JobId={id} ArrayJobId={id} ArrayTaskId=1,5-9"), format!("{id}_[5-7]")),
-            2 => (format!("JobId={id} HetJobId={} HetJobOffset=1", id - 1), format!("{}+1", id - 1)),
+            0 => (
+                format!("JobId={id} ArrayJobId={id} ArrayTaskId=2-4%1 ArrayTaskThrottle=1"),
+                format!("{id}_3"),
+            ),
+            1 => (
+                format!("JobId={id} ArrayJobId={id} ArrayTaskId=1,5-9"),
+                format!("{id}_[5-7]"),
+            ),
+            2 => (
+                format!("JobId={id} HetJobId={} HetJobOffset=1", id - 1),
+                format!("{}+1", id - 1),
+            ),
             _ => (format!("JobId={id}"), id.to_string()),
         };
-        let named_elsewhere = named.first().is_some_and(|at| self.nodes[*at].partition != "main");
+        let named_elsewhere = named
+            .first()
+            .is_some_and(|at| self.nodes[*at].partition != "main");
         Waiting {
             id,
             form,
@@ -294,23 +347,38 @@ impl World {
             max: max.max(named.len() as u32),
             cpus: dice.pick(&[1, 1, 4, 12]),
             memory: dice.pick(&[10, 10, 600]),
-            partition: if named_elsewhere || dice.one_in(6) { "other" } else { "main" },
+            partition: if named_elsewhere || dice.one_in(6) {
+                "other"
+            } else {
+                "main"
+            },
             named,
-            excluded: if dice.one_in(10) { vec![dice.below(nodes) as usize] } else { Vec::new() },
+            excluded: if dice.one_in(10) {
+                vec![dice.below(nodes) as usize]
+            } else {
+                Vec::new()
+            },
             whole: matches!(form, Form::Each(_)) && dice.one_in(6),
             level,
             reason,
             head,
             label,
             restarts,
-            dependency: if reason == "Dependency" { "afterok:1(unfulfilled)" } else { "(null)" },
+            dependency: if reason == "Dependency" {
+                "afterok:1(unfulfilled)"
+            } else {
+                "(null)"
+            },
             note: match restarts {
                 0 => String::new(),
                 _ => {
                     let at = dice.below(nodes) as usize;
                     let out = self.nodes[at].out.trailing_zeros().min(7);
                     let gpu = if self.nodes[at].out == 0 { 0 } else { out };
-                    format!("gpuos: level=node bus=0 lost=0 nodes=1 domains=1 gpus={}:{gpu}", self.nodes[at].name)
+                    format!(
+                        "gpuos: level=node bus=0 lost=0 nodes=1 domains=1 gpus={}:{gpu}",
+                        self.nodes[at].name
+                    )
                 }
             },
         }
@@ -327,11 +395,18 @@ impl World {
             .map(|(nth, nodes)| format!("SwitchName=leaf{} Nodes={}\n", nth + 1, nodes.join(",")))
             .collect();
         let below = (1..=names.len().div_ceil(2)).map(|nth| format!("leaf{nth}"));
-        writeln!(topology, "SwitchName=spine Switches={}", below.collect::<Vec<_>>().join(",")).unwrap();
+        writeln!(
+            topology,
+            "SwitchName=spine Switches={}",
+            below.collect::<Vec<_>>().join(",")
+        )
+        .unwrap();
         let mut gpuos = String::new();
         if self.nodes.iter().any(|node| node.pool > 0) {
             gpuos += "[[mig.board]]\nname = \"h100-80gb\"\nprofiles = [\n";
-            for ((name, size, starts), (id, compute)) in PROFILES.iter().zip([(19, 1), (14, 2), (9, 3), (0, 7)]) {
+            for ((name, size, starts), (id, compute)) in
+                PROFILES.iter().zip([(19, 1), (14, 2), (9, 3), (0, 7)])
+            {
                 writeln!(
                     gpuos,
                     "{{ id = {id}, name = \"{name}\", compute = {compute}, memory-mib = {}, most = {}, size = {size}, starts = {starts:?} }},",
@@ -356,13 +431,19 @@ impl World {
             .command("scontrol show config", &config)
             .command("scontrol -d show nodes", &self.nodes_text())
             .command("scontrol -d show jobs", &self.jobs_text())
-            .command("scontrol show partitions", "PartitionName=main\n   Default=YES\n")
+            .command(
+                "scontrol show partitions",
+                "PartitionName=main\n   Default=YES\n",
+            )
             .file("/srv/lab/slurm.conf", "ClusterName=cap\n")
             .file("/srv/lab/topology.conf", &topology)
             .file("/srv/lab/gpuos.toml", &gpuos);
         for job in &self.waiting {
             let line = format!("scontrol write batch_script {} -", job.id);
-            machine = machine.command(&line, &format!("#!/bin/sh\n#SBATCH {}\ntrue\n", options(job)));
+            machine = machine.command(
+                &line,
+                &format!("#!/bin/sh\n#SBATCH {}\ntrue\n", options(job)),
+            );
         }
         machine
     }
@@ -392,7 +473,13 @@ impl World {
                 write!(gres, ",gpuos:h100-80gb:{}(S:1)", node.pool * SLICES).unwrap();
                 match slices {
                     0 => used += ",gpuos:h100-80gb:0(IDX:N/A)",
-                    slices => write!(used, ",gpuos:h100-80gb:{}(IDX:{})", slices.count_ones(), list(slices)).unwrap(),
+                    slices => write!(
+                        used,
+                        ",gpuos:h100-80gb:{}(IDX:{})",
+                        slices.count_ones(),
+                        list(slices)
+                    )
+                    .unwrap(),
                 }
             }
             let name = &node.name;
@@ -425,51 +512,103 @@ impl World {
     fn jobs_text(&self) -> String {
         let mut text = String::new();
         for job in self.running.iter().filter(|job| !job.hidden) {
-            let names: Vec<&str> = job.on.iter().map(|on| self.nodes[on.0].name.as_str()).collect();
+            let names: Vec<&str> = job
+                .on
+                .iter()
+                .map(|on| self.nodes[on.0].name.as_str())
+                .collect();
             let on = gpuos_core::hostlist::compress(names);
             let (end, limit) = match job.end {
-                End::In(minutes) => (at(minutes), format!("{:02}:{:02}:00", minutes / 60 + 1, minutes % 60)),
+                End::In(minutes) => (
+                    at(minutes),
+                    format!("{:02}:{:02}:00", minutes / 60 + 1, minutes % 60),
+                ),
                 End::Never => ("Unknown".into(), "UNLIMITED".into()),
                 End::Year => ("2027-11-20T20:00:00".into(), "365-00:00:00".into()),
             };
             let head = match job.label.split_once('_') {
-                Some((array, task)) => format!("JobId={} ArrayJobId={array} ArrayTaskId={task}", job.id),
+                Some((array, task)) => {
+                    format!("JobId={} ArrayJobId={array} ArrayTaskId={task}", job.id)
+                }
                 None => format!("JobId={}", job.id),
             };
-            self.head(&mut text, &head, "RUNNING", "None", ("00:10:00", &limit, 0, "(null)"));
-            writeln!(text, "   StartTime=2026-11-20T19:50:00 EndTime={end} Deadline=N/A").unwrap();
+            self.head(
+                &mut text,
+                &head,
+                "RUNNING",
+                "None",
+                ("00:10:00", &limit, 0, "(null)"),
+            );
+            writeln!(
+                text,
+                "   StartTime=2026-11-20T19:50:00 EndTime={end} Deadline=N/A"
+            )
+            .unwrap();
             let count = job.on.len() as u32;
             let partition = self.nodes[job.on[0].0].partition;
             let hosts = (on.as_str(), "(null)", "(null)");
-            self.shape(&mut text, hosts, (count, count), (job.least, job.cpus), (partition, count));
+            self.shape(
+                &mut text,
+                hosts,
+                (count, count),
+                (job.least, job.cpus),
+                (partition, count),
+            );
             for (node, gpus, slices) in &job.on {
                 let gres = match slices {
                     0 => format!("gpu:h100:{}(IDX:{})", gpus.count_ones(), list(*gpus)),
-                    slices => format!("gpuos:h100-80gb:{}(IDX:{})", slices.count_ones(), list(*slices)),
+                    slices => format!(
+                        "gpuos:h100-80gb:{}(IDX:{})",
+                        slices.count_ones(),
+                        list(*slices)
+                    ),
                 };
-                let ids = if job.cpus == 1 { "0".to_string() } else { format!("0-{}", job.cpus - 1) };
-                writeln!(text, "     Nodes={} CPU_IDs={ids} Mem={} GRES={gres}", self.nodes[*node].name, job.memory).unwrap();
+                let ids = if job.cpus == 1 {
+                    "0".to_string()
+                } else {
+                    format!("0-{}", job.cpus - 1)
+                };
+                writeln!(
+                    text,
+                    "     Nodes={} CPU_IDs={ids} Mem={} GRES={gres}",
+                    self.nodes[*node].name, job.memory
+                )
+                .unwrap();
             }
             let each = job.on[0].1.count_ones();
             let slices = job.on[0].2.count_ones();
             let all: u32 = job.on.iter().map(|on| on.1.count_ones()).sum();
             let note = match slices {
                 0 => String::new(),
-                _ => format!("gpuos: level=slice bus=0 lost=0 nodes=0 domains=0 mig={} gpus={on}:-", job.mig),
+                _ => format!(
+                    "gpuos: level=slice bus=0 lost=0 nodes=0 domains=0 mig={} gpus={on}:-",
+                    job.mig
+                ),
             };
             let tres = match (slices, job.total) {
                 (0, true) => format!("TresPerJob={}", self.tres(&format!("gpu:{all}"))),
                 (0, false) => format!("TresPerNode={}", self.tres(&format!("gpu:{each}"))),
-                (slices, _) => format!("TresPerNode={}", self.tres(&format!("gpuos:h100-80gb:{slices}"))),
+                (slices, _) => format!(
+                    "TresPerNode={}",
+                    self.tres(&format!("gpuos:h100-80gb:{slices}"))
+                ),
             };
             self.tail(&mut text, (job.cpus, job.memory), false, &note, "", &tres);
         }
         for job in &self.waiting {
-            self.head(&mut text, &job.head, "PENDING", job.reason, ("00:00:00", "UNLIMITED", job.restarts, job.dependency));
+            self.head(
+                &mut text,
+                &job.head,
+                "PENDING",
+                job.reason,
+                ("00:00:00", "UNLIMITED", job.restarts, job.dependency),
+            );
             writeln!(text, "   StartTime=Unknown EndTime=Unknown Deadline=N/A").unwrap();
             let hosts = |list: &[usize]| match list {
                 [] => "(null)".to_string(),
-                list => gpuos_core::hostlist::compress(list.iter().map(|at| self.nodes[*at].name.as_str())),
+                list => gpuos_core::hostlist::compress(
+                    list.iter().map(|at| self.nodes[*at].name.as_str()),
+                ),
             };
             let lists = (hosts(&job.named), hosts(&job.excluded));
             let tasks = match job.form {
@@ -477,18 +616,34 @@ impl World {
                 _ => job.min,
             };
             let hosts = ("", lists.0.as_str(), lists.1.as_str());
-            self.shape(&mut text, hosts, (job.min, job.max), (job.min, job.cpus), (job.partition, tasks));
+            self.shape(
+                &mut text,
+                hosts,
+                (job.min, job.max),
+                (job.min, job.cpus),
+                (job.partition, tasks),
+            );
             let tres = match job.form {
                 Form::Each(gpus) => format!("TresPerNode={}", self.tres(&format!("gpu:{gpus}"))),
                 Form::Total(gpus) => format!("TresPerJob={}", self.tres(&format!("gpu:{gpus}"))),
                 Form::Task(gpus, _) => format!("TresPerTask={}", self.tres(&format!("gpu:{gpus}"))),
                 Form::Mig(profile, count) => {
                     let slices = PROFILES[profile].1 as u32 * count;
-                    format!("TresPerNode={}", self.tres(&format!("gpuos:h100-80gb:{slices}")))
+                    format!(
+                        "TresPerNode={}",
+                        self.tres(&format!("gpuos:h100-80gb:{slices}"))
+                    )
                 }
                 Form::None => String::new(),
             };
-            self.tail(&mut text, (job.cpus, job.memory), job.whole, &job.note, &options(job), &tres);
+            self.tail(
+                &mut text,
+                (job.cpus, job.memory),
+                job.whole,
+                &job.note,
+                &options(job),
+                &tres,
+            );
         }
         text
     }
@@ -500,7 +655,14 @@ impl World {
         }
     }
 
-    fn head(&self, text: &mut String, head: &str, state: &str, reason: &str, times: (&str, &str, u32, &str)) {
+    fn head(
+        &self,
+        text: &mut String,
+        head: &str,
+        state: &str,
+        reason: &str,
+        times: (&str, &str, u32, &str),
+    ) {
         let (run, limit, restarts, dependency) = times;
         write!(
             text,
@@ -534,12 +696,24 @@ impl World {
         .unwrap();
         match self.release {
             "22.05.8" => writeln!(text, "   TRES=cpu={cpus},node={least},billing=1").unwrap(),
-            _ => writeln!(text, "   ReqTRES=cpu={cpus},node={least},billing=1\n   AllocTRES=(null)").unwrap(),
+            _ => writeln!(
+                text,
+                "   ReqTRES=cpu={cpus},node={least},billing=1\n   AllocTRES=(null)"
+            )
+            .unwrap(),
         }
         text.push_str("   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*\n");
     }
 
-    fn tail(&self, text: &mut String, (cpus, memory): (u32, u64), whole: bool, note: &str, options: &str, tres: &str) {
+    fn tail(
+        &self,
+        text: &mut String,
+        (cpus, memory): (u32, u64),
+        whole: bool,
+        note: &str,
+        options: &str,
+        tres: &str,
+    ) {
         write!(text, "   MinCPUsNode={cpus} MinMemoryNode={memory}M MinTmpDiskNode=0\n   Features=(null) DelayBoot=00:00:00\n").unwrap();
         let sharing = match (self.release, whole) {
             ("26.05.5", true) => "OverSubscribe=NO Exclusive=NODE",
@@ -547,7 +721,11 @@ impl World {
             (_, true) => "OverSubscribe=NO",
             (_, false) => "OverSubscribe=OK",
         };
-        write!(text, "   {sharing} Contiguous=0 Licenses=(null) Network=(null)\n   Command=(null)\n").unwrap();
+        write!(
+            text,
+            "   {sharing} Contiguous=0 Licenses=(null) Network=(null)\n   Command=(null)\n"
+        )
+        .unwrap();
         if self.release == "26.05.5" && !options.is_empty() {
             writeln!(text, "   SubmitLine=sbatch {options} --wrap true").unwrap();
         }
@@ -579,7 +757,12 @@ fn options(job: &Waiting) -> String {
 /// A moment so many minutes on.
 pub fn at(minutes: u32) -> String {
     let minute = 20 * 60 + minutes;
-    format!("2026-11-{:02}T{:02}:{:02}:00", 20 + minute / 1440, minute / 60 % 24, minute % 60)
+    format!(
+        "2026-11-{:02}T{:02}:{:02}:00",
+        20 + minute / 1440,
+        minute / 60 % 24,
+        minute % 60
+    )
 }
 
 /// `0-2,5`.
