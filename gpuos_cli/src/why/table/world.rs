@@ -136,7 +136,7 @@ impl World {
         let release = dice.pick(&["22.05.8", "24.11.5", "26.05.5"]);
         let divided = dice.one_in(3);
         let gpus = dice.pick(&[2, 4, 8]);
-        let count = 1 + dice.below(4) as usize;
+        let count = dice.pick(&[1, 2, 3, 4, 4, 4]);
         let trouble = dice.pick(&[0, 0, 3, 6]);
         let nodes: Vec<Node> = (0..count)
             .map(|at| {
@@ -286,7 +286,14 @@ impl World {
     fn ask(&self, dice: &mut Dice, id: u32) -> Waiting {
         let divided = self.nodes.iter().any(|node| node.pool > 0);
         let nodes = self.nodes.len() as u64;
-        let gpus = 1 + dice.below(9) as u32;
+        // Mostly what some node has.
+        let largest = self
+            .nodes
+            .iter()
+            .map(|node| node.gpus as u64)
+            .max()
+            .unwrap_or(1);
+        let gpus = 1 + dice.below(largest + 1) as u32;
         let min = 1 + dice.below(nodes.min(3)) as u32;
         let (form, min, max) = match dice.below(10) {
             _ if divided && dice.one_in(2) => (Form::Mig(dice.below(4) as usize, 1), min, min),
@@ -301,9 +308,10 @@ impl World {
             _ => (Form::None, min, min),
         };
         let level = match form {
-            Form::Each(_) | Form::Total(_) if dice.one_in(4) => {
-                Some((dice.pick(&["leaf", "spine", "node"]), dice.one_in(2)))
-            }
+            Form::Each(_) | Form::Total(_) if dice.one_in(2) => Some((
+                dice.pick(&["leaf", "leaf", "spine", "node"]),
+                !dice.one_in(3),
+            )),
             _ => None,
         };
         let level = level.filter(|(name, _)| *name != "node" || min == 1);
