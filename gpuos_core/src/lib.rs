@@ -4,11 +4,13 @@
 //! unsafe code. Callers read files and daemons, and hand text and state in.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 pub mod cost;
 pub mod defrag;
 pub mod explain;
 pub mod fabric;
+pub mod fits;
 pub mod fnv;
 pub mod frag;
 pub mod gang;
@@ -25,6 +27,7 @@ pub mod peers;
 pub mod plan;
 pub mod record;
 pub mod rules;
+pub mod screen;
 pub mod site;
 pub mod slurm_conf;
 pub mod slurm_topology;

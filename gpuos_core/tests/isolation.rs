@@ -29,6 +29,14 @@ fn process(pid: u32, gpu: u8, job: Option<u32>) -> Process {
     }
 }
 
+/// The same as the user that a job has in random worlds.
+fn of_user(process: Process, job: u32) -> Process {
+    Process {
+        uid: 1000 + job,
+        ..process
+    }
+}
+
 fn seen(processes: &[Process]) -> Seen {
     Seen {
         processes: processes.to_vec(),
@@ -68,6 +76,31 @@ fn plan(jobs: &[Holding], asked_ms: u64) -> Plan {
         jobs: jobs.to_vec(),
         asked_ms,
     }
+}
+
+#[test]
+fn the_jobs_user_has_to_be_behind_a_process_of_its_group() {
+    let (policy, mut watch) = (policy(Foreign::Kill), Watch::default());
+    let plan = plan(&[holding(7, 1000, &[0]), holding(8, 0, &[0])], 1_000_000);
+    let of = |pid: u32, uid: u32, owners: &[u32], job| Process {
+        uid,
+        owners: owners.to_vec(),
+        ..process(pid, 0, Some(job))
+    };
+    let all = seen(&[
+        of(1, 1000, &[], 7),
+        of(2, 0, &[], 7),
+        of(3, 1001, &[1001, 1001, 1001, 1001], 7),
+        // A program with the s-bit, and a container without root.
+        of(4, 112, &[1000, 112, 112, 112], 7),
+        of(5, 100_033, &[100_033, 1000], 7),
+        // A job of root's may run as anybody.
+        of(6, 1001, &[], 8),
+    ]);
+    step(&mut watch, &policy, &plan, &all, 0);
+    let effects = step(&mut watch, &policy, &plan, &all, 5000);
+    let named: Vec<_> = found(&effects).iter().filter_map(|one| one.pid).collect();
+    assert_eq!((named, kills(&effects)), (vec![3], vec![3]));
 }
 
 #[test]
@@ -273,7 +306,8 @@ fn world() -> impl Strategy<Value = (Vec<Holding>, Vec<Process>)> {
         for (pid, (at, _)) in (100..).zip(home.iter().filter(|_| !jobs.is_empty())) {
             let job = at.get(&jobs);
             let own: Vec<u8> = job.gpus.iter().copied().collect();
-            processes.push(process(pid, *at.get(&own), Some(job.job)));
+            let one = process(pid, *at.get(&own), Some(job.job));
+            processes.push(of_user(one, job.job));
         }
         (jobs, processes)
     })
@@ -283,17 +317,22 @@ proptest! {
     #[test]
     fn the_innocent_are_never_named_and_strangers_exactly_once(
         (jobs, home) in world(),
-        strangers in prop::collection::vec((0u8..8, prop::option::of(1u32..12), 0u64..20, 1u64..40), 0..8),
+        strangers in prop::collection::vec((0u8..8, prop::option::of((1u32..12, 1u32..12)), 0u64..20, 1u64..40), 0..8),
         words in prop::collection::vec(0u64..2000, 40),
     ) {
         let policy = policy(Foreign::Kill);
         let mut watch = Watch::default();
-        let of = |(pid, (gpu, job, from, length)): (u32, &(u8, Option<u32>, u64, u64))| {
-            (process(pid, *gpu, *job), *from, from + length)
+        // In the groups of one job, as the user of that or of another.
+        let of = |(pid, (gpu, job, from, length)): (u32, &(u8, Option<(u32, u32)>, u64, u64))| {
+            let one = process(pid, *gpu, job.map(|(job, _)| job));
+            (of_user(one, job.map_or(0, |(_, user)| user)), *from, from + length)
         };
         let strangers: Vec<(Process, u64, u64)> = (1..).zip(&strangers).map(of).collect();
-        let holds = |job: Option<u32>, gpu| jobs.iter().any(|one| Some(one.job) == job && one.gpus.contains(&gpu));
-        let is_stranger = |one: &Process| !holds(one.step.as_ref().map(|(job, _)| *job), one.gpu);
+        let holds = |job: Option<u32>, process: &Process| {
+            let own = |one: &&Holding| Some(one.job) == job && one.uid == process.uid;
+            jobs.iter().any(|one| own(&one) && one.gpus.contains(&process.gpu))
+        };
+        let is_stranger = |one: &Process| !holds(one.step.as_ref().map(|(job, _)| *job), one);
         let mut named: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         let mut asked = 0;
         // A round a second, Slurm's word now and then.

@@ -120,7 +120,7 @@ impl GresIndex {
 /// A file as text; `None` when there is none. The error is a sentence.
 /// The folder where slurmd has its files: that of `$SLURM_CONF`, slurmd's copy where it runs without files of its own, or
 /// `/etc/slurm`.
-pub(crate) fn conf_folder(machine: &dyn Machine) -> Option<PathBuf> {
+pub fn conf_folder(machine: &dyn Machine) -> Option<PathBuf> {
     if let Some(file) = machine.env("SLURM_CONF") {
         return Path::new(&file).parent().map(Path::to_path_buf);
     }

@@ -5,46 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gpuos_core::screen::line;
 use rustix::process::Signal;
 
-/// A step of a job, as Slurm names its control group.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct JobStep {
-    /// The job's number.
-    pub job: u32,
-    /// `0`, `1`, … `batch`, `extern` or `interactive`; empty for the job itself.
-    pub step: String,
-}
-
-impl JobStep {
-    /// From the text of `/proc/PID/cgroup`: Slurm's hierarchies of version 1 (`/slurm/uid_1000/job_17/step_0/task_0`)
-    /// and version 2 (`/system.slice/slurmstepd.scope/job_17/step_0/user/task_0`). `None` for a process of no
-    /// job. Total: no text makes it fail.
-    pub fn parse(text: &str) -> Option<JobStep> {
-        let steps = text
-            .lines()
-            .filter_map(|line| JobStep::of_path(line.splitn(3, ':').nth(2)?));
-        // Controllers that Slurm does not use stay outside of the job.
-        steps.max_by_key(|found| !found.step.is_empty())
-    }
-
-    /// From the path of a control group.
-    pub(crate) fn of_path(path: &str) -> Option<JobStep> {
-        let mut parts = path.split('/');
-        // Anybody may name a group job_1: Slurm's lie below its own, which has the node's name in it where
-        // several slurmd run on one machine.
-        let own = |part: &str| {
-            part == "slurm" || part.starts_with("slurm_") || part.ends_with("slurmstepd.scope")
-        };
-        parts.find(|part| own(part))?;
-        let job = parts.find_map(|part| part.strip_prefix("job_")?.parse().ok())?;
-        let step = parts.next().and_then(|part| part.strip_prefix("step_"));
-        Some(JobStep {
-            job,
-            step: step.unwrap_or_default().to_owned(),
-        })
-    }
-}
+pub use crate::job_groups::{Belongs, JobStep, Roots};
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -53,10 +17,15 @@ pub struct Who {
     pub started: u64,
     /// Its user.
     pub uid: u32,
+    /// Users whose process it is: those that the kernel names for it, and whoever made the user namespace in which it runs,
+    /// where that one is mapped by name: a container without root runs as other users than its owner.
+    pub owners: Vec<u32>,
     /// Its name, as it says itself; at most 15 bytes.
     pub program: String,
     /// The job step that it belongs to.
     pub step: Option<JobStep>,
+    /// It is in a group of Slurm's, and whose is not to be told: why, in a clause.
+    pub unclear: Option<String>,
     /// It has ended, and nobody has asked how.
     pub ended: bool,
 }
@@ -88,12 +57,30 @@ pub trait Processes: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Proc {
     root: PathBuf,
+    /// Where an administrator says that Slurm's control groups begin.
+    groups: String,
 }
 
 impl Proc {
     /// This machine's `/proc`, or a recorded folder in its place.
     pub fn at(root: impl Into<PathBuf>) -> Proc {
-        Proc { root: root.into() }
+        Proc {
+            root: root.into(),
+            groups: String::new(),
+        }
+    }
+
+    /// With Slurm's control groups below this path of their hierarchies, beside where Slurm itself would look.
+    #[must_use]
+    pub fn with_groups_below(mut self, path: &str) -> Proc {
+        path.clone_into(&mut self.groups);
+        self
+    }
+
+    /// Where Slurm's control groups begin. Read anew each time: it is one small file, and containers come and go.
+    fn roots(&self) -> Roots {
+        let first = self.file(1, "cgroup").ok().flatten().unwrap_or_default();
+        Roots::of_first_process(&first).with(&self.groups)
     }
 
     fn file(&self, pid: u32, name: &str) -> io::Result<Option<String>> {
@@ -109,6 +96,22 @@ impl Proc {
 fn started(stat: &str) -> Option<u64> {
     let fields = stat.rsplit_once(')')?.1;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Users that a user namespace maps one by one, by `/proc/PID/uid_map` as seen from here. Whoever makes one without rights may
+/// map himself so, and ranges that root has given him (`/etc/subuid`): those are no names.
+fn mapped_alone(map: &str) -> Vec<u32> {
+    let one = |line: &str| {
+        let fields: Vec<u32> = line
+            .split_ascii_whitespace()
+            .map_while(|field| field.parse().ok())
+            .collect();
+        match fields[..] {
+            [_, outside, 1] => Some(outside),
+            _ => None,
+        }
+    };
+    map.lines().filter_map(one).collect()
 }
 
 /// A file's text; `None` when it, or the process in it, is gone.
@@ -135,12 +138,24 @@ impl Processes for Proc {
         };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         // Its effective user is the second of four.
-        let uid = field("Uid:").and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse().ok());
+        let uids = field("Uid:").unwrap_or_default().split_ascii_whitespace();
+        let uids: Vec<u32> = uids.filter_map(|uid| uid.parse().ok()).collect();
+        let uid = uids.get(1).copied();
+        let (step, unclear) = match Belongs::parse(&groups, &self.roots()) {
+            Belongs::Nobody => (None, None),
+            Belongs::Step(step) => (Some(step), None),
+            Belongs::Unclear(why) => (None, Some(why)),
+        };
+        let mapped = self.file(pid, "uid_map").ok().flatten().unwrap_or_default();
+        let owners = uids.iter().copied().chain(mapped_alone(&mapped)).collect();
         let who = |uid| Who {
             started,
             uid,
-            program: field("Name:").unwrap_or_default().trim().to_owned(),
-            step: JobStep::parse(&groups),
+            owners,
+            // It goes into logs and onto screens.
+            program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
+            step,
+            unclear,
             ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),
         };
         Ok(uid.map(who))
@@ -250,45 +265,8 @@ mod tests {
     use super::*;
 
     fn step(job: u32, step: &str) -> Option<JobStep> {
-        Some(JobStep {
-            job,
-            step: step.into(),
-        })
-    }
-
-    #[test]
-    fn groups_of_both_versions() {
-        for (text, found) in [
-            (
-                "11:devices:/slurm/uid_1000/job_17/step_0/task_3\n4:cpu,cpuacct:/user.slice\n0::/init.scope\n",
-                step(17, "0"),
-            ),
-            (
-                "5:freezer:/slurm_n1/uid_0/job_4/step_batch\n",
-                step(4, "batch"),
-            ),
-            (
-                "3:devices:/slurm/uid_5/job_8\n2:freezer:/slurm/uid_5/job_8/step_extern\n",
-                step(8, "extern"),
-            ),
-            (
-                "0::/system.slice/slurmstepd.scope/job_21/step_interactive/user/task_0\n",
-                step(21, "interactive"),
-            ),
-            (
-                "0::/system.slice/n2_slurmstepd.scope/job_21/step_1/slurm\n",
-                step(21, "1"),
-            ),
-            ("0::/system.slice/slurmstepd.scope/system\n", None),
-            ("0::/user.slice/job_9/step_0\n", None),
-            (
-                "0::/system.slice/slurmstepd.scope/job_99999999999/step_0\n",
-                None,
-            ),
-            ("", None),
-        ] {
-            assert_eq!(JobStep::parse(text), found, "{text}");
-        }
+        let step = step.into();
+        Some(JobStep { job, step })
     }
 
     #[test]
@@ -312,8 +290,10 @@ mod tests {
         let who = Who {
             started: 2200,
             uid: 1000,
+            owners: vec![1, 1000, 1, 1],
             program: "python3".into(),
             step: step(3, "0"),
+            unclear: None,
             ended: false,
         };
         assert_eq!(proc.who(41).unwrap(), Some(who.clone()));
@@ -343,12 +323,19 @@ mod tests {
         assert_eq!(proc.kill(pid, who.started).unwrap(), Killed::Gone);
     }
 
+    #[test]
+    fn who_made_a_user_namespace_is_known_by_its_map() {
+        assert!(mapped_alone("         0          0 4294967295\n").is_empty());
+        let rootless = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(mapped_alone(rootless), [1000]);
+        assert!(mapped_alone("nonsense\n0 x 1\n0 5\n").is_empty());
+    }
+
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_without_panic(text: String, path in "(/slurm|/job_[0-9]{0,12}|/step_[a-z0-9]{0,5}|:){0,8}") {
-            JobStep::parse(&text);
-            JobStep::parse(&format!("1:devices:{path}"));
+        fn any_text_is_read_without_panic(text: String) {
             started(&text);
+            mapped_alone(&text);
         }
     }
 }

@@ -65,10 +65,10 @@ impl socket::Desk for Desk {
         answer.recv_timeout(PATIENCE).unwrap_or_else(none)
     }
 
-    fn watch(&self, _: Peer) -> Receiver<Happening> {
+    fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
         // Where the owner does not take it, the sender goes and the watcher is told.
-        let _ = self.to.try_send(Message::Watch(to));
+        let _ = self.to.try_send(Message::Watch(peer, to));
         from
     }
 }

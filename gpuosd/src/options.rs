@@ -61,7 +61,8 @@ pub struct Options {
     /// Root of sysfs instead of /sys, for a recorded tree.
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     pub sysfs: PathBuf,
-    /// Where the kernel's log is read, for Xids that the library does not tell.
+    /// Where the kernel's log is read, for Xids that the library does not tell: a file with records as /dev/kmsg has
+    /// them, or none.
     #[arg(long, value_name = "FILE", default_value = "/dev/kmsg")]
     pub kernel_log: PathBuf,
     /// The file with the kernel's name for this boot of the machine.
@@ -77,6 +78,10 @@ pub struct Options {
     /// Where control groups are mounted: CgroupMountpoint of cgroup.conf.
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     pub cgroup: PathBuf,
+    /// Below which path of their hierarchies Slurm's control groups are, where slurmd runs in a container and gpuosd does
+    /// not: what stands before /system.slice in /proc/PID/cgroup of a job.
+    #[arg(long, value_name = "PATH", default_value = "")]
+    pub slurm_groups: String,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

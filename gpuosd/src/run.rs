@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use gpuos_core::wire::moving_file as beside;
+use gpuos_core::config::Config;
+use gpuos_core::wire::{moving_file as beside, root_socket};
 use gpuos_host::device_groups::Cgroups;
 use gpuos_host::discover::Sysfs;
 use gpuos_host::job_processes::Proc;
 use gpuos_host::nvml::{Driver, GpuLibrary};
 use gpuos_host::socket::{self, BindError, Limits, Server};
-use gpuos_host::{GresIndex, Machine, ThisMachine};
+use gpuos_host::{GresIndex, Machine, ThisMachine, conf_folder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -30,6 +31,7 @@ use crate::numbering::Numbering;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
+use crate::places;
 use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
@@ -53,6 +55,19 @@ const LAST: Duration = Duration::from_secs(5);
 /// Another gpuosd runs here, or threads cannot be made. All else is a trouble that the daemon lives with.
 pub fn run(options: &Options) -> Result<()> {
     let node = options.node_name();
+    let own = [
+        ("--state-dir", &options.state_dir),
+        ("--runtime-dir", &options.runtime_dir),
+        ("--slices", &options.slices),
+    ];
+    for (flag, folder) in own {
+        if let Some(why) = places::unsafe_to_write(folder) {
+            tracing::error!(
+                "{flag} {}: {why}; name a folder of root's",
+                folder.display()
+            );
+        }
+    }
     let saved = match store::load(&options.state_dir) {
         Ok(Found::State(saved)) => Some(*saved),
         Ok(Found::Nothing) => None,
@@ -108,14 +123,15 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
-    let peers = peers::start(&node, to.clone())?;
+    let first = config_at_first(options.config.as_deref());
+    let peers = peers::start(&node, (first.heartbeat, &options.proc), to.clone())?;
     let node_of_gres = node.clone();
     let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
     let numbering = Arc::new(Numbering::new(Box::new(read)));
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
-        processes: Box::new(Proc::at(&options.proc)),
+        processes: Box::new(Proc::at(&options.proc).with_groups_below(&options.slurm_groups)),
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
     let gpus = (library.clone(), numbering.clone());
@@ -156,7 +172,8 @@ pub fn run(options: &Options) -> Result<()> {
         saved,
         interval,
     };
-    let owner = Owner::new(start, ports);
+    let mut owner = Owner::new(start, ports);
+    owner.begin_with(&first);
     let sysfs = Sysfs::at(&options.sysfs);
     gpus::start(&library, &numbering, sysfs, interval, &to)?;
     signals(to)?;
@@ -191,6 +208,19 @@ fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc
         }
     }
     owner.end(LAST);
+}
+
+/// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that
+/// is named, else the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
+fn config_at_first(given: Option<&Path>) -> Config {
+    let named = given.map(Path::to_path_buf);
+    let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(PathBuf::from));
+    let beside = || Some(conf_folder(&ThisMachine)?.join("gpuos.toml"));
+    let text = named
+        .or_else(beside)
+        .and_then(|file| std::fs::read_to_string(file).ok());
+    let config = text.and_then(|text| Config::parse(&text, "gpuos.toml").ok());
+    config.unwrap_or_default()
 }
 
 /// Milliseconds since 1970, by the machine's clock.
@@ -243,7 +273,11 @@ impl Door {
 
     fn open(&mut self, desk: &Arc<Desk>) -> Result<(), BindError> {
         let opened = socket::bind(&self.path).and_then(|listener| {
-            Server::start(listener, desk.clone(), Limits::default())?;
+            let for_root = root_socket(&self.path.to_string_lossy());
+            // Without it root comes through the one for everybody.
+            let for_root = socket::bind_for_root(Path::new(&for_root))
+                .map_err(|e| tracing::error!("{for_root}: {e}"));
+            Server::start_both(listener, for_root.ok(), desk.clone(), Limits::default())?;
             Ok(())
         });
         self.own = opened.is_ok().then(|| identity(&self.path)).flatten();
@@ -277,6 +311,7 @@ impl Door {
     fn close(&self) {
         if self.own.is_some() && identity(&self.path) == self.own {
             let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(root_socket(&self.path.to_string_lossy()));
         }
     }
 }

@@ -67,8 +67,17 @@ pub fn slurm(
 ) -> std::io::Result<Sender<Task>> {
     let (tasks, from) = channel::<Task>();
     let run = move || {
+        let mut asked = false;
         for task in from {
             let answer = do_task(&*machine, &setting, &task);
+            // Once it is known that slurmctld answers: one that does not would be waited for.
+            if !asked && matches!(answer, Answer::Show(Ok(_))) {
+                asked = true;
+                let uid = slurm_user(&*machine).map(Message::SlurmUser);
+                if uid.is_some_and(|uid| to.send(uid).is_err()) {
+                    return;
+                }
+            }
             if to.send(Message::Slurm(task, answer)).is_err() {
                 return;
             }
@@ -76,6 +85,13 @@ pub fn slurm(
     };
     thread::Builder::new().name("slurm".into()).spawn(run)?;
     Ok(tasks)
+}
+
+/// The number of SlurmUser: `SlurmUser = slurm(64030)`.
+fn slurm_user(machine: &dyn Machine) -> Option<u32> {
+    let running = gpuos_host::slurm::running(machine).ok()?;
+    let (_, number) = running.get("SlurmUser")?.rsplit_once('(')?;
+    number.strip_suffix(')')?.parse().ok()
 }
 
 fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {

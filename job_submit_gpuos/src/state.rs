@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use gpuos_core::access::Forbidden;
 use gpuos_core::config::MigConfig;
 use gpuos_core::gpuset::MAX_GPUS;
 use gpuos_core::options::{JobOptions, OptionError, PREFIX};
@@ -10,18 +11,23 @@ use slurm_ffi::api;
 use slurm_ffi::conf;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::log;
-use slurm_ffi::mem::read;
+use slurm_ffi::mem::read as read_at;
 use slurm_ffi::release::Release;
 
 use crate::check::{Catalogue, Refusal, Shape};
+use crate::forbid::{self, Places};
 use crate::mig::{self, Chosen};
 use crate::request::{self, Offsets};
 use crate::share;
+use crate::texts::Texts;
 
 struct Known {
     fields: Fields,
     offsets: Offsets,
+    texts: Texts,
     release: Release,
+    /// Where names of partitions, accounts and QOS stand.
+    places: Option<Places>,
     /// Why no GPU can be shared here, if none can.
     unshared: Option<String>,
 }
@@ -38,8 +44,14 @@ struct Cluster {
 static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 
 /// The cluster and the time at which slurmctld had read its configuration when it was made. Absent
-/// cluster: the site's files have a mistake, or gpuos does not place jobs.
-static CLUSTER: Mutex<Option<(i64, Option<Cluster>)>> = Mutex::new(None);
+/// cluster: the site's files have a mistake, or gpuos does not place jobs. What is forbidden is so even then.
+static CLUSTER: Mutex<Option<Read>> = Mutex::new(None);
+
+struct Read {
+    at: i64,
+    cluster: Option<Cluster>,
+    forbidden: Forbidden,
+}
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
 pub fn start(release: Release) {
@@ -61,11 +73,21 @@ fn known(release: Release) -> Result<Known, String> {
     let fields = conf::fields(release)?;
     let offsets = Offsets::of(&fields)?;
     Ok(Known {
+        texts: Texts::of(&fields),
+        places: Places::of(&fields),
         fields,
         offsets,
         release,
         unshared: share::impossible(release, slurm_ffi::check::select_type().as_deref()),
     })
+}
+
+/// Checks the texts of a new job or of a change.
+pub fn texts(description: *mut c_void) -> Result<(), Refusal> {
+    match KNOWN.get() {
+        Some(Some(known)) => known.texts.check(description),
+        _ => Ok(()),
+    }
 }
 
 /// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that.
@@ -83,6 +105,16 @@ pub fn submit(
     };
     if !has_options(&env) {
         return Ok(None);
+    }
+    if let Some(places) = &known.places {
+        with_read(known, |read| {
+            let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
+            forbid::check(
+                &read.forbidden,
+                &options,
+                &places.asked(description).or_default(),
+            )
+        })?;
     }
     let Some(shape) = known.offsets.asked_shape(description) else {
         unreadable();
@@ -150,6 +182,17 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         return Ok(());
     };
     let offsets = &known.offsets;
+    if let Some(places) = &known.places {
+        let update = places.asked(description);
+        let env = (!update.is_nothing()).then(|| offsets.record_env(record));
+        if let Some(env) = env.flatten().filter(|env| has_options(env)) {
+            let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+            let place = places.record(record).updated(update);
+            with_read(known, |read| {
+                forbid::check(&read.forbidden, &options.unwrap_or_default(), &place)
+            })?;
+        }
+    }
     let Some(update) = offsets.asked_shape(description).filter(request::touches) else {
         return Ok(());
     };
@@ -193,12 +236,24 @@ fn unreadable() {
 
 /// Runs `check` on the cluster, which is made again when slurmctld has read its configuration again.
 fn with_cluster<T>(known: &Known, check: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
-    let mut cluster = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
-    let configured = configured_at();
-    if cluster.as_ref().is_none_or(|(at, _)| *at != configured) {
-        *cluster = Some((configured, read_cluster(known)));
+    with_read(known, |read| read.cluster.as_mut().map(check))
+}
+
+/// The same on all that was read.
+fn with_read<T>(known: &Known, check: impl FnOnce(&mut Read) -> T) -> T {
+    let mut read = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = configured_at();
+    match &mut *read {
+        Some(read) if read.at == at => check(read),
+        read => {
+            let (cluster, forbidden) = read_cluster(known);
+            check(read.insert(Read {
+                at,
+                cluster,
+                forbidden,
+            }))
+        }
     }
-    cluster.as_mut()?.1.as_mut().map(check)
 }
 
 /// When slurmctld last read slurm.conf, in seconds since the epoch. Releases before 23.11 keep their
@@ -206,19 +261,21 @@ fn with_cluster<T>(known: &Known, check: impl FnOnce(&mut Cluster) -> T) -> Opti
 fn configured_at() -> i64 {
     // last_update is the first field of slurm_conf_t in every release.
     api::symbol(c"slurm_conf")
-        .and_then(|conf: *mut c_void| read(conf as usize))
+        .and_then(|conf: *mut c_void| read_at(conf as usize))
         .unwrap_or(0)
 }
 
-fn read_cluster(known: &Known) -> Option<Cluster> {
+fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
+    let mut forbidden = Forbidden::default();
     let site = conf::site(Some(&known.fields)).and_then(|site| {
+        forbidden = site.config.forbidden.clone();
         let nodes = site.nodes.all();
         let cluster = site.cluster(&nodes)?;
         // Nodes with more GPUs than a plan can hold are Slurm's alone.
         let bounded = !site.nodes.dynamic() && nodes.iter().all(|node| node.gpus <= MAX_GPUS);
         Ok((site, cluster, bounded))
     });
-    match site {
+    let cluster = match site {
         Ok((site, ..)) if !site.config.slurm.steer => None,
         Ok((site, cluster, bounded)) => {
             say_once(None);
@@ -233,7 +290,8 @@ fn read_cluster(known: &Known) -> Option<Cluster> {
             say_once(Some(why));
             None
         }
-    }
+    };
+    (cluster, forbidden)
 }
 
 /// Says what is wrong with the files, once until something else is: slurmctld reads its

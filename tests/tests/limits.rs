@@ -70,7 +70,7 @@ fn has(cluster: &Cluster, job: u32, limit: &str) -> (String, Vec<usize>) {
 }
 
 fn caps_last_as_long_as_their_job(suite: &Suite) {
-    let Some(cluster) = two("limits", suite, "") else {
+    let Some(cluster) = two("limits", suite, FORBIDDEN) else {
         return;
     };
     // What no GPU takes is refused when it is submitted, with what it may be.
@@ -148,7 +148,61 @@ fn caps_last_as_long_as_their_job(suite: &Suite) {
     let text = cluster.run("srun", &["--gres=gpu:1", "--gpuos-power=250W", "hostname"]);
     assert!(!text.is_empty());
     all_as_before(&cluster);
+    what_is_forbidden_stays_undone(&cluster);
     cluster.drained();
+}
+
+const FORBIDDEN: &str = "[[forbid]]\noptions = [\"gpuos-power\", \"gpuos-mps\"]\npartition = \"debug\"\n\
+                         ask = \"hpc@example.org\"\n\
+                         [[forbid]]\noptions = [\"gpuos-clocks\"]\naccount = \"students\"\n";
+
+/// At submission, by a change, by a step of a job that named none of it, and past job_submit/gpuos.
+fn what_is_forbidden_stays_undone(cluster: &Cluster) {
+    cluster.run("scontrol", &["create", "PartitionName=debug", "Nodes=ALL"]);
+    let said =
+        "it is not allowed in partition debug; write no --gpuos-power, or ask hpc@example.org";
+    for partitions in ["debug", "all,debug"] {
+        let asked = ["-p", partitions, "--gres=gpu:1", "--gpuos-power=300W"];
+        let refused = cluster
+            .try_sbatch(&asked, "true")
+            .expect_err("it is not allowed");
+        assert!(refused.contains(said), "{partitions}: {refused}");
+    }
+    let asked = ["-A", "students", "--gres=gpu:1", "--gpuos-clocks=1200"];
+    let refused = cluster
+        .try_sbatch(&asked, "true")
+        .expect_err("it is not allowed");
+    assert!(
+        refused.contains("it is not allowed for account students"),
+        "{refused}"
+    );
+    // A job that waits is not moved there with it; one that goes by its own name is.
+    let waiting = ["-H", "--gres=gpu:1", "--gpuos-power=300W"];
+    let waiting = cluster.sbatch(&waiting, "true");
+    let id = format!("JobId={waiting}");
+    let moved = cluster.try_run("scontrol", &["update", &id, "Partition=debug"]);
+    assert!(moved.is_err(), "{moved:?}");
+    let named = cluster.try_run("scontrol", &["update", &id, "Account=students"]);
+    assert!(named.is_ok(), "{named:?}");
+    cluster.cancel(&[waiting]);
+    // srun in an allocation says it to nobody but the node.
+    let script = "srun --gpuos-power=300W --gpuos-clocks=1200-1500 sleep 600";
+    let job = cluster.sbatch(&["-p", "debug", "-w", "n1", "--gres=gpu:2"], script);
+    cluster.wait(job, &["RUNNING"]);
+    let out = cluster.lab.dir().join(format!("work/{job}.out"));
+    let told = cluster.until("the step is told", || {
+        let told = fs::read_to_string(&out).unwrap_or_default();
+        told.contains("--gpuos-power is left out").then_some(told)
+    });
+    assert!(
+        told.contains("in partition debug; ask hpc@example.org"),
+        "{told}"
+    );
+    // What is allowed of it is done.
+    has(cluster, job, "clocks 1200-1500 MHz");
+    assert!(which(cluster, "n1", "limit").is_empty());
+    cluster.cancel(&[job]);
+    all_as_before(cluster);
 }
 
 /// The rule's ten minutes are shorter here.

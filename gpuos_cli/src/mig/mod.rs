@@ -20,6 +20,7 @@ use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
 
 use crate::cli::{MigArgs, MigCommand, Reach};
+use crate::daemons;
 use crate::remote;
 use crate::reply::Reply;
 use crate::table::{Table, count};
@@ -57,8 +58,14 @@ pub fn ask(
     node: Option<&str>,
 ) -> Result<(String, Box<MigStatus>)> {
     let Some(node) = node else {
-        return here(Client::connect(&reach.runtime_dir.join(NAME), PATIENCE)?);
+        let dir = daemons::pick(&reach.runtime_dir, None);
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
     };
+    if daemons::is_of_nodes(&reach.runtime_dir) {
+        // In a lab all nodes are here.
+        let dir = daemons::pick(&reach.runtime_dir, Some(node));
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
+    }
     local(reach, node).unwrap_or_else(|| far(machine, reach, node))
 }
 
@@ -87,7 +94,7 @@ fn far(machine: &dyn Machine, reach: &Reach, node: &str) -> Result<(String, Box<
 
 fn shown(node: &str, mig: &MigStatus) -> Reply {
     let slices: usize = mig.gpus.iter().map(|gpu| usize::from(gpu.slices)).sum();
-    let free = mig.gpus.iter().filter(|gpu| gpu.holder.is_none());
+    let free = mig.gpus.iter().filter(|gpu| !is_held(gpu));
     let free: usize = free.map(|gpu| gpu.free.len()).sum();
     let whole = !mig.board.is_empty();
     let well = mig.gpus.iter().all(|gpu| gpu.trouble.is_none());
@@ -121,15 +128,21 @@ fn no_pool(mig: &MigStatus) -> &'static str {
     }
 }
 
+/// Whether a job has it whole.
+fn is_held(gpu: &MigGpuStatus) -> bool {
+    gpu.holder.is_some() || gpu.others
+}
+
 /// The bar of a GPU, its free windows, and what fits into them.
 fn of_gpu(gpu: &MigGpuStatus) -> String {
     let mut text = format!("\nGPU {:<3} {}", gpu.gpu, bar(gpu));
     text += &match (gpu.holder, gpu.free.is_empty()) {
         (Some(job), _) => format!("  whole: job {job} has it"),
+        (None, _) if gpu.others => "  whole: another user's job has it".into(),
         (None, true) => "  full".into(),
         (None, false) => format!("  free {}", windows(&gpu.free)),
     };
-    let some = |count: u32| count > 0 && gpu.holder.is_none();
+    let some = |count: u32| count > 0 && !is_held(gpu);
     let fits = gpu.fits.iter().filter(|(_, count)| some(**count));
     let fits: Vec<String> = fits
         .map(|(name, count)| format!("{name}:{count}"))
@@ -281,7 +294,10 @@ fn loads(mig: &MigStatus) -> String {
 }
 
 fn holder(instance: &MigInstance) -> String {
-    instance.job.map_or("-".into(), |job| job.to_string())
+    match instance.others {
+        true => crate::health::others(1),
+        false => instance.job.map_or("-".into(), |job| job.to_string()),
+    }
 }
 
 #[cfg(test)]
@@ -298,6 +314,7 @@ mod tests {
             job: Some(17),
             phase: "ready".into(),
             foreign: false,
+            others: false,
             pids: vec![5, 4, 5],
             memory_total_mib: None,
             memory_used_mib: None,

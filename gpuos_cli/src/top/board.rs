@@ -10,6 +10,7 @@ use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
 
 use super::prometheus::{Figures, Told};
+use crate::health::others as others_of;
 
 /// What was to be had.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +122,8 @@ pub struct SliceRow {
     pub slices: String,
     /// The job that has it.
     pub job: Option<u32>,
+    /// Another user's job has it, whose number is not told.
+    pub others: bool,
     /// How far it is: `ready`, …
     pub phase: String,
     /// Used and total MiB.
@@ -221,6 +224,7 @@ impl Board {
         }
         board.say_unmeasured(asked);
         board.jobs = jobs.iter().filter_map(job).collect();
+        board.missing.extend(unreadable(&jobs));
         board.jobs.sort_by_key(|job| job.gpus == 0);
         board
     }
@@ -250,7 +254,12 @@ impl Board {
                     let label = |job: &u32| job.to_string();
                     let told = on(gpu.index.into());
                     let jobs = match told.is_empty() {
-                        true => gpu.jobs.iter().map(label).collect(),
+                        true => {
+                            let own = gpu.jobs.iter().map(label);
+                            let others = Some(gpu.jobs_of_others).filter(|count| *count > 0);
+                            own.chain(others.map(others_of)).collect()
+                        }
+                        // Slurm itself may show more to this user than gpuosd does.
                         false => told,
                     };
                     self.gpus.push(measured(&name, gpu, jobs));
@@ -273,6 +282,14 @@ impl Board {
                         rule: fault.rule.clone(),
                         message: fault.message.clone(),
                     }));
+                }
+                if let Some(hidden) = &status.hidden
+                    && hidden.processes > 0
+                {
+                    self.missing.push(format!(
+                        "processes of other users on this node's GPUs: {}, of which root is told more",
+                        hidden.processes
+                    ));
                 }
                 if let Some(why) = &status.node_drained {
                     reason.clone_from(why);
@@ -428,6 +445,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
         profile: one.profile.clone(),
         slices: crate::mig::slices_of(one.window),
         job: one.job,
+        others: one.others,
         phase: one.phase.clone(),
         memory_mib: one.memory_used_mib.zip(one.memory_total_mib),
         unknown: one.memory_unknown.clone().unwrap_or_default(),
@@ -476,6 +494,25 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
     rows
 }
 
+/// What is to be said of jobs whose records cannot be read.
+fn unreadable(jobs: &[Job]) -> Option<String> {
+    let all: Vec<&Job> = jobs
+        .iter()
+        .filter(|job| !job.unreadable.is_empty())
+        .collect();
+    let first = all.first()?;
+    let labels: Vec<&str> = all.iter().take(8).map(|job| &job.label[..]).collect();
+    let more = match all.len() - labels.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "not shown is what these jobs have, for a text of their users looks like a part of their records: {}{more} ({})",
+        labels.join(", "),
+        first.unreadable
+    ))
+}
+
 /// Which jobs hold which GPU of which node.
 fn holders(jobs: &[Job]) -> BTreeMap<(&str, usize), Vec<&str>> {
     let mut held: BTreeMap<(&str, usize), Vec<&str>> = BTreeMap::new();
@@ -503,7 +540,8 @@ fn job(job: &Job) -> Option<JobRow> {
     ];
     let wants = asks.iter().any(|list| list.contains("gpu"));
     let gpus = if running { job.gpu_count() as usize } else { 0 };
-    (gpus > 0 || job.is_pending() && wants).then(|| JobRow {
+    let unread = !job.unreadable.is_empty() && (running || job.is_pending());
+    (gpus > 0 || job.is_pending() && wants || unread).then(|| JobRow {
         label: job.label.clone(),
         user: job.user.clone(),
         state: job.state.to_lowercase(),
@@ -515,6 +553,7 @@ fn job(job: &Job) -> Option<JobRow> {
         seconds: job.run_seconds,
         name: job.name.clone(),
         reason: match job.reason.as_str() {
+            _ if unread => format!("its record cannot be read: {}", job.unreadable),
             "None" => String::new(),
             reason => reason.into(),
         },

@@ -49,6 +49,7 @@ fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance
         job,
         phase: if job.is_some() { "ready" } else { "foreign" }.into(),
         foreign: job.is_none(),
+        others: false,
         pids: vec![4711],
         memory_total_mib: Some(9984),
         memory_used_mib: Some(12),

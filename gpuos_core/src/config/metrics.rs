@@ -20,6 +20,8 @@ const TRACES: &str = "/v1/traces";
 pub struct MetricsConfig {
     /// Where Prometheus may ask; `None`: nowhere.
     pub listen: Option<SocketAddr>,
+    /// Whether Prometheus is told of no job and no user.
+    pub nameless: bool,
     /// Directory of the map files for dcgm-exporter's `--hpc-job-mapping-dir`.
     pub dcgm_dir: Option<PathBuf>,
     /// Directory of the map files for jobstats.
@@ -65,6 +67,7 @@ pub(super) fn read(check: Check, raw: &RawMetrics) -> Result<MetricsConfig, Conf
     };
     let config = MetricsConfig {
         listen,
+        nameless: !raw.jobs.unwrap_or(true),
         dcgm_dir: directory(check, "dcgm-dir", &raw.dcgm_dir)?,
         jobstats_dir: directory(check, "jobstats-dir", &raw.jobstats_dir)?,
         prometheus: url(check, "prometheus", &raw.prometheus)?,

@@ -13,6 +13,7 @@ use crate::fabric::{Net, Recipe, Traffic};
 use crate::hostlist::expand;
 use crate::model::{Cluster, Fabric, Node, NodeType};
 
+mod access;
 mod check;
 mod error;
 mod fabric;
@@ -23,6 +24,7 @@ mod metrics;
 mod mig;
 mod mig_layout;
 mod mig_serve;
+mod names;
 mod net;
 mod node_type;
 mod policy;
@@ -112,6 +114,10 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// `[heartbeat]`: how gpuosds watch each other's nodes.
     pub heartbeat: crate::peers::HeartbeatConfig,
+    /// `[access]`: who is told of other users' jobs.
+    pub access: crate::access::Access,
+    /// `[[forbid]]`: which options whose jobs may not use.
+    pub forbidden: crate::access::Forbidden,
     /// `[mig]`: which GPUs are divided into slices, and how they can be.
     pub mig: MigConfig,
     /// `[[node-type]]`, in the order of the file.
@@ -119,6 +125,8 @@ pub struct Config {
     rules: Vec<Rule>,
     fabric: FabricConfig,
     apart: RuleTables,
+    /// Names in `[policy]` that only the cluster can confirm.
+    named: names::Named,
     file: String,
 }
 
@@ -138,7 +146,9 @@ impl Config {
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
         let (raw, check): (RawFile, _) = read(text, file_name)?;
-        let apart = RuleTables::read(check, &raw)?;
+        let mut apart = RuleTables::read(check, &raw)?;
+        let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
+        apart.partitions.extend(partitions);
         let known = crate::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -149,11 +159,14 @@ impl Config {
             isolation: isolation::read(check, &raw.isolation)?,
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
+            access: access::access(check, &raw.access)?,
+            forbidden,
             mig: mig::read(check, &raw.mig)?,
             node_types: node_types.into_iter().map(Arc::new).collect(),
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
             apart,
+            named: names::Named::read(check, &raw.policy),
             file: file_name.into(),
         };
         let mut owners = HashMap::new();
@@ -209,11 +222,14 @@ impl Config {
             isolation: _,
             metrics: _,
             heartbeat: _,
+            access: _,
+            forbidden: _,
             mig: _,
             node_types: _,
             rules: _,
             fabric: _,
             apart,
+            named: _,
             file: _,
         } = self;
         !apart.rules.bind()
@@ -377,44 +393,6 @@ impl Config {
     /// Who may run beside whom.
     pub fn rules(&self) -> &crate::rules::Rules {
         &self.apart.rules
-    }
-
-    /// Levels in rules that the cluster does not have: such a rule does nothing.
-    pub fn unknown_levels(&self, cluster: &Cluster) -> Vec<ConfigError> {
-        let levels = cluster
-            .fabric
-            .levels
-            .iter()
-            .map(|level| level.name.as_str());
-        let known: Vec<&str> = ["node", "nvlink"].into_iter().chain(levels).collect();
-        let strange = |(level, _): &&(String, Place)| !known.contains(&level.as_str());
-        let error = |(level, place): &(String, Place)| {
-            let known = known.join(", ");
-            let message = format!(
-                "this cluster has no level {level}, so the rule does nothing; write one of {known}"
-            );
-            place.error(&self.file, message)
-        };
-        self.apart
-            .levels
-            .iter()
-            .filter(strange)
-            .map(error)
-            .collect()
-    }
-
-    /// Partitions in rules that Slurm does not have.
-    pub fn unknown_partitions(&self, partitions: &[&str]) -> Vec<ConfigError> {
-        let strange = |(name, _): &&(String, Place)| !partitions.contains(&name.as_str());
-        let error = |(name, place): &(String, Place)| {
-            place.error(&self.file, format!("partition {name} is not in slurm.conf"))
-        };
-        self.apart
-            .partitions
-            .iter()
-            .filter(strange)
-            .map(error)
-            .collect()
     }
 }
 

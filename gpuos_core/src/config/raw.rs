@@ -23,6 +23,8 @@ pub(crate) struct RawFile {
     pub health: RawHealth,
     pub isolation: RawIsolation,
     pub mig: RawMig,
+    pub access: RawAccess,
+    pub forbid: Vec<Spanned<RawForbid>>,
 }
 
 /// The shipped health rules.
@@ -78,6 +80,7 @@ pub(crate) struct RawHealthRule {
 #[serde(expecting = "a table: write [metrics]")]
 pub(crate) struct RawMetrics {
     pub listen: Option<Spanned<String>>,
+    pub jobs: Option<bool>,
     pub dcgm_dir: Option<Spanned<String>>,
     pub jobstats_dir: Option<Spanned<String>>,
     pub prometheus: Option<Spanned<String>>,
@@ -93,6 +96,25 @@ pub(crate) struct RawHeartbeat {
     pub interval_ms: Option<Spanned<i64>>,
     pub silent_ms: Option<Spanned<i64>>,
     pub hung_ms: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [access]")]
+pub(crate) struct RawAccess {
+    pub operator_uids: Option<Vec<Spanned<i64>>>,
+    pub jobs: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[forbid]]")]
+pub(crate) struct RawForbid {
+    pub options: Option<Spanned<Vec<Spanned<String>>>>,
+    pub partition: Option<Spanned<String>>,
+    pub account: Option<Spanned<String>>,
+    pub qos: Option<Spanned<String>>,
+    pub ask: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -26,7 +26,8 @@ pub struct Refusal {
     pub asked: Asked,
     /// Nodes that Slurm offered: those that are up, not kept for others, and that the job may use.
     pub offered: u32,
-    /// Of these, those with enough free GPUs, or with some where it asks for GPUs in all.
+    /// Of these, at most so many have enough free GPUs, or some where it asks for GPUs in all: CPUs and memory may have
+    /// been looked at or not.
     pub found: u32,
     /// Free GPUs on them together.
     pub free: u32,
@@ -48,33 +49,32 @@ impl fmt::Display for Refusal {
         };
         let of = format!("of {} that Slurm offered last", plural(offered, "node"));
         let have = if found == 1 { "has" } else { "have" };
-        let rest = "but not all else that it asks for (CPUs, memory, a level, a node that it names, other resources)";
+        let rest = "not with all else that it asks for (CPUs, memory, a level, a node that it names, other resources)";
         match self.asked {
             Asked::Each(gpus) => {
-                let gpus = plural(gpus, "free GPU");
-                let them = if gpus.starts_with("1 ") { "it" } else { "them" };
                 write!(
                     f,
-                    "The job needs {} with {gpus} each: {of}, {found} {have} {them}",
-                    plural(needed, "node")
+                    "The job needs {} with {} each: {of}, at most {found} {have} room for that",
+                    plural(needed, "node"),
+                    plural(gpus, "free GPU"),
                 )?;
                 match found >= needed {
-                    true => write!(f, ", {rest}."),
+                    true => write!(f, ", and {rest}."),
                     false => f.write_str("."),
                 }
             }
             Asked::All(gpus) => {
+                let some = match found {
+                    0 => "none has any for it".to_string(),
+                    found => format!("at most {found} {have} some for it, {free} together"),
+                };
                 write!(
                     f,
-                    "The job needs {} on {nodes}: {of}, {found} {have} {}",
+                    "The job needs {} on {nodes}: {of}, {some}",
                     plural(gpus, "free GPU"),
-                    match found {
-                        0 => "any".to_string(),
-                        _ => format!("{free} together"),
-                    }
                 )?;
                 match free >= gpus {
-                    true => write!(f, ", {rest} or not on so many nodes."),
+                    true => write!(f, ", and {rest}, or not on so many nodes."),
                     false => f.write_str("."),
                 }
             }
@@ -103,13 +103,18 @@ mod tests {
         };
         assert_eq!(
             refusal.to_string(),
-            "The job needs 2 nodes with 6 free GPUs each: of 3 nodes that Slurm offered last, 1 has them."
+            "The job needs 2 nodes with 6 free GPUs each: of 3 nodes that Slurm offered last, at most 1 has room \
+             for that."
         );
         let found = Refusal {
             found: 2,
             ..refusal
         };
-        assert!(found.to_string().contains("2 have them, but not all else"));
+        assert!(
+            found
+                .to_string()
+                .contains("at most 2 have room for that, and not with all else")
+        );
         let all = Refusal {
             needed: 1,
             most: 8,
@@ -118,14 +123,15 @@ mod tests {
         };
         assert_eq!(
             all.to_string(),
-            "The job needs 8 free GPUs on 1 to 8 nodes: of 3 nodes that Slurm offered last, 1 has 7 together."
+            "The job needs 8 free GPUs on 1 to 8 nodes: of 3 nodes that Slurm offered last, at most 1 has some \
+             for it, 7 together."
         );
         let none = Refusal {
             found: 0,
             free: 0,
             ..all
         };
-        assert!(none.to_string().ends_with("0 have any."));
+        assert!(none.to_string().ends_with("none has any for it."));
         let other = Refusal {
             asked: Asked::Other,
             offered: 1,

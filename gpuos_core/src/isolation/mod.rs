@@ -30,6 +30,8 @@ pub struct Process {
     pub started: u64,
     /// User.
     pub uid: u32,
+    /// Others whose process it is, too: a container without root runs as other users than its owner.
+    pub owners: Vec<u32>,
     /// Its name, by itself; at most 15 bytes.
     pub program: String,
     /// Job and step, by its control group; `None`: it belongs to no job.
@@ -161,6 +163,13 @@ impl Watch {
     }
 }
 
+impl Process {
+    /// Whether it can be a process of a job of this user: root acts for anybody, and in a job of his for others.
+    fn is_of(&self, uid: u32) -> bool {
+        [0, uid].contains(&self.uid) || uid == 0 || self.owners.contains(&uid)
+    }
+}
+
 impl Key {
     fn of(process: &Process) -> Key {
         Key::Process(process.gpu, process.pid, process.started)
@@ -244,10 +253,14 @@ fn foreign(policy: &Policy, plan: &Plan, process: &Process) -> Option<Finding> {
     let whose = match &process.step {
         Some((job, _)) => {
             let own = plan.jobs.iter().find(|holding| holding.job == *job);
-            if own.is_some_and(|own| own.shares || holds(&own)) {
-                return None;
+            match own {
+                // The name of a group is not all: the job's user, or root for him, has to be behind the process.
+                Some(own) if !process.is_of(own.uid) => {
+                    format!("in the group of job {job}, which is uid {}'s,", own.uid)
+                }
+                Some(own) if own.shares || holds(&own) => return None,
+                _ => format!("of job {job}"),
             }
-            format!("of job {job}")
         }
         None => {
             if policy.exempts(process.uid, &process.program) {

@@ -26,6 +26,11 @@ pub fn moving_file(socket: &str) -> String {
     format!("{socket}.moving")
 }
 
+/// The socket beside gpuosd's that only root can reach: users cannot fill its queue, and so keep no report of a step out.
+pub fn root_socket(socket: &str) -> String {
+    format!("{socket}.root")
+}
+
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]

@@ -73,6 +73,9 @@ pub struct MigGpuStatus {
     /// The job that has it whole, if one does. Several may share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<u32>,
+    /// Another user's job has it whole, whose number is not told.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub others: bool,
 }
 
 pub(super) fn is_false(told: &bool) -> bool {
@@ -102,6 +105,9 @@ pub struct MigInstance {
     pub phase: String,
     /// It was made by somebody else.
     pub foreign: bool,
+    /// Another user's job has it, whose number is not told.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub others: bool,
     /// Processes on it, when it was looked at last.
     pub pids: Vec<u32>,
     /// Its memory in MiB, by the driver.

@@ -8,21 +8,26 @@
 //! - [`mig`]: slices of GPUs,
 //! - [`status`]: what [`Reply::Status`] carries,
 //! - [`frame`]: lines to messages and back, within limits,
-//! - [`right`]: who may ask for what.
+//! - [`right`]: who may ask for what,
+//! - [`reveal`]: what of a node's state a user is told.
 
 mod frame;
 mod message;
 mod mig;
+mod reveal;
 mod right;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
-pub use message::{Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file};
+pub use message::{
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file, root_socket,
+};
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
+pub use reveal::Viewer;
 pub use right::{Peer, Right, may, needs};
 pub use status::{
-    CapStatus, DaemonStatus, FaultStatus, GpuStatus, IsolationStatus, JobStatus, PeerStatus,
-    ProcessStatus, Status,
+    CapStatus, DaemonStatus, FaultStatus, GpuStatus, HiddenStatus, IsolationStatus, JobStatus,
+    PeerStatus, ProcessStatus, Status,
 };

@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::isolation::Finding;
 
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
@@ -26,6 +30,22 @@ pub struct Status {
     /// Whether processes keep to the GPUs of their jobs.
     #[serde(default)]
     pub isolation: IsolationStatus,
+    /// What was left out, because it is of other users; absent for those who are told everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<HiddenStatus>,
+}
+
+/// How much of a node's state was left out: it is of other users.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HiddenStatus {
+    /// Jobs that hold GPUs.
+    pub jobs: u32,
+    /// Processes on GPUs.
+    pub processes: u32,
+    /// Nodes that share a job of others with this one.
+    pub peers: u32,
+    /// Findings of the isolation.
+    pub findings: u32,
 }
 
 /// Another node of a job that runs here.
@@ -130,6 +150,12 @@ pub struct GpuStatus {
     pub faults: Vec<FaultStatus>,
     /// Jobs that hold it.
     pub jobs: Vec<u32>,
+    /// Jobs of other users that hold it, where their numbers are not told.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub jobs_of_others: u32,
+    /// Processes of other users on it, where they are not told.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub processes_of_others: u32,
     /// Processes on it, 64 at most.
     #[serde(default)]
     pub processes: Vec<ProcessStatus>,

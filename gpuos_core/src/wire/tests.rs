@@ -86,6 +86,7 @@ fn mig() -> MigStatus {
         job: Some(7),
         phase: "ready".into(),
         foreign: false,
+        others: false,
         pids: vec![99],
         memory_total_mib: Some(40448),
         memory_used_mib: Some(12),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::ask::{self, Answer};
 use super::{MOST, StepGroup, folders};
+use crate::job_groups::{is_slice, is_sluid, may_be_slurms};
 use crate::job_processes::JobStep;
 
 /// The process takes milliseconds; one that was caught by a freezer in between is ended after this.
@@ -23,14 +24,20 @@ pub(super) fn mounted(root: &Path) -> bool {
 }
 
 /// Slurm's scope: `NODE_slurmstepd.scope` where several slurmd run on one machine, else `slurmstepd.scope`, in
-/// system.slice or the `CgroupSlice` of cgroup.conf.
+/// system.slice or the `CgroupSlice` of cgroup.conf. Never in a slice of users' sessions or of containers, where others make
+/// groups.
 fn scope(root: &Path, node: &str) -> Option<PathBuf> {
+    let named = |path: &Path| {
+        path.file_name()
+            .and_then(|name| name.to_str().map(str::to_owned))
+    };
     let slices = |folder: &Path| {
         let all = folders(folder, "").into_iter();
-        all.filter(|path| path.extension().is_some_and(|end| end == "slice"))
+        all.filter(|path| named(path).is_some_and(|name| is_slice(&name)))
             .collect::<Vec<_>>()
     };
     let mut all = slices(root);
+    all.retain(|path| named(path).is_some_and(|name| may_be_slurms(&name)));
     let nested: Vec<PathBuf> = all.iter().flat_map(|slice| slices(slice)).collect();
     all.extend(nested);
     let names = [
@@ -55,6 +62,15 @@ pub(super) fn steps(root: &Path, node: &str) -> Result<Vec<StepGroup>, String> {
         )
     })?;
     let jobs = folders(&scope, "job_");
+    if jobs.is_empty() {
+        let by_id = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(is_sluid)
+        };
+        if folders(&scope, "s").iter().any(by_id) {
+            return Err("Slurm names the groups of its jobs by ids of its own: CgroupJobIdPaths=yes in cgroup.conf".into());
+        }
+    }
     let steps = jobs.iter().flat_map(|job| folders(job, "step_"));
     let group = |folder: PathBuf| {
         let step = JobStep::of_path(folder.strip_prefix(root).ok()?.to_str()?)?;
@@ -191,6 +207,29 @@ mod tests {
             steps(root.path(), "n1")
                 .unwrap_err()
                 .contains("no job has run")
+        );
+    }
+
+    #[test]
+    fn a_scope_in_a_users_slice_is_none_of_slurms() {
+        let root = tempfile::tempdir().unwrap();
+        let step = "slurmstepd.scope/job_7/step_0/user/task_0";
+        for slice in ["user.slice", "user.slice/user-1000.slice", "machine.slice"] {
+            let task = root.path().join(slice).join(step);
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("cgroup.procs"), "41\n").unwrap();
+        }
+        assert!(
+            steps(root.path(), "n1")
+                .unwrap_err()
+                .contains("no job has run")
+        );
+        let by_id = "system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0";
+        fs::create_dir_all(root.path().join(by_id)).unwrap();
+        assert!(
+            steps(root.path(), "n1")
+                .unwrap_err()
+                .contains("CgroupJobIdPaths")
         );
     }
 

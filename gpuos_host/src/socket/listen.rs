@@ -46,6 +46,18 @@ impl From<io::Error> for BindError {
 /// # Errors
 /// Somebody listens there already, or the file system does not let us.
 pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
+    bind_for(path, 0o666)
+}
+
+/// The same, where only root and the daemon's own user may connect.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_for_root(path: &Path) -> Result<UnixListener, BindError> {
+    bind_for(path, 0o600)
+}
+
+fn bind_for(path: &Path, mode: u32) -> Result<UnixListener, BindError> {
     if let Some(folder) = path.parent() {
         match DirBuilder::new().mode(0o755).recursive(true).create(folder) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e.into()),
@@ -60,6 +72,6 @@ pub fn bind(path: &Path) -> Result<UnixListener, BindError> {
         Err(e) => return Err(e.into()),
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o666))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     Ok(listener)
 }

@@ -1,6 +1,7 @@
 //! gpuosd's socket: a file in the file system that everybody may connect to, with the kernel's word for
 //! who that is. Messages are [`gpuos_core::wire`]'s.
 
+mod bucket;
 mod client;
 mod gate;
 mod listen;
@@ -9,9 +10,10 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
+pub use bucket::{Bucket, Rate};
 pub use client::{Client, ClientError};
 pub use gate::Limits;
-pub use listen::{BindError, bind};
+pub use listen::{BindError, bind, bind_for_root};
 pub use serve::{Desk, Server};
 
 /// Name of the socket in gpuosd's runtime directory.

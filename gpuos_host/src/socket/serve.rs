@@ -14,6 +14,7 @@ use gpuos_core::wire::{
 };
 
 use super::Limits;
+use super::bucket::{Bucket, Rate};
 use super::gate::{Gate, Pass};
 use super::peer::peer;
 
@@ -23,6 +24,12 @@ const IDLE: Duration = Duration::from_secs(30);
 const SLOW: Duration = Duration::from_secs(2);
 /// How often a watched connection is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// Connections that are taken from the queue of the socket for everybody: those that are refused cost little each, and a
+/// flood of them is to take a small part of a core. Who waits in the queue comes in turn.
+const ACCEPTS: Rate = Rate {
+    each_second: 1000.0,
+    at_once: 200.0,
+};
 /// Stack of a connection's thread: it reads and writes short lines.
 const STACK: usize = 256 << 10;
 
@@ -50,10 +57,39 @@ impl Server {
         desk: Arc<dyn Desk>,
         limits: Limits,
     ) -> io::Result<Server> {
-        let gate = Gate::default();
+        Server::start_both(listener, None, desk, limits)
+    }
+
+    /// The same, with a second socket for root alone.
+    ///
+    /// # Errors
+    /// A thread cannot be made.
+    pub fn start_both(
+        listener: UnixListener,
+        for_root: Option<UnixListener>,
+        desk: Arc<dyn Desk>,
+        limits: Limits,
+    ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
+        let gate = Gate::new(daemon_uid);
+        if let Some(listener) = for_root {
+            let (gate, desk) = (gate.clone(), Arc::clone(&desk));
+            let accept = move || {
+                for stream in listener.incoming() {
+                    match stream {
+                        Ok(stream) => admit(stream, &gate, limits, daemon_uid, &desk),
+                        Err(_) => thread::sleep(Duration::from_millis(100)),
+                    }
+                }
+            };
+            thread::Builder::new()
+                .name("accept-root".into())
+                .spawn(accept)?;
+        }
         let accept = move || {
+            let mut rate = Bucket::full(ACCEPTS, Instant::now());
             for stream in listener.incoming() {
+                thread::sleep(rate.owe(Instant::now()));
                 let Ok(stream) = stream else {
                     // Too many open files: they close again.
                     thread::sleep(Duration::from_millis(100));
@@ -74,20 +110,21 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
     let (Ok(()), Ok(peer)) = (set, peer(&stream)) else {
         return;
     };
+    let passed = gate.enter(peer.uid, limits, Some(&stream), Instant::now());
     let mut talk = Talk {
         stream,
+        pass: None,
         lines: Lines::new(MAX_REQUEST),
         peer,
         daemon_uid,
         desk: Arc::clone(desk),
         deaf: false,
     };
-    let Some(pass) = gate.enter(peer.uid, limits) else {
-        talk.refuse(Code::Busy, "too many connections of this user: close some");
-        return;
-    };
+    match passed {
+        Ok(pass) => talk.pass = Some(pass),
+        Err(full) => return talk.refuse(Code::Busy, full.sentence()),
+    }
     let run = move || {
-        let _pass: Pass = pass;
         // Whatever ends a connection, the client has been told, or is gone.
         let _ = talk.run();
     };
@@ -99,6 +136,8 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
 
 struct Talk {
     stream: UnixStream,
+    /// Its place; `None`: it has none, and is refused.
+    pass: Option<Pass>,
     lines: Lines,
     peer: Peer,
     daemon_uid: u32,
@@ -121,6 +160,10 @@ impl Talk {
                 continue;
             }
             match request {
+                Request::Watch if !self.pass.as_ref().is_none_or(Pass::watch) => {
+                    let why = "too many watchers of this user: close some";
+                    self.refuse(Code::Busy, why);
+                }
                 Request::Watch => return self.watch(),
                 Request::Hello { .. } => self.hello()?,
                 request => {
@@ -165,6 +208,9 @@ impl Talk {
     fn request(&mut self) -> Result<Request, End> {
         loop {
             let line = self.line()?;
+            // Whoever asks often is answered late; nothing else waits with him.
+            let wait = self.pass.as_ref().map(|pass| pass.line(Instant::now()));
+            thread::sleep(wait.unwrap_or_default());
             match decode(&line, MAX_REQUEST) {
                 Ok(request) => return Ok(request),
                 Err(e) => self.refuse(Code::Malformed, &e.to_string()),
@@ -206,6 +252,8 @@ impl Talk {
             .map_err(|_| End)?;
         loop {
             match happenings.recv_timeout(LOOK) {
+                // A look whether somebody watches still.
+                Ok(event) if event.what.is_empty() => {}
                 Ok(event) => {
                     self.send(&Reply::Happened { event })?;
                     if self.deaf {

@@ -155,18 +155,24 @@ impl Look {
         };
         let mut known = BTreeMap::new();
         let mut processes = Vec::new();
+        let mut unclear = None;
         for (gpu, process) in on_gpus {
             let who = known.entry(process.pid).or_insert_with(|| {
                 // One that cannot be read is accused of nothing.
                 self.sources.processes.who(process.pid).ok().flatten()
             });
             let Some(who) = who else { continue };
+            if let Some(why) = &who.unclear {
+                unclear.get_or_insert_with(|| format!("of process {}: {why}", process.pid));
+                continue;
+            }
             processes.push(Process {
                 gpu,
                 instance: process.gpu_instance,
                 pid: process.pid,
                 started: who.started,
                 uid: who.uid,
+                owners: who.owners.clone(),
                 program: who.program.clone(),
                 step: who.step.as_ref().map(|step| (step.job, step.step.clone())),
                 memory_mib: process.memory_mib,
@@ -177,6 +183,7 @@ impl Look {
             Err(why) => (None, Some(why)),
         };
         let seen = Seen { processes, groups };
+        let blind = unclear.or(blind);
         Some(Told::Round { seen, blind })
     }
 

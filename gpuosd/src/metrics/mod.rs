@@ -51,6 +51,8 @@ pub struct Snapshot {
     pub waiting: u32,
     /// The other nodes of this node's jobs, by state.
     pub peers: Vec<(&'static str, u32)>,
+    /// Whether jobs and users are left out of what Prometheus is told.
+    pub nameless: bool,
     /// Names of what keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }

@@ -1,11 +1,18 @@
 //! The HTTP endpoint: one thread, and limits on what a client can take.
+//!
+//! Connections are taken as they come and answered side by side, so nobody waits for another one. When all places are taken,
+//! one is given up at once, and it is not that of who has only just come ([`Places::victim`]): a program that scrapes sends
+//! its request with its first packet and is gone within milliseconds, while slow ones stay.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use gpuos_host::socket::{Bucket, Rate};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -14,18 +21,24 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::Snapshot;
 use super::text::{self, Process, text};
 
-/// Connections at a time; more wait in the kernel's queue.
-const CONNECTIONS: usize = 16;
+/// Connections at a time; beyond them slow ones give up their places.
+const CONNECTIONS: usize = 32;
 /// A client has so long to send its request.
-const HEAD: Duration = Duration::from_secs(5);
+const HEAD: Duration = Duration::from_secs(2);
 /// A connection lasts no longer.
-const WHOLE: Duration = Duration::from_secs(30);
+const WHOLE: Duration = Duration::from_secs(10);
+/// Connections that are taken from the kernel's queue: a flood of them is to take a small part of a core.
+const ACCEPTS: Rate = Rate {
+    each_second: 1000.0,
+    at_once: 200.0,
+};
 /// Most bytes of a request's head.
 const BYTES: usize = 16 << 10;
 /// Most headers of a request.
@@ -36,6 +49,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 struct Shared {
     snapshot: Mutex<Arc<Snapshot>>,
+    /// The text of that snapshot, once somebody has asked for it.
+    text: Mutex<Option<Bytes>>,
     trouble: Mutex<Option<String>>,
     open: Mutex<Option<SocketAddr>>,
 }
@@ -89,6 +104,7 @@ impl Server {
     /// What is told from now on.
     pub fn show(&self, snapshot: Arc<Snapshot>) {
         set(&self.shared.snapshot, snapshot);
+        set(&self.shared.text, None);
     }
 
     /// Why nothing can be asked, if so.
@@ -130,34 +146,116 @@ async fn serve(address: SocketAddr, shared: &Arc<Shared>) {
     let open = listener.local_addr().unwrap_or(address);
     set(&shared.open, Some(open));
     tracing::info!("metrics at http://{open}/metrics");
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Mutex::new(Places::default()));
+    let mut rate = Bucket::full(ACCEPTS, Instant::now());
     loop {
-        let Ok(pass) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
-        let Ok((stream, _)) = listener.accept().await else {
+        tokio::time::sleep(rate.owe(Instant::now())).await;
+        let Ok((stream, from)) = listener.accept().await else {
             // Too many open files: they close again.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let own = Arc::clone(shared);
-        tokio::spawn(async move {
-            let answer = service_fn(move |request| {
-                let response = answer(&request, &own);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD)
-                .max_buf_size(BYTES)
-                .max_headers(HEADERS)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), answer);
-            // What goes wrong on a connection is the client's.
-            let _ = tokio::time::timeout(WHOLE, connection).await;
-            drop(pass);
-        });
+        let number = lock(&places).room(from.ip());
+        let talk = talk(stream, number, Arc::clone(shared), Arc::clone(&places));
+        let ends = tokio::spawn(talk).abort_handle();
+        // It has not run yet: this thread is the only one.
+        lock(&places).entered(number, ends);
     }
+}
+
+async fn talk(stream: TcpStream, number: u64, shared: Arc<Shared>, places: Arc<Mutex<Places>>) {
+    let asked = Arc::clone(&places);
+    let answer = service_fn(move |request| {
+        lock(&asked).asked(number);
+        let response = answer(&request, &shared);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(BYTES)
+        .max_headers(HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), answer);
+    // What goes wrong on a connection is the client's.
+    let _ = tokio::time::timeout(WHOLE, connection).await;
+    lock(&places).left(number);
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Place {
+    from: IpAddr,
+    /// Its request was read: it is being answered.
+    asked: bool,
+    ends: Option<AbortHandle>,
+}
+
+/// Connections, by their numbers, which rise.
+#[derive(Debug, Default)]
+struct Places {
+    taken: BTreeMap<u64, Place>,
+    next: u64,
+}
+
+impl Places {
+    /// A place for a new connection, of somebody else where none is free.
+    fn room(&mut self, from: IpAddr) -> u64 {
+        while self.taken.len() >= CONNECTIONS {
+            let Some(number) = self.victim() else { break };
+            if let Some(ends) = self.taken.remove(&number).and_then(|place| place.ends) {
+                ends.abort();
+            }
+        }
+        self.next += 1;
+        let place = Place {
+            from,
+            asked: false,
+            ends: None,
+        };
+        self.taken.insert(self.next, place);
+        self.next
+    }
+
+    /// Who gives up his place: of the address with the most connections, the oldest that has not sent a request, else the
+    /// oldest.
+    fn victim(&self) -> Option<u64> {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for place in self.taken.values() {
+            *counts.entry(place.from).or_default() += 1;
+        }
+        let (from, _) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        let own = self.taken.iter().filter(|(_, place)| place.from == from);
+        let first = own.min_by_key(|(number, place)| (place.asked, **number));
+        first.map(|(number, _)| *number)
+    }
+
+    fn entered(&mut self, number: u64, ends: AbortHandle) {
+        if let Some(place) = self.taken.get_mut(&number) {
+            place.ends = Some(ends);
+        }
+    }
+
+    fn asked(&mut self, number: u64) {
+        if let Some(place) = self.taken.get_mut(&number) {
+            place.asked = true;
+        }
+    }
+
+    fn left(&mut self, number: u64) {
+        self.taken.remove(&number);
+    }
+}
+
+/// The text of the newest snapshot: made once, however many ask.
+fn metrics(shared: &Shared) -> Bytes {
+    let mut kept = shared.text.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = || Bytes::from(text(&get(&shared.snapshot), process()));
+    kept.get_or_insert_with(made).clone()
 }
 
 fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
@@ -165,29 +263,25 @@ fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>>
     let known = matches!(request.uri().path(), "/" | "/metrics");
     let (status, kind, body) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            let body = text(&get(&shared.snapshot), process());
-            (
-                StatusCode::OK,
-                HeaderValue::from_static(text::CONTENT_TYPE),
-                body,
-            )
+            let kind = HeaderValue::from_static(text::CONTENT_TYPE);
+            (StatusCode::OK, kind, metrics(shared))
         }
         (&Method::GET | &Method::HEAD, "/") => (
             StatusCode::OK,
             plain,
-            "gpuosd: metrics are at /metrics\n".into(),
+            Bytes::from_static(b"gpuosd: metrics are at /metrics\n"),
         ),
         _ if known => {
-            let body = "write GET\n".into();
+            let body = Bytes::from_static(b"write GET\n");
             (StatusCode::METHOD_NOT_ALLOWED, plain, body)
         }
         _ => (
             StatusCode::NOT_FOUND,
             plain,
-            "metrics are at /metrics\n".into(),
+            Bytes::from_static(b"metrics are at /metrics\n"),
         ),
     };
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, kind);
     if status == StatusCode::METHOD_NOT_ALLOWED {

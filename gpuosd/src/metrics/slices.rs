@@ -18,7 +18,12 @@ pub(super) fn encode(
     node: &Labels,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    let job = |slice: &Slice| slice.job.map_or_else(String::new, |job| job.to_string());
+    let job = |slice: &Slice| match slice.job {
+        // Somebody's, and not one that was made by hand.
+        Some(_) if snapshot.nameless => "hidden".into(),
+        Some(job) => job.to_string(),
+        None => String::new(),
+    };
     let mut counts: BTreeMap<(u8, &str, String), u64> = BTreeMap::new();
     for slice in &snapshot.slices {
         let key = (slice.number, slice.profile.as_str(), job(slice));

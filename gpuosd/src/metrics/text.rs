@@ -321,7 +321,12 @@ impl View {
             "Always 1; who holds the GPU, to be joined with other metrics on node and gpu",
         );
         family(encoder, &head, |family| {
-            for holder in &self.snapshot.holders {
+            for holder in self
+                .snapshot
+                .holders
+                .iter()
+                .filter(|_| !self.snapshot.nameless)
+            {
                 let mut labels = self.of(holder.gpu);
                 labels.push(("jobid", holder.job.to_string()));
                 labels.push(("step", step(holder.step)));
@@ -341,7 +346,8 @@ impl View {
             counter: false,
         };
         family(encoder, &head, |family| {
-            for ((gpu, job), mib) in &self.snapshot.job_memory {
+            let told = |_: &(&(u8, u32), &u64)| !self.snapshot.nameless;
+            for ((gpu, job), mib) in self.snapshot.job_memory.iter().filter(told) {
                 let labels = self.with(*gpu, "jobid", job.to_string());
                 family.value(&labels, *mib as f64 * 1_048_576.0)?;
             }
@@ -377,6 +383,16 @@ impl View {
                     };
                     family.value(&self.with(*gpu, "code", code), *count as f64)?;
                 }
+            }
+            Ok(())
+        })?;
+        let head = counter(
+            "gpuos_gpu_kernel_log_xids",
+            "Xids in the kernel's log that NVIDIA's library did not tell, since gpuosd started",
+        );
+        family(encoder, &head, |family| {
+            for (gpu, count) in &counts.logged {
+                family.value(&self.of(*gpu), *count as f64)?;
             }
             Ok(())
         })?;

@@ -88,6 +88,12 @@ fn full() -> Arc<Snapshot> {
         };
         counts.event(&xid);
     }
+    counts.event(&Event::Logged {
+        gpu: 1,
+        code: 31,
+        gpu_instance: None,
+        pid: None,
+    });
     counts.act(Act::Requeue, true);
     let holder = |step, user: &str| Holder {
         gpu: 0,
@@ -116,6 +122,7 @@ fn full() -> Arc<Snapshot> {
             slice(8, 1, Some(17), Some((9984, 0))),
             slice(9, 2, None, None),
         ],
+        nameless: false,
         troubles: vec!["slurmctld"],
     })
 }
@@ -124,6 +131,29 @@ const PROCESS: Process = Process {
     resident_bytes: 7 << 20,
     cpu_seconds: 1.25,
 };
+
+#[test]
+fn jobs_and_users_are_left_out_where_that_is_wanted() {
+    let named = text(&full(), None);
+    assert!(
+        named.contains("jobid=") && named.contains("user="),
+        "{named}"
+    );
+    let nameless = std::sync::Arc::new(Snapshot {
+        nameless: true,
+        ..(*full()).clone()
+    });
+    let told = text(&nameless, None);
+    let jobs = told.lines().filter(|line| line.contains("jobid="));
+    assert!(
+        jobs.clone()
+            .all(|line| line.contains("jobid=\"hidden\"") || line.contains("jobid=\"\"")),
+        "{told}"
+    );
+    assert!(!told.contains("user="), "{told}");
+    // How many there are is told.
+    assert!(told.contains("gpuos_jobs{"), "{told}");
+}
 
 #[test]
 fn figures_come_with_their_units_and_labels() {
@@ -158,6 +188,7 @@ fn figures_come_with_their_units_and_labels() {
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),
         "gpuos_gpu_xid_errors_total{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\",code=\"79\"} 2.0",
+        "gpuos_gpu_kernel_log_xids_total{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 1.0",
         "gpuos_gpu_out_of_service{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 1.0",
         "gpuos_gpu_polled{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 0.0",
         "gpuos_actions_total{node=\"n1\",action=\"requeue\",result=\"ok\"} 1.0",

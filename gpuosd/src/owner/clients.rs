@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use gpuos_core::health::{Admin, Event, Job, Verb, number};
-use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Status};
+use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Status, Viewer};
 
 use super::{LOOK_AGAIN, MEET, Owner, done};
 use crate::desk::refused;
@@ -19,9 +19,16 @@ const SOON: Duration = Duration::from_secs(2);
 
 impl Owner {
     pub(super) fn asked(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
+        if let Some((request, reply)) = self.held_back(peer, request, reply) {
+            self.asked_now(peer, request, reply);
+        }
+    }
+
+    /// The same of what needs no look at its job, or has had it.
+    pub(super) fn asked_now(&mut self, peer: Peer, request: Request, reply: SyncSender<Reply>) {
         let answer = match request {
             Request::Status => Reply::Status {
-                status: Box::new(self.status()),
+                status: Box::new(self.status_for(peer.uid)),
             },
             Request::Admin {
                 verb,
@@ -89,9 +96,15 @@ impl Owner {
                 self.tell_jobs();
                 done("noted")
             }
-            Request::Mig => Reply::Mig {
-                mig: Box::new(self.mig_status()),
-            },
+            Request::Mig => {
+                let mut mig = self.mig_status();
+                if !self.seers.sees_all(peer.uid) {
+                    let users = &self.isolation.users(&self.jobs);
+                    let uid = peer.uid;
+                    mig = mig.told_to(&Viewer { uid, users });
+                }
+                Reply::Mig { mig: Box::new(mig) }
+            }
             Request::Reload => {
                 self.reloads.push(reply);
                 self.queue.push(Task::Config);
@@ -200,6 +213,20 @@ impl Owner {
         gres.into_iter().chain(pool).collect()
     }
 
+    /// What a user is told: his own, unless he is told everything.
+    fn status_for(&self, uid: u32) -> Status {
+        let mut status = self.status();
+        if !self.seers.sees_all(uid) {
+            let users = &self.isolation.users(&self.jobs);
+            // Sentences about the daemon's work may be about anybody's.
+            let kinds = self.troubles.keys();
+            let said = |of: &&str| format!("trouble with {of}: root is told more");
+            status.daemon.troubles = kinds.map(said).collect();
+            status = status.told_to(&Viewer { uid, users });
+        }
+        status
+    }
+
     fn status(&self) -> Status {
         let drained = match (&self.health.hold, &self.health.drain) {
             (Some(hold), _) => Some(status::held(hold)),
@@ -221,6 +248,7 @@ impl Owner {
             jobs: self.jobs.status(),
             peers: status::peers(&self.peers),
             isolation: self.isolation.status(),
+            hidden: None,
         }
     }
 }

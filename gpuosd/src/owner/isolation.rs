@@ -51,13 +51,17 @@ impl Owner {
     fn isolate(&mut self, effect: Effect) {
         match effect {
             Effect::Found(finding) => {
-                tracing::warn!(gpu = finding.gpu, job = finding.job, "{}", finding.message);
-                let (gpu, job) = (finding.gpu, about(&finding));
-                self.isolated(gpu, job, finding.message);
+                if self.is_heard(finding.uid) {
+                    tracing::warn!(gpu = finding.gpu, job = finding.job, "{}", finding.message);
+                    let (gpu, job) = (finding.gpu, about(&finding));
+                    self.isolated(gpu, job, finding.message);
+                }
             }
             Effect::Over(finding) => {
-                let (gpu, job) = (finding.gpu, about(&finding));
-                self.isolated(gpu, job, format!("over: {}", finding.message));
+                if self.is_heard(finding.uid) {
+                    let (gpu, job) = (finding.gpu, about(&finding));
+                    self.isolated(gpu, job, format!("over: {}", finding.message));
+                }
             }
             Effect::Kill { pid, started, gpu } => {
                 let _ = self.ports.isolation.send(Order::Kill { pid, started, gpu });

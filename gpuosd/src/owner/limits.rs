@@ -59,7 +59,12 @@ impl Owner {
                     });
                     self.save(Some(ack));
                 }
-                Effect::Audit(audit) => self.log(&audit, &mut lines),
+                Effect::Audit(audit) => {
+                    let uid = self.user_of(audit.job);
+                    if self.is_heard(uid) {
+                        self.log(&audit, &mut lines);
+                    }
+                }
             }
         }
         self.ports.disk.audit(lines);

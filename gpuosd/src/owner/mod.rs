@@ -2,6 +2,7 @@
 //! nothing but the next message.
 
 mod clients;
+mod forbid;
 mod host;
 mod isolation;
 mod library;
@@ -9,12 +10,14 @@ mod limits;
 mod mig;
 mod mps;
 mod peers;
+mod quiet;
 mod slurm;
+mod watchers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_core::gpuset::GpuSet;
@@ -29,7 +32,7 @@ use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
 use crate::host::Told;
 use crate::host::hardware::Hardware;
-use crate::host::kernel::Second;
+use crate::host::kernel::{Second, Strangers};
 use crate::host::links::Links;
 use crate::isolation::{self as isolation_thread, Order};
 use crate::jobs::Table;
@@ -83,7 +86,9 @@ pub enum Message {
         reply: SyncSender<Reply>,
     },
     /// A client watches.
-    Watch(SyncSender<Happening>),
+    Watch(Peer, SyncSender<Happening>),
+    /// Who SlurmUser is, by slurmctld's word.
+    SlurmUser(u32),
     /// A task came to its end.
     Slurm(Task, Answer),
     /// Something of the host beside its GPUs.
@@ -171,9 +176,15 @@ pub struct Owner {
     ports: Ports,
     links: Links,
     kernel: Second,
+    strangers: Strangers,
     hardware: Hardware,
     isolation: isolation_thread::keep::Keeper,
-    watchers: Vec<SyncSender<Happening>>,
+    watchers: watchers::Watchers,
+    seers: watchers::Seers,
+    quiet: quiet::Quiet,
+    held: forbid::Held,
+    /// What steps are told besides, where their answers come from, and where those go.
+    notes: Vec<(Vec<String>, Receiver<Reply>, SyncSender<Reply>)>,
     reloads: Vec<SyncSender<Reply>>,
     /// What keeps the daemon from its work, by whom.
     troubles: BTreeMap<&'static str, String>,
@@ -190,6 +201,8 @@ pub struct Owner {
     silent: bool,
     saved: Instant,
     told_jobs: Instant,
+    /// Jobs of which was said that their records cannot be read.
+    unread_jobs: std::collections::BTreeSet<u32>,
     /// When Slurm is asked for the node's record and jobs next.
     look: Instant,
     looked: Instant,
@@ -258,9 +271,14 @@ impl Owner {
             ports,
             links: Links::default(),
             kernel: Second::default(),
+            strangers: Strangers::default(),
             hardware: Hardware::default(),
             isolation: isolation_thread::keep::Keeper::default(),
-            watchers: Vec::new(),
+            watchers: watchers::Watchers::default(),
+            seers: watchers::Seers::default(),
+            quiet: quiet::Quiet::default(),
+            held: forbid::Held::default(),
+            notes: Vec::new(),
             reloads: Vec::new(),
             troubles: BTreeMap::new(),
             published: String::new(),
@@ -272,6 +290,7 @@ impl Owner {
             silent: false,
             saved: now,
             told_jobs: now,
+            unread_jobs: std::collections::BTreeSet::new(),
             look: now,
             looked: now,
             changed: None,
@@ -317,7 +336,8 @@ impl Owner {
                 request,
                 reply,
             } => self.asked(peer, request, reply),
-            Message::Watch(watcher) => self.watchers.push(watcher),
+            Message::Watch(peer, watcher) => self.watchers.add(peer, watcher),
+            Message::SlurmUser(uid) => self.seers.slurm_user = Some(uid),
             Message::Slurm(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.limits(event),
             Message::Mps(event) => self.mps(event),
@@ -326,6 +346,9 @@ impl Owner {
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.queue.push(Task::Config),
             Message::End => return false,
+        }
+        if !self.notes.is_empty() {
+            self.hand_on();
         }
         self.send_next();
         true
@@ -374,6 +397,9 @@ impl Owner {
             self.release();
         }
         self.late_xids();
+        self.tell_left_out();
+        self.tick_held();
+        self.hand_on();
         self.apply(Event::Tick);
         self.tick_limits();
         self.tick_mig();
@@ -554,9 +580,32 @@ impl Owner {
             job,
             message: message.into(),
         };
-        // Whoever is too slow goes: telling never waits.
-        self.watchers
-            .retain(|watcher| watcher.try_send(event.clone()).is_ok());
+        if !self.watchers.is_empty() {
+            let users = self.isolation.users(&self.jobs);
+            self.watchers.tell(&event, &self.seers, &users);
+        }
+    }
+
+    /// Whether a line about a user's job or process is written: one user does not fill the log.
+    fn is_heard(&mut self, uid: Option<u32>) -> bool {
+        let now = self.now();
+        uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now))
+    }
+
+    /// The user of a job of this node, if he is known.
+    fn user_of(&self, job: Option<u32>) -> Option<u32> {
+        self.isolation.users(&self.jobs).get(&job?).copied()
+    }
+
+    /// Tells what was left out.
+    fn tell_left_out(&mut self) {
+        for (uid, count) in self.quiet.due(self.now()) {
+            let text = format!(
+                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
+            );
+            tracing::warn!(uid, "{text}");
+            self.note(text, None, Some(uid));
+        }
     }
 
     fn tell_jobs(&mut self) {

@@ -1,8 +1,8 @@
 //! The thread that has the state, and what it has done by others.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::thread;
@@ -19,7 +19,7 @@ use gpuos_host::slurm::{addresses, ask_slurmd};
 use gpuos_host::{Machine, ThisMachine};
 
 use super::net::Net;
-use super::{Peers, Report, Told};
+use super::{Peers, Report, Told, port};
 use crate::owner::Message;
 
 /// Between two looks at the time.
@@ -33,11 +33,21 @@ const SELF_EVERY: Duration = Duration::from_secs(20);
 /// How long a slurmd may take.
 const SLURMD: Duration = Duration::from_millis(1000);
 
-/// Starts the thread. It does nothing before it is told a configuration.
+/// A port that somebody else has is tried again so often.
+const TAKEN: Duration = Duration::from_secs(10);
+/// Datagrams that came while nobody read them, and are thrown away at most: more than a socket's buffer holds.
+const OLD: usize = 65_536;
+
+/// Starts the thread. It binds the port of the heartbeat as `first` has it, and does nothing else before it is told a
+/// configuration. `proc` is where the kernel tells who has a port.
 ///
 /// # Errors
 /// A thread cannot be made.
-pub fn start(node: &str, to: SyncSender<Message>) -> std::io::Result<Peers> {
+pub fn start(
+    node: &str,
+    (first, proc): (HeartbeatConfig, &Path),
+    to: SyncSender<Message>,
+) -> std::io::Result<Peers> {
     let (told, from) = channel();
     let now = Instant::now();
     let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -63,6 +73,11 @@ pub fn start(node: &str, to: SyncSender<Message>) -> std::io::Result<Peers> {
         ticked: now,
         look_at_self: None,
         looking: false,
+        kept: None,
+        keeps: (first.act != Act::Off).then_some(first.port),
+        keep_at: now,
+        taken: None,
+        proc: proc.to_path_buf(),
     };
     thread::Builder::new()
         .name("peers".into())
@@ -100,6 +115,15 @@ struct Driver {
     /// When slurmctld is asked whether it holds this node for silent.
     look_at_self: Option<Instant>,
     looking: bool,
+    /// The port of the heartbeat, and what it was asked for as.
+    kept: Option<(u16, UdpSocket)>,
+    /// `[heartbeat] port`, while there is to be a heartbeat.
+    keeps: Option<u16>,
+    /// It is tried then.
+    keep_at: Instant,
+    /// Why there is none, where somebody else has it.
+    taken: Option<String>,
+    proc: PathBuf,
 }
 
 /// The ways to other nodes.
@@ -192,7 +216,64 @@ impl Driver {
             self.not_before = Instant::now();
             self.look_at_self = Some(Instant::now());
         }
+        let keeps = (!off).then_some(config.port);
+        if keeps != self.keeps {
+            // Another port means other ways.
+            self.ways = None;
+            (self.kept, self.taken, self.keeps) = (None, None, keeps);
+            self.keep_at = Instant::now();
+        }
         self.config = config;
+        self.keep();
+    }
+
+    /// Binds the port of the heartbeat, whether or not it is needed now: a user could have it else when it is.
+    fn keep(&mut self) {
+        let Some(wanted) = self.keeps.filter(|_| self.kept.is_none()) else {
+            return;
+        };
+        if Instant::now() < self.keep_at {
+            return;
+        }
+        self.keep_at = Instant::now() + TAKEN;
+        // Where slurm.conf or this node's name is not to be had yet, that is said when a job needs it.
+        let Ok(own) = addresses(&ThisMachine).and_then(|addresses| self.own(&addresses, wanted))
+        else {
+            return;
+        };
+        match port::bind(own, &self.proc) {
+            Ok(socket) => {
+                if self.taken.take().is_some() {
+                    self.report(Report::Note(format!(
+                        "UDP port {} is free again",
+                        own.port()
+                    )));
+                }
+                tracing::info!("the heartbeat keeps UDP port {}", own.port());
+                self.kept = Some((wanted, socket));
+                self.not_before = Instant::now();
+            }
+            Err(why) => {
+                let why = format!("the nodes of jobs do not watch each other: {why}");
+                if self.taken.as_ref() != Some(&why) {
+                    tracing::error!("{why}; it is tried again every {} s", TAKEN.as_secs());
+                    self.report(Report::Note(why.clone()));
+                }
+                self.taken = Some(why);
+            }
+        }
+    }
+
+    /// This node's address for the heartbeat.
+    fn own(&self, addresses: &Addresses, wanted: u16) -> Result<SocketAddr, String> {
+        let (host, port) = addresses.of(&self.node);
+        let mut own = first(&host, port).ok_or_else(|| {
+            format!("this node's address {host}, by slurm.conf, is none: see `getent hosts {host}`")
+        })?;
+        if wanted > 0 {
+            own.set_port(wanted);
+        }
+        Ok(own)
     }
 
     fn now(&self) -> u64 {
@@ -200,10 +281,12 @@ impl Driver {
     }
 
     fn tick(&mut self) {
+        self.keep();
         if self.config.act != Act::Off {
             // Without a job of several nodes there is nobody to hear.
             let needed = self.groups.iter().any(|group| group.has(&self.node));
-            if needed && self.ways.is_none() && Instant::now() >= self.not_before {
+            let taken = self.kept.is_none() && self.taken.is_some();
+            if needed && self.ways.is_none() && !taken && Instant::now() >= self.not_before {
                 self.open();
             }
             if let Some(ways) = &self.ways {
@@ -248,15 +331,15 @@ impl Driver {
         let addresses = addresses(&ThisMachine)?;
         let socket = socket_of(&addresses.auth_info).map(Path::to_path_buf);
         let munge = Munge::open(None, socket.as_deref()).map_err(|e| e.to_string())?;
-        let (host, port) = addresses.of(&self.node);
-        let mut own = first(&host, port).ok_or_else(|| {
-            format!("this node's address {host}, by slurm.conf, is none: see `getent hosts {host}`")
-        })?;
-        if self.config.port > 0 {
-            own.set_port(self.config.port);
-        }
-        let net = Net::start(own, Arc::new(munge), self.told.clone())
-            .map_err(|e| format!("cannot listen to UDP port {}: {e}", own.port()))?;
+        let own = self.own(&addresses, self.config.port)?;
+        let Some((_, socket)) = &self.kept else {
+            // What is in the way is said once, by whoever tries to keep it.
+            return Err(format!("this node has no UDP port {}", own.port()));
+        };
+        let failed = |e: std::io::Error| format!("UDP port {}: {e}", own.port());
+        forget(socket).map_err(failed)?;
+        let socket = socket.try_clone().map_err(failed)?;
+        let net = Net::start(socket, Arc::new(munge), self.told.clone()).map_err(failed)?;
         tracing::info!("peers are heard at UDP port {}", own.port());
         Ok(Ways {
             net,
@@ -424,14 +507,15 @@ impl Driver {
         };
         let states = view.iter().map(|peer| (peer.node.clone(), peer.state));
         let states: Vec<_> = states.collect();
+        let trouble = self.taken.clone().or_else(|| self.trouble.clone());
         let late = self.shown.at.is_none_or(|at| at.elapsed() >= VIEW) && !view.is_empty();
-        if late || states != self.shown.states || self.trouble != self.shown.trouble {
+        if late || states != self.shown.states || trouble != self.shown.trouble {
             self.shown = Shown {
                 states,
-                trouble: self.trouble.clone(),
+                trouble: trouble.clone(),
                 at: Some(Instant::now()),
             };
-            self.report(Report::View(view, self.trouble.clone()));
+            self.report(Report::View(view, trouble));
         }
     }
 
@@ -469,6 +553,16 @@ fn come_back(machine: &dyn Machine, own: &str, to: &SyncSender<Message>) -> bool
         Outcome::Nothing(_) | Outcome::Refused(_) => true,
         Outcome::Away(_) | Outcome::NotYet(_) => false,
     }
+}
+
+/// Throws away what came while nobody read it: it is old, or nobody's.
+fn forget(socket: &UdpSocket) -> std::io::Result<()> {
+    socket.set_nonblocking(true)?;
+    let mut buffer = [0; 1];
+    let _ = (0..OLD)
+        .take_while(|_| socket.recv(&mut buffer).is_ok())
+        .count();
+    socket.set_nonblocking(false)
 }
 
 fn first(host: &str, port: u16) -> Option<SocketAddr> {

@@ -10,13 +10,17 @@ const BURST: f64 = 800.0;
 /// Addresses that are told apart.
 const MOST: usize = 4096;
 
-/// A bucket for each address.
+/// Who sent a datagram: an address, and whether from the port of the heartbeat. Users of that machine do not have that
+/// port, so what they send uses up none of their gpuosd's share.
+pub(super) type Sender = (IpAddr, bool);
+
+/// A bucket for each sender.
 #[derive(Default)]
-pub(super) struct Gate(HashMap<IpAddr, (Instant, f64)>);
+pub(super) struct Gate(HashMap<Sender, (Instant, f64)>);
 
 impl Gate {
-    /// Whether one more of that address is looked at.
-    pub fn lets(&mut self, from: IpAddr, now: Instant) -> bool {
+    /// Whether one more of that sender is looked at.
+    pub fn lets(&mut self, from: Sender, now: Instant) -> bool {
         if self.0.len() >= MOST && !self.0.contains_key(&from) {
             // Those that were quiet have a full bucket anyway.
             self.0
@@ -46,10 +50,12 @@ mod tests {
     #[test]
     fn a_flood_is_cut_and_others_are_not() {
         let (mut gate, now) = (Gate::default(), Instant::now());
-        let address = |n: u32| IpAddr::V4(Ipv4Addr::from(n));
+        let address = |n: u32| (IpAddr::V4(Ipv4Addr::from(n)), false);
         let through = (0..5000).filter(|_| gate.lets(address(1), now)).count();
         assert_eq!(through, BURST as usize);
         assert!(gate.lets(address(2), now));
+        // The gpuosd of the same machine.
+        assert!(gate.lets((address(1).0, true), now));
         let later = now + Duration::from_secs(1);
         let through = (0..5000).filter(|_| gate.lets(address(1), later)).count();
         assert_eq!(through, RATE as usize);

@@ -1,12 +1,13 @@
 //! Heartbeats between the nodes of a job: what [`gpuos_core::peers::step`] says is done here.
 //!
-//! One thread has the state. Others do what may hang: [`net`] reads and writes datagrams and asks munge about them,
-//! and [`driver`] has threads for host names, for slurmds and for slurmctld. The owner of the daemon's state only
+//! One thread has the state. Others do what may hang: [`net`] reads and writes datagrams at the
+//! port that [`port`] keeps, and asks munge about them, and [`driver`] has threads for host names, for slurmds and for slurmctld. The owner of the daemon's state only
 //! tells the jobs and the configuration, and is told what happens.
 
 mod driver;
 mod gate;
 mod net;
+mod port;
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Datagrams: one thread reads them and has munge open them, one has munge seal them and writes them.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
@@ -60,20 +60,12 @@ impl State {
 }
 
 impl Net {
-    /// Listens at `address`, or at the same port of all addresses where that one is not this machine's.
+    /// Listens and sends by a socket that is bound.
     pub fn start(
-        address: SocketAddr,
+        socket: UdpSocket,
         munge: Arc<dyn Credentials>,
         to: Sender<Told>,
     ) -> std::io::Result<Net> {
-        let any: IpAddr = match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let socket = UdpSocket::bind(address).or_else(|e| match e.kind() {
-            ErrorKind::AddrNotAvailable => UdpSocket::bind((any, address.port())),
-            _ => Err(e),
-        })?;
         socket.set_read_timeout(Some(LOOK_UP))?;
         let state = Arc::new(State {
             ends: AtomicBool::new(false),
@@ -143,6 +135,7 @@ fn write(socket: &UdpSocket, munge: &dyn Credentials, state: &State, from: &Rece
 fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<Told>) {
     let own = rustix::process::geteuid().as_raw();
     let mut gate = Gate::default();
+    let port = socket.local_addr().ok().map(|own| own.port());
     // One byte more tells that a datagram is too long.
     let mut buffer = [0; MAX_CREDENTIAL + 1];
     while !state.ends.load(Ordering::Relaxed) {
@@ -156,7 +149,9 @@ fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<
             }
         };
         let bytes = &buffer[..length];
-        if !looks_like_one(bytes) || !gate.lets(from.ip(), Instant::now()) {
+        if !looks_like_one(bytes)
+            || !gate.lets((from.ip(), Some(from.port()) == port), Instant::now())
+        {
             continue;
         }
         let Ok(opened) = state.call(1, || munge.open(bytes)) else {
@@ -189,17 +184,10 @@ mod tests {
         let (root, user) = (munge.other(own), munge.other(own + 1000));
         let foreign = Twin::new(2, own);
         let (to, heard) = channel();
-        let net = Net::start("127.0.0.1:0".parse().unwrap(), Arc::new(munge), to);
-        drop(net.unwrap());
-        // A port that is known: the first one is free again.
-        let free = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
-        let (to, heard_now) = channel();
-        drop(heard);
-        let munge = Arc::new(root.other(own));
-        let net = Net::start(address, munge.clone(), to).unwrap();
-        let heard = heard_now;
+        let bound = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = bound.local_addr().unwrap();
+        let munge = Arc::new(munge);
+        let net = Net::start(bound, munge.clone(), to).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let ping = |from: &str| Datagram::new(from, "n1", Body::Ping).encode();
         let send = |bytes: &[u8]| assert!(socket.send_to(bytes, address).is_ok());

@@ -49,7 +49,7 @@ fn strangers_are_named_and_those_at_home_are_not() {
     site.job(7, "0-1");
     record(&site, 41, 1000, "python3", &of_job(7, "0"));
     record(&site, 42, 1001, "miner", "/user.slice/user-1001.slice");
-    record(&site, 43, 1002, "train", &of_job(9, "batch"));
+    record(&site, 43, 1000, "train", &of_job(9, "batch"));
     record(
         &site,
         44,
@@ -70,7 +70,7 @@ fn strangers_are_named_and_those_at_home_are_not() {
         said,
         [
             "process 42 (miner, uid 1001) of no job is on GPU 0, which job 7 holds",
-            "process 43 (train, uid 1002) of job 9 is on GPU 3, which no job holds"
+            "process 43 (train, uid 1000) of job 9 is on GPU 3, which no job holds"
         ]
     );
     let status = daemon.status();
@@ -107,6 +107,46 @@ fn strangers_are_named_and_those_at_home_are_not() {
     site.job(9, "3");
     site.until("none", || findings(&daemon).is_empty().then_some(()));
     assert_eq!(audited(&site, "killed"), 0);
+}
+
+/// What a user can make himself: groups named as Slurm's below his own, and a process in the groups of another's job.
+#[test]
+fn a_name_of_a_group_makes_nobody_at_home() {
+    let site = Site::new();
+    fs::write(site.path("gpuos.toml"), "[isolation]\ngrace = \"1s\"\n").unwrap();
+    site.job(7, "0-1");
+    let session = "/user.slice/user-1001.slice/user@1001.service/app.slice";
+    let forged = format!("{session}{}", of_job(7, "0"));
+    let short = format!("{session}/slurmstepd.scope/job_7/step_0");
+    for (pid, uid, group) in [
+        (41, 1000, &of_job(7, "0")),
+        (42, 1001, &forged),
+        (43, 1001, &short),
+        (44, 1001, &of_job(7, "0")),
+        // Root for the job's user.
+        (45, 0, &of_job(7, "0")),
+        // Of a container without root, by its map of users.
+        (46, 100_033, &of_job(7, "0")),
+    ] {
+        record(&site, pid, uid, "python3", group);
+        site.compute(pid, Some(0));
+    }
+    let map = "         0       1000          1\n         1     100000      65536\n";
+    fs::write(site.path("proc/46/uid_map"), map).unwrap();
+    let proc = site.path("proc");
+    let daemon = site.start_with(&["--proc", proc.to_str().unwrap()]);
+    daemon.ready();
+    let three = || (findings(&daemon).len() == 3).then(|| findings(&daemon));
+    let found = site.until("three strangers", three);
+    let said: Vec<&str> = found.iter().map(|one| &one.message[..]).collect();
+    assert_eq!(
+        said,
+        [
+            "process 42 (python3, uid 1001) of no job is on GPU 0, which job 7 holds",
+            "process 43 (python3, uid 1001) of no job is on GPU 0, which job 7 holds",
+            "process 44 (python3, uid 1001) in the group of job 7, which is uid 1000's, is on GPU 0, which job 7 holds",
+        ]
+    );
 }
 
 #[test]

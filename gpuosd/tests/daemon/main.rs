@@ -1,6 +1,7 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
 mod bpf;
+mod clear;
 mod devices;
 mod harm;
 mod host;
@@ -19,6 +20,7 @@ mod pooled;
 mod program;
 mod site;
 mod unit;
+mod walls;
 
 use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply, Request, StepId};

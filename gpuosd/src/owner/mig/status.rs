@@ -84,6 +84,7 @@ impl Owner {
                     job: Some(claim.job),
                     phase: phase(claim).into(),
                     foreign: false,
+                    others: false,
                     pids: gi.iter().flat_map(of).collect(),
                     memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
                     memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
@@ -105,6 +106,7 @@ impl Owner {
                 job: None,
                 phase: "foreign".into(),
                 foreign: true,
+                others: false,
                 pids: of(&instance.gi),
                 memory_total_mib: memory.as_ref().ok().map(|[total, _]| *total),
                 memory_used_mib: memory.as_ref().ok().map(|[_, used]| *used),
@@ -164,6 +166,7 @@ impl Owner {
             instances,
             moving: moving.is_some(),
             whole: moving.is_some() && matches!(view, Some(Ok(view)) if view.whole),
+            others: false,
             holder,
         }
     }
