@@ -1,5 +1,6 @@
 //! What was found, and how it is told: the worst first, each with its place, what it means and what mends it.
 
+use gpuos_core::screen;
 use std::fmt::Display;
 
 use serde_json::json;
@@ -182,9 +183,8 @@ impl Findings {
             (false, _) => 2,
             (true, yes) => u8::from(!yes),
         };
-        let schema = "gpuos.doctor/1";
         let reply = Reply {
-            schema,
+            schema: super::SCHEMA,
             json,
             text,
             yes,
@@ -193,22 +193,9 @@ impl Findings {
     }
 }
 
-/// Text that others wrote, for a terminal: what is no visible character is spelt out, so that it cannot move the cursor,
-/// turn the line round or begin a new one.
+/// Text that others wrote, for a terminal: in one line, with what is no visible character spelt out.
 pub fn plain(text: &str) -> String {
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\t' => out.push(' '),
-            c if odd(c) => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
+    screen::line(&text.replace('\t', " ")).into_owned()
 }
 
 /// The last line, for so many failed checks and warnings.

@@ -139,7 +139,7 @@ fn jobs_and_users_are_left_out_where_that_is_wanted() {
         named.contains("jobid=") && named.contains("user="),
         "{named}"
     );
-    let nameless = std::sync::Arc::new(Snapshot {
+    let nameless = Arc::new(Snapshot {
         nameless: true,
         ..(*full()).clone()
     });
