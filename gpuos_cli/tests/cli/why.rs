@@ -26,8 +26,9 @@ fn why_explains_running_and_waiting_jobs() {
         let big = site.run(&["why", "8"]);
         assert_eq!(big.code, 0);
         assert!(
-            big.out
-                .starts_with("Job 8 waits. Not enough room now: 4 nodes needed"),
+            big.out.starts_with(
+                "Job 8 waits. It cannot start while node n4 is drained, not even when all"
+            ) && big.out.contains("Not enough room now: 4 nodes needed"),
             "{}",
             big.out
         );
