@@ -133,10 +133,10 @@ fn jobs_and_users_are_left_out_where_that_is_wanted() {
         named.contains("jobid=") && named.contains("user="),
         "{named}"
     );
-    let nameless = Snapshot {
+    let nameless = Arc::new(Snapshot {
         nameless: true,
         ..(*full()).clone()
-    };
+    });
     let told = text(&nameless, None);
     let jobs = told.lines().filter(|line| line.contains("jobid="));
     assert!(
