@@ -4,6 +4,9 @@
 PREFIX    ?= /usr
 DESTDIR   ?=
 PLUGINDIR ?= $(PREFIX)/lib/gpuos
+# Where debuggers look for what is taken out of programs and plugins; STRIP=no leaves it in.
+DEBUGDIR  ?= $(PREFIX)/lib/debug
+STRIP     ?= yes
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
@@ -26,9 +29,14 @@ UNITS   := $(PREFIX)/lib/systemd/system
 BASH    := $(PREFIX)/share/bash-completion/completions
 ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
+SHARE   := $(PREFIX)/share/gpuos
+
+# What is installed follows PREFIX and PLUGINDIR, samples too.
+PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g'
+STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench replay soak lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak matrix lint licences build release install uninstall clean
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -36,9 +44,10 @@ help:
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
-	@echo 'make soak       5,000 random requests and failures against an independent ledger'
+	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
+	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make release    the plugins and the command, optimised'
-	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos, after make release'
+	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
 	@echo 'make clean      removes what was built'
 	@echo
@@ -79,10 +88,16 @@ replay:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh replay $(ARGS)
 
+matrix:
+	@scripts/needs.sh build lab
+	$(CARGO) build --locked $(PLUGINS:%=-p %)
+	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test tables -- --nocapture
+
 soak:
 	@scripts/needs.sh build lab
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
+	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture soak
 
 # What a call in slurmctld costs is mostly code that is not in the caches: less of it, and close together.
 release: export CARGO_PROFILE_RELEASE_LTO = fat
@@ -96,14 +111,23 @@ install:
 	@test -x $(RELEASE)/gpuos || { echo 'nothing built yet: run make release first' >&2; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC) $(DESTDIR)$(MAN) \
 	  $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)
-	install -m 755 $(RELEASE)/gpuos $(RELEASE)/gpuos-layout $(DESTDIR)$(PREFIX)/bin/
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
-	install -m 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/
-	sed 's,/usr/sbin/,$(PREFIX)/sbin/,' packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
-	for plugin in $(PLUGINS); do \
-	  install -m 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so || exit 1; \
+	for program in gpuos gpuos-layout; do \
+	  $(STRIPPED) 755 $(RELEASE)/$$program $(DESTDIR)$(PREFIX)/bin/$$program $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$program.debug || exit 1; \
 	done
-	install -m 644 README.md CHANGELOG.md SAFETY.md COPYING LICENSES/*.txt packaging/*.sample $(DESTDIR)$(DOC)/
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
+	$(STRIPPED) 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug
+	$(PLACES) packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
+	for plugin in $(PLUGINS); do \
+	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
+	done
+	install -m 644 README.md CHANGELOG.md SAFETY.md ARCHITECTURE.md COPYING LICENSES/*.txt $(wildcard SECURITY.md) $(DESTDIR)$(DOC)/
+	for sample in packaging/*.sample; do $(PLACES) $$sample > $(DESTDIR)$(DOC)/$$(basename $$sample) || exit 1; done
+	install -d $(DESTDIR)$(DOC)/docs/decisions
+	install -m 644 $(wildcard docs/*.md docs/*.svg docs/*.csv) $(DESTDIR)$(DOC)/docs/
+	install -m 644 docs/decisions/*.md $(DESTDIR)$(DOC)/docs/decisions/
+	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
+	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
+	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
 	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
 	$(RELEASE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
@@ -116,10 +140,21 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(UNITS)/gpuosd.service $(DESTDIR)$(MAN8)/gpuosd.8
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
+	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
+	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
-	rm -rf $(DESTDIR)$(DOC)
-	-rmdir $(DESTDIR)$(PLUGINDIR) 2>/dev/null
+	rm -rf $(DESTDIR)$(DOC) $(DESTDIR)$(SHARE)
+	@# Folders that nobody else has put anything into. Those of the system itself stay.
+	@for dir in $(PLUGINDIR) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
+	  $(DEBUGDIR)$(PREFIX)/bin $(DEBUGDIR)$(PREFIX)/sbin $(DEBUGDIR)$(PLUGINDIR); do \
+	  if [ -n "$(DESTDIR)" ]; then part=$(DESTDIR)$$dir; else part=$$dir; fi; \
+	  while [ "$$part" != "$(DESTDIR)" ] && [ "$$part" != "$(DESTDIR)/" ]; do \
+	    case "$(DESTDIR):$$part" in :/usr|:/usr/local|:/usr/lib|:/usr/share|:/usr/*bin|:/usr/local/*) break ;; esac; \
+	    rmdir "$$part" 2>/dev/null || [ ! -d "$$part" ] || break; \
+	    part=$$(dirname "$$part"); [ "$$part" != / ] && [ "$$part" != . ] || break; \
+	  done; \
+	done
 
 clean:
 	$(CARGO) clean

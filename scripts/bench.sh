@@ -1,6 +1,6 @@
 #!/bin/sh
 # Time of job tests inside slurmctld, stock and gpuos in turns, and of the planner alone.
-# Usage: scripts/bench.sh [--quick] [--small] [--flat] [--check] [--slurm native|trixie|sid]... [--out FOLDER]
+# Usage: scripts/bench.sh [--quick] [--small | --huge] [--flat] [--check] [--slurm native|trixie|sid]... [--out FOLDER]
 #        scripts/bench.sh replay [--quick] [--jobs N] [--slurm native|trixie|sid]... [--out FOLDER]
 # The second form replays jobs of a trace instead. The options are those of gpuos-bench (tests/bench);
 # docs/benchmarks.md and docs/benchmarks-replay.md explain the figures.

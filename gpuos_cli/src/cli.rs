@@ -66,7 +66,7 @@ pub enum Command {
     /// Take GPUs or a node out of service until `gpuos online`, whatever is measured.
     Offline(AdminArgs),
     /// Check the installation, with the fix for each fault; exit 1 when a check fails.
-    Doctor(HardwareArgs),
+    Doctor(DoctorArgs),
     /// Show this machine's GPUs, links and adapters as lines for gpuos.toml, gres.conf and
     /// slurm.conf; exit 1 without GPUs.
     Discover(DiscoverArgs),
@@ -83,6 +83,20 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether the command asks Slurm or gpuosd, so that it matters which cluster is meant.
+    pub fn asks_slurm(&self) -> bool {
+        !matches!(
+            self,
+            Command::Replay(_)
+                | Command::Discover(_)
+                | Command::Sim(_)
+                | Command::Layout(_)
+                | Command::Completion(_)
+                | Command::Man(_)
+                | Command::Lab(_)
+        )
+    }
+
     /// Its name, if it reads no gpuos.toml.
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
@@ -140,6 +154,7 @@ pub struct DiscoverArgs {
 
 /// Where this machine's hardware is looked for.
 #[derive(Args)]
+#[cfg_attr(test, derive(Default))]
 pub struct HardwareArgs {
     /// NVIDIA's management library to open instead of libnvidia-ml.so.1.
     #[arg(long, value_name = "FILE")]
@@ -150,6 +165,17 @@ pub struct HardwareArgs {
     /// Name of this machine in Slurm instead of its host name.
     #[arg(long = "node-name", value_name = "NAME")]
     pub node_name: Option<String>,
+}
+
+/// `gpuos doctor`.
+#[derive(Args)]
+#[cfg_attr(test, derive(Default))]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    pub hardware: HardwareArgs,
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
+    pub runtime_dir: PathBuf,
 }
 
 /// `gpuos top`.
@@ -170,8 +196,8 @@ pub struct TopArgs {
     /// The site's Prometheus, for heat, power and load of other nodes, instead of [metrics] prometheus in gpuos.toml.
     #[arg(long, value_name = "URL", value_parser = prometheus_url)]
     pub prometheus: Option<String>,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -198,8 +224,8 @@ pub struct HealthArgs {
         default_value = "ssh -o BatchMode=yes"
     )]
     pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 
@@ -226,8 +252,8 @@ pub struct AdminArgs {
         default_value = "ssh -o BatchMode=yes"
     )]
     pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 

@@ -12,6 +12,7 @@ use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
 
 use crate::cli::AdminArgs;
+use crate::daemons;
 use crate::remote::{self, quoted};
 use crate::reply::Reply;
 
@@ -75,7 +76,9 @@ fn index(text: &str) -> Result<u8, String> {
 }
 
 pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
-    let path = args.runtime_dir.join(NAME);
+    let path = daemons::pick(&args.runtime_dir, Some(&args.target.node)).join(NAME);
+    // In a lab all nodes are here.
+    let only_here = args.local || daemons::is_of_nodes(&args.runtime_dir);
     match Client::connect(&path, PATIENCE) {
         Ok(client) if client.daemon.1 == args.target.node => here(client, verb, args),
         Ok(client) if args.local => bail!(
@@ -83,7 +86,7 @@ pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply>
             client.daemon.1,
             args.target.node
         ),
-        Err(e) if args.local => Err(anyhow!(e)),
+        Err(e) if only_here => Err(anyhow!(e)),
         _ => far(machine, verb, args),
     }
 }
@@ -201,7 +204,7 @@ mod tests {
             force: true,
             local: false,
             via: "ssh".into(),
-            runtime_dir: remote::RUNTIME_DIR.into(),
+            runtime_dir: crate::daemons::RUNTIME_DIR.into(),
         };
         let line = remote_line(Verb::Drain, &args);
         let wanted = "gpuos --json drain --local n3:5,mig4 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use gpuos_core::health::{ExtraPart, number};
+use gpuos_core::hostlist::compress;
 use gpuos_core::wire::{Happening, Reply as Answer, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
-use gpuos_host::{Machine, slurm};
+use gpuos_host::{Machine, host_name, slurm};
 use serde_json::json;
 
 use crate::cli::HealthArgs;
+use crate::daemons;
 use crate::remote;
 use crate::reply::{self, Reply};
 use crate::table::{Table, utc};
@@ -23,26 +25,76 @@ const RELOAD: Duration = Duration::from_secs(70);
 
 /// The answer; `None`: it was printed as it came.
 pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Option<Reply>> {
+    let lab = daemons::is_of_nodes(&args.runtime_dir);
+    let dir = daemons::pick(&args.runtime_dir, args.node.as_deref());
     let here = || match &args.node {
         None => true,
-        Some(node) => connect(&args.runtime_dir, PATIENCE).is_ok_and(|own| own.daemon.1 == *node),
+        Some(node) => lab || connect(&dir, PATIENCE).is_ok_and(|own| own.daemon.1 == *node),
     };
     if args.watch || args.reload || args.audit.is_some() {
         return match &args.node {
             Some(node) if !here() => far(machine, as_json, args, node),
-            _ if args.watch => watch(&args.runtime_dir, as_json).map(|()| None),
-            _ if args.reload => reload(&args.runtime_dir).map(Some),
-            _ => audit(&args.runtime_dir, args.audit.unwrap_or(1)).map(Some),
+            _ if args.watch => watch(&dir, as_json).map(|()| None),
+            _ if args.reload => reload(&dir).map(Some),
+            _ => audit(&dir, args.audit.unwrap_or(1)).map(Some),
         };
     }
-    let local = connect(&args.runtime_dir, PATIENCE).and_then(|mut client| client.status());
+    if lab && args.node.is_none() {
+        return of_lab(machine, &args.runtime_dir).map(Some);
+    }
+    let local = daemons::status(&dir, PATIENCE);
     match (local, &args.node) {
         (Ok(status), None) => Ok(Some(one(&status))),
         (Ok(status), Some(node)) if status.node == *node => Ok(Some(one(&status))),
         // A daemon that is there and does not answer is not passed over.
         (Err(e), None) if !matches!(e, ClientError::NoDaemon(_)) => Err(e.into()),
-        (_, node) => nodes(machine, node.as_deref()).map(Some),
+        (Ok(own), node) => {
+            let watched = Watched {
+                by: vec![own.node],
+                whole: false,
+            };
+            nodes(machine, node.as_deref(), &watched).map(Some)
+        }
+        (Err(_), node) => {
+            let watched = Watched {
+                by: Vec::new(),
+                // A lab with device files alone has no gpuosd at all.
+                whole: lab || machine.env("GPUOS_LAB").is_some(),
+            };
+            nodes(machine, node.as_deref(), &watched).map(Some)
+        }
     }
+}
+
+/// Which nodes have somebody who looks at their GPUs, as far as it is known here.
+struct Watched {
+    /// Nodes whose gpuosd answered here.
+    by: Vec<String>,
+    /// Whether all gpuosds that there are can be asked here, as in a lab: then no other node has one.
+    whole: bool,
+}
+
+/// All nodes of a lab, by their gpuosds and by Slurm's records of those that have none.
+fn of_lab(machine: &dyn Machine, dir: &Path) -> Result<Reply> {
+    let mut statuses = Vec::new();
+    for (_, dir) in daemons::all(dir) {
+        statuses.extend(daemons::status(&dir, PATIENCE).ok());
+    }
+    let watched = Watched {
+        by: statuses.iter().map(|status| status.node.clone()).collect(),
+        whole: true,
+    };
+    let told: Vec<Reply> = statuses.iter().map(one).collect();
+    let mut reply = nodes(machine, None, &watched)?;
+    // Those that are well need no lines.
+    for (one, status) in told.into_iter().zip(&statuses).filter(|(one, _)| !one.yes) {
+        reply.yes = false;
+        reply.json["well"] = false.into();
+        if !reply.text.contains(&format!("node {}\n", status.node)) {
+            reply.text += &one.text;
+        }
+    }
+    Ok(reply)
 }
 
 fn connect(runtime_dir: &Path, patience: Duration) -> Result<Client, ClientError> {
@@ -184,7 +236,7 @@ fn peers(status: &Status) -> String {
 }
 
 /// Nodes, by Slurm's records; without a name those with something to tell.
-fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
+fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Result<Reply> {
     let all = slurm::nodes(machine)?;
     if let Some(name) = wanted
         && !all.iter().any(|node| node.name == name)
@@ -236,13 +288,57 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>) -> Result<Reply> {
         }
         rows.push(row);
     }
-    let text = match shown {
-        0 => "All GPUs of all nodes are well, by Slurm's records.\n".into(),
+    let host = host_name(machine);
+    let meant = all.iter().filter(|node| {
+        let gpus = node.gpu_count() > 0 || !node.slices.is_empty();
+        gpus && wanted.is_none_or(|name| node.name == name)
+    });
+    let meant: Vec<&str> = meant.map(|node| node.name.as_str()).collect();
+    let known = |name: &&str| watched.whole || host.as_deref() == Some(*name);
+    let answers = |name: &&str| watched.by.iter().any(|by| by == name);
+    let away: Vec<&str> = meant
+        .iter()
+        .copied()
+        .filter(|name| !answers(name) && known(name))
+        .collect();
+    let unknown: Vec<&str> = meant
+        .iter()
+        .copied()
+        .filter(|name| !answers(name) && !known(name))
+        .collect();
+    let mut text = match shown {
+        0 => "By Slurm's records nothing is wrong with any GPU.\n".into(),
         _ => table.render(),
     };
+    if !away.is_empty() {
+        text += &format!(
+            "No gpuosd runs on {}: nobody watches the GPUs there, and a record without a fault says nothing.\n  \
+             start it there: `systemctl enable --now gpuosd`\n",
+            compress(away.iter().copied())
+        );
+    }
+    if !unknown.is_empty() {
+        text += &format!(
+            "Whether a gpuosd watches the GPUs of {} is not known here: run `gpuos health` there.\n",
+            compress(unknown.iter().copied())
+        );
+    }
+    if yes && away.is_empty() && unknown.is_empty() {
+        text += match wanted {
+            None => "All GPUs are watched, and well.\n",
+            Some(_) => "Its GPUs are watched, and well.\n",
+        };
+    }
+    let watched = match (away.is_empty(), unknown.is_empty()) {
+        (false, _) => "no",
+        (true, false) => "unknown",
+        (true, true) => "yes",
+    };
+    // What nobody looks at is not known to be well.
+    yes &= away.is_empty() && unknown.is_empty();
     Ok(Reply {
         schema: "gpuos.health-nodes/1",
-        json: json!({ "well": yes, "nodes": rows }),
+        json: json!({ "well": yes, "watched": watched, "unwatched": away, "nodes": rows }),
         text,
         yes,
     })

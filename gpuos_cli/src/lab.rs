@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_core::hostlist;
@@ -47,9 +47,9 @@ const FAULTS: &str = "Faults: xid N, ecc uncorrected N, row-remap pending, therm
 
 #[derive(ClapArgs)]
 struct FaultArgs {
-    /// Name of the lab.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
+    #[arg(long)]
+    name: Option<String>,
     /// Node, for example n2.
     node: String,
     /// gpu3 or 3, or node.
@@ -61,25 +61,25 @@ struct FaultArgs {
 
 #[derive(ClapArgs)]
 struct RebootArgs {
-    /// Name of the lab.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
+    #[arg(long)]
+    name: Option<String>,
     /// Node, for example n2.
     node: String,
 }
 
 #[derive(ClapArgs)]
 struct NameArgs {
-    /// Name of the lab.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
+    #[arg(long)]
+    name: Option<String>,
 }
 
 #[derive(ClapArgs)]
 struct RunArgs {
-    /// Name of the lab.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
+    #[arg(long)]
+    name: Option<String>,
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -87,9 +87,9 @@ struct RunArgs {
 
 #[derive(ClapArgs)]
 struct DownArgs {
-    /// Name of the lab.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
+    #[arg(long)]
+    name: Option<String>,
     /// End all labs that `gpuos lab up` made, and what is left of those whose owner died.
     /// Labs of programs that run are theirs to end.
     #[arg(long, conflicts_with = "name")]
@@ -98,9 +98,9 @@ struct DownArgs {
 
 #[derive(ClapArgs)]
 struct UpArgs {
-    /// Name of the lab: letters, digits, - and _.
-    #[arg(long, default_value = "lab")]
-    name: String,
+    /// Name of the lab: letters, digits, - and _. Without it $GPUOS_LAB, else lab.
+    #[arg(long)]
+    name: Option<String>,
     /// Number of nodes, each with a slurmd: n1, n2, ….
     #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     nodes: u16,
@@ -132,6 +132,9 @@ struct UpArgs {
     /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     daemon_dir: Option<PathBuf>,
+    /// Where the gpuosds of simulated GPUs read the kernel's log, for example /dev/kmsg; nowhere by default.
+    #[arg(long, value_name = "FILE")]
+    kernel_log: Option<PathBuf>,
     /// gpuos.toml of the lab.
     #[arg(long, value_name = "FILE")]
     gpuos_toml: Option<PathBuf>,
@@ -189,15 +192,61 @@ pub fn gpus(text: &str) -> Result<GpuSet, String> {
     Ok(numbers.into_iter().fold(GpuSet::EMPTY, GpuSet::with))
 }
 
+/// The variable that says which lab is meant; commands in a lab have it.
+pub const LAB_ENV: &str = "GPUOS_LAB";
+
+/// The name of labs that nobody named.
+const DEFAULT: &str = "lab";
+
+fn named(given: &Option<String>) -> Option<String> {
+    let env = || std::env::var(LAB_ENV).ok().filter(|name| !name.is_empty());
+    given.clone().or_else(env)
+}
+
+/// The lab that is meant: the one that is named, by `$GPUOS_LAB` too; else `lab`, or the only one that is up.
+fn meant(given: &Option<String>) -> String {
+    named(given).unwrap_or_else(|| {
+        let names: Vec<String> = gpuos_lab::records()
+            .into_iter()
+            .map(|record| record.spec.name)
+            .collect();
+        match &names[..] {
+            [only] => only.clone(),
+            _ => DEFAULT.into(),
+        }
+    })
+}
+
+/// Where `$GPUOS_LAB` names a lab and this process is not in one (`$SLURM_CONF` is not set): becomes this command in that
+/// lab, with its Slurm and its gpuosds. Returns where there is nothing to do.
+///
+/// # Errors
+/// There is no such lab, or it cannot be entered.
+pub fn go_there() -> Result<()> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let (Some(name), None) = (set(LAB_ENV), set("SLURM_CONF")) else {
+        return Ok(());
+    };
+    let name = name.to_string_lossy().into_owned();
+    let lab = Lab::open(&name).with_context(|| format!("{LAB_ENV}={name}"))?;
+    let own = std::env::current_exe()?;
+    let program = lab.own_command().unwrap_or(own);
+    let mut command = lab.command(&program.to_string_lossy())?;
+    let error = command.args(std::env::args_os().skip(1)).exec();
+    Err(error).with_context(|| format!("cannot run gpuos in lab {name}"))
+}
+
 /// Runs `gpuos lab`; returns the exit code.
 pub fn run(args: &Args, json: bool) -> Result<i32> {
     let done = match &args.action {
         Action::Up(args) => up(args, json),
-        Action::Run(args) => return enter(&args.name, &args.command[0], &args.command[1..]),
-        Action::Sh(args) => return shell(&args.name),
+        Action::Run(args) => {
+            return enter(&meant(&args.name), &args.command[0], &args.command[1..]);
+        }
+        Action::Sh(args) => return shell(&meant(&args.name)),
         Action::Down(args) => down(args, json),
         Action::List => list(json),
-        Action::Status(args) => status(&args.name, json),
+        Action::Status(args) => status(&meant(&args.name), json),
         Action::Fault(args) => fault(args, json),
         Action::Reboot(args) => reboot(args, json),
     };
@@ -219,7 +268,7 @@ pub fn run(args: &Args, json: bool) -> Result<i32> {
 
 fn up(args: &UpArgs, json: bool) -> Result<()> {
     let mut spec = LabSpec {
-        name: args.name.clone(),
+        name: named(&args.name).unwrap_or_else(|| DEFAULT.into()),
         nodes: usize::from(args.nodes).into(),
         node_type: args.node_type.clone(),
         suite: args.slurm.clone(),
@@ -259,6 +308,13 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
             None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
         });
     }
+    if let Some(log) = &args.kernel_log {
+        if args.gpus != GpusArg::Simulated {
+            bail!("--kernel-log is for the gpuosds of simulated GPUs: add --gpus simulated");
+        }
+        let whole = std::path::absolute(log);
+        spec.kernel_log = Some(whole.with_context(|| log.display().to_string())?);
+    }
     let mut progress = Progress::new();
     let lab = Lab::up(&spec, &mut |step| progress.show(step));
     progress.end();
@@ -267,8 +323,8 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
         print_json("gpuos.lab/1", describe(&lab)?);
         return Ok(());
     }
-    let name = match args.name.as_str() {
-        "lab" => String::new(),
+    let name = match lab.name() {
+        DEFAULT => String::new(),
         other => format!(" --name {other}"),
     };
     println!(
@@ -283,11 +339,13 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
     println!("  gpuos lab run{name} -- sinfo    runs a command in it");
     println!("  gpuos lab sh{name}              opens a shell in it");
     println!("  gpuos lab down{name}            ends it");
-    if let (Some(_), Some(node)) = (&spec.simulated_gpus, spec.node_names().first()) {
-        let dir = lab.gpuosd_runtime_dir(node);
-        println!("  gpuos health --runtime-dir {}", dir.display());
-        println!("      asks the gpuosd of {node}, of which there is one on each node");
+    if spec.simulated_gpus.is_some() {
+        println!("  gpuos health, mig, drain and online find the gpuosd of each node there");
     }
+    println!(
+        "  export GPUOS_LAB={}         means this lab from now on",
+        lab.name()
+    );
     Ok(())
 }
 
@@ -327,7 +385,7 @@ fn down(args: &DownArgs, json: bool) -> Result<()> {
             .map(|r| r.spec.name)
             .collect()
     } else {
-        vec![args.name.clone()]
+        vec![meant(&args.name)]
     };
     for name in &names {
         gpuos_lab::down(name)?;
@@ -467,26 +525,26 @@ fn status(name: &str, json: bool) -> Result<()> {
 }
 
 fn fault(args: &FaultArgs, json: bool) -> Result<()> {
-    let lab = Lab::open(&args.name)?;
+    let lab = Lab::open(&meant(&args.name))?;
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     lab.fault(&args.node, &args.gpu, &words)?;
     if json {
         let (node, gpu) = (&args.node, &args.gpu);
         print_json(
             "gpuos.lab.fault/1",
-            json!({ "lab": args.name, "node": node, "gpu": gpu, "words": words }),
+            json!({ "lab": lab.name(), "node": node, "gpu": gpu, "words": words }),
         );
     }
     Ok(())
 }
 
 fn reboot(args: &RebootArgs, json: bool) -> Result<()> {
-    let lab = Lab::open(&args.name)?;
+    let lab = Lab::open(&meant(&args.name))?;
     lab.reboot(&args.node)?;
     if json {
         print_json(
             "gpuos.lab.reboot/1",
-            json!({ "lab": args.name, "node": args.node }),
+            json!({ "lab": lab.name(), "node": args.node }),
         );
     }
     Ok(())

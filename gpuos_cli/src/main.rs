@@ -2,6 +2,7 @@
 //! installation is sound.
 
 mod cli;
+mod daemons;
 mod defrag;
 mod discover;
 mod doctor;
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
         Err(e) => {
-            eprintln!("gpuos: {e:#}");
+            let sentence = format!("{e:#}");
+            eprintln!("gpuos: {}", gpuos_core::screen::lines(&sentence));
             ExitCode::from(1)
         }
     }
@@ -73,12 +75,19 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             .error(ErrorKind::ArgumentConflict, problem)
             .into());
     }
+    if cli.command.asks_slurm() {
+        lab::go_there()?;
+    }
     let reply = match &cli.command {
         Command::Topo(args) => topo::run(&machine, config, args)?,
         Command::Why(args) => why::run(&machine, config, args)?,
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Replay(args) => replay::run(&machine, args)?,
-        Command::Doctor(args) => doctor::run(&machine, config, args)?,
+        Command::Doctor(args) => {
+            let (reply, code) = doctor::run(&machine, config, args)?;
+            reply.print(cli.json);
+            return Ok(code);
+        }
         Command::Discover(args) => discover::run(&machine, args)?,
         Command::Health(args) => match health::run(&machine, cli.json, args)? {
             Some(reply) => reply,

@@ -11,12 +11,9 @@ use serde_json::{Deserializer, Value};
 /// How long another node may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The directory of gpuosd's socket, where no `--runtime-dir` says another.
-pub const RUNTIME_DIR: &str = "/run/gpuos";
-
 /// ` --runtime-dir=…` for the command on another node, where it is not the default.
 pub fn runtime_dir(dir: &Path) -> String {
-    match dir == Path::new(RUNTIME_DIR) {
+    match dir == Path::new(crate::daemons::RUNTIME_DIR) {
         true => String::new(),
         false => format!(" --runtime-dir={}", quoted(&dir.display().to_string())),
     }

@@ -2,7 +2,10 @@
 
 use std::io::Write;
 
+use gpuos_core::screen::lines;
 use serde_json::{Value, json};
+
+use crate::doctor;
 
 /// The answer of a subcommand.
 pub struct Reply {
@@ -28,7 +31,11 @@ impl Reply {
             let text = serde_json::to_string_pretty(&Value::Object(whole)).unwrap_or_default();
             out(&format!("{text}\n"));
         } else {
-            out(&self.text);
+            // Whatever users wrote into it is shown and does nothing. The doctor's text has colours, and looks itself.
+            match self.schema == doctor::SCHEMA {
+                true => out(&self.text),
+                false => out(&lines(&self.text)),
+            }
         }
         u8::from(!self.yes)
     }

@@ -100,6 +100,8 @@ fn up_run_status_down() {
 fn wrong_usage_is_exit_code_2() {
     for (args, part) in [
         (vec!["--slurm", "No Such"], "--slurm"),
+        (vec!["--slurm", "bullseye"], "has Slurm 20.11"),
+        (vec!["--slurm", "jammy"], "no Debian suite of that name"),
         (vec!["--nodes", "many"], "--nodes"),
         (vec!["--nodes", "0"], "at least one node"),
         (vec!["--node-type", "dgx-x"], "dgx-h100"),

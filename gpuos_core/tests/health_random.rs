@@ -21,12 +21,22 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
             let code = random.pick(&[
                 13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 109, 119, 154, 999,
             ]);
-            Event::Xid {
-                gpu,
-                code,
-                gpu_instance: random.pick(&[None, None, Some(1)]),
-                compute_instance: None,
-                pid: random.pick(&[None, Some(10), Some(20)]),
+            let gpu_instance = random.pick(&[None, None, Some(1)]);
+            let pid = random.pick(&[None, Some(10), Some(20)]);
+            match random.below(3) {
+                0 => Event::Logged {
+                    gpu,
+                    code,
+                    gpu_instance,
+                    pid,
+                },
+                _ => Event::Xid {
+                    gpu,
+                    code,
+                    gpu_instance,
+                    compute_instance: None,
+                    pid,
+                },
             }
         }
         6 => Event::RecoveryAction {

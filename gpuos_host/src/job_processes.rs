@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gpuos_core::screen::line;
 use rustix::process::Signal;
 
 pub use crate::job_groups::{Belongs, JobStep, Roots};
@@ -151,7 +152,8 @@ impl Processes for Proc {
             started,
             uid,
             owners,
-            program: field("Name:").unwrap_or_default().trim().to_owned(),
+            // It goes into logs and onto screens.
+            program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
             step,
             unclear,
             ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),

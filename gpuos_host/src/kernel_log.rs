@@ -1,8 +1,23 @@
 //! Xids in the kernel's log: what the driver says also when NVML says nothing any more.
+//!
+//! Users write in that log. Only root can write to `/dev/kmsg`, and what comes that way never has facility 0, the
+//! kernel's own; but the kernel itself prints text of users in many of its messages: mount options, names of
+//! programs, of devices and of files. So a record counts only if the kernel wrote it in one piece and the driver's
+//! own words begin it, in the driver's exact form. What can stand at the beginning of a message all the same:
+//!
+//! - a program's name (`comm`), as in `NAME[17]: segfault at …` or `NAME invoked oom-killer`: 15 bytes at most, one
+//!   too few for `NVRM: Xid (PCI:0`;
+//! - a piece of a message that `pr_cont` was to join and did not (names of control groups, lists of modules): the
+//!   kernel marks it with the flag `c`, and it is left out here;
+//! - the prefix of a rule of nftables or iptables with a log target: up to 127 bytes, and any text. Rules of a network
+//!   namespace that a user made are not logged, unless the sysctl `net.netfilter.nf_log_all_netns` is 1.
+//!
+//! The last shows that no form is proof. So [`gpuos_core::health::Event::Logged`] is believed only where NVML
+//! confirms it or is silent.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// An Xid as the driver logs it: `NVRM: Xid (PCI:0000:1b:00 GPU-I:05): 94, pid=17, name=python3, …`.
@@ -20,35 +35,79 @@ pub struct KernelXid {
     pub pid: Option<u32>,
 }
 
+/// How the driver begins, since its 90th release or so; the address was without `PCI:` at first.
+const BEGIN: &str = "NVRM: Xid (";
+/// NVIDIA's catalogue has numbers below 200; one of more digits is none.
+const DIGITS: usize = 5;
+
+/// A number of digits and nothing else.
+fn number(digits: &str) -> Option<u32> {
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+/// An address as the driver prints it, `%04x:%02x:%02x`, or with a function.
+fn address(text: &str) -> Option<String> {
+    let (whole, function) = text.split_once('.').unwrap_or((text, "0"));
+    let hex = |part: &str, least: usize, most: usize| {
+        (least..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let mut parts = whole.split(':');
+    let mut part = |least, most| parts.next().is_some_and(|part| hex(part, least, most));
+    let right = part(4, 8) && part(2, 2) && part(2, 2) && hex(function, 1, 1);
+    (right && parts.next().is_none()).then(|| whole.to_ascii_lowercase())
+}
+
 impl KernelXid {
-    /// Reads a line of the log, with or without what stands before `NVRM:`. `None` when it is none of an
-    /// Xid. Total: no text makes it fail.
-    pub fn parse(line: &str) -> Option<KernelXid> {
-        let (_, rest) = line.split_once("NVRM: Xid (PCI:")?;
-        let (place, rest) = rest.split_once(')')?;
-        let mut words = place.split_ascii_whitespace();
-        let pci = words.next()?.to_ascii_lowercase();
-        let address = pci
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit() || byte == b':');
-        if !address || pci.split(':').count() != 3 {
+    /// Reads a record as `/dev/kmsg` has it: `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,…];MESSAGE`, and lines with
+    /// ` KEY=value` after it. `None` when it is none that the kernel itself wrote in one piece, or none of an Xid.
+    /// Total: no text makes it fail.
+    pub fn read(record: &str) -> Option<KernelXid> {
+        let line = record.split('\n').next()?;
+        let (head, message) = line.split_once(';')?;
+        let mut fields = head.split(',');
+        let facility = number(fields.next()?)? >> 3;
+        let mut digits = || {
+            let field = fields.next();
+            field
+                .is_some_and(|field| !field.is_empty() && field.bytes().all(|b| b.is_ascii_digit()))
+        };
+        if facility != 0 || !digits() || !digits() || fields.next()? != "-" {
             return None;
         }
-        let words: Vec<&str> = words.collect();
-        let instance = |name: &str| {
-            let id = words.iter().find_map(|word| word.strip_prefix(name))?;
-            id.parse().ok()
-        };
-        let mut parts = rest.strip_prefix(':')?.split(',').map(str::trim);
-        let code = parts.next()?.split(' ').next()?.parse().ok()?;
-        let pid = parts.next().and_then(|part| part.strip_prefix("pid="));
+        KernelXid::parse(message)
+    }
+
+    /// Reads a message, which the driver's words begin. `None` when it is none of an Xid. Total: no text makes it
+    /// fail.
+    pub fn parse(message: &str) -> Option<KernelXid> {
+        let rest = message.strip_prefix(BEGIN)?;
+        let (place, rest) = rest.split_once(')')?;
+        let mut words = place.split(' ');
+        let first = words.next()?;
+        let pci = address(first.strip_prefix("PCI:").unwrap_or(first))?;
+        let (mut gpu_instance, mut compute_instance) = (None, None);
+        for word in words {
+            match word.split_once(':') {
+                Some(("GPU-I", id)) => gpu_instance = Some(number(id)?),
+                Some(("GPU-CI", id)) => compute_instance = Some(number(id)?),
+                // The GPU's own name, as far as a driver says it.
+                None if word.starts_with("GPU-") => {}
+                _ => return None,
+            }
+        }
+        let mut parts = rest.strip_prefix(": ")?.split(',');
+        let code = parts.next().filter(|code| code.len() <= DIGITS)?;
+        let code = number(code)?;
+        // The driver always says something after the number.
+        let pid = parts.next()?.trim_start().strip_prefix("pid=");
         Some(KernelXid {
             pci,
             code,
-            gpu_instance: instance("GPU-I:"),
-            compute_instance: instance("GPU-CI:"),
+            gpu_instance,
+            compute_instance,
             // `'<unknown>'` where the process is gone.
-            pid: pid.and_then(|pid| pid.parse().ok()),
+            pid: pid.and_then(number),
         })
     }
 
@@ -67,10 +126,15 @@ pub trait KernelLog: Send {
     fn xids(&mut self) -> io::Result<Vec<KernelXid>>;
 }
 
-/// `/dev/kmsg`, from the moment of opening on. Reading wants root or CAP_SYSLOG.
+/// `/dev/kmsg`, or a file with records of that form, from the moment of opening on. Reading `/dev/kmsg` wants root or
+/// CAP_SYSLOG.
 #[derive(Debug)]
 pub struct Kmsg {
     file: File,
+    /// Each read gives one record; else records are lines.
+    device: bool,
+    /// The beginning of a line whose end was not there yet.
+    begun: Vec<u8>,
 }
 
 /// No record is longer.
@@ -87,7 +151,32 @@ impl Kmsg {
             .custom_flags(nonblock)
             .open(path)?;
         file.seek(SeekFrom::End(0))?;
-        Ok(Kmsg { file })
+        let device = file.metadata()?.file_type().is_char_device();
+        Ok(Kmsg {
+            file,
+            device,
+            begun: Vec::new(),
+        })
+    }
+
+    /// What one read gave: whole lines, and the rest of a line that was read before.
+    fn take(&mut self, bytes: &[u8], found: &mut Vec<KernelXid>) {
+        let mut read =
+            |record: &[u8]| found.extend(KernelXid::read(&String::from_utf8_lossy(record)));
+        if self.device {
+            read(bytes);
+            return;
+        }
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            // What is longer than any record keeps its beginning: so its rest does not pass as one.
+            let room = RECORD.saturating_sub(self.begun.len());
+            self.begun
+                .extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                read(&self.begun);
+                self.begun.clear();
+            }
+        }
     }
 }
 
@@ -98,10 +187,7 @@ impl KernelLog for Kmsg {
         for _ in 0..MOST {
             match self.file.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(length) => {
-                    let text = String::from_utf8_lossy(&buffer[..length]);
-                    found.extend(text.lines().filter_map(KernelXid::parse));
-                }
+                Ok(length) => self.take(&buffer[..length], &mut found),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Records that were overwritten before they were read: what is left follows.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -113,10 +199,10 @@ impl KernelLog for Kmsg {
     }
 }
 
-/// The twin: lines put in are read once.
+/// The twin: records put in are read once.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedLog {
-    /// Lines that were not read yet.
+    /// Records that were not read yet.
     pub lines: Vec<String>,
 }
 
@@ -125,7 +211,7 @@ impl KernelLog for RecordedLog {
         let lines = std::mem::take(&mut self.lines);
         Ok(lines
             .iter()
-            .filter_map(|line| KernelXid::parse(line))
+            .filter_map(|line| KernelXid::read(line))
             .collect())
     }
 }
@@ -135,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_drivers() {
+    fn records_of_drivers() {
         let whole = |pci: &str, code, pid| KernelXid {
             pci: pci.into(),
             code,
@@ -143,21 +229,35 @@ mod tests {
             compute_instance: None,
             pid,
         };
-        for (line, xid) in [
+        for (record, xid) in [
             (
-                "4,1203,99887766,-;NVRM: Xid (PCI:0000:1B:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
+                "4,1203,99887766,-;NVRM: Xid (PCI:0000:1B:00): 79, pid=1234, name=python3, GPU has fallen off the bus.\n                  SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n",
                 whole("0000:1b:00", 79, Some(1234)),
             ),
             (
-                "[ 12.5] NVRM: Xid (PCI:0000:00:08): 94, pid='<unknown>', name=<unknown>, Contained: SM (0x1).",
+                "3,9,1,-,caller=T17;NVRM: Xid (PCI:0000:00:08): 94, pid='<unknown>', name=<unknown>, Contained: SM (0x1).",
                 whole("0000:00:08", 94, None),
             ),
             (
-                "kernel: NVRM: Xid (PCI:0000:65:00): 13, Graphics SM Warp Exception on (GPC 0)",
+                "6,0,0,-;NVRM: Xid (PCI:0000:65:00): 13, Graphics SM Warp Exception on (GPC 0)",
                 whole("0000:65:00", 13, None),
             ),
+            // Drivers of long ago, and one that would tell the function or the GPU's name.
             (
-                "NVRM: Xid (PCI:0000:07:00 GPU-I:05 GPU-CI:01): 31, pid=9, name=a",
+                "4,1,1,-;NVRM: Xid (0000:3b:00): 31, Ch 00000010, engmask 00000101",
+                whole("0000:3b:00", 31, None),
+            ),
+            (
+                "4,1,1,-;NVRM: Xid (PCI:00000001:3b:00.0 GPU-efbdfde9-9986-4d16): 48, x",
+                whole("00000001:3b:00", 48, None),
+            ),
+            // A program named so that it looks like an end and a number: the driver's number is the first.
+            (
+                "4,1,1,-;NVRM: Xid (PCI:0000:65:00): 31, pid=9, name=): 79, x",
+                whole("0000:65:00", 31, Some(9)),
+            ),
+            (
+                "4,1,1,-;NVRM: Xid (PCI:0000:07:00 GPU-I:05 GPU-CI:01): 31, pid=9, name=a",
                 KernelXid {
                     gpu_instance: Some(5),
                     compute_instance: Some(1),
@@ -165,16 +265,52 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(KernelXid::parse(line), Some(xid), "{line}");
+            assert_eq!(KernelXid::read(record), Some(xid), "{record}");
         }
-        for line in [
-            "NVRM: GPU at PCI:0000:00:05: GPU-efbdfde9",
-            "NVRM: Xid (PCI:0000:00:05): many",
-            "NVRM: Xid (PCI:slot 5): 13",
-            "NVRM: Xid (PCI:0000:00:05",
+    }
+
+    #[test]
+    fn what_users_make_the_kernel_print_is_no_xid() {
+        let xid = "NVRM: Xid (PCI:0000:00:05): 79, fallen off the bus";
+        for record in [
+            // Not by the kernel, or not in one piece, or no record at all.
+            &format!("12,1,1,-;{xid}"),
+            &format!("4,1,1,c;{xid}"),
+            &format!("4,1,1,+;{xid}"),
+            &format!("4,1,1;{xid}"),
+            &format!("+4,1,1,-;{xid}"),
+            &format!("4,x,1,-;{xid}"),
+            &format!(";{xid}"),
+            &format!("<4>{xid}"),
+            &format!("[ 12.5] {xid}"),
+            xid,
+            // The driver's words are not the first.
+            &format!("3,1,1,-;tmpfs: Unknown parameter '{xid}'"),
+            &format!("3,1,1,-; {xid}"),
+            &format!("3,1,1,-;;{xid}"),
+            &format!("3,1,1,-;kernel: {xid}"),
+            &format!("3,1,1,-;tmpfs: Bad value for 'a\\x0a{xid}'"),
+            &format!("3,1,1,-;tmpfs: Bad value\n{xid}"),
+            &format!("3,1,1,-;tmpfs: Bad value\n 4,1,1,-;{xid}"),
+            // A program's name has 15 bytes.
+            "4,1,1,-;NVRM: Xid (PCI:[17]: segfault at 0 ip 00 sp 00 error 4 in a[1,2]",
+            "4,1,1,-;NVRM: Xid (0000 invoked oom-killer: gfp_mask=0x0, order=0",
+            // Not the driver's form.
+            "4,1,1,-;NVRM: GPU at PCI:0000:00:05: GPU-efbdfde9",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05): many, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05): 13",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05): 123456, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05): +13, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05):13, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05 x): 13, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05 GPU-I:x): 13, x",
+            "4,1,1,-;NVRM: Xid (PCI:00:05): 13, x",
+            "4,1,1,-;NVRM: Xid (PCI:slot 5): 13, x",
+            "4,1,1,-;NVRM: Xid (PCI:0000:00:05",
+            "4,1,1,-;NVRM:  Xid (PCI:0000:00:05): 13, x",
             "",
         ] {
-            assert_eq!(KernelXid::parse(line), None, "{line}");
+            assert_eq!(KernelXid::read(record), None, "{record}");
         }
     }
 
@@ -186,19 +322,26 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_once_from_its_end() {
+    fn a_log_is_read_once_from_its_end_and_lines_in_pieces() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kmsg");
-        std::fs::write(&path, "NVRM: Xid (PCI:0000:01:00): 13, old\n").unwrap();
+        std::fs::write(&path, "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 13, old\n").unwrap();
         let mut log = Kmsg::open(&path).unwrap();
         assert_eq!(log.xids().unwrap(), []);
         let mut file = File::options().append(true).open(&path).unwrap();
-        io::Write::write_all(&mut file, b"NVRM: Xid (PCI:0000:02:00): 48, new\nother\n").unwrap();
+        let mut write = |text: &[u8]| io::Write::write_all(&mut file, text).unwrap();
+        write(b"4,2,2,-;NVRM: Xid (PCI:0000:02:00): 48, new\nother\n");
         let found = log.xids().unwrap();
         assert_eq!((found.len(), found[0].code), (1, 48));
         assert_eq!(log.xids().unwrap(), []);
+        // A long line ends where it ends, and not where a read does.
+        write(&[b'x'; 3 * RECORD]);
+        write(b"4,2,2,-;NVRM: Xid (PCI:0000:02:00): 48, not new\n4,3,3,-;NVRM: Xid (PCI:00");
+        assert_eq!(log.xids().unwrap(), []);
+        write(b"00:02:00): 31, new\n");
+        assert_eq!(log.xids().unwrap()[0].code, 31);
         let mut twin = RecordedLog {
-            lines: vec!["NVRM: Xid (PCI:0000:02:00): 48, x".into()],
+            lines: vec!["4,2,2,-;NVRM: Xid (PCI:0000:02:00): 48, x".into()],
         };
         assert_eq!(twin.xids().unwrap(), found);
         assert_eq!(twin.xids().unwrap(), []);
@@ -206,12 +349,23 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_line_is_read_without_panic(text: String, place in "[ -~]{0,40}", rest in "[ -~]{0,40}") {
-            KernelXid::parse(&text);
+        fn any_record_is_read_without_panic(text: String, place in "[ -~]{0,40}", rest in "[ -~]{0,40}") {
+            KernelXid::read(&text);
+            KernelXid::read(&format!("4,1,1,-;{text}"));
             if let Some(xid) = KernelXid::parse(&format!("NVRM: Xid (PCI:{place}){rest}")) {
                 xid.is_of(&text);
                 xid.is_of(&place);
             }
+        }
+
+        #[test]
+        fn a_message_that_begins_with_other_words_is_never_one(words in "[ -~]{1,200}", comm in "[ -~]{0,15}") {
+            let xid = "NVRM: Xid (PCI:0000:00:05): 79, x";
+            let other = !words.starts_with("NVRM: Xid (");
+            let message = format!("{words}{xid}");
+            proptest::prop_assert!(!other || KernelXid::parse(&message).is_none());
+            let named = format!("4,1,1,-;{comm}[17]: segfault at {xid}");
+            proptest::prop_assert!(KernelXid::read(&named).is_none());
         }
     }
 }

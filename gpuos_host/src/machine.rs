@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::stat::{self, Stat};
+
 /// What a command answered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Output {
@@ -26,6 +28,21 @@ pub trait Machine {
     fn run(&self, program: &str, args: &[&str]) -> Result<Output>;
     /// Runs a program that is ended after `limit`. Error: also when it was.
     fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output>;
+    /// The same with one more variable in the program's environment, which only the user of this process can read:
+    /// the command line everybody can.
+    fn run_told(
+        &self,
+        limit: Duration,
+        variable: (&str, &str),
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output>;
+    /// A word that nobody can guess, another one for each call.
+    fn secret(&self) -> io::Result<String> {
+        let mut bytes = [0; 16];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+    }
     /// Reads a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// A variable of the environment, if it is set, not empty and UTF-8.
@@ -34,6 +51,21 @@ pub trait Machine {
     fn glob(&self, pattern: &Path) -> Vec<PathBuf>;
     /// Where a program of that name lies on PATH.
     fn find(&self, program: &str) -> Option<PathBuf>;
+    /// What a path leads to; links are followed.
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Where a symbolic link leads; `None`: it is none.
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        let _ = path;
+        None
+    }
+    /// Free and all bytes of the file system that has the path.
+    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+        let _ = path;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// The machine's name without its domain; what Slurm calls a node unless slurmd was told otherwise.
@@ -50,14 +82,32 @@ const MAX_READ: u64 = 64 << 20;
 /// How long the output of a program that has ended may take to come.
 const PIPES: Duration = Duration::from_secs(2);
 
+/// Variables by which a user changes what Slurm's commands print or whom they ask. What is read here has to be the
+/// answer to the question that was asked.
+const FORMATS: &[&str] = &[
+    "SLURM_BITSTR_LEN",
+    "SLURM_TIME_FORMAT",
+    "SQUEUE_ACCOUNT",
+    "SQUEUE_ARRAY",
+    "SQUEUE_ARRAY_UNIQUE",
+    "SQUEUE_FORMAT",
+    "SQUEUE_FORMAT2",
+    "SQUEUE_LICENSES",
+    "SQUEUE_NAMES",
+    "SQUEUE_PARTITION",
+    "SQUEUE_PRIORITY",
+    "SQUEUE_QOS",
+    "SQUEUE_SORT",
+    "SQUEUE_STATES",
+    "SQUEUE_USERS",
+];
+
 fn command(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
-    // Times are parsed: they must come in the format that Slurm writes by default.
-    command
-        .args(args)
-        .env_remove("SLURM_TIME_FORMAT")
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null());
+    for name in FORMATS {
+        command.env_remove(name);
+    }
+    command.args(args).env("LC_ALL", "C").stdin(Stdio::null());
     command
 }
 
@@ -90,6 +140,43 @@ fn drain(pipe: Option<impl io::Read + Send + 'static>) -> Receiver<String> {
     from
 }
 
+/// Runs a command that is ended after `limit`.
+fn within(limit: Duration, mut command: Command, program: &str, args: &[&str]) -> Result<Output> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| not_run(program, &e))?;
+    let stdout = drain(child.stdout.take());
+    let stderr = drain(child.stderr.take());
+    let deadline = Instant::now() + limit;
+    // Most commands are back at once; a few wait for slurmctld.
+    let mut pause = Duration::from_millis(2);
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() >= deadline => {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!(
+                    "{program} {} gave no answer in {} s",
+                    args.join(" "),
+                    limit.as_secs()
+                );
+            }
+            None => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(100));
+    };
+    // A grandchild may hold the pipes: what the program itself wrote is there by now.
+    let text = |from: Receiver<String>| from.recv_timeout(PIPES).unwrap_or_default();
+    Ok(Output {
+        ok: status.success(),
+        stdout: text(stdout),
+        stderr: text(stderr),
+    })
+}
+
 /// The machine that the command runs on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThisMachine;
@@ -106,39 +193,19 @@ impl Machine for ThisMachine {
     }
 
     fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output> {
-        let mut child = command(program, args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| not_run(program, &e))?;
-        let stdout = drain(child.stdout.take());
-        let stderr = drain(child.stderr.take());
-        let deadline = Instant::now() + limit;
-        // Most commands are back at once; a few wait for slurmctld.
-        let mut pause = Duration::from_millis(2);
-        let status = loop {
-            match child.try_wait()? {
-                Some(status) => break status,
-                None if Instant::now() >= deadline => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    bail!(
-                        "{program} {} gave no answer in {} s",
-                        args.join(" "),
-                        limit.as_secs()
-                    );
-                }
-                None => std::thread::sleep(pause),
-            }
-            pause = (pause * 2).min(Duration::from_millis(100));
-        };
-        // A grandchild may hold the pipes: what the program itself wrote is there by now.
-        let text = |from: Receiver<String>| from.recv_timeout(PIPES).unwrap_or_default();
-        Ok(Output {
-            ok: status.success(),
-            stdout: text(stdout),
-            stderr: text(stderr),
-        })
+        within(limit, command(program, args), program, args)
+    }
+
+    fn run_told(
+        &self,
+        limit: Duration,
+        (name, value): (&str, &str),
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output> {
+        let mut command = command(program, args);
+        command.env(name, value);
+        within(limit, command, program, args)
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -171,6 +238,18 @@ impl Machine for ThisMachine {
         std::env::split_paths(&path)
             .map(|dir| dir.join(program))
             .find(|p| p.is_file())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        stat::stat(path)
+    }
+
+    fn link(&self, path: &Path) -> Option<PathBuf> {
+        std::fs::read_link(path).ok()
+    }
+
+    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+        stat::room(path)
     }
 }
 
@@ -205,6 +284,24 @@ impl Recorded {
 }
 
 impl Machine for Recorded {
+    /// A recording has no `squeue`: it is what the recorded `scontrol -d show jobs` says, which nobody has forged.
+    fn run_told(
+        &self,
+        _: Duration,
+        (_, format): (&str, &str),
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output> {
+        match self.commands.get("scontrol -d show jobs") {
+            Some(jobs) if program == "squeue" && jobs.ok => Ok(Output {
+                ok: true,
+                stdout: crate::slurm::rows_of(&jobs.stdout, format),
+                stderr: String::new(),
+            }),
+            _ => self.run(program, args),
+        }
+    }
+
     fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
         self.run(program, args)
     }
@@ -246,6 +343,17 @@ impl Machine for Recorded {
             .keys()
             .any(|line| line.starts_with(&start))
             .then(|| Path::new("/usr/bin").join(program))
+    }
+
+    /// Recorded files are root's, and all may read them.
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let length = self.read(path)?.len() as u64;
+        let mode = 0o644;
+        Ok(Stat {
+            mode,
+            length,
+            ..Stat::default()
+        })
     }
 }
 

@@ -336,14 +336,14 @@ pub fn set_key(text: &str, key: &str, value: Option<&str>) -> String {
 }
 
 /// Adds a `Key=Value` line; replaces that of the same key, or for NodeName and the like that
-/// of the same key and name.
+/// of the same key and name. A line `Key=` takes the key away.
 fn add_line(text: &str, line: &str) -> String {
     let Some((key, value)) = line.split_once('=') else {
         return text.to_string();
     };
     let key = key.trim();
     if !MANY.contains(&key.to_ascii_lowercase().as_str()) {
-        return set_key(text, key, Some(value));
+        return set_key(text, key, Some(value).filter(|value| !value.is_empty()));
     }
     let name = value.split_ascii_whitespace().next().unwrap_or_default();
     let same = |old: &&str| {

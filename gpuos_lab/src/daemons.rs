@@ -22,6 +22,9 @@ const STOP_LIMIT: Duration = Duration::from_secs(150);
 /// A slurmctld of 26.05 that a reconfigure has just put in place of the old one loses a signal at times.
 const SIGNAL_AGAIN: Duration = Duration::from_secs(10);
 
+/// Folder of a lab with the programs that its users run beside Slurm's.
+pub(crate) const TOOLS: &str = "tools";
+
 /// What is needed to start a process of a lab.
 pub(crate) struct Daemons<'a> {
     pub(crate) record: &'a Record,
@@ -46,7 +49,12 @@ impl Daemons<'_> {
         command
             .env("SLURM_CONF", self.record.path("etc/slurm.conf"))
             .env("GPUOS_LAB", &self.record.spec.name)
-            .env("PATH", &self.install.path);
+            .env("PATH", self.path())
+            .env_remove("GPUOS_CONF");
+        match self.record.spec.simulated_gpus {
+            Some(_) => command.env("GPUOS_RUNTIME_DIR", self.record.path("run/gpuosd.%n")),
+            None => command.env_remove("GPUOS_RUNTIME_DIR"),
+        };
         if self.install.root.is_some() {
             // The suite's folder has no other locales.
             command.env("LC_ALL", "C.UTF-8").env_remove("LANGUAGE");
@@ -73,6 +81,15 @@ impl Daemons<'_> {
             .apply(&mut command);
         }
         Ok(command)
+    }
+
+    /// PATH in the lab: the command `gpuos` that made it, then Slurm's programs.
+    fn path(&self) -> String {
+        format!(
+            "{}:{}",
+            self.record.path(TOOLS).display(),
+            self.install.path
+        )
     }
 
     /// The view of the lab's munged, which holds the lab's root.

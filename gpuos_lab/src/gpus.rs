@@ -228,6 +228,10 @@ impl Daemons<'_> {
                 nvml.display(),
                 gpus.display()
             ));
+        let log = self.record.spec.kernel_log.as_deref();
+        command
+            .arg("--kernel-log")
+            .arg(log.unwrap_or(Path::new("none")));
         command
             .arg("--mps-command")
             .arg(self.record.path("bin/nvidia-cuda-mps-control"));

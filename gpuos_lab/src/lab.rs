@@ -1,6 +1,7 @@
 //! A lab that is up.
 
 mod reboot;
+mod tools;
 mod upgrade;
 
 use std::fs;
@@ -167,6 +168,7 @@ impl Lab {
         self.make_devices()?;
         self.make_slices()?;
         self.place_plugins(&record.spec.select)?;
+        self.place_command()?;
         let etc = dir.join("etc");
         let write = |name: &str, text: &str| {
             fs::write(etc.join(name), text)

@@ -197,6 +197,10 @@ pub struct LabSpec {
     /// Folder with gpuosd and with gpuos-nvml and its library ([`crate::find_daemon_dir`]): every node has
     /// simulated GPUs of its type and a gpuosd that watches them. `None` = neither.
     pub simulated_gpus: Option<PathBuf>,
+    /// Where their gpuosds read the kernel's log: a file with records as `/dev/kmsg` has them, or that itself. `None` =
+    /// nowhere: the log of the machine is not about a lab's GPUs.
+    #[serde(default)]
+    pub kernel_log: Option<PathBuf>,
     /// GPUs of every node that are divided by MIG: in GRES `gpuos` instead of `gpu`, with slice files, and `[mig]`
     /// in gpuos.toml. Simulated ones are in MIG mode. Needs a [`LabSpec::select`] that sees gpuos's plugins.
     pub mig: GpuSet,
@@ -237,6 +241,7 @@ impl Default for LabSpec {
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
             simulated_gpus: None,
+            kernel_log: None,
             mig: GpuSet::EMPTY,
             mig_moving: GpuSet::EMPTY,
             mig_move_seconds: [2, 2],
@@ -333,6 +338,9 @@ impl LabSpec {
                 "lab name {:?}: give 1 to 32 letters, digits, - or _",
                 self.name
             ));
+        }
+        if let Suite::Debian(name) = &self.suite {
+            crate::suite::supported(name)?;
         }
         let names = self.node_names();
         if let Some(bad) = names.iter().find(|name| !word(name)) {

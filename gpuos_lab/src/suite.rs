@@ -15,6 +15,38 @@ use crate::sys::{self, ChildSetup, View};
 /// Packages that a lab needs of a suite.
 const PACKAGES: &str = "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge";
 
+/// Debian suites with a Slurm that gpuos has layouts for.
+const SUPPORTED: [&str; 7] = [
+    "bookworm", "trixie", "forky", "sid", "stable", "testing", "unstable",
+];
+
+/// Suites whose Slurm is older than 22.05, the first that gpuos knows.
+const TOO_OLD: [(&str, &str); 4] = [
+    ("bullseye", "20.11"),
+    ("buster", "18.08"),
+    ("stretch", "16.05"),
+    ("jessie", "14.03"),
+];
+
+/// Refuses a suite in which no lab can run, before anything of it is fetched. One whose folder is there already, made by
+/// hand or by another release of gpuos, is taken as it is.
+pub(crate) fn supported(name: &str) -> Result<(), LabError> {
+    if SUPPORTED.contains(&name) || cache_dir().join(name).is_dir() {
+        return Ok(());
+    }
+    let known =
+        "native, bookworm, trixie, forky or sid, or the absolute path of an installed Slurm";
+    let old = TOO_OLD.iter().find(|(old, _)| *old == name);
+    Err(LabError::Spec(match old {
+        Some((_, release)) => format!(
+            "--slurm {name}: Debian {name} has Slurm {release}, and gpuos works from 22.05 on; give {known}"
+        ),
+        None => format!(
+            "--slurm {name}: no Debian suite of that name has a Slurm that gpuos knows; give {known}"
+        ),
+    }))
+}
+
 /// Folder of the suites: `$GPUOS_LAB_CACHE`, else `/var/cache/gpuos/suites`, or
 /// `gpuos/suites` in the user's cache folder where that cannot be written.
 pub fn cache_dir() -> PathBuf {
@@ -235,6 +267,21 @@ fn proxy() -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suites_without_a_slurm_that_is_known_are_refused() {
+        for name in ["bookworm", "trixie", "sid"] {
+            assert!(supported(name).is_ok(), "{name}");
+        }
+        for (name, words) in [
+            ("bullseye", "has Slurm 20.11, and gpuos works from 22.05 on"),
+            ("jammy", "no Debian suite of that name"),
+            ("trixy", "give native, bookworm, trixie"),
+        ] {
+            let told = supported(name).unwrap_err().to_string();
+            assert!(told.contains(words), "{told}");
+        }
+    }
 
     #[test]
     fn complaints_are_told_apart() {

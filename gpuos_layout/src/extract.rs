@@ -21,6 +21,7 @@ const STRUCTURES: &[(&str, &str, bool)] = &[
     ("job_details", "job_details_t", true),
     ("job_record", "job_record_t", true),
     ("job_resources", "job_resources_t", true),
+    ("multi_core_data", "multi_core_data_t", false),
     ("node_config_load", "node_config_load_t", true),
     ("node_record", "node_record_t", true),
     ("part_record", "part_record_t", true),

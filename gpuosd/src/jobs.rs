@@ -119,8 +119,13 @@ impl Table {
             .map(|job| (job.id, gpus_of(job, node)))
             .filter(|(_, gpus)| !gpus.is_empty())
             .collect();
+        // Of a job whose record cannot be read it is only known that it is there: what it had stays its own.
+        let unread = told
+            .iter()
+            .filter(|job| !job.unreadable.is_empty() && job.is_running());
+        let unread: BTreeSet<u32> = unread.map(|job| job.id).collect();
         self.jobs
-            .retain(|id, held| here.contains_key(id) || held.touched > mark);
+            .retain(|id, held| here.contains_key(id) || unread.contains(id) || held.touched > mark);
         for job in told {
             let Some(gpus) = here.get(&job.id) else {
                 continue;
@@ -301,6 +306,21 @@ mod tests {
         // The batch script's end is that of the job.
         table.started(id(8, BATCH), 1000, &[1], asked);
         assert!(!table.ended(id(8, BATCH)) && table.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_job_whose_record_cannot_be_read_keeps_what_it_had_and_gets_nothing() {
+        let mut table = Table::default();
+        let mark = table.mark();
+        table.set("n1", &[running(7, &[0, 1]), running(8, &[2])], mark);
+        let unread = |number| Job {
+            unreadable: "UserId= stands in it twice".into(),
+            allocations: Vec::new(),
+            ..running(number, &[])
+        };
+        table.set("n1", &[unread(7), unread(9)], table.mark());
+        assert_eq!((table.on(0), table.on(1)), (vec![7], vec![7]));
+        assert!(table.on(2).is_empty() && !table.jobs.contains_key(&9));
     }
 
     fn running(number: u32, gpus: &[usize]) -> Job {

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod clear;
 pub mod desk;
 pub mod disk;
 pub mod events;
@@ -39,6 +40,7 @@ pub mod numbering;
 pub mod options;
 pub mod owner;
 pub mod peers;
+pub mod places;
 pub mod queue;
 pub mod run;
 pub mod slices;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use gpuos_host::device_groups::ask;
+use gpuosd::clear;
 use gpuosd::options::Options;
 
 fn main() -> ExitCode {
@@ -15,6 +16,11 @@ fn main() -> ExitCode {
     {
         print!("{}", ask::answer(words));
         return ExitCode::SUCCESS;
+    }
+    if let Some((flag, words)) = words.split_first()
+        && flag == clear::FLAG
+    {
+        return clear::run(words);
     }
     let options = match Options::try_parse() {
         Ok(options) => options,

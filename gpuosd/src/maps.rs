@@ -19,6 +19,7 @@ use gpuos_core::gpuset::MAX_GPUS;
 
 use crate::gpus::Found;
 use crate::metrics::{Holder, Slice, Snapshot};
+use crate::places;
 
 /// Everybody may read them: exporters run as users of their own.
 const FILE: u32 = 0o644;
@@ -88,6 +89,9 @@ pub fn jobstats(holders: &[Holder], found: &[Found]) -> Files {
 /// # Errors
 /// The directory or a file cannot be written; the other files are.
 pub fn write(dir: &Path, wanted: &Files) -> io::Result<()> {
+    if let Some(why) = places::unsafe_to_write(dir) {
+        return Err(io::Error::other(format!("{why}; name a folder of root's")));
+    }
     if !dir.is_dir() {
         fs::create_dir_all(dir)?;
         fs::set_permissions(dir, fs::Permissions::from_mode(DIR))?;

@@ -4,9 +4,11 @@
 //! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
 //! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,10 +17,13 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::limits::{MpsEvent, Process, Serving, Whom};
+use gpuos_core::limits::{MpsEvent, NotEnded, Process, Serving, Whom};
 use gpuos_core::wire::MPS_VARIABLES;
 use gpuos_host::job_processes::{Proc, Processes};
 
+use rustix::fs::{AtFlags, statat};
+
+use crate::clear;
 use crate::owner::Message;
 
 /// A step waits 2 s for the whole answer.
@@ -31,6 +36,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 const WATCH: Duration = Duration::from_millis(500);
 /// Where the programs of the driver find each other; nothing else of the environment is theirs.
 const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// This program, which empties folders of users with their rights.
+const OWN: &str = "/proc/self/exe";
+/// Folders that a user may have here: one for each GPU at most is used, others are left because they could not be
+/// removed.
+const MOST_FOLDERS: usize = 64;
 
 /// One thing to do.
 #[derive(Clone, Debug)]
@@ -137,25 +148,25 @@ impl Runner {
             .arg("-f")
             .env("CUDA_VISIBLE_DEVICES", uuids.join(","));
         let [pipe, log] = self.folders(whom);
+        self.has_few(serving.uid)?;
         let mut made = make(&self.folder, &[&pipe, &log], serving);
         if matches!(&made, Err((_, e)) if e.kind() == io::ErrorKind::AlreadyExists) {
-            // Left over by a gpuosd whose state is lost: nobody else would ever remove it.
+            // Left over by a gpuosd whose state is lost, or because it could not be removed: nobody else would ever
+            // remove it.
             self.quit(whom, serving);
             self.remove(whom)?;
             made = make(&self.folder, &[&pipe, &log], serving);
         }
-        made.map_err(|(path, e)| format!("{}: {e}", path.display()))?;
+        let pipe = made.map_err(|(path, e)| format!("{}: {e}", path.display()))?;
         let deadline = Instant::now() + START;
         let begun = command.spawn().map_err(|e| e.to_string());
-        let started = begun.and_then(|mut child| {
-            match self.ready(&mut child, &pipe.join("control"), deadline) {
-                Ok(process) => Ok((process, child)),
-                Err(why) => {
-                    self.stop(child.id(), None, serving.uid);
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    Err(why)
-                }
+        let started = begun.and_then(|mut child| match self.ready(&mut child, &pipe, deadline) {
+            Ok(process) => Ok((process, child)),
+            Err(why) => {
+                self.stop(child.id(), None, serving.uid);
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(why)
             }
         });
         if started.is_err() {
@@ -164,14 +175,14 @@ impl Runner {
         started.map_err(|why| format!("{}: {why}", self.command))
     }
 
-    /// Waits until programs can talk to a daemon.
-    fn ready(&self, child: &mut Child, control: &Path, deadline: Instant) -> Why<Process> {
+    /// Waits until programs can talk to a daemon. Its folder was opened before it was the user's: so it is this one.
+    fn ready(&self, child: &mut Child, pipe: &OwnedFd, deadline: Instant) -> Why<Process> {
         let pid = child.id();
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
                 return Err(format!("it ended at once ({status})"));
             }
-            if fs::symlink_metadata(control).is_ok() {
+            if statat(pipe, "control", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 let who = self.proc.who(pid).map_err(|e| e.to_string())?;
                 let started = who.ok_or("it ended at once")?.started;
                 return Ok(Process { pid, started });
@@ -203,7 +214,7 @@ impl Runner {
     }
 
     /// Ends a daemon: as the user asks for it, then by force; and removes its folder.
-    fn end(&self, whom: Whom, serving: &Serving) -> Why<()> {
+    fn end(&self, whom: Whom, serving: &Serving) -> Result<(), NotEnded> {
         let family = match serving.process {
             Some(one) => self.family(one.pid, Some(one.started), serving.uid),
             None => Vec::new(),
@@ -224,19 +235,18 @@ impl Runner {
                 thread::sleep(PAUSE);
             }
             if gone() {
-                return self.remove(whom);
+                return self.remove(whom).map_err(NotEnded::Left);
             }
         }
-        Err("its processes do not end".into())
+        Err(NotEnded::Lives("its processes do not end".into()))
     }
 
     /// Says `quit` to a daemon. Whether it heard is seen by its processes.
     fn quit(&self, whom: Whom, serving: &Serving) {
-        let [pipe, _] = self.folders(whom);
         let Ok(mut command) = self.program(whom, serving) else {
             return;
         };
-        if fs::symlink_metadata(pipe).is_err() {
+        if fs::symlink_metadata(self.folder.join(whom.to_string())).is_err() {
             return;
         }
         let Ok(mut child) = command.stdin(Stdio::piped()).spawn() else {
@@ -278,21 +288,33 @@ impl Runner {
         }
     }
 
-    /// Removes the folder of those whom one served; what links in it lead to stays.
-    fn remove(&self, whom: Whom) -> Why<()> {
-        let folder = self.folder.join(whom.to_string());
-        match fs::remove_dir_all(&folder) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{}: {e}", folder.display()))
-            }
+    /// Whether a user has so few folders here that one more may be made: those that could not be removed stay.
+    fn has_few(&self, uid: u32) -> Why<()> {
+        let all = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let own = all.filter(|entry| entry.metadata().is_ok_and(|of| of.uid() == uid));
+        match own.take(MOST_FOLDERS).count() {
+            MOST_FOLDERS => Err(format!(
+                "uid {uid} has {MOST_FOLDERS} folders in {} that could not be removed",
+                self.folder.display()
+            )),
             _ => Ok(()),
         }
+    }
+
+    /// Removes the folder of those whom one served; what links in it lead to stays.
+    fn remove(&self, whom: Whom) -> Why<()> {
+        let name = OsString::from(whom.to_string());
+        clear::remove(Path::new(OWN), &self.folder, &name, clear::TIME)
     }
 }
 
 /// Makes the folders of a daemon, the user's own. Until the last step only gpuosd's user gets in, so that nobody
-/// can put a link where something is handed over.
-fn make(all: &Path, inner: &[&Path; 2], serving: &Serving) -> Result<(), (PathBuf, io::Error)> {
+/// can put a link where something is handed over. Gives the first of the inner ones.
+fn make(
+    all: &Path,
+    inner: &[&Path; 2],
+    serving: &Serving,
+) -> Result<OwnedFd, (PathBuf, io::Error)> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
         |e| (path, e)
@@ -315,5 +337,7 @@ fn make(all: &Path, inner: &[&Path; 2], serving: &Serving) -> Result<(), (PathBu
         let given = made.and_then(|()| chown(path, Some(serving.uid), Some(serving.gid)));
         given.map_err(at(path))?;
     }
-    chown(own, Some(serving.uid), Some(serving.gid)).map_err(at(own))
+    let first = File::open(inner[0]).map_err(at(inner[0]))?;
+    chown(own, Some(serving.uid), Some(serving.gid)).map_err(at(own))?;
+    Ok(first.into())
 }

@@ -61,7 +61,8 @@ pub struct Options {
     /// Root of sysfs instead of /sys, for a recorded tree.
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     pub sysfs: PathBuf,
-    /// Where the kernel's log is read, for Xids that the library does not tell.
+    /// Where the kernel's log is read, for Xids that the library does not tell: a file with records as /dev/kmsg has
+    /// them, or none.
     #[arg(long, value_name = "FILE", default_value = "/dev/kmsg")]
     pub kernel_log: PathBuf,
     /// The file with the kernel's name for this boot of the machine.

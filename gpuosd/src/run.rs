@@ -31,6 +31,7 @@ use crate::numbering::Numbering;
 use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
+use crate::places;
 use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
@@ -54,6 +55,19 @@ const LAST: Duration = Duration::from_secs(5);
 /// Another gpuosd runs here, or threads cannot be made. All else is a trouble that the daemon lives with.
 pub fn run(options: &Options) -> Result<()> {
     let node = options.node_name();
+    let own = [
+        ("--state-dir", &options.state_dir),
+        ("--runtime-dir", &options.runtime_dir),
+        ("--slices", &options.slices),
+    ];
+    for (flag, folder) in own {
+        if let Some(why) = places::unsafe_to_write(folder) {
+            tracing::error!(
+                "{flag} {}: {why}; name a folder of root's",
+                folder.display()
+            );
+        }
+    }
     let saved = match store::load(&options.state_dir) {
         Ok(Found::State(saved)) => Some(*saved),
         Ok(Found::Nothing) => None,

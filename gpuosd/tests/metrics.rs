@@ -126,6 +126,7 @@ impl Node {
         let dir = self.dir.path();
         let script = format!(
             "#!/bin/sh\nexport PATH=/usr/bin:/bin\ncd {}\ncase \"$*\" in\n\
+             '-a -w n1') printf 'JobID<%s\\n' \"${{SQUEUE_FORMAT2#*<}}\" | sed 's/,[^:]*:/x/g' ;;\n\
              'show node n1') printf 'NodeName=n1 Arch=x86_64\\n   Gres=gpu:h100:8\\n   State=IDLE ThreadsPerCore=1\\n   \
              Extra=%s\\n' \"$(cat extra)\" ;;\n\
              'update NodeName=n1 Extra='*) shift 2; printf %s \"${{1#Extra=}}\" >extra ;;\nesac\n",

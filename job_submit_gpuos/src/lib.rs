@@ -1,8 +1,9 @@
 //! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
 //! a sentence what could never run. `--gpuos-mig` and `--gpuos-share` become the GRES that Slurm counts.
 //!
-//! Jobs without gpuos options pass untouched, and so does everything when the release is not known
-//! or the site's files have a mistake: then one line in slurmctld's log says so.
+//! Texts of users with control characters are refused in every job. Apart from that, jobs without gpuos options pass
+//! untouched, and so does everything when the release is not known or the site's files have a mistake: then one line in
+//! slurmctld's log says so.
 
 mod check;
 mod forbid;
@@ -11,6 +12,7 @@ mod neighbours;
 mod request;
 mod share;
 mod state;
+mod texts;
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -56,13 +58,13 @@ pub extern "C" fn init() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn job_submit(
     description: *mut c_void,
-    _submit_uid: u32,
+    submit_uid: u32,
     message: *mut *mut c_char,
 ) -> c_int {
     guard(
         "job_submit",
         || SUCCESS,
-        || match state::submit(description, rewrite) {
+        || match texts(description, submit_uid).and_then(|()| state::submit(description, rewrite)) {
             Ok(None) => SUCCESS,
             Ok(Some(sentence)) => {
                 // SAFETY: as the caller promises. sbatch, salloc and srun show it, and go on.
@@ -83,13 +85,13 @@ pub unsafe extern "C" fn job_submit(
 pub unsafe extern "C" fn job_modify(
     description: *mut c_void,
     record: *mut c_void,
-    _submit_uid: u32,
+    submit_uid: u32,
     message: *mut *mut c_char,
 ) -> c_int {
     guard(
         "job_modify",
         || SUCCESS,
-        || match state::modify(description, record) {
+        || match texts(description, submit_uid).and_then(|()| state::modify(description, record)) {
             Ok(()) => SUCCESS,
             Err(refusal) => {
                 let message = if release() >= MODIFY_HAS_MESSAGE {
@@ -102,6 +104,17 @@ pub unsafe extern "C" fn job_modify(
             }
         },
     )
+}
+
+/// Checks the texts of a job, if they come from a user: those of root and of SlurmUser, as whom slurmctld runs, are their
+/// own business.
+fn texts(description: *mut c_void, submit_uid: u32) -> Result<(), Refusal> {
+    // SAFETY: geteuid has no conditions.
+    let own = unsafe { libc::geteuid() };
+    match submit_uid == 0 || submit_uid == own {
+        true => Ok(()),
+        false => state::texts(description),
+    }
 }
 
 fn release() -> Release {

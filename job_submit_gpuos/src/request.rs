@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_void};
 use slurm_ffi::handles::NO_VAL;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
+use slurm_ffi::sizes;
 
 use crate::check::Shape;
 
@@ -44,6 +45,8 @@ pub struct Offsets {
     record: Strings,
     record_details: usize,
     record_counts: Counts,
+    /// Sizes of description, record and details.
+    wholes: [usize; 3],
 }
 
 impl Strings {
@@ -80,12 +83,23 @@ impl Offsets {
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
             record_counts: Counts::of(fields, "job_details")?,
+            wholes: [
+                fields.size("job_descriptor")?,
+                fields.size("job_record")?,
+                fields.size("job_details")?,
+            ],
         })
     }
 
     /// Entries of `spank_job_env` in a `job_desc_msg_t`. `None` when the memory does not look like one.
     pub fn asked_env(&self, description: *mut c_void) -> Option<Vec<String>> {
-        env(description as usize, &self.asked)
+        self.is_description(description as usize)
+            .then(|| env(description as usize, &self.asked))?
+    }
+
+    /// Whether a description is as large as the table says. slurmctld has some on its stack, of which nobody knows.
+    fn is_description(&self, at: usize) -> bool {
+        sizes::allocated(at).is_none_or(|size| size == self.wholes[0])
     }
 
     /// Where a `job_desc_msg_t` has what is asked of each node, a string on Slurm's heap.
@@ -95,7 +109,8 @@ impl Offsets {
 
     /// The same as [`Offsets::asked_env`] of a `job_record_t`.
     pub fn record_env(&self, record: *mut c_void) -> Option<Vec<String>> {
-        env(record as usize, &self.record)
+        let is_record = sizes::allocated(record as usize) == Some(self.wholes[1]);
+        is_record.then(|| env(record as usize, &self.record))?
     }
 
     /// What a `job_desc_msg_t` asks for.
@@ -111,6 +126,9 @@ impl Offsets {
     pub fn record_shape(&self, record: *mut c_void) -> Option<Shape> {
         let at = record as usize;
         let details = read::<usize>(at + self.record_details)?;
+        if sizes::allocated(details) != Some(self.wholes[2]) {
+            return None;
+        }
         shape(at, &self.record, details, &self.record_counts)
     }
 }

@@ -19,10 +19,12 @@ use crate::forbid::{self, Places};
 use crate::mig::{self, Chosen};
 use crate::request::{self, Offsets};
 use crate::share;
+use crate::texts::Texts;
 
 struct Known {
     fields: Fields,
     offsets: Offsets,
+    texts: Texts,
     release: Release,
     /// Where names of partitions, accounts and QOS stand.
     places: Option<Places>,
@@ -71,12 +73,21 @@ fn known(release: Release) -> Result<Known, String> {
     let fields = conf::fields(release)?;
     let offsets = Offsets::of(&fields)?;
     Ok(Known {
+        texts: Texts::of(&fields),
         places: Places::of(&fields),
         fields,
         offsets,
         release,
         unshared: share::impossible(release, slurm_ffi::check::select_type().as_deref()),
     })
+}
+
+/// Checks the texts of a new job or of a change.
+pub fn texts(description: *mut c_void) -> Result<(), Refusal> {
+    match KNOWN.get() {
+        Some(Some(known)) => known.texts.check(description),
+        _ => Ok(()),
+    }
 }
 
 /// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that.

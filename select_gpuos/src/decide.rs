@@ -12,7 +12,7 @@ use slurm_ffi::handles::Job;
 use slurm_ffi::log;
 
 use crate::call::{Call, Mode, NOT_NOW};
-use crate::engine::Engine;
+use crate::engine::{Engine, Left};
 use crate::note::Decision;
 use crate::quick::Nothing;
 use crate::reasons;
@@ -60,22 +60,32 @@ impl Engine {
         {
             return self.place_shards(call, job, nodes, asked);
         }
-        let gpus = self.one_type(job)?;
+        self.left = Left::Elsewhere;
+        let Some(gpus) = self.one_type(job) else {
+            if self.gpus_asked(job).next().is_some() {
+                self.looks_into(Left::Unplanned);
+            }
+            return None;
+        };
         // Unless something is decided below, cons_tres chooses by itself.
         self.pending = None;
         self.decided(call, Decision::Stock);
         if call.mode() == Mode::RunNow {
-            gpus.withdraw(self.api);
+            self.withdraw(gpus);
         }
         if !self.settings.config.slurm.steer {
             return None;
         }
+        self.looks_into(Left::Unplanned);
         // SAFETY: as above.
         unsafe { reasons::begin(self.api, layout, job.id()) };
         let forecasts = self.may_forecast(call, job);
         match self.nothing_to_choose(call, job, gpus, nodes) {
             Some(Nothing::Room) if forecasts => {}
-            Some(nothing) => return self.hand_on(call, nothing),
+            Some(nothing) => {
+                self.left = Left::Elsewhere;
+                return self.hand_on(call, nothing);
+            }
             None => {}
         }
         let said = job.has_spank_env().then(|| said(job));
@@ -104,6 +114,8 @@ impl Engine {
             self.count_named(names);
         }
         self.mark_avoided(job.id());
+        self.fit(job, gpus, &mut wanted);
+        self.left = Left::Elsewhere;
         let purpose = match call.mode() {
             Mode::RunNow => record::Purpose::Start,
             _ => record::Purpose::Forecast,
@@ -118,6 +130,7 @@ impl Engine {
             return match decided {
                 NoPlan::Answer(code) => {
                     if code == 0 {
+                        self.count_only_way(call);
                         self.decided(call, Decision::OnlyWay(wanted.request));
                     }
                     Some(code)
@@ -127,6 +140,7 @@ impl Engine {
         }
         let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
             self.records.ended(record::Outcome::Left);
+            self.left = Left::Refused;
             return None;
         };
         self.records.ended(match code {
@@ -134,10 +148,42 @@ impl Engine {
             _ => record::Outcome::Waits,
         });
         if code == 0 && call.mode() == Mode::RunNow {
+            self.records.count(|tally| tally.placed += 1);
             self.complete_selection(call, nodes);
             self.decided(call, Decision::Planned(wanted.request));
         }
         Some(code)
+    }
+
+    /// Counts a call, which is about a job of this kind as far as is known yet.
+    fn looks_into(&mut self, left: Left) {
+        self.left = left;
+        self.records.count(|tally| tally.calls += 1);
+    }
+
+    pub(crate) fn count_only_way(&mut self, call: &Call) {
+        if call.mode() == Mode::RunNow {
+            self.records.count(|tally| tally.only_way += 1);
+        }
+    }
+
+    /// cons_tres has given a job its nodes by itself.
+    pub(crate) fn left_to_slurm(&mut self, call: &Call, left: Left) {
+        if left == Left::Refused {
+            // SAFETY: the bitmap of this call, locked by slurmctld for its length.
+            let nodes = unsafe { Bitmap::new(call.nodes) };
+            for index in nodes.into_iter().flat_map(Bitmap::iter) {
+                self.took(index);
+            }
+        }
+        // Who makes way for a job is for cons_tres to say, and a forecast starts nothing.
+        if call.mode() == Mode::RunNow && call.preemptable().is_null() {
+            self.records.count(|tally| match left {
+                Left::Refused => tally.left += 1,
+                Left::Unplanned => tally.unplanned += 1,
+                Left::Elsewhere => {}
+            });
+        }
     }
 
     /// Counts, on each candidate, what an affinity rule names.
@@ -245,9 +291,13 @@ impl Engine {
         let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
         // Slurm uses nodes of lower weight first; within what they can take, gpuos chooses.
         let weights = self.snapshot.weights();
-        // Once with the CPUs and memory that the ledger knows, once more without that advice.
-        'advice: for cpus_known in [true, false] {
-            if !cpus_known {
+        // By all that is known of CPUs and memory; a job that cons_tres is not asked about any more if there
+        // is no place for it so, once more without.
+        'advice: for known in [true, false] {
+            if !known {
+                if !wanted.required() {
+                    break;
+                }
                 self.snapshot.forget_cpus();
             }
             for weight in 0..weights {
@@ -294,6 +344,8 @@ impl Engine {
         };
         self.records.states(&self.snapshot.states);
         let (mut tried, mut first) = (0, 0);
+        // How many of the choices at hand were refused, and for which nodes that may have been.
+        let (mut passed, mut suspect) = (0, None);
         while tried < attempts {
             let Some(planner) = self.planner.as_mut() else {
                 break;
@@ -304,9 +356,9 @@ impl Engine {
                 let pick = traffic.best(planner, &self.snapshot.states, request);
                 (first, by) = (pick.skip, By::Network(pick.beside));
             }
-            let skip = match tried {
-                0 => first,
-                n if n <= first => n - 1,
+            let skip = match passed {
+                0 if tried == 0 => first,
+                n if n <= first => n.saturating_sub(1),
                 n => n,
             };
             let answer = planner.plan(&self.snapshot.states, request, skip);
@@ -314,20 +366,31 @@ impl Engine {
             match answer {
                 Ok(choice) => {
                     let layout = self.layout;
-                    if self.steering.attempt(
+                    let code = self.steering.attempt(
                         call,
                         nodes,
                         layout,
                         &self.snapshot,
                         choice,
                         Purpose::Answer,
-                    ) == 0
-                    {
-                        self.chosen.set(choice);
+                    );
+                    self.chosen.set(choice);
+                    self.records.count(|tally| {
+                        tally.offers += 1;
+                        tally.refused += u64::from(code != 0);
+                    });
+                    if code == 0 {
                         self.attempt = tried;
+                        self.confirmed(suspect);
                         return Offer::Taken;
                     }
                     tried += 1;
+                    passed += 1;
+                    if self.refused(&mut suspect) {
+                        // The choices are counted anew among what is left.
+                        (passed, first) = (0, 0);
+                        self.records.states(&self.snapshot.states);
+                    }
                 }
                 Err(why) if tried == 0 => match fewer(&why) {
                     // `-N 2-4` with room for three.

@@ -9,13 +9,15 @@ use gpuos_core::plan::{Choice, Planner};
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::handles::{Job, NodeTable, for_each_job};
+use slurm_ffi::handles::{Job, Node, NodeTable, for_each_job};
 use slurm_ffi::layout::{Fields, Layout};
+use slurm_ffi::needs::{CR_CORE, CR_MEMORY};
 use slurm_ffi::release::Release;
-use slurm_ffi::{check, conf, cores, log, mem};
+use slurm_ffi::{check, conf, log, mem};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::cluster;
+use crate::demand::Demand;
 use crate::ends;
 use crate::forecast::Forecasts;
 use crate::keeper;
@@ -27,6 +29,7 @@ use crate::note::Pending;
 use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
+use crate::refusals::Refusals;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
@@ -34,30 +37,18 @@ use crate::shards::Shards;
 use crate::slices::Slices;
 use crate::snapshot::{Snapshot, Source};
 use crate::steer::Steering;
+use crate::trust::{Doubts, Trust};
 
 /// slurmctld calls under its node write lock, one call at a time; the lock here is only ever found
 /// taken by a call of another kind, which then passes through rather than wait.
 static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
-
-/// How far the layout table has been held against this process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
-    /// Not yet: nothing is read but by reads that cannot fault.
-    None,
-    /// A job and all nodes fit.
-    Records,
-    /// So did the selection after a first successful RUN_NOW.
-    Selection,
-    /// Something did not fit: every call passes through until slurmctld restarts.
-    Refused,
-}
 
 /// Everything that steering needs.
 pub struct Engine {
     pub(crate) api: &'static Api,
     pub(crate) layout: &'static Layout,
     pub(crate) strings: check::Strings,
-    fields: Fields,
+    pub(crate) fields: Fields,
     pub(crate) release: Release,
     pub(crate) table: NodeTable,
     pub(crate) gpu: check::Gres,
@@ -65,8 +56,9 @@ pub struct Engine {
     pub(crate) shards: Shards,
     pub(crate) moving: Moving,
     pub(crate) trust: Trust,
+    pub(crate) doubts: Doubts,
     /// Whether the layout of what a job holds has been held against a job that holds something.
-    trusts_held: bool,
+    pub(crate) trusts_held: bool,
     pub(crate) settings: Settings,
     pub(crate) planner: Option<Planner>,
     /// The gangs on the network, where gpuos.toml describes one.
@@ -75,6 +67,8 @@ pub struct Engine {
     pub(crate) chosen: Choice,
     /// Which attempt that was, counted from 0.
     pub(crate) attempt: u32,
+    /// What the call at hand is, should cons_tres decide it.
+    pub(crate) left: Left,
     /// What is to be noted when the job that was decided last starts.
     pub(crate) pending: Option<Pending>,
     pub(crate) snapshot: Snapshot,
@@ -88,10 +82,19 @@ pub struct Engine {
     pub(crate) service: Service,
     registration: Registration,
     /// Whether the node records alone have been held against the layout.
-    trusts_nodes: bool,
-    memory_counts: bool,
+    pub(crate) trusts_nodes: bool,
+    /// `SelectTypeParameters` as Slurm's bits.
+    pub(crate) parameters: u16,
+    /// What the job at hand needs of its nodes beside GPUs.
+    pub(crate) demand: Demand,
+    /// Whether some node has cores with several threads.
+    pub(crate) has_threads: bool,
+    /// What cons_tres has refused, and for which jobs.
+    pub(crate) refusals: Refusals,
     /// Whether idle cores that a job has no use for are hidden from cons_tres.
     pub(crate) hides_cores: bool,
+    #[cfg(feature = "fault-injection")]
+    pub(crate) shifts: Option<crate::shifts::Shifts>,
 }
 
 /// Prepares steering in slurmctld; in any other program, and for a release whose layout is not known,
@@ -112,7 +115,7 @@ pub fn start(release: Release) {
     }
 }
 
-fn pass_through(why: &str) {
+pub(crate) fn pass_through(why: &str) {
     log::error(&format!(
         "passing through to cons_tres, jobs are scheduled as by stock Slurm: {why}"
     ));
@@ -125,8 +128,9 @@ fn prepare(release: Release) -> Result<Engine, String> {
     let strings = check::Strings::of(&fields)?;
     let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
     let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
+    let misfit = |why| format!("the layout table does not fit this slurmctld ({why})");
+    let parameters = check::configuration(layout).map_err(misfit)?;
     let settings = settings::load(&fields);
-    let parameters = select_parameters(layout);
     Ok(Engine {
         api,
         layout,
@@ -137,12 +141,14 @@ fn prepare(release: Release) -> Result<Engine, String> {
         shards: Shards::new(api),
         moving: Moving::new(api, &settings),
         trust: Trust::None,
+        doubts: Doubts::default(),
         trusts_held: false,
         settings,
         planner: None,
         traffic: None,
         chosen: Choice::default(),
         attempt: 0,
+        left: Left::default(),
         pending: None,
         snapshot: Snapshot::default(),
         steering: Steering::default(),
@@ -155,28 +161,21 @@ fn prepare(release: Release) -> Result<Engine, String> {
         service: Service::default(),
         registration: Registration::default(),
         trusts_nodes: false,
-        memory_counts: parameters & CR_MEMORY != 0,
+        parameters,
         hides_cores: release < CORES_ARE_CHEAP_FROM && parameters & !CR_MEMORY == CR_CORE,
+        demand: Demand::default(),
+        has_threads: false,
+        refusals: Refusals::default(),
+        #[cfg(feature = "fault-injection")]
+        shifts: None,
         fields,
         release,
     })
 }
 
-/// SelectTypeParameters: CR_Core.
-const CR_CORE: u16 = 0x0004;
-/// SelectTypeParameters: CR_Memory, so that memory is a consumable resource.
-const CR_MEMORY: u16 = 0x0010;
-
 /// From this release on cons_tres takes no longer over more idle cores. Before, it drops them one by one,
 /// and for each looks through all others of the socket.
 const CORES_ARE_CHEAP_FROM: Release = Release::new(24, 5, 0);
-
-/// SelectTypeParameters as Slurm's bits; 0 where they cannot be read.
-fn select_parameters(layout: &Layout) -> u16 {
-    slurm_ffi::api::symbol(c"slurm_conf")
-        .and_then(|conf| mem::read(conf as usize + layout.conf.select_type_param))
-        .unwrap_or(0)
-}
 
 fn with(work: impl FnOnce(&mut Engine)) {
     match ENGINE.try_lock() {
@@ -243,8 +242,11 @@ fn answer(call: &Call, first: bool) -> c_int {
             true => engine.withhold(call),
             false => engine.withhold_untrusted(call),
         };
-        if trusted && heed.is_none() {
-            steps = engine.steer(call);
+        if heed.is_none() {
+            match trusted {
+                true => steps = engine.steer(call),
+                false => steps.kept_out = engine.keep_out_untrusted(call),
+            }
         }
     });
     let Some(heed) = heed else {
@@ -252,10 +254,9 @@ fn answer(call: &Call, first: bool) -> c_int {
     };
     let code = service::test(call, &heed, |call| {
         let mut steps = Steps::default();
-        with(|engine| {
-            if engine.reads_records() {
-                steps = engine.steer(call);
-            }
+        with(|engine| match engine.reads_records() {
+            true => steps = engine.steer(call),
+            false => steps.kept_out = engine.keep_out_untrusted(call),
         });
         steps.end(call)
     });
@@ -263,10 +264,24 @@ fn answer(call: &Call, first: bool) -> c_int {
     code
 }
 
+/// A call that cons_tres decides, by what gpuos had to do with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Left {
+    /// Nothing, or there was nothing to choose.
+    #[default]
+    Elsewhere,
+    /// gpuos has no plan for jobs of this form, or is not to have one.
+    Unplanned,
+    /// gpuos knew of no place, or cons_tres refused those that it was offered.
+    Refused,
+}
+
 /// How far a call has come: the answer, if there is one, and what was taken out of its candidates.
 #[derive(Default)]
 struct Steps<'a> {
     answer: Option<c_int>,
+    /// What it means if cons_tres starts the job by itself.
+    left: Left,
     kept_out: Option<KeptOut<'a>>,
     apart: Option<KeptOut<'a>>,
 }
@@ -275,6 +290,9 @@ impl Steps<'_> {
     /// Has cons_tres answer what gpuos did not, and settles what was taken out.
     fn end(self, call: &Call) -> c_int {
         let mut code = self.answer.unwrap_or_else(|| call.forward());
+        if self.answer.is_none() && self.left != Left::Elsewhere && code == 0 {
+            with(|engine| engine.left_to_slurm(call, self.left));
+        }
         if let Some(apart) = self.apart {
             match code {
                 0 => apart.done(),
@@ -337,17 +355,9 @@ pub fn job_ends(job: *mut c_void) {
 /// The node table is being rebuilt; Slurm reports every running job again afterwards.
 pub fn forget_nodes() {
     with(|engine| {
-        engine.planner = None;
-        engine.traffic = None;
-        engine.neighbours = Neighbours::default();
-        engine.snapshot.signatures.clear();
-        engine.ledger.clear();
+        engine.probe_once();
+        engine.forget();
         engine.open_records();
-        engine.registration.clear();
-        engine.service.clear();
-        engine.slices.clear();
-        engine.shards.clear();
-        engine.moving.clear();
         engine.keep_reasons();
     });
 }
@@ -392,9 +402,25 @@ impl Engine {
         });
         Steps {
             answer,
+            left: std::mem::take(&mut self.left),
             kept_out,
             apart,
         }
+    }
+
+    /// Forgets what was read of nodes and of jobs.
+    pub(crate) fn forget(&mut self) {
+        self.planner = None;
+        self.traffic = None;
+        self.neighbours = Neighbours::default();
+        self.snapshot.signatures.clear();
+        self.ledger.clear();
+        self.registration.clear();
+        self.service.clear();
+        self.slices.clear();
+        self.shards.clear();
+        self.refusals.clear();
+        self.moving.clear();
     }
 
     /// Has the processor fetch what every call reads first, all at once instead of one after the other.
@@ -420,7 +446,7 @@ impl Engine {
 
     /// Has reasons kept in sight where gpuos steers. Called where slurmctld reads its tables, when it has
     /// become the process and the controller that it is going to be.
-    fn keep_reasons(&self) {
+    pub(crate) fn keep_reasons(&self) {
         if self.settings.config.slurm.steer && self.trust != Trust::Refused {
             keeper::start(self.release, self.api, self.layout);
         } else {
@@ -428,7 +454,7 @@ impl Engine {
         }
     }
 
-    fn drop_reasons(&self) {
+    pub(crate) fn drop_reasons(&self) {
         keeper::stop();
         reasons::clear();
     }
@@ -442,6 +468,19 @@ impl Engine {
         }
     }
 
+    /// The same for a job without GRES that comes before any record is trusted: it takes whole nodes, and with
+    /// them all their GPUs.
+    fn keep_out_untrusted<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
+        let whole = self.trust == Trust::None
+            && registration::matters(self.release)
+            && check::whole_nodes(self.layout, call.job) == Some(true)
+            && self.comes_to_trust_nodes(call.job);
+        match whole {
+            true => self.keep_out(call),
+            false => None,
+        }
+    }
+
     #[inline(never)]
     fn keep_out_unregistered<'a>(&mut self, call: &'a Call) -> Option<KeptOut<'a>> {
         // SAFETY: the job record and bitmap of this call, locked by slurmctld for its length, of the
@@ -449,7 +488,9 @@ impl Engine {
         unsafe {
             let job = Job::new(call.job, self.layout)?;
             let candidates = Bitmap::new(call.nodes)?;
-            self.gpus_asked(job).next()?;
+            if !job.gets_all_gres() && self.gpus_asked(job).next().is_none() {
+                return None;
+            }
             let source = self.source();
             self.registration
                 .keep_out(self.release, &source, candidates)
@@ -464,108 +505,7 @@ impl Engine {
             table: self.table,
             gpu_id: self.gpu.id,
             shard_id: self.shards.id(),
-            memory_counts: self.memory_counts,
-        }
-    }
-
-    /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
-    fn trusts(&mut self, call: &Call) -> bool {
-        match self.trust {
-            Trust::Refused => false,
-            Trust::Records | Trust::Selection => true,
-            Trust::None => self.comes_to_trust(call),
-        }
-    }
-
-    /// Whether the record of a job without GRES and those of all nodes may be read: what such a job shows is
-    /// not enough to trust all others.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn comes_to_trust_nodes(&mut self, job: *mut c_void) -> bool {
-        let (api, layout, strings) = (self.api, self.layout, &self.strings);
-        if check::job(api, layout, strings, job, self.gpu).is_err() {
-            return false;
-        }
-        if !self.trusts_nodes {
-            // SAFETY: job_test is called under slurmctld's node write lock.
-            let checked = unsafe { check::nodes(api, layout, strings, self.table, self.gpu) };
-            self.trusts_nodes = checked.is_ok();
-            if checked.is_err() {
-                self.settle(checked, Trust::None);
-            }
-        }
-        self.trusts_nodes
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn comes_to_trust(&mut self, call: &Call) -> bool {
-        let job = call.job;
-        // A job without any GRES proves nothing and is not steered either.
-        let list = mem::read::<usize>(job as usize + self.layout.job.gres_list_req);
-        let id = mem::read::<u32>(job as usize + self.layout.job.job_id);
-        if list == Some(0) || id == Some(0) {
-            // Slurm starts no job without id, and a job without GRES asked for none.
-            if call.mode() == Mode::RunNow
-                && let Err(why) = check::plain_job(self.layout, &self.strings, job)
-            {
-                self.settle(Err(why), Trust::Records);
-            }
-            return false;
-        }
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
-            // SAFETY: job_test is called under slurmctld's node write lock.
-            .and_then(|()| unsafe {
-                check::nodes(self.api, self.layout, &self.strings, self.table, self.gpu)
-            });
-        self.settle(checked, Trust::Records);
-        if self.trust == Trust::Records {
-            self.hides_cores &= (0..self.table.len()).all(|index| {
-                // SAFETY: job_test is called under slurmctld's node write lock.
-                let record = unsafe { self.table.raw(index) };
-                record.is_null() || cores::fits(self.layout, record)
-            });
-            self.count_running();
-        }
-        self.trust == Trust::Records
-    }
-
-    /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
-    pub(crate) fn trusts_selection(&mut self, job: *mut c_void) -> bool {
-        if self.trust == Trust::Records {
-            self.looks_once_more(job);
-        }
-        self.trust == Trust::Selection
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn looks_once_more(&mut self, job: *mut c_void) {
-        let checked = check::job(self.api, self.layout, &self.strings, job, self.gpu)
-            .and_then(|()| check::held(self.layout, job).map(drop));
-        self.settle(checked, Trust::Selection);
-        if self.trust == Trust::Selection {
-            // Their GPUs could not be read before.
-            self.count_running();
-        }
-    }
-
-    /// Whether job and node records may be read.
-    fn reads_records(&self) -> bool {
-        matches!(self.trust, Trust::Records | Trust::Selection)
-    }
-
-    pub(crate) fn settle(&mut self, checked: Result<(), String>, next: Trust) {
-        match checked {
-            Ok(()) => self.trust = next,
-            Err(why) => {
-                self.trust = Trust::Refused;
-                self.drop_reasons();
-                pass_through(&format!(
-                    "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this \
-                     line with the exact Slurm package"
-                ));
-            }
+            memory_counts: self.parameters & CR_MEMORY != 0,
         }
     }
 
@@ -588,6 +528,11 @@ impl Engine {
                 self.planner = Some(Planner::new(cluster));
                 self.new_book();
                 self.mix.tell_anew();
+                self.has_threads = (0..self.table.len()).any(|index| {
+                    // SAFETY: as above.
+                    let node = unsafe { Node::new(self.table.raw(index), self.layout) };
+                    node.is_some_and(|node| node.threads() > 1)
+                });
                 self.snapshot.changed = false;
                 if self.traffic.is_some() || self.neighbours.book.is_some() {
                     self.count_running();
@@ -644,8 +589,10 @@ impl Engine {
                 cpus,
                 memory_mib,
                 gpus: u32::try_from(gpus.sum::<u64>()).unwrap_or(0),
+                cores: None,
             })
         });
+        self.note_cores(job, &mut held);
         if self.traffic.is_some() {
             self.note_traffic(job, &held);
         }
@@ -662,7 +609,9 @@ impl Engine {
             let typed = gpus.type_name().is_some();
             self.mix_runs(job.id(), in_all.max(per_task), typed, &held);
         }
-        self.ledger.set(job.id(), held, ends::of_running(job));
+        let part = self.follows_part(job).then(|| job.partition_key());
+        let kind = (job.sharing(), part);
+        self.ledger.set(job.id(), held, kind, ends::of_running(job));
     }
 
     /// Counts a job among the gangs on the network, if it has GPUs on several nodes, of one type or of

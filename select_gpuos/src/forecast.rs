@@ -15,9 +15,10 @@ use slurm_ffi::handles::{Job, Node};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
-use crate::engine::{Engine, Trust};
+use crate::engine::Engine;
 use crate::request::Wanted;
 use crate::steer::Purpose;
+use crate::trust::Trust;
 
 /// After so many refusals in a row the pauses grow no longer: 2^6 calls.
 const LONGEST_PAUSE: u32 = 6;

@@ -5,6 +5,9 @@
 
 use std::collections::HashMap;
 
+use gpuos_core::fits::SOCKETS;
+use slurm_ffi::needs::Sharing;
+
 use crate::ends::Ends;
 
 /// What one job holds on one node.
@@ -18,44 +21,129 @@ pub struct Held {
     pub memory_mib: u64,
     /// GPUs, as far as they are known: 0 until the layout of a selection is trusted.
     pub gpus: u32,
+    /// Cores of each socket; `None` where they could not be read.
+    pub cores: Option<[u16; SOCKETS]>,
+}
+
+/// What all jobs on a node hold there together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// CPUs.
+    pub cpus: u32,
+    /// Host memory in MiB.
+    pub memory_mib: u64,
+    /// Cores of each socket.
+    pub cores: [u16; SOCKETS],
+    /// Jobs, by [`Sharing`].
+    pub jobs: [u16; 3],
+    /// Jobs whose cores are not known.
+    pub coreless: u16,
+}
+
+impl Sum {
+    fn add(&mut self, one: &Held, sharing: Sharing) {
+        self.cpus += one.cpus;
+        self.memory_mib += one.memory_mib;
+        self.jobs[sharing as usize] += 1;
+        match one.cores {
+            Some(cores) => (0..SOCKETS).for_each(|at| self.cores[at] += cores[at]),
+            None => self.coreless += 1,
+        }
+    }
+
+    fn remove(&mut self, one: &Held, sharing: Sharing) {
+        self.cpus = self.cpus.saturating_sub(one.cpus);
+        self.memory_mib = self.memory_mib.saturating_sub(one.memory_mib);
+        let jobs = &mut self.jobs[sharing as usize];
+        *jobs = jobs.saturating_sub(1);
+        match one.cores {
+            Some(cores) => (0..SOCKETS)
+                .for_each(|at| self.cores[at] = self.cores[at].saturating_sub(cores[at])),
+            None => self.coreless = self.coreless.saturating_sub(1),
+        }
+    }
+
+    /// How many jobs there are.
+    pub fn all_jobs(&self) -> u16 {
+        self.jobs.iter().sum()
+    }
+}
+
+/// A job in the ledger.
+#[derive(Debug, Default)]
+struct Entry {
+    held: Vec<Held>,
+    sharing: Sharing,
+    /// The partition whose sum it is part of, if it is of any.
+    part: Option<usize>,
 }
 
 /// All running jobs, and their sums by node.
 #[derive(Default)]
 pub struct Ledger {
-    jobs: HashMap<u32, Vec<Held>>,
-    sums: Vec<(u32, u64)>,
+    jobs: HashMap<u32, Entry>,
+    sums: Vec<Sum>,
+    /// Of the partitions whose jobs have limits together, by [`slurm_ffi::handles::Job::partition_key`]: the cores of
+    /// each socket that they hold.
+    parts: HashMap<usize, Vec<[u16; SOCKETS]>>,
     ends: Ends,
     changes: u64,
 }
 
 impl Ledger {
-    /// Replaces what is known of a job; `until` = when it ends at the latest, as the planner has it.
-    pub fn set(&mut self, job: u32, held: Vec<Held>, until: u32) {
+    /// Replaces what is known of a job; `until` = when it ends at the latest, as the planner has it. `part`: its
+    /// partition, where what that holds on a node counts.
+    pub fn set(
+        &mut self,
+        job: u32,
+        held: Vec<Held>,
+        (sharing, part): (Sharing, Option<usize>),
+        until: u32,
+    ) {
         self.remove(job);
         self.changes += 1;
         for one in &held {
             self.ends.add(one.node, job, until);
             let index = one.node as usize;
             if self.sums.len() <= index {
-                self.sums.resize(index + 1, (0, 0));
+                self.sums.resize(index + 1, Sum::default());
             }
-            self.sums[index].0 += one.cpus;
-            self.sums[index].1 += one.memory_mib;
+            self.sums[index].add(one, sharing);
+            if let (Some(part), Some(cores)) = (part, one.cores) {
+                let sums = self.parts.entry(part).or_default();
+                if sums.len() <= index {
+                    sums.resize(index + 1, [0; SOCKETS]);
+                }
+                (0..SOCKETS).for_each(|at| sums[index][at] += cores[at]);
+            }
         }
         if !held.is_empty() {
-            self.jobs.insert(job, held);
+            let entry = Entry {
+                held,
+                sharing,
+                part,
+            };
+            self.jobs.insert(job, entry);
         }
     }
 
     /// Forgets a job.
     pub fn remove(&mut self, job: u32) {
         self.changes += 1;
-        for one in self.jobs.remove(&job).unwrap_or_default() {
-            let sum = &mut self.sums[one.node as usize];
-            sum.0 = sum.0.saturating_sub(one.cpus);
-            sum.1 = sum.1.saturating_sub(one.memory_mib);
+        let Entry {
+            held,
+            sharing,
+            part,
+        } = self.jobs.remove(&job).unwrap_or_default();
+        for one in held {
+            let index = one.node as usize;
+            self.sums[index].remove(&one, sharing);
             self.ends.remove(one.node, job);
+            let sums = part.and_then(|part| self.parts.get_mut(&part));
+            if let (Some(sums), Some(cores)) = (sums, one.cores) {
+                let sum = &mut sums[index];
+                (0..SOCKETS).for_each(|at| sum[at] = sum[at].saturating_sub(cores[at]));
+            }
         }
     }
 
@@ -64,6 +152,7 @@ impl Ledger {
         self.changes += 1;
         self.jobs.clear();
         self.sums.clear();
+        self.parts.clear();
         self.ends.clear();
     }
 
@@ -74,12 +163,28 @@ impl Ledger {
 
     /// Calls `each` with every job and what it holds.
     pub fn for_each_job(&self, mut each: impl FnMut(u32, &[Held])) {
-        self.jobs.iter().for_each(|(job, held)| each(*job, held));
+        self.jobs
+            .iter()
+            .for_each(|(job, entry)| each(*job, &entry.held));
     }
 
     /// CPUs and MiB held on a node.
     pub fn on(&self, node: usize) -> (u32, u64) {
-        self.sums.get(node).copied().unwrap_or((0, 0))
+        self.sums
+            .get(node)
+            .map_or((0, 0), |sum| (sum.cpus, sum.memory_mib))
+    }
+
+    /// What is held on a node.
+    pub fn sum(&self, node: usize) -> Sum {
+        self.sums.get(node).copied().unwrap_or_default()
+    }
+
+    /// Cores of each socket of a node that a partition's jobs hold, where that is followed.
+    pub fn of_part(&self, part: usize, node: usize) -> [u16; SOCKETS] {
+        let sums = self.parts.get(&part);
+        sums.and_then(|sums| sums.get(node).copied())
+            .unwrap_or_default()
     }
 
     /// When the last job on a node ends; 0 = nothing runs there, or it is not known.
@@ -89,8 +194,8 @@ impl Ledger {
 
     /// Calls `each` with the nodes of every job for which `meant` answers yes to its id.
     pub fn for_each_node(&self, mut meant: impl FnMut(u32) -> bool, mut each: impl FnMut(u32)) {
-        for (_, held) in self.jobs.iter().filter(|(job, _)| meant(**job)) {
-            held.iter().for_each(|one| each(one.node));
+        for (_, entry) in self.jobs.iter().filter(|(job, _)| meant(**job)) {
+            entry.held.iter().for_each(|one| each(one.node));
         }
     }
 }
@@ -107,15 +212,20 @@ mod tests {
             cpus,
             memory_mib: 10,
             gpus: 1,
+            cores: Some([cpus as u16; SOCKETS]),
         };
-        ledger.set(1, vec![one(0, 4), one(2, 4)], 7);
-        ledger.set(2, vec![one(2, 8)], 5);
+        let plain = (Sharing::Cores, Some(9));
+        ledger.set(1, vec![one(0, 4), one(2, 4)], plain, 7);
+        ledger.set(2, vec![one(2, 8)], (Sharing::Nothing, None), 5);
+        assert_eq!(ledger.sum(2).cores[0], 12);
+        assert_eq!(ledger.sum(2).jobs, [1, 0, 1]);
+        assert_eq!((ledger.of_part(9, 2)[1], ledger.of_part(8, 2)[1]), (4, 0));
         assert_eq!([0, 2, 9].map(|node| ledger.until(node)), [7, 7, 0]);
         assert_eq!(
             (ledger.on(0), ledger.on(2), ledger.on(9)),
             ((4, 10), (12, 20), (0, 0))
         );
-        ledger.set(1, vec![one(2, 2)], 4);
+        ledger.set(1, vec![one(2, 2)], plain, 4);
         assert_eq!([0, 2].map(|node| ledger.until(node)), [0, 5]);
         assert_eq!((ledger.on(0), ledger.on(2)), ((0, 0), (10, 20)));
         let mut nodes = Vec::new();
@@ -125,5 +235,6 @@ mod tests {
         ledger.remove(2);
         ledger.remove(3);
         assert_eq!((ledger.on(2), ledger.until(2)), ((0, 0), 0));
+        assert_eq!((ledger.sum(2), ledger.of_part(9, 2)), Default::default());
     }
 }

@@ -14,9 +14,10 @@ use slurm_ffi::handles::{Job, Node};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
-use crate::engine::{Engine, Trust};
+use crate::engine::Engine;
 use crate::moving::{Kind, Mark, Why};
 use crate::reasons;
+use crate::trust::Trust;
 
 /// After so many questions about the next moment the last one is about all of them.
 const MOMENTS: u32 = 4;

@@ -100,6 +100,7 @@ impl Engine {
             Nothing::Choice => {
                 let code = call.forward();
                 if code == 0 {
+                    self.count_only_way(call);
                     self.decided(call, Decision::Unread(call.counts));
                 }
                 Some(code)

@@ -17,7 +17,7 @@ use gpuos_core::fabric::{Recipe, Traffic};
 use gpuos_core::frag::Expected;
 use gpuos_core::model::Cluster;
 use gpuos_core::plan::{Choice, NodeState, Request, Wait};
-use gpuos_core::record::{self, By, Outcome, Purpose, Run, Sizes, Writer};
+use gpuos_core::record::{self, By, Outcome, Purpose, Run, Sizes, Tally, Writer};
 use slurm_ffi::log;
 
 use crate::{clock, cut};
@@ -29,6 +29,8 @@ pub struct Records {
     /// The job that is being decided, and why Slurm asks.
     job: u32,
     purpose: Option<Purpose>,
+    /// What is counted; see [`Records::counted`].
+    tally: Tally,
 }
 
 struct Ring {
@@ -56,7 +58,8 @@ impl Records {
         }
         self.ring = None;
         match Mapping::of(&path, sizes, nodes) {
-            Ok((memory, writer)) => {
+            Ok((mut memory, writer)) => {
+                self.tally = record::tally(memory.bytes()).unwrap_or_default();
                 self.ring = Some(Ring {
                     memory,
                     writer,
@@ -144,6 +147,14 @@ impl Records {
             let memory = ring.memory.bytes();
             ring.writer
                 .asked(memory, self.job, purpose, choice, request, answer, now);
+        }
+    }
+
+    /// Counts something.
+    pub fn count(&mut self, count: impl FnOnce(&mut Tally)) {
+        count(&mut self.tally);
+        if let Some(ring) = &mut self.ring {
+            ring.writer.tally(ring.memory.bytes(), &self.tally);
         }
     }
 

@@ -129,11 +129,20 @@ pub fn build(
 
     let per_node_share = job.min_cpus().checked_div(counts.wanted).unwrap_or(0);
     let cpus_per_node = match shape {
+        // All of them on the one node that there will be.
+        GpuShape::Total(_) | GpuShape::PerTask { .. } if counts.max == 1 => {
+            job.min_cpus_per_node().max(job.min_cpus())
+        }
         // The split of CPUs over nodes is open; one task's CPUs are needed anywhere.
         GpuShape::Total(_) | GpuShape::PerTask { .. } => {
             job.min_cpus_per_node().max(job.cpus_per_task())
         }
         _ => job.min_cpus_per_node().max(per_node_share),
+    };
+    let by_gpu = gpus.cpus_for_each(job.cpus_per_task());
+    let by_task = match shape {
+        GpuShape::PerTask { per_task, .. } => job.cpus_per_task() / per_task.max(1),
+        _ => 0,
     };
     let required_nodes = job
         .required_nodes()
@@ -147,7 +156,7 @@ pub fn build(
             max_nodes: counts.max,
             gpus: shape,
             cpus_per_node,
-            cpus_per_gpu: gpus.cpus_per_gpu(),
+            cpus_per_gpu: by_gpu.max(by_task),
             memory_mib_per_node: job.memory_per_node().unwrap_or(0),
             whole_nodes: job.whole_nodes(),
             required_nodes,

@@ -20,9 +20,10 @@ use slurm_ffi::{check, log};
 
 use crate::call::{Call, Mode, NOT_NOW};
 use crate::clock;
-use crate::engine::{self, Engine, Trust};
+use crate::engine::{self, Engine};
 use crate::reasons;
 use crate::registration::KeptOut;
+use crate::trust::Trust;
 
 /// What is known of one node.
 #[derive(Default)]
@@ -304,8 +305,7 @@ impl Engine {
         candidates.save(&mut heed.offered);
         if call.mode() == Mode::RunNow {
             // What was supplied for an earlier start that was not one.
-            self.gpus_asked(job)
-                .for_each(|gpus| gpus.withdraw(self.api));
+            self.withdraw_all(job);
         }
         // SAFETY: as above.
         unsafe { reasons::begin(self.api, self.layout, job.id()) };

@@ -2,8 +2,10 @@
 //! only files this plugin opens.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use gpuos_core::config::Config;
+use gpuos_core::fnv::fnv;
 use gpuos_core::slurm_topology::{self, TopologyFile};
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
@@ -56,17 +58,27 @@ pub fn load(fields: &Fields) -> Settings {
         stopped()
     };
     let mut config = match std::fs::read_to_string(&path) {
-        Ok(text) => Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
-            log::error(&format!("{why}"));
-            log::error("passing through to cons_tres, and no job gets slices of GPUs, until gpuos.toml is mended and slurmctld reconfigured");
-            stopped()
-        }),
+        Ok(text) => {
+            has_read(&path, &text);
+            Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
+                log::error(&format!("{why}"));
+                log::error("passing through to cons_tres, and no job gets slices of GPUs, until gpuos.toml is mended and slurmctld reconfigured");
+                stopped()
+            })
+        }
         Err(why) if why.kind() == ErrorKind::NotFound => {
             absent = true;
+            log::info(&format!(
+                "there is no {}: every key has its default",
+                path.display()
+            ));
             Config::default()
         }
         Err(why) => {
-            log::error(&format!("cannot read {}: {why}; passing through to cons_tres", path.display()));
+            log::error(&format!(
+                "cannot read {}: {why}; passing through to cons_tres",
+                path.display()
+            ));
             stopped()
         }
     };
@@ -84,6 +96,7 @@ pub fn load(fields: &Fields) -> Settings {
         };
         match parse(&text, &path.to_string_lossy()) {
             Ok(file) => {
+                has_read(&path, &text);
                 topology = Some(file);
                 break;
             }
@@ -102,6 +115,12 @@ pub fn load(fields: &Fields) -> Settings {
         broken,
         absent,
     }
+}
+
+/// Says which text holds from now on: `gpuos doctor` compares it with the file, which may have been edited since.
+fn has_read(path: &Path, text: &str) {
+    let sum = fnv(text.bytes());
+    log::info(&format!("{} is read, checksum {sum:016x}", path.display()));
 }
 
 fn stopped() -> Config {

@@ -14,7 +14,6 @@ use slurm_ffi::check::{self, Gres};
 use slurm_ffi::gres::{JobGres, NodeGres};
 use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::layout::GresNode;
-use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
 use crate::call::Call;
@@ -22,6 +21,7 @@ use crate::decide::said;
 use crate::engine::Engine;
 use crate::note::Decision;
 use crate::request;
+use crate::trust::Trust;
 
 /// From this release on Slurm keeps the mark of a shared GPU until the last of its jobs has ended.
 const KEEPS_MARKS_FROM: Release = Release::new(23, 11, 5);
@@ -32,7 +32,7 @@ pub struct Shards {
     /// Whether a node has any; `None`: nobody has looked yet.
     any: Option<bool>,
     /// Whether requests for them fit the layout table, once one was held against it.
-    fits: Option<bool>,
+    fits: bool,
     rooms: Vec<Room>,
     chosen: Vec<(usize, usize, u64)>,
     /// Room for what a call marks: there is one element for each node.
@@ -108,7 +108,7 @@ impl Shards {
         Shards {
             gres: Gres::shards(api),
             any: None,
-            fits: None,
+            fits: false,
             rooms: Vec::new(),
             chosen: Vec::new(),
             marked: Vec::new(),
@@ -266,20 +266,17 @@ impl Engine {
         None
     }
 
-    /// Whether requests for shards fit the layout table.
+    /// Whether requests for shards fit the layout table. Where one does not, the next is looked at.
     fn trusts_shards(&mut self, job: Job<'_>) -> bool {
-        if self.shards.fits.is_none() {
+        if !self.shards.fits && self.may_look_at(job) {
             let (api, layout, strings) = (self.api, self.layout, &self.strings);
             let checked = check::job(api, layout, strings, job.raw(), self.shards.gres);
-            if let Err(why) = &checked {
-                log::error(&format!(
-                    "cons_tres chooses the GPUs of jobs with shards, a request does not look as in the layout table: {why}; \
-                     report this line with the exact Slurm package"
-                ));
+            self.shards.fits = checked.is_ok();
+            if checked.is_err() {
+                self.settle(job.raw(), checked, Trust::Refused);
             }
-            self.shards.fits = Some(checked.is_ok());
         }
-        self.shards.fits == Some(true)
+        self.shards.fits
     }
 
     /// Finds the candidates with a GPU that has so many shards left, the best first.

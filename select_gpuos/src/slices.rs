@@ -12,7 +12,7 @@ use gpuos_core::mig::{Ask, Effort, Pick, Pool};
 use gpuos_core::options::JobOptions;
 use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
-use slurm_ffi::check::{self, Gres};
+use slurm_ffi::check::{self, Gres, Misfit};
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::log;
@@ -20,13 +20,14 @@ use slurm_ffi::log;
 use crate::call::{Call, Counts, Mode, NOT_NOW};
 use crate::clock;
 use crate::decide::said;
-use crate::engine::{Engine, Trust};
+use crate::engine::Engine;
 use crate::ledger::Held;
 use crate::note::Decision;
 use crate::reasons;
 use crate::registration;
 use crate::request;
 use crate::settings::Settings;
+use crate::trust::Trust;
 
 /// A node that is in no pool.
 const NO_POOL: u32 = u32::MAX;
@@ -95,6 +96,11 @@ impl Slices {
         self.gres.id
     }
 
+    /// The layout table is in doubt: what was trusted of slices is looked at again.
+    pub fn doubt(&mut self) {
+        self.trust = Trust::None;
+    }
+
     /// Whether what jobs have of slices may be read.
     pub fn reads_held(&self) -> bool {
         self.trust == Trust::Selection
@@ -153,9 +159,7 @@ impl Engine {
             return None;
         }
         if call.mode() == Mode::RunNow {
-            asked.withdraw(self.api);
-            self.gpus_asked(job)
-                .for_each(|gpus| gpus.withdraw(self.api));
+            self.withdraw_all(job);
         }
         // SAFETY: called from job_test, under slurmctld's job lock.
         unsafe { reasons::begin(self.api, self.layout, job.id()) };
@@ -194,21 +198,23 @@ impl Engine {
     /// Whether requests for slices, and what nodes have of them, fit the layout table.
     fn trusts_slices(&mut self, job: Job<'_>) -> bool {
         match self.slices.trust {
-            Trust::None => self.comes_to_trust_slices(job),
+            Trust::None | Trust::Refused => self.comes_to_trust_slices(job),
             Trust::Records | Trust::Selection => true,
-            Trust::Refused => false,
         }
     }
 
     #[cold]
     #[inline(never)]
     fn comes_to_trust_slices(&mut self, job: Job<'_>) -> bool {
+        if !self.may_look_at(job) {
+            return false;
+        }
         let gres = self.slices.gres;
         let (api, layout, strings) = (self.api, self.layout, &self.strings);
         let checked = check::job(api, layout, strings, job.raw(), gres)
             // SAFETY: called from job_test, under slurmctld's node write lock.
             .and_then(|()| unsafe { check::nodes(api, layout, strings, self.table, gres) });
-        self.settle_slices(checked, Trust::Records)
+        self.settle_slices(job, checked, Trust::Records)
     }
 
     /// The same for what cons_tres has selected for the job, before it is read.
@@ -219,16 +225,13 @@ impl Engine {
         let gres = self.slices.gres;
         let checked = check::job(self.api, self.layout, &self.strings, job.raw(), gres)
             .and_then(|()| check::held(self.layout, job.raw()).map(drop));
-        self.settle_slices(checked, Trust::Selection)
+        self.settle_slices(job, checked, Trust::Selection)
     }
 
-    fn settle_slices(&mut self, checked: Result<(), String>, next: Trust) -> bool {
+    fn settle_slices(&mut self, job: Job<'_>, checked: Result<(), Misfit>, next: Trust) -> bool {
         match checked {
             Ok(()) => self.slices.trust = next,
-            Err(why) => {
-                self.slices.trust = Trust::Refused;
-                self.settle(Err(why), Trust::Refused);
-            }
+            Err(_) => self.settle(job.raw(), checked, Trust::Refused),
         }
         self.slices.trust == next
     }

@@ -179,7 +179,7 @@ impl Snapshot {
                 free,
                 free_cpus: node.cpus().saturating_sub(cpus),
                 free_memory_mib: if known_memory {
-                    node.memory().saturating_sub(memory)
+                    node.memory_for_jobs().saturating_sub(memory)
                 } else {
                     u64::MAX
                 },
@@ -239,7 +239,7 @@ impl Snapshot {
         }
     }
 
-    /// Sets CPUs and memory to "unknown": the ledger is advice, and may be wrong where CPUs are shared.
+    /// Sets CPUs and memory to "unknown", for a job that nobody else will place: what is known of them is advice.
     pub fn forget_cpus(&mut self) {
         for state in &mut self.states {
             state.free_cpus = u32::MAX;

@@ -15,6 +15,8 @@ pub const OTHER_ID: u32 = 110;
 /// From this release on plugin ids need not be unique and stand in no state.
 const IDS_FREE_FROM: Release = Release::new(25, 5, 0);
 
+slurm_ffi::mark!();
+
 static SELECTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process runs with `SelectType=select/gpuos`.
@@ -31,6 +33,7 @@ pub fn another_is_selected() -> bool {
 /// Runs when the dynamic loader maps the plugin: opens cons_tres and takes over its release.
 pub fn constructor() {
     log::set_prefix("select/gpuos");
+    std::hint::black_box(GPUOS_MARK);
     let Some(path) = release::sibling(constructor as *const () as usize, "select_cons_tres.so")
     else {
         // plugin_version stays 0, so Slurm itself refuses the plugin and names it.

@@ -21,6 +21,21 @@ pub fn find_job_record(id: u32) -> Option<*mut c_void> {
     Some(unsafe { find(id) })
 }
 
+/// slurmctld's record of a partition, null where it has none; `None` in a program without partitions, and for a text
+/// that can be no name.
+pub fn find_part_record(name: &str) -> Option<*mut c_void> {
+    let name = std::ffi::CString::new(name).ok()?;
+    type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+    let address = symbol(c"find_part_record")?;
+    // SAFETY: slurmctld's part_record_t *find_part_record(char *), the same in every known release, which only looks
+    // the name up in its list of partitions.
+    unsafe {
+        Some(std::mem::transmute::<*mut c_void, Find>(address)(
+            name.as_ptr(),
+        ))
+    }
+}
+
 macro_rules! api {
     ($(#[$about:meta])* $name:ident { $(#[$doc:meta] $field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
         $(#[$about])*

@@ -137,6 +137,25 @@ impl<'a> Bitmap<'a> {
             .sum()
     }
 
+    /// Number of set bits in a range; past the end there are none.
+    pub fn count_in(self, range: std::ops::Range<usize>) -> usize {
+        let end = range.end.min(self.len());
+        let mut at = range.start;
+        let mut count = 0;
+        while at < end {
+            let last = (at / 64 * 64 + 64).min(end);
+            let bits = self.chunk(at / 64) >> (at % 64);
+            let wide = last - at;
+            let kept = match wide {
+                64 => bits,
+                _ => bits & ((1 << wide) - 1),
+            };
+            count += kept.count_ones() as usize;
+            at = last;
+        }
+        count
+    }
+
     /// The set bits, lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..self.len().div_ceil(64)).flat_map(move |index| {
@@ -190,6 +209,10 @@ mod tests {
         map.put_first(1 << 63, true);
         assert_eq!(map.iter().collect::<Vec<_>>(), [63, 65, 66, 67, 68, 69]);
         assert_eq!(probe(words.as_ptr() as usize).map(|p| p.0), Some(70));
+        for range in [0..70, 0..0, 3..4, 60..66, 63..64, 64..70, 65..200, 70..80] {
+            let set = map.iter().filter(|bit| range.contains(bit)).count();
+            assert_eq!(map.count_in(range.clone()), set, "{range:?}");
+        }
         words[0] = 7;
         // SAFETY: as above.
         assert!(unsafe { Bitmap::new(words.as_mut_ptr().cast()) }.is_none());

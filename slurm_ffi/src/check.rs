@@ -2,27 +2,60 @@
 //!
 //! All reads go through [`crate::mem`], so a wrong table is refused and not a crash. What is
 //! compared: the magic numbers of the records, pointers against what Slurm's own lookup functions
-//! answer, bitmaps against counters, and request strings against request counts. The magic numbers
-//! alone are not enough: in 26.05.5 the fields behind an unmoved magic had moved.
+//! answer, the size of each record and array against what Slurm's allocator noted, bitmaps against counters, and
+//! request strings against request counts. The magic numbers alone are not enough: in 26.05.5 the fields behind an
+//! unmoved magic had moved.
+//!
+//! What a user can write proves nothing against the table: a job that is not understood is a [`Misfit::Job`], and the
+//! next one decides.
 
 use std::ffi::{CStr, CString, c_void};
 
+mod nodes;
+
+pub use nodes::nodes;
+
 use crate::api::{self, Api};
 use crate::bits;
-use crate::handles::NodeTable;
 use crate::layout::{Fields, Layout};
-use crate::mem::{read, read_str};
+use crate::mem::{read, read_bytes, read_str};
+use crate::sizes;
 
 const JOB_MAGIC: u32 = 0xf0b7_392c;
 const DETAILS_MAGIC: u32 = 0x0dea_84e7;
 const NODE_MAGIC: u32 = 0x0de5_75ed;
 const PART_MAGIC: u32 = 0xaefe_8495;
 const LIST_MAGIC: u32 = 0xdead_beef;
-/// What Slurm's allocator puts two words before what it gives out.
-pub(crate) const XMALLOC_MAGIC: u64 = 0x42;
-
 /// No site has this many devices of one GRES on a node; a larger count is a misread field.
 const SANE_COUNT: u64 = 1 << 20;
+
+/// Why a record is not to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// What was seen speaks against the table.
+    Table(String),
+    /// The job shows something that is not understood, which may be the job's own doing.
+    Job(String),
+}
+
+impl From<String> for Misfit {
+    fn from(why: String) -> Misfit {
+        Misfit::Table(why)
+    }
+}
+
+impl From<&str> for Misfit {
+    fn from(why: &str) -> Misfit {
+        Misfit::Table(why.into())
+    }
+}
+
+impl std::fmt::Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Misfit::Table(why) | Misfit::Job(why)) = self;
+        f.write_str(why)
+    }
+}
 
 /// Offsets that only the check needs.
 #[derive(Clone, Copy, Debug)]
@@ -55,25 +88,28 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// A string that Slurm's allocator made, or null.
+/// A string that Slurm's allocator made, or null. Users write some of them: any bytes will do.
 fn heap_string(base: usize, offset: usize, what: &str) -> Result<Option<String>, String> {
     let at = pointer(base, offset)?;
     if at == 0 {
         return Ok(None);
     }
-    let magic: Option<u64> = read(at.wrapping_sub(16));
-    let size: Option<u64> = read(at.wrapping_sub(8));
-    let value = read_str(at, 65_536);
-    ensure(
-        magic == Some(XMALLOC_MAGIC) && size.is_some_and(|s| s < 1 << 24) && value.is_some(),
-        || format!("{what} is not a string of Slurm's"),
-    )?;
-    Ok(value)
+    let text = sizes::allocated(at)
+        .filter(|size| *size < 1 << 26)
+        .and_then(|size| read_bytes(at, size))
+        .and_then(|bytes| {
+            let end = bytes.iter().position(|byte| *byte == 0)?;
+            Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        });
+    match text {
+        Some(text) => Ok(Some(text)),
+        None => Err(format!("{what} is not a string of Slurm's")),
+    }
 }
 
 /// Checks what a record without GRES or without id must show when Slurm wants to start the job:
 /// with a wrong row both read as 0 also for a job that asks for GPUs.
-pub fn plain_job(layout: &Layout, strings: &Strings, record: *mut c_void) -> Result<(), String> {
+pub fn plain_job(layout: &Layout, strings: &Strings, record: *mut c_void) -> Result<(), Misfit> {
     let at = record as usize;
     identity(layout, record)?;
     for offset in [
@@ -83,9 +119,10 @@ pub fn plain_job(layout: &Layout, strings: &Strings, record: *mut c_void) -> Res
         strings.per_task,
     ] {
         let text = heap_string(at, offset, "a request for GRES")?;
-        ensure(text.is_none_or(|t| !t.contains("gpu")), || {
-            "a job that asks for GPUs has no GRES".into()
-        })?;
+        if text.is_some_and(|text| text.contains("gpu")) {
+            let why = "a job that asks for GPUs has no GRES";
+            return Err(Misfit::Job(why.into()));
+        }
     }
     Ok(())
 }
@@ -101,14 +138,16 @@ pub fn whole_nodes(layout: &Layout, record: *mut c_void) -> Option<bool> {
     Some(whole & 1 == 1 || share == 0 || most == Some(0))
 }
 
-/// A job record that Slurm has under its own id, with its details.
+/// A job record that Slurm has under its own id, with its details, each of the size that its rows say.
 fn identity(layout: &Layout, record: *mut c_void) -> Result<(), String> {
     let at = record as usize;
+    sizes::exactly(at, "job_record", layout.job.whole)?;
     ensure(
         read::<u32>(at + layout.job.magic) == Some(JOB_MAGIC),
         || "job record without its magic number".into(),
     )?;
     let details = pointer(at, layout.job.details)?;
+    sizes::exactly(details, "job_details", layout.details.whole)?;
     ensure(
         read::<u32>(details + layout.details.magic) == Some(DETAILS_MAGIC),
         || "job details without their magic number".into(),
@@ -128,7 +167,7 @@ pub fn job(
     strings: &Strings,
     record: *mut c_void,
     gres: Gres,
-) -> Result<(), String> {
+) -> Result<(), Misfit> {
     let at = record as usize;
     identity(layout, record)?;
     let details = pointer(at, layout.job.details)?;
@@ -138,17 +177,21 @@ pub fn job(
         format!("min_nodes {min} above max_nodes {max}")
     })?;
 
+    multi_core(layout, details)?;
+
     let env = pointer(at, layout.job.spank_job_env)?;
     let count: u32 =
         read(at + layout.job.spank_job_env_size).ok_or("unreadable spank_job_env_size")?;
     ensure(count < 4096 && (env != 0 || count == 0), || {
         format!("{count} entries in spank_job_env")
     })?;
+    sizes::array(env, count as usize, 8, "spank_job_env")?;
     for index in 0..count as usize {
-        let entry = read_str(pointer(env, index * 8)?, 1 << 20);
-        ensure(entry.is_some_and(|e| e.contains('=')), || {
-            "an entry of spank_job_env without '='".into()
-        })?;
+        let entry = heap_string(env, index * 8, "an entry of spank_job_env")?;
+        if !entry.is_some_and(|entry| entry.contains('=')) {
+            let why = "an entry of spank_job_env without '='";
+            return Err(Misfit::Job(why.into()));
+        }
     }
 
     let part = pointer(at, layout.job.part_ptr)?;
@@ -157,7 +200,12 @@ pub fn job(
         || "partition record without its magic number".into(),
     )?;
     if part != 0 {
-        heap_string(part, layout.part.name, "the name of the partition")?;
+        sizes::exactly(part, "part_record", layout.part.whole)?;
+        let name = heap_string(part, layout.part.name, "the name of the partition")?;
+        let found = name.as_deref().and_then(api::find_part_record);
+        ensure(found.is_none_or(|found| found as usize == part), || {
+            "a partition is not the record that Slurm has under its name".into()
+        })?;
     }
     heap_string(at, layout.job.name, "the job's name")?;
     heap_string(at, layout.job.account, "account")?;
@@ -172,12 +220,23 @@ pub fn job(
     )?;
 
     let list = pointer(at, layout.job.gres_list_req)?;
-    for state in states(api, layout, strings, list)? {
-        if state.0 == gres.id {
-            request(layout, strings, at, state.1, gres.name)?;
-        }
+    let whole = layout.gres_job.whole;
+    let states = states(api, layout, strings, list, "gres_job_state", whole)?;
+    let own = states.iter().filter(|(id, _)| *id == gres.id);
+    let own: Vec<usize> = own.map(|(_, data)| *data).collect();
+    for state in &own {
+        request(layout, *state)?;
     }
-    Ok(())
+    counts(layout, strings, at, &own, gres.name)
+}
+
+/// What a job asks of cores: null, or a block of Slurm's heap of just the right size.
+fn multi_core(layout: &Layout, details: usize) -> Result<(), String> {
+    let at = pointer(details, layout.details.mc_ptr)?;
+    match layout.multi_core.filter(|_| at != 0) {
+        Some(rows) => sizes::exactly(at, "multi_core_data", rows.whole),
+        None => Ok(()),
+    }
 }
 
 fn bitmap_or_null(at: usize, what: &str) -> Result<(), String> {
@@ -186,12 +245,15 @@ fn bitmap_or_null(at: usize, what: &str) -> Result<(), String> {
     })
 }
 
-/// `(plugin_id, gres_data)` of each entry of a GRES list, after checking that its name gives its id.
+/// `(plugin_id, gres_data)` of each entry of a GRES list, after checking that its name gives its id and that its data
+/// are as large as the structure that they should be.
 fn states(
     api: &Api,
     layout: &Layout,
     strings: &Strings,
     list: usize,
+    structure: &str,
+    whole: usize,
 ) -> Result<Vec<(u32, usize)>, String> {
     if list == 0 {
         return Ok(Vec::new());
@@ -213,6 +275,7 @@ fn states(
     unsafe { (api.list_for_each)(list as *mut c_void, each, (&raw mut walk).cast()) };
     let mut found = Vec::new();
     for item in &walk.0[..walk.1] {
+        sizes::exactly(*item, "gres_state", layout.gres.whole)?;
         let id: u32 = read(item + layout.gres.plugin_id).ok_or("unreadable GRES state")?;
         let name = read_str(pointer(*item, strings.gres_name)?, 256)
             .ok_or("a GRES state without a name")?;
@@ -222,19 +285,22 @@ fn states(
         ensure(built == id, || {
             format!("GRES {name:?} has id {id}, not {built}")
         })?;
-        found.push((id, pointer(*item, layout.gres.gres_data)?));
+        let data = pointer(*item, layout.gres.gres_data)?;
+        sizes::exactly(data, structure, whole)?;
+        found.push((id, data));
     }
     Ok(found)
 }
 
-/// Compares the counts of a GRES request with the strings they were parsed from.
-fn request(
+/// Compares the counts of a job's requests for one GRES with the strings they were parsed from. Slurm has an entry for
+/// each type: a job that takes whole nodes gets some that nobody asked for, with 0.
+fn counts(
     layout: &Layout,
     strings: &Strings,
     job: usize,
-    state: usize,
+    states: &[usize],
     gres: &str,
-) -> Result<(), String> {
+) -> Result<(), Misfit> {
     let fields = &layout.gres_job;
     for (offset, text, name) in [
         (fields.gres_per_job, strings.per_job, "gres_per_job"),
@@ -246,36 +312,48 @@ fn request(
         ),
         (fields.gres_per_task, strings.per_task, "gres_per_task"),
     ] {
-        let count: u64 = read(state + offset).ok_or("unreadable GRES request")?;
-        ensure(count < SANE_COUNT, || format!("{name} is {count}"))?;
+        let mut all = 0;
+        for state in states {
+            let count: u64 = read(state + offset).ok_or("unreadable GRES request")?;
+            ensure(count < SANE_COUNT, || format!("{name} is {count}"))?;
+            all += count;
+        }
         let text = heap_string(job, text, name)?;
-        if let Some(asked) = text.as_deref().and_then(|text| single_count(text, gres)) {
-            ensure(count == asked, || {
-                format!("{name} is {count} where the job asked for {asked}")
-            })?;
+        let asked = text.as_deref().and_then(|text| single_count(text, gres));
+        if let Some(asked) = asked.filter(|asked| *asked != all && !states.is_empty()) {
+            let why = format!("{name} is {all} where the job asked for {asked}");
+            return Err(Misfit::Job(why));
         }
     }
-    let kind = pointer(state, fields.type_name)?;
-    ensure(kind == 0 || read_str(kind, 256).is_some(), || {
-        "type_name is not a string".into()
-    })?;
+    Ok(())
+}
+
+/// Checks what a request for a GRES points at.
+fn request(layout: &Layout, state: usize) -> Result<(), String> {
+    let fields = &layout.gres_job;
+    heap_string(state, fields.type_name, "type_name of a request")?;
     let nodes: u32 = read(state + fields.total_node_cnt).ok_or("unreadable total_node_cnt")?;
     ensure(nodes < 1 << 20, || format!("total_node_cnt is {nodes}"))?;
     let held: u32 = read(state + fields.node_cnt).ok_or("unreadable node_cnt")?;
     ensure(held < 1 << 20, || format!("node_cnt is {held}"))?;
     let given = pointer(state, fields.gres_bit_alloc)?;
-    for index in 0..if given == 0 { 0 } else { held as usize } {
-        bitmap_or_null(pointer(given, index * 8)?, "an entry of gres_bit_alloc")?;
-    }
+    bitmaps(given, held as usize, "gres_bit_alloc")?;
     let select = pointer(state, fields.gres_bit_select)?;
+    bitmaps(select, nodes as usize, "gres_bit_select")?;
     let counts = pointer(state, fields.gres_cnt_node_select)?;
-    for index in 0..if select == 0 { 0 } else { nodes as usize } {
-        bitmap_or_null(pointer(select, index * 8)?, "an entry of gres_bit_select")?;
+    ensure(nodes > 0 || select == 0 && counts == 0, || {
+        "a selection of GPUs on no node".into()
+    })?;
+    sizes::array(counts, nodes as usize, 8, "gres_cnt_node_select")
+}
+
+/// Checks an array of bitmaps, each of which may be null.
+fn bitmaps(array: usize, count: usize, what: &str) -> Result<(), String> {
+    sizes::array(array, count, 8, what)?;
+    for index in 0..if array == 0 { 0 } else { count } {
+        bitmap_or_null(pointer(array, index * 8)?, what)?;
     }
-    ensure(
-        counts == 0 || nodes == 0 || read::<u64>(counts).is_some(),
-        || "gres_cnt_node_select is unreadable".into(),
-    )
+    Ok(())
 }
 
 /// The count in a string with one plain item of a GRES (`gres:gpu:2`, `gres/gpu:h100:4`, `gres/gpu`).
@@ -304,156 +382,17 @@ fn single_count(text: &str, gres: &str) -> Option<u64> {
     }
 }
 
-/// Checks a node record and its GRES state before their first use.
-pub fn node(
-    api: &Api,
-    layout: &Layout,
-    strings: &Strings,
-    record: *mut c_void,
-    gres: Gres,
-) -> Result<(), String> {
-    let at = record as usize;
-    ensure(
-        read::<u32>(at + layout.node.magic) == Some(NODE_MAGIC),
-        || "node record without its magic number".into(),
-    )?;
-    let name = read_str(pointer(at, layout.node.name)?, 256).ok_or("a node without a name")?;
-    let c_name = CString::new(name.clone()).map_err(|_| "a node name with NUL")?;
-    // SAFETY: node_record_t *find_node_record(char *), which only looks up.
-    let found = unsafe { (api.find_node_record)(c_name.as_ptr()) };
-    ensure(found == record, || {
-        format!("node {name} is not the record that Slurm has under that name")
-    })?;
-    if let Some(extra) = layout.node_extra {
-        let text = pointer(at, extra)?;
-        let magic = || read::<u64>(text.wrapping_sub(16));
-        ensure(text == 0 || magic() == Some(XMALLOC_MAGIC), || {
-            format!("the Extra of node {name} is not a string of Slurm's")
-        })?;
-    }
-    for (id, data) in states(api, layout, strings, pointer(at, layout.node.gres_list)?)? {
-        if id == gres.id {
-            node_gres(layout, data).map_err(|e| format!("node {name}: {e}"))?;
-        }
-    }
-    Ok(())
-}
-
-fn node_gres(layout: &Layout, state: usize) -> Result<(), String> {
-    let fields = &layout.gres_node;
-    let available: u64 = read(state + fields.gres_cnt_avail).ok_or("unreadable GRES state")?;
-    let allocated: u64 = read(state + fields.gres_cnt_alloc).ok_or("unreadable GRES state")?;
-    ensure(
-        available < SANE_COUNT && allocated <= available.max(SANE_COUNT),
-        || format!("{allocated} of {available} units allocated"),
-    )?;
-    let map = pointer(state, fields.gres_bit_alloc)?;
-    if map != 0 {
-        let (_, set) = bits::probe(map).ok_or("gres_bit_alloc is not a bitmap")?;
-        ensure(set as u64 == allocated, || {
-            format!("{set} bits for {allocated} allocated units")
-        })?;
-    }
-    let topologies =
-        usize::from(read::<u16>(state + fields.topo_cnt).ok_or("unreadable topo_cnt")?);
-    let types = usize::from(read::<u16>(state + fields.type_cnt).ok_or("unreadable type_cnt")?);
-    ensure(topologies <= 1024 && types <= 1024, || {
-        format!("topo_cnt {topologies}, type_cnt {types}")
-    })?;
-    let (maps, cores) = (
-        pointer(state, fields.topo_gres_bitmap)?,
-        pointer(state, fields.topo_core_bitmap)?,
-    );
-    let (used, had) = (
-        pointer(state, fields.topo_gres_cnt_alloc)?,
-        pointer(state, fields.topo_gres_cnt_avail)?,
-    );
-    let (names, ids) = (
-        pointer(state, fields.topo_type_name)?,
-        pointer(state, fields.topo_type_id)?,
-    );
-    for index in 0..topologies {
-        if maps != 0 {
-            bitmap_or_null(pointer(maps, index * 8)?, "an entry of topo_gres_bitmap")?;
-        }
-        if cores != 0 {
-            bitmap_or_null(pointer(cores, index * 8)?, "an entry of topo_core_bitmap")?;
-        }
-        let one: u64 = if used == 0 {
-            0
-        } else {
-            read(used + index * 8).ok_or("unreadable topo_gres_cnt_alloc")?
-        };
-        let all: u64 = if had == 0 {
-            one
-        } else {
-            read(had + index * 8).ok_or("unreadable topo_gres_cnt_avail")?
-        };
-        ensure(one <= all && all <= SANE_COUNT, || {
-            format!("{one} of {all} units in a topology entry")
-        })?;
-        if names != 0 {
-            let name = pointer(names, index * 8)?;
-            ensure(name == 0 || read_str(name, 256).is_some(), || {
-                "topo_type_name is not a string".into()
-            })?;
-        }
-        ensure(ids == 0 || read::<u32>(ids + index * 4).is_some(), || {
-            "topo_type_id is unreadable".into()
-        })?;
-    }
-    let (counts, type_ids) = (
-        pointer(state, fields.type_cnt_alloc)?,
-        pointer(state, fields.type_id)?,
-    );
-    let type_names = pointer(state, fields.type_name)?;
-    for index in 0..types {
-        let count = if counts == 0 {
-            Some(0)
-        } else {
-            read::<u64>(counts + index * 8)
-        };
-        ensure(count.is_some_and(|c| c <= SANE_COUNT), || {
-            "type_cnt_alloc is unreadable".into()
-        })?;
-        ensure(
-            type_ids == 0 || read::<u32>(type_ids + index * 4).is_some(),
-            || "type_id is unreadable".into(),
-        )?;
-        if type_names != 0 {
-            let name = pointer(type_names, index * 8)?;
-            ensure(name == 0 || read_str(name, 256).is_some(), || {
-                "type_name is not a string".into()
-            })?;
-        }
-    }
-    let len: i32 = read(state + fields.link_len).ok_or("unreadable link_len")?;
-    ensure((0..=1024).contains(&len), || format!("link_len is {len}"))?;
-    let links = pointer(state, fields.links_cnt)?;
-    ensure(links != 0 || len == 0, || {
-        "a link matrix without rows".into()
-    })?;
-    for row in 0..len as usize {
-        let row = pointer(links, row * 8)?;
-        let last = row + (len as usize - 1) * 4;
-        ensure(
-            row == 0 || (read::<i32>(row).is_some() && read::<i32>(last).is_some()),
-            || "a row of the link matrix is unreadable".into(),
-        )?;
-    }
-    Ok(())
-}
-
 /// Checks what a running job holds before it is read through [`crate::handles::Job::for_each_held`].
 ///
 /// `true`: the job holds nodes, and every array was there and fitted. The offsets are the same for all
 /// jobs of a process, so that later jobs need no such check. `false`: nothing spoke against them.
-pub fn held(layout: &Layout, record: *mut c_void) -> Result<bool, String> {
+pub fn held(layout: &Layout, record: *mut c_void) -> Result<bool, Misfit> {
     let resources = pointer(record as usize, layout.job.job_resrcs)?;
     if resources == 0 {
         return Ok(false);
     }
     let fields = &layout.resources;
+    sizes::exactly(resources, "job_resources", fields.whole)?;
     let hosts: u32 = read(resources + fields.nhosts).ok_or("unreadable nhosts")?;
     let map = pointer(resources, fields.node_bitmap)?;
     if map == 0 {
@@ -463,42 +402,22 @@ pub fn held(layout: &Layout, record: *mut c_void) -> Result<bool, String> {
     ensure(set == hosts as usize, || {
         format!("{set} nodes in the bitmap of {hosts} hosts")
     })?;
+    bitmap_or_null(
+        pointer(resources, fields.core_bitmap)?,
+        "core_bitmap of job_resources",
+    )?;
     let (cpus, memory) = (
         pointer(resources, fields.cpus)?,
         pointer(resources, fields.memory_allocated)?,
     );
-    if hosts > 0 {
-        let last = hosts as usize - 1;
-        ensure(cpus == 0 || read::<u16>(cpus + last * 2).is_some(), || {
-            "cpus of job_resources is unreadable".into()
-        })?;
-        ensure(
-            memory == 0 || read::<u64>(memory + last * 8).is_some(),
-            || "memory_allocated of job_resources is unreadable".into(),
-        )?;
-    }
+    sizes::array(cpus, hosts as usize, 2, "cpus of job_resources")?;
+    sizes::array(
+        memory,
+        hosts as usize,
+        8,
+        "memory_allocated of job_resources",
+    )?;
     Ok(hosts > 0 && cpus != 0 && memory != 0)
-}
-
-/// Checks every node of the table.
-///
-/// # Safety
-/// The caller holds at least slurmctld's node read lock.
-pub unsafe fn nodes(
-    api: &Api,
-    layout: &Layout,
-    strings: &Strings,
-    table: NodeTable,
-    gres: Gres,
-) -> Result<(), String> {
-    for index in 0..table.len() {
-        // SAFETY: by the caller.
-        let record = unsafe { table.raw(index) };
-        if !record.is_null() {
-            node(api, layout, strings, record, gres)?;
-        }
-    }
-    Ok(())
 }
 
 /// A GRES that is read.
@@ -537,6 +456,37 @@ impl Gres {
             name: name.to_str().unwrap_or_default(),
         }
     }
+}
+
+/// Checks slurmctld's configuration: it is as large as its rows say, has `SelectType` where they say, and a
+/// `SelectTypeParameters` with which cons_tres runs. Gives the latter, as Slurm's bits.
+pub fn configuration(layout: &Layout) -> Result<u16, String> {
+    const CPU_SOCKET_OR_CORE: u16 = 0x0007;
+    let (at, fields) = (
+        api::symbol(c"slurm_conf").ok_or("this daemon has no slurm_conf")?,
+        &layout.conf,
+    );
+    let at = at as usize;
+    // Without a symbol of known size the two fields alone have to do.
+    let size = sizes::of_variable(c"slurm_conf").filter(|size| *size != 0);
+    ensure(size.is_none_or(|size| size == fields.whole), || {
+        format!(
+            "Slurm's slurm_conf has {} bytes, and {} in the table",
+            size.unwrap_or(0),
+            fields.whole
+        )
+    })?;
+    let selected = pointer(at, fields.select_type).map(|text| read_str(text, 256));
+    ensure(selected == Ok(select_type()), || {
+        "slurm_conf.select_type is another text".into()
+    })?;
+    let parameters: u16 = read(at + fields.select_type_param).ok_or("slurm_conf is unreadable")?;
+    ensure(parameters & CPU_SOCKET_OR_CORE != 0, || {
+        format!(
+            "slurm_conf.select_type_param is {parameters:#x}, with which cons_tres does not run"
+        )
+    })?;
+    Ok(parameters)
 }
 
 /// Value of `SelectType` without any offset: the first string starting with `select/` that a word

@@ -37,9 +37,41 @@ pub fn gpuos_toml(fields: Option<&Fields>) -> PathBuf {
 }
 
 /// The layout table for `release`, with the site's own table beside slurm.conf where there is one.
+///
+/// # Errors
+/// What the table lacks, or why the site's own one cannot be read: what its administrator wants is then unknown.
 pub fn fields(release: Release) -> Result<Fields, String> {
-    let site = std::fs::read_to_string(folder(None).join(SITE_FILE)).ok();
-    Fields::of(release, site.as_deref())
+    Fields::of(release, site_table(&folder(None))?.as_deref())
+}
+
+/// The text of the site's own layout table; `None` where there is none.
+fn site_table(folder: &Path) -> Result<Option<String>, String> {
+    let path = folder.join(SITE_FILE);
+    let unusable = |why: &str| {
+        format!(
+            "{}: {why}; write it with `gpuos layout SLURM-SOURCE-DIR`, or remove it and restart slurmctld",
+            path.display()
+        )
+    };
+    let metadata = match std::fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(&error.to_string())),
+        Ok(_) => std::fs::metadata(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => unusable("a link to a file that is not there"),
+            _ => unusable(&error.to_string()),
+        })?,
+    };
+    // A folder, or a pipe that would never end.
+    if !metadata.is_file() {
+        return Err(unusable("not a file"));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(unusable("larger than any layout table"));
+    }
+    let bytes = std::fs::read(&path).map_err(|error| unusable(&error.to_string()))?;
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| unusable("not a text"))
 }
 
 /// Reads the site's files: gpuos.toml, slurm.conf, what they belong to and what they include.
@@ -74,4 +106,30 @@ fn text(path: &Path) -> std::io::Result<String> {
         .read_to_end(&mut bytes)?;
     // Comments in another encoding are no reason to refuse a slurm.conf that Slurm takes.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_table_that_cannot_be_read_is_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(SITE_FILE);
+        assert_eq!(site_table(dir.path()), Ok(None));
+        std::fs::write(&path, "# nothing\n").expect("writes");
+        assert_eq!(site_table(dir.path()), Ok(Some("# nothing\n".into())));
+        let told = |why: &str| {
+            let error = site_table(dir.path()).expect_err("no table");
+            assert!(error.contains(SITE_FILE) && error.contains(why), "{error}");
+        };
+        std::fs::write(&path, [0xff, 0x00, 0xfe]).expect("writes");
+        told("not a text");
+        std::fs::remove_file(&path).expect("removes");
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), &path).expect("links");
+        told("a link to a file that is not there");
+        std::fs::remove_file(&path).expect("removes");
+        std::fs::create_dir(&path).expect("makes a folder");
+        told("not a file");
+    }
 }

@@ -1,7 +1,7 @@
 //! The text in a node's `Extra`, remembered so that it is read anew only when it has changed.
 
-use crate::check::XMALLOC_MAGIC;
 use crate::mem::{read, read_text};
+use crate::sizes::XMALLOC_MAGIC;
 
 /// The longest text that is read, in bytes. Slurm sets no limit; a longer one is an error value.
 pub const MOST: usize = 65_536;

@@ -257,6 +257,14 @@ impl<'a> JobGres<'a> {
         unsafe { field(self.pointer, offset) }
     }
 
+    pub(crate) fn read<T: crate::mem::Plain>(self, offset: usize) -> T {
+        self.get(offset)
+    }
+
+    pub(crate) fn offsets(self) -> &'a GresJob {
+        self.layout
+    }
+
     /// `--gpus`
     pub fn per_job(self) -> u64 {
         self.get(self.layout.gres_per_job)
@@ -275,11 +283,6 @@ impl<'a> JobGres<'a> {
     /// `--gpus-per-task`
     pub fn per_task(self) -> u64 {
         self.get(self.layout.gres_per_task)
-    }
-
-    /// `--cpus-per-gpu`, 0 when not said.
-    pub fn cpus_per_gpu(self) -> u32 {
-        u32::from(self.get::<u16>(self.layout.cpus_per_gres))
     }
 
     /// Whether the number of GPUs has a say in the number of CPUs or tasks, by the job's wish or the

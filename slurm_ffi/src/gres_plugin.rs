@@ -9,6 +9,7 @@ use crate::conf;
 use crate::layout::{Fields, GresConf, GresDevice, GresEpilog, GresHeld, GresPrep};
 use crate::mem::{read, read_text};
 use crate::release::Release;
+use crate::sizes;
 
 api! {
     /// The functions that a GRES plugin calls; slurmd and slurmstepd have them too.
@@ -148,6 +149,7 @@ impl GresPlugin {
         };
         let own = records
             .into_iter()
+            .filter(|record| sizes::allocated(*record) == Some(self.conf.whole))
             .filter(|record| text(*record, self.conf.name).as_deref() == Some(name));
         own.filter_map(|record| text(record, self.conf.file))
             .collect()
@@ -222,6 +224,9 @@ impl GresPlugin {
         let null = std::ptr::null_mut();
         let job = job as usize;
         let maps = (job != 0).then(|| {
+            if sizes::allocated(job) != Some(self.held.whole) {
+                return None;
+            }
             let nodes: u32 = read(job + self.held.node_cnt)?;
             let maps: usize = read(job + self.held.gres_bit_alloc)?;
             (maps != 0 && (1..=SANE_NODES).contains(&nodes)).then_some((nodes, maps))

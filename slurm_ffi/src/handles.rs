@@ -89,7 +89,15 @@ impl<'a> Job<'a> {
         &self.layout.job
     }
 
-    fn detail<T: Plain>(self, offset: usize) -> T {
+    pub(crate) fn details(self) -> &'a crate::layout::JobDetails {
+        &self.layout.details
+    }
+
+    pub(crate) fn layout(self) -> &'a Layout {
+        self.layout
+    }
+
+    pub(crate) fn detail<T: Plain>(self, offset: usize) -> T {
         // SAFETY: as `get`; details is part of the record.
         unsafe { field(self.details, offset) }
     }
@@ -251,6 +259,11 @@ impl<'a> Job<'a> {
         whole & 1 == 1 && whole != 3
     }
 
+    /// Whether the job is given all GRES of its nodes, asked for or not: by its own wish or its partition's rule.
+    pub fn gets_all_gres(self) -> bool {
+        self.takes_whole_nodes() || self.of_part::<u16>(|part| part.max_share) == Some(0)
+    }
+
     /// Whether the record has the job beside no other one, though it takes no whole nodes. Backfill writes that
     /// into the record for its first question of two (src/plugins/sched/backfill/backfill.c, `_try_sched`), and
     /// `scontrol update OverSubscribe=no` for good.
@@ -394,7 +407,7 @@ fn known(value: u32) -> u32 {
     if value >= NO_VAL { 0 } else { value }
 }
 
-fn known16(value: u16) -> u32 {
+pub(crate) fn known16(value: u16) -> u32 {
     if value >= NO_VAL16 {
         0
     } else {

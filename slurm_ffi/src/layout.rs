@@ -2,8 +2,12 @@
 //!
 //! The facts are the text tables in `data/`, built into the plugin, and a file of the same
 //! format that a site may add for a release newer than the table.
+//!
+//! A table has every field of a structure, so that it also says how large the structure is: see [`crate::natural`].
 
 use std::collections::HashMap;
+
+use crate::natural::{self, Place};
 
 use crate::release::Release;
 
@@ -14,9 +18,10 @@ const VERSIONS: &str = include_str!("../data/versions.txt");
 /// Name of the site's own table, beside slurm.conf.
 pub const SITE_FILE: &str = "gpuos-layouts.tsv";
 
-type Offsets = HashMap<(String, String), u32>;
+type Offsets = HashMap<(String, String), Place>;
 
 /// The fields of one release: (struct, field) to offset in bytes.
+#[derive(Clone)]
 pub struct Fields {
     release: Release,
     offsets: Offsets,
@@ -54,13 +59,114 @@ impl Fields {
     pub fn offset(&self, structure: &str, field: &str) -> Result<usize, String> {
         self.offsets
             .get(&(structure.to_owned(), field.to_owned()))
-            .map(|o| *o as usize)
+            .map(|place| place.offset as usize)
             .ok_or_else(|| {
                 format!(
                     "the layout table has no offset of {structure}.{field} for Slurm {}",
                     self.release
                 )
             })
+    }
+
+    /// Size of a structure in bytes, which its fields add up to. The error says where the rows do not describe
+    /// what a C compiler makes of a structure.
+    pub fn size(&self, structure: &str) -> Result<usize, String> {
+        let mut places: Vec<(&str, Place)> = self
+            .offsets
+            .iter()
+            .filter(|((owner, _), _)| owner == structure)
+            .map(|((_, field), place)| (field.as_str(), *place))
+            .collect();
+        natural::size(&mut places).map_err(|why| {
+            format!(
+                "the rows of {structure} for Slurm {} are not those of a structure: {why}",
+                self.release
+            )
+        })
+    }
+
+    /// The fields of a structure, in their order.
+    pub fn names(&self, structure: &str) -> Vec<String> {
+        let mut all: Vec<(u32, &String)> = self
+            .offsets
+            .iter()
+            .filter(|((owner, _), _)| owner == structure)
+            .map(|((_, field), place)| (place.offset, field))
+            .collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, field)| field.clone()).collect()
+    }
+
+    /// Puts one field elsewhere, or the field with all that stand after it: for tests of the checks.
+    pub fn shift(&mut self, structure: &str, field: &str, bytes: i64, rest: bool) {
+        let key = (structure.to_owned(), field.to_owned());
+        let Some(from) = self.offsets.get(&key).map(|place| place.offset) else {
+            return;
+        };
+        for ((owner, name), place) in &mut self.offsets {
+            if owner == structure && (name == field || rest && place.offset >= from) {
+                place.offset = (i64::from(place.offset) + bytes).clamp(0, 65_536) as u32;
+            }
+        }
+    }
+
+    /// As a compiler would with `bytes` more before a field, or with the field before it gone where that has so many
+    /// and `keep` does not want it: what follows moves as far as it must to stay aligned. For tests, as above.
+    /// Returns whether there was something to do.
+    pub fn recompile(
+        &mut self,
+        structure: &str,
+        field: &str,
+        bytes: i64,
+        keep: impl Fn(&str) -> bool,
+    ) -> bool {
+        let key = |name: &str| (structure.to_owned(), name.to_owned());
+        let mut names = self.names(structure);
+        let Some(at) = names.iter().position(|name| name == field) else {
+            return false;
+        };
+        if bytes > 0 {
+            let new = Place {
+                offset: 0,
+                size: bytes as u32,
+                scalar: true,
+            };
+            names.insert(at, "(new)".to_owned());
+            self.offsets.insert(key("(new)"), new);
+        } else {
+            let Some(gone) = at.checked_sub(1).map(|before| names[before].clone()) else {
+                return false;
+            };
+            if i64::from(self.offsets[&key(&gone)].size) != -bytes || keep(&gone) {
+                return false;
+            }
+            names.remove(at - 1);
+            self.offsets.remove(&key(&gone));
+        }
+        let mut end = 0_u32;
+        for name in names {
+            if let Some(place) = self.offsets.get_mut(&key(&name)) {
+                let aligned = if place.scalar { place.size } else { 4 };
+                place.offset = end.next_multiple_of(aligned);
+                end = place.end();
+            }
+        }
+        true
+    }
+
+    /// Has two fields change places, where they are equally large. For tests, as above.
+    pub fn swap(&mut self, structure: &str, one: &str, other: &str) -> bool {
+        let key = |name: &str| (structure.to_owned(), name.to_owned());
+        let places = (self.offsets.get(&key(one)), self.offsets.get(&key(other)));
+        let (Some(&a), Some(&b)) = places else {
+            return false;
+        };
+        if a.size != b.size || a.scalar != b.scalar {
+            return false;
+        }
+        self.offsets.insert(key(one), b);
+        self.offsets.insert(key(other), a);
+        true
     }
 }
 
@@ -72,18 +178,24 @@ fn rows(text: &str, release: Release) -> Result<Offsets, String> {
         }
         let columns: Vec<&str> = line.split('\t').collect();
         let bad = || format!("line {} is damaged: {line:.80}", number + 1);
-        let [structure, field, offset, _size, _ctype, first, last] = columns[..] else {
+        let [structure, field, offset, size, ctype, first, last] = columns[..] else {
             return Err(bad());
         };
         let first = Release::parse(first).ok_or_else(bad)?;
         let last = Release::parse(last).ok_or_else(bad)?;
         let offset: u32 = offset.parse().map_err(|_| bad())?;
+        let size: u32 = size.parse().map_err(|_| bad())?;
         // No structure of Slurm comes near this size; a larger offset is a damaged row.
-        if offset > 65_536 {
+        if offset > 65_536 || size == 0 || size > 65_536 {
             return Err(bad());
         }
         if (first..=last).contains(&release) {
-            offsets.insert((structure.to_owned(), field.to_owned()), offset);
+            let place = Place {
+                offset,
+                size,
+                scalar: natural::is_scalar(ctype, size),
+            };
+            offsets.insert((structure.to_owned(), field.to_owned()), place);
         }
     }
     Ok(offsets)
@@ -112,11 +224,18 @@ fn derived(release: Release) -> Result<Option<Offsets>, String> {
             Some(offsets) => offsets,
             none => none.insert(rows(LAYOUTS, base)?),
         };
-        for ((owner, _), offset) in offsets.iter_mut() {
-            if owner == structure && *offset >= from {
-                *offset += shift;
+        for ((owner, _), place) in offsets.iter_mut() {
+            if owner == structure && place.offset >= from {
+                place.offset += shift;
             }
         }
+        // What was put in there has no name here.
+        let new = Place {
+            offset: from,
+            size: shift,
+            scalar: false,
+        };
+        offsets.insert((structure.to_owned(), format!("(new at {from})")), new);
     }
     Ok(found)
 }
@@ -127,11 +246,20 @@ macro_rules! layout {
             $(#[$doc])*
             #[derive(Clone, Copy, Debug)]
             #[allow(missing_docs, reason = "the fields are Slurm's own names; their values are byte offsets")]
-            pub struct $name { $(pub $field: usize,)* }
+            pub struct $name { $(pub $field: usize,)* pub whole: usize }
             impl $name {
-                /// Offsets of one release; the error names the field that the table lacks.
+                /// Slurm's name of the structure.
+                pub const NAME: &str = $structure;
+                /// The fields that are used.
+                pub const USED: &[&str] = &[$(stringify!($field)),*];
+
+                /// Offsets of one release, and the size of the whole structure; the error names the field that
+                /// the table lacks.
                 pub fn of(fields: &Fields) -> Result<$name, String> {
-                    Ok($name { $($field: fields.offset($structure, stringify!($field))?,)* })
+                    Ok($name {
+                        $($field: fields.offset($structure, stringify!($field))?,)*
+                        whole: fields.size($structure)?,
+                    })
                 }
             }
         )*
@@ -141,27 +269,31 @@ macro_rules! layout {
 layout! {
     /// Slurm's `job_record_t`.
     JobRecord = "job_record" {
-        magic, account, details, end_time, gres_list_req, job_id, job_resrcs,
+        magic, account, bit_flags, details, end_time, gres_list_req, job_id, job_resrcs,
         job_state, name, part_ptr, priority, qos_id, req_switch, spank_job_env, spank_job_env_size, start_time,
         state_desc, state_reason, system_comment, time_limit, time_min, tot_sus_time, user_id, user_name,
     }
     /// Slurm's `job_details_t`.
     JobDetails = "job_details" {
-        magic, begin_time, core_spec, cpus_per_task, max_nodes, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
+        magic, begin_time, core_spec, cpus_per_task, max_nodes, mc_ptr, min_cpus, min_nodes, ntasks_per_node, ntasks_per_tres,
         num_tasks, overcommit, pn_min_cpus, pn_min_memory, req_node_bitmap, share_res, whole_node,
     }
+    /// Slurm's `multi_core_data_t`: what a job asks of sockets, cores and threads.
+    MultiCore = "multi_core_data" {
+        sockets_per_node, cores_per_socket, threads_per_core, ntasks_per_socket, ntasks_per_core,
+    }
     /// Slurm's `job_resources_t`.
-    JobResources = "job_resources" { cpus, memory_allocated, nhosts, node_bitmap }
+    JobResources = "job_resources" { core_bitmap, cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
-    PartRecord = "part_record" { magic, default_time, max_share, max_time, name }
+    PartRecord = "part_record" { magic, cr_type, default_time, max_cpus_per_node, max_share, max_time, name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
-        node_state, real_memory, sched_weight, tot_cores, tot_sockets, weight }
+        mem_spec_limit, node_state, real_memory, sched_weight, tot_cores, tot_sockets, tpc, weight }
     /// Slurm's `gres_state_t`.
     GresState = "gres_state" { plugin_id, gres_data }
     /// Slurm's `gres_job_state_t`.
     GresJob = "gres_job_state" {
-        type_name, cpus_per_gres, def_cpus_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
+        type_name, cpus_per_gres, def_cpus_per_gres, mem_per_gres, def_mem_per_gres, ntasks_per_gres, gres_per_job, gres_per_node, gres_per_socket, gres_per_task, total_node_cnt,
         gres_bit_alloc, gres_bit_select, gres_cnt_node_select, node_cnt,
     }
     /// Slurm's `gres_node_state_t`.
@@ -193,8 +325,12 @@ layout! {
 pub struct Layout {
     pub job: JobRecord,
     pub details: JobDetails,
+    /// `None` where the table (one that a site made with an older gpuos) does not have it.
+    pub multi_core: Option<MultiCore>,
     pub resources: JobResources,
     pub part: PartRecord,
+    /// `part_record.max_cpus_per_socket`, which 22.05 does not have.
+    pub part_cpus_per_socket: Option<usize>,
     pub node: NodeRecord,
     /// `node_record.extra`; `None` where the table (one that a site made) does not have it.
     pub node_extra: Option<usize>,
@@ -210,8 +346,10 @@ impl Layout {
         Ok(Layout {
             job: JobRecord::of(fields)?,
             details: JobDetails::of(fields)?,
+            multi_core: MultiCore::of(fields).ok(),
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
+            part_cpus_per_socket: fields.offset("part_record", "max_cpus_per_socket").ok(),
             node: NodeRecord::of(fields)?,
             node_extra: fields.offset("node_record", "extra").ok(),
             gres: GresState::of(fields)?,
@@ -220,6 +358,34 @@ impl Layout {
             conf: SlurmConf::of(fields)?,
         })
     }
+}
+
+/// Every field that the select plugin uses, with its structure: of the records, and of what only the checks read.
+pub fn used() -> Vec<(&'static str, &'static str)> {
+    let mut all = Vec::new();
+    let mut add = |structure: &'static str, fields: &[&'static str]| {
+        all.extend(fields.iter().map(|field| (structure, *field)));
+    };
+    add(JobRecord::NAME, JobRecord::USED);
+    let requests = [
+        "tres_per_job",
+        "tres_per_node",
+        "tres_per_socket",
+        "tres_per_task",
+    ];
+    add(JobRecord::NAME, &requests);
+    add(JobDetails::NAME, JobDetails::USED);
+    add(MultiCore::NAME, MultiCore::USED);
+    add(JobResources::NAME, JobResources::USED);
+    add(PartRecord::NAME, PartRecord::USED);
+    add(NodeRecord::NAME, NodeRecord::USED);
+    add(NodeRecord::NAME, &["extra"]);
+    add(GresState::NAME, GresState::USED);
+    add(GresState::NAME, &["gres_name"]);
+    add(GresJob::NAME, GresJob::USED);
+    add(GresNode::NAME, GresNode::USED);
+    add(SlurmConf::NAME, SlurmConf::USED);
+    all
 }
 
 #[cfg(test)]
@@ -234,6 +400,7 @@ mod tests {
             let fields = Fields::of(release, None).expect("rows");
             let layout = Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(layout.node_extra.is_some(), "{release}");
+            assert!(layout.multi_core.is_some(), "{release}");
             count += 1;
         }
         assert_eq!(count, 71);
@@ -251,6 +418,25 @@ mod tests {
         assert_eq!(layout.gres_job.gres_per_job, 24);
         assert_eq!(layout.gres_job.gres_per_node, 40);
         assert_eq!(layout.gres_job.gres_bit_select, 96);
+        assert_eq!((layout.job.whole, layout.gres_job.whole), (1296, 200));
+    }
+
+    #[test]
+    fn sizes_of_structures() {
+        for (release, job, details, gres) in [
+            ("22.05.8", 1048, 504, 152),
+            ("24.11.5", 1160, 528, 192),
+            ("26.05.3", 1288, 560, 192),
+        ] {
+            let release = Release::parse(release).expect("a release");
+            let layout = Layout::of(&Fields::of(release, None).expect("known")).expect("complete");
+            let sizes = (
+                layout.job.whole,
+                layout.details.whole,
+                layout.gres_job.whole,
+            );
+            assert_eq!(sizes, (job, details, gres), "{release}");
+        }
     }
 
     #[test]

@@ -34,10 +34,8 @@ pub fn debug(text: &str) {
 
 fn write(found: &OnceLock<Log>, name: &std::ffi::CStr, text: &str) {
     let prefix = PREFIX.get().copied().unwrap_or("gpuos");
-    let line: Vec<u8> = format!("{prefix}: {text}")
-        .bytes()
-        .filter(|b| *b != 0)
-        .collect();
+    // One line in the log, whatever a user wrote into what it is about.
+    let line = format!("{prefix}: {}", gpuos_core::screen::line(text));
     let Ok(line) = CString::new(line) else { return };
     let log = found.get().copied().or_else(|| {
         // SAFETY: slurm_error, slurm_info and slurm_debug are printf-like in every release.

@@ -13,6 +13,17 @@ pub fn release_beside(own: usize) -> Option<Release> {
         .find_map(|path| release::version_in_file(&path))
 }
 
+/// Puts the release of gpuos into the plugin's file, where `gpuos doctor` finds it without loading the plugin: plugins
+/// of two builds do not belong together. What is called while the plugin loads has to name `GPUOS_MARK`, or the linker
+/// leaves it out.
+#[macro_export]
+macro_rules! mark {
+    () => {
+        #[used]
+        static GPUOS_MARK: &str = concat!("@(#)gpuos ", env!("CARGO_PKG_VERSION"), "\0");
+    };
+}
+
 /// Exports `plugin_name`, `plugin_type` and `plugin_version`, the last filled in by a constructor
 /// before Slurm looks at it. A release that is not found stays 0, which Slurm refuses with a log line.
 ///
@@ -36,12 +47,15 @@ macro_rules! plugin {
         pub static plugin_version: ::std::sync::atomic::AtomicU32 =
             ::std::sync::atomic::AtomicU32::new(0);
 
+        $crate::mark!();
+
         extern "C" fn find_release() {
             $crate::guard::guard(
                 "constructor",
                 || (),
                 || {
                     $crate::log::set_prefix($prefix);
+                    ::std::hint::black_box(GPUOS_MARK);
                     if let Some(release) =
                         $crate::plugin::release_beside(&raw const plugin_version as usize)
                     {

@@ -67,6 +67,22 @@ fn first_valid(block: &str) -> Option<String> {
     (first > 0).then(|| format!("{job}:{first}"))
 }
 
+/// slurmctld was killed at a moment of nobody's choosing and is back: a start that it had not saved is one that it
+/// knows nothing of, under any select plugin, and has the node end. What no job on its list holds is given up, as of
+/// `killed`, a time before the new slurmctld could start any job.
+pub fn record_crash(cluster: &Cluster, killed: u128) {
+    let running = cluster.until("slurmctld answers", || {
+        let jobs = cluster.try_run("squeue", &["-h", "-t", "R,S,CG,CF", "-o", "%A"]);
+        jobs.ok()
+    });
+    let known: Vec<String> = running.lines().map(|job| format!("{job}:0")).collect();
+    let known = match known.is_empty() {
+        true => "none".to_string(),
+        false => known.join(","),
+    };
+    record(cluster, &format!("C {killed} all {known}"));
+}
+
 fn record(cluster: &Cluster, line: &str) {
     use std::io::Write;
     let path = cluster.lab.dir().join("work/ledger");
@@ -83,6 +99,8 @@ fn record(cluster: &Cluster, line: &str) {
 pub enum Kind {
     /// A node has failed: nothing on it is held any more.
     Failure,
+    /// slurmctld was killed: jobs that it knows nothing of hold nothing any more.
+    Crash,
     /// A job has ended on a node.
     End,
     /// A slurmd has started anew while a job was ending on its node, and will run no epilog for it.
@@ -106,7 +124,7 @@ pub struct Event {
     pub gpus: Vec<usize>,
     /// How often the job had been started anew; not every epilog knows it.
     pub restarts: Option<u32>,
-    /// At a failure: the first restart count of each job that is still valid.
+    /// At a failure: the first restart count of each job that is still valid. At a crash: the jobs that are known.
     valid: Vec<(u32, u32)>,
 }
 
@@ -156,7 +174,7 @@ fn with_times(cluster: &Cluster, lines: &[(String, String)]) -> String {
 }
 
 /// Lines are `S TIME NODE JOB GPUS RESTARTS`, the same with `E`, `I TIME NODE JOB`, the same with `N`, and
-/// `F TIME NODE JOB:RESTARTS,...`.
+/// `F TIME NODE JOB:RESTARTS,...`, and `C TIME all JOB:0,...`.
 fn parse(text: &str) -> Vec<Event> {
     let pair = |text: &str| {
         let (job, first) = text.split_once(':')?;
@@ -170,6 +188,7 @@ fn parse(text: &str) -> Vec<Event> {
             Event {
                 kind: match word(0) {
                     "F" => Kind::Failure,
+                    "C" => Kind::Crash,
                     "S" => Kind::Start,
                     "E" => Kind::End,
                     "I" => Kind::Inherited,
@@ -212,6 +231,10 @@ pub fn check(events: &[Event]) -> Result<(), String> {
                     *known = (*known).max(*first);
                 }
             }
+            Kind::Crash => held.retain(|_, hold| {
+                let known = |(job, _): &(u32, u32)| *job == hold.job;
+                event.valid.iter().any(known)
+            }),
             Kind::End => held.retain(|(node, _), hold| {
                 // The epilog of a requeued start names the count of the next one.
                 let other_start = match (event.restarts, hold.restarts) {
@@ -286,6 +309,16 @@ mod tests {
         // A start that was taken back keeps nobody out either.
         let first = "F 10 n1 5:1\nS 20 n1 5 0 0\nS 30 n1 6 0 0\n";
         assert_eq!(check(first), Ok(()));
+    }
+
+    #[test]
+    fn after_a_crash_what_slurmctld_knows_is_held_and_nothing_else() {
+        let check = |text: &str| check(&parse(text));
+        let start = "S 10 n1 1 0 0\nS 11 n1 2 1 0\nC 20 all 1:0\n";
+        assert_eq!(check(&format!("{start}S 30 n1 3 1 0\n")), Ok(()));
+        assert!(check(&format!("{start}S 30 n1 3 0 0\n")).is_err());
+        let none = "S 10 n1 1 0 0\nC 20 all none\nS 30 n1 3 0 0\n";
+        assert_eq!(check(none), Ok(()));
     }
 
     /// Job 1 was ending on n1 when its slurmd started anew: not its epilog tells of the end.

@@ -4,6 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// What makes squeue's rows and whole records of the jobs in a stand-in's files: `awk -v rows="$SQUEUE_FORMAT2" -f` this.
+pub const JOBS: &str = include_str!("slurm.awk");
+
 /// Writes a program. Another process does it: what a thread beside this one starts meanwhile would
 /// have the file open for writing, and nothing that is can be run ("Text file busy").
 pub fn program(path: &Path, text: &str) {

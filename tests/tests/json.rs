@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::wire::{MigAsk, Request, StepId};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_tests::plugins::{daemons, programs};
+use gpuos_tests::program::JOBS;
 use serde_json::Value;
 
 /// Longest wait for anything: a busy machine is no fault.
@@ -35,9 +36,14 @@ case "$(basename "$0") $*" in
 "scontrol update NodeName=n1 State=DRAIN Reason="*)
     shift 3; printf '%s' "${1#Reason=}" >reason; echo IDLE+DRAIN >state ;;
 "scontrol update NodeName=n1 State=RESUME") : >reason; echo IDLE >state ;;
-"squeue "*) ls jobs ;;
-"scontrol -d show jobs") cat jobs/* ;;
-"scontrol -d show job "*) cat "jobs/$4" 2>/dev/null || { echo 'Invalid job id specified' >&2; exit 1; } ;;
+"squeue -a -t all -j "*)
+    [ -e "jobs/$5" ] || { echo 'Invalid job id specified' >&2; exit 1; }
+    awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk "jobs/$5" ;;
+"squeue "*) cat /dev/null jobs/* 2>/dev/null | awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk ;;
+"scontrol -d show jobs") cat jobs/* | awk -f ../jobs.awk ;;
+"scontrol -d show job "*)
+    [ -e "jobs/$4" ] || { echo 'Invalid job id specified' >&2; exit 1; }
+    awk -f ../jobs.awk "jobs/$4" ;;
 "scontrol requeue incomplete "*)
     sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3" ;;
 "scontrol update JobId="*) ;;
@@ -82,6 +88,7 @@ impl Node {
         fs::create_dir_all(at("slurm/jobs")).unwrap();
         fs::create_dir(at("bin")).unwrap();
         fs::write(at("slurm.text"), SLURM).unwrap();
+        fs::write(at("jobs.awk"), JOBS).unwrap();
         for program in ["scontrol", "squeue", "scancel"] {
             // Another process writes the program, so that no descriptor of it is open when it runs.
             let mut install = Command::new("install");

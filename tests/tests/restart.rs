@@ -3,6 +3,7 @@
 //! is shown with stock Slurm, and that it does not happen with gpuos.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 
 use gpuos_lab::Suite;
 use gpuos_tests::show::{self, Used};
@@ -12,6 +13,7 @@ per_suite!(
     stock_22_05_loses_gpus_of_a_job_requeued_from_a_dead_node,
     stock_loses_gpus_before_a_node_registers,
     gpu_jobs_wait_until_their_node_has_registered,
+    exclusive_jobs_wait_until_their_node_has_registered,
 );
 
 /// A job on n1 and its slurmstepd.
@@ -173,5 +175,39 @@ fn gpu_jobs_wait_until_their_node_has_registered(suite: &Suite) {
     }
     held.sort_unstable();
     assert_eq!(held, show::indices("0-6"), "each GPU once");
+    cluster.drained();
+}
+
+/// A job that takes whole nodes gets all their GPUs, named or not: also as the first job of all, before any record is
+/// trusted.
+fn exclusive_jobs_wait_until_their_node_has_registered(suite: &Suite) {
+    let mut setup = Setup::new("unregistered-whole", suite);
+    setup.spec.nodes = 1.into();
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    if !cluster.starts_before_registration() {
+        return;
+    }
+    // What the slurmd takes for a step that answers late: no job of slurmctld's has the node.
+    let socket = cluster.lab.dir().join("spool/n1/n1_4711.0");
+    let stepd = UnixListener::bind(&socket).expect("binds");
+    let from = cluster.lab.slurmctld_log().len();
+    cluster.restart_slurmctld();
+    let job = cluster.sbatch(&["--exclusive", "-N1"], "sleep 600");
+    let line = "n1 has not registered since slurmctld started";
+    cluster.until("the job waits for the node, or has started", || {
+        let waits = cluster.lab.slurmctld_log().split_off(from).contains(line);
+        (waits || !cluster.show(job).contains("JobState=PENDING")).then_some(())
+    });
+    assert!(
+        cluster.show(job).contains("JobState=PENDING"),
+        "{}",
+        cluster.show(job)
+    );
+    drop(stepd);
+    fs::remove_file(&socket).expect("removes");
+    cluster.wait(job, &["RUNNING"]);
+    assert_eq!(cluster.gpus(job)["n1"].len(), 8, "{}", cluster.show(job));
     cluster.drained();
 }

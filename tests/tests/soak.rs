@@ -4,10 +4,13 @@
 //! in use.
 //!
 //! 300 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run, and
-//! `GPUOS_SOAK_STOCK=1` does the same to Slurm without gpuos, to tell whose a fault is.
+//! `GPUOS_SOAK_STOCK=1` does the same to Slurm without gpuos, to tell whose a fault is. With `GPUOS_SOAK_KILLS=1`
+//! slurmctld is killed with `kill -9` beside it, every few seconds, whatever it is doing.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpuos_lab::{LabSpec, Suite};
@@ -57,17 +60,38 @@ fn soak(suite: &Suite) {
         jobs: Vec::new(),
         done: BTreeMap::new(),
         forms: FORMS.to_vec(),
+        kills: None,
     };
     if stock {
         run.forms.retain(|form| !form.contains("gpuos"));
     }
-    for operation in 0..operations {
-        run.step();
-        if operation % 25 == 24 {
-            run.check_records(seed);
+    let kills = Kills {
+        on: std::env::var_os("GPUOS_SOAK_KILLS").is_some(),
+        ..Kills::default()
+    };
+    run.kills = Some(&kills);
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| kills.run(&cluster, seed ^ 0x9e37));
+        // Ended also where an operation panics, or the scope would wait for ever.
+        let _over = Over(&kills);
+        for operation in 0..operations {
+            run.step();
+            if operation % 25 == 24 {
+                let _quiet = kills.quiet();
+                if kills.on {
+                    cluster.ready();
+                }
+                run.check_records(seed);
+            }
         }
-    }
-    eprintln!("{:?}", run.done);
+        kills.over.store(true, Ordering::Relaxed);
+        killer.join().expect("the killer of slurmctld");
+    });
+    eprintln!(
+        "{:?}, {} kills of slurmctld at random moments",
+        run.done,
+        kills.count.load(Ordering::Relaxed)
+    );
     // First: what follows may fail for less.
     let events = ledger::read(&cluster);
     assert_eq!(ledger::check(&events), Ok(()));
@@ -167,11 +191,66 @@ struct Run<'a> {
     done: BTreeMap<&'static str, u32>,
     /// The forms of request to choose from.
     forms: Vec<&'static str>,
+    /// Who kills slurmctld meanwhile.
+    kills: Option<&'a Kills>,
+}
+
+/// Kills slurmctld at random moments.
+#[derive(Default)]
+struct Kills {
+    on: bool,
+    over: AtomicBool,
+    count: AtomicU32,
+    /// Held during a kill, and by what cannot do without slurmctld.
+    turn: Mutex<()>,
+}
+
+/// The operations are over.
+struct Over<'a>(&'a Kills);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Kills {
+    /// No kill while this is held.
+    fn quiet(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, cluster: &Cluster, seed: u64) {
+        let mut random = Random(seed | 1);
+        while self.on && !self.over.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(500 + random.below(9000)));
+            let _turn = self.quiet();
+            cluster.lab.kill_slurmctld(9).expect("kills slurmctld");
+            // What it had sent to the nodes has arrived there by then.
+            std::thread::sleep(Duration::from_secs(2));
+            let killed = ledger::now();
+            cluster.lab.start_slurmctld().expect("starts slurmctld");
+            ledger::record_crash(cluster, killed);
+            // Nodes are saved at other times than jobs.
+            for node in cluster.lab.spec().node_names() {
+                let name = format!("NodeName={node}");
+                for state in ["State=UNDRAIN", "State=RESUME"] {
+                    let _ = cluster.try_run("scontrol", &["update", &name, state]);
+                }
+            }
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Run<'_> {
     fn step(&mut self) {
         let draw = self.random.below(1000);
+        // Beside a kill go requests of users alone.
+        let _quiet = self.kills.filter(|_| draw >= 920).map(Kills::quiet);
+        if draw >= 920 && self.kills.is_some_and(|kills| kills.on) {
+            self.cluster.ready();
+        }
         if draw >= 940 {
             self.take_back_drains();
         }
@@ -216,6 +295,7 @@ impl Run<'_> {
             }
             // On a busy machine; the job may be there or not.
             Err(why) if why.contains("Socket timed out") => "submit timed out",
+            Err(_) if self.kills.is_some_and(|kills| kills.on) => "submit met no slurmctld",
             Err(why) => panic!("{form}: {why}{}", self.cluster.report("")),
         }
     }

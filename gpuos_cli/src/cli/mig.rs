@@ -47,8 +47,8 @@ pub struct Reach {
         default_value = "ssh -o BatchMode=yes"
     )]
     pub via: String,
-    /// Directory of gpuosd's socket.
-    #[arg(long, value_name = "DIR", default_value = crate::remote::RUNTIME_DIR)]
+    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
 }
 

@@ -1,32 +1,36 @@
 //! gpuos.toml, the fabric, the node types, and whether Slurm counts the GPUs as described.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-
+use gpuos_core::config::NodeFacts;
 use gpuos_core::cost::{Objective, Objectives};
 use gpuos_core::hostlist::compress;
 use gpuos_core::model::NO_DOMAIN;
+use gpuos_host::Site;
 use gpuos_host::slurm::Running;
-use gpuos_host::{Machine, Site};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Findings, hardware, shards, slices};
-use crate::cli::HardwareArgs;
+use super::findings::{Findings, others};
+use super::{Look, hardware, shards, slices};
 
-pub fn check(
-    machine: &dyn Machine,
-    config: Option<&Path>,
-    running: &Running,
-    args: &HardwareArgs,
-    findings: &mut Findings,
-) {
-    let site = match Site::read(machine, config) {
+const NAME: &str = "gpuos.toml";
+
+/// How many wrong names are shown one by one.
+const SHOWN: usize = 5;
+
+pub fn check(look: &Look, findings: &mut Findings) {
+    let Some(running) = look.running else { return };
+    let machine = look.machine;
+    let site = match Site::read(machine, look.config) {
         Ok(site) => site,
         Err(e) => {
-            findings.fail(
-                "gpuos.toml",
-                format!("{e:#}"),
-                "mend the line, or let root and SlurmUser read the file; until then select/gpuos passes every call through; packaging/gpuos.toml.sample documents every key",
-            );
+            // A mistake in the file itself was told before.
+            if !findings.found(NAME) {
+                let check = findings.fail(
+                    NAME,
+                    format!("{e:#}"),
+                    "mend the line; packaging/gpuos.toml.sample documents every key",
+                );
+                check.why("until then select/gpuos passes every call through");
+            }
             return;
         }
     };
@@ -36,23 +40,39 @@ pub fn check(
         .iter()
         .flat_map(|node| node.partitions.iter().map(String::as_str))
         .collect();
+    let facts = facts(&site);
     let mut unknown = site.config.unknown_nodes(&names);
     unknown.extend(site.config.unknown_levels(&site.cluster));
     unknown.extend(site.config.unknown_partitions(&partitions));
-    match (&site.config_file, unknown.first()) {
-        (_, Some(first)) => findings.warn(
-            "gpuos.toml",
-            format!("{first}{}", others(unknown.len())),
-            "correct the name, or take it out",
-        ),
-        (Some(file), None) => findings.ok("gpuos.toml", file.display().to_string()),
-        (None, None) => findings.ok(
-            "gpuos.toml",
-            format!(
-                "none in {}: every key has its default",
-                running.directory().display()
-            ),
-        ),
+    for error in unknown.iter().take(SHOWN) {
+        let check = findings.warn(NAME, error.to_string(), "correct the name, or take it out");
+        check.at(format!("{}:{}", error.file, error.line));
+    }
+    if unknown.len() > SHOWN {
+        let message = format!(
+            "{} more names that this cluster does not have",
+            unknown.len() - SHOWN
+        );
+        findings.warn(NAME, message, "correct them, or take them out");
+    }
+    for error in site.config.foreign_types(&facts) {
+        findings
+            .warn(NAME, error.to_string(), "write the type of these GPUs")
+            .at(format!("{}:{}", error.file, error.line))
+            .why("places are weighed by the links and rates of another machine");
+    }
+    for (kind, nodes) in site.config.unknown_gpus(&facts) {
+        findings
+            .warn(
+                "node types",
+                format!("{}: no node type is for GPUs of type {kind}", compress(nodes.iter().map(String::as_str))),
+                "correct the type in Gres= and gres.conf, or describe it: `gpuos discover` on the node prints a [[node-type]]",
+            )
+            .at(look.settings.slurm_conf().display())
+            .why("nothing is known of their links, memory and rates, so all places in such a node count alike");
+    }
+    if let (Some(file), false) = (&site.config_file, findings.found(NAME)) {
+        findings.ok(NAME, file.display().to_string());
     }
     policy(&site, running, findings);
     fabric(&site, findings);
@@ -60,15 +80,22 @@ pub fn check(
     states(&site, findings);
     slices::check(machine, &site, running, findings);
     shards::check(&site, running, findings);
-    hardware::check(machine, &site, args, findings);
+    hardware::check(machine, &site, &look.args.hardware, findings);
 }
 
-fn others(count: usize) -> String {
-    if count > 1 {
-        format!(" (and {} more)", count - 1)
-    } else {
-        String::new()
-    }
+/// What Slurm says of the GPUs of each node that has those of one type.
+fn facts(site: &Site) -> Vec<NodeFacts> {
+    let nodes = site.nodes.iter();
+    let facts = nodes.filter_map(|node| match &node.gpus[..] {
+        [(kind, _)] => Some(NodeFacts {
+            name: node.name.clone(),
+            gpus: node.gpu_count(),
+            gres_type: kind.clone(),
+            ..NodeFacts::default()
+        }),
+        _ => None,
+    });
+    facts.collect()
 }
 
 /// What `[policy]` asks for and this Slurm, or this gpuos.toml, cannot give.
@@ -137,7 +164,7 @@ fn fabric(site: &Site, findings: &mut Findings) {
     let levels = &site.cluster.fabric.levels;
     let Some(narrowest) = levels.first() else {
         if site.nodes.len() > 1 {
-            findings.warn(
+            findings.note(
                 "fabric",
                 "no fabric is known: gangs are placed without regard to switches",
                 "describe it in gpuos.toml ([fabric]), or in topology.conf with TopologyPlugin=topology/tree",
@@ -159,14 +186,30 @@ fn fabric(site: &Site, findings: &mut Findings) {
         .map(|l| format!("{} {}", l.domains.len(), l.name))
         .collect();
     let shape = shape.join(", ");
-    if outside.is_empty() {
-        findings.ok("fabric", shape);
-    } else {
+    let empty: Vec<&str> = levels
+        .iter()
+        .flat_map(|level| {
+            let used: BTreeSet<u32> = level.domain_of.iter().copied().collect();
+            let all = level.domains.iter().enumerate();
+            all.filter(move |(at, _)| !used.contains(&(*at as u32)))
+                .map(|(_, name)| name.as_str())
+        })
+        .collect();
+    if !empty.is_empty() {
+        findings.warn(
+            "fabric",
+            format!("no node of slurmctld is below {}", empty.join(", ")),
+            "correct the names of its nodes, or take it out",
+        );
+    }
+    if !outside.is_empty() {
         findings.warn(
             "fabric",
             format!("{shape}; in no {}: {}", narrowest.name, compress(outside)),
             "add these nodes to a switch, or leave them if they have none",
         );
+    } else if empty.is_empty() {
+        findings.ok("fabric", shape);
     }
 }
 
@@ -221,7 +264,7 @@ fn states(site: &Site, findings: &mut Findings) {
         ),
         None => {
             let gpus: usize = site.nodes.iter().map(|node| node.gpu_count()).sum();
-            findings.ok("gpu counts", format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()));
+            findings.ok("gpu counts", format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()))
         }
-    }
+    };
 }

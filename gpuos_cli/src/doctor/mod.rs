@@ -1,167 +1,120 @@
 //! `gpuos doctor`: is the installation sound, and if not, what mends it.
+//!
+//! It reads Slurm's files itself and opens the plugins' as the loader would, so that it can tell what ends slurmctld
+//! before its start as well as after it. Where slurmctld answers, what that says counts.
 
+mod cgroup;
+mod changed;
+mod daemon;
+mod files;
+mod findings;
 mod gpus;
+mod gres;
 mod hardware;
+mod log;
 mod plugins;
+mod plugstack;
+mod settings;
 mod shards;
 mod slices;
 mod slurm;
+mod toml;
 
 use std::path::Path;
 
 use anyhow::Result;
-use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
-use serde_json::json;
+use gpuos_host::slurm_files::{self, SlurmFile};
+use gpuos_host::{Machine, User};
 
-use crate::cli::HardwareArgs;
+use crate::cli::DoctorArgs;
 use crate::reply::Reply;
-use crate::table::{colour, count, paint};
 
-/// How a check went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Status {
-    /// As it should be.
-    Ok,
-    /// Works, but not as it could; or not known.
-    Warn,
-    /// Does not work.
-    Fail,
+use findings::Findings;
+use log::Log;
+
+/// What the checks look at.
+struct Look<'a> {
+    machine: &'a dyn Machine,
+    /// gpuos.toml that the command line names.
+    config: Option<&'a Path>,
+    args: &'a DoctorArgs,
+    /// What slurmctld says; `None`: it does not answer.
+    running: Option<&'a Running>,
+    /// What it runs with, else what it would by its file.
+    settings: &'a Running,
+    /// slurm.conf, where it can be read here.
+    conf: Option<&'a SlurmFile>,
+    /// SlurmUser; `None`: this machine knows no such user.
+    user: Option<&'a User>,
+    log: &'a Log,
 }
 
-impl Status {
-    fn word(self) -> &'static str {
-        match self {
-            Status::Ok => "ok",
-            Status::Warn => "warn",
-            Status::Fail => "fail",
-        }
-    }
-}
-
-/// One check with its outcome.
-struct Check {
-    name: &'static str,
-    status: Status,
-    message: String,
-    /// What to do; empty when nothing is to be done.
-    fix: String,
-}
-
-/// What was looked at, in order.
-#[derive(Default)]
-struct Findings(Vec<Check>);
-
-impl Findings {
-    fn ok(&mut self, name: &'static str, message: impl Into<String>) {
-        self.add(name, Status::Ok, message, "");
+impl Look<'_> {
+    /// Whether jobs are, or would be, placed by gpuos.
+    fn selected(&self) -> bool {
+        self.settings.get("SelectType") == Some("select/gpuos")
     }
 
-    fn warn(&mut self, name: &'static str, message: impl Into<String>, fix: impl Into<String>) {
-        self.add(name, Status::Warn, message, fix);
-    }
-
-    fn fail(&mut self, name: &'static str, message: impl Into<String>, fix: impl Into<String>) {
-        self.add(name, Status::Fail, message, fix);
-    }
-
-    fn add(
-        &mut self,
-        name: &'static str,
-        status: Status,
-        message: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
-        self.0.push(Check {
-            name,
-            status,
-            message: message.into(),
-            fix: fix.into(),
-        });
+    /// `slurm.conf:12` for a setting, else the file. The key is in lower case.
+    fn place(&self, key: &str) -> String {
+        let setting = self.conf.and_then(|conf| conf.get(key));
+        let whole = || self.settings.slurm_conf().display().to_string();
+        setting.map_or_else(whole, |setting| setting.place)
     }
 }
 
-pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &HardwareArgs) -> Result<Reply> {
+/// The answer and the exit code: 0 all is well, 1 something was found, 2 there was nothing to look at.
+pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> Result<(Reply, u8)> {
     let mut findings = Findings::default();
-    let running = slurm::controller(machine, &mut findings);
-    slurm::munge(machine, running.as_ref(), &mut findings);
-    if let Some(running) = running {
-        let selected = is_selected(&running);
-        slurm::release(machine, &running, selected, &mut findings);
-        plugins::files(machine, &running, selected, &mut findings);
-        plugins::settings(machine, &running, &mut findings);
-        slurm::log(machine, &running, selected, &mut findings);
-        gpus::check(machine, config, &running, args, &mut findings);
-    }
-    Ok(reply(&findings.0))
-}
-
-fn is_selected(running: &Running) -> bool {
-    running.get("SelectType") == Some("select/gpuos")
-}
-
-fn reply(checks: &[Check]) -> Reply {
-    let colour = colour();
-    let number = |status: Status| checks.iter().filter(|c| c.status == status).count();
-    let mut text = String::new();
-    for check in checks {
-        let code = match check.status {
-            Status::Ok => 32,
-            Status::Warn => 33,
-            Status::Fail => 31,
-        };
-        let word = paint(&format!("{:<5}", check.status.word()), code, colour);
-        text += &format!("{word}{:<17}{}\n", check.name, check.message);
-        if !check.fix.is_empty() {
-            text += &format!("{:22}fix: {}\n", "", check.fix);
+    let running = slurm::ask(machine);
+    let known = running.as_ref().ok().map(Running::slurm_conf);
+    let conf = slurm_files::slurm_conf(machine, known.as_deref());
+    let settings = match (&running, &conf) {
+        (Ok(running), _) => running.clone(),
+        (Err(_), Ok(conf)) => conf.settings(),
+        (Err(why), Err(none)) => {
+            findings
+                .fail(
+                    "slurm",
+                    format!("slurmctld does not answer: {why:#}"),
+                    "run this on the host of slurmctld, and set SLURM_CONF to the slurm.conf of the cluster",
+                )
+                .why("without slurmctld and without slurm.conf there is nothing to look at");
+            findings.fail("slurm.conf", none, "set SLURM_CONF to its path");
+            slurm::munge(machine, None, &mut findings);
+            return Ok(findings.reply(false));
         }
+    };
+    let name = settings::slurm_user(&settings);
+    let user = User::find(machine, &name);
+    let log = Log::read(machine, &settings);
+    let look = Look {
+        machine,
+        config,
+        args,
+        running: running.as_ref().ok(),
+        settings: &settings,
+        conf: conf.as_ref().ok(),
+        user: user.as_ref(),
+        log: &log,
+    };
+    files::check(&look, &conf, &mut findings);
+    plugins::check(&look, &mut findings);
+    settings::check(&look, &name, &mut findings);
+    plugstack::check(&look, &mut findings);
+    gres::check(&look, &mut findings);
+    cgroup::check(&look, &mut findings);
+    toml::check(&look, &mut findings);
+    // After what ends it: the advice for slurmctld names that.
+    slurm::controller(&look, running.as_ref().err(), &mut findings);
+    slurm::munge(machine, Some(&settings), &mut findings);
+    slurm::release(&look, &mut findings);
+    log::check(&look, &mut findings);
+    if look.running.is_some() {
+        changed::check(&look, &mut findings);
+        gpus::check(&look, &mut findings);
     }
-    let (warnings, failures) = (number(Status::Warn), number(Status::Fail));
-    text += &format!("\n{}\n", verdict(failures, warnings));
-    let list: Vec<_> = checks
-        .iter()
-        .map(|c| json!({ "name": c.name, "status": c.status.word(), "message": c.message, "fix": c.fix }))
-        .collect();
-    let json =
-        json!({ "ok": failures == 0, "warnings": warnings, "failures": failures, "checks": list });
-    Reply {
-        schema: "gpuos.doctor/1",
-        json,
-        text,
-        yes: failures == 0,
-    }
-}
-
-/// The last line, for so many failed checks and remarks.
-fn verdict(failures: usize, remarks: usize) -> String {
-    match (failures, remarks) {
-        (0, 0) => "All is well.".into(),
-        (0, _) => format!("It works, with {}.", count(remarks, "remark")),
-        (_, 0) => format!("{} failed.", count(failures, "check")),
-        _ => format!(
-            "{} failed, and there {} {}.",
-            count(failures, "check"),
-            if remarks == 1 { "is" } else { "are" },
-            count(remarks, "remark")
-        ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::verdict;
-
-    #[test]
-    fn the_verdict_counts_in_plain_english() {
-        for (failures, remarks, words) in [
-            (0, 0, "All is well."),
-            (0, 1, "It works, with 1 remark."),
-            (0, 2, "It works, with 2 remarks."),
-            (1, 0, "1 check failed."),
-            (2, 1, "2 checks failed, and there is 1 remark."),
-            (1, 3, "1 check failed, and there are 3 remarks."),
-        ] {
-            assert_eq!(verdict(failures, remarks), words);
-        }
-    }
+    daemon::check(&look, &mut findings);
+    Ok(findings.reply(true))
 }

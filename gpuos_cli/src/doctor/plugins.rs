@@ -1,20 +1,24 @@
-//! The plugin files and the lines of slurm.conf and plugstack.conf that load them.
+//! The plugin files: whether those who load them find them, may read them, and could load them. They are read as the
+//! loader would, not loaded.
 
 use std::path::{Path, PathBuf};
 
+use gpuos_host::libraries::Libraries;
 use gpuos_host::slurm::Running;
-use gpuos_host::{Machine, elf};
+use gpuos_host::{Kind, Machine, User, elf, releases};
 
-use super::{Findings, is_selected};
+use super::Look;
+use super::findings::Findings;
+use super::plugstack;
 
-/// A plugin, the symbols without which Slurm does not take it, and its name in the list.
+/// A plugin, and the symbols without which Slurm does not take it.
 struct Wanted {
     name: &'static str,
     file: &'static str,
     symbols: &'static [&'static str],
 }
 
-const PLUGINS: &[Wanted] = &[
+static PLUGINS: [Wanted; 4] = [
     Wanted {
         name: "select_gpuos",
         file: "select_gpuos.so",
@@ -49,60 +53,249 @@ const PLUGINS: &[Wanted] = &[
             "job_modify",
         ],
     },
+    Wanted {
+        name: "gres_gpuos",
+        file: "gres_gpuos.so",
+        symbols: &["plugin_name", "plugin_type", "plugin_version", "init"],
+    },
 ];
 
 /// A SPANK plugin with one of these makes slurmd fork for every job.
 const COSTLY: &[&str] = &["slurm_spank_job_prolog", "slurm_spank_job_epilog"];
 
-/// Looks at each plugin file.
-pub fn files(machine: &dyn Machine, running: &Running, selected: bool, findings: &mut Findings) {
-    let dirs = running.plugin_dirs();
-    for wanted in PLUGINS {
+/// What follows where slurmctld does not get one of its plugins.
+const ENDS: &str = "slurmctld ends at its start with a plugin that it cannot load";
+
+/// `PluginDir`; where slurm.conf does not say it, the folder with Slurm's own plugins.
+pub fn folders(machine: &dyn Machine, settings: &Running) -> Vec<PathBuf> {
+    let dirs = settings.plugin_dirs();
+    if !dirs.is_empty() {
+        return dirs;
+    }
+    let mut prefixes = vec![PathBuf::from("/usr"), PathBuf::from("/usr/local")];
+    let own = machine.find("scontrol");
+    let own = own.as_deref().and_then(Path::parent).and_then(Path::parent);
+    prefixes.splice(0..0, own.map(Path::to_path_buf));
+    let arch = std::env::consts::ARCH;
+    let below = [
+        format!("lib/{arch}-linux-gnu/slurm-wlm"),
+        format!("lib/{arch}-linux-gnu/slurm"),
+        "lib64/slurm".into(),
+        "lib/slurm".into(),
+        "lib/slurm-wlm".into(),
+    ];
+    let all = prefixes
+        .iter()
+        .flat_map(|prefix| below.iter().map(|sub| prefix.join(sub)));
+    let mut all = all.filter(|dir| machine.stat(&dir.join("select_cons_tres.so")).is_ok());
+    all.next().into_iter().collect()
+}
+
+/// The first file of that name in the folders.
+pub fn find(machine: &dyn Machine, dirs: &[PathBuf], file: &str) -> Option<PathBuf> {
+    let mut all = dirs.iter().map(|dir| dir.join(file));
+    all.find(|path| machine.stat(path).is_ok())
+}
+
+/// Folders as slurm.conf writes them.
+pub fn shown(dirs: &[PathBuf]) -> String {
+    let all: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    all.join(":")
+}
+
+pub fn check(look: &Look, findings: &mut Findings) {
+    let machine = look.machine;
+    let dirs = folders(machine, look.settings);
+    let mut told: Vec<PathBuf> = Vec::new();
+    // What slurm.conf says now counts at the next start, whatever slurmctld runs with.
+    let file = look.conf.and_then(|conf| conf.get("plugindir"));
+    let next = file.map_or(Vec::new(), |setting| {
+        let all = setting.value.split(':').filter(|dir| !dir.is_empty());
+        all.map(PathBuf::from).collect()
+    });
+    for dir in dirs.iter().chain(&next) {
+        if told.contains(dir) {
+            continue;
+        }
+        told.push(dir.clone());
+        folder(look, dir, findings);
+    }
+    let libraries = Libraries::of(machine);
+    let mut of: Vec<(&str, String)> = Vec::new();
+    for wanted in PLUGINS.iter() {
         let from_plugstack = match wanted.file {
-            "spank_gpuos.so" => plugstack(machine, running).map(|line| PathBuf::from(line.path)),
+            "spank_gpuos.so" => plugstack::spank_file(look),
             _ => None,
         };
-        let mut places: Vec<PathBuf> = from_plugstack
-            .filter(|path| path.is_absolute())
-            .into_iter()
-            .collect();
-        places.extend(dirs.iter().map(|dir| dir.join(wanted.file)));
-        let found = places
-            .iter()
-            .find_map(|path| Some((path, machine.read(path).ok()?)));
-        match found {
-            Some((path, bytes)) => file(wanted, path, &bytes, findings),
-            None => {
-                let shown: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-                findings.fail(
-                    wanted.name,
-                    format!("no {} in PluginDir ({}) that can be read here", wanted.file, shown.join(":")),
-                    "install the plugins of gpuos there, or add their directory in front: PluginDir=/usr/lib/gpuos:…",
-                );
-            }
+        let place = match from_plugstack.filter(|path| path.is_absolute()) {
+            Some(path) => Some(path).filter(|path| machine.stat(path).is_ok()),
+            None => None,
+        };
+        let place = place.or_else(|| {
+            find(machine, &dirs, wanted.file).or_else(|| dangling(machine, &dirs, wanted.file))
+        });
+        match place {
+            Some(path) => of.extend(one(look, wanted, &path, &libraries, findings)),
+            None => missing(look, wanted, &dirs, findings),
         }
     }
-    let cons_tres = dirs
+    let newest = of.iter().map(|(_, release)| release.as_str()).max();
+    let old = of
         .iter()
-        .any(|dir| machine.read(&dir.join("select_cons_tres.so")).is_ok());
-    if selected && !cons_tres {
-        findings.fail(
-            "select_cons_tres",
-            "select_cons_tres.so, which select/gpuos wraps, is in no directory of PluginDir",
-            "add Slurm's own plugin directory to PluginDir, after that of gpuos",
-        );
+        .find(|(_, release)| Some(release.as_str()) != newest);
+    if let (Some((name, release)), Some(newest)) = (old, newest) {
+        findings
+            .warn(
+                "plugins",
+                format!("{name} is of gpuos {release}, and others are of gpuos {newest}"),
+                "install all plugins of one build (`make install`), and restart Slurm's daemons",
+            )
+            .why("they share their notes, their files and gpuosd's protocol, which differ between releases");
+    }
+    stock(look, &dirs, findings);
+}
+
+/// Whether this plugin is configured to be loaded.
+fn needed(look: &Look, wanted: &Wanted) -> bool {
+    let settings = look.settings;
+    match wanted.file {
+        "select_gpuos.so" => look.selected(),
+        "job_submit_gpuos.so" => settings
+            .list("JobSubmitPlugins")
+            .iter()
+            .any(|name| matches!(*name, "gpuos" | "job_submit/gpuos")),
+        "gres_gpuos.so" => settings.list("GresTypes").contains(&"gpuos"),
+        _ => plugstack::spank_file(look).is_some(),
     }
 }
 
-fn file(wanted: &Wanted, path: &Path, bytes: &[u8], findings: &mut Findings) {
+fn folder(look: &Look, dir: &Path, findings: &mut Findings) {
+    let place = look.place("plugindir");
+    let fix =
+        "correct PluginDir, or install the plugins there (`make install`), then start slurmctld";
+    let message = match look.machine.stat(dir) {
+        Err(error) => format!(
+            "PluginDir names {}, which cannot be used: {error}",
+            dir.display()
+        ),
+        Ok(stat) if stat.kind != Kind::Folder => {
+            format!("PluginDir names {}, which is no folder", dir.display())
+        }
+        Ok(_) => return,
+    };
+    findings
+        .fail("PluginDir", message, fix)
+        .at(place)
+        .why("every folder of PluginDir has to be there: slurmctld, slurmd and Slurm's commands end without");
+}
+
+/// A link that leads nowhere is no file, and not nothing either.
+fn dangling(machine: &dyn Machine, dirs: &[PathBuf], file: &str) -> Option<PathBuf> {
+    let mut all = dirs.iter().map(|dir| dir.join(file));
+    all.find(|path| machine.link(path).is_some())
+}
+
+fn missing(look: &Look, wanted: &Wanted, dirs: &[PathBuf], findings: &mut Findings) {
+    // Its GRES is for sites with divided GPUs; `slices` tells of one that is missing there.
+    if wanted.file == "gres_gpuos.so" && !needed(look, wanted) {
+        return;
+    }
+    let check = findings.fail(
+        wanted.name,
+        format!("no {} in PluginDir ({}) that can be read here", wanted.file, shown(dirs)),
+        "install the plugins of gpuos there, or add their directory in front: PluginDir=/usr/lib/gpuos:…",
+    );
+    check.at(look.place("plugindir"));
+    if needed(look, wanted) && wanted.file != "spank_gpuos.so" {
+        check.why(ENDS);
+    }
+}
+
+/// Looks at a file; answers the gpuos that it is of.
+fn one(
+    look: &Look,
+    wanted: &Wanted,
+    path: &Path,
+    libraries: &Libraries,
+    findings: &mut Findings,
+) -> Option<(&'static str, String)> {
     let shown = path.display();
+    let mut why = match (needed(look, wanted), wanted.file) {
+        (false, _) => "it is not loaded by this slurm.conf; it would not load if it were",
+        (true, "spank_gpuos.so") => {
+            "sbatch, srun and slurmd go on without the options where plugstack.conf says optional, and end where it says required"
+        }
+        (true, _) => ENDS,
+    };
     let reinstall = format!(
         "install the {} that was built for this machine",
         wanted.file
     );
-    let plugin = match elf::read(bytes) {
+    let mut fail = |message: String, fix: &str| {
+        if message.ends_with(elf::MAY_LOAD) {
+            why = "it is not the file that was built: copying it was broken off";
+        }
+        findings
+            .fail(wanted.name, message, fix)
+            .at(shown.to_string())
+            .why(why);
+    };
+    let machine = look.machine;
+    match machine.stat(path) {
+        Ok(stat) if stat.kind == Kind::File => {
+            if stat.mode & 0o002 != 0 {
+                fail(
+                    format!(
+                        "{shown} may be written by all users (mode {:o}), and runs in slurmctld",
+                        stat.mode
+                    ),
+                    &format!("chmod o-w {shown}"),
+                );
+            }
+        }
+        Ok(_) => {
+            fail(format!("{shown} is no file"), &reinstall);
+            return None;
+        }
+        Err(_) => {
+            fail(format!("{shown} is a link that leads nowhere"), &reinstall);
+            return None;
+        }
+    }
+    let all = User::anybody();
+    for user in look.user.into_iter().chain([&all]) {
+        if let Some(kept) = user.kept_from(machine, path) {
+            let what = match kept == path {
+                true => String::new(),
+                false => format!(": {} is closed", kept.display()),
+            };
+            let who = match user.name.as_str() {
+                "all users" => "all users, who load it with Slurm's commands".to_string(),
+                name => format!("SlurmUser {name}"),
+            };
+            fail(
+                format!("{shown} cannot be read by {who}{what}"),
+                &format!("chmod a+r {shown}, and a+rx for the folders above it"),
+            );
+            break;
+        }
+    }
+    let bytes = match machine.read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            fail(
+                format!("{shown} cannot be read here: {error}"),
+                "run `gpuos doctor` as root",
+            );
+            return None;
+        }
+    };
+    let plugin = match elf::read(&bytes) {
         Ok(plugin) => plugin,
-        Err(what) => return findings.fail(wanted.name, format!("{shown} {what}"), reinstall),
+        Err(what) => {
+            fail(format!("{shown} {what}"), &reinstall);
+            return None;
+        }
     };
     if plugin.arch != std::env::consts::ARCH {
         let message = format!(
@@ -110,155 +303,92 @@ fn file(wanted: &Wanted, path: &Path, bytes: &[u8], findings: &mut Findings) {
             plugin.arch,
             std::env::consts::ARCH
         );
-        return findings.fail(wanted.name, message, reinstall);
+        fail(message, &reinstall);
+        return None;
     }
-    let missing: Vec<&str> = wanted
-        .symbols
-        .iter()
-        .copied()
+    let symbols = wanted.symbols.iter().copied();
+    let missing: Vec<&str> = symbols
         .filter(|symbol| !plugin.exports.contains(*symbol))
         .collect();
     if !missing.is_empty() {
-        let message = format!("{shown} does not export {}", missing.join(", "));
-        return findings.fail(wanted.name, message, reinstall);
+        fail(
+            format!("{shown} does not export {}", missing.join(", ")),
+            &reinstall,
+        );
+        return None;
+    }
+    if let Some(what) = libraries.refuses(&plugin) {
+        let fix = "build gpuos on this distribution or an older one, or on this machine: a program runs on the glibc \
+                   that it was built on and on newer ones";
+        fail(format!("{shown} {what}"), fix);
+        return None;
     }
     if let Some(costly) = COSTLY
         .iter()
         .find(|symbol| plugin.exports.contains(**symbol))
     {
         let message = format!("{shown} exports {costly}, which makes slurmd fork for every job");
-        return findings.warn(wanted.name, message, reinstall);
+        findings.warn(wanted.name, message, reinstall);
+        return None;
     }
-    findings.ok(wanted.name, format!("{shown}, {}", plugin.arch));
+    if !findings.found(wanted.name) {
+        let release = plugin
+            .gpuos
+            .as_ref()
+            .map_or(String::new(), |of| format!(", gpuos {of}"));
+        findings.ok(wanted.name, format!("{shown}, {}{release}", plugin.arch));
+    }
+    Some((wanted.name, plugin.gpuos?))
 }
 
-/// Looks at SelectType, plugstack.conf and JobSubmitPlugins.
-pub fn settings(machine: &dyn Machine, running: &Running, findings: &mut Findings) {
-    let conf = running.slurm_conf();
-    let conf = conf.display();
-    if is_selected(running) {
-        findings.ok("SelectType", "select/gpuos");
-    } else {
-        findings.warn(
-            "SelectType",
-            format!(
-                "{}: jobs are placed by stock Slurm",
-                running.get("SelectType").unwrap_or("not set")
-            ),
-            format!("set SelectType=select/gpuos in {conf} and restart slurmctld"),
-        );
+/// Slurm's own plugin, which select/gpuos wraps.
+fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
+    if !look.selected() || dirs.is_empty() {
+        return;
     }
-    let file = plugstack_path(running);
-    match plugstack(machine, running) {
-        Some(line) => plugstack_line(machine, running, &file, &line, findings),
-        None => findings.fail(
-            "plugstack",
-            format!(
-                "no line for spank_gpuos.so in {}: sbatch knows no --gpuos options",
-                file.display()
-            ),
-            format!("add to {}: optional spank_gpuos.so", file.display()),
-        ),
-    }
-    let list = running.list("JobSubmitPlugins");
-    if list
-        .iter()
-        .any(|name| matches!(*name, "gpuos" | "job_submit/gpuos"))
-    {
-        findings.ok("JobSubmit", list.join(","));
-    } else {
-        let mut new = list.clone();
-        new.push("gpuos");
-        findings.warn(
-            "JobSubmit",
-            "job_submit/gpuos is not loaded: wrong --gpuos options are not refused when a job is submitted",
-            format!("set JobSubmitPlugins={} in {conf} and restart slurmctld", new.join(",")),
-        );
-    }
-}
-
-fn plugstack_line(
-    machine: &dyn Machine,
-    running: &Running,
-    file: &Path,
-    line: &Line,
-    findings: &mut Findings,
-) {
-    let path = Path::new(&line.path);
-    let places: Vec<PathBuf> = match path.is_absolute() {
-        true => vec![path.to_path_buf()],
-        false => running
-            .plugin_dirs()
-            .iter()
-            .map(|dir| dir.join(path))
-            .collect(),
-    };
-    if !places.iter().any(|place| machine.read(place).is_ok()) {
-        let message = format!("{}: {} does not exist", file.display(), line.path);
-        let fix =
-            "write the full path of spank_gpuos.so, or its name alone when it lies in PluginDir";
-        return match line.required {
-            true => findings.fail(
-                "plugstack",
-                format!("{message}, and it is required: no job can start"),
-                fix,
-            ),
-            false => findings.fail("plugstack", message, fix),
-        };
-    }
-    let word = if line.required {
-        "required"
-    } else {
-        "optional"
-    };
-    findings.ok(
-        "plugstack",
-        format!("{}: {word} {}", file.display(), line.path),
-    );
-}
-
-/// The line of plugstack.conf that loads spank_gpuos.so.
-struct Line {
-    required: bool,
-    path: String,
-}
-
-fn plugstack_path(running: &Running) -> PathBuf {
-    match running.get("PlugStackConfig") {
-        Some(path) => path.into(),
-        None => running.directory().join("plugstack.conf"),
-    }
-}
-
-fn plugstack(machine: &dyn Machine, running: &Running) -> Option<Line> {
-    let mut found = None;
-    search(machine, &plugstack_path(running), 0, &mut found);
-    found
-}
-
-/// Looks for the line in a file and in those that it includes.
-fn search(machine: &dyn Machine, path: &Path, depth: usize, found: &mut Option<Line>) {
-    const MAX_DEPTH: usize = 8;
-    let Ok(bytes) = machine.read(path) else {
+    let Some(path) = find(look.machine, dirs, "select_cons_tres.so") else {
+        findings
+            .fail(
+                "select_cons_tres",
+                "select_cons_tres.so, which select/gpuos wraps, is in no directory of PluginDir",
+                "add Slurm's own plugin directory to PluginDir, after that of gpuos",
+            )
+            .at(look.place("plugindir"))
+            .why(ENDS);
         return;
     };
-    let text = String::from_utf8_lossy(&bytes);
-    for line in text.lines() {
-        let line = line.split('#').next().unwrap_or("");
-        let mut words = line.split_whitespace();
-        let (Some(word), Some(target)) = (words.next(), words.next()) else {
-            continue;
-        };
-        if word == "include" && depth < MAX_DEPTH {
-            let target = path.parent().unwrap_or(Path::new("/")).join(target);
-            for file in machine.glob(&target) {
-                search(machine, &file, depth + 1, found);
-            }
-        } else if target.ends_with("spank_gpuos.so") && found.is_none() {
-            *found = Some(Line {
-                required: word == "required",
-                path: target.into(),
-            });
-        }
+    let bytes = look.machine.read(&path).unwrap_or_default();
+    let own = elf::read(&bytes).ok().and_then(|plugin| plugin.slurm);
+    let ctld = look
+        .settings
+        .get("SLURM_VERSION")
+        .map(|_| look.settings.release());
+    let ctld = ctld.map_or_else(
+        || installed(look.machine),
+        |release| Some(release.to_string()),
+    );
+    let ctld_numbers = ctld.as_deref().and_then(releases::numbers);
+    if let (Some(own), Some(wanted), Some(release)) = (own, ctld_numbers, ctld)
+        && own != wanted
+    {
+        let own = format!("{}.{:02}.{}", own[0], own[1], own[2]);
+        findings
+            .fail(
+                "select_cons_tres",
+                format!(
+                    "{} is of Slurm {own}, and slurmctld is {release}",
+                    path.display()
+                ),
+                "name the plugin directory of this Slurm in PluginDir, after that of gpuos",
+            )
+            .at(look.place("plugindir"))
+            .why("Slurm loads only plugins of its own release");
     }
+}
+
+/// The release of the installed Slurm, where slurmctld does not tell its own.
+pub fn installed(machine: &dyn Machine) -> Option<String> {
+    let output = machine.run("scontrol", &["-V"]).ok().filter(|out| out.ok)?;
+    let release = output.stdout.split_whitespace().last()?;
+    releases::numbers(release).map(|_| release.to_string())
 }

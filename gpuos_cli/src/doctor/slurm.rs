@@ -1,73 +1,118 @@
 //! Slurm itself: its commands, slurmctld, the release, munge, and what slurmctld logged.
 
+use std::time::Duration;
+
+use anyhow::{Result, bail};
 use gpuos_host::slurm::Running;
-use gpuos_host::{Machine, releases, slurm};
+use gpuos_host::{Machine, releases};
 
-use super::Findings;
+use super::findings::{Findings, Status};
+use super::toml::SITE_TABLE;
+use super::{Look, log, plugins};
 
-/// The table that a site makes for a release of its own; select/gpuos reads it.
-const SITE_TABLE: &str = "gpuos-layouts.tsv";
+/// How long slurmctld may take: Slurm's commands try again for a minute where nobody listens.
+const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Slurm's commands and slurmctld. `None`: nothing else can be checked.
-pub fn controller(machine: &dyn Machine, findings: &mut Findings) -> Option<Running> {
+/// What slurmctld says of itself.
+///
+/// # Errors
+/// There are no commands of Slurm, or slurmctld does not answer.
+pub fn ask(machine: &dyn Machine) -> Result<Running> {
     if machine.find("scontrol").is_none() {
-        findings.fail(
-            "slurm",
-            "scontrol is not on PATH",
-            "install Slurm's commands (slurm-client on Debian) or add their directory to PATH",
+        bail!(
+            "scontrol is not on PATH: install Slurm's commands (slurm-client on Debian) or add their directory to PATH"
         );
-        return None;
     }
-    match slurm::running(machine) {
-        Ok(running) => {
-            let down: Vec<&String> = running
-                .controllers
-                .iter()
-                .filter(|line| !line.ends_with("UP"))
-                .collect();
-            if let Some(down) = down.first() {
-                findings.warn(
-                    "slurm",
-                    format!("slurmctld answers, but: {down}"),
-                    "start it, or take it out of SlurmctldHost",
-                );
-            } else {
-                let cluster = running.get("ClusterName").unwrap_or("?");
-                findings.ok(
-                    "slurm",
-                    format!(
-                        "slurmctld of cluster {cluster} answers, Slurm {}",
-                        running.release()
-                    ),
-                );
+    let output = machine.run_within(PATIENCE, "scontrol", &["show", "config"])?;
+    if !output.ok {
+        let said = match output.stderr.trim() {
+            "" => output.stdout.trim(),
+            said => said,
+        };
+        bail!(
+            "{}",
+            said.lines()
+                .next_back()
+                .unwrap_or("scontrol gave no reason")
+        );
+    }
+    Ok(Running::parse(&output.stdout))
+}
+
+/// Whether slurmctld answers, and if not, with which words it ended.
+pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Findings) {
+    let Some(running) = look.running else {
+        let why = error.map_or(String::new(), |error| format!("{error:#}"));
+        let ended = log::fatal(look.machine, look.log);
+        let missing = match (&ended, &look.log.missing) {
+            (None, Some(missing)) => format!(" ({missing})"),
+            _ => String::new(),
+        };
+        let message = match &ended {
+            Some((words, _)) => {
+                format!("slurmctld does not answer ({why}); its log ends with {words}")
             }
-            Some(running)
-        }
-        Err(e) => {
-            findings.fail(
-                "slurm",
-                format!("slurmctld does not answer: {e:#}"),
-                "start slurmctld (`systemctl status slurmctld`, and its log), or set SLURM_CONF to the slurm.conf of the cluster",
-            );
-            None
-        }
+            None => match log::ending(look.log) {
+                Some(ending) => format!("slurmctld does not answer ({why}); {ending}"),
+                None => format!("slurmctld does not answer: {why}{missing}"),
+            },
+        };
+        let failed = findings.0.iter().any(|check| check.status == Status::Fail);
+        let fix = match (failed, &ended) {
+            (true, _) => "mend what else is said here, then start it (`systemctl start slurmctld`)",
+            (false, Some(_)) => {
+                "mend what its log says, then start it (`systemctl start slurmctld`)"
+            }
+            (false, None) => {
+                "start slurmctld (`systemctl status slurmctld`, and its log), or set SLURM_CONF to the slurm.conf of the cluster"
+            }
+        };
+        let place = ended.map_or_else(|| look.log.source.clone(), |(_, place)| place);
+        findings.fail("slurm", message, fix).at(place);
+        return;
+    };
+    let down = running
+        .controllers
+        .iter()
+        .find(|line| !line.ends_with("UP"));
+    if let Some(down) = down {
+        findings.warn(
+            "slurm",
+            format!("slurmctld answers, but: {down}"),
+            "start it, or take it out of SlurmctldHost",
+        );
+    } else {
+        let cluster = running.get("ClusterName").unwrap_or("?");
+        findings.ok(
+            "slurm",
+            format!(
+                "slurmctld of cluster {cluster} answers, Slurm {}",
+                running.release()
+            ),
+        );
     }
 }
 
 /// Whether the layout of this exact release is known.
-pub fn release(machine: &dyn Machine, running: &Running, selected: bool, findings: &mut Findings) {
-    let release = running.release();
-    if releases::is_known(release) {
+pub fn release(look: &Look, findings: &mut Findings) {
+    let settings = look.settings;
+    let told = settings
+        .get("SLURM_VERSION")
+        .map(|_| settings.release().to_string());
+    let Some(release) = told.or_else(|| plugins::installed(look.machine)) else {
+        return;
+    };
+    if releases::is_known(&release) {
         findings.ok(
             "release",
             format!("Slurm {release} is in the layout table of the plugins"),
         );
         return;
     }
-    let path = running.directory().join(SITE_TABLE);
-    let table = machine.read(&path).unwrap_or_default();
+    let path = settings.directory().join(SITE_TABLE);
+    let table = look.machine.read(&path).unwrap_or_default();
     let table = String::from_utf8_lossy(&table);
-    if covers(&table, release) {
+    if covers(&table, &release) {
         findings.ok(
             "release",
             format!("Slurm {release} stands in {}", path.display()),
@@ -81,10 +126,10 @@ pub fn release(machine: &dyn Machine, running: &Running, selected: bool, finding
         "unpack the source that this Slurm was built from, run `gpuos layout DIR -o {}`, and restart slurmctld",
         path.display()
     );
-    match selected {
+    match look.selected() {
         true => findings.fail("release", message, fix),
         false => findings.warn("release", message, fix),
-    }
+    };
 }
 
 /// Whether a layout table has rows for the release.
@@ -102,20 +147,22 @@ fn covers(table: &str, release: &str) -> bool {
 
 /// Whether this user can make a munge credential; where slurmctld does not answer, this is
 /// often the cause.
-pub fn munge(machine: &dyn Machine, running: Option<&Running>, findings: &mut Findings) {
-    let kind = running.and_then(|running| running.get("AuthType"));
+pub fn munge(machine: &dyn Machine, settings: Option<&Running>, findings: &mut Findings) {
+    let kind = settings.and_then(|settings| settings.get("AuthType"));
     let kind = kind.unwrap_or("auth/munge");
     if kind != "auth/munge" {
-        return findings.ok("munge", format!("not needed: AuthType is {kind}"));
+        findings.ok("munge", format!("not needed: AuthType is {kind}"));
+        return;
     }
     if machine.find("munge").is_none() {
-        return findings.warn(
+        findings.note(
             "munge",
             "the command munge is not on PATH, so authentication is not checked",
             "install munge, or add its directory to PATH",
         );
+        return;
     }
-    let socket = socket(machine, running);
+    let socket = socket(settings);
     let mut args = vec!["-n"];
     if let Some(socket) = &socket {
         args.extend(["-S", socket]);
@@ -128,82 +175,12 @@ pub fn munge(machine: &dyn Machine, running: Option<&Running>, findings: &mut Fi
             "start munged (`systemctl start munge`) and see that /etc/munge/munge.key is the same on all hosts",
         ),
         Err(e) => findings.fail("munge", format!("{e:#}"), "reinstall munge"),
-    }
+    };
 }
 
-/// `socket=` in AuthInfo; from slurm.conf itself where slurmctld does not answer.
-fn socket(machine: &dyn Machine, running: Option<&Running>) -> Option<String> {
-    let value = match running {
-        Some(running) => running.get("AuthInfo")?.to_string(),
-        None => {
-            let conf = machine.env("SLURM_CONF");
-            let conf = conf.unwrap_or_else(|| "/etc/slurm/slurm.conf".into());
-            let text = machine.read(conf.as_ref()).ok()?;
-            String::from_utf8_lossy(&text).lines().find_map(|line| {
-                let (key, value) = line.split_once('=')?;
-                let meant = key.trim().eq_ignore_ascii_case("AuthInfo");
-                meant.then(|| value.trim().to_string())
-            })?
-        }
-    };
-    value
-        .split(',')
-        .find_map(|part| part.trim().strip_prefix("socket=").map(str::to_string))
-}
-
-/// What select/gpuos says where the layout table has no place for the Extra of nodes.
-const NO_EXTRA: &str = "no offset of node_record.extra";
-
-/// The last word of select/gpuos in slurmctld's log about whether it steers.
-pub fn log(machine: &dyn Machine, running: &Running, selected: bool, findings: &mut Findings) {
-    if !selected {
-        return;
-    }
-    let Some(path) = running.get("SlurmctldLogFile") else {
-        findings.warn(
-            "log",
-            "slurmctld logs to syslog, so its lines are not looked at",
-            "look for `select/gpuos:` with `journalctl -u slurmctld`",
-        );
-        return;
-    };
-    let Ok(bytes) = machine.read(path.as_ref()) else {
-        findings.warn(
-            "log",
-            format!("{path} cannot be read here"),
-            "run `gpuos doctor` as root on the host of slurmctld",
-        );
-        return;
-    };
-    let text = String::from_utf8_lossy(&bytes);
-    let mut lines = text.lines().filter(|line| line.contains("select/gpuos: "));
-    let told = |line: &&str| line.contains("steering") || line.contains("pass");
-    if lines.clone().any(|line| line.contains(NO_EXTRA)) {
-        findings.warn(
-            "health",
-            "select/gpuos cannot read the Extra of nodes here, so GPUs that are out of service get jobs",
-            "add the row node_record extra to gpuos-layouts.tsv (`gpuos layout SLURM-SOURCE-DIR` prints it)",
-        );
-    }
-    match lines.rfind(told) {
-        Some(line) => {
-            let said = line
-                .split_once("select/gpuos: ")
-                .map_or(line, |(_, said)| said);
-            if said.contains("pass") {
-                findings.fail(
-                    "log",
-                    format!("select/gpuos does not place jobs: {said}"),
-                    "mend what the line names, then `scontrol reconfigure` or restart slurmctld",
-                );
-            } else {
-                findings.ok("log", format!("select/gpuos is active: {said}"));
-            }
-        }
-        None => findings.warn(
-            "log",
-            format!("no line of select/gpuos in {path}"),
-            "restart slurmctld; if there is still none, see that SlurmctldDebug is info or higher",
-        ),
-    }
+/// `socket=` in AuthInfo.
+fn socket(settings: Option<&Running>) -> Option<String> {
+    let value = settings?.get("AuthInfo")?;
+    let mut parts = value.split(',');
+    parts.find_map(|part| part.trim().strip_prefix("socket=").map(str::to_string))
 }

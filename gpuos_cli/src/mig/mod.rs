@@ -19,6 +19,7 @@ use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
 
 use crate::cli::{MigArgs, MigCommand, Reach};
+use crate::daemons;
 use crate::remote;
 use crate::reply::Reply;
 use crate::table::{Table, count};
@@ -56,8 +57,14 @@ pub fn ask(
     node: Option<&str>,
 ) -> Result<(String, Box<MigStatus>)> {
     let Some(node) = node else {
-        return here(Client::connect(&reach.runtime_dir.join(NAME), PATIENCE)?);
+        let dir = daemons::pick(&reach.runtime_dir, None);
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
     };
+    if daemons::is_of_nodes(&reach.runtime_dir) {
+        // In a lab all nodes are here.
+        let dir = daemons::pick(&reach.runtime_dir, Some(node));
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
+    }
     local(reach, node).unwrap_or_else(|| far(machine, reach, node))
 }
 

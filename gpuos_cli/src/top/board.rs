@@ -224,6 +224,7 @@ impl Board {
         }
         board.say_unmeasured(asked);
         board.jobs = jobs.iter().filter_map(job).collect();
+        board.missing.extend(unreadable(&jobs));
         board.jobs.sort_by_key(|job| job.gpus == 0);
         board
     }
@@ -493,6 +494,25 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
     rows
 }
 
+/// What is to be said of jobs whose records cannot be read.
+fn unreadable(jobs: &[Job]) -> Option<String> {
+    let all: Vec<&Job> = jobs
+        .iter()
+        .filter(|job| !job.unreadable.is_empty())
+        .collect();
+    let first = all.first()?;
+    let labels: Vec<&str> = all.iter().take(8).map(|job| &job.label[..]).collect();
+    let more = match all.len() - labels.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "not shown is what these jobs have, for a text of their users looks like a part of their records: {}{more} ({})",
+        labels.join(", "),
+        first.unreadable
+    ))
+}
+
 /// Which jobs hold which GPU of which node.
 fn holders(jobs: &[Job]) -> BTreeMap<(&str, usize), Vec<&str>> {
     let mut held: BTreeMap<(&str, usize), Vec<&str>> = BTreeMap::new();
@@ -520,7 +540,8 @@ fn job(job: &Job) -> Option<JobRow> {
     ];
     let wants = asks.iter().any(|list| list.contains("gpu"));
     let gpus = if running { job.gpu_count() as usize } else { 0 };
-    (gpus > 0 || job.is_pending() && wants).then(|| JobRow {
+    let unread = !job.unreadable.is_empty() && (running || job.is_pending());
+    (gpus > 0 || job.is_pending() && wants || unread).then(|| JobRow {
         label: job.label.clone(),
         user: job.user.clone(),
         state: job.state.to_lowercase(),
@@ -532,6 +553,7 @@ fn job(job: &Job) -> Option<JobRow> {
         seconds: job.run_seconds,
         name: job.name.clone(),
         reason: match job.reason.as_str() {
+            _ if unread => format!("its record cannot be read: {}", job.unreadable),
             "None" => String::new(),
             reason => reason.into(),
         },

@@ -12,6 +12,7 @@ use gpuos_host::{Machine, slurm};
 use super::board::Sources;
 use super::prometheus;
 use crate::cli::TopArgs;
+use crate::daemons;
 
 /// How long gpuosd may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,7 +35,7 @@ impl Ask {
             Err(e) => Some(Err(format!("{e:#}"))),
         });
         Ask {
-            runtime_dir: args.runtime_dir.clone(),
+            runtime_dir: daemons::pick(&args.runtime_dir, None),
             prometheus,
         }
     }

@@ -109,7 +109,7 @@ fn as_text(board: &Board, pick: &Pick) -> String {
         text.push('\n');
     }
     for sentence in &board.missing {
-        text += &format!("{sentence}\n");
+        text += &format!("{}\n", gpuos_core::screen::line(sentence));
     }
     text
 }

@@ -10,8 +10,9 @@ use ratatui::widgets::{Cell, Paragraph, Row as Drawn, Table, TableState, Wrap};
 use super::board::Board;
 use super::table::{Kind, Pick, Row, Tone, rows, summary};
 
+/// How to quit comes first, and all of it fits into 80 columns.
 const HELP: &str =
-    "1-6 Tab: table  ↑↓ PgUp PgDn: scroll  s: sort  r: reverse  /: filter  p: pause  q: quit";
+    "q: quit  1-6: table  ↑↓ PgUp/Dn: move  s: sort  r: reverse  /: filter  p: pause";
 
 /// What the screen shows of the board.
 #[derive(Clone, Debug)]
@@ -166,7 +167,7 @@ impl View {
         let notes_text: Vec<Line<'_>> = board
             .missing
             .iter()
-            .map(|line| Line::from(line.as_str()))
+            .map(|line| Line::from(gpuos_core::screen::line(line)))
             .collect();
         frame.render_widget(
             Paragraph::new(notes_text)
@@ -176,7 +177,7 @@ impl View {
         );
         let bottom = match (self.writing, self.pick.filter.is_empty()) {
             (true, _) => format!("filter: {}_   Enter keep  Esc clear", self.pick.filter),
-            (false, false) => format!("filter: {}   {HELP}", self.pick.filter),
+            (false, false) => format!("q: quit  /: change   filter: {}", self.pick.filter),
             (false, true) => HELP.into(),
         };
         frame.render_widget(Paragraph::new(bottom), help);

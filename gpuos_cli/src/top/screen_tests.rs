@@ -260,3 +260,36 @@ fn a_thousand_nodes_are_sorted_filtered_and_scrolled() {
     screen.press(&[KeyCode::Enter, KeyCode::End]);
     assert!(screen.draw().iter().any(|line| line.starts_with("n1000")));
 }
+
+/// The smallest terminal that people have.
+#[test]
+fn how_to_quit_stands_on_a_screen_of_80_by_24() {
+    for (width, height) in [(80, 24), (60, 10), (200, 50)] {
+        let mut screen = Screen::new();
+        screen.terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        let mut last = |screen: &mut Screen| {
+            let (view, board) = (&mut screen.view, &screen.board);
+            screen
+                .terminal
+                .draw(|frame| view.draw(frame, board))
+                .unwrap();
+            let cells = &screen.terminal.backend().buffer().content;
+            let line = &cells[cells.len() - usize::from(width)..];
+            let text: String = line.iter().map(|cell| cell.symbol()).collect();
+            text.trim_end().to_string()
+        };
+        let help = last(&mut screen);
+        assert!(help.starts_with("q: quit"), "{width}: {help}");
+        if width >= 80 {
+            assert!(help.ends_with("p: pause"), "{width}: {help}");
+        }
+        for key in [KeyCode::Char('/'), KeyCode::Char('x'), KeyCode::Enter] {
+            let _ = screen.view.key(key.into());
+        }
+        let help = last(&mut screen);
+        assert!(
+            help.contains("q: quit") && help.contains("filter: x"),
+            "{help}"
+        );
+    }
+}

@@ -1,7 +1,9 @@
 //! The tables of `gpuos top`: cells, order and filter. The screen and `--once` show the same ones.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use gpuos_core::screen::line;
 use gpuos_core::wire::MigLoad;
 
 use crate::table::count;
@@ -140,6 +142,12 @@ pub fn rows(board: &Board, kind: Kind, pick: &Pick) -> Vec<Row> {
         Kind::Processes => board.processes.iter().map(process).collect(),
         Kind::Slices => board.slices.iter().map(slice).collect(),
     };
+    // Names, reasons and programs are what users wrote.
+    for cell in rows.iter_mut().flat_map(|row| &mut row.cells) {
+        if let Cow::Owned(shown) = line(cell) {
+            *cell = shown;
+        }
+    }
     let wanted = pick.filter.to_lowercase();
     rows.retain(|row| {
         row.cells

@@ -114,6 +114,19 @@ fn answer(
     recording: Option<&Recording>,
     job: &Job,
 ) -> Answer {
+    if !job.unreadable.is_empty() {
+        let sentence = format!(
+            "Job {} is {}, and what it has or asks for cannot be read: {}. A text of its user, such as its name, looks \
+             like a part of its record; `scontrol update JobId={} JobName=…` gives it a name of one line.",
+            job.label, job.state, job.unreadable, job.label
+        );
+        return Answer {
+            sentence,
+            details: String::new(),
+            json: json!({ "unreadable": job.unreadable }),
+            yes: job.is_running() || job.is_pending(),
+        };
+    }
     if job.is_running() {
         running::explain(site, job)
     } else if job.is_pending() {

@@ -1,10 +1,21 @@
 //! Slurm's reasons for waiting that have nothing to do with free GPUs.
 
 use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::held_comment;
 
 /// A sentence on why the job waits, when GPUs are not the cause. `None`: resources or
 /// priority, which are worth a plan.
 pub fn plain(job: &Job) -> Option<String> {
+    // Slurm says no more than that it is held.
+    if let Some(why) = held_comment(&job.admin_comment)
+        && (job.reason.starts_with("JobHeld") || job.reason.contains("held_state"))
+    {
+        return Some(format!(
+            "{}; `scontrol release {}` by an administrator lets it go at once",
+            why.trim_start_matches("gpuos: "),
+            job.label
+        ));
+    }
     let text = match job.reason.as_str() {
         "" | "None" | "Resources" | "Priority" | "NodeDown" | "ReqNodeNotAvail" => return None,
         "Dependency" => format!("it depends on other jobs ({})", job.dependency),

@@ -61,6 +61,7 @@ fn doctor_names_each_fault_with_its_fix() {
     site.edit("config.txt", "= 24.11.5", "= 99.11.5");
     site.file("plugins/select_gpuos.so", "not a plugin");
     site.file("plugins/spank_gpuos.so", "not a plugin either");
+    site.file("plugins/job_submit_lua.so", "somebody else's");
     site.file("plugstack.conf", "include plugstack.d/*.conf\n");
     site.file(
         "plugstack.d/gpuos.conf",

@@ -3,6 +3,10 @@
 
 mod defrag;
 mod doctor;
+mod doctor_bed;
+mod doctor_faults;
+mod doctor_planted;
+mod doctor_planted_more;
 mod mig;
 mod mix;
 mod moving;

@@ -46,13 +46,18 @@ impl Site {
             "#!/bin/sh\ncase \"$*\" in\n\
              'show config') exec cat {dir}/config.txt ;;\n\
              '-d show nodes') exec cat {dir}/nodes.txt ;;\n\
-             '-d show jobs') exec cat {dir}/jobs.txt ;;\n\
+             '-d show jobs') exec awk -f {dir}/jobs.awk {dir}/jobs.txt ;;\n\
              'show topology') exec cat {dir}/topology.txt ;;\n\
              'show partitions') exec cat {dir}/partitions.txt ;;\n\
              'write batch_script'*) [ -f {dir}/script ] && exec cat {dir}/script ;;\n\
              esac\necho 'slurm_load: refused' >&2\nexit 1\n"
         );
         site.program("scontrol", &script);
+        site.file("jobs.awk", include_str!("../../../tests/src/slurm.awk"));
+        let queue = format!(
+            "#!/bin/sh\nexec awk -v rows=\"$SQUEUE_FORMAT2\" -f {dir}/jobs.awk {dir}/jobs.txt\n"
+        );
+        site.program("squeue", &queue);
         site.program("munge", "#!/bin/sh\necho MUNGE:x\n");
         site.file(
             "slurm.conf",

@@ -96,7 +96,7 @@ fn without_slurm_the_answer_says_what_is_missing() {
         );
     }
     let (code, text) = run(&["doctor", "--json"]);
-    assert_eq!(code, 1);
+    assert_eq!(code, 2, "there is nothing to look at");
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["checks"][0]["name"], "slurm");
     assert_eq!(json["checks"][0]["status"], "fail");

@@ -24,6 +24,7 @@ mod metrics;
 mod mig;
 mod mig_layout;
 mod mig_serve;
+mod names;
 mod net;
 mod node_type;
 mod policy;
@@ -124,6 +125,8 @@ pub struct Config {
     rules: Vec<Rule>,
     fabric: FabricConfig,
     apart: RuleTables,
+    /// Names in `[policy]` that only the cluster can confirm.
+    named: names::Named,
     file: String,
 }
 
@@ -163,6 +166,7 @@ impl Config {
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
             apart,
+            named: names::Named::read(check, &raw.policy),
             file: file_name.into(),
         };
         let mut owners = HashMap::new();
@@ -225,6 +229,7 @@ impl Config {
             rules: _,
             fabric: _,
             apart,
+            named: _,
             file: _,
         } = self;
         !apart.rules.bind()
@@ -388,44 +393,6 @@ impl Config {
     /// Who may run beside whom.
     pub fn rules(&self) -> &crate::rules::Rules {
         &self.apart.rules
-    }
-
-    /// Levels in rules that the cluster does not have: such a rule does nothing.
-    pub fn unknown_levels(&self, cluster: &Cluster) -> Vec<ConfigError> {
-        let levels = cluster
-            .fabric
-            .levels
-            .iter()
-            .map(|level| level.name.as_str());
-        let known: Vec<&str> = ["node", "nvlink"].into_iter().chain(levels).collect();
-        let strange = |(level, _): &&(String, Place)| !known.contains(&level.as_str());
-        let error = |(level, place): &(String, Place)| {
-            let known = known.join(", ");
-            let message = format!(
-                "this cluster has no level {level}, so the rule does nothing; write one of {known}"
-            );
-            place.error(&self.file, message)
-        };
-        self.apart
-            .levels
-            .iter()
-            .filter(strange)
-            .map(error)
-            .collect()
-    }
-
-    /// Partitions in rules that Slurm does not have.
-    pub fn unknown_partitions(&self, partitions: &[&str]) -> Vec<ConfigError> {
-        let strange = |(name, _): &&(String, Place)| !partitions.contains(&name.as_str());
-        let error = |(name, place): &(String, Place)| {
-            place.error(&self.file, format!("partition {name} is not in slurm.conf"))
-        };
-        self.apart
-            .partitions
-            .iter()
-            .filter(strange)
-            .map(error)
-            .collect()
     }
 }
 

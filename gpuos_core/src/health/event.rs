@@ -34,6 +34,18 @@ pub enum Event {
         /// Process that it names.
         pid: Option<u32>,
     },
+    /// The kernel's log has an Xid that NVML did not tell. Users can make the kernel write such a line: nothing is done
+    /// about it unless NVML confirms that something is wrong, or is silent.
+    Logged {
+        /// The GPU.
+        gpu: u8,
+        /// Its number in NVIDIA's catalogue.
+        code: u32,
+        /// MIG GPU instance that it names.
+        gpu_instance: Option<u32>,
+        /// Process that it names.
+        pid: Option<u32>,
+    },
     /// NVML's recovery action of a GPU changed (field 230, event 0x8000, Xid 154).
     RecoveryAction {
         /// The GPU.

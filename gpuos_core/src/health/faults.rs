@@ -10,7 +10,7 @@ use super::rules::{Action, Cure, Gauge, Rule, Signal};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
 use super::trend::{Reading, Watch};
-use super::{service, trend};
+use super::{logged, service, trend};
 
 /// Within this time two words about the same part of a GPU are about the same trouble, in ms.
 const SAME_MS: u64 = 10_000;
@@ -34,12 +34,35 @@ pub(super) fn xid(
 ) {
     let rules = ctx.rules;
     let Some(rule) = rules.xid(code) else { return };
-    let instance = gpu_instance.filter(|_| !rule.whole_gpu);
-    let pid = pid.filter(|_| !rule.whole_gpu);
+    // The library's own word: what the kernel's log has of it needs no other any more.
+    if let Some(health) = health(node, gpu) {
+        health.logged.remove(&rule.name);
+    }
+    let text = xid_text(rule, code, gpu_instance);
+    xid_happened(node, ctx, gpu, rule, gpu_instance, pid, &text);
+}
+
+/// An Xid for people.
+pub(super) fn xid_text(rule: &Rule, code: u32, gpu_instance: Option<u32>) -> String {
     let mut text = format!("Xid {code} ({})", rule.about);
-    if let Some(instance) = instance {
+    if let Some(instance) = gpu_instance.filter(|_| !rule.whole_gpu) {
         text.push_str(&format!(" in MIG instance {instance}"));
     }
+    text
+}
+
+/// An Xid that is to be believed.
+pub(super) fn xid_happened(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: u8,
+    rule: &Rule,
+    gpu_instance: Option<u32>,
+    pid: Option<u32>,
+    text: &str,
+) {
+    let instance = gpu_instance.filter(|_| !rule.whole_gpu);
+    let pid = pid.filter(|_| !rule.whole_gpu);
     happened(
         node,
         ctx,
@@ -50,13 +73,14 @@ pub(super) fn xid(
             pid,
             ..At::default()
         },
-        &text,
+        text,
     );
 }
 
 /// [`super::Event::Lost`].
 pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let rules = ctx.rules;
+    logged::unheard(node, gpu, true);
     let Some(rule) = rules.of(Signal::Lost) else {
         return;
     };
@@ -139,6 +163,7 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
         watch.take(reading, rule, clock);
     }
     health.usual.take(&sample, clock);
+    logged::figures(health, &sample, clock);
     health.last = Some(sample);
     health.sampled = Some(clock);
     if let Some(action) = action {
@@ -149,6 +174,7 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
 /// [`super::Event::Silent`].
 pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     let clock = node.clock;
+    logged::unheard(node, gpu, false);
     let Some(health) = health(node, gpu) else {
         return;
     };
@@ -316,7 +342,13 @@ fn act(
 }
 
 /// A line for the audit log, once a minute for each rule and GPU. Gives whether it was said.
-fn say(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, text: &str) -> bool {
+pub(super) fn say(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: u8,
+    rule: &Rule,
+    text: &str,
+) -> bool {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return false;

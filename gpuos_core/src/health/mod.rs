@@ -9,6 +9,7 @@ mod event;
 pub mod extra;
 mod faults;
 mod jobs;
+mod logged;
 mod node;
 pub mod number;
 mod publish;

@@ -38,6 +38,10 @@ pub(super) fn started(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rebooted: bool) 
         health.idle_since = None;
         health.passed = false;
         health.instances = None;
+        // Whether polls are answered is seen anew; what the log had before is no word about now.
+        health.unheard = None;
+        health.lost = false;
+        health.logged.clear();
         if matches!(health.service, Service::Resetting | Service::Checking) {
             // Whether the reset was made, nobody knows: it is made again.
             health.was_reset &= health.service == Service::Checking;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
+use super::logged::{Logged, Telling};
 use super::number;
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
@@ -146,6 +147,18 @@ pub struct GpuHealth {
     pub(super) instances: Option<(u32, u64)>,
     /// How warm it has been.
     pub(super) usual: Usual,
+    /// Since when polls of it get no answer, or say that it is lost.
+    #[serde(default)]
+    pub(super) unheard: Option<u64>,
+    /// It was said to be lost, and no poll was answered since.
+    #[serde(default)]
+    pub(super) lost: bool,
+    /// When NVML's figures about its memory got worse last.
+    #[serde(default)]
+    pub(super) memory_worse: Option<u64>,
+    /// Xids of the kernel's log that NVML does not tell, by rule.
+    #[serde(default)]
+    pub(super) logged: BTreeMap<String, Logged>,
     /// What rules remember, by name.
     pub(super) watches: BTreeMap<String, Watch>,
     /// When rules spoke last, by part of the GPU and authority.
@@ -234,6 +247,9 @@ pub struct NodeHealth {
     pub(super) nics: BTreeMap<String, Vec<u8>>,
     pub(super) memory: BTreeMap<u32, (u64, u64)>,
     pub(super) stalls: BTreeMap<String, u64>,
+    /// Lines about the kernel's log that were said of late.
+    #[serde(default)]
+    pub(super) telling: Telling,
     pub(super) watches: BTreeMap<String, Watch>,
     pub(super) acts: Vec<Act>,
     pub(super) publishing: Publishing,
@@ -260,6 +276,7 @@ impl NodeHealth {
             nics: BTreeMap::new(),
             memory: BTreeMap::new(),
             stalls: BTreeMap::new(),
+            telling: Telling::default(),
             watches: BTreeMap::new(),
             acts: Vec::new(),
             publishing: Publishing::default(),

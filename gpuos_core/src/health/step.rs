@@ -4,7 +4,7 @@ use super::effect::{Audit, Effect};
 use super::event::Event;
 use super::rules::Rules;
 use super::state::NodeHealth;
-use super::{admin, faults, jobs, node, publish, service};
+use super::{admin, faults, jobs, logged, node, publish, service};
 
 /// The most that the node's own clock moves in one step: a clock that leaps ahead ends no waiting time.
 const MOST_MS: u64 = 60_000;
@@ -67,6 +67,12 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
             pid,
             compute_instance: _,
         } => faults::xid(node, ctx, gpu, code, gpu_instance, pid),
+        Event::Logged {
+            gpu,
+            code,
+            gpu_instance,
+            pid,
+        } => logged::heard(node, ctx, gpu, code, gpu_instance, pid),
         Event::RecoveryAction { gpu, action } => faults::recovery(node, ctx, gpu, action),
         Event::Lost { gpu } => faults::lost(node, ctx, gpu),
         Event::Silent { gpu } => faults::silent(node, ctx, gpu),
@@ -90,6 +96,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::Tick => {}
     }
     faults::gauges(node, ctx, figures);
+    logged::advance(node, ctx);
     node::advance(node, ctx);
     service::advance(node, ctx);
     publish::advance(node, ctx);

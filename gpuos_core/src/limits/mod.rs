@@ -16,7 +16,7 @@ mod tests;
 mod whom;
 mod wish;
 
-pub use mps::{Mps, MpsEffect, MpsEvent, Process, Serving, mps_step};
+pub use mps::{Mps, MpsEffect, MpsEvent, NotEnded, Process, REMOVALS, Serving, mps_step};
 pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
 pub use step::step;
 pub use whom::Whom;

@@ -13,8 +13,13 @@ use super::state::Holder;
 use super::whom::Whom;
 use crate::health::Audit;
 
-/// Wait after an attempt at ending one that failed, in ms.
+/// Wait after the first attempt at ending one that failed, in ms; twice as much after each further one.
 const AGAIN_MS: u64 = 10_000;
+/// So often the wait is doubled: up to about ten minutes.
+const DOUBLED: u32 = 6;
+/// After so many attempts at removing its folder, the folder is left where it is: it is the user's, who can see to it
+/// that it cannot be removed.
+pub const REMOVALS: u8 = 5;
 
 /// A process, by two numbers that no other has until the next boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,6 +46,21 @@ pub struct Serving {
     /// It died while the job was there.
     #[serde(default)]
     pub died: bool,
+    /// Attempts at ending it that failed.
+    #[serde(default)]
+    pub tried: u32,
+    /// Attempts at removing its folder that failed.
+    #[serde(default)]
+    pub removals: u8,
+}
+
+/// Why the end of a daemon is not complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotEnded {
+    /// Processes of it live.
+    Lives(String),
+    /// They have ended, and their folder could not be removed.
+    Left(String),
 }
 
 impl Serving {
@@ -89,7 +109,7 @@ pub enum MpsEvent {
         /// Whom it serves.
         whom: Whom,
         /// Why not.
-        told: Result<(), String>,
+        told: Result<(), NotEnded>,
     },
     /// Time went by.
     Tick,
@@ -138,8 +158,7 @@ enum Phase {
     /// It runs, and that is being written down: a step that used it before might lose it with gpuosd.
     Noting(u64),
     Running,
-    /// With whether it was tried before.
-    Ending(bool),
+    Ending,
     /// It could not be ended; again at this time.
     Again(u64),
 }
@@ -230,6 +249,8 @@ impl Mps {
             percent: mps.percent,
             process: None,
             died: false,
+            tried: 0,
+            removals: 0,
         }))
     }
 
@@ -246,6 +267,8 @@ impl Mps {
             percent: 100,
             process: None,
             died: false,
+            tried: 0,
+            removals: 0,
         })
     }
 }
@@ -411,30 +434,54 @@ fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
     }
 }
 
-fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), String>) {
-    match told {
+fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
+    let Some(serving) = mps.kept.get_mut(&whom) else {
+        mps.phases.remove(&whom);
+        return;
+    };
+    let (uid, first) = (serving.uid, serving.tried == 0);
+    let text = match told {
         Ok(()) => {
             mps.phases.remove(&whom);
-            if mps.kept.remove(&whom).is_some() {
-                ctx.audit(whom, format!("the MPS daemon of {} has ended", whom.text()));
-                ctx.save(mps);
-            }
+            mps.kept.remove(&whom);
+            ctx.audit(whom, format!("the MPS daemon of {} has ended", whom.text()));
+            ctx.save(mps);
+            return;
         }
-        Err(why) => {
-            // Once: a user can see to it that his folder cannot be removed.
-            if mps.phases.get(&whom) != Some(&Phase::Ending(true)) {
-                ctx.audit(
-                    whom,
-                    format!(
-                        "the MPS daemon of {} could not be ended, and is tried again: {why}",
-                        whom.text()
-                    ),
+        Err(NotEnded::Left(why)) => {
+            serving.removals = serving.removals.saturating_add(1);
+            if serving.removals >= REMOVALS {
+                mps.phases.remove(&whom);
+                mps.kept.remove(&whom);
+                let text = format!(
+                    "the MPS daemon of {} has ended, and its folder is left: it could not be removed {REMOVALS} times \
+                     ({why}). It is of uid {uid}: look what is in it, unmount what is mounted there, and remove it \
+                     with that user's rights",
+                    whom.text()
                 );
+                ctx.audit(whom, text);
+                ctx.save(mps);
+                return;
             }
-            let again = ctx.now_ms.saturating_add(AGAIN_MS);
-            mps.phases.insert(whom, Phase::Again(again));
+            format!(
+                "the folder of the MPS daemon of {} could not be removed, and is tried again: {why}",
+                whom.text()
+            )
         }
+        Err(NotEnded::Lives(why)) => format!(
+            "the MPS daemon of {} could not be ended, and is tried again: {why}",
+            whom.text()
+        ),
+    };
+    let wait = AGAIN_MS << serving.tried.min(DOUBLED);
+    serving.tried = serving.tried.saturating_add(1);
+    if first {
+        ctx.audit(whom, text);
     }
+    let again = ctx.now_ms.saturating_add(wait);
+    mps.phases.insert(whom, Phase::Again(again));
+    // So that a gpuosd that is started anew goes on counting.
+    ctx.save(mps);
 }
 
 fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
@@ -462,11 +509,10 @@ fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
                 Phase::Open => true,
                 Phase::Running => !matches!(wanted, Some(Ok(_))),
                 Phase::Again(at) => ctx.now_ms >= at,
-                Phase::Saving(_) | Phase::Starting | Phase::Noting(_) | Phase::Ending(_) => false,
+                Phase::Saving(_) | Phase::Starting | Phase::Noting(_) | Phase::Ending => false,
             };
             if due {
-                let again = matches!(phase, Phase::Again(_));
-                mps.phases.insert(whom, Phase::Ending(again));
+                mps.phases.insert(whom, Phase::Ending);
                 ctx.effects.push(MpsEffect::End { whom, serving });
             }
         }

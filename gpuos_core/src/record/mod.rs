@@ -21,11 +21,13 @@ mod older;
 mod read;
 mod replay;
 mod ring;
+mod tally;
 
 pub use event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
-pub use read::{ReadError, Recording, Segment, read};
+pub use read::{ReadError, Recording, Segment, read, tally};
 pub use replay::{Counts, Step};
 pub use ring::{Sizes, Writer};
+pub use tally::Tally;
 
 use crate::fnv::fnv;
 

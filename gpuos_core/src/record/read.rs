@@ -7,6 +7,7 @@ use super::event::Event;
 use super::model::Model;
 use super::older;
 use super::ring::{FRAME, MADE_BY, MAGIC, SEGMENT_HEAD, Sizes, VERSION, seed};
+use super::tally::Tally;
 use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
 use crate::cost::{End, History};
 use crate::fabric::Recipe;
@@ -65,6 +66,8 @@ pub struct Recording {
     pub made_by: String,
     /// The form in which it wrote, from [`OLDEST`] to [`FORMAT`].
     pub format: u32,
+    /// What was counted, 0 throughout by an older gpuos.
+    pub tally: Tally,
     /// The cluster, as it was configured and as nodes came and went.
     pub clusters: Vec<Cluster>,
     /// For each cluster what the network between its nodes is made of, where gangs on it are recorded.
@@ -160,10 +163,17 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     Ok(Recording {
         made_by,
         format,
+        tally: Tally::read(bytes),
         clusters,
         nets,
         segments,
     })
+}
+
+/// The counters of a ring, without reading what else it holds; `None`: it is no ring of this form.
+pub fn tally(bytes: &[u8]) -> Option<Tally> {
+    let known = bytes.starts_with(MAGIC) && (OLDEST..=FORMAT).contains(&u32_at(bytes, 8));
+    known.then(|| Tally::read(bytes))
 }
 
 /// All whole events from `at` on.

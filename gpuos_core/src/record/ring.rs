@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | 0 | magic, [`FORMAT`], [`SEGMENTS`] (u32), length of a model's place and of a segment (u64) |
 //! | 32 | version of gpuos, 32 bytes, filled up with 0 |
+//! | 64 | the counters of [`Tally`] (u64 each) |
 //! | 4096 | [`MODELS`] models: length and check (u32), then the cluster |
 //! | after them | the segments: number of the lap, counted up over all segments (u64), check of its model (u32), 0 (u32), then the events, each with length and check (u32) before it |
 //!
@@ -19,6 +20,7 @@ use super::bytes::{check, put, u32_at, u64_at};
 use super::encode::{encode, encode_gangs};
 use super::event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
 use super::model::Model;
+use super::tally::Tally;
 use super::{FORMAT, MODELS, OLDEST, SEGMENTS};
 use crate::fabric::{Promise, Recipe};
 use crate::frag::Expected;
@@ -184,6 +186,11 @@ impl Writer {
             gang_bytes: 0,
             known: vec![(0, 0); KNOWN],
         }
+    }
+
+    /// Stores the counters, which are no events: nothing is replayed by them.
+    pub fn tally(&mut self, memory: &mut [u8], tally: &Tally) {
+        tally.write(memory);
     }
 
     /// Writes down the cluster that the planner plans for, and what the network is made of whose gangs

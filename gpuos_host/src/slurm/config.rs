@@ -22,8 +22,10 @@ impl Running {
                 // Plugin sections repeat keys at the end: the main ones come first.
                 running
                     .values
-                    .entry(key.trim().into())
+                    .entry(key.trim().to_ascii_lowercase())
                     .or_insert_with(|| value.into());
+            } else if let Some(moment) = line.strip_prefix("Configuration data as of ") {
+                running.values.insert("as of".into(), moment.trim().into());
             } else if line.starts_with("Slurmctld(") {
                 running.controllers.push(line.trim().into());
             }
@@ -31,10 +33,27 @@ impl Running {
         running
     }
 
-    /// A value, if it is set.
+    /// What slurmctld would run with by its files; of a key that comes twice the last value counts, as for Slurm.
+    pub fn of_file<'a>(
+        slurm_conf: &Path,
+        pairs: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Running {
+        let mut running = Running::default();
+        for (key, value) in pairs {
+            let value = if value == "(null)" { "" } else { value };
+            running
+                .values
+                .insert(key.to_ascii_lowercase(), value.into());
+        }
+        let path = slurm_conf.display().to_string();
+        running.values.insert("slurm_conf".into(), path);
+        running
+    }
+
+    /// A value, if it is set. Keys ignore case.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values
-            .get(key)
+            .get(&key.to_ascii_lowercase())
             .map(String::as_str)
             .filter(|value| !value.is_empty())
     }

@@ -5,6 +5,7 @@ use gpuos_core::hostlist::expand;
 
 use super::node::{self, indices, split_entries};
 use super::preempt::seconds;
+use super::rows::Row;
 use super::text::{Record, leading_number, mebibytes};
 
 /// What a job has on some nodes (all alike).
@@ -116,12 +117,18 @@ pub struct Job {
     pub shares: bool,
     /// Where gpuos notes its decision.
     pub system_comment: String,
+    /// What operators and gpuosd wrote about it.
+    pub admin_comment: String,
     /// The command that submitted it; only later releases show it.
     pub submit_line: String,
+    /// Why what it has on its nodes and what it asked for cannot be read; empty when it can. Such a job has its numbers,
+    /// user, state, nodes and name, and nothing else is known of it.
+    pub unreadable: String,
 }
 
 impl Job {
-    /// All jobs in the text that scontrol printed.
+    /// All jobs in a text that scontrol printed and in which no user's text is: recordings and tests. Others are read
+    /// by [`jobs`](super::jobs).
     pub fn parse_all(text: &str) -> Vec<Job> {
         Record::parse_all(text, "JobId")
             .iter()
@@ -129,7 +136,34 @@ impl Job {
             .collect()
     }
 
-    fn from_record(record: &Record) -> Job {
+    /// A job of which squeue's fields are all that is known.
+    pub(super) fn unreadable(row: &Row, why: &str) -> Job {
+        let of = |key: &str| {
+            let field = row.fields.iter().find(|(known, _)| *known == key);
+            field.map(|(_, text)| text.clone()).unwrap_or_default()
+        };
+        let hosts = |list: &str| expand(list).unwrap_or_default();
+        Job {
+            id: row.id,
+            label: row.label.clone(),
+            name: row.name.clone(),
+            user: row.user.clone(),
+            uid: row.uid,
+            state: row.state.clone(),
+            nodes: hosts(&row.nodes),
+            required_nodes: hosts(&row.required),
+            min_nodes: 1,
+            max_nodes: 1,
+            restarts: row.restarts,
+            may_requeue: row.may_requeue,
+            system_comment: of("SystemComment"),
+            admin_comment: of("AdminComment"),
+            unreadable: why.into(),
+            ..Job::default()
+        }
+    }
+
+    pub(super) fn from_record(record: &Record) -> Job {
         let number = |key: &str| record.number(key).unwrap_or(0) as u32;
         let hosts = |key: &str| expand(&record.text(key)).unwrap_or_default();
         let id = number("JobId");
@@ -206,7 +240,9 @@ impl Job {
             allocations: allocations(record),
             shares: shares(record),
             system_comment: record.text("SystemComment"),
+            admin_comment: record.text("AdminComment"),
             submit_line: record.text("SubmitLine"),
+            unreadable: String::new(),
         }
     }
 

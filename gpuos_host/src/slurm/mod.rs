@@ -7,6 +7,11 @@ mod config;
 mod job;
 mod node;
 mod preempt;
+mod read;
+mod rows;
+#[cfg(test)]
+mod sample;
+mod strict;
 mod text;
 
 pub use address::{addresses, ask_slurmd};
@@ -15,9 +20,12 @@ pub use job::{Allocation, Job};
 pub use node::NodeRecord;
 pub use preempt::Preemption;
 pub(crate) use preempt::seconds;
+pub(crate) use rows::rows_of;
 pub use text::Record;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+
+use act::Outcome;
 
 use crate::Machine;
 
@@ -51,9 +59,17 @@ pub fn nodes(machine: &dyn Machine) -> Result<Vec<NodeRecord>> {
     )?))
 }
 
-/// All jobs that slurmctld still knows.
+/// All jobs that slurmctld still knows. One whose record does not tell users' texts from Slurm's has
+/// [`Job::unreadable`] set.
 pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
-    Ok(Job::parse_all(&scontrol(machine, &["-d", "show", "jobs"])?))
+    let of_squeue = rows::rows(machine, act::LIMIT, &["-t", "all"], |_| true);
+    let rows = of_squeue.map_err(|outcome| match outcome {
+        Outcome::Refused(why) | Outcome::Away(why) => anyhow!(why),
+        other => anyhow!("{other:?}"),
+    })?;
+    let text = scontrol(machine, &["-d", "show", "jobs"])?;
+    let ask = |row: &rows::Row| scontrol(machine, &["-d", "show", "job", &read::name(row)]).ok();
+    Ok(read::list(&text, &rows, ask))
 }
 
 /// Name of the partition for jobs that name none.

@@ -6,6 +6,27 @@ use gpuos_core::options::parse_gres;
 
 use super::text::{Record, mebibytes};
 
+/// Fields that are read. Slurm prints each of them once.
+const KEYS: &[&str] = &[
+    "NodeName",
+    "State",
+    "Reason",
+    "Sockets",
+    "CoresPerSocket",
+    "CPUAlloc",
+    "CPUEfctv",
+    "CPUTot",
+    "RealMemory",
+    "AllocMem",
+    "Gres",
+    "GresUsed",
+    "ActiveFeatures",
+    "Partitions",
+    "Version",
+    "Extra",
+    "Weight",
+];
+
 /// One node as slurmctld has it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeRecord {
@@ -55,7 +76,7 @@ pub struct NodeRecord {
 impl NodeRecord {
     /// All nodes in the text that scontrol printed.
     pub fn parse_all(text: &str) -> Vec<NodeRecord> {
-        Record::parse_all(text, "NodeName")
+        Record::parse_once(text, "NodeName", KEYS)
             .iter()
             .map(NodeRecord::from_record)
             .collect()

@@ -45,6 +45,23 @@ impl Record {
         records
     }
 
+    /// The same of nodes. What stands in a reason of several lines is indented further than Slurm's own lines and is no
+    /// field; a record that has one of `keys` twice is left out.
+    pub(super) fn parse_once(text: &str, first_key: &str, keys: &[&str]) -> Vec<Record> {
+        let start = format!("{first_key}=");
+        let own = |line: &&str| {
+            let indented = line.strip_prefix("   ");
+            line.starts_with(&start) || indented.is_some_and(|rest| !rest.starts_with(' '))
+        };
+        let lines: Vec<&str> = text.lines().filter(own).collect();
+        let mut records = Record::parse_all(&lines.join("\n"), first_key);
+        records.retain(|record| {
+            let count = |key: &&str| record.fields().filter(|(known, _)| known == key).count();
+            keys.iter().all(|key| count(key) <= 1)
+        });
+        records
+    }
+
     fn add_line(&mut self, line: &str) {
         // A node's reason is a line of its own; a job's stands among others, without blanks.
         if let Some(reason) = line.strip_prefix("Reason=") {
@@ -72,8 +89,14 @@ impl Record {
         }
     }
 
-    fn push(&mut self, key: &str, value: &str) {
+    pub(super) fn push(&mut self, key: &str, value: &str) {
         self.fields.push((key.into(), value.trim().into()));
+    }
+
+    /// Puts a value in the place of all that the field had.
+    pub(super) fn set(&mut self, key: &str, value: &str) {
+        self.fields.retain(|(known, _)| known != key);
+        self.push(key, value);
     }
 
     /// The value of the first field of that name, if it has one that says something.

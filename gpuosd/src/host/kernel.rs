@@ -3,7 +3,7 @@
 //!
 //! The driver writes several lines for one event, and NVML's event comes before or after them. So a line counts
 //! only where NVML told no Xid of that number of that GPU shortly before and does not shortly after, and
-//! lines of the same kind count once.
+//! lines of the same kind count once. Whether it is believed, the health rules say.
 
 use std::time::{Duration, Instant};
 
@@ -14,61 +14,105 @@ use gpuos_host::kernel_log::KernelXid;
 const WAIT: Duration = Duration::from_secs(5);
 /// For so long lines of the same kind belong to one event.
 const SAME: Duration = Duration::from_secs(10);
-/// Kinds that are remembered; a GPU shows few of them in ten seconds.
-const MOST: usize = 1024;
+/// Kinds of one GPU that are remembered: somewhat more than there are rules, which are some hundred.
+const MOST: usize = 256;
+/// All numbers that no rule has are one kind: users may make up many.
+const UNKNOWN: u32 = u32::MAX;
 
-/// A line that waits, and kinds that were told of late.
+/// A line, and what is remembered of it.
+#[derive(Debug)]
+struct Waiting {
+    gpu: u8,
+    /// Its number, or [`UNKNOWN`].
+    kind: u32,
+    xid: KernelXid,
+    since: Instant,
+}
+
+/// Lines that wait, and kinds that were told of late.
 #[derive(Debug, Default)]
 pub struct Second {
-    waiting: Vec<(u8, KernelXid, Instant)>,
+    waiting: Vec<Waiting>,
     told: Vec<(u8, u32, Instant)>,
 }
 
 impl Second {
     /// NVML told an Xid.
-    pub fn by_library(&mut self, gpu: u8, code: u32, now: Instant) {
+    pub fn by_library(&mut self, gpu: u8, code: u32, known: bool, now: Instant) {
         self.waiting
-            .retain(|(of, xid, _)| (*of, xid.code) != (gpu, code));
-        self.remember(gpu, code, now);
+            .retain(|line| (line.gpu, line.xid.code) != (gpu, code));
+        self.remember(gpu, kind(code, known), now);
     }
 
-    /// The kernel logged one.
-    pub fn by_kernel(&mut self, gpu: u8, xid: KernelXid, now: Instant) {
-        let told = |(of, code, at): &(u8, u32, Instant)| {
-            (*of, *code) == (gpu, xid.code) && now.duration_since(*at) < SAME
+    /// The kernel logged one; `known`: a rule has its number.
+    pub fn by_kernel(&mut self, gpu: u8, xid: KernelXid, known: bool, now: Instant) {
+        let kind = kind(xid.code, known);
+        let told = |(of, other, at): &(u8, u32, Instant)| {
+            (*of, *other) == (gpu, kind) && now.duration_since(*at) < SAME
         };
-        let waits =
-            |(of, other, _): &(u8, KernelXid, Instant)| (*of, other.code) == (gpu, xid.code);
-        let known = self.told.iter().any(told) || self.waiting.iter().any(waits);
-        if !known && self.waiting.len() < MOST {
-            self.waiting.push((gpu, xid, now));
+        let waits = |line: &Waiting| (line.gpu, line.kind) == (gpu, kind);
+        let had = self.told.iter().any(told) || self.waiting.iter().any(waits);
+        let of_gpu = self.waiting.iter().filter(|line| line.gpu == gpu).count();
+        if !had && of_gpu < MOST {
+            self.waiting.push(Waiting {
+                gpu,
+                kind,
+                xid,
+                since: now,
+            });
         }
     }
 
     /// What NVML did not tell.
     pub fn due(&mut self, now: Instant) -> Vec<Event> {
         self.told.retain(|(.., at)| now.duration_since(*at) < SAME);
-        let waited = |(.., at): &mut (u8, KernelXid, Instant)| now.duration_since(*at) >= WAIT;
+        let waited = |line: &mut Waiting| now.duration_since(line.since) >= WAIT;
         let due: Vec<_> = self.waiting.extract_if(.., waited).collect();
-        let event = |(gpu, xid, _): (u8, KernelXid, Instant)| {
-            self.remember(gpu, xid.code, now);
-            Event::Xid {
-                gpu,
-                code: xid.code,
-                gpu_instance: xid.gpu_instance,
-                compute_instance: xid.compute_instance,
-                pid: xid.pid,
+        let event = |line: Waiting| {
+            self.remember(line.gpu, line.kind, now);
+            Event::Logged {
+                gpu: line.gpu,
+                code: line.xid.code,
+                gpu_instance: line.xid.gpu_instance,
+                pid: line.xid.pid,
             }
         };
         due.into_iter().map(event).collect()
     }
 
-    fn remember(&mut self, gpu: u8, code: u32, now: Instant) {
+    fn remember(&mut self, gpu: u8, kind: u32, now: Instant) {
         self.told
-            .retain(|(of, other, _)| (*of, *other) != (gpu, code));
-        if self.told.len() < MOST {
-            self.told.push((gpu, code, now));
+            .retain(|(of, other, _)| (*of, *other) != (gpu, kind));
+        if self.told.iter().filter(|(of, ..)| *of == gpu).count() < MOST {
+            self.told.push((gpu, kind, now));
         }
+    }
+}
+
+fn kind(code: u32, known: bool) -> u32 {
+    if known { code } else { UNKNOWN }
+}
+
+/// Lines about GPUs that gpuosd does not know: said once in a while, with how many there were.
+#[derive(Debug, Default)]
+pub struct Strangers {
+    said: Option<Instant>,
+    unsaid: u64,
+}
+
+/// See there.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+impl Strangers {
+    /// One more came. `Some`: it is to be said, with so many that were not.
+    pub fn came(&mut self, now: Instant) -> Option<u64> {
+        let late = |at: Instant| now.duration_since(at) >= SAY_EVERY;
+        if !self.said.is_none_or(late) {
+            self.unsaid = self.unsaid.saturating_add(1);
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
@@ -92,19 +136,19 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut second = Second::default();
         // The library first, the library after, the library never.
-        second.by_library(0, 48, at(0));
-        second.by_kernel(0, xid(48), at(1));
-        second.by_kernel(1, xid(48), at(1));
-        second.by_kernel(1, xid(48), at(2));
-        second.by_library(1, 48, at(3));
-        second.by_kernel(2, xid(79), at(3));
-        second.by_kernel(2, xid(79), at(4));
+        second.by_library(0, 48, true, at(0));
+        second.by_kernel(0, xid(48), true, at(1));
+        second.by_kernel(1, xid(48), true, at(1));
+        second.by_kernel(1, xid(48), true, at(2));
+        second.by_library(1, 48, true, at(3));
+        second.by_kernel(2, xid(79), true, at(3));
+        second.by_kernel(2, xid(79), true, at(4));
         assert_eq!(second.due(at(7)), []);
         let told = second.due(at(9));
         assert!(
             matches!(
                 told[..],
-                [Event::Xid {
+                [Event::Logged {
                     gpu: 2,
                     code: 79,
                     pid: Some(17),
@@ -114,9 +158,37 @@ mod tests {
             "{told:?}"
         );
         // Lines that come late belong to it; those long after are another event.
-        second.by_kernel(2, xid(79), at(12));
+        second.by_kernel(2, xid(79), true, at(12));
         assert_eq!(second.due(at(30)), []);
-        second.by_kernel(2, xid(79), at(31));
+        second.by_kernel(2, xid(79), true, at(31));
         assert_eq!(second.due(at(36)).len(), 1);
+    }
+
+    #[test]
+    fn numbers_that_are_made_up_leave_room_for_those_that_are_not() {
+        let start = Instant::now();
+        let mut second = Second::default();
+        for code in 1000..9000 {
+            second.by_kernel(0, xid(code), false, start);
+        }
+        second.by_kernel(0, xid(79), true, start);
+        second.by_kernel(1, xid(7777), false, start);
+        let told = second.due(start + WAIT);
+        let code = |event: &Event| match event {
+            Event::Logged { gpu, code, .. } => (*gpu, *code),
+            other => panic!("{other:?}"),
+        };
+        let codes: Vec<(u8, u32)> = told.iter().map(code).collect();
+        assert_eq!(codes, [(0, 1000), (0, 79), (1, 7777)]);
+    }
+
+    #[test]
+    fn lines_about_strangers_are_said_once_a_minute() {
+        let start = Instant::now();
+        let mut strangers = Strangers::default();
+        let said: Vec<u64> = (0..125)
+            .filter_map(|second| strangers.came(start + Duration::from_secs(second)))
+            .collect();
+        assert_eq!(said, [0, 59, 59]);
     }
 }

@@ -24,6 +24,8 @@ use crate::owner::Message;
 
 /// The kernel's log is read so often: about as soon as NVML's events come.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// As the kernel's log: there is none to read.
+pub const NO_LOG: &str = "none";
 /// A file system that answered is asked again after so long.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
@@ -60,15 +62,9 @@ pub fn start(
     to: SyncSender<Message>,
 ) -> std::io::Result<Sender<Vec<PathBuf>>> {
     let (paths, from) = channel();
-    let log: Option<Box<dyn KernelLog>> = match Kmsg::open(log) {
-        Ok(log) => Some(Box::new(log)),
-        Err(e) => {
-            tracing::info!(
-                "{}: {e}: Xids come from NVIDIA's library alone (reading the kernel's log wants root or CAP_SYSLOG)",
-                log.display()
-            );
-            None
-        }
+    let log: Option<Box<dyn KernelLog>> = match log.as_os_str() == NO_LOG {
+        true => None,
+        false => kernel_log(log),
     };
     let watch = Watch {
         host: Box::new(Sysfs::at(sysfs)),
@@ -80,6 +76,19 @@ pub fn start(
         .name("host".into())
         .spawn(move || watch.run(&from, &to))?;
     Ok(paths)
+}
+
+fn kernel_log(log: &Path) -> Option<Box<dyn KernelLog>> {
+    match Kmsg::open(log) {
+        Ok(log) => Some(Box::new(log)),
+        Err(e) => {
+            tracing::info!(
+                "{}: {e}: Xids come from NVIDIA's library alone (reading the kernel's log wants root or CAP_SYSLOG)",
+                log.display()
+            );
+            None
+        }
+    }
 }
 
 struct Watch {

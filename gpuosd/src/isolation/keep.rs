@@ -55,8 +55,18 @@ impl Keeper {
             steps: BTreeMap::new(),
             shares: job.shares,
         };
+        let before = std::mem::take(&mut self.told);
         let running = jobs.iter().filter(|job| job.is_running());
-        self.told = running.map(holding).collect();
+        let told = running.map(|job| match job.unreadable.is_empty() {
+            true => holding(job),
+            // What it had stays its own.
+            false => before
+                .iter()
+                .find(|one| one.job == job.id)
+                .cloned()
+                .unwrap_or_else(|| holding(job)),
+        });
+        self.told = told.collect();
         self.asked = Some(asked);
     }
 

@@ -64,6 +64,8 @@ impl Act {
 pub struct Counts {
     /// Xids, by GPU and number.
     pub xids: BTreeMap<u8, BTreeMap<u32, u64>>,
+    /// Xids of the kernel's log that the library did not tell, by GPU.
+    pub logged: BTreeMap<u8, u64>,
     /// Times that a GPU was lost, by GPU.
     pub lost: BTreeMap<u8, u64>,
     /// Acts: done, and failed or refused.
@@ -82,6 +84,7 @@ impl Counts {
                 let code = if known { *code } else { OTHER };
                 *codes.entry(code).or_default() += 1;
             }
+            Event::Logged { gpu, .. } => *self.logged.entry(*gpu).or_default() += 1,
             Event::Lost { gpu } => *self.lost.entry(*gpu).or_default() += 1,
             Event::Published { ok, .. } => self.act(Act::Publish, *ok),
             Event::ResetDone { ok, .. } => self.act(Act::Reset, *ok),

@@ -99,12 +99,12 @@ impl Keeper {
             Outcome::Nothing(_) | Outcome::NotYet(_) | Outcome::Away(_) => return,
         };
         let act = match action {
-            Action::Requeue { .. } => Act::Requeue,
+            Action::Requeue { .. } | Action::Hold { .. } => Act::Requeue,
             Action::Kill { .. } => Act::KillStep,
             Action::Drain { .. } => Act::DrainNode,
             Action::Undrain { .. } => Act::UndrainNode,
             // A publication is counted by its event; a release is a part of a requeue.
-            Action::Extra(_) | Action::Release { .. } => return,
+            Action::Extra(_) | Action::Release { .. } | Action::LetGo { .. } => return,
         };
         self.counts.act(act, ok);
     }

@@ -387,6 +387,16 @@ impl View {
             Ok(())
         })?;
         let head = counter(
+            "gpuos_gpu_kernel_log_xids",
+            "Xids in the kernel's log that NVIDIA's library did not tell, since gpuosd started",
+        );
+        family(encoder, &head, |family| {
+            for (gpu, count) in &counts.logged {
+                family.value(&self.of(*gpu), *count as f64)?;
+            }
+            Ok(())
+        })?;
+        let head = counter(
             "gpuos_actions",
             "What gpuosd did since it started, and how it ended",
         );

@@ -59,9 +59,19 @@ pub struct Grant {
     /// GPUs that move, by NVML's index, and that it has whole.
     #[serde(default)]
     pub whole: GpuSet,
+    /// It asks for this node (`--nodelist`): requeued, it comes back here.
+    #[serde(default)]
+    pub pinned: bool,
     /// A step has asked for them.
     #[serde(skip)]
     pub wanted: bool,
+}
+
+/// A job that is held until the driver answers again.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HeldJob {
+    /// GPUs that it had, by NVML's index.
+    pub gpus: GpuSet,
 }
 
 /// What outlives the daemon.
@@ -74,6 +84,9 @@ pub struct Journal {
     /// How often each job could not get its instances here, since it last had them.
     #[serde(default)]
     pub failures: BTreeMap<u32, u32>,
+    /// Jobs that are held until the driver answers again.
+    #[serde(default)]
+    pub held: BTreeMap<u32, HeldJob>,
     /// The GPUs that are in MIG mode for good by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
     pub pool: GpuSet,
@@ -235,6 +248,7 @@ impl Pool {
             requeue: job.may_requeue,
             pieces,
             whole,
+            pinned: false,
             wanted: false,
         })
     }

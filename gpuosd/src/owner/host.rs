@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use gpuos_core::health::Event;
+use gpuos_core::health::{Event, Signal};
 use gpuos_host::discover::PciPlace;
 use gpuos_host::kernel_log::KernelXid;
 
@@ -37,28 +37,46 @@ impl Owner {
         let mut all = self.found.iter().chain(&self.pooled);
         let gpu = all.find(|gpu| xid.is_of(&gpu.pci));
         match gpu.map(|gpu| gpu.gres) {
-            Some(gpu) => self.kernel.by_kernel(gpu, xid, Instant::now()),
-            None => tracing::warn!(
-                "the kernel's log has Xid {} of the GPU at PCI {}, which is none that gpuosd knows",
-                xid.code,
-                xid.pci
-            ),
+            Some(gpu) => {
+                let known = self.has_rule(xid.code);
+                self.kernel.by_kernel(gpu, xid, known, Instant::now());
+            }
+            None => {
+                let Some(unsaid) = self.strangers.came(Instant::now()) else {
+                    return;
+                };
+                let more = match unsaid {
+                    0 => String::new(),
+                    more => format!(" (and {more} more of such lines since it was said last)"),
+                };
+                tracing::warn!(
+                    "the kernel's log has Xid {} of the GPU at PCI {}, which is none that gpuosd knows{more}",
+                    xid.code,
+                    xid.pci
+                );
+            }
         }
+    }
+
+    fn has_rule(&self, code: u32) -> bool {
+        self.rules.of(Signal::Xid(code)).is_some()
     }
 
     /// NVML's Xids are noted, so that the same one in the kernel's log does not count.
     pub(super) fn note_xid(&mut self, event: &Event) {
         if let Event::Xid { gpu, code, .. } = event {
-            self.kernel.by_library(*gpu, *code, Instant::now());
+            let known = self.has_rule(*code);
+            self.kernel.by_library(*gpu, *code, known, Instant::now());
         }
     }
 
     /// Xids of the kernel's log that NVIDIA's library did not tell.
     pub(super) fn late_xids(&mut self) {
         for event in self.kernel.due(Instant::now()) {
-            self.look_soon(&event);
             self.apply(event);
         }
+        let unconfirmed = self.health.unconfirmed();
+        self.trouble("kernel-log", unconfirmed);
     }
 }
 

@@ -32,7 +32,7 @@ use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
 use crate::host::Told;
 use crate::host::hardware::Hardware;
-use crate::host::kernel::Second;
+use crate::host::kernel::{Second, Strangers};
 use crate::host::links::Links;
 use crate::isolation::{self as isolation_thread, Order};
 use crate::jobs::Table;
@@ -176,6 +176,7 @@ pub struct Owner {
     ports: Ports,
     links: Links,
     kernel: Second,
+    strangers: Strangers,
     hardware: Hardware,
     isolation: isolation_thread::keep::Keeper,
     watchers: watchers::Watchers,
@@ -200,6 +201,8 @@ pub struct Owner {
     silent: bool,
     saved: Instant,
     told_jobs: Instant,
+    /// Jobs of which was said that their records cannot be read.
+    unread_jobs: std::collections::BTreeSet<u32>,
     /// When Slurm is asked for the node's record and jobs next.
     look: Instant,
     looked: Instant,
@@ -268,6 +271,7 @@ impl Owner {
             ports,
             links: Links::default(),
             kernel: Second::default(),
+            strangers: Strangers::default(),
             hardware: Hardware::default(),
             isolation: isolation_thread::keep::Keeper::default(),
             watchers: watchers::Watchers::default(),
@@ -286,6 +290,7 @@ impl Owner {
             silent: false,
             saved: now,
             told_jobs: now,
+            unread_jobs: std::collections::BTreeSet::new(),
             look: now,
             looked: now,
             changed: None,

@@ -15,6 +15,9 @@ use crate::isolation::Order;
 use crate::queue::{Task, Why};
 use crate::work::Answer;
 
+/// Jobs with a record that cannot be read, as far as they are remembered.
+const UNREAD: usize = 4096;
+
 impl Owner {
     pub(super) fn answered(&mut self, task: Task, answer: Answer) {
         self.queue.done();
@@ -34,6 +37,7 @@ impl Owner {
             (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
             (_, Answer::Show(Ok(record))) => self.shown(&record),
             (Task::Jobs(mark), Answer::Jobs(Ok(jobs_told))) => {
+                self.unread(&jobs_told);
                 self.jobs.set(&self.node, &jobs_told, mark);
                 self.ports.peers.jobs(&jobs_told);
                 let slices = |job: &Job| self.mig.on_moving(&self.node, job);
@@ -47,6 +51,7 @@ impl Owner {
                 self.tell_limits();
             }
             (Task::Job(job), Answer::Job(Ok(record))) => {
+                self.unread_one(record.as_deref());
                 self.job_told(job, record.as_deref());
                 self.mig_job(job, record.as_deref());
             }
@@ -105,9 +110,11 @@ impl Owner {
             self.releases.retain(|release| release.job != job);
         }
         let job = match &action {
-            Action::Requeue { job } | Action::Release { job, .. } | Action::Kill { job, .. } => {
-                Some(*job)
-            }
+            Action::Requeue { job }
+            | Action::Release { job, .. }
+            | Action::Hold { job, .. }
+            | Action::LetGo { job }
+            | Action::Kill { job, .. } => Some(*job),
             Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
         };
         match outcome {
@@ -145,6 +152,31 @@ impl Owner {
             },
             Why::Rule,
         ));
+    }
+
+    /// Says of each job whose record cannot be read why, once.
+    fn unread(&mut self, jobs: &[Job]) {
+        let unread = |id: &u32| {
+            let mut all = jobs.iter();
+            all.any(|job| job.id == *id && !job.unreadable.is_empty())
+        };
+        self.unread_jobs.retain(unread);
+        jobs.iter().for_each(|job| self.unread_one(Some(job)));
+    }
+
+    fn unread_one(&mut self, job: Option<&Job>) {
+        let Some(job) = job.filter(|job| !job.unreadable.is_empty()) else {
+            return;
+        };
+        if self.unread_jobs.len() < UNREAD && self.unread_jobs.insert(job.id) {
+            let text = format!(
+                "Slurm's record of job {} cannot be read, and what it has is taken from no other place: {}. A text of \
+                 its user looks like a part of the record; with JobSubmitPlugins=gpuos Slurm refuses such texts",
+                job.id, job.unreadable
+            );
+            tracing::warn!(job = job.id, uid = job.uid, "{text}");
+            self.note(text, Some(job.id), Some(job.uid));
+        }
     }
 
     fn shown(&mut self, record: &NodeRecord) {

@@ -104,6 +104,9 @@ impl Traces {
         };
         let what = match event {
             Event::Xid { gpu, code, .. } => fault(gpu, format!("Xid {code}")),
+            Event::Logged { gpu, code, .. } => {
+                fault(gpu, format!("Xid {code} in the kernel's log"))
+            }
             Event::Lost { gpu } => fault(gpu, "the GPU is lost".into()),
             Event::RecoveryAction { gpu, action } if *action != RecoveryAction::None => {
                 fault(gpu, format!("the driver wants: {}", action.word()))
@@ -164,7 +167,9 @@ impl Traces {
             Outcome::NotYet(_) | Outcome::Away(_) => return,
         };
         match action {
-            Action::Requeue { job } => self.tell(at_ms, What::Requeued(*job, went)),
+            Action::Requeue { job } | Action::Hold { job, .. } => {
+                self.tell(at_ms, What::Requeued(*job, went));
+            }
             Action::Release { job, .. } => self.tell(at_ms, What::Released(*job, went)),
             _ => {}
         }

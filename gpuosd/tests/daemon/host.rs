@@ -110,42 +110,157 @@ fn uncorrected_errors_of_memory_drain_the_node() {
     assert!(daemon.status().node_drained.is_some());
 }
 
+/// Writes records into the kernel's log.
+fn log(site: &Site, records: &str) {
+    let file = fs::File::options().append(true).open(site.path("kmsg"));
+    writeln!(file.unwrap(), "{records}").unwrap();
+}
+
+/// A record of the driver's.
+fn xid(slot: &str, code: u32) -> String {
+    format!("4,1,2,-;NVRM: Xid (PCI:{slot}): {code}, pid=9, name=train, error")
+}
+
+/// PCI address of GPU 0 as the driver writes it.
+fn slot_of(pci: &str) -> String {
+    pci.rsplit_once('.').unwrap().0.to_owned()
+}
+
+/// Nothing was said to Slurm but questions.
+fn only_asked(site: &Site) {
+    let said = site.slurm("log");
+    let acts = ["requeue", "scancel", "update", "hold", "cancel"];
+    let done = said
+        .lines()
+        .find(|line| acts.iter().any(|act| line.contains(act)));
+    assert_eq!(done, None, "{said}");
+}
+
 #[test]
-fn an_xid_that_only_the_kernel_tells_counts_and_one_that_both_tell_counts_once() {
+fn an_xid_that_only_the_kernel_tells_is_told_once_and_nothing_is_done() {
+    let site = Site::new();
+    site.job(7, "0");
+    let pci = recorded(&site);
+    let mut daemon = site.start();
+    daemon.ready();
+    let slot = slot_of(&pci);
+    site.fault(Some(0), "xid 43");
+    for code in [43, 31, 31, 48, 79, 119] {
+        log(&site, &xid(&slot, code));
+    }
+    site.until("Xid 119", || (audited(&site, "Xid 119") > 0).then_some(()));
+    for code in [43, 31, 48, 79, 119] {
+        assert_eq!(audited(&site, &format!("Xid {code} ")), 1, "Xid {code}");
+    }
+    // It is shown, and stays without effect.
+    let shown = || {
+        let told = daemon.status().daemon.troubles;
+        let shown = told.iter().find(|told| told.contains("Xid 79 of GPU 0"))?;
+        shown.contains("does not confirm").then_some(())
+    };
+    site.until("it is shown", shown);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!["draining", "drained", "degraded"].contains(&&*daemon.state(0)));
+    assert_eq!(site.slurm("state").trim(), "IDLE");
+    only_asked(&site);
+    // Of a GPU that is none of this node's, only the log tells, and not each time.
+    for _ in 0..100 {
+        log(&site, "4,1,2,-;NVRM: Xid (PCI:dddd:01:00): 79, fallen off");
+    }
+    site.until("a stranger", || {
+        (logged(&site, "dddd:01:00") > 0).then_some(())
+    });
+    assert_eq!(audited(&site, "Xid 79 "), 1);
+    assert!(logged(&site, "dddd:01:00") < 3, "{}", site.log());
+    assert!(daemon.lives());
+}
+
+/// What ordinary users can have the kernel write, among them what mounts in a user namespace leave there.
+#[test]
+fn what_users_make_the_kernel_write_moves_nothing() {
     let site = Site::new();
     site.job(7, "0");
     let pci = recorded(&site);
     let daemon = site.start();
     daemon.ready();
-    let slot = pci.rsplit_once('.').unwrap().0.to_owned();
-    let log = |xid: u32| {
-        let mut file = fs::File::options()
-            .append(true)
-            .open(site.path("kmsg"))
-            .unwrap();
-        writeln!(
-            file,
-            "4,1,2,-;NVRM: Xid (PCI:{slot}): {xid}, pid=9, name=train, error"
-        )
-        .unwrap();
-    };
-    site.fault(Some(0), "xid 43");
-    log(43);
-    log(31);
-    log(31);
+    let slot = slot_of(&pci);
+    let message = format!("NVRM: Xid (PCI:{slot}): 79, pid=9, GPU has fallen off the bus.");
+    for record in [
+        format!("3,1,2,-;tmpfs: Unknown parameter '{message}'"),
+        format!("3,1,2,-;tmpfs: Bad value for 'x\\x0a{message}'"),
+        format!("4,1,2,-;overlayfs: failed to resolve '{message}': -2"),
+        format!("4,1,2,c;{message}"),
+        format!("12,1,2,-;{message}"),
+        format!("30,1,2,-;{message}"),
+        format!(" {message}"),
+        format!(" SUBSYSTEM=4,1,2,-;{message}"),
+        format!("6,1,2,-;NVRM: Xid (PCI:[17]: segfault at 0 ip {message}"),
+        format!("4,1,2,-; {message}"),
+        message.clone(),
+    ] {
+        log(&site, &record);
+    }
+    // Lines are read in their order: this one comes last.
+    log(&site, &xid(&slot, 31));
     site.until("Xid 31", || (audited(&site, "Xid 31") > 0).then_some(()));
-    assert_eq!(audited(&site, "Xid 31"), 1);
-    assert_eq!(audited(&site, "Xid 43"), 1);
-    // Of a GPU that is none of this node's, only the log tells.
-    let mut file = fs::File::options()
-        .append(true)
-        .open(site.path("kmsg"))
-        .unwrap();
-    writeln!(file, "4,1,2,-;NVRM: Xid (PCI:dddd:01:00): 79, fallen off").unwrap();
-    site.until("a stranger", || {
-        (logged(&site, "dddd:01:00") > 0).then_some(())
-    });
     assert_eq!(audited(&site, "Xid 79"), 0);
+    assert_eq!(logged(&site, "Xid 79"), 0, "{}", site.log());
+    only_asked(&site);
+}
+
+#[test]
+fn while_the_library_is_silent_the_log_counts() {
+    let site = Site::new();
+    site.job(7, "0");
+    let pci = recorded(&site);
+    let daemon = site.start();
+    daemon.ready();
+    site.fault(None, "hang 3600");
+    site.until("silence", || {
+        let told = site.log().contains("does not answer; nothing is reset");
+        told.then_some(())
+    });
+    log(&site, &xid(&slot_of(&pci), 79));
+    site.until("the requeue", || {
+        site.slurm("log").contains("scontrol requeue").then_some(())
+    });
+    assert!(site.slurm("reason").contains("fallen off the bus"));
+    assert!(
+        audited(
+            &site,
+            "from the kernel's log: NVIDIA's library does not answer"
+        ) > 0
+    );
+}
+
+#[test]
+fn a_flood_of_lines_does_not_fill_the_audit_log() {
+    let site = Site::new();
+    let pci = recorded(&site);
+    let daemon = site.start();
+    daemon.ready();
+    let slot = slot_of(&pci);
+    let all: Vec<String> = (0..2000).map(|code| xid(&slot, code % 1000)).collect();
+    log(&site, &all.join("\n"));
+    site.until("some", || {
+        (audited(&site, "the kernel's log") > 0).then_some(())
+    });
+    for _ in 0..8 {
+        log(&site, &all.join("\n"));
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    // Twenty in a minute.
+    assert!(audited(&site, "the kernel's log") <= 40);
+    assert_eq!(daemon.state(0), "available");
+    only_asked(&site);
+}
+
+#[test]
+fn the_kernels_log_may_be_none() {
+    let site = Site::new();
+    let daemon = site.start_with(&["--kernel-log", "none"]);
+    daemon.ready();
+    assert!(!site.log().contains("Xids come from NVIDIA's library alone"));
 }
 
 fn reload(daemon: &Daemon<'_>) {

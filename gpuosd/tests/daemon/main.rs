@@ -1,6 +1,7 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
 mod bpf;
+mod clear;
 mod devices;
 mod harm;
 mod host;

@@ -376,6 +376,44 @@ fn nothing_is_made_that_slurm_did_not_give_to_the_job() {
     assert!(!site.slurm("log").contains("requeue"));
 }
 
+/// A text of the job's user looks like a line of Slurm's.
+fn spoil(site: &Site, id: u32) {
+    let name = format!("jobs/{id}");
+    let mut whole = Command::new("awk");
+    whole.arg("-f").arg(site.path("jobs.awk"));
+    whole.arg(site.path("slurm").join(&name));
+    let whole = String::from_utf8(whole.output().unwrap().stdout).unwrap();
+    let forged = "   UserId=root(0) GroupId=root(0)";
+    site.set_slurm(&name, &format!("{}\n{forged}\n", whole.trim_end()));
+}
+
+#[test]
+fn a_record_that_is_not_slurms_alone_gives_nothing_and_takes_nothing() {
+    let site = pool("");
+    let daemon = start(&site);
+    job(&site, 7, "0-3", ("gpuos: mig=3g.40gb:1", ""));
+    let had = step(&daemon, 7, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
+    assert_eq!(instances(&site, 4), [(G3, 0, true)]);
+    spoil(&site, 7);
+    job(&site, 8, "4", ("gpuos: mig=1g.10gb:1", ""));
+    spoil(&site, 8);
+    let why = step(&daemon, 8, BATCH, ("1g.10gb", &[4])).unwrap_err();
+    assert!(
+        why.contains("cannot be read") && why.contains("UserId="),
+        "{why}"
+    );
+    site.until("the audit log", || {
+        audited(&daemon, "Slurm's record of job 8 cannot be read").then_some(())
+    });
+    let again = step(&daemon, 7, BATCH, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
+    assert_eq!(again["GPUOS_MIG_UUIDS"], had["GPUOS_MIG_UUIDS"]);
+    assert_eq!(instances(&site, 4), [(G3, 0, true)]);
+    // It is gone by its number, however it is called.
+    end(&daemon, 7, BATCH);
+    gone(&site, 7);
+    until_empty(&site, 4);
+}
+
 #[test]
 fn a_job_that_comes_back_and_the_next_one_in_its_slices_get_their_own() {
     let site = pool("");

@@ -3,7 +3,7 @@
 use gpuos_core::wire::Request;
 
 use crate::mig::{BATCH, G3, Guest, by_hand, instances, job, pool, start, step, until_status};
-use crate::site::Daemon;
+use crate::site::{Daemon, Site};
 
 /// Profile 4g.40gb of H100: as many memory slices as 3g.40gb.
 const G4: u32 = 5;
@@ -62,6 +62,101 @@ fn a_job_is_ended_after_its_own_failures_and_not_after_others() {
         daemon.kill();
         daemon = start(&site);
     }
+}
+
+/// The record of a job that runs, as `job` writes it, that asks for this node or not.
+fn runs(site: &Site, id: u32, restarts: u32, pinned: bool) {
+    let asks = if pinned {
+        "\n   ReqNodeList=n1 ExcNodeList=(null)"
+    } else {
+        ""
+    };
+    let more = format!("Requeue=1 Restarts={restarts} BatchFlag=1{asks}\n  ");
+    job(site, id, "0", ("gpuos: mig=1g.10gb:1", &more));
+}
+
+fn held(site: &Site, id: u32) -> bool {
+    site.slurm(&format!("jobs/{id}")).contains(" Priority=0 ")
+}
+
+#[test]
+fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_back() {
+    let site = pool("");
+    let mut daemon = start(&site);
+    daemon.ready_pool();
+    let count = |text: &str| site.slurm("log").matches(text).count();
+    site.change(4, |gpu| gpu.driver_timeout = 1);
+    let until = |what: &str, acts: &str, times: usize| {
+        site.until(what, || (count(acts) == times).then_some(()));
+    };
+    // One that may go elsewhere is requeued at first, one that may not is held at once.
+    for at in 0..4 {
+        runs(&site, 7, at, false);
+        let why = step(&daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
+        assert!(why.contains("GPU 4"), "{why}");
+        // The script writes its log before it does what it is asked.
+        site.until("the requeue", || {
+            (!site.slurm("jobs/7").contains("RUNNING")).then_some(())
+        });
+        let [requeues, holds] = ["requeue ", "requeuehold "].map(count);
+        assert_eq!(
+            (requeues, holds),
+            (at.min(2) as usize + 1, usize::from(at == 3))
+        );
+    }
+    runs(&site, 8, 0, true);
+    step(&daemon, 8, BATCH, ("1g.10gb", &[0])).unwrap_err();
+    site.until("the hold", || held(&site, 8).then_some(()));
+    assert_eq!(count("requeue "), 3);
+    for id in [7, 8] {
+        let record = site.slurm(&format!("jobs/{id}"));
+        let said = record.contains("AdminComment=gpuos: held by node n1: GPU 4: ");
+        assert!(said && held(&site, id), "{record}");
+    }
+    // A gpuosd that is started anew knows them; while the driver is away they stay.
+    daemon.kill();
+    daemon = start(&site);
+    daemon.ready_pool();
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert_eq!((count("release "), count("scancel")), (0, 0));
+    site.change(4, |gpu| gpu.driver_timeout = 0);
+    for id in [7, 8] {
+        site.until("the job is let go", || (!held(&site, id)).then_some(()));
+        site.until("its comment is gone", || {
+            let record = site.slurm(&format!("jobs/{id}"));
+            record.contains("AdminComment=\n").then_some(())
+        });
+    }
+    until("a start soon", "update JobId=8 StartTime=now+3", 1);
+    assert_eq!(count("scancel"), 0, "{}", site.slurm("log"));
+    // It gets its instance then, and nothing lets it go once more.
+    runs(&site, 8, 1, true);
+    step(&daemon, 8, BATCH, ("1g.10gb", &[0])).unwrap();
+    assert_eq!(count("release 8"), 1);
+}
+
+#[test]
+fn what_an_administrator_holds_stays_held() {
+    let site = pool("");
+    let daemon = start(&site);
+    daemon.ready_pool();
+    site.change(4, |gpu| gpu.driver_timeout = 1);
+    runs(&site, 8, 0, true);
+    step(&daemon, 8, BATCH, ("1g.10gb", &[0])).unwrap_err();
+    site.until("the hold", || held(&site, 8).then_some(()));
+    // Taken over: the comment says so.
+    let record = site.slurm("jobs/8");
+    let at = record.find("   AdminComment=").unwrap();
+    site.set_slurm(
+        "jobs/8",
+        &format!("{}   AdminComment=ask ann\n", &record[..at]),
+    );
+    site.change(4, |gpu| gpu.driver_timeout = 0);
+    runs(&site, 9, 0, false);
+    step(&daemon, 9, BATCH, ("1g.10gb", &[0])).unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert!(site.slurm("jobs/8").contains("AdminComment=ask ann"));
+    assert!(!site.slurm("log").contains("scontrol release"));
 }
 
 #[test]

@@ -345,6 +345,49 @@ fn the_capabilities_of_the_unit_are_enough_for_it() {
 }
 
 #[test]
+fn what_users_leave_in_its_folder_neither_ends_gpuosd_nor_stays() {
+    let (site, control) = site("control");
+    // As many descriptors as the unit allows.
+    let limited = format!(
+        "ulimit -n 1024; exec {} \"$@\"",
+        env!("CARGO_BIN_EXE_gpuosd")
+    );
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &limited, "gpuosd"]);
+    let mut daemon = site.start_under(shell, &["--mps-command", &control]);
+    daemon.ready();
+    start(&site, &daemon, 7, BATCH, &[0], 50);
+    let both = pids(&site, 7);
+    crate::clear::nest(&site.path("run/mps/7/pipe"), 18_000);
+    crate::clear::nest(&site.path("run/mps/7/log"), 200);
+    end(&daemon, 7, BATCH);
+    until_gone(&site, 7, both);
+    assert!(daemon.lives());
+    until_audited(&site, "the MPS daemon of job 7 has ended");
+}
+
+#[test]
+fn a_folder_that_cannot_be_removed_is_told_and_tried_again() {
+    let (site, control) = site("control");
+    let mut daemon = site.start_with(&["--mps-command", &control]);
+    daemon.ready();
+    start(&site, &daemon, 7, BATCH, &[0], 50);
+    let mounted = site.path("run/mps/7/log/mounted");
+    if !crate::site::mount(&mounted, "1m") {
+        return;
+    }
+    fs::write(mounted.join("kept"), "").unwrap();
+    end(&daemon, 7, BATCH);
+    until_audited(&site, "could not be removed, and is tried again");
+    until_audited(&site, "something is mounted in it");
+    assert!(daemon.lives() && mounted.join("kept").exists());
+    crate::site::unmount(&mounted);
+    site.until("the end of the folder", || {
+        (!site.path("run/mps/7").exists()).then_some(())
+    });
+}
+
+#[test]
 fn a_program_that_is_missing_or_hangs_is_told_and_leaves_nothing() {
     for (kind, missing, why) in [
         ("hangs", false, "was not ready within"),

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::peers::HOLD_MS;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::program::JOBS;
 use crate::site::{Daemon, Site};
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -36,8 +37,9 @@ case "$(basename "$0") $*" in
     echo "OWN $*" >>log
     : >reason."${2#NodeName=}"
     echo IDLE >state."${2#NodeName=}" ;;
-"squeue "*) grep -q JobState=RUNNING job && echo 8 ;;
-"scontrol -d show job 8") cat job ;;
+"squeue -a -w "*) { grep -q JobState=RUNNING job && cat job; } | awk -v rows="$SQUEUE_FORMAT2" -f CTL/jobs.awk ;;
+"squeue "*) awk -v rows="$SQUEUE_FORMAT2" -f CTL/jobs.awk job ;;
+"scontrol -d show job 8") awk -f CTL/jobs.awk job ;;
 *) echo "OWN $(basename "$0") $*" >>log ;;
 esac
 exit 0
@@ -257,6 +259,7 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
         network.slurmd(node);
     }
     fs::write(folder.path().join("slurm.conf"), conf).unwrap();
+    slurmctld.write("jobs.awk", JOBS);
     let sites = NODES.map(Site::of);
     let daemons: Vec<Daemon<'_>> = NODES
         .iter()

@@ -14,7 +14,7 @@ use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
 
-use crate::program::program;
+use crate::program::{JOBS, program};
 
 /// Longest wait for anything: a busy machine is no fault.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -37,9 +37,14 @@ case "$(basename "$0") $*" in
 "scontrol update NodeName=n1 State=DRAIN Reason="*)
     shift 3; printf '%s' "${1#Reason=}" >reason; echo IDLE+DRAIN >state ;;
 "scontrol update NodeName=n1 State=RESUME") : >reason; echo IDLE >state ;;
-"squeue "*) ls jobs ;;
+"squeue -a -w "*) cat /dev/null jobs/* 2>/dev/null | awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk ;;
+"squeue "*)
+    if [ -e "jobs/$5" ]; then awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk "jobs/$5"; else
+        echo "slurm_load_jobs error: Invalid job id specified" >&2
+        exit 1
+    fi ;;
 "scontrol -d show job "*)
-    if [ -e "jobs/$4" ]; then cat "jobs/$4"; else
+    if [ -e "jobs/$4" ]; then awk -f ../jobs.awk "jobs/$4"; else
         echo "slurm_load_jobs error: Invalid job id specified" >&2
         exit 1
     fi ;;
@@ -47,6 +52,17 @@ case "$(basename "$0") $*" in
     if grep -q JobState=RUNNING "jobs/$3"; then
         sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
     fi ;;
+"scontrol requeuehold incomplete "*)
+    if grep -q JobState=RUNNING "jobs/$3"; then
+        sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
+        echo '   Priority=0 Nice=0' >>"jobs/$3"
+    fi ;;
+"scontrol release "*) sed -i 's/ Priority=0 / Priority=7 /' "jobs/$2" ;;
+"scontrol update JobId="*" AdminComment="*)
+    id=${2#JobId=}
+    grep -v '^   AdminComment=' "jobs/$id" >job.new
+    printf '   %s\n' "$3" >>job.new
+    mv job.new "jobs/$id" ;;
 "scontrol update JobId="*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
@@ -85,6 +101,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::create_dir_all(path("slurm/jobs")).unwrap();
+        fs::write(path("jobs.awk"), JOBS).unwrap();
         for name in ["scontrol", "squeue", "scancel"] {
             program(&path(name), SLURM);
         }
@@ -225,8 +242,6 @@ impl Site {
             .arg(self.path("sys"))
             .arg("--cgroup")
             .arg(self.path("cgroup"))
-            .arg("--kernel-log")
-            .arg(self.path("kmsg"))
             .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -236,6 +251,9 @@ impl Site {
             true => command.env_remove("GPUOS_CONF"),
             false => command.env("GPUOS_CONF", self.path("gpuos.toml")),
         };
+        if !flags.contains(&"--kernel-log") {
+            command.arg("--kernel-log").arg(self.path("kmsg"));
+        }
         if !flags.contains(&"--reset-command") {
             let reset = format!("{} {{pci}}", self.path("reset").display());
             command.args(["--reset-command", &reset]);
@@ -340,6 +358,16 @@ impl Daemon<'_> {
                 .then_some(())
         };
         self.site.until("eight GPUs", eight);
+    }
+
+    /// Waits until the GPUs of its pool are known.
+    pub fn ready_pool(&self) {
+        let known = || {
+            let gpus = self.status().gpus;
+            let of_pool = |gpu: &gpuos_core::wire::GpuStatus| gpu.index >= 64;
+            (gpus.iter().filter(|gpu| of_pool(gpu)).count() == 2).then_some(())
+        };
+        self.site.until("two GPUs of the pool", known);
     }
 
     pub fn admin(&self, verb: Verb, gpu: u8) -> String {

@@ -138,6 +138,8 @@ impl Slurm {
                 }
                 _ => nothing(),
             },
+            // Nobody has slices here.
+            Action::Hold { .. } | Action::LetGo { .. } => nothing(),
             Action::Kill { job, .. } => match self.jobs.remove(job) {
                 Some(_) => done(),
                 None => nothing(),

@@ -76,6 +76,21 @@ impl Cluster {
         }
     }
 
+    /// 12,500 nodes, 90,000 of 100,000 GPUs in use when full: 1,250 nodes are free; which ones is shuffled. Few and
+    /// large jobs fill it: stock Slurm needs minutes for many small ones.
+    pub fn huge() -> Cluster {
+        let mut order = shuffled(12_500);
+        // Room for nodes that a restart left between two states.
+        let part: Vec<usize> = order.drain(..11_300).collect();
+        Cluster {
+            nodes: 12_500,
+            leaf: 32,
+            fill: vec![fill(part, 1125, GPUS, 10)],
+            gang: 64,
+            too_large: 128,
+        }
+    }
+
     /// PartitionName lines of slurm.conf for [`Cluster::fill`].
     pub fn partitions(&self) -> Vec<String> {
         let list = |nodes: &[usize]| {
@@ -102,6 +117,11 @@ impl Cluster {
             .sum()
     }
 
+    /// Whether this is [`Cluster::huge`], where starts are measured and goals are times.
+    pub fn is_huge(&self) -> bool {
+        self.nodes > 10_000
+    }
+
     /// The cells of this cluster under a load.
     pub fn cells(&self, load: Load) -> Vec<Cell> {
         let single = Job {
@@ -109,10 +129,17 @@ impl Cluster {
             nodes: 1,
             gpus: 1,
         };
-        let node = Job {
-            name: "1 node x 8 GPUs",
-            nodes: 1,
-            gpus: 8,
+        let node = match self.is_huge() {
+            false => Job {
+                name: "1 node x 8 GPUs",
+                nodes: 1,
+                gpus: 8,
+            },
+            true => Job {
+                name: "8 nodes x 8 GPUs",
+                nodes: 8,
+                gpus: 8,
+            },
         };
         let gang = Job {
             name: if self.nodes > 64 {
@@ -129,6 +156,11 @@ impl Cluster {
             gpus: 8,
         };
         let cell = |job, call| Cell { job, load, call };
+        if self.is_huge() {
+            return [single, node, gang]
+                .map(|job| cell(job, Call::Start))
+                .into();
+        }
         let starts = match (load, self.nodes > 64) {
             (Load::Idle, _) | (Load::Full, true) => vec![single, node, gang],
             (Load::Full, false) => vec![single],
@@ -147,9 +179,10 @@ impl Cluster {
 }
 
 /// How much of the cluster is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Load {
     /// Nothing but the jobs that are measured.
+    #[default]
     Idle,
     /// 90 % of the GPUs.
     Full,
@@ -167,14 +200,17 @@ pub struct Job {
 }
 
 /// What slurmctld asks of the select plugin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Call {
     /// RUN_NOW, answered with nodes.
+    #[default]
     Start,
     /// RUN_NOW, answered with no: what every waiting job costs in every pass.
     Refused,
     /// WILL_RUN: what `--test-only` and the backfill scheduler ask.
     When,
+    /// All that the first job after a start of slurmctld asks until it has its nodes.
+    First,
 }
 
 /// One line of the table.
@@ -195,6 +231,7 @@ impl Cell {
             Call::Start => (Ask::RunNow, Some(true)),
             Call::Refused => (Ask::RunNow, Some(false)),
             Call::When => (Ask::WillRun, None),
+            Call::First => return sample.kind == Kind::JobTest,
         };
         sample.kind == Kind::JobTest
             && sample.ask == ask
@@ -232,7 +269,11 @@ mod tests {
 
     #[test]
     fn full_means_90_percent() {
-        for (cluster, full) in [(Cluster::small(), 29), (Cluster::large(), 9000)] {
+        for (cluster, full) in [
+            (Cluster::small(), 29),
+            (Cluster::large(), 9000),
+            (Cluster::huge(), 90_000),
+        ] {
             assert_eq!(cluster.full(), full);
             let mut nodes: Vec<usize> = cluster.fill.iter().flat_map(|f| f.nodes.clone()).collect();
             nodes.sort_unstable();

@@ -37,6 +37,9 @@ struct Options {
     /// The cluster of four nodes only: where the work of gpuos itself shows most.
     #[arg(long)]
     small: bool,
+    /// The cluster of 12,500 nodes and 100,000 GPUs only, and the first job after a start of slurmctld.
+    #[arg(long, conflicts_with = "small")]
+    huge: bool,
     /// Without a topology.conf: all nodes alike.
     #[arg(long)]
     flat: bool,
@@ -74,9 +77,10 @@ fn run(options: &Options) -> Result<bool> {
     let mut report = Report::new(options.flat);
     for name in &options.slurm {
         let suite: Suite = name.parse()?;
-        let clusters = match options.small {
-            true => vec![Cluster::small()],
-            false => vec![Cluster::small(), Cluster::large()],
+        let clusters = match (options.small, options.huge) {
+            (true, _) => vec![Cluster::small()],
+            (_, true) => vec![Cluster::huge()],
+            _ => vec![Cluster::small(), Cluster::large()],
         };
         for cluster in clusters {
             match measure(options, &suite, &cluster) {
@@ -134,6 +138,9 @@ fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
             for peer in &peers {
                 fill(peer, cluster)?;
             }
+        }
+        if cluster.is_huge() {
+            run.lines.push(first_line(options, &mut peers, load)?);
         }
         for cell in cluster.cells(load) {
             run.lines.push(cell_line(options, &mut peers, &cell)?);
@@ -200,6 +207,50 @@ fn fill(peer: &Peer, cluster: &Cluster) -> Result<()> {
     }
 }
 
+/// Measures what the first job after a start of slurmctld asks until it has its nodes: one sum for each start.
+fn first_line(options: &Options, peers: &mut [Peer; 2], load: Load) -> Result<Line> {
+    let starts = if options.quick { 3 } else { 5 };
+    let mut own: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    let mut candidates = 0;
+    for _ in 0..starts {
+        for (i, peer) in peers.iter_mut().enumerate() {
+            peer.restart()?;
+            let samples = peer.allocate(&["-N1", "-n1", "--gres=gpu:1"], |sample| {
+                sample.kind == Kind::JobTest && sample.ask == Ask::RunNow && sample.code == 0
+            })?;
+            let last = samples
+                .iter()
+                .position(|s| s.ask == Ask::RunNow && s.kind == Kind::JobTest && s.code == 0);
+            let Some(last) = last else {
+                bail!("the first job after a start of slurmctld did not start");
+            };
+            let asked = samples[..=last].iter().filter(|s| s.kind == Kind::JobTest);
+            let mut sum = samples[last];
+            (sum.wall_ns, sum.cpu_ns, sum.inner_ns, sum.inner_calls) = (0, 0, 0, 0);
+            for sample in asked {
+                sum.wall_ns += sample.wall_ns;
+                sum.cpu_ns += sample.cpu_ns;
+                sum.inner_ns += sample.inner_ns;
+                sum.inner_calls += sample.inner_calls;
+            }
+            candidates = sum.candidates;
+            own[i].push(sum);
+        }
+    }
+    let line = Line {
+        job: "first job, 1 GPU".into(),
+        job_nodes: 1,
+        load,
+        call: Call::First,
+        candidates,
+        stock: Figures::of(&own[0]),
+        gpuos: Figures::of(&own[1]),
+        ..Line::default()
+    };
+    eprintln!("  {}", line.text());
+    Ok(line)
+}
+
 /// Measures one cell: the peers take turns, and who begins alternates.
 fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Line> {
     let turns = if options.quick { 8 } else { 30 };
@@ -258,6 +309,8 @@ fn turn_of(peer: &mut Peer, cell: &Cell) -> Result<Vec<Sample>> {
             peer.ask(&job)?;
             peer.take()
         }
-        Call::Start | Call::Refused => peer.allocate(&job, |sample| cell.takes(sample)),
+        Call::Start | Call::Refused | Call::First => {
+            peer.allocate(&job, |sample| cell.takes(sample))
+        }
     }
 }

@@ -102,6 +102,14 @@ impl Peer {
         Ok(peer)
     }
 
+    /// Ends slurmctld and starts it anew, with its jobs.
+    pub fn restart(&mut self) -> Result<()> {
+        self.lab.kill_slurmctld(15)?;
+        self.lab.start_slurmctld()?;
+        self.lab.wait_ready(Duration::from_secs(120))?;
+        self.samples.take().map(drop)
+    }
+
     /// Slurm's release.
     pub fn version(&self) -> &str {
         self.lab.version()
@@ -276,6 +284,6 @@ fn install_probe(lab: &Lab, who: Who, files: &Files) -> Result<()> {
     lab.set_slurm_conf("SelectType", Some(select))?;
     lab.kill_slurmctld(15)?;
     lab.start_slurmctld()?;
-    lab.wait_ready(Duration::from_secs(60))?;
+    lab.wait_ready(Duration::from_secs(120))?;
     Ok(())
 }

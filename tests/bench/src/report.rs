@@ -13,6 +13,11 @@ use crate::samples::Sample;
 /// What gangs of this many nodes have to reach on a large cluster.
 const GANG: usize = 64;
 const GANG_RATIO: f64 = 4.0;
+/// From this many nodes on a start has to take no longer than [`START_NS`], and all that the first job asks no longer
+/// than [`FIRST_NS`].
+const HUGE: usize = 10_000;
+const START_NS: u64 = 1_000_000;
+const FIRST_NS: u64 = 100_000_000;
 /// A cell counts as slower only beyond this: two runs of one and the same plugin differ by as much.
 const NOISE: f64 = 0.95;
 
@@ -82,6 +87,7 @@ fn rank(sorted: &[u64], share: f64) -> u64 {
 }
 
 /// One cell, measured.
+#[derive(Default)]
 pub struct Line {
     /// Job, for people.
     pub job: String,
@@ -123,8 +129,23 @@ impl Line {
         }
     }
 
-    /// Whether it reaches its goal in a cluster of so many nodes.
+    /// The longest that the median may be in a cluster of so many nodes, in nanoseconds.
+    fn longest(&self, nodes: usize) -> Option<u64> {
+        match self.call {
+            Call::Start if nodes >= HUGE => Some(START_NS),
+            Call::First => Some(FIRST_NS),
+            _ => None,
+        }
+    }
+
+    /// Whether it reaches its goals in a cluster of so many nodes.
     pub fn reached(&self, nodes: usize) -> bool {
+        if self
+            .longest(nodes)
+            .is_some_and(|most| self.gpuos.median > most)
+        {
+            return false;
+        }
         let goal = self.goal(nodes);
         // As it is printed: two decimals.
         (self.ratio() * 100.0).round() / 100.0 >= if goal > 1.0 { goal } else { NOISE }
@@ -142,6 +163,7 @@ impl Line {
             Call::Start => "RUN_NOW, starts",
             Call::Refused => "RUN_NOW, no room",
             Call::When => "WILL_RUN",
+            Call::First => "until it starts",
         }
     }
 
@@ -255,15 +277,21 @@ impl Report {
         let mut missed = Vec::new();
         for run in &self.runs {
             for line in run.lines.iter().filter(|line| !line.reached(run.nodes)) {
+                let most = line.longest(run.nodes);
                 missed.push(format!(
-                    "Slurm {}, {} nodes, {}, {}, {}: {:.2} times as fast as stock, the goal is {}",
+                    "Slurm {}, {} nodes, {}, {}, {}: {:.2} times as fast as stock, the goal is {}{}",
                     run.slurm,
                     run.nodes,
                     line.job,
                     line.load(),
                     line.call(),
                     line.ratio(),
-                    line.goal(run.nodes)
+                    line.goal(run.nodes),
+                    most.map_or(String::new(), |most| format!(
+                        "; {} us, the goal is {}",
+                        us(line.gpuos.median),
+                        us(most)
+                    ))
                 ));
             }
         }

@@ -79,17 +79,10 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
     );
     // It comes again, as after a requeue: the old one ends first.
     assert_eq!(after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[4])])), []);
-    let told = Err("busy".into());
-    assert_eq!(
-        after(
-            &mut mps,
-            MpsEvent::Ended {
-                whom: Whom::Job(7),
-                told
-            }
-        ),
-        []
-    );
+    let told = Err(NotEnded::Lives("busy".into()));
+    let whom = Whom::Job(7);
+    let saves = after(&mut mps, MpsEvent::Ended { whom, told });
+    assert_eq!(after(&mut mps, saved_as(&saves)), []);
     let again = mps_step(&mut mps, MpsEvent::Tick, 1000 + AGAIN_MS, 0);
     assert!(matches!(&again[..], [MpsEffect::End { .. }]));
     let told = Ok(());
@@ -102,6 +95,65 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
     );
     assert_eq!(next.len(), 2);
     assert_eq!(mps.kept()[&Whom::Job(7)].gpus, [4].into());
+}
+
+#[test]
+fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() {
+    let mut mps = running(7);
+    let whom = Whom::Job(7);
+    let mut now = 1000;
+    let mut told = |mps: &mut Mps, event| {
+        let effects = mps_step(mps, event, now, 1000);
+        now += 1000;
+        let ends = effects
+            .iter()
+            .filter(|effect| matches!(effect, MpsEffect::End { .. }));
+        let said = effects.iter().filter_map(|effect| match effect {
+            MpsEffect::Audit(audit) => Some(audit.text.clone()),
+            _ => None,
+        });
+        (ends.count(), said.collect::<Vec<_>>())
+    };
+    assert_eq!(told(&mut mps, MpsEvent::Jobs(Vec::new())).0, 1);
+    let mut story = Vec::new();
+    let (mut ends, mut seconds) = (1, 0);
+    while !mps.kept().is_empty() {
+        // Its processes live for a while; after a start of gpuosd it goes on where it was.
+        let why = match ends {
+            0..4 => NotEnded::Lives("still there".into()),
+            _ => NotEnded::Left("not empty".into()),
+        };
+        story.extend(
+            told(
+                &mut mps,
+                MpsEvent::Ended {
+                    whom,
+                    told: Err(why),
+                },
+            )
+            .1,
+        );
+        if ends == 6 {
+            mps = serde_json::from_str(&serde_json::to_string(&mps).unwrap()).unwrap();
+            told(&mut mps, MpsEvent::Started { rebooted: false });
+            ends += told(&mut mps, MpsEvent::Jobs(Vec::new())).0;
+            continue;
+        }
+        let before = ends;
+        for _ in 0..3600 {
+            if mps.kept().is_empty() || ends > before {
+                break;
+            }
+            ends += told(&mut mps, MpsEvent::Tick).0;
+            seconds += 1;
+        }
+    }
+    assert_eq!(ends, 3 + usize::from(REMOVALS));
+    assert!((300..4000).contains(&seconds), "{seconds}");
+    assert_eq!(story.len(), 2, "{story:?}");
+    assert!(story[0].contains("tried again: still there") && story[1].contains("is left"));
+    assert!(story[1].contains("not empty") && story[1].contains("uid 1000"));
+    assert_eq!(told(&mut mps, MpsEvent::Tick), (0, Vec::new()));
 }
 
 #[test]

@@ -4,18 +4,22 @@
 use std::time::Duration;
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::screen::is_control;
 use serde::{Deserialize, Serialize};
 
-use super::{Job, NodeRecord};
-use crate::{Machine, Output};
+use super::rows::{Row, said};
+use super::{Job, NodeRecord, read, rows};
+use crate::Machine;
 
+mod hold;
 mod silent;
 
+pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
 /// default, and scontrol asks more than once.
-const LIMIT: Duration = Duration::from_secs(45);
+pub(super) const LIMIT: Duration = Duration::from_secs(45);
 
 /// Reasons of ours start with this.
 const OURS: &str = "gpuos: ";
@@ -36,6 +40,18 @@ pub enum Action {
         job: u32,
         /// Keep it off this node, too.
         avoid_node: bool,
+    },
+    /// Requeue a job and hold it, for a trouble of the node that ends by itself; its `AdminComment` says why.
+    Hold {
+        /// The job.
+        job: u32,
+        /// Why, for people.
+        why: String,
+    },
+    /// Let a job go that [`Action::Hold`] held here, and nobody else since.
+    LetGo {
+        /// The job.
+        job: u32,
     },
     /// End a step; without one the whole job.
     Kill {
@@ -78,6 +94,8 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
         Action::Extra(part) => slurm.extra(part),
         Action::Requeue { job } => slurm.requeue(*job),
         Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
+        Action::Hold { job, why } => hold::hold(&slurm, *job, why),
+        Action::LetGo { job } => hold::let_go(&slurm, *job),
         Action::Kill { job, step } => slurm.kill(*job, *step),
         Action::Drain { reason } => slurm.drain(reason),
         Action::Undrain { reason } => slurm.undrain(reason),
@@ -100,11 +118,11 @@ pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
 pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
     let slurm = Slurm::new(machine, node);
     // Without -t: to 22.05 a job whose prolog runs is no running one.
-    let list = slurm.run("squeue", &["-h", "-w", node, "-o", "%A"])?;
+    let list = slurm.rows(&["-w", node])?;
     let mut jobs = Vec::new();
-    for id in list.split_whitespace().filter_map(|id| id.parse().ok()) {
+    for row in &list {
         // One that is not there has ended meanwhile.
-        jobs.extend(slurm.job(id)?);
+        jobs.extend(slurm.record_of(row, &list)?);
     }
     Ok(jobs)
 }
@@ -155,7 +173,13 @@ impl Slurm<'_> {
     fn record(&self) -> Result<NodeRecord, Outcome> {
         let text = self.run("scontrol", &["show", "node", self.node])?;
         let record = NodeRecord::parse_all(&text).into_iter().next();
-        record.ok_or_else(|| Outcome::Away(format!("scontrol shows no node {}", self.node)))
+        let record = record.filter(|record| record.name == self.node);
+        record.ok_or_else(|| {
+            Outcome::Away(format!(
+                "scontrol shows no node {}, or a record of it that is not Slurm's alone",
+                self.node
+            ))
+        })
     }
 
     fn update(&self, fields: &[&str]) -> Result<String, Outcome> {
@@ -184,35 +208,54 @@ impl Slurm<'_> {
         }
     }
 
-    /// The job of that number. For the number of an array, which is that of one of its tasks as well, scontrol shows all
-    /// tasks.
-    fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
-        match self.run("scontrol", &["-d", "show", "job", &job.to_string()]) {
-            Ok(text) => Ok(Job::parse_all(&text).into_iter().find(|one| one.id == job)),
+    fn rows(&self, which: &[&str]) -> Result<Vec<Row>, Outcome> {
+        rows::rows(self.machine, self.limit, which, is_refusal)
+    }
+
+    /// What squeue says of the job of that number, with what it says of others that this number means as well.
+    fn row(&self, job: u32) -> Result<Option<(Row, Vec<Row>)>, Outcome> {
+        let all = match self.rows(&["-t", "all", "-j", &job.to_string()]) {
+            Err(Outcome::Refused(_)) => return Ok(None),
+            all => all?,
+        };
+        let own = all.iter().find(|row| row.id == job).cloned();
+        Ok(own.map(|row| (row, all)))
+    }
+
+    /// The whole job; one whose record cannot be read says so. `None`: slurmctld knows it no more.
+    fn record_of(&self, row: &Row, all: &[Row]) -> Result<Option<Job>, Outcome> {
+        match self.run("scontrol", &["-d", "show", "job", &read::name(row)]) {
+            Ok(text) => Ok(Some(read::single(&text, row, all))),
             Err(Outcome::Refused(_)) => Ok(None),
             Err(other) => Err(other),
         }
     }
 
-    /// The job, where it has this node. One that has left is not to be ended where it runs now.
-    fn job_here(&self, job: u32) -> Result<Job, Outcome> {
+    /// The job of that number.
+    fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
+        match self.row(job)? {
+            Some((row, all)) => self.record_of(&row, &all),
+            None => Ok(None),
+        }
+    }
+
+    /// What squeue says of the job, where it has this node. One that has left is not to be ended where it runs now.
+    fn job_here(&self, job: u32) -> Result<Row, Outcome> {
         let states = ["RUNNING", "SUSPENDED", "CONFIGURING"];
-        let here = |record: &Job| {
-            states.contains(&record.state.as_str())
-                && record.nodes.iter().any(|name| name == self.node)
-        };
         let gone = || Outcome::Nothing(format!("job {job} does not run here any more"));
-        self.job(job)?.filter(here).ok_or_else(gone)
+        let (row, _) = self.row(job)?.ok_or_else(gone)?;
+        let here = states.contains(&&row.state[..]) && row.has(self.node) && row.is_single();
+        here.then_some(row).ok_or_else(gone)
     }
 
     fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
-        let record = self.job_here(job)?;
+        let row = self.job_here(job)?;
         // Slurm requeues a heterogeneous job by its leader only.
-        let whole = record.label.split('+').next().unwrap_or_default();
+        let whole = row.label.split('+').next().unwrap_or_default();
         // Without "incomplete" a job that its user cancels just now would come back: Slurm requeues what has ended, too.
         self.run("scontrol", &["requeue", "incomplete", whole])?;
-        match self.job(job) {
-            Ok(Some(now)) if now.restarts == record.restarts => {
+        match self.row(job) {
+            Ok(Some((now, _))) if now.restarts == row.restarts => {
                 Ok(Outcome::Nothing(format!("job {job} ended by itself")))
             }
             _ => Ok(Outcome::Done(format!("job {job} is requeued"))),
@@ -220,37 +263,54 @@ impl Slurm<'_> {
     }
 
     fn release(&self, job: u32, avoid_node: bool) -> Result<Outcome, Outcome> {
-        let Some(record) = self.job(job)? else {
+        let Some((row, all)) = self.row(job)? else {
             return Ok(Outcome::Nothing(format!("job {job} is gone")));
         };
-        match record.state.as_str() {
+        match row.state.as_str() {
             "PENDING" => {}
             // The node still cleans up after it.
             "REQUEUED" | "COMPLETING" => {
-                return Ok(Outcome::NotYet(format!("job {job} is {}", record.state)));
+                return Ok(Outcome::NotYet(format!("job {job} is {}", row.state)));
             }
-            "RUNNING" if record.nodes.iter().any(|name| name == self.node) => {
+            "RUNNING" if row.has(self.node) => {
                 return Ok(Outcome::NotYet(format!("job {job} still runs")));
             }
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
-        if avoid_node && record.required_nodes.iter().any(|name| name == self.node) {
+        if !row.is_single() {
+            return Ok(Outcome::Nothing(format!(
+                "job {job} waits with the rest of its array"
+            )));
+        }
+        if avoid_node && row.requires(self.node) {
             let what =
                 format!("job {job} asks for this node, whose GPUs slurmctld does not know of");
             return Ok(Outcome::NotYet(what));
         }
-        let name = format!("JobId={}", record.label);
+        let name = format!("JobId={}", row.label);
         // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
         // as revoked, and the job is ended.
         let mut args = vec!["update", &name, "StartTime=now+3"];
-        let mut excluded = record.excluded_nodes;
-        if !excluded.iter().any(|name| name == self.node) {
-            excluded.push(self.node.into());
-        }
-        let excluded = format!("ExcNodeList={}", excluded.join(","));
-        if avoid_node {
-            args.push(&excluded);
-        }
+        let excluded = match avoid_node {
+            false => None,
+            true => match self.record_of(&row, &all)? {
+                None => return Ok(Outcome::Nothing(format!("job {job} is gone"))),
+                // What else it avoids is not known and must not be lost.
+                Some(record) if !record.unreadable.is_empty() => {
+                    return Ok(Outcome::Nothing(format!(
+                        "job {job} starts when Slurm says, for its record cannot be read: {}",
+                        record.unreadable
+                    )));
+                }
+                Some(mut record) => {
+                    if !record.excluded_nodes.iter().any(|name| name == self.node) {
+                        record.excluded_nodes.push(self.node.into());
+                    }
+                    Some(format!("ExcNodeList={}", record.excluded_nodes.join(",")))
+                }
+            },
+        };
+        args.extend(excluded.as_deref());
         self.run("scontrol", &args)?;
         Ok(Outcome::Done(format!("job {job} may start")))
     }
@@ -304,7 +364,11 @@ pub const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// A reason as it goes into the node's record: with our name, in one line.
 fn ours(reason: &str) -> String {
-    let line = reason.replace(['\n', '"'], " ");
+    let plain = |c: char| match is_control(c) || c == '"' {
+        true => ' ',
+        false => c,
+    };
+    let line: String = reason.chars().map(plain).collect();
     match line.starts_with(OURS) {
         true => line,
         false => format!("{OURS}{line}"),
@@ -317,13 +381,6 @@ fn is_drained(record: &NodeRecord) -> bool {
         .states
         .iter()
         .any(|state| drained.contains(&state.as_str()))
-}
-
-/// What a command that failed said, in one line.
-fn said(output: &Output) -> String {
-    let lines = output.stderr.lines().chain(output.stdout.lines());
-    let mut lines = lines.map(str::trim).filter(|line| !line.is_empty());
-    lines.next_back().unwrap_or("it gave no reason").into()
 }
 
 /// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from

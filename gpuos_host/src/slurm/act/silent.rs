@@ -33,9 +33,8 @@ pub fn set_down(
                 "slurmctld holds {own} itself for down: it has no say about {node}"
             )));
         }
-        let runs = of(own).job(job)?.is_some_and(|record| {
-            record.state == "RUNNING" && record.nodes.iter().any(|name| name == node)
-        });
+        let row = of(own).row(job)?;
+        let runs = row.is_some_and(|(row, _)| row.state == "RUNNING" && row.has(node));
         if !runs {
             return Ok(Outcome::Nothing(format!(
                 "{node} is silent, and job {job} does not run there any more"

@@ -10,6 +10,7 @@ use anyhow::Result;
 use gpuos_core::health::ExtraPart;
 
 use super::{Action, Outcome, act, is_set_down, jobs_on, resume, set_down};
+use crate::slurm::sample::record;
 use crate::{Machine, Output, Recorded};
 
 /// Commands that have to come in this order, and what they answer.
@@ -53,6 +54,22 @@ impl Machine for Play {
 
     fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
         self.run(program, args)
+    }
+
+    /// What squeue answers is given as what scontrol would.
+    fn run_told(
+        &self,
+        _: Duration,
+        (name, format): (&str, &str),
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output> {
+        assert_eq!(name, "SQUEUE_FORMAT2");
+        let mut output = self.run(program, args)?;
+        if output.ok {
+            output.stdout = crate::slurm::rows_of(&output.stdout, format);
+        }
+        Ok(output)
     }
 
     fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
@@ -120,13 +137,13 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
         step: Some(0),
     };
     let refused = "scancel: error: Kill job error on job step id 7.0: Job/step already completing or completed\n";
-    let here = job("RUNNING", "NodeList=n1");
+    let here = job("RUNNING", &[("NodeList", "n1")]);
     assert!(matches!(
-        Play::new(&[(JOB, Ok(&here)), ("scancel 7.0", Err(refused))]).act(&kill),
+        Play::new(&[(QUEUE, Ok(&here)), ("scancel 7.0", Err(refused))]).act(&kill),
         Outcome::Refused(_)
     ));
     assert!(matches!(
-        Play::new(&[(JOB, Ok(&here)), ("scancel 7.0", Err(AWAY))]).act(&kill),
+        Play::new(&[(QUEUE, Ok(&here)), ("scancel 7.0", Err(AWAY))]).act(&kill),
         Outcome::Away(_)
     ));
 }
@@ -169,11 +186,13 @@ fn a_node_is_drained_once_and_only_our_own_drain_is_taken_back() {
     ));
 }
 
-fn job(state: &str, rest: &str) -> String {
-    format!(
-        "JobId=7 JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   JobState={state} Reason=None\n   {rest}\n"
-    )
+/// Job 7 as Slurm prints it, with these fields.
+fn job(state: &str, fields: &[(&str, &str)]) -> String {
+    let state = [("JobState", state)];
+    record("JobId=7 JobName=train", &[&state, fields].concat())
 }
+
+const QUEUE: &str = "squeue -a -t all -j 7";
 
 const JOB: &str = "scontrol -d show job 7";
 
@@ -182,21 +201,21 @@ const REQUEUE: &str = "scontrol requeue incomplete 7";
 #[test]
 fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     let requeue = Action::Requeue { job: 7 };
-    let again = job("COMPLETING", "Requeue=1 Restarts=1\n   NodeList=n[1-2]");
+    let again = job("COMPLETING", &[("Restarts", "1"), ("NodeList", "n[1-2]")]);
     for state in ["RUNNING", "SUSPENDED"] {
-        let here = job(state, "Requeue=1 Restarts=0\n   NodeList=n[1-2]");
-        let play = Play::new(&[(JOB, Ok(&here)), (REQUEUE, Ok("")), (JOB, Ok(&again))]);
+        let here = job(state, &[("NodeList", "n[1-2]")]);
+        let play = Play::new(&[(QUEUE, Ok(&here)), (REQUEUE, Ok("")), (QUEUE, Ok(&again))]);
         assert!(matches!(play.act(&requeue), Outcome::Done(_)));
     }
     // It has moved on: where it runs now, nothing is wrong.
-    let elsewhere = job("RUNNING", "NodeList=n2");
+    let elsewhere = job("RUNNING", &[("NodeList", "n2")]);
     assert!(matches!(
-        Play::new(&[(JOB, Ok(&elsewhere))]).act(&requeue),
+        Play::new(&[(QUEUE, Ok(&elsewhere))]).act(&requeue),
         Outcome::Nothing(_)
     ));
-    let here = job("RUNNING", "Requeue=1 Restarts=0\n   NodeList=n[1-2]");
+    let here = job("RUNNING", &[("NodeList", "n[1-2]")]);
     let play = Play::new(&[
-        (JOB, Ok(&here)),
+        (QUEUE, Ok(&here)),
         (
             REQUEUE,
             Err("Only batch jobs are accepted or processed for job 7\n"),
@@ -205,39 +224,37 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     assert!(matches!(play.act(&requeue), Outcome::Refused(_)));
 
     let release = |avoid_node| Action::Release { job: 7, avoid_node };
-    let completing = job("COMPLETING", "NodeList=n1");
+    let completing = job("COMPLETING", &[("NodeList", "n1")]);
     assert!(matches!(
-        Play::new(&[(JOB, Ok(&completing))]).act(&release(false)),
+        Play::new(&[(QUEUE, Ok(&completing))]).act(&release(false)),
         Outcome::NotYet(_)
     ));
-    let pending = job(
-        "PENDING",
-        "NodeList=(null)\n   ReqNodeList=(null) ExcNodeList=n8",
-    );
+    let pending = job("PENDING", &[("NodeList", ""), ("ExcNodeList", "n8")]);
     let start = "scontrol update JobId=7 StartTime=now+3";
-    let play = Play::new(&[(JOB, Ok(&pending)), (start, Ok(""))]);
+    let play = Play::new(&[(QUEUE, Ok(&pending)), (start, Ok(""))]);
     assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
     let avoid = "scontrol update JobId=7 StartTime=now+3 ExcNodeList=n8,n1";
-    let play = Play::new(&[(JOB, Ok(&pending)), (avoid, Ok(""))]);
+    let play = Play::new(&[(QUEUE, Ok(&pending)), (JOB, Ok(&pending)), (avoid, Ok(""))]);
     assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
-    let here_only = job(
-        "PENDING",
-        "NodeList=(null)\n   ReqNodeList=n1 ExcNodeList=(null)",
-    );
-    let play = Play::new(&[(JOB, Ok(&here_only))]);
+    let here_only = job("PENDING", &[("NodeList", ""), ("ReqNodeList", "n1")]);
+    let play = Play::new(&[(QUEUE, Ok(&here_only))]);
     assert!(matches!(play.act(&release(true)), Outcome::NotYet(_)));
     let gone = "slurm_load_jobs error: Invalid job id specified\n";
     assert!(matches!(
-        Play::new(&[(JOB, Err(gone))]).act(&release(true)),
+        Play::new(&[(QUEUE, Err(gone))]).act(&release(true)),
         Outcome::Nothing(_)
     ));
 }
 
 #[test]
 fn a_job_that_ended_between_the_look_and_the_requeue_is_not_said_to_be_requeued() {
-    let here = job("RUNNING", "Requeue=1 Restarts=2\n   NodeList=n1");
-    let cancelled = job("CANCELLED", "Requeue=1 Restarts=2\n   NodeList=n1");
-    let play = Play::new(&[(JOB, Ok(&here)), (REQUEUE, Ok("")), (JOB, Ok(&cancelled))]);
+    let here = job("RUNNING", &[("Restarts", "2"), ("NodeList", "n1")]);
+    let cancelled = job("CANCELLED", &[("Restarts", "2"), ("NodeList", "n1")]);
+    let play = Play::new(&[
+        (QUEUE, Ok(&here)),
+        (REQUEUE, Ok("")),
+        (QUEUE, Ok(&cancelled)),
+    ]);
     assert!(matches!(
         play.act(&Action::Requeue { job: 7 }),
         Outcome::Nothing(_)
@@ -245,11 +262,16 @@ fn a_job_that_ended_between_the_look_and_the_requeue_is_not_said_to_be_requeued(
 }
 
 /// Tasks of array 7 as `scontrol show job 7` prints them: the job whose number is the array's is one of them.
-fn array() -> String {
+fn array(state: &str, restarts: &str) -> String {
     let task = |id: u32, task: u32| {
-        format!(
-            "JobId={id} ArrayJobId=7 ArrayTaskId={task} JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   \
-             Requeue=1 Restarts=0 BatchFlag=1\n   JobState=RUNNING Reason=None\n   NodeList=n1\n\n"
+        let nodes = if state == "RUNNING" { "n1" } else { "" };
+        record(
+            &format!("JobId={id} ArrayJobId=7 ArrayTaskId={task} JobName=train"),
+            &[
+                ("JobState", state),
+                ("Restarts", restarts),
+                ("NodeList", nodes),
+            ],
         )
     };
     [task(8, 0), task(9, 1), task(7, 2)].concat()
@@ -257,42 +279,53 @@ fn array() -> String {
 
 #[test]
 fn of_an_array_one_task_is_hit_and_not_all_of_them() {
-    let requeued = array().replace("Restarts=0", "Restarts=1");
+    let here = array("RUNNING", "0");
     let play = Play::new(&[
-        (JOB, Ok(&array())),
+        (QUEUE, Ok(&here)),
         ("scontrol requeue incomplete 7_2", Ok("")),
-        (JOB, Ok(&requeued)),
+        (QUEUE, Ok(&array("RUNNING", "1"))),
     ]);
     assert!(matches!(
         play.act(&Action::Requeue { job: 7 }),
         Outcome::Done(_)
     ));
     for (step, command) in [(None, "scancel 7_2"), (Some(1), "scancel 7_2.1")] {
-        let play = Play::new(&[(JOB, Ok(&array())), (command, Ok(""))]);
+        let play = Play::new(&[(QUEUE, Ok(&here)), (command, Ok(""))]);
         let kill = Action::Kill { job: 7, step };
         assert!(matches!(play.act(&kill), Outcome::Done(_)));
     }
-    let pending = array()
-        .replace("RUNNING", "PENDING")
-        .replace("NodeList=n1", "NodeList=(null)");
-    let play = Play::new(&[
-        (JOB, Ok(&pending)),
-        ("scontrol update JobId=7_2 StartTime=now+3", Ok("")),
-    ]);
     let release = Action::Release {
         job: 7,
         avoid_node: false,
     };
+    let play = Play::new(&[
+        (QUEUE, Ok(&array("PENDING", "0"))),
+        ("scontrol update JobId=7_2 StartTime=now+3", Ok("")),
+    ]);
     assert!(matches!(play.act(&release), Outcome::Done(_)));
+    // Tasks that wait together have one number, which means all of them.
+    let rest = record(
+        "JobId=7 ArrayJobId=7 ArrayTaskId=4-9%2 ArrayTaskThrottle=2 JobName=train",
+        &[("JobState", "PENDING"), ("NodeList", "")],
+    );
+    let play = Play::new(&[(QUEUE, Ok(&rest))]);
+    assert!(matches!(play.act(&release), Outcome::Nothing(_)));
 }
 
 #[test]
 fn a_component_is_requeued_with_its_heterogeneous_job() {
-    let component = "JobId=8 HetJobId=7 HetJobOffset=1 JobName=train\n   JobState=RUNNING Reason=None\n   \
-                     Requeue=1 Restarts=0 BatchFlag=1\n   NodeList=n1\n";
-    let show = "scontrol -d show job 8";
-    let again = component.replace("Restarts=0", "Restarts=1");
-    let play = Play::new(&[(show, Ok(component)), (REQUEUE, Ok("")), (show, Ok(&again))]);
+    let component = |restarts| {
+        record(
+            "JobId=8 HetJobId=7 HetJobOffset=1 JobName=train",
+            &[("Restarts", restarts), ("NodeList", "n1")],
+        )
+    };
+    let show = "squeue -a -t all -j 8";
+    let play = Play::new(&[
+        (show, Ok(&component("0"))),
+        (REQUEUE, Ok("")),
+        (show, Ok(&component("1"))),
+    ]);
     assert!(matches!(
         play.act(&Action::Requeue { job: 8 }),
         Outcome::Done(_)
@@ -301,7 +334,7 @@ fn a_component_is_requeued_with_its_heterogeneous_job() {
 
 #[test]
 fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
-    let here = job("RUNNING", "NodeList=n1");
+    let here = job("RUNNING", &[("NodeList", "n1")]);
     for (step, command) in [
         (Some(3), "scancel 7.3"),
         (Some(0xffff_fffb), "scancel 7"),
@@ -309,12 +342,12 @@ fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
     ] {
         let kill = Action::Kill { job: 7, step };
         assert!(matches!(
-            Play::new(&[(JOB, Ok(&here)), (command, Ok(""))]).act(&kill),
+            Play::new(&[(QUEUE, Ok(&here)), (command, Ok(""))]).act(&kill),
             Outcome::Done(_)
         ));
-        let elsewhere = job("RUNNING", "NodeList=n2");
+        let elsewhere = job("RUNNING", &[("NodeList", "n2")]);
         assert!(matches!(
-            Play::new(&[(JOB, Ok(&elsewhere))]).act(&kill),
+            Play::new(&[(QUEUE, Ok(&elsewhere))]).act(&kill),
             Outcome::Nothing(_)
         ));
     }
@@ -322,26 +355,60 @@ fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
 
 #[test]
 fn jobs_of_a_node_are_asked_for_one_by_one() {
-    let list = "squeue -h -w n1 -o %A";
-    let one = job(
-        "RUNNING",
-        "NodeList=n1\n   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0",
+    let list = "squeue -a -w n1";
+    let one = job("RUNNING", &[("NodeList", "n1")]);
+    let both = one.clone() + &one.replace("JobId=7", "JobId=8");
+    let gone = (
+        "scontrol -d show job 8",
+        Err("slurm_load_jobs error: Invalid job id specified\n"),
     );
-    let play = Play::new(&[
-        (list, Ok("7\n8\n")),
-        (JOB, Ok(&one)),
-        (
-            "scontrol -d show job 8",
-            Err("slurm_load_jobs error: Invalid job id specified\n"),
-        ),
-    ]);
+    let play = Play::new(&[(list, Ok(&both)), (JOB, Ok(&one)), gone]);
     let jobs = jobs_on(&play, "n1").unwrap();
     assert_eq!(jobs.len(), 1);
-    assert!(jobs[0].may_requeue && jobs[0].id == 7);
-    // scontrol shows all tasks of an array for the number of one.
-    let play = Play::new(&[(list, Ok("7\n")), (JOB, Ok(&array()))]);
+    assert!(jobs[0].may_requeue && jobs[0].id == 7 && jobs[0].unreadable.is_empty());
+    // scontrol would show all tasks of an array for the number of one.
+    let task = record(
+        "JobId=7 ArrayJobId=7 ArrayTaskId=2 JobName=train",
+        &[("NodeList", "n1")],
+    );
+    let play = Play::new(&[(list, Ok(&task)), ("scontrol -d show job 7_2", Ok(&task))]);
     let jobs = jobs_on(&play, "n1").unwrap();
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [7]);
+    // An answer that says nothing is no node without jobs.
+    struct Mute;
+    impl Machine for Mute {
+        fn run(&self, _: &str, _: &[&str]) -> Result<Output> {
+            Ok(Output {
+                ok: true,
+                ..Output::default()
+            })
+        }
+        fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
+            self.run(program, args)
+        }
+        fn run_told(
+            &self,
+            _: Duration,
+            _: (&str, &str),
+            program: &str,
+            args: &[&str],
+        ) -> Result<Output> {
+            self.run(program, args)
+        }
+        fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        fn env(&self, _: &str) -> Option<String> {
+            None
+        }
+        fn glob(&self, _: &Path) -> Vec<PathBuf> {
+            Vec::new()
+        }
+        fn find(&self, _: &str) -> Option<PathBuf> {
+            None
+        }
+    }
+    assert!(matches!(jobs_on(&Mute, "n1"), Err(Outcome::Away(_))));
 }
 
 const SILENT: &str =
@@ -350,8 +417,8 @@ const SILENT: &str =
 #[test]
 fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
     let own = ("scontrol show node n1", Ok("NodeName=n1 State=MIXED\n"));
-    let job = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None\n   NodeList=n[1-3]\n";
-    let job = ("scontrol -d show job 7", Ok(job));
+    let running = job("RUNNING", &[("NodeList", "n[1-3]")]);
+    let job_of = (QUEUE, Ok(&running[..]));
     let other = ("scontrol show node n3", Ok("NodeName=n3 State=MIXED\n"));
     let update = "scontrol update NodeName=n3 State=DOWN \
                   Reason=gpuos: silent: a, b, c and 2 others did not hear n3 for 3.1 s";
@@ -362,16 +429,20 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
         assert!(play.0.lock().unwrap().is_empty(), "{outcome:?}");
         outcome
     };
-    let done = down(&[own, job, other, (update, Ok(""))]);
+    let done = down(&[own, job_of, other, (update, Ok(""))]);
     assert!(matches!(done, Outcome::Done(_)), "{done:?}");
     // Whatever is not as it was: nothing is asked.
-    let gone = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None\n   NodeList=n[1-2]\n";
+    let gone = job("RUNNING", &[("NodeList", "n[1-2]")]);
     for lines in [
         &[(own.0, Ok("NodeName=n1 State=DOWN*\n"))][..],
-        &[own, (job.0, Ok(gone))],
-        &[own, (job.0, Err("Invalid job id specified"))],
-        &[own, job, (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n"))],
-        &[own, job, (other.0, Ok("NodeName=n3 State=DOWN*\n"))],
+        &[own, (job_of.0, Ok(&gone))],
+        &[own, (job_of.0, Err("Invalid job id specified"))],
+        &[
+            own,
+            job_of,
+            (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n")),
+        ],
+        &[own, job_of, (other.0, Ok("NodeName=n3 State=DOWN*\n"))],
     ] {
         let outcome = down(lines);
         assert!(matches!(outcome, Outcome::Nothing(_)), "{outcome:?}");
@@ -379,7 +450,7 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
     let away = "Unable to contact slurm controller (connect failure)";
     for lines in [
         &[(own.0, Err(away))][..],
-        &[own, job, other, (update, Err(away))],
+        &[own, job_of, other, (update, Err(away))],
     ] {
         assert!(matches!(down(lines), Outcome::Away(_)));
     }

@@ -4,6 +4,7 @@
 //! that they are; it stands until Slurm says that the job is gone ([`steps`]).
 
 mod health;
+mod held;
 mod memory;
 mod mode;
 mod status;
@@ -65,6 +66,9 @@ pub(super) struct Mig {
     endings: BTreeMap<u32, Ending>,
     /// How often that was so here, since they last had them.
     failures: BTreeMap<u32, u32>,
+    /// Jobs that are held until the driver answers again, and when Slurm was told last to let them go.
+    held_jobs: BTreeMap<u32, crate::mig::pool::HeldJob>,
+    let_go: Option<Instant>,
     files: BTreeMap<u8, Files>,
     /// Jobs that Slurm is asked about, when next, and how long after that again.
     asks: BTreeMap<u32, (Instant, Duration)>,
@@ -104,6 +108,7 @@ impl Mig {
                 .collect(),
             grants: journal.grants,
             failures: journal.failures,
+            held_jobs: journal.held,
             divided: journal.pool,
             moving: journal.moving,
             given: journal.given,
@@ -118,6 +123,7 @@ impl Mig {
             claims: claims.filter(|(_, claims)| !claims.is_empty()).collect(),
             grants: self.grants.clone(),
             failures: self.failures.clone(),
+            held: self.held_jobs.clone(),
             pool: self.divided,
             moving: self.moving.clone(),
             given: self.given.clone(),
@@ -483,6 +489,7 @@ impl Owner {
         if self.mig.carvers.is_empty() && self.mig.waiting.is_empty() {
             return;
         }
+        self.tick_mig_held();
         let now = self.now();
         let unsaved = std::mem::take(&mut self.mig.unsaved);
         for gpu in self.mig.carvers.keys().copied().collect::<Vec<u8>>() {

@@ -14,7 +14,7 @@ use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
 use super::super::{Message, Owner};
 use super::mode::Stand;
 use crate::desk::refused;
-use crate::mig::pool::Grant;
+use crate::mig::pool::{Grant, HeldJob};
 use crate::queue::{Release, Task as Slurms, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
@@ -47,6 +47,15 @@ pub(super) struct Waiting {
     /// Why it must not run. Its tasks wait for what becomes of the job: a batch script that fails earlier ends it.
     pub(super) failed: Option<String>,
     reply: SyncSender<Reply>,
+}
+
+/// What becomes of a job that cannot have its instances.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Requeued,
+    /// Until the driver answers again.
+    Held,
+    Killed,
 }
 
 /// What slurmctld is to do about a job, until it has answered.
@@ -146,7 +155,13 @@ impl Owner {
         self.mig.known = true;
         self.mig.told = Some(self.jobs_asked);
         let here = jobs.iter().filter(|job| job.is_running());
-        let given = here.clone().map(|job| (job.id, self.mig_has(job).0));
+        let given = here.clone().map(|job| match job.unreadable.is_empty() {
+            true => (job.id, self.mig_has(job).0),
+            false => {
+                let before = self.mig.given.get(&job.id);
+                (job.id, before.copied().unwrap_or_default())
+            }
+        });
         self.mig.given = given.collect();
         let stays = here.filter(|job| job.state != "COMPLETING");
         self.mig.running = stays.map(|job| job.id).collect();
@@ -194,7 +209,13 @@ impl Owner {
                 true => "any memory slice",
                 false => "these GPUs",
             };
-            let why = format!("Slurm has not given job {job} {what} of this node");
+            let why = match record.map(|record| &record.unreadable[..]) {
+                Some(why) if !why.is_empty() => format!(
+                    "what Slurm has given job {job} cannot be read, for a text of the job looks like a part of its \
+                     record ({why}): give the job a name and paths of one line"
+                ),
+                _ => format!("Slurm has not given job {job} {what} of this node"),
+            };
             self.mig_refuse(job, &why, refuse);
         }
         match self.mig.asks.get_mut(&job) {
@@ -215,9 +236,28 @@ impl Owner {
         }
     }
 
+    /// A job whose record cannot be read keeps its grant for as long as it runs on here, and gets none. Returns whether it
+    /// has one.
+    fn mig_unread(&mut self, record: &Job) -> bool {
+        let here = record.is_running() && record.nodes.contains(&self.node);
+        let grant = self.mig.grants.get(&record.id);
+        let keeps = here && grant.is_some_and(|grant| grant.restarts == record.restarts);
+        if !keeps {
+            self.mig_release(record.id);
+            return false;
+        }
+        let own = self.mig.waiting.iter_mut();
+        own.filter(|one| one.id.job == record.id)
+            .for_each(|one| one.granted = true);
+        true
+    }
+
     /// Compares a job's grant with its record. Returns whether the job has slices here, or GPUs whole that move.
     fn mig_record(&mut self, record: &Job) -> bool {
         let job = record.id;
+        if !record.unreadable.is_empty() {
+            return self.mig_unread(record);
+        }
         let (bits, whole) = self.mig_has(record);
         let here = record.is_running() && record.nodes.contains(&self.node);
         let old = self.mig.grants.get(&job);
@@ -254,20 +294,22 @@ impl Owner {
             // Who had these slices before has them no more.
             let others = others.filter(|(_, other)| other.bits & bits == 0);
             let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
+            let pinned = record.required_nodes.contains(&self.node);
             match pool.grant(&self.node, record, (ask.as_ref(), &others)) {
-                Ok(grant) => self.mig_granted(job, grant),
+                Ok(grant) => self.mig_granted(job, Grant { pinned, ..grant }),
                 // Its whole GPUs are to be had all the same.
                 Err(_) if ask.is_none() && waits => {
                     let grant = Grant {
                         restarts: record.restarts,
                         requeue: record.may_requeue,
                         whole,
+                        pinned,
                         ..Grant::default()
                     };
                     self.mig_granted(job, grant);
                 }
                 // It would be so again: the job is not requeued.
-                Err(why) if ask.is_some() => self.mig_end(job, &why, false),
+                Err(why) if ask.is_some() => self.mig_end(job, &why, End::Killed),
                 // Without a step there is nobody to tell, and nothing to be made.
                 Err(_) => return true,
             }
@@ -321,23 +363,36 @@ impl Owner {
         self.save(None);
     }
 
-    /// A job cannot have its instances now: it is requeued, or ended where that may not be or was so too often.
+    /// A job cannot have its instances now: it is requeued, or ended where that may not be or was so too often. Where the
+    /// driver is away, it is held instead of ended: nothing is wrong with the job.
     pub(super) fn mig_fail(&mut self, job: u32, why: &str) {
         if self.mig.endings.contains_key(&job) {
             return;
         }
-        let Some(requeue) = self.mig.grants.get(&job).map(|grant| grant.requeue) else {
+        let grant = self.mig.grants.get(&job);
+        let Some((requeue, pinned)) = grant.map(|grant| (grant.requeue, grant.pinned)) else {
             // Slurm has not said what the job is.
             self.mig_refuse(job, why, refuse);
             return;
         };
+        let away = self.mig_driver_away(job);
+        if away && !requeue {
+            // As where a GPU is out of service: it keeps what it has, and only its step does not run.
+            self.mig_denied(job, why, refuse);
+            return;
+        }
         let failures = self.mig.failures.entry(job).or_default();
         *failures = failures.saturating_add(1);
-        let requeue = requeue && *failures <= REQUEUES;
+        let often = *failures > REQUEUES;
         while self.mig.failures.len() > FAILURES {
             self.mig.failures.pop_first();
         }
-        self.mig_end(job, why, requeue);
+        let end = match requeue {
+            true if away && (often || pinned) => End::Held,
+            true if !often => End::Requeued,
+            _ => End::Killed,
+        };
+        self.mig_end(job, why, end);
     }
 
     /// A job cannot have its instances on a GPU that is out of service. One that may not be requeued keeps what it has: only
@@ -351,16 +406,27 @@ impl Owner {
         self.mig_denied(job, why, refuse);
     }
 
-    /// Tells a job's steps why they must not run, and has the job requeued or ended.
-    fn mig_end(&mut self, job: u32, why: &str, requeue: bool) {
+    /// Tells a job's steps why they must not run, and has the job requeued, held or ended.
+    fn mig_end(&mut self, job: u32, why: &str, end: End) {
+        let gpus = self.mig_gpus_of(job);
         self.mig_denied(job, why, fail);
-        let action = match requeue {
-            true => {
+        let action = match end {
+            End::Requeued => {
                 self.releases.retain(|release| release.job != job);
                 self.releases.push(Release::of(job, true));
                 Action::Requeue { job }
             }
-            false => {
+            End::Held => {
+                self.mig.failures.remove(&job);
+                // Before slurmctld is asked: one that is held is never forgotten.
+                self.mig.held_jobs.insert(job, HeldJob { gpus });
+                let why = format!(
+                    "{why}; gpuosd releases it when NVIDIA's driver answers on node {} again",
+                    self.node
+                );
+                Action::Hold { job, why }
+            }
+            End::Killed => {
                 self.mig.failures.remove(&job);
                 Action::Kill { job, step: None }
             }
@@ -389,7 +455,10 @@ impl Owner {
 
     /// slurmctld answered what becomes of a job. Where it is away, it is asked again.
     pub(in super::super) fn mig_acted(&mut self, action: &Action, outcome: &Outcome) {
-        let (Action::Requeue { job } | Action::Kill { job, step: None }) = action else {
+        self.mig_held_acted(action, outcome);
+        let (Action::Requeue { job } | Action::Hold { job, .. } | Action::Kill { job, step: None }) =
+            action
+        else {
             return;
         };
         let Some(ending) = self.mig.endings.get_mut(job) else {
@@ -398,7 +467,9 @@ impl Owner {
         match outcome {
             _ if ending.action != *action => {}
             Outcome::Away(_) | Outcome::NotYet(_) => {}
-            Outcome::Refused(_) if matches!(action, Action::Requeue { .. }) => {
+            Outcome::Refused(_)
+                if matches!(action, Action::Requeue { .. } | Action::Hold { .. }) =>
+            {
                 ending.action = Action::Kill {
                     job: *job,
                     step: None,

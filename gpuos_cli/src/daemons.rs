@@ -1,0 +1,115 @@
+//! Where the gpuosds of this machine listen: one on a node, one for each node in a lab.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpuos_core::wire::Status;
+use gpuos_host::socket::{Client, ClientError, NAME};
+
+/// The directory of gpuosd's socket, where neither `--runtime-dir` nor the environment says another.
+pub const RUNTIME_DIR: &str = "/run/gpuos";
+
+/// The variable that names it. `%n` in it stands for the name of the node: a lab has many on one machine.
+pub const RUNTIME_ENV: &str = "GPUOS_RUNTIME_DIR";
+
+/// Stands for the name of a node.
+const NODE: &str = "%n";
+
+/// Whether the directory is another one for each node.
+pub fn is_of_nodes(dir: &Path) -> bool {
+    dir.to_string_lossy().contains(NODE)
+}
+
+/// The directory of a node's gpuosd.
+pub fn of_node(dir: &Path, node: &str) -> PathBuf {
+    dir.to_string_lossy().replace(NODE, node).into()
+}
+
+/// Names of nodes with a directory here, with it, sorted; for one without `%n` that alone, without a name.
+pub fn all(dir: &Path) -> Vec<(Option<String>, PathBuf)> {
+    if !is_of_nodes(dir) {
+        return vec![(None, dir.to_path_buf())];
+    }
+    let text = dir.to_string_lossy();
+    let Some((before, after)) = text.split_once(NODE) else {
+        return Vec::new();
+    };
+    let folder = Path::new(before).parent().unwrap_or(Path::new("/"));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<(Option<String>, PathBuf)> = entries
+        .filter_map(|entry| {
+            let path = entry.path();
+            let whole = path.to_str()?;
+            let node = whole.strip_prefix(before)?;
+            // What stands behind the name may be folders below.
+            let name = match after.is_empty() {
+                true => node.to_string(),
+                false => node
+                    .to_string()
+                    .strip_suffix(after.split('/').next()?)?
+                    .to_string(),
+            };
+            let dir = of_node(dir, &name);
+            (!name.is_empty() && dir.is_dir()).then_some((Some(name), dir))
+        })
+        .collect();
+    // n2 before n10.
+    found.sort_by_key(|(name, _)| {
+        let name = name.clone().unwrap_or_default();
+        let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        (
+            name[..name.len() - digits.len()].to_string(),
+            digits.parse::<u64>().unwrap_or(0),
+            name.clone(),
+        )
+    });
+    found
+}
+
+/// The directory to ask for a node, or for this machine: the only one there is, or that of the node.
+pub fn pick(dir: &Path, node: Option<&str>) -> PathBuf {
+    if !is_of_nodes(dir) {
+        return dir.to_path_buf();
+    }
+    match node {
+        Some(node) => of_node(dir, node),
+        None => {
+            let first = all(dir).into_iter().next();
+            first.map_or_else(|| of_node(dir, "none"), |(_, dir)| dir)
+        }
+    }
+}
+
+/// What the gpuosd of a directory says of its node.
+pub fn status(dir: &Path, patience: Duration) -> Result<Status, ClientError> {
+    Client::connect(&dir.join(NAME), patience)?.status()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lab_has_one_for_each_node() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["gpuosd.n10", "gpuosd.n2", "other", "gpuosd."] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let template = dir.path().join("gpuosd.%n");
+        let names: Vec<String> = all(&template)
+            .into_iter()
+            .filter_map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, ["n2", "n10"]);
+        assert_eq!(pick(&template, None), dir.path().join("gpuosd.n2"));
+        assert_eq!(pick(&template, Some("n7")), dir.path().join("gpuosd.n7"));
+        assert_eq!(
+            all(Path::new("/run/gpuos")),
+            [(None, PathBuf::from("/run/gpuos"))]
+        );
+        assert_eq!(
+            pick(Path::new("/run/gpuos"), Some("n1")),
+            Path::new("/run/gpuos")
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Whether jobs are kept to their GPUs: TaskPlugin, ProctrackType and cgroup.conf.
+
+use gpuos_host::slurm_files::SlurmFile;
+
+use super::Look;
+use super::findings::{Findings, Status};
+
+const NAME: &str = "cgroup";
+
+/// Whether any node has real GPUs: device files of NVIDIA's driver, or such that slurmd finds.
+fn has_devices(look: &Look) -> bool {
+    let path = look.settings.directory().join("gres.conf");
+    let file = SlurmFile::read(look.machine, &path).ok().flatten();
+    file.is_some_and(|file| {
+        file.lines.iter().any(|line| {
+            let detected = line
+                .get("autodetect")
+                .is_some_and(|how| !how.eq_ignore_ascii_case("off"));
+            let device = line
+                .get("file")
+                .is_some_and(|file| file.starts_with("/dev/nvidia"));
+            detected || device
+        })
+    })
+}
+
+pub fn check(look: &Look, findings: &mut Findings) {
+    let gpus = look.settings.list("GresTypes");
+    if !gpus.contains(&"gpu") {
+        return;
+    }
+    let status = if has_devices(look) {
+        Status::Warn
+    } else {
+        Status::Note
+    };
+    let task = look.settings.get("TaskPlugin").unwrap_or("");
+    let confined = task
+        .split(',')
+        .any(|one| one.trim().trim_start_matches("task/") == "cgroup");
+    let path = look.settings.directory().join("cgroup.conf");
+    let file = SlurmFile::read(look.machine, &path).unwrap_or_default();
+    let setting = file.as_ref().and_then(|file| file.get("constraindevices"));
+    let constrained = setting
+        .as_ref()
+        .is_some_and(|one| ["yes", "true", "1"].contains(&one.value.to_ascii_lowercase().as_str()));
+    let why = "a job may open the GPUs of others on its node, and gpuosd finds it there too late";
+    if !confined {
+        findings
+            .add(
+                NAME,
+                status,
+                format!(
+                    "TaskPlugin ({}) has no task/cgroup: nothing keeps jobs to their GPUs",
+                    if task.is_empty() { "not set" } else { task }
+                ),
+                "set TaskPlugin=task/cgroup,task/affinity, and ConstrainDevices=yes in cgroup.conf",
+            )
+            .at(look.place("taskplugin"))
+            .why(why);
+    }
+    if confined && !constrained {
+        let place = setting.map_or_else(|| path.display().to_string(), |one| one.place);
+        findings
+            .add(
+                NAME,
+                status,
+                "ConstrainDevices is not yes: nothing keeps jobs to their GPUs",
+                "set ConstrainDevices=yes in cgroup.conf, and restart the slurmds",
+            )
+            .at(place)
+            .why(why);
+    }
+    let proctrack = look
+        .settings
+        .get("ProctrackType")
+        .unwrap_or("proctrack/cgroup");
+    if confined && proctrack != "proctrack/cgroup" {
+        findings
+            .add(NAME, status, format!("ProctrackType={proctrack}: processes that leave their session outlive their job, with their GPUs"), "set ProctrackType=proctrack/cgroup")
+            .at(look.place("proctracktype"));
+    }
+    if confined && constrained && !findings.found(NAME) {
+        findings.ok(
+            NAME,
+            "jobs are kept to their GPUs (task/cgroup, ConstrainDevices)",
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! `make install` and `make uninstall`, with the files of this build in place of the optimised ones.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuos_tests::plugins::{built, daemons, programs};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .expect("the project")
+}
+
+fn make(target: &str, build: &Path, to: &Path, more: &[&str]) {
+    let out = Command::new("make")
+        .current_dir(root())
+        .args(["--no-print-directory", target])
+        .arg(format!("DESTDIR={}", to.display()))
+        .args(more)
+        .env("CARGO_TARGET_DIR", build)
+        .output()
+        .expect("make");
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "make {target}: {text}");
+}
+
+/// All below a folder, relative to it.
+fn all(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut todo = vec![folder.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                todo.push(entry.path());
+            }
+            let path = entry.path();
+            found.push(
+                path.strip_prefix(folder)
+                    .expect("below")
+                    .display()
+                    .to_string(),
+            );
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn what_is_installed_follows_its_places_and_goes_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let build = dir.path().join("target");
+    let release = build.join("release");
+    fs::create_dir_all(&release).expect("a folder");
+    for name in [
+        "select_gpuos",
+        "spank_gpuos",
+        "job_submit_gpuos",
+        "gres_gpuos",
+    ] {
+        let file = format!("lib{name}.so");
+        symlink(built().join(&file), release.join(&file)).expect("a link");
+    }
+    symlink(programs().join("gpuos"), release.join("gpuos")).expect("a link");
+    // It takes long to build, and is a program like the others.
+    symlink(programs().join("gpuos"), release.join("gpuos-layout")).expect("a link");
+    symlink(daemons().join("gpuosd"), release.join("gpuosd")).expect("a link");
+    for places in [
+        &["PREFIX=/opt/gpuos"][..],
+        &[
+            "PREFIX=/usr",
+            "PLUGINDIR=/usr/lib/x86_64-linux-gnu/slurm-wlm",
+        ],
+    ] {
+        let to = dir.path().join("stage");
+        make("install", &build, &to, places);
+        let prefix = places[0].trim_start_matches("PREFIX=/");
+        let plugins = match places.get(1) {
+            Some(own) => own.trim_start_matches("PLUGINDIR=/").to_string(),
+            None => format!("{prefix}/lib/gpuos"),
+        };
+        let read = |name: &str| {
+            let path = to.join(name);
+            fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        };
+        let doc = format!("{prefix}/share/doc/gpuos");
+        for name in ["slurm.conf.sample", "plugstack.conf.sample"] {
+            let text = read(&format!("{doc}/{name}"));
+            assert!(text.contains(&format!("/{plugins}")), "{name}: {text}");
+            assert!(!text.contains("/usr/lib/gpuos"), "{name}: {text}");
+        }
+        let unit = read(&format!("{prefix}/lib/systemd/system/gpuosd.service"));
+        assert!(
+            unit.contains(&format!("ExecStart=/{prefix}/sbin/gpuosd\n")),
+            "{unit}"
+        );
+        for name in [
+            "docs/health.md",
+            "docs/decisions/README.md",
+            "README.md",
+            "gpuos.toml.sample",
+        ] {
+            assert!(!read(&format!("{doc}/{name}")).is_empty(), "{name}");
+        }
+        assert!(read(&format!("{prefix}/share/gpuos/grafana/gpuos.json")).starts_with('{'));
+        assert!(
+            read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
+        );
+        assert!(read(&format!("{prefix}/share/man/man8/gpuosd.8")).contains("gpuosd"));
+        let debug = to.join(format!("{prefix}/lib/debug"));
+        let stripped = !places.contains(&"STRIP=no");
+        assert_eq!(debug.exists(), stripped, "{places:?}");
+        // Stripped, with the debug file that it names, and with all that Slurm and the unwinder need.
+        for (name, whole) in [
+            (format!("{plugins}/select_gpuos.so"), "libselect_gpuos.so"),
+            (format!("{prefix}/bin/gpuos"), "gpuos"),
+        ]
+        .into_iter()
+        .filter(|_| stripped)
+        {
+            let bytes = fs::read(to.join(&name)).expect("installed");
+            let file = object::File::parse(bytes.as_slice()).expect("ELF");
+            let before = fs::read(release.join(whole)).expect("built");
+            let before = object::File::parse(before.as_slice()).expect("ELF");
+            assert!(file.section_by_name(".symtab").is_none(), "{name}");
+            assert!(file.section_by_name(".debug_line").is_none(), "{name}");
+            assert!(file.section_by_name(".eh_frame").is_some(), "{name}");
+            let exports = |file: &object::File| -> Vec<String> {
+                let symbols = file
+                    .dynamic_symbols()
+                    .filter(|symbol| symbol.is_definition());
+                symbols
+                    .filter_map(|symbol| symbol.name().ok().map(str::to_string))
+                    .collect()
+            };
+            assert_eq!(exports(&file), exports(&before), "{name}");
+            let debug = to.join(format!("{prefix}/lib/debug/{name}.debug"));
+            let (link, _) = file.gnu_debuglink().expect("readable").expect("a link");
+            assert_eq!(
+                link,
+                debug.file_name().expect("a name").as_encoded_bytes(),
+                "{name}"
+            );
+            let bytes = fs::read(&debug).unwrap_or_else(|e| panic!("{}: {e}", debug.display()));
+            let debug = object::File::parse(bytes.as_slice()).expect("ELF");
+            assert!(
+                debug
+                    .section_by_name(".debug_line")
+                    .is_some_and(|section| section.size() > 0),
+                "{name}"
+            );
+        }
+        let version = Command::new(to.join(format!("{prefix}/bin/gpuos")))
+            .arg("--version")
+            .output();
+        assert!(version.expect("runs").status.success());
+        make("uninstall", &build, &to, places);
+        assert_eq!(all(&to), [""; 0], "{places:?}");
+    }
+}
