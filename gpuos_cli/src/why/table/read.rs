@@ -528,7 +528,7 @@ fn requeued(world: &World, job: &Waiting, text: &str, judged: &mut Judged) -> Ve
         "is it in service? {out} {gone}"
     );
     check!(
-        text.contains("It keeps off") == !job.excluded.is_empty(),
+        text.contains("It keeps off") != job.excluded.is_empty(),
         "excluded: {:?}",
         job.excluded
     );
@@ -592,38 +592,38 @@ fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verd
         );
         return Ok(());
     }
-    if let Some((jobs, rest)) = between(line, "There is room when ", " ended, and no end of ") {
-        if jobs != "jobs have" {
-            count(judged, "room after");
-            let named = labels(jobs);
-            let gone = ids(world, &named)?;
-            let open = rest
-                .split_once(" is known: no time limit.")
-                .ok_or("another form")?
-                .0;
-            let open = if open == "it" {
-                named.clone()
-            } else {
-                labels(open)
-            };
-            let endless = |id: &u32| {
-                world
-                    .running
-                    .iter()
-                    .any(|job| job.id == *id && !matches!(job.end, End::In(_)))
-            };
-            let should: Vec<u32> = gone.iter().copied().filter(endless).collect();
-            check!(ids(world, &open)? == should, "{should:?} have no end");
-            check!(
-                fits(world, job, &If::ended(gone)),
-                "their end is not enough"
-            );
-            check!(
-                !fits(world, job, &If::ended(ends_until(world, u32::MAX))),
-                "those with an end are enough"
-            );
-            return Ok(());
-        }
+    if let Some((jobs, rest)) = between(line, "There is room when ", " ended, and no end of ")
+        && jobs != "jobs have"
+    {
+        count(judged, "room after");
+        let named = labels(jobs);
+        let gone = ids(world, &named)?;
+        let open = rest
+            .split_once(" is known: no time limit.")
+            .ok_or("another form")?
+            .0;
+        let open = if open == "it" {
+            named.clone()
+        } else {
+            labels(open)
+        };
+        let endless = |id: &u32| {
+            world
+                .running
+                .iter()
+                .any(|job| job.id == *id && !matches!(job.end, End::In(_)))
+        };
+        let should: Vec<u32> = gone.iter().copied().filter(endless).collect();
+        check!(ids(world, &open)? == should, "{should:?} have no end");
+        check!(
+            fits(world, job, &If::ended(gone)),
+            "their end is not enough"
+        );
+        check!(
+            !fits(world, job, &If::ended(ends_until(world, u32::MAX))),
+            "those with an end are enough"
+        );
+        return Ok(());
     }
     if line.starts_with("There is room when jobs have ended that slurmctld does not show") {
         count(judged, "unseen");
