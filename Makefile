@@ -37,6 +37,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench replay soak matrix hostile lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak matrix lint licences sentences build release install uninstall clean
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -47,6 +48,7 @@ help:
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
+	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -77,6 +79,10 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy $(OTEL) -- -D warnings
 	@$(MAKE) --no-print-directory licences
+
+STATES ?= 4000
+sentences:
+	GPUOS_STATES=$(STATES) $(CARGO) test --locked -p gpuos_cli --bin gpuos why::table -- --nocapture
 
 licences:
 	$(CARGO) test --locked -q -p gpuos_tests --test house licence
