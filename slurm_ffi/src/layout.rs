@@ -346,7 +346,11 @@ impl Layout {
         Ok(Layout {
             job: JobRecord::of(fields)?,
             details: JobDetails::of(fields)?,
-            multi_core: MultiCore::of(fields).ok(),
+            // A table that a site made earlier has no row of it; one that has some must be right.
+            multi_core: match fields.names(MultiCore::NAME).is_empty() {
+                true => None,
+                false => Some(MultiCore::of(fields)?),
+            },
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
             part_cpus_per_socket: fields.offset("part_record", "max_cpus_per_socket").ok(),
