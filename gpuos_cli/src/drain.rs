@@ -204,7 +204,7 @@ mod tests {
             force: true,
             local: false,
             via: "ssh".into(),
-            runtime_dir: crate::daemons::RUNTIME_DIR.into(),
+            runtime_dir: daemons::RUNTIME_DIR.into(),
         };
         let line = remote_line(Verb::Drain, &args);
         let wanted = "gpuos --json drain --local n3:5,mig4 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";

@@ -257,6 +257,15 @@ mod tests {
         ) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
+        fn run_told(
+            &self,
+            _: Duration,
+            _: (&str, &str),
+            _: &str,
+            _: &[&str],
+        ) -> anyhow::Result<gpuos_host::Output> {
+            anyhow::bail!("nothing")
+        }
         fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
             Err(io::ErrorKind::NotFound.into())
         }

@@ -182,7 +182,7 @@ impl Findings {
             (false, _) => 2,
             (true, yes) => u8::from(!yes),
         };
-        let schema = "gpuos.doctor/1";
+        let schema = super::SCHEMA;
         let reply = Reply {
             schema,
             json,
@@ -193,22 +193,9 @@ impl Findings {
     }
 }
 
-/// Text that others wrote, for a terminal: what is no visible character is spelt out, so that it cannot move the cursor,
-/// turn the line round or begin a new one.
-pub fn plain(text: &str) -> String {
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\t' => out.push(' '),
-            c if odd(c) => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
+/// Text that others wrote, as one line that does nothing to a terminal.
+fn plain(text: &str) -> String {
+    gpuos_core::screen::line(text).into_owned()
 }
 
 /// The last line, for so many failed checks and warnings.
@@ -255,11 +242,8 @@ mod tests {
 
     #[test]
     fn text_of_others_stays_on_its_line() {
-        let evil = "a\u{1b}[2J\nfix: run rm\r\u{202e}b\tc\u{9b}";
-        assert_eq!(
-            plain(evil),
-            "a\\u{1b}[2J\\nfix: run rm\\r\\u{202e}b c\\u{9b}"
-        );
+        let evil = "a\u{1b}[2J\nfix: run rm\r\u{202e}b\u{9b}";
+        assert_eq!(plain(evil), "a\\u{1b}[2J\\nfix: run rm\\r\\u{202e}b\\u{9b}");
     }
 
     #[test]

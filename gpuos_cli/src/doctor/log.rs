@@ -88,7 +88,7 @@ pub fn fatal(machine: &dyn Machine, log: &Log) -> Option<(String, String)> {
         let at = lines.iter().rposition(|line| line.contains("fatal: "))?;
         // One that came up after that ended for another reason.
         let later = |line: &&str| line.contains("Running as primary controller");
-        if lines[at..].iter().any(|line| later(line)) {
+        if lines[at..].iter().any(later) {
             return None;
         }
         let telling = |line: &&&str| {

@@ -33,6 +33,9 @@ use crate::reply::Reply;
 use findings::Findings;
 use log::Log;
 
+/// The form of the JSON.
+pub const SCHEMA: &str = "gpuos.doctor/1";
+
 /// What the checks look at.
 struct Look<'a> {
     machine: &'a dyn Machine,

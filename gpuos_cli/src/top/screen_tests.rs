@@ -267,7 +267,7 @@ fn how_to_quit_stands_on_a_screen_of_80_by_24() {
     for (width, height) in [(80, 24), (60, 10), (200, 50)] {
         let mut screen = Screen::new();
         screen.terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let mut last = |screen: &mut Screen| {
+        let last = |screen: &mut Screen| {
             let (view, board) = (&mut screen.view, &screen.board);
             screen
                 .terminal
