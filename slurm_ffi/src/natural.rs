@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// The alignment of the structures: each has a pointer or a number of eight bytes.
+/// The alignment of a structure with a pointer, a number of eight bytes or something that is not known.
 const WHOLE: u32 = 8;
 
 /// Whether a C type of this size is a number or a pointer.
@@ -53,7 +53,14 @@ pub fn size(fields: &mut [(&str, Place)]) -> Result<usize, String> {
     }
     match end {
         0 => Err("there are none".into()),
-        _ => Ok(end.next_multiple_of(WHOLE) as usize),
+        _ => {
+            let alignment = |(_, place): &(&str, Place)| match place.scalar {
+                true => place.size,
+                false => WHOLE,
+            };
+            let whole = fields.iter().map(alignment).max().unwrap_or(WHOLE);
+            Ok(end.next_multiple_of(whole) as usize)
+        }
     }
 }
 
@@ -78,6 +85,8 @@ mod tests {
             (vec![field(8, 8), field(4, 2), field(0, 4)], Some(16)),
             (vec![field(0, 12), field(12, 2), field(16, 2)], None),
             (vec![field(0, 8), field(8, 2)], Some(16)),
+            (vec![field(0, 2), field(2, 2), field(4, 2)], Some(6)),
+            (vec![field(0, 4), field(4, 2)], Some(8)),
             // A hole, no alignment, and one over the other.
             (vec![field(0, 8), field(16, 8)], None),
             (vec![field(0, 8), field(12, 8)], None),
