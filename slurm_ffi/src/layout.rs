@@ -346,7 +346,10 @@ impl Layout {
         Ok(Layout {
             job: JobRecord::of(fields)?,
             details: JobDetails::of(fields)?,
-            multi_core: MultiCore::of(fields).ok(),
+            multi_core: match fields.names(MultiCore::NAME).is_empty() {
+                true => None,
+                false => Some(MultiCore::of(fields)?),
+            },
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
             part_cpus_per_socket: fields.offset("part_record", "max_cpus_per_socket").ok(),
