@@ -116,6 +116,7 @@ impl Engine {
         self.mark_avoided(job.id());
         self.fit(job, gpus, &mut wanted);
         self.left = Left::Elsewhere;
+        self.refused.asks(&wanted.request);
         let purpose = match call.mode() {
             Mode::RunNow => record::Purpose::Start,
             _ => record::Purpose::Forecast,
@@ -463,7 +464,8 @@ impl Engine {
                     .attempt(call, nodes, layout, &self.snapshot, domain, Purpose::Answer);
         }
         if let Some(wait) = wait {
-            let sentence = format!("gpuos: {}", explain::why_wait(&wait));
+            let named = wanted.request.required_nodes.len();
+            let sentence = format!("gpuos: {}", explain::why_wait_on(&wait, named));
             reasons::tell(self.api, call.mode(), job, sentence);
         }
         code

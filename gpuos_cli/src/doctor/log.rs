@@ -203,7 +203,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
                 findings
                     .fail(
                         "log",
-                        format!("select/gpuos does not place jobs{since}: {said}"),
+                        format!("select/gpuos does not place jobs: {said}{since}"),
                         "mend what the line names, then `scontrol reconfigure` or restart slurmctld",
                     )
                     .at(&log.source)
