@@ -126,7 +126,10 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
     };
     text += &beside_gangs(recording, &counts);
     if recording.tally != record::Tally::default() {
-        text += &format!("By slurmctld's counters {}.\n", steering::sentence(&recording.tally));
+        text += &format!(
+            "By slurmctld's counters {}.\n",
+            steering::sentence(&recording.tally)
+        );
     }
     if counts.skipped > 0 {
         text += &format!(

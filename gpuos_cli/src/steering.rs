@@ -33,11 +33,7 @@ fn counters(tally: &Tally) -> [(&'static str, u64, &'static str); 8] {
             "Jobs of forms that gpuos leaves to Slurm, or with --gpuos=off",
         ),
         ("offers", tally.offers, "Choices offered to cons_tres"),
-        (
-            "refused",
-            tally.refused,
-            "Choices that cons_tres refused",
-        ),
+        ("refused", tally.refused, "Choices that cons_tres refused"),
         (
             "spared",
             tally.spared,
@@ -65,8 +61,9 @@ pub fn sentence(tally: &Tally) -> String {
 /// The counters as JSON.
 pub fn figures(tally: &Tally) -> Value {
     let all = counters(tally).into_iter();
-    let mut object: serde_json::Map<String, Value> =
-        all.map(|(name, value, _)| (name.into(), json!(value))).collect();
+    let mut object: serde_json::Map<String, Value> = all
+        .map(|(name, value, _)| (name.into(), json!(value)))
+        .collect();
     object.insert("steered_percent".into(), json!(tally.steered_percent()));
     object.insert("refused_percent".into(), json!(tally.refused_percent()));
     Value::Object(object)
@@ -103,7 +100,10 @@ mod tests {
              (4.00 in 100 calls)"
         );
         let text = metrics(&tally);
-        assert!(text.contains("\ngpuos_steering_placed_total 396\n"), "{text}");
+        assert!(
+            text.contains("\ngpuos_steering_placed_total 396\n"),
+            "{text}"
+        );
         assert_eq!(text.lines().count(), 24);
         assert_eq!(figures(&tally)["steered_percent"], json!(99.0));
     }

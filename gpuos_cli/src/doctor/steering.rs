@@ -42,8 +42,12 @@ pub fn check(look: &Look, findings: &mut Findings) {
 
 fn is_low(tally: &Tally) -> bool {
     let few = tally.placed + tally.left < ENOUGH;
-    !few && (tally.steered_percent().is_some_and(|share| share < LEAST_STEERED)
-        || tally.refused_percent().is_some_and(|share| share > MOST_REFUSED))
+    !few && (tally
+        .steered_percent()
+        .is_some_and(|share| share < LEAST_STEERED)
+        || tally
+            .refused_percent()
+            .is_some_and(|share| share > MOST_REFUSED))
 }
 
 #[cfg(test)]
