@@ -388,6 +388,10 @@ pub struct ReplayArgs {
     /// File to save the recording in; it replays alone, on any machine.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Print how many jobs gpuos placed and how many of its offers Slurm refused, as Prometheus reads it, and
+    /// ask nothing again.
+    #[arg(long, conflicts_with = "save")]
+    pub metrics: bool,
 }
 
 /// `gpuos layout`.

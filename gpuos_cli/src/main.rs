@@ -25,6 +25,7 @@ mod replay;
 mod reply;
 mod sim;
 mod smaller;
+mod steering;
 mod table;
 mod top;
 mod topo;

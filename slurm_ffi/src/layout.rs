@@ -404,7 +404,8 @@ mod tests {
             let fields = Fields::of(release, None).expect("rows");
             let layout = Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(layout.node_extra.is_some(), "{release}");
-            assert!(layout.multi_core.is_some(), "{release}");
+            let of_cores = layout.multi_core.map(|rows| rows.whole);
+            assert_eq!(of_cores, Some(18), "{release}");
             count += 1;
         }
         assert_eq!(count, 71);
