@@ -388,6 +388,10 @@ pub struct ReplayArgs {
     /// File to save the recording in; it replays alone, on any machine.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Print how many jobs gpuos placed and how many of its offers Slurm refused, as Prometheus reads it, and
+    /// ask nothing again.
+    #[arg(long, conflicts_with = "save")]
+    pub metrics: bool,
 }
 
 /// `gpuos layout`.
@@ -455,12 +459,13 @@ pub struct Nodes {
 pub struct Hosts(pub Vec<String>);
 
 fn job_id(text: &str) -> Result<String, String> {
-    let number = |s: &str| !s.is_empty() && s.len() <= 10 && s.bytes().all(|b| b.is_ascii_digit());
-    let parts: Vec<&str> = text.splitn(2, ['_', '+']).collect();
-    if parts.iter().all(|part| number(part)) {
-        Ok(text.into())
-    } else {
-        Err("write a job number: 17, 4_1 for a task of an array or 19+1 for a component".into())
+    match crate::names::Name::parse(text) {
+        Some(_) => Ok(text.into()),
+        None => Err(
+            "write a job number: 17, 4_1 for a task of an array, 4_[2-5] for tasks that wait together, or 19+1 for a \
+             component"
+                .into(),
+        ),
     }
 }
 

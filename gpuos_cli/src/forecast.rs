@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use gpuos_core::explain::Claim;
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::plan::{Choice, Planner};
 use gpuos_host::slurm::Job;
@@ -13,23 +14,58 @@ use crate::smaller::{Case, place_among};
 
 /// When running jobs will have made room.
 pub struct Forecast {
-    /// Local time at which the last of them ends at the latest.
-    pub at: String,
-    /// The jobs that have to end, in that order.
+    /// Local time at which the last of them ends at the latest; `None` where no end is known of one of them.
+    pub at: Option<String>,
+    /// The jobs that have to end, in that order; those without a known end come last.
     pub jobs: Vec<String>,
+    /// Those of them of which no end is known.
+    pub open: Vec<String>,
     /// Where the job would go then.
     pub choice: Choice,
 }
 
 impl Forecast {
-    /// The forecast as JSON.
+    /// The forecast as JSON; null where no time is known.
     pub fn json(&self, site: &Site) -> Value {
-        json!({ "at": self.at, "jobs": self.jobs, "place": choice_json(&self.choice, &site.cluster) })
+        match &self.at {
+            Some(at) => {
+                json!({ "at": at, "jobs": self.jobs, "place": choice_json(&self.choice, &site.cluster) })
+            }
+            None => Value::Null,
+        }
+    }
+
+    /// The same as a fact to be told.
+    pub fn claim(&self) -> Claim {
+        let jobs = self.jobs.clone();
+        match &self.at {
+            Some(at) => Claim::RoomAt {
+                at: at.clone(),
+                jobs,
+            },
+            None => Claim::RoomAfter {
+                jobs,
+                open: self.open.clone(),
+            },
+        }
     }
 }
 
-/// Ends the running jobs one after the other, by their latest end, until the request fits and no rule
-/// speaks against it. Jobs that wait are not thought of: with a higher priority they come first.
+/// What backfill gives a job as its limit that has none when it starts it.
+const YEAR: &str = "365-00:00:00";
+
+/// Whether a running job has no time limit, Slurm's default.
+pub fn is_endless(job: &Job) -> bool {
+    matches!(job.time_limit.as_str(), "UNLIMITED" | YEAR)
+}
+
+/// When a running job ends at the latest. Without a time limit nobody knows: what Slurm prints then is a year ahead.
+pub fn known_end(job: &Job) -> Option<&str> {
+    (!is_endless(job) && !job.end.is_empty()).then_some(job.end.as_str())
+}
+
+/// Ends the running jobs one after the other, by their latest end and those without one last, until the request fits
+/// and no rule speaks against it. Jobs that wait are not thought of: with a higher priority they come first.
 pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
     let Case {
         site,
@@ -38,12 +74,9 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
         asker,
         ..
     } = case;
-    let mut ends: Vec<&Job> = jobs
-        .iter()
-        .filter(|job| job.is_running() && !job.end.is_empty())
-        .collect();
+    let mut ends: Vec<&Job> = jobs.iter().filter(|job| job.is_running()).collect();
     // The format sorts as time does.
-    ends.sort_by(|a, b| a.end.cmp(&b.end));
+    ends.sort_by_key(|job| (known_end(job).is_none(), known_end(job), job.id));
     let mut judge = Judge::new(site, jobs);
     let mut states = case.states.to_vec();
     let mut used: Vec<u32> = site.nodes.iter().map(|node| node.cpus_allocated).collect();
@@ -78,14 +111,24 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
                 touched |= free.candidate;
             }
         }
+        // Also one after whose end a node is not idle yet: it is needed if the job gets that node.
+        ended.push(job);
         if !touched {
             continue;
         }
-        ended.push(job);
         if let Some(choice) = place_among(planner, &mut judge, (wanted, asker), &states) {
+            let needed = needed(case, &choice, &ended);
+            let label = |job: &&Job| job.label.clone();
+            let open = needed.iter().filter(|job| known_end(job).is_none());
+            let open: Vec<String> = open.map(label).collect();
+            let last = needed.iter().filter_map(|job| known_end(job)).max();
             return Some(Forecast {
-                at: job.end.clone(),
-                jobs: needed(case, &choice, &ended),
+                at: match open.is_empty() {
+                    true => last.map(String::from),
+                    false => None,
+                },
+                jobs: needed.iter().map(label).collect(),
+                open,
                 choice,
             });
         }
@@ -94,7 +137,7 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
 }
 
 /// Those of the ended jobs that stood on a node of the choice, or that a rule keeps apart from it.
-fn needed(case: Case<'_>, choice: &Choice, ended: &[&Job]) -> Vec<String> {
+fn needed<'a>(case: Case<'_>, choice: &Choice, ended: &[&'a Job]) -> Vec<&'a Job> {
     let nodes: Vec<u32> = choice.nodes.iter().map(|chosen| chosen.node).collect();
     let names = nodes
         .iter()
@@ -107,5 +150,5 @@ fn needed(case: Case<'_>, choice: &Choice, ended: &[&Job]) -> Vec<String> {
     let needed = ended
         .iter()
         .filter(|job| stood(job) || apart.contains(&job.id));
-    needed.map(|job| job.label.clone()).collect()
+    needed.copied().collect()
 }

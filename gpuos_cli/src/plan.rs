@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use gpuos_core::cost::Wish;
-use gpuos_core::explain::{sentence, why_wait};
+use gpuos_core::explain::sentence;
 use gpuos_core::plan::{GpuShape, NodeState, Planner, Request};
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::{Asker, JobRequest, Machine, Neighbours, Site, feature_match, slurm};
@@ -13,9 +13,9 @@ use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
-use crate::forecast::forecast;
 use crate::mix::Mix;
 use crate::network::{self, Network};
+use crate::outlook::{Outlook, known_level, lead, outlook};
 use crate::replay::recording;
 use crate::reply::Reply;
 use crate::smaller::{Case, changes, told};
@@ -32,6 +32,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let mut planner = Planner::new(site.cluster.clone());
     names_something(args, &site, &planner.level_names())?;
     let mut wanted = request(args, &site, &partition)?;
+    if wanted.partitions.is_empty() {
+        // As sbatch does, where Slurm says which one that is.
+        let default = slurm::default_partition(machine);
+        let known = |name: &String| site.nodes.iter().any(|node| node.partitions.contains(name));
+        wanted.partitions.extend(default.filter(known));
+    }
     let jobs = slurm::jobs(machine)?;
     let mut state = wanted.state(&site, &jobs);
     let recording = recording(machine, &site.running.directory()).ok();
@@ -93,7 +99,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         }
         Err(wait) => wait,
     };
-    let mut text = format!("{}\n", why_wait(&wait));
+    let outlook = known_level(&wait).then(|| outlook(&mut planner, case));
+    let lead = lead(&wait, outlook.as_ref(), wanted.request.required_nodes.len());
+    let mut text = format!("{lead}\n");
     let changes = changes(&mut planner, case);
     for change in told(&changes) {
         text += &format!(
@@ -102,13 +110,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             sentence(&change.choice, &wanted.request, &site.cluster)
         );
     }
-    let later = forecast(&mut planner, case);
-    if let Some(later) = &later {
-        text += &format!(
-            "At {} at the latest there is room, when {} ended.\n",
-            later.at,
-            have(&later.jobs)
-        );
+    if let Some(outlook) = outlook.as_ref().filter(|outlook| outlook.adds()) {
+        text += &format!("{}.\n", outlook.claim);
     }
     text += &notes(&site);
     let json = json!({
@@ -116,7 +119,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         "sentence": text.trim_end(),
         "wait": figures::wait_json(&wait),
         "changes": changes.iter().map(|c| c.json(&site)).collect::<Vec<_>>(),
-        "forecast": later.map(|f| f.json(&site)),
+        "forecast": outlook.as_ref().and_then(|o| o.forecast.as_ref()).map(|f| f.json(&site)),
+        "outlook": outlook.as_ref().map(Outlook::json),
         "mix": mix.json(),
         "notes": site.notes,
     });
@@ -187,24 +191,6 @@ fn fits(
         json,
         text,
         yes: true,
-    }
-}
-
-/// `job 3 has`, `jobs 3, 4 and 5 have`.
-pub fn have(jobs: &[String]) -> String {
-    match jobs {
-        [] => "they have".into(),
-        [only] => format!("job {only} has"),
-        [first @ .., last] => {
-            let shown = first.len().min(8);
-            let more = first.len() - shown;
-            let more = if more > 0 {
-                format!(", {more} others")
-            } else {
-                String::new()
-            };
-            format!("jobs {}{more} and {last} have", first[..shown].join(", "))
-        }
     }
 }
 

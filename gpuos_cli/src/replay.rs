@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::cli::ReplayArgs;
 use crate::figures::{choice_json, wait_json};
 use crate::reply::Reply;
+use crate::steering;
 use crate::table::{count, utc};
 
 pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
@@ -22,6 +23,15 @@ pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
         None => ring_of(&slurm::running(machine)?.directory()),
     };
     let bytes = machine.read(&file).map_err(|e| unreadable(&file, &e))?;
+    if args.metrics {
+        let tally = record::tally(&bytes).unwrap_or_default();
+        return Ok(Reply {
+            schema: "gpuos.replay-metrics/1",
+            json: steering::figures(&tally),
+            text: steering::metrics(&tally),
+            yes: true,
+        });
+    }
     let recording = record::read(&bytes).with_context(|| file.display().to_string())?;
     if let Some(copy) = &args.save {
         std::fs::write(copy, &bytes).with_context(|| format!("cannot write {}", copy.display()))?;
@@ -115,6 +125,12 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
         (n, d) => format!("{n} were asked again, and {d} came out otherwise.\n"),
     };
     text += &beside_gangs(recording, &counts);
+    if recording.tally != record::Tally::default() {
+        text += &format!(
+            "By slurmctld's counters {}.\n",
+            steering::sentence(&recording.tally)
+        );
+    }
     if counts.skipped > 0 {
         text += &format!(
             "{} made for the cluster as it was some changes ago, and cannot be asked again.\n",
@@ -148,6 +164,7 @@ fn answer(file: &Path, recording: &Recording, saved: Option<&Path>) -> Reply {
             "compared_beside_gangs": counts.compared,
             "not_compared_beside_gangs": counts.not_compared,
             "form": recording.format,
+            "steering": steering::figures(&recording.tally),
             "from": from,
             "to": to,
             "first_difference": first.map(|first| first.json),

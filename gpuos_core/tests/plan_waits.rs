@@ -98,12 +98,12 @@ fn what_can_never_fit_says_why() {
     let why = never(&request(1, GpuShape::PerNode(9)));
     assert_eq!(
         why,
-        "the job needs 1 node with 9 GPUs each; 0 nodes of the cluster have so many in service"
+        "the job needs 1 node with 9 GPUs each and CPUs and memory for them; there are 0"
     );
     let why = never(&request(9, GpuShape::PerNode(8)));
     assert_eq!(
         why,
-        "the job needs 9 nodes with 8 GPUs each; 8 nodes of the cluster have so many in service"
+        "the job needs 9 nodes with 8 GPUs each and CPUs and memory for them; there are 8"
     );
     let why = never(&wish(request(5, GpuShape::PerNode(1)), "leaf", true));
     assert_eq!(
@@ -127,7 +127,7 @@ fn what_can_never_fit_says_why() {
     total.max_nodes = 100;
     assert_eq!(
         never(&total),
-        "the job needs 65 GPUs on 1 to 100 nodes; the cluster has room for 64 on so many nodes"
+        "the job needs 65 GPUs on 1 to 100 nodes; there is room for 64 on so many"
     );
 }
 

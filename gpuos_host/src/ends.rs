@@ -27,6 +27,11 @@ fn local(text: &str) -> Option<i64> {
     Some(days * 86_400 + seconds(clock)? as i64)
 }
 
+/// Seconds from one local time as Slurm prints it to another one; `None`: one of them is none.
+pub fn seconds_between(from: &str, to: &str) -> Option<i64> {
+    Some(local(to)? - local(from)?)
+}
+
 /// When the last job on each node ends, as the planner has it; 0 = nothing runs there, or nobody says.
 pub fn of_nodes(site: &Site, jobs: &[Job]) -> Vec<u32> {
     let mut ends = vec![0; site.nodes.len()];

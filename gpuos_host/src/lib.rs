@@ -30,6 +30,7 @@ pub mod slurm_files;
 pub mod socket;
 mod stat;
 
+pub use ends::seconds_between;
 pub use gres_index::{GresIndex, conf_folder};
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use neighbours::{Asker, Judge, Neighbours};

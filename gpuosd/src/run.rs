@@ -252,11 +252,14 @@ fn signals(to: SyncSender<Message>) -> Result<()> {
     Ok(())
 }
 
-/// The socket file, made anew where somebody took it away or it could not be made.
+/// The socket files, made anew where somebody took them away or they could not be made.
 struct Door {
     path: PathBuf,
     /// The file that is ours, by device and number.
     own: Option<(u64, u64)>,
+    /// The socket for root, which only root can reach.
+    for_root: PathBuf,
+    own_for_root: Option<(u64, u64)>,
     looked: Instant,
     trouble: Option<String>,
 }
@@ -264,26 +267,24 @@ struct Door {
 impl Door {
     fn new(path: PathBuf) -> Door {
         Door {
-            path,
             own: None,
+            for_root: root_socket(&path.to_string_lossy()).into(),
+            own_for_root: None,
+            path,
             looked: Instant::now(),
             trouble: None,
         }
     }
 
+    fn has(path: &Path, own: Option<(u64, u64)>) -> bool {
+        own.is_some() && identity(path) == own
+    }
+
     fn open(&mut self, desk: &Arc<Desk>) -> Result<(), BindError> {
-        let opened = socket::bind(&self.path).and_then(|listener| {
-            let for_root = root_socket(&self.path.to_string_lossy());
-            // Without it root comes through the one for everybody.
-            let for_root = socket::bind_for_root(Path::new(&for_root))
-                .map_err(|e| tracing::error!("{for_root}: {e}"));
-            Server::start_both(listener, for_root.ok(), desk.clone(), Limits::default())?;
-            Ok(())
-        });
-        self.own = opened.is_ok().then(|| identity(&self.path)).flatten();
+        let opened = self.open_both(desk);
         let before = self.trouble.take();
-        if let Err(e) = &opened {
-            let why = format!("{}: {e}", self.path.display());
+        if let Err((path, e)) = &opened {
+            let why = format!("{}: {e}", path.display());
             if before.as_ref() != Some(&why) {
                 tracing::error!(
                     "no socket: {why}; it is tried again every {} s",
@@ -294,14 +295,39 @@ impl Door {
         } else if before.is_some() {
             tracing::info!("the socket {} is there", self.path.display());
         }
-        opened
+        opened.map_err(|(_, e)| e)
     }
 
-    /// Looks whether the socket is there still; why not, if it is not.
+    fn open_both(&mut self, desk: &Arc<Desk>) -> Result<(), (PathBuf, BindError)> {
+        // Root's first: whoever listens there is another gpuosd, also where the one for everybody was taken away.
+        if !Door::has(&self.for_root, self.own_for_root) {
+            let path = &self.for_root;
+            let opened = socket::bind_for_root(path).and_then(|listener| {
+                Server::start_for_root(listener, desk.clone(), Limits::default())?;
+                Ok(())
+            });
+            opened.map_err(|e| (path.clone(), e))?;
+            self.own_for_root = identity(path);
+        }
+        if !Door::has(&self.path, self.own) {
+            let path = &self.path;
+            let opened = socket::bind(path).and_then(|listener| {
+                Server::start(listener, desk.clone(), Limits::default())?;
+                Ok(())
+            });
+            opened.map_err(|e| (path.clone(), e))?;
+            self.own = identity(path);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the sockets are there still; why not, if they are not.
     fn look(&mut self, desk: &Arc<Desk>) -> Option<String> {
         if self.looked.elapsed() >= SOCKET_EVERY {
             self.looked = Instant::now();
-            if self.own.is_none() || identity(&self.path) != self.own {
+            let both =
+                Door::has(&self.path, self.own) && Door::has(&self.for_root, self.own_for_root);
+            if !both {
                 let _ = self.open(desk);
             }
         }
@@ -309,9 +335,10 @@ impl Door {
     }
 
     fn close(&self) {
-        if self.own.is_some() && identity(&self.path) == self.own {
-            let _ = std::fs::remove_file(&self.path);
-            let _ = std::fs::remove_file(root_socket(&self.path.to_string_lossy()));
+        for (path, own) in [(&self.path, self.own), (&self.for_root, self.own_for_root)] {
+            if Door::has(path, own) {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }

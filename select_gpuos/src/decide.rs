@@ -37,6 +37,9 @@ static NOTHING_SAID: JobOptions = JobOptions {
     share: None,
 };
 
+/// So many more nodes than asked for are offered to a job whose tasks the fewest nodes have not the CPUs for.
+const MORE_NODES: u32 = 3;
+
 /// How many domains are asked for the start of a job that waits for a required level.
 const FUTURES: u32 = 16;
 
@@ -116,6 +119,7 @@ impl Engine {
         self.mark_avoided(job.id());
         self.fit(job, gpus, &mut wanted);
         self.left = Left::Elsewhere;
+        self.refused.asks(&wanted.request);
         let purpose = match call.mode() {
             Mode::RunNow => record::Purpose::Start,
             _ => record::Purpose::Forecast,
@@ -138,7 +142,11 @@ impl Engine {
                 NoPlan::Stock => None,
             };
         }
-        let Some(code) = self.offer(call, job, nodes, &mut wanted) else {
+        let offered = match self.offer(call, job, nodes, &mut wanted) {
+            None => self.offer_more_nodes(call, job, gpus, nodes, &mut wanted),
+            answer => answer,
+        };
+        let Some(code) = offered else {
             self.records.ended(record::Outcome::Left);
             self.left = Left::Refused;
             return None;
@@ -275,6 +283,56 @@ impl Engine {
         }
         if wanted.required() {
             return Some(self.later(call, job, nodes, wanted, wait));
+        }
+        None
+    }
+
+    /// Offers more nodes than a job asked for, where it named no number of tasks for each and the fewest nodes have not
+    /// the CPUs for all tasks: so does Slurm. Each of them has the GPUs that were asked for.
+    #[cold]
+    #[inline(never)]
+    fn offer_more_nodes(
+        &mut self,
+        call: &Call,
+        job: Job<'_>,
+        gpus: JobGres<'_>,
+        nodes: Bitmap<'_>,
+        wanted: &mut Wanted,
+    ) -> Option<c_int> {
+        let (fewest, most) = (wanted.nodes, wanted.request.max_nodes);
+        let GpuShape::PerNode(each) = wanted.request.gpus else {
+            return None;
+        };
+        let cpus = job.min_cpus();
+        if wanted.required() || job.tasks_per_node() != 0 || wanted.request.whole_nodes {
+            return None;
+        }
+        for count in fewest + 1..=most.min(fewest + MORE_NODES) {
+            if cpus.div_ceil(count) >= cpus.div_ceil(count - 1)
+                || self.snapshot.with_free(each) < count
+            {
+                break;
+            }
+            // SAFETY: as in `decide`.
+            unsafe {
+                self.snapshot.take(
+                    &self.source(),
+                    nodes,
+                    gpus.type_name(),
+                    &self.ledger,
+                    &self.service,
+                )
+            };
+            self.mark_avoided(job.id());
+            wanted.nodes = count;
+            let request = &mut wanted.request;
+            (request.min_nodes, request.max_nodes) = (count, count);
+            request.cpus_per_node = job.min_cpus_per_node().max(cpus.div_ceil(count));
+            self.fit(job, gpus, wanted);
+            let answer = self.offer(call, job, nodes, wanted);
+            if answer.is_some() {
+                return answer;
+            }
         }
         None
     }
@@ -463,7 +521,8 @@ impl Engine {
                     .attempt(call, nodes, layout, &self.snapshot, domain, Purpose::Answer);
         }
         if let Some(wait) = wait {
-            let sentence = format!("gpuos: {}", explain::why_wait(&wait));
+            let named = wanted.request.required_nodes.len();
+            let sentence = format!("gpuos: {}", explain::why_wait_on(&wait, named));
             reasons::tell(self.api, call.mode(), job, sentence);
         }
         code

@@ -30,6 +30,7 @@ use crate::policy::Standing;
 use crate::reasons;
 use crate::records::Records;
 use crate::refusals::Refusals;
+use crate::refused::Refused;
 use crate::registration::{self, KeptOut, Registration};
 use crate::service::{self, Heed, Service};
 use crate::settings::{self, Settings};
@@ -80,6 +81,8 @@ pub struct Engine {
     pub(crate) standing: Standing,
     pub(crate) neighbours: Neighbours,
     pub(crate) service: Service,
+    /// Why the call that is being decided would be refused.
+    pub(crate) refused: Refused,
     registration: Registration,
     /// Whether the node records alone have been held against the layout.
     pub(crate) trusts_nodes: bool,
@@ -159,6 +162,7 @@ fn prepare(release: Release) -> Result<Engine, String> {
         standing: Standing::default(),
         neighbours: Neighbours::default(),
         service: Service::default(),
+        refused: Refused::default(),
         registration: Registration::default(),
         trusts_nodes: false,
         parameters,
@@ -196,6 +200,9 @@ pub fn job_test(call: &Call) -> c_int {
     }
     if call.shown.looked() {
         with(|engine| engine.hide_shared(call));
+    }
+    if code != 0 {
+        with(|engine| engine.say_refused(call));
     }
     code
 }
@@ -389,6 +396,7 @@ pub fn reload() {
 impl Engine {
     /// Decides a call about a job whose record is trusted.
     fn steer<'a>(&mut self, call: &'a Call) -> Steps<'a> {
+        self.refused.begin(call);
         let kept_out = self.keep_out(call);
         let apart = self.keep_apart(call);
         let lacks = self.lacks_a_named_node(call, apart.is_some());

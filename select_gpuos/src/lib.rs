@@ -28,6 +28,7 @@ mod quick;
 mod reasons;
 mod records;
 mod refusals;
+mod refused;
 mod registration;
 mod request;
 mod service;

@@ -87,6 +87,7 @@ impl Engine {
             }
         }
         if room < counts.min {
+            self.refused.counted(wanted as u32, counts.min, room);
             return Some(Nothing::Room);
         }
         (whole && room == counts.wanted).then_some(Nothing::Choice)

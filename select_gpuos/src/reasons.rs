@@ -1,4 +1,4 @@
-//! The sentence that squeue shows while a job with a required level waits.
+//! The sentence that squeue shows while a job that asks for GPUs waits.
 //!
 //! slurmctld clears a job's reason right after a refused RUN_NOW, and calls no plugin before another job is
 //! tested. So sentences are remembered here, and a thread ([`crate::keeper`]) puts them back. Where there is
@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
+use gpuos_core::explain::Refusal;
 use slurm_ffi::api::{self, Api};
 use slurm_ffi::handles::Job;
 use slurm_ffi::layout::Layout;
@@ -24,15 +25,33 @@ const WAIT_PRIORITY: u32 = 1;
 /// Sentences that are remembered at most; of more waiting jobs, each has its own until it is refused again.
 const MOST: usize = 1024;
 
+/// What is said of a job.
+#[derive(PartialEq, Debug)]
+enum Said {
+    /// A sentence that was made when the job was decided.
+    Text(String),
+    /// What becomes one when it is shown.
+    Refused(Refusal),
+}
+
+impl Said {
+    fn sentence(&self) -> String {
+        match self {
+            Said::Text(text) => text.clone(),
+            Said::Refused(refusal) => format!("gpuos: {refusal}"),
+        }
+    }
+}
+
 /// Jobs that wait, by id, with the sentence of each. Decisions and the thread use it under slurmctld's job write lock,
 /// so neither finds it locked by the other; a reload may be at it, and then a sentence comes a round later.
-static WAITING: Mutex<Vec<(u32, String)>> = Mutex::new(Vec::new());
+static WAITING: Mutex<Vec<(u32, Said)>> = Mutex::new(Vec::new());
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Whether slurmctld has cleared one of them, or is about to.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-fn waiting() -> Option<MutexGuard<'static, Vec<(u32, String)>>> {
+fn waiting() -> Option<MutexGuard<'static, Vec<(u32, Said)>>> {
     match WAITING.try_lock() {
         Ok(waiting) => Some(waiting),
         // Each step leaves it whole.
@@ -41,7 +60,7 @@ fn waiting() -> Option<MutexGuard<'static, Vec<(u32, String)>>> {
     }
 }
 
-fn with(work: impl FnOnce(&mut Vec<(u32, String)>)) {
+fn with(work: impl FnOnce(&mut Vec<(u32, Said)>)) {
     if let Some(mut waiting) = waiting() {
         work(&mut waiting);
         COUNT.store(waiting.len(), Ordering::Release);
@@ -69,31 +88,54 @@ pub fn lost() -> bool {
 }
 
 /// Where a job is among those that wait, or would be: every decision asks, so it looks at a few only.
-fn place(waiting: &[(u32, String)], job: u32) -> Result<usize, usize> {
+fn place(waiting: &[(u32, Said)], job: u32) -> Result<usize, usize> {
     waiting.binary_search_by_key(&job, |(id, _)| *id)
 }
 
-fn remember(job: u32, sentence: String) {
+fn remember(job: u32, said: Said) {
     with(|waiting| match place(waiting, job) {
-        Ok(at) => waiting[at].1 = sentence,
-        Err(at) if waiting.len() < MOST => waiting.insert(at, (job, sentence)),
+        Ok(at) => waiting[at].1 = said,
+        Err(at) if waiting.len() < MOST => waiting.insert(at, (job, said)),
         Err(_) => {}
     });
 }
 
+/// Counts of an earlier refusal stay until the next one: a forecast says nothing in their place.
 fn forget(job: u32) {
     with(|waiting| {
-        if let Ok(at) = place(waiting, job) {
+        if let Ok(at) = place(waiting, job)
+            && matches!(waiting[at].1, Said::Text(_))
+        {
             waiting.remove(at);
         }
     });
 }
 
-/// What is said of a job.
+/// The sentence that is said of a job.
 pub fn of(job: u32) -> Option<String> {
     let waiting = waiting()?;
-    let own = waiting.iter().find(|(id, _)| *id == job);
-    own.map(|(_, sentence)| sentence.clone())
+    match &waiting[place(&waiting, job).ok()?].1 {
+        Said::Text(text) => Some(text.clone()),
+        Said::Refused(_) => None,
+    }
+}
+
+/// Whether a sentence is said of a job.
+pub fn has_text(job: u32) -> bool {
+    let text = |waiting: MutexGuard<'_, Vec<(u32, Said)>>| {
+        let at = place(&waiting, job).ok()?;
+        Some(matches!(waiting[at].1, Said::Text(_)))
+    };
+    waiting().and_then(text).unwrap_or(false)
+}
+
+/// Remembers why a job was refused, whose reason slurmctld clears when it has the answer. Where no thread would show it,
+/// Slurm's own reason stays: it is true, and the next decision has better things to do.
+pub fn refused(job: u32, refusal: Refusal) {
+    if keeper::runs() {
+        remember(job, Said::Refused(refusal));
+        LOST.store(true, Ordering::Release);
+    }
 }
 
 /// A job is being decided: what was said of it holds no longer. Where no thread does it, other jobs' sentences
@@ -122,7 +164,7 @@ pub fn tell(api: &Api, mode: Mode, job: Job<'_>, sentence: String) {
 
 /// Remembers why a job waits, whose reason slurmctld clears when it has the answer.
 pub fn later(job: u32, sentence: String) {
-    remember(job, sentence);
+    remember(job, Said::Text(sentence));
     LOST.store(true, Ordering::Release);
     if !keeper::runs() {
         note_change();
@@ -134,7 +176,7 @@ pub fn show(api: &Api, job: Job<'_>, sentence: String) {
     if matches!(job.reason(), WAIT_RESOURCES | WAIT_PRIORITY | 0) {
         log::debug(&format!("job {} waits: {sentence}", job.id()));
         job.set_reason(api, WAIT_RESOURCES, &sentence);
-        remember(job.id(), sentence);
+        remember(job.id(), Said::Text(sentence));
     }
 }
 
@@ -146,14 +188,14 @@ pub fn show(api: &Api, job: Job<'_>, sentence: String) {
 pub unsafe fn restore(api: &Api, layout: &Layout) {
     let mut changed = false;
     with(|waiting| {
-        waiting.retain(|(id, sentence)| {
+        waiting.retain(|(id, said)| {
             // SAFETY: by the caller.
             let Some(job) = (unsafe { Job::find(*id, layout) }) else {
                 return false;
             };
             let ours = job.is_pending() && job.reason() == WAIT_RESOURCES;
             if ours && !job.has_reason_text() {
-                job.set_reason(api, WAIT_RESOURCES, sentence);
+                job.set_reason(api, WAIT_RESOURCES, &said.sentence());
                 changed = true;
             }
             ours
@@ -186,15 +228,15 @@ mod tests {
         // In no order: a multiplier that has no divisor in common with the number of jobs.
         let most = MOST as u32;
         for job in (0..most).map(|n| n * 389 % most) {
-            remember(job, format!("job {job}"));
+            remember(job, Said::Text(format!("job {job}")));
         }
         for job in most..most + 10 {
-            remember(job, format!("job {job}"));
+            remember(job, Said::Text(format!("job {job}")));
         }
-        remember(3, "again".into());
+        remember(3, Said::Text("again".into()));
         forget(5);
         forget(most + 5);
-        remember(5, "job 5".into());
+        remember(5, Said::Text("job 5".into()));
         let all = waiting().expect("free");
         assert_eq!((all.len(), all.capacity()), (MOST, room));
         assert_eq!(all.iter().filter(|(id, _)| *id == 3).count(), 1);
@@ -203,7 +245,7 @@ mod tests {
                 3 => "again".into(),
                 _ => format!("job {n}"),
             };
-            assert_eq!((*job, sentence), (n, &expected));
+            assert_eq!((*job, sentence), (n, &Said::Text(expected)));
         }
         drop(all);
         assert!(any());

@@ -47,6 +47,8 @@ pub struct Slices {
     /// Nodes of which the log says that their slices cannot be given.
     said: Vec<usize>,
     rooms: Vec<Room>,
+    /// How many of the nodes that the job of this call names have room.
+    named: u32,
     chosen: Vec<(usize, usize, u64)>,
     ends: Ends,
 }
@@ -86,6 +88,7 @@ impl Slices {
             nodes: Vec::new(),
             said: Vec::new(),
             rooms: Vec::new(),
+            named: 0,
             chosen: Vec::new(),
             ends: Ends::default(),
         }
@@ -180,6 +183,9 @@ impl Engine {
         self.steering.begin(nodes, None);
         let found = self.slices.rooms.len() as u32;
         let named_all = self.has_named_nodes(job);
+        // The rooms that come later are none now.
+        let named = self.slices.rooms.iter().filter(|room| !room.unnamed);
+        self.slices.named = named.count() as u32;
         if found >= counts.min && named_all {
             let code = self.offer_rooms(call, job, nodes, asked, &ask, counts);
             if code == 0 || call.mode() == Mode::RunNow {
@@ -187,11 +193,11 @@ impl Engine {
             }
         }
         if call.mode() == Mode::RunNow {
-            self.say_no_slices(call, job, &ask, (found, counts.min));
+            self.say_no_slices(call, job, &ask, (found, counts));
             return Some(NOT_NOW);
         }
         let code = self.slices_later(call, job, nodes, (&ask, &mut effort), counts);
-        self.say_no_slices(call, job, &ask, (found, counts.min));
+        self.say_no_slices(call, job, &ask, (found, counts));
         Some(code)
     }
 
@@ -638,7 +644,7 @@ impl Engine {
     }
 
     /// Says why a job with slices waits.
-    fn say_no_slices(&self, call: &Call, job: Job<'_>, ask: &Ask, (found, needed): (u32, u32)) {
+    fn say_no_slices(&self, call: &Call, job: Job<'_>, ask: &Ask, (found, counts): (u32, Counts)) {
         let Some(pool) = &self.slices.pool else {
             return;
         };
@@ -646,7 +652,13 @@ impl Engine {
         let Some(kind) = kinds.clone().find(|kind| ask.fits_kind(*kind)) else {
             return;
         };
-        let why = explain::no_slices(&ask.names(pool, kind), found, needed);
+        let all = job.required_nodes().map_or(0, |named| named.count());
+        let why = explain::no_slices(
+            &ask.names(pool, kind),
+            found,
+            counts.min,
+            (self.slices.named, all as u32),
+        );
         let sentence = format!("gpuos: {why}");
         reasons::tell(self.api, call.mode(), job, sentence);
     }

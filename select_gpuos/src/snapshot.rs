@@ -223,6 +223,17 @@ impl Snapshot {
         self.states.iter().filter(fits).count() as u32
     }
 
+    /// Candidates with free GPUs, and how many they have together.
+    pub fn with_any(&self) -> (u32, u32) {
+        let states = self
+            .states
+            .iter()
+            .filter(|state| state.candidate && !state.free.is_empty());
+        states.fold((0, 0), |(nodes, gpus), state| {
+            (nodes + 1, gpus + state.free.len() as u32)
+        })
+    }
+
     /// Has GPUs that are degraded not be free; whether there were any.
     pub fn spare_degraded(&mut self) -> bool {
         for (index, degraded) in &self.degraded {

@@ -1,5 +1,5 @@
 //! What a C compiler makes of a list of fields: each stands at the first place after the one before that fits its
-//! alignment, and the whole ends at a multiple of eight.
+//! alignment, and the whole ends at a multiple of the largest alignment.
 //!
 //! Every row of the table obeys that, in every release. Rows that do not were shifted, or some are missing; and as
 //! the rows are complete, they say how large the structure is. Slurm's allocator knows that too: see
@@ -28,8 +28,8 @@ impl Place {
     }
 }
 
-/// The alignment of the structures: each has a pointer or a number of eight bytes.
-const WHOLE: u32 = 8;
+/// The largest alignment there is. What is no number or pointer may have it.
+const LARGEST: u32 = 8;
 
 /// Whether a C type of this size is a number or a pointer.
 pub fn is_scalar(ctype: &str, size: u32) -> bool {
@@ -42,7 +42,7 @@ pub fn size(fields: &mut [(&str, Place)]) -> Result<usize, String> {
     let (mut end, mut before) = (0_u32, "its start");
     for (name, place) in fields.iter() {
         let exact = end.next_multiple_of(place.alignment());
-        let loose = !place.scalar && (end..end + WHOLE).contains(&place.offset);
+        let loose = !place.scalar && (end..end + LARGEST).contains(&place.offset);
         if place.offset != exact && !loose {
             return Err(format!(
                 "{name} stands at {}, where after {before} it would stand at {exact}",
@@ -51,9 +51,13 @@ pub fn size(fields: &mut [(&str, Place)]) -> Result<usize, String> {
         }
         (end, before) = (place.end(), name);
     }
-    match end {
-        0 => Err("there are none".into()),
-        _ => Ok(end.next_multiple_of(WHOLE) as usize),
+    let alignments = fields.iter().map(|(_, place)| match place.scalar {
+        true => place.size,
+        false => LARGEST,
+    });
+    match alignments.max() {
+        None => Err("there are none".into()),
+        Some(largest) => Ok(end.next_multiple_of(largest) as usize),
     }
 }
 
@@ -77,6 +81,9 @@ mod tests {
             (vec![field(0, 4), field(4, 2), field(8, 8)], Some(16)),
             (vec![field(8, 8), field(4, 2), field(0, 4)], Some(16)),
             (vec![field(0, 12), field(12, 2), field(16, 2)], None),
+            (vec![field(0, 2), field(2, 2), field(4, 2)], Some(6)),
+            (vec![field(0, 4), field(4, 2)], Some(8)),
+            (vec![field(0, 12)], Some(16)),
             (vec![field(0, 8), field(8, 2)], Some(16)),
             // A hole, no alignment, and one over the other.
             (vec![field(0, 8), field(16, 8)], None),

@@ -216,12 +216,12 @@ impl Node<'_> {
         self.get(self.layout().tot_cores)
     }
 
-    /// How many cores of a range the node keeps for itself.
+    /// How many cores of a range the node keeps for itself: those whose bits are not set.
     pub fn kept_cores(self, range: std::ops::Range<usize>) -> u16 {
         let kept: usize = self.get(self.layout().node_spec_bitmap);
         // SAFETY: null or a live bitmap of the record.
         let kept = unsafe { Bitmap::new(kept as *mut c_void) };
-        kept.map_or(0, |kept| kept.count_in(range) as u16)
+        kept.map_or(0, |map| (range.len() - map.count_in(range.clone())) as u16)
     }
 }
 

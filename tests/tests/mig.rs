@@ -80,7 +80,8 @@ fn a_gpu_is_filled_exactly(suite: &Suite) {
         cluster.until("a reason to wait", || {
             let text = cluster.show(more);
             let reason = field(&text, "Reason").unwrap_or_default();
-            (reason.contains("Resources") || reason.contains("Priority")).then_some(())
+            let words = ["Resources", "Priority", "gpuos:"];
+            words.iter().any(|word| reason.contains(word)).then_some(())
         });
         check(&cluster, &[7]);
         cluster.cancel(&[more]);

@@ -1,6 +1,7 @@
 //! NVIDIA's driver is away on a node whose jobs want MIG instances, in real Slurm clusters: the jobs are held and say why,
 //! none is cancelled, and all run when the driver is back.
 
+use std::fmt::Display;
 use std::fs;
 
 use gpuos_lab::Suite;
@@ -12,8 +13,8 @@ use gpuos_tests::{Cluster, per_suite};
 per_suite!(jobs_wait_for_the_driver);
 
 /// What squeue says of a job: its state, priority and comment.
-fn shown(cluster: &Cluster, job: u32) -> [String; 3] {
-    let id = job.to_string();
+fn shown(cluster: &Cluster, id: impl Display) -> [String; 3] {
+    let id = id.to_string();
     let field = |name: &str| {
         let format = format!("{name}:400");
         let text = cluster.run("squeue", &["-h", "-t", "all", "-j", &id, "-O", &format]);
@@ -39,18 +40,10 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
 
     let script = "echo device=$CUDA_VISIBLE_DEVICES; echo end=1";
     let pinned = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb"], script);
-    let free = cluster.sbatch(&["--gpuos-mig=1g.10gb"], script);
+    let kept = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb"], script);
     let array = cluster.sbatch(&["-w", "n1", "--gpuos-mig=1g.10gb", "--array=0-1"], script);
-    let tasks = || {
-        let id = array.to_string();
-        let text = cluster.run(
-            "squeue",
-            &["-h", "-t", "all", "-r", "-j", &id, "-O", "JobID:20"],
-        );
-        let all = text.split_whitespace().filter_map(|id| id.parse().ok());
-        all.collect::<Vec<u32>>()
-    };
-    for job in [pinned, free] {
+    let tasks = [0, 1].map(|task| format!("{array}_{task}"));
+    for job in [pinned, kept] {
         cluster.until("the job is held and says why", || {
             let [state, priority, comment] = shown(&cluster, job);
             let ended = ["CANCELLED", "FAILED", "COMPLETED"].contains(&&state[..]);
@@ -61,37 +54,38 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
     }
     // Neither is a task of an array, whose others wait or are held, too.
     cluster.until("the tasks are held", || {
-        let held = |job: &u32| shown(&cluster, *job)[1] == "0";
-        let all = tasks();
-        (all.len() == 2 && all.iter().all(held)).then_some(())
+        let held = |task: &String| shown(&cluster, task)[1] == "0";
+        tasks.iter().all(held).then_some(())
     });
     let gpuos = programs().join("gpuos");
     let why = cluster.run(&gpuos.display().to_string(), &["why", &pinned.to_string()]);
     assert!(
-        why.contains("held by node n1") && why.contains("driver answers"),
+        why.contains("held by node n1") && why.contains("it starts when NVIDIA's driver answers"),
         "{why}"
     );
     let log = fs::read_to_string(cluster.lab.gpuosd_state_dir("n1").join("audit.jsonl"));
     assert!(log.is_ok_and(|log| log.contains("is requeued and held")));
     // Whom an administrator holds stays held.
-    let id = pinned.to_string();
-    let taken = format!("JobId={free}");
+    let taken = format!("JobId={kept}");
     cluster.update(&[&taken, "AdminComment=ask ann"]);
 
     fs::rename(&away, &library).expect("the library comes back");
-    for job in tasks().into_iter().chain([pinned]) {
-        let text = cluster.lab.wait_output(job, "end=", LIMIT);
-        let text = text.unwrap_or_else(|error| panic!("{error}{}", cluster.report("gpuos")));
-        assert!(text.contains("device=MIG-"), "{text}");
+    let text = cluster.lab.wait_output(pinned, "end=", LIMIT);
+    let text = text.unwrap_or_else(|error| panic!("{error}{}", cluster.report("gpuos")));
+    assert!(text.contains("device=MIG-"), "{text}");
+    for task in tasks {
+        cluster.until("the tasks have run", || {
+            let text = cluster.run("scontrol", &["show", "job", &task]);
+            text.contains("JobState=COMPLETED").then_some(())
+        });
     }
-    let [state, priority, comment] = shown(&cluster, free);
+    let [state, priority, comment] = shown(&cluster, kept);
     assert_eq!(
         [&state[..], &priority, &comment],
-        ["PENDING", "0", "ask ann"],
-        "{id}"
+        ["PENDING", "0", "ask ann"]
     );
-    cluster.run("scontrol", &["release", &free.to_string()]);
-    let text = cluster.lab.wait_output(free, "end=", LIMIT);
+    cluster.run("scontrol", &["release", &kept.to_string()]);
+    let text = cluster.lab.wait_output(kept, "end=", LIMIT);
     assert!(text.is_ok_and(|text| text.contains("device=MIG-")));
     cluster.no_complaints();
 }

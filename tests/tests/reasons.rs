@@ -61,13 +61,14 @@ fn reason(cluster: &Cluster, job: u32) -> String {
     text.trim().to_string()
 }
 
-/// Waits until squeue shows gpuos's sentence. Plain `Resources` is in sight for the moment between a refusal
-/// and the thread's next look.
+/// Waits until squeue shows gpuos's sentence on the level. Plain `Resources` is in sight for the moment between a refusal
+/// and the thread's next look, and counts where the level is not what was missing in the last look.
 fn shown(cluster: &Cluster, job: u32) {
     cluster.until("squeue shows gpuos's reason", || {
         let reason = reason(cluster, job);
         let ours = reason.starts_with("gpuos: ") && reason.contains("leaf");
-        assert!(ours || reason == "Resources", "{reason}");
+        let counted = reason.starts_with("gpuos: The job needs");
+        assert!(ours || counted || reason == "Resources", "{reason}");
         ours.then_some(())
     });
 }

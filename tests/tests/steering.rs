@@ -161,6 +161,9 @@ fn whole_memory(suite: &Suite) {
         let seen = tally(&cluster).since(&before);
         eprintln!("{form:?}: {run} of {jobs} run; {seen:?}");
         assert_eq!(run, jobs);
+        let log = cluster.lab.slurmctld_log();
+        let through = log.lines().find(|line| line.contains("passing through"));
+        assert_eq!(through, None);
         assert_eq!((seen.placed, seen.left), (jobs as u64, 0), "{form:?}");
         assert_eq!(seen.refused, 0, "{form:?}");
         cancel(&cluster, job);
@@ -422,7 +425,7 @@ fn of_cores() -> Vec<&'static [&'static str]> {
     FORMS
         .iter()
         .copied()
-        .filter(|form| form.iter().all(|word| own(&word)))
+        .filter(|form| form.iter().all(&own))
         .collect()
 }
 

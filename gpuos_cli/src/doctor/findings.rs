@@ -1,6 +1,5 @@
 //! What was found, and how it is told: the worst first, each with its place, what it means and what mends it.
 
-use gpuos_core::screen;
 use std::fmt::Display;
 
 use serde_json::json;
@@ -183,8 +182,9 @@ impl Findings {
             (false, _) => 2,
             (true, yes) => u8::from(!yes),
         };
+        let schema = super::SCHEMA;
         let reply = Reply {
-            schema: super::SCHEMA,
+            schema,
             json,
             text,
             yes,
@@ -193,9 +193,9 @@ impl Findings {
     }
 }
 
-/// Text that others wrote, for a terminal: in one line, with what is no visible character spelt out.
-pub fn plain(text: &str) -> String {
-    screen::line(&text.replace('\t', " ")).into_owned()
+/// Text that others wrote, as one line that does nothing to a terminal.
+fn plain(text: &str) -> String {
+    gpuos_core::screen::line(text).into_owned()
 }
 
 /// The last line, for so many failed checks and warnings.
@@ -242,11 +242,8 @@ mod tests {
 
     #[test]
     fn text_of_others_stays_on_its_line() {
-        let evil = "a\u{1b}[2J\nfix: run rm\r\u{202e}b\tc\u{9b}";
-        assert_eq!(
-            plain(evil),
-            "a\\u{1b}[2J\\nfix: run rm\\r\\u{202e}b c\\u{9b}"
-        );
+        let evil = "a\u{1b}[2J\nfix: run rm\r\u{202e}b\u{9b}";
+        assert_eq!(plain(evil), "a\\u{1b}[2J\\nfix: run rm\\r\\u{202e}b\\u{9b}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub fn fatal(machine: &dyn Machine, log: &Log) -> Option<(String, String)> {
         let at = lines.iter().rposition(|line| line.contains("fatal: "))?;
         // One that came up after that ended for another reason.
         let later = |line: &&str| line.contains("Running as primary controller");
-        if lines[at..].iter().any(|line| later(line)) {
+        if lines[at..].iter().any(later) {
             return None;
         }
         let telling = |line: &&&str| {
@@ -203,7 +203,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
                 findings
                     .fail(
                         "log",
-                        format!("select/gpuos does not place jobs{since}: {said}"),
+                        format!("select/gpuos does not place jobs: {said}{since}"),
                         "mend what the line names, then `scontrol reconfigure` or restart slurmctld",
                     )
                     .at(&log.source)

@@ -18,6 +18,7 @@ mod settings;
 mod shards;
 mod slices;
 mod slurm;
+mod steering;
 mod toml;
 
 use std::path::Path;
@@ -117,6 +118,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
     if look.running.is_some() {
         changed::check(&look, &mut findings);
         gpus::check(&look, &mut findings);
+        steering::check(&look, &mut findings);
     }
     daemon::check(&look, &mut findings);
     Ok(findings.reply(true))

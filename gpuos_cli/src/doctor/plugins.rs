@@ -122,7 +122,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     }
     let libraries = Libraries::of(machine);
     let mut of: Vec<(&str, String)> = Vec::new();
-    for wanted in PLUGINS.iter() {
+    for wanted in &PLUGINS {
         let from_plugstack = match wanted.file {
             "spank_gpuos.so" => plugstack::spank_file(look),
             _ => None,

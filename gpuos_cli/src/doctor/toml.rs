@@ -253,7 +253,7 @@ fn partitions(conf: &SlurmFile) -> Vec<&str> {
 fn table(look: &Look, findings: &mut Findings) {
     let path = look.settings.directory().join(SITE_TABLE);
     let fix = "write it anew (`gpuos layout SLURM-SOURCE-DIR -o …`), or remove it; then restart slurmctld";
-    let why = "select/gpuos takes no row from it: a release that only it has is passed through";
+    let why = "select/gpuos passes every call through while it cannot read it";
     let mut bad = |message: String, status: Status| {
         findings
             .add("layouts", status, message, fix)

@@ -3,8 +3,9 @@
 
 mod assert;
 mod defrag;
+mod outlook;
 pub mod plan;
-mod pool;
+pub mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

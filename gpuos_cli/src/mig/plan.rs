@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use gpuos_core::explain::{no_slices, slices_sentence};
+use gpuos_core::explain::{Claim, have, no_slices, slices_sentence};
 use gpuos_core::hostlist::compress;
 use gpuos_core::mig::{Ask, Effort, MigRequest, Pick, Window, tile};
 use gpuos_core::plan::{GpuShape, Request};
@@ -13,9 +13,10 @@ use gpuos_host::{JobRequest, Machine, Site, slurm};
 use serde_json::{Value, json};
 
 use super::pool::{Slices, lacks};
-use super::{ask, defrag, local, slices_of, windows};
+use super::{ask, defrag, local, outlook, slices_of, windows};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
-use crate::plan::{have, notes};
+use crate::forecast::known_end;
+use crate::plan::notes;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
@@ -77,6 +78,12 @@ struct Waits {
 
 /// The answer.
 pub struct Answer {
+    /// The instances on each node: `3g.40gb:1,1g.10gb:2`.
+    pub names: String,
+    /// Where it would start, or why it has no room now.
+    pub sentence: String,
+    /// What has to happen before it has room; `None`: it has.
+    pub claim: Option<Claim>,
     /// Whether it would start now, or room can be made.
     pub yes: bool,
     /// For people.
@@ -91,7 +98,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &MigPlanArgs) -> 
     let question = question(&site, args)?;
     let mut slices = Slices::read(&site, &jobs)?;
     let reach = Some((machine, &args.reach, args.check));
-    Ok(reply(answer(&mut slices, &question, reach)?))
+    Ok(reply(answer(&mut slices, &jobs, &question, reach)?))
 }
 
 /// `gpuos plan --mig`: the same with the options of that command.
@@ -135,7 +142,7 @@ pub fn of_plan(
         defrag: args.defrag.then_some(args.restart_seconds),
     };
     let mut slices = Slices::read(&site, &jobs)?;
-    Ok(reply(answer(&mut slices, &question, None)?))
+    Ok(reply(answer(&mut slices, &jobs, &question, None)?))
 }
 
 /// The answer of the command.
@@ -188,6 +195,7 @@ fn question(site: &Site, args: &MigPlanArgs) -> Result<Question> {
 /// No board of a pool serves the request; a sentence with the profiles that there are.
 pub fn answer(
     slices: &mut Slices<'_>,
+    jobs: &[Job],
     question: &Question,
     reach: Option<(&dyn Machine, &Reach, bool)>,
 ) -> Result<Answer> {
@@ -220,9 +228,26 @@ pub fn answer(
     let on = compress(given.iter().map(|one| site.nodes[one.node].name.as_str()));
     let sentence = match fits {
         true => slices_sentence(&names, &on, needed),
-        false => no_slices(&names, rooms as u32, needed),
+        false => {
+            let named = || found.rooms.iter().map(|room| room.0 as u32);
+            let have = named().filter(|node| question.filter.request.required_nodes.contains(node));
+            let all = question.filter.request.required_nodes.len();
+            no_slices(
+                &names,
+                rooms as u32,
+                needed,
+                (have.count() as u32, all as u32),
+            )
+        }
     };
-    let later = (!fits).then(|| forecast(&found, wanted, rooms)).flatten();
+    let later = (!fits).then(|| forecast(&found, wanted, named)).flatten();
+    let claim = (!fits).then(|| match &later {
+        Some((at, jobs)) => Claim::RoomAt {
+            at: at.clone(),
+            jobs: jobs.clone(),
+        },
+        None => outlook::outlook(slices, jobs, question, &ask, served.board),
+    });
     let named_full = found.full.iter().copied();
     let named_full = named_full.filter(|node| named.contains(&(*node as u32)));
     let able = named.iter().all(|node| {
@@ -254,11 +279,15 @@ pub fn answer(
         true => format!("It would start now: {sentence}\n\n{}", table(site, &given)),
         false => format!("{sentence}\n\n{}", waiting(slices, &found)),
     };
-    if let Some((at, jobs)) = &later {
-        text += &format!(
-            "\nAt {at} at the latest there is room, when {} ended.\n",
-            have(jobs)
-        );
+    match (&later, &claim) {
+        (Some((at, jobs)), _) => {
+            text += &format!(
+                "\nAt {at} at the latest there is room, when {} ended.\n",
+                have(jobs)
+            );
+        }
+        (None, Some(claim)) => text += &format!("\n{claim}.\n"),
+        (None, None) => {}
     }
     if let Some((_, said, _)) = &room {
         text += said;
@@ -301,6 +330,7 @@ pub fn answer(
         "sentence": sentence,
         "place": given.iter().map(place).collect::<Vec<_>>(),
         "waits": found.waits.iter().filter(|_| !fits).map(waits).collect::<Vec<_>>(),
+        "outlook": claim.as_ref().map(ToString::to_string),
         "forecast": later.map(|(at, jobs)| json!({ "at": at, "jobs": jobs })),
         "in_the_way": way,
         "defrag": room.as_ref().map(|room| &room.2),
@@ -308,6 +338,9 @@ pub fn answer(
         "notes": site.notes,
     });
     Ok(Answer {
+        names,
+        sentence,
+        claim,
         yes: fits || room.is_some_and(|room| room.0),
         text,
         json,
@@ -355,15 +388,13 @@ fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -
     rooms.sort_unstable_by_key(order);
     // Times as numbers: what Slurm writes sorts as time does.
     let tenants = || slices.tenants.iter().flatten();
-    let times: BTreeSet<&str> = tenants().map(|one| one.job.end.as_str()).collect();
-    let times: Vec<&str> = times.into_iter().filter(|time| !time.is_empty()).collect();
+    let times: BTreeSet<&str> = tenants().filter_map(|one| known_end(one.job)).collect();
+    let times: Vec<&str> = times.into_iter().collect();
     let all_full = full.iter().map(|one| one.0).collect();
     for (node, number) in full {
         let ends = |job: &Job| {
-            times
-                .binary_search(&job.end.as_str())
-                .ok()
-                .map(|at| at as i64)
+            let at = times.binary_search(&known_end(job)?).ok()?;
+            Some(at as i64)
         };
         let own = slices.tenants[node].iter();
         let mut back: Vec<(i64, u64)> = own
@@ -461,21 +492,32 @@ pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u
     cuts.into_iter().flatten().filter_map(piece).collect()
 }
 
-/// When enough nodes have room, and the jobs that have ended then.
-fn forecast(found: &Found, wanted: usize, rooms: usize) -> Option<(String, Vec<String>)> {
-    let missing = wanted.checked_sub(rooms).filter(|missing| *missing > 0)?;
+/// When enough nodes have room, the named ones among them, and the jobs that have ended then.
+fn forecast(found: &Found, wanted: usize, named: &[u32]) -> Option<(String, Vec<String>)> {
+    let is_named = |node: usize| named.contains(&(node as u32));
+    let has = |node: &&u32| found.rooms.iter().any(|room| room.0 == **node as usize);
+    let free = found.rooms.iter().filter(|room| !is_named(room.0)).count();
     // They are in the order of time.
-    let first: Vec<&(String, Vec<String>)> = found
-        .waits
-        .iter()
-        .filter_map(|one| one.later.as_ref())
-        .take(missing)
+    let waits = |own: bool| {
+        let waits = found
+            .waits
+            .iter()
+            .filter(move |one| is_named(one.node) == own);
+        waits.filter_map(|one| one.later.as_ref())
+    };
+    let (full, others) = (
+        named.len() - named.iter().filter(has).count(),
+        wanted.saturating_sub(named.len()).saturating_sub(free),
+    );
+    let first: Vec<&(String, Vec<String>)> = waits(true)
+        .take(full)
+        .chain(waits(false).take(others))
         .collect();
-    let last = first.last().filter(|_| first.len() == missing)?;
+    let last = first.iter().map(|later| &later.0).max()?;
     let mut jobs: Vec<String> = first.iter().flat_map(|later| later.1.clone()).collect();
     let mut seen = BTreeSet::new();
     jobs.retain(|job| seen.insert(job.clone()));
-    Some((last.0.clone(), jobs))
+    (first.len() == full + others).then(|| (last.clone(), jobs))
 }
 
 /// Instances that somebody made by hand in slices that Slurm would give: Slurm does not know of them.

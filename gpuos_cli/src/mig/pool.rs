@@ -131,10 +131,12 @@ impl<'a> Slices<'a> {
         Some(number)
     }
 
-    /// Slices of a node that running jobs have, also those of GPUs that move and are whole.
+    /// Slices of a node that running jobs have, also those of GPUs that move and are whole, and those of jobs that
+    /// slurmctld does not show to who asks.
     pub fn taken(&self, node: usize) -> u64 {
+        let record = &self.site.nodes[node];
         // Some releases name no GPUs of a job.
-        let used = self.whole(node, self.site.nodes[node].gpus_used);
+        let used = self.whole(node, record.gpus_used) | record.slices_used.0;
         let own = self.tenants[node].iter();
         own.fold(used, |all, one| all | one.taken())
     }

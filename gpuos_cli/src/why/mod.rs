@@ -1,13 +1,16 @@
 //! `gpuos why`: where a job went, or why it waits.
 
 mod decided;
+mod gone;
 mod pending;
 mod reason;
+mod requeue;
 mod running;
+mod slices;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use gpuos_core::explain::Note;
 use gpuos_core::options::JobOptions;
 use gpuos_core::record::Recording;
@@ -16,6 +19,7 @@ use gpuos_host::{Machine, Site, options_in_script, options_in_words};
 use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
+use crate::names::Name;
 use crate::plan::notes;
 use crate::replay::recording;
 use crate::reply::Reply;
@@ -35,19 +39,10 @@ struct Answer {
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Result<Reply> {
     let label = &args.job;
     let jobs = slurm::jobs(machine)?;
-    let mine: Vec<&Job> = jobs.iter().filter(|job| is_meant(job, label)).collect();
+    let asked_for = Name::parse(label).ok_or_else(|| anyhow!("{label}: no job number"))?;
+    let mine: Vec<&Job> = jobs.iter().filter(|job| asked_for.means(job)).collect();
     if mine.is_empty() {
-        let sentence = format!(
-            "Job {label} is not known: slurmctld forgets a job some minutes after its end \
-             (MinJobAge). If accounting is on, `sacct -j {label}` tells what became of it."
-        );
-        let json = json!({ "job": label, "known": false, "sentence": sentence, "jobs": [] });
-        return Ok(Reply {
-            schema: "gpuos.why/2",
-            json,
-            text: format!("{sentence}\n"),
-            yes: false,
-        });
+        return Ok(gone::told(machine, &jobs, label, &asked_for));
     }
     let site = Site::read(machine, config)?;
     // Whoever may not read it still gets an answer.
@@ -56,7 +51,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     let mut answers = Vec::new();
     let mut yes = false;
     for job in mine {
-        let mut answer = answer(machine, &site, &jobs, recording.as_ref(), job);
+        let name = asked_for.of(job);
+        let mut answer = answer(machine, &site, &jobs, recording.as_ref(), (job, &name));
         let decided = decided::last(recording.as_ref(), job);
         if let (Some(mix), true) = (&decided.mix, job.is_running()) {
             answer.sentence += &format!(" {mix}");
@@ -97,22 +93,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     })
 }
 
-/// Whether the job is the one that was named, or a part of it.
-fn is_meant(job: &Job, label: &str) -> bool {
-    job.label == label
-        || job.id.to_string() == label
-        || job
-            .label
-            .strip_prefix(label)
-            .is_some_and(|rest| rest.starts_with(['_', '+']))
-}
-
 fn answer(
     machine: &dyn Machine,
     site: &Site,
     jobs: &[Job],
     recording: Option<&Recording>,
-    job: &Job,
+    (job, name): (&Job, &str),
 ) -> Answer {
     if !job.unreadable.is_empty() {
         let sentence = format!(
@@ -128,16 +114,18 @@ fn answer(
         };
     }
     if job.is_running() {
-        running::explain(site, job)
+        running::explain(site, jobs, job)
     } else if job.is_pending() {
-        pending::explain(site, (jobs, recording), job, &options(machine, job))
+        let others = outside(machine, site, job);
+        let options = options(machine, job);
+        pending::explain(site, (jobs, recording), (job, name), &options, others)
     } else {
         let ended = if job.end.is_empty() {
             String::new()
         } else {
             format!(" at {}", job.end)
         };
-        let sentence = format!("Job {} has ended{ended}: {}.", job.label, job.state);
+        let sentence = format!("Job {name} has ended{ended}: {}.", job.state);
         Answer {
             sentence,
             details: String::new(),
@@ -145,6 +133,21 @@ fn answer(
             yes: false,
         }
     }
+}
+
+/// The nodes that are not in the reservation of a job that has one: it gets none of them.
+fn outside(machine: &dyn Machine, site: &Site, job: &Job) -> Vec<String> {
+    if job.reservation.is_empty() {
+        return Vec::new();
+    }
+    let Some(inside) = slurm::reserved_nodes(machine, &job.reservation) else {
+        return Vec::new();
+    };
+    let names = site.nodes.iter().map(|node| &node.name);
+    names
+        .filter(|name| !inside.contains(name))
+        .cloned()
+        .collect()
 }
 
 /// The gpuos options that a waiting job was submitted with, from wherever Slurm shows them:
@@ -173,3 +176,6 @@ fn options(machine: &dyn Machine, job: &Job) -> JobOptions {
     }
     options
 }
+
+#[cfg(test)]
+mod table;

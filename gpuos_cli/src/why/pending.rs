@@ -1,80 +1,77 @@
 //! Why a job waits, and the smallest change that would start it.
 
-use gpuos_core::explain::{self, sentence, why_wait};
+use gpuos_core::explain::{self, Claim, sentence, why_wait_on};
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::{JobOptions, topology_text};
-use gpuos_core::plan::Planner;
+use gpuos_core::plan::{Planner, Wait};
 use gpuos_core::record::Recording;
 use gpuos_host::slurm::Job;
 use gpuos_host::{Asker, JobRequest, Neighbours, Site};
 use serde_json::{Value, json};
 
-use super::{Answer, reason};
+use super::{Answer, reason, requeue, slices};
 use crate::figures;
-use crate::forecast::forecast;
+use crate::forecast::is_endless;
 use crate::mix::Mix;
-use crate::plan::have;
+use crate::outlook::{Outlook, known_level, lead, outlook};
 use crate::smaller::{Case, Who, changes, told};
 use crate::table::count;
 
 pub fn explain(
     site: &Site,
     (jobs, recording): (&[Job], Option<&Recording>),
-    job: &Job,
+    (job, name): (&Job, &str),
     options: &JobOptions,
+    others: Vec<String>,
 ) -> Answer {
-    if let Some(sentence) = reason::plain(job) {
-        return Answer {
-            sentence,
-            details: String::new(),
-            json: json!({ "cause": "slurm" }),
-            yes: true,
-        };
+    let plain = |cause: &str, sentence: String, details: String| Answer {
+        sentence,
+        details,
+        json: json!({ "cause": cause }),
+        yes: true,
+    };
+    if let Some(sentence) = requeue::held_back(site, job, name) {
+        return plain("requeue", sentence, String::new());
+    }
+    let before = requeue::said(site, job).map(|said| format!("{said}\n"));
+    let before = before.unwrap_or_default();
+    if let Some(sentence) = reason::plain(job, name) {
+        return plain("slurm", sentence, before);
+    }
+    if slices::wanted(job).is_some() {
+        if options.off {
+            return plain("slurm", off(job, name), before);
+        }
+        let mut answer = slices::pending(site, jobs, (job, name), options, others);
+        answer.details += &before;
+        return answer;
     }
     let Some(wanted) = JobRequest::of_job(job, options, site) else {
-        let sentence = format!(
-            "Job {} waits for {} and asks for no GPU: Slurm alone places it.",
-            job.label,
-            match job.reason.as_str() {
-                "Priority" => "jobs with a higher priority".to_string(),
-                "" | "None" => "the scheduler to look at it".to_string(),
-                "Resources" => "free resources".to_string(),
-                other => reason::words(other),
-            }
-        );
-        return Answer {
-            sentence,
-            details: String::new(),
-            json: json!({ "cause": "slurm" }),
-            yes: true,
+        let waits = match job.reason.as_str() {
+            "Priority" => "for jobs with a higher priority".to_string(),
+            "" | "None" => "for the scheduler to look at it".to_string(),
+            "Resources" => "for free resources".to_string(),
+            other => format!("({})", reason::words(other)),
         };
+        let sentence = match parts(job) {
+            Some(parts) => format!(
+                "Job {name} waits {waits}. It asks for parts of GPUs ({parts}), which Slurm counts by itself."
+            ),
+            None => format!("Job {name} waits {waits} and asks for no GPU: Slurm alone places it."),
+        };
+        return plain("slurm", sentence, before);
     };
-    let asked = asked(job, &wanted);
+    let asked = asked(job, &wanted) + &before;
     if options.off {
-        let sentence = format!(
-            "Job {} waits ({}) and was submitted with --gpuos=off: Slurm alone places it.",
-            job.label, job.reason
-        );
-        return Answer {
-            sentence,
-            details: asked,
-            json: json!({ "cause": "slurm" }),
-            yes: true,
-        };
+        return plain("slurm", off(job, name), asked);
     }
-    if let Some(name) = wanted.missing.first() {
-        let sentence = format!(
-            "Job {} waits for node {name}, which this cluster does not have.",
-            job.label
-        );
-        return Answer {
-            sentence,
-            details: asked,
-            json: json!({ "cause": "nodes" }),
-            yes: true,
-        };
+    if let Some(node) = wanted.missing.first() {
+        let sentence =
+            format!("Job {name} waits for node {node}, which this cluster does not have.");
+        return plain("nodes", sentence, asked);
     }
-    let wanted = wanted.beside(job, jobs);
+    let mut wanted = wanted.beside(job, jobs);
+    wanted.excluded.extend(others);
     let mut state = wanted.state(site, jobs);
     let asker = Asker::of_job(job, options);
     let before_rules = state.clone();
@@ -95,7 +92,9 @@ pub fn explain(
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
     let mut details = asked + &neighbours.text();
     if let Some(own) = &own {
-        let said = now.as_ref().err().map(why_wait).unwrap_or_default();
+        let named = wanted.request.required_nodes.len();
+        let said = now.as_ref().err().map(|wait| why_wait_on(wait, named));
+        let said = said.unwrap_or_default();
         // While nothing has changed since, both are the same sentence.
         if !own.ends_with(&said) || said.is_empty() {
             details += &format!("Reason in Slurm: {own}\n");
@@ -104,6 +103,9 @@ pub fn explain(
     match now {
         Ok(choice) => {
             let why = match job.reason.as_str() {
+                _ if job.label.contains('+') => {
+                    "all components of a heterogeneous job start together, and this is one of them"
+                }
                 "Priority" => "jobs with a higher priority come first",
                 "" | "None" => "the scheduler has not looked at it yet",
                 _ => {
@@ -116,7 +118,7 @@ pub fn explain(
             );
             details += &format!("\n{}", figures::table(&choice, &site.cluster));
             details += &mix.text(&wanted.request);
-            details += &slurms_estimate(job);
+            details += &slurms_estimate(job, jobs);
             let json = json!({
                 "cause": "priority",
                 "place": figures::choice_json(&choice, &site.cluster),
@@ -124,7 +126,7 @@ pub fn explain(
                 "slurm_estimate": estimate_json(job),
             });
             Answer {
-                sentence: format!("Job {} would fit now, but waits: {why}.", job.label),
+                sentence: format!("Job {name} would fit now, but waits: {why}."),
                 details,
                 json,
                 yes: true,
@@ -138,6 +140,7 @@ pub fn explain(
                 asker: &asker,
                 states: &before_rules,
             };
+            let named = wanted.request.required_nodes.len();
             let changes = changes(&mut planner, case);
             for (nth, change) in told(&changes).enumerate() {
                 let by = match (nth, change.who) {
@@ -154,46 +157,38 @@ pub fn explain(
                 );
             }
             if changes.is_empty() {
-                details += "No smaller request of this kind would start now.\n";
+                details += &format!("{}.\n", Claim::NothingSmaller);
             }
-            let later = forecast(&mut planner, case);
-            match &later {
-                Some(later) => {
-                    details += &format!(
-                        "Expected: at {} at the latest, when {} ended (jobs with a higher priority may come first).\n",
-                        later.at,
-                        have(&later.jobs)
-                    );
+            let outlook = known_level(&wait).then(|| outlook(&mut planner, case));
+            match &outlook {
+                Some(outlook) if outlook.adds() => details += &format!("{}.\n", outlook.claim),
+                // The numbers of now stand behind what is in the way for longer.
+                Some(_) if !matches!(wait, Wait::Never { .. }) => {
+                    details += &format!("{}\n", why_wait_on(&wait, named));
                 }
-                None => {
-                    details += match neighbours.forbids() {
-                        true => {
-                            "The end of the running jobs alone makes no room: nodes that are down, drained or reserved, or that rules keep from it, are needed too.\n"
-                        }
-                        false => {
-                            "The end of the running jobs alone makes no room: nodes that are down, drained or reserved are needed too.\n"
-                        }
-                    };
-                }
+                _ => {}
             }
             let out = out_of_service(site);
             if let Some(out) = &out {
                 details += &format!("{out}.\n");
             }
-            details += &slurms_estimate(job);
+            details += &slurms_estimate(job, jobs);
+            let lead = lead(&wait, outlook.as_ref(), named);
+            let forecast = outlook.as_ref().and_then(|o| o.forecast.as_ref());
             let json = json!({
                 "out_of_service": out,
                 "cause": if kept.is_some() { "rules" } else { "gpus" },
                 "wait": figures::wait_json(&wait),
                 "changes": changes.iter().map(|c| c.json(site)).collect::<Vec<_>>(),
-                "forecast": later.map(|f| f.json(site)),
+                "forecast": forecast.map(|f| f.json(site)),
+                "outlook": outlook.as_ref().map(Outlook::json),
                 "mix": mix.json(),
                 "slurm_estimate": estimate_json(job),
             });
             Answer {
                 sentence: match kept {
-                    Some(kept) => format!("Job {} waits: {kept}.", job.label),
-                    None => format!("Job {} waits. {}", job.label, why_wait(&wait)),
+                    Some(kept) => format!("Job {name} waits: {kept}."),
+                    None => format!("Job {name} waits. {lead}"),
                 },
                 details,
                 json,
@@ -250,8 +245,36 @@ fn out_of_service(site: &Site) -> Option<String> {
     (!out.is_empty()).then(|| explain::out_of_service(&out, total))
 }
 
+/// The sentence on a job that gpuos leaves alone by its own wish.
+fn off(job: &Job, name: &str) -> String {
+    let why = match job.reason.as_str() {
+        "" | "None" => "Slurm gives no reason yet".to_string(),
+        reason => reason::words(reason),
+    };
+    format!("Job {name} waits ({why}) and was submitted with --gpuos=off: Slurm alone places it.")
+}
+
+/// The GRES of a job that are parts of GPUs, as Slurm writes them.
+fn parts(job: &Job) -> Option<String> {
+    let all = [
+        &job.tres_per_node,
+        &job.tres_per_task,
+        &job.tres_per_socket,
+        &job.tres_per_job,
+    ];
+    let entries = all.into_iter().flat_map(|list| list.split(','));
+    let part = |entry: &&str| {
+        let name = entry
+            .trim_start_matches("gres:")
+            .trim_start_matches("gres/");
+        name.starts_with("shard") || name.starts_with("mps")
+    };
+    let parts: Vec<&str> = entries.filter(part).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 /// Backfill's own forecast, when it has one.
-fn slurms_estimate(job: &Job) -> String {
+fn slurms_estimate(job: &Job, jobs: &[Job]) -> String {
     if job.start.is_empty() {
         return String::new();
     }
@@ -259,7 +282,13 @@ fn slurms_estimate(job: &Job) -> String {
         [] => String::new(),
         nodes => format!(" on {}", compress(nodes.iter().map(String::as_str))),
     };
-    format!("Slurm's own estimate: {}{on}.\n", job.start)
+    let running = jobs.iter().filter(|job| job.is_running());
+    let endless = running.clone().any(is_endless);
+    let year = match endless {
+        true => "; jobs without a time limit count as a year there",
+        false => "",
+    };
+    format!("Slurm's own estimate: {}{on}{year}.\n", job.start)
 }
 
 fn estimate_json(job: &Job) -> Value {

@@ -5,7 +5,7 @@ use gpuos_host::slurm::act::held_comment;
 
 /// A sentence on why the job waits, when GPUs are not the cause. `None`: resources or
 /// priority, which are worth a plan.
-pub fn plain(job: &Job) -> Option<String> {
+pub fn plain(job: &Job, name: &str) -> Option<String> {
     // Slurm says no more than that it is held.
     if let Some(why) = held_comment(&job.admin_comment)
         && (job.reason.starts_with("JobHeld") || job.reason.contains("held_state"))
@@ -13,7 +13,7 @@ pub fn plain(job: &Job) -> Option<String> {
         return Some(format!(
             "{}; `scontrol release {}` by an administrator lets it go at once",
             why.trim_start_matches("gpuos: "),
-            job.label
+            name
         ));
     }
     let text = match job.reason.as_str() {
@@ -23,10 +23,7 @@ pub fn plain(job: &Job) -> Option<String> {
             "it depends on jobs that did not end as it demands ({}); it will never start: cancel it or change --dependency",
             job.dependency
         ),
-        "JobHeldUser" => format!(
-            "its user holds it; `scontrol release {}` lets it go",
-            job.label
-        ),
+        "JobHeldUser" => format!("its user holds it; `scontrol release {name}` lets it go"),
         "JobHeldAdmin" => "an administrator holds it; ask them to release it".into(),
         "BeginTime" => format!("it may start at {} at the earliest (--begin)", job.eligible),
         "Licenses" => format!("not all of its licences are free ({})", job.licenses),
@@ -41,7 +38,7 @@ pub fn plain(job: &Job) -> Option<String> {
             format!("partition {} starts no jobs now", job.partitions.join(","))
         }
         "PartitionNodeLimit" => format!(
-            "partition {} does not allow that many nodes",
+            "partition {} does not allow that many nodes, or nodes that it needs are down or drained",
             job.partitions.join(",")
         ),
         "PartitionTimeLimit" => {
@@ -51,10 +48,12 @@ pub fn plain(job: &Job) -> Option<String> {
                 job.time_limit
             )
         }
-        "Reservation" => format!("its reservation {} has not begun", job.reservation),
+        "Reservation" => format!("its reservation {} is not available yet", job.reservation),
         "ReservationDeleted" => "its reservation is gone; change --reservation or cancel it".into(),
         "Cleaning" => "its last run is still being cleaned up".into(),
-        "BadConstraints" => "no node can ever meet its constraints; change the request".into(),
+        "BadConstraints" => {
+            "Slurm says that no node meets its constraints; change the request".into()
+        }
         "InvalidAccount" => "its account is not valid; change --account".into(),
         "InvalidQOS" => "its quality of service is not valid; change --qos".into(),
         "DeadLine" => "it cannot end before its deadline any more".into(),
@@ -73,10 +72,7 @@ pub fn plain(job: &Job) -> Option<String> {
         reason if is_own(reason) || is_nodes(reason) => return None,
         reason => format!("Slurm says {}", words(reason)),
     };
-    Some(format!(
-        "Job {} waits, and not for GPUs: {text}.",
-        job.label
-    ))
+    Some(format!("Job {name} waits, and not for GPUs: {text}."))
 }
 
 /// Whether gpuos itself set the reason.

@@ -1,6 +1,6 @@
 //! Where a job went, and how good that place is.
 
-use gpuos_core::explain::{Note, level_reached, sentence, slices_sentence, worth_sentence};
+use gpuos_core::explain::{Note, level_reached, sentence, worth_sentence};
 use gpuos_core::gpuset::GpuSet;
 use gpuos_core::hostlist::compress;
 use gpuos_core::options::JobOptions;
@@ -9,28 +9,33 @@ use gpuos_host::slurm::Job;
 use gpuos_host::{JobRequest, Site};
 use serde_json::json;
 
-use super::Answer;
+use super::{Answer, requeue, slices};
 use crate::figures;
+use crate::outlook::may_use;
 use crate::table::count;
 
-pub fn explain(site: &Site, job: &Job) -> Answer {
+pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
     let gpus = job.gpu_count();
     let on = compress(job.nodes.iter().map(String::as_str));
-    let mig = Note::parse(&job.system_comment).and_then(|note| note.mig);
-    if let Some(mig) = mig {
-        let said = slices_sentence(&mig, &on, job.nodes.len() as u32);
+    if let Some(sentence) = requeue::ending(site, job, &job.label) {
         return Answer {
-            sentence: format!("Job {} runs: {said}", job.label),
+            sentence,
             details: String::new(),
-            json: json!({ "nodes": job.nodes, "mig": mig, "note": job.system_comment }),
+            json: json!({ "nodes": job.nodes }),
             yes: true,
         };
     }
+    if let Some(answer) = slices::running(site, jobs, job) {
+        return answer;
+    }
     if gpus == 0 {
-        let sentence = format!(
-            "Job {} runs on {on} without GPUs: Slurm alone placed it.",
-            job.label
-        );
+        let sentence = match requeue::shares(job) {
+            Some(shares) => format!("Job {} runs on {on} with {shares}.", job.label),
+            None => format!(
+                "Job {} runs on {on} without GPUs: Slurm alone placed it.",
+                job.label
+            ),
+        };
         return Answer {
             sentence,
             details: String::new(),
@@ -137,7 +142,8 @@ fn measure(planner: &mut Planner, site: &Site, job: &Job) -> Option<Choice> {
     planner.plan(&state, &request, 0).ok().cloned()
 }
 
-/// The best place for such a job if nothing else ran.
+/// The best place for such a job if nothing else ran and all was in service. How many nodes a running job asked for is
+/// not in its record where it could have had another number of them: GPUs in all may have stood on fewer.
 fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> Option<Choice> {
     let state: Vec<NodeState> = site
         .nodes
@@ -145,22 +151,31 @@ fn best(planner: &mut Planner, site: &Site, job: &Job, wanted: &JobRequest) -> O
         .map(|node| {
             let mine = job.nodes.contains(&node.name);
             NodeState {
-                candidate: mine || (node.is_up() && wanted.allows(node)),
+                candidate: mine || may_use(wanted, node),
                 present: GpuSet::first(node.gpu_count()),
                 free: node.gpus_of_type(wanted.gres_type.as_deref()),
                 free_cpus: node.cpus,
-                free_memory_mib: u64::MAX,
+                free_memory_mib: match site.memory_counts() {
+                    true => node.memory_mib,
+                    false => u64::MAX,
+                },
                 affinity: 0,
                 penalty: 0,
                 until: 0,
             }
         })
         .collect();
-    let request = Request {
+    let mut request = Request {
         topology: None,
         placement: Placement::BestFit,
         ..wanted.request.clone()
     };
+    if matches!(request.gpus, GpuShape::Total(_) | GpuShape::PerTask { .. }) {
+        request.min_nodes = job
+            .asked_nodes
+            .max(request.required_nodes.len() as u32)
+            .max(1);
+    }
     planner.plan(&state, &request, 0).ok().cloned()
 }
 
@@ -188,6 +203,14 @@ fn compare(here: &Choice, best: &Choice, site: &Site) -> String {
     if here.reached <= best.reached && here.bus_gbps >= best.bus_gbps * 0.999 {
         return "No place in an empty cluster would be better.".into();
     }
+    let (nodes, fewer) = (here.nodes.len(), best.nodes.len());
+    let on = match fewer < nodes {
+        true => format!(
+            " on {} instead of {nodes}, if the job may have so few,",
+            count(fewer, "node")
+        ),
+        false => String::new(),
+    };
     let share = match best.bus_gbps > 0.0 && here.bus_gbps > 0.0 {
         true => format!(
             "; it has {:.0} of {:.0} GB/s, {:.0} %",
@@ -197,5 +220,5 @@ fn compare(here: &Choice, best: &Choice, site: &Site) -> String {
         ),
         false => String::new(),
     };
-    format!("The best place in an empty cluster reaches {best_level}, this one {level}{share}.")
+    format!("The best place in an empty cluster{on} reaches {best_level}, this one {level}{share}.")
 }

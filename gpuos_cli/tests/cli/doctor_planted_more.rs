@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::doctor_bed::Bed;
 use crate::doctor_planted::{Fault, down, up};
 
 pub const GPUOS_TOML: &[Fault] = &[
@@ -261,7 +260,8 @@ pub const DAEMONS: &[Fault] = &[
             bed.log("[9] error: select/gpuos: passing through to cons_tres, jobs are scheduled as by stock Slurm: the layout table does not fit\n")
         },
         &[
-            "select/gpuos does not place jobs (since 9): passing through",
+            "select/gpuos does not place jobs: passing through",
+            "(since 9)",
             "does not fit",
         ],
     ),

@@ -75,7 +75,7 @@ fn a_rule_that_is_the_smallest_change_is_named_and_its_end_foreseen() {
     assert!(
         plan.out
             .contains("With no rule 1 in gpuos.toml it would start now")
-            && plan.out.contains("At 2026-11-20T21:07:40 at the latest"),
+            && plan.out.contains("at 2026-11-20T21:07:40 at the latest"),
         "{}{}",
         plan.out,
         plan.err

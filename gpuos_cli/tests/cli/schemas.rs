@@ -83,6 +83,11 @@ fn the_json_has_the_agreed_form() {
             "gpuos.plan-defrag/2",
         ),
         ("replay", &["replay", &good], "gpuos.replay/1"),
+        (
+            "replay-metrics",
+            &["replay", "--metrics", &good],
+            "gpuos.replay-metrics/1",
+        ),
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("sim-gangs", &gangs, "gpuos.sim/1"),
         ("sim-mig", &mig, "gpuos.sim/1"),

@@ -119,7 +119,7 @@ fn what_waits_is_told_for_whom_and_until_when() {
     let answer = plan(&site, &["7g.80gb"]);
     assert_eq!(answer.code, 1, "{}{}", answer.out, answer.err);
     for words in [
-        "no node has room for 7g.80gb now",
+        "no node that it may use has room for 7g.80gb now",
         "At 2026-11-20T20:00:00 at the latest there is room, when job 25 has ended.",
         "n1    4:4-5,7  no free windows  2026-11-20T22:00:00  21,22\n",
         "n3    4:0-7 5:0-7  idle+drain",
@@ -226,7 +226,7 @@ fn the_cheapest_jobs_to_requeue_are_named_with_their_cost() {
     let answer = site.run(&["plan", "--mig=7g.80gb", "--defrag"]);
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
     for words in [
-        "no node has room for 7g.80gb now",
+        "no node that it may use has room for 7g.80gb now",
         "At 2026-11-20T20:00:00 at the latest there is room, when job 25 has ended.",
         "With 1 job requeued it could start: 7g.80gb of 1 node (n2)",
         "Cost: 465 GPU-seconds of work lost, with 120 s for each restart (proved cheapest",

@@ -26,8 +26,9 @@ fn why_explains_running_and_waiting_jobs() {
         let big = site.run(&["why", "8"]);
         assert_eq!(big.code, 0);
         assert!(
-            big.out
-                .starts_with("Job 8 waits. Not enough room now: 4 nodes needed"),
+            big.out.starts_with(
+                "Job 8 waits. It cannot start while node n4 is drained, not even when all"
+            ) && big.out.contains("Not enough room now: 4 nodes needed"),
             "{}",
             big.out
         );
@@ -136,4 +137,63 @@ fn why_says_no_for_jobs_that_are_gone() {
         "{}",
         ended.out
     );
+}
+
+#[test]
+fn texts_of_users_do_nothing_to_a_screen() {
+    for release in RELEASES {
+        let site = Site::new(release);
+        let name = "JobName=pa\u{1b}[2J\u{9b}1m\u{202e}ir";
+        site.edit("jobs.txt", "JobName=pair", name);
+        site.edit("nodes.txt", "bad gpu 3", "bad \u{1b}]0;x\u{7}gpu 3");
+        let shown = "pa\\u{1b}[2J\\u{9b}1m\\u{202e}ir";
+        for words in [
+            &["top", "--once"][..],
+            &["why", "1"],
+            &["health"],
+            &["topo"],
+        ] {
+            let answer = site.run(words);
+            let control = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+            for text in [&answer.out, &answer.err] {
+                assert!(!text.contains(control), "{words:?}: {text:?}");
+            }
+            if words[0] == "top" {
+                assert!(answer.out.contains(shown), "{}", answer.out);
+            }
+        }
+        // Programs get what it is.
+        let jobs = site.run(&["--json", "top"]).json();
+        let jobs = jobs["jobs"].as_array().unwrap();
+        let own = jobs.iter().find(|job| job["job"] == "1").unwrap();
+        assert_eq!(own["name"].as_str(), name.strip_prefix("JobName="));
+    }
+}
+
+#[test]
+fn a_job_whose_record_is_not_slurms_alone_is_said_to_be_so_and_no_other_is_made_of_it() {
+    for release in RELEASES {
+        let site = Site::new(release);
+        let phantom = "   WorkDir=/x\n   UserId=root(0)\n\nJobId=999 JobName=phantom\n";
+        let text = fs::read_to_string(site.path("jobs.txt")).unwrap();
+        // That of job 1, which squeue's rows do not have.
+        let at = text.find("   WorkDir=").unwrap();
+        site.file(
+            "forged.txt",
+            &(text[..at].to_owned() + phantom + &text[at..]),
+        );
+        let script = fs::read_to_string(site.path("scontrol.text")).unwrap();
+        let script = script
+            .replace("jobs.awk", "none.awk")
+            .replace("jobs.txt", "forged.txt");
+        site.file("none.awk", "{ print }");
+        site.program("scontrol", &script);
+        let top = site.run(&["--json", "top"]).json();
+        let jobs = top["jobs"].as_array().unwrap();
+        assert!(jobs.iter().all(|job| job["job"] != "999"), "{top}");
+        let own = jobs.iter().filter(|job| job["job"] == "1").count();
+        assert!(own <= 1, "{top}");
+        let others = jobs.iter().find(|job| job["job"] == "2").unwrap();
+        assert_eq!(others["gpus"], 8, "{top}");
+    }
 }

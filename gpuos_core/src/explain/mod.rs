@@ -1,15 +1,19 @@
 //! Decisions in words: the note that a job carries, and the sentences that people read.
 
+mod claim;
 mod note;
+mod offered;
 mod sentence;
 mod service;
 mod slices;
 mod worth;
 
+pub use claim::{Away, Claim, have};
 pub use note::{MAX_NOTE, NodeGpus, Note, Worth, beside, parse_gpus, without};
-pub use sentence::{level_reached, sentence, why_wait};
+pub use offered::{Asked, Refusal};
+pub use sentence::{level_reached, sentence, why_wait, why_wait_on};
 pub use service::out_of_service;
-pub use slices::{no_slices, other_kind, slices_sentence};
+pub use slices::{InstanceAt, no_slices, other_kind, slices_of_job, slices_sentence};
 pub use worth::worth_sentence;
 
 #[cfg(test)]

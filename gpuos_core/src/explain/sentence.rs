@@ -137,9 +137,28 @@ fn domain_word(level: &str) -> String {
     }
 }
 
-/// Why a job waits, with the smallest change that would start it.
+/// Why a job that names no node waits, with the smallest change that would start it.
 pub fn why_wait(wait: &Wait) -> String {
+    why_wait_on(wait, 0)
+}
+
+/// The same of a job that names so many nodes. [`Wait::Never`] is about the nodes and GPUs that were offered when it
+/// was found: whether those that are not in service would help is told by a [`super::Claim`].
+pub fn why_wait_on(wait: &Wait, named: usize) -> String {
     match wait {
+        // Less than all of them have room: then the numbers are about these.
+        Wait::Capacity {
+            feasible_nodes,
+            needed_nodes,
+            ..
+        } if named > 0 && *needed_nodes as usize == named && feasible_nodes < needed_nodes => {
+            let has = if *feasible_nodes == 1 { "has" } else { "have" };
+            let of = plural(*needed_nodes, "node");
+            format!(
+                "Not enough room now: of the {of} that the job names, {feasible_nodes} {has} enough free GPUs, CPUs and \
+                 memory. It starts when all of them have."
+            )
+        }
         Wait::Capacity {
             feasible_nodes,
             needed_nodes,
@@ -185,7 +204,7 @@ pub fn why_wait(wait: &Wait) -> String {
             let why = why.to_string();
             let why = why.trim_end_matches('.');
             format!(
-                "The job can never start as it is: {why}. Submit it again with a smaller request."
+                "Not with the nodes and GPUs in service that Slurm offers now, even if they were idle: {why}."
             )
         }
     }
@@ -194,29 +213,23 @@ pub fn why_wait(wait: &Wait) -> String {
 fn capacity(feasible: u32, needed: u32, free: u32, gpus: u32) -> String {
     let text = format!(
         "Not enough room now: {needed} needed with enough free GPUs, CPUs and memory, {feasible} \
-         found; {} needed, {free} free.",
+         found; {} needed, {free} free for it.",
         plural(gpus, "GPU"),
         needed = plural(needed, "node"),
     );
+    // What it needs at least: that it is enough depends on how it may be spread.
     let change = match (needed.saturating_sub(feasible), gpus.saturating_sub(free)) {
         (0, 0) => "It starts when Slurm offers the nodes to it".to_string(),
-        (0, more) => format!("It starts when {more} more are free"),
-        (nodes, _) if feasible == 0 => {
-            format!("It starts when {} room", have_more(nodes))
-        }
-        (nodes, _) => format!(
-            "It starts when {} room, or now with a request that fits the {} found",
-            have_more(nodes),
-            plural(feasible, "node")
-        ),
+        (0, more) => format!("It needs {more} more free"),
+        (nodes, _) => format!("It needs at least {} with room", more_nodes(nodes)),
     };
     format!("{text} {change}.")
 }
 
-fn have_more(nodes: u32) -> String {
+fn more_nodes(nodes: u32) -> String {
     match nodes {
-        1 => "1 more node has".into(),
-        nodes => format!("{nodes} more nodes have"),
+        1 => "1 more node".into(),
+        nodes => format!("{nodes} more nodes"),
     }
 }
 

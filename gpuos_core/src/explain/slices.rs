@@ -28,16 +28,69 @@ pub fn slices_sentence(mig: &str, nodes: &str, count: u32) -> String {
     )
 }
 
-/// Why a job with slices waits: no node, or too few, have windows for its instances now.
-pub fn no_slices(mig: &str, feasible: u32, needed: u32) -> String {
+/// One instance of a job that runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InstanceAt {
+    /// The node.
+    pub node: String,
+    /// NVML's index of the GPU there.
+    pub gpu: usize,
+    /// Name of its profile; empty where the board has none in these slices.
+    pub profile: String,
+    /// First memory slice of the GPU that it has.
+    pub start: u8,
+    /// How many it has.
+    pub size: u8,
+}
+
+/// Which instances a running job has: `3g.40gb on GPU 6 of n1 (memory slices 0-3)`.
+pub fn slices_of_job(instances: &[InstanceAt]) -> String {
+    const NAMED: usize = 4;
+    let one = |it: &InstanceAt| {
+        let slices = match it.size {
+            0 | 1 => format!("memory slice {}", it.start),
+            size => format!("memory slices {}-{}", it.start, it.start + size - 1),
+        };
+        match it.profile.as_str() {
+            "" => format!("{slices} of GPU {} of {}", it.gpu, it.node),
+            profile => format!("{profile} on GPU {} of {} ({slices})", it.gpu, it.node),
+        }
+    };
+    let shown: Vec<String> = instances.iter().take(NAMED).map(one).collect();
+    match (instances.len().saturating_sub(NAMED), shown.split_last()) {
+        (0, Some((last, []))) => last.clone(),
+        (0, Some((last, first))) => format!("{} and {last}", first.join(", ")),
+        (more, _) => format!(
+            "{} and {}",
+            shown.join(", "),
+            plural(more as u32, "more instance")
+        ),
+    }
+}
+
+/// Why a job with slices waits: of the nodes that it may use now so many have windows for its instances, and it needs
+/// `needed`. Of those that it names, which it needs all, `named` are (how many have, how many they are).
+pub fn no_slices(mig: &str, feasible: u32, needed: u32, named: (u32, u32)) -> String {
     let what = instances(mig);
-    let found = match feasible {
-        0 => "no node has".to_string(),
-        n => format!("{n} of {} needed have", plural(needed, "node")),
+    let has = |n: u32| if n == 1 { "has" } else { "have" };
+    let found = match (feasible, named) {
+        (_, (have, all)) if have < all => {
+            let of = plural(all, "node");
+            format!("of the {of} that the job names, {have} {}", has(have))
+        }
+        (0, _) => "no node that it may use has".to_string(),
+        (n, _) if n < needed => format!("{n} of {} needed {}", plural(needed, "node"), has(n)),
+        // There is room for the instances; what is missing is something else.
+        (n, _) => {
+            let nodes = plural(n, "node");
+            return format!(
+                "{nodes} {} room for {what}, but Slurm did not give it there: CPUs, memory or another limit is in the way.",
+                has(n)
+            );
+        }
     };
     format!(
-        "{found} room for {what} now: free slices count only where they make whole windows that the \
-         board has. It starts when instances end there."
+        "{found} room for {what} now: free slices count only where they make whole windows that the board has."
     )
 }
 
@@ -73,9 +126,33 @@ mod tests {
     fn instances_are_counted_in_words() {
         assert_eq!(instances("3g.40gb:1"), "3g.40gb");
         assert_eq!(instances("3g.40gb:1,1g.10gb:2"), "3g.40gb and 2 x 1g.10gb");
-        assert!(no_slices("7g.80gb:1", 0, 1).starts_with("no node has room for 7g.80gb now"));
-        assert!(no_slices("7g.80gb:1", 1, 2).starts_with("1 of 2 nodes needed have room"));
+        let none = no_slices("7g.80gb:1", 0, 1, (0, 0));
+        assert!(none.starts_with("no node that it may use has room for 7g.80gb now"));
+        let some = no_slices("7g.80gb:1", 1, 2, (0, 0));
+        assert!(some.starts_with("1 of 2 nodes needed has room for 7g.80gb now"));
+        // Others have room, and it names one that has none.
+        let named = no_slices("7g.80gb:1", 2, 1, (0, 1));
+        assert!(named.starts_with("of the 1 node that the job names, 0 have room for 7g.80gb now"));
+        let enough = no_slices("7g.80gb:1", 1, 1, (0, 0));
+        assert!(enough.starts_with("1 node has room for 7g.80gb, but Slurm did not"));
         assert!(slices_sentence("1g.10gb:2", "n1", 1).starts_with("2 x 1g.10gb of 1 node (n1)"));
+    }
+
+    #[test]
+    fn instances_of_a_running_job_are_named() {
+        let at = |gpu, profile: &str, start, size| InstanceAt {
+            node: "n1".into(),
+            gpu,
+            profile: profile.into(),
+            start,
+            size,
+        };
+        let two = [at(6, "3g.40gb", 4, 4), at(7, "", 0, 1)];
+        assert_eq!(
+            slices_of_job(&two),
+            "3g.40gb on GPU 6 of n1 (memory slices 4-7) and memory slice 0 of GPU 7 of n1"
+        );
+        assert!(slices_of_job(&vec![at(1, "1g.10gb", 0, 1); 6]).ends_with("and 2 more instances"));
     }
 
     #[test]

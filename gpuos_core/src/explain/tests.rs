@@ -140,8 +140,7 @@ fn waiting_names_the_smallest_change() {
     assert_eq!(
         capacity,
         "Not enough room now: 8 nodes needed with enough free GPUs, CPUs and memory, 5 found; 64 \
-         GPUs needed, 43 free. It starts when 3 more nodes have room, or now with a request that \
-         fits the 5 nodes found."
+         GPUs needed, 43 free for it. It needs at least 3 more nodes with room."
     );
     let level = why_wait(&Wait::Level {
         level: "leaf".into(),
@@ -167,7 +166,25 @@ fn waiting_names_the_smallest_change() {
     let never = why_wait(&Wait::Never {
         why: Never::Said("no node has 9 GPUs.".into()),
     });
-    assert!(never.contains("no node has 9 GPUs. Submit"), "{never}");
+    // What was offered is not the cluster: that a job can never start is another claim.
+    assert!(
+        never.contains("in service") && never.ends_with("no node has 9 GPUs."),
+        "{never}"
+    );
+    let named = why_wait_on(
+        &Wait::Capacity {
+            feasible_nodes: 1,
+            needed_nodes: 2,
+            free_gpus: 20,
+            needed_gpus: 8,
+        },
+        2,
+    );
+    assert_eq!(
+        named,
+        "Not enough room now: of the 2 nodes that the job names, 1 has enough free GPUs, CPUs and memory. It starts when \
+         all of them have."
+    );
 }
 
 #[test]

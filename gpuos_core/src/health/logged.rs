@@ -89,11 +89,8 @@ pub(super) fn heard(
         tell(node, ctx, gpu, rule, &text);
     }
     let health = &mut node[gpu];
-    if !health
-        .logged
-        .get(&rule.name)
-        .is_some_and(|known| line.at.saturating_sub(known.at) < NEAR_MS)
-    {
+    let known = health.logged.get(&rule.name);
+    if known.is_none_or(|known| line.at.saturating_sub(known.at) >= NEAR_MS) {
         health.logged.insert(rule.name.clone(), line);
     }
 }

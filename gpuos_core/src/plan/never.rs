@@ -136,17 +136,18 @@ impl fmt::Display for Never {
             }
             Never::Node { name } => write!(
                 f,
-                "the job names node {name}, which has no room for its GPUs even when it is idle"
+                "the job names node {name}, which has no room for it even when it is idle"
             ),
             Never::Gpus { need, have, nodes } => write!(
                 f,
-                "the job needs {need} GPUs on {}; the cluster has room for {have} on so many nodes",
+                "the job needs {need} GPUs on {}; there is room for {have} on so many",
                 Range(*nodes)
             ),
             Never::Nodes { gpus, have, nodes } => write!(
                 f,
-                "the job needs {} with {gpus} GPUs each; {have} nodes of the cluster have so many in service",
-                Range(*nodes)
+                "the job needs {} with {gpus} GPUs each and CPUs and memory for them; there {} {have}",
+                Range(*nodes),
+                if *have == 1 { "is" } else { "are" },
             ),
             Never::Said(sentence) => f.write_str(sentence),
         }

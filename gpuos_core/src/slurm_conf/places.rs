@@ -39,15 +39,15 @@ pub struct ConfFault {
     pub message: String,
 }
 
+/// The lines of a file, and what is wrong with them.
+pub type ConfText = (Vec<ConfLine>, Vec<ConfFault>);
+
 /// The lines of a file, those of included files in their place, and what is wrong with them. `None`: there is no
 /// such file.
 ///
 /// # Errors
 /// The file itself cannot be read; the sentence names it.
-pub fn conf_lines(
-    file: &str,
-    read: Read<'_>,
-) -> Result<Option<(Vec<ConfLine>, Vec<ConfFault>)>, String> {
+pub fn conf_lines(file: &str, read: Read<'_>) -> Result<Option<ConfText>, String> {
     let mut found = Found::default();
     let Some(text) = read(file)? else {
         return Ok(None);

@@ -69,6 +69,8 @@ pub struct Job {
     pub min_nodes: u32,
     /// Most nodes.
     pub max_nodes: u32,
+    /// Nodes that its request counts at least, where Slurm shows that beside those that it has; else 1.
+    pub asked_nodes: u32,
     /// Tasks.
     pub tasks: u32,
     /// Tasks per node; 0 = not given.
@@ -105,6 +107,8 @@ pub struct Job {
     pub start: String,
     /// End or latest end in local time; empty when unknown.
     pub end: String,
+    /// When it was submitted, or requeued.
+    pub submitted: String,
     /// When it may start at the earliest.
     pub eligible: String,
     /// Time limit.
@@ -213,6 +217,13 @@ impl Job {
             excluded_nodes: hosts("ExcNodeList"),
             min_nodes,
             max_nodes: high,
+            asked_nodes: {
+                let asked = record.text("ReqTRES");
+                let nodes = asked
+                    .split(',')
+                    .find_map(|t| t.strip_prefix("node=")?.parse().ok());
+                nodes.unwrap_or(1)
+            },
             tasks: number("NumTasks"),
             tasks_per_node: record
                 .get("NtasksPerN:B:S:C")
@@ -234,6 +245,7 @@ impl Job {
             may_requeue: number("Requeue") == 1 && number("BatchFlag") == 1,
             start: record.text("StartTime"),
             end: record.text("EndTime"),
+            submitted: record.text("SubmitTime"),
             eligible: record.text("EligibleTime"),
             time_limit: record.text("TimeLimit"),
             run_seconds: record.get("RunTime").and_then(seconds).unwrap_or(0),

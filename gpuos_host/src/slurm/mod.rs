@@ -82,6 +82,16 @@ pub fn default_partition(machine: &dyn Machine) -> Option<String> {
     default.map(|record| record.text("PartitionName"))
 }
 
+/// The nodes of a reservation; `None`: slurmctld does not tell.
+pub fn reserved_nodes(machine: &dyn Machine, name: &str) -> Option<Vec<String>> {
+    let text = scontrol(machine, &["show", "reservation", name]).ok()?;
+    let all = Record::parse_all(&text, "ReservationName");
+    let own = all
+        .iter()
+        .find(|record| record.get("ReservationName") == Some(name))?;
+    gpuos_core::hostlist::expand(&own.text("Nodes")).ok()
+}
+
 /// The configuration that slurmctld runs with.
 pub fn running(machine: &dyn Machine) -> Result<Running> {
     Ok(Running::parse(&scontrol(machine, &["show", "config"])?))

@@ -227,7 +227,7 @@ pub(crate) fn rows(
 /// answer without a job differs from none.
 fn read(text: &str, end: &str) -> Option<Vec<Row>> {
     let mut pieces: Vec<&str> = text.split(end).collect();
-    if pieces.pop()?.trim_end_matches('\n') != "" || pieces.len() % FIELDS.len() != 0 {
+    if pieces.pop()? != "\n" || !pieces.len().is_multiple_of(FIELDS.len()) {
         return None;
     }
     let mut rows: Vec<Row> = Vec::new();
@@ -258,7 +258,7 @@ pub(crate) fn rows_of(jobs: &str, format: &str) -> String {
         .split_once(':')
         .and_then(|(_, rest)| rest.split(',').next());
     let end = end.unwrap_or_default();
-    let mut text = format!("{end}").repeat(FIELDS.len());
+    let mut text = end.repeat(FIELDS.len());
     for record in super::Record::parse_all(jobs, "JobId") {
         text.push('\n');
         for field in FIELDS {

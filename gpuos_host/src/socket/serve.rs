@@ -48,6 +48,31 @@ pub trait Desk: Send + Sync + 'static {
 pub struct Server;
 
 impl Server {
+    /// Serves the socket for root, which nobody else can reach: none of its queue is ever a user's.
+    ///
+    /// # Errors
+    /// The thread cannot be made.
+    pub fn start_for_root(
+        listener: UnixListener,
+        desk: Arc<dyn Desk>,
+        limits: Limits,
+    ) -> io::Result<Server> {
+        let daemon_uid = rustix::process::getuid().as_raw();
+        let gate = Gate::new(daemon_uid);
+        let accept = move || {
+            for stream in listener.incoming() {
+                match stream {
+                    Ok(stream) => admit(stream, &gate, limits, daemon_uid, &desk),
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("accept-root".into())
+            .spawn(accept)?;
+        Ok(Server)
+    }
+
     /// Serves a socket in threads of its own, until the process ends.
     ///
     /// # Errors
@@ -57,35 +82,8 @@ impl Server {
         desk: Arc<dyn Desk>,
         limits: Limits,
     ) -> io::Result<Server> {
-        Server::start_both(listener, None, desk, limits)
-    }
-
-    /// The same, with a second socket for root alone.
-    ///
-    /// # Errors
-    /// A thread cannot be made.
-    pub fn start_both(
-        listener: UnixListener,
-        for_root: Option<UnixListener>,
-        desk: Arc<dyn Desk>,
-        limits: Limits,
-    ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
         let gate = Gate::new(daemon_uid);
-        if let Some(listener) = for_root {
-            let (gate, desk) = (gate.clone(), Arc::clone(&desk));
-            let accept = move || {
-                for stream in listener.incoming() {
-                    match stream {
-                        Ok(stream) => admit(stream, &gate, limits, daemon_uid, &desk),
-                        Err(_) => thread::sleep(Duration::from_millis(100)),
-                    }
-                }
-            };
-            thread::Builder::new()
-                .name("accept-root".into())
-                .spawn(accept)?;
-        }
         let accept = move || {
             let mut rate = Bucket::full(ACCEPTS, Instant::now());
             for stream in listener.incoming() {

@@ -97,7 +97,7 @@ fn ended(stream: &mut TcpStream) -> bool {
         .set_read_timeout(Some(Duration::from_millis(1)))
         .unwrap();
     match stream.read(&mut [0; 64]) {
-        Ok(_) => true,
+        Ok(length) => length < 64,
         Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
     }
 }

@@ -88,12 +88,6 @@ fn full() -> Arc<Snapshot> {
         };
         counts.event(&xid);
     }
-    counts.event(&Event::Logged {
-        gpu: 1,
-        code: 31,
-        gpu_instance: None,
-        pid: None,
-    });
     counts.act(Act::Requeue, true);
     let holder = |step, user: &str| Holder {
         gpu: 0,
@@ -188,7 +182,6 @@ fn figures_come_with_their_units_and_labels() {
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
         &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),
         "gpuos_gpu_xid_errors_total{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\",code=\"79\"} 2.0",
-        "gpuos_gpu_kernel_log_xids_total{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 1.0",
         "gpuos_gpu_out_of_service{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 1.0",
         "gpuos_gpu_polled{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 0.0",
         "gpuos_actions_total{node=\"n1\",action=\"requeue\",result=\"ok\"} 1.0",

@@ -586,28 +586,6 @@ impl Owner {
         }
     }
 
-    /// Whether a line about a user's job or process is written: one user does not fill the log.
-    fn is_heard(&mut self, uid: Option<u32>) -> bool {
-        let now = self.now();
-        uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now))
-    }
-
-    /// The user of a job of this node, if he is known.
-    fn user_of(&self, job: Option<u32>) -> Option<u32> {
-        self.isolation.users(&self.jobs).get(&job?).copied()
-    }
-
-    /// Tells what was left out.
-    fn tell_left_out(&mut self) {
-        for (uid, count) in self.quiet.due(self.now()) {
-            let text = format!(
-                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
-            );
-            tracing::warn!(uid, "{text}");
-            self.note(text, None, Some(uid));
-        }
-    }
-
     fn tell_jobs(&mut self) {
         self.told_jobs = self.now();
         let jobs = self.told_jobs_with_processes();

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_host::socket::{Bucket, Rate};
 
+use super::Owner;
+
 /// Lines of one user.
 const LINES: Rate = Rate {
     each_second: 0.5,
@@ -56,6 +58,30 @@ impl Quiet {
         self.0
             .retain(|_, of| of.left_out > 0 || !of.bucket.is_full(now));
         due
+    }
+}
+
+impl Owner {
+    /// Whether a line about a user's job or process is written: one user does not fill the log.
+    pub(super) fn is_heard(&mut self, uid: Option<u32>) -> bool {
+        let now = self.now();
+        uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now))
+    }
+
+    /// The user of a job of this node, if he is known.
+    pub(super) fn user_of(&self, job: Option<u32>) -> Option<u32> {
+        self.isolation.users(&self.jobs).get(&job?).copied()
+    }
+
+    /// Tells what was left out.
+    pub(super) fn tell_left_out(&mut self) {
+        for (uid, count) in self.quiet.due(self.now()) {
+            let text = format!(
+                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
+            );
+            tracing::warn!(uid, "{text}");
+            self.note(text, None, Some(uid));
+        }
     }
 }
 

@@ -94,9 +94,9 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
         runs(&site, 7, at, false);
         let why = step(&daemon, 7, BATCH, ("1g.10gb", &[0])).unwrap_err();
         assert!(why.contains("GPU 4"), "{why}");
-        // The script writes its log before it does what it is asked.
         site.until("the requeue", || {
-            (!site.slurm("jobs/7").contains("RUNNING")).then_some(())
+            let told = site.log().matches("job 7 is requeued").count();
+            (told == at as usize + 1).then_some(())
         });
         let [requeues, holds] = ["requeue ", "requeuehold "].map(count);
         assert_eq!(
@@ -110,7 +110,7 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
     assert_eq!(count("requeue "), 3);
     for id in [7, 8] {
         let record = site.slurm(&format!("jobs/{id}"));
-        let said = record.contains("AdminComment=gpuos: held by node n1: GPU 4: ");
+        let said = record.contains("AdminComment=gpuos: held by node n1: it starts when");
         assert!(said && held(&site, id), "{record}");
     }
     // A gpuosd that is started anew knows them; while the driver is away they stay.

@@ -50,11 +50,13 @@ case "$(basename "$0") $*" in
     fi ;;
 "scontrol requeue incomplete "*)
     if grep -q JobState=RUNNING "jobs/$3"; then
-        sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
+        runs=$(sed -n 's/.*Restarts=\([0-9]*\).*/\1/p' "jobs/$3")
+        sed -i "s/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=$runs/Restarts=$((runs + 1))/" "jobs/$3"
     fi ;;
 "scontrol requeuehold incomplete "*)
     if grep -q JobState=RUNNING "jobs/$3"; then
-        sed -i 's/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=0/Restarts=1/' "jobs/$3"
+        runs=$(sed -n 's/.*Restarts=\([0-9]*\).*/\1/p' "jobs/$3")
+        sed -i "s/JobState=RUNNING/JobState=PENDING/; s/ NodeList=n1/ NodeList=(null)/; s/Restarts=$runs/Restarts=$((runs + 1))/" "jobs/$3"
         echo '   Priority=0 Nice=0' >>"jobs/$3"
     fi ;;
 "scontrol release "*) sed -i 's/ Priority=0 / Priority=7 /' "jobs/$2" ;;

@@ -1,8 +1,10 @@
 //! What ordinary users can see and do at gpuosd's socket: their own, and nothing that keeps others or root out.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::thread;
 
 use gpuos_core::limits::{Asked, ClockRange, PowerCap};
@@ -310,4 +312,56 @@ fn what_is_forbidden_is_left_out_on_the_node_too() {
         "{away:?}"
     );
     assert_eq!(site.gpu(5).power_limit_mw, before);
+}
+
+/// gpuosd on a node that slurm.conf has at the loopback, with this port of slurmd.
+fn with_port<'a>(site: &'a Site, port: u16) -> Daemon<'a> {
+    let conf =
+        format!("ClusterName=c\nNodeName=n1 NodeAddr=127.0.0.1 Port={port} Gres=gpu:h100:8\n");
+    fs::write(site.path("slurm.conf"), conf).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuosd"));
+    command.env("SLURM_CONF", site.path("slurm.conf"));
+    site.start_under(command, &[])
+}
+
+fn free_port() -> u16 {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+#[test]
+fn the_port_of_the_heartbeat_is_no_users_to_have() {
+    let Some(site) = site() else { return };
+    let port = free_port();
+    let daemon = with_port(&site, port);
+    daemon.ready();
+    // No job of several nodes is there, and the port is kept all the same.
+    site.until("the port", || {
+        site.log().contains("keeps UDP port").then_some(())
+    });
+    let taken = as_user(1001, || {
+        UdpSocket::bind(("0.0.0.0", port)).unwrap_err().kind()
+    });
+    assert_eq!(taken, std::io::ErrorKind::AddrInUse);
+    assert!(daemon.status().daemon.troubles.is_empty());
+}
+
+#[test]
+fn a_user_who_has_the_port_first_is_named_until_he_lets_it_go() {
+    let Some(site) = site() else { return };
+    let port = free_port();
+    let held = as_user(1001, || UdpSocket::bind(("0.0.0.0", port)).unwrap());
+    let daemon = with_port(&site, port);
+    let why = format!("UDP port {port} is taken by a program of uid 1001");
+    let told = || {
+        let troubles = daemon.status().daemon.troubles;
+        troubles.iter().any(|one| one.contains(&why)).then_some(())
+    };
+    site.until("who has it", told);
+    let audited = || (crate::isolation::audited(&site, &why) == 1).then_some(());
+    site.until("the audit log", audited);
+    drop(held);
+    let quiet = || daemon.status().daemon.troubles.is_empty().then_some(());
+    site.until("it is kept", quiet);
+    assert!(UdpSocket::bind(("0.0.0.0", port)).is_err());
 }

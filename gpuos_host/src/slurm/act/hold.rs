@@ -31,7 +31,7 @@ fn split(comment: &str) -> Option<(&str, &str)> {
 
 fn comment(before: &str, node: &str, why: &str) -> String {
     let before = split(before).map_or(before, |(before, _)| before);
-    let plain = |c: char| match is_control(c) || "\"'|".contains(c) {
+    let plain = |c: char| match is_control(c) || "\"|".contains(c) {
         true => ' ',
         false => c,
     };

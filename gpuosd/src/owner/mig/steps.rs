@@ -420,10 +420,8 @@ impl Owner {
                 self.mig.failures.remove(&job);
                 // Before slurmctld is asked: one that is held is never forgotten.
                 self.mig.held_jobs.insert(job, HeldJob { gpus });
-                let why = format!(
-                    "{why}; gpuosd releases it when NVIDIA's driver answers on node {} again",
-                    self.node
-                );
+                // What is most to the point stands first: a driver's own words may be long.
+                let why = format!("it starts when NVIDIA's driver answers there again ({why})");
                 Action::Hold { job, why }
             }
             End::Killed => {

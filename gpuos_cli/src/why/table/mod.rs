@@ -1,0 +1,76 @@
+//! Every sentence that `gpuos why` says of jobs in generated clusters, read as a user reads it and held against the
+//! facts. A sentence of a form that the reader does not know fails.
+
+mod oracle;
+mod read;
+mod world;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::cli::WhyArgs;
+use world::World;
+
+/// Generated clusters; each is asked about all of its jobs. More with `GPUOS_STATES`.
+const STATES: u64 = 300;
+
+#[test]
+fn every_sentence_on_a_job_is_true_of_the_cluster() {
+    let states = std::env::var("GPUOS_STATES").ok();
+    let states = states.map_or(STATES, |count| count.parse().expect("a number"));
+    let only: Option<u64> = std::env::var("GPUOS_STATE")
+        .ok()
+        .map(|seed| seed.parse().expect("a number"));
+    // How often each form of a sentence was judged: none is there for nothing.
+    let mut judged: BTreeMap<&'static str, u32> = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for seed in only.map_or(0..states, |seed| seed..seed + 1) {
+        let world = World::generate(seed);
+        let machine = world.machine();
+        if only.is_some() {
+            // For whoever looks into one state.
+            machine
+                .commands
+                .values()
+                .for_each(|output| eprintln!("{}", output.stdout));
+        }
+        let ask = |label: &str| {
+            let args = WhyArgs { job: label.into() };
+            let reply =
+                super::run(&machine, None, &args).unwrap_or_else(|e| panic!("{seed}: {e:#}"));
+            let schema: &Value = &reply.json["jobs"][0]["sentence"];
+            assert!(schema.is_string(), "{seed}: {label}: {}", reply.text);
+            reply.text
+        };
+        for job in &world.waiting {
+            let text = ask(&job.label);
+            if let Err(why) = read::waiting(&world, job, &text, &mut judged) {
+                wrong.push(format!("state {seed}, job {}: {why}\n{text}", job.label));
+            }
+        }
+        for job in world.running.iter().filter(|job| !job.hidden) {
+            let text = ask(&job.label);
+            if let Err(why) = read::running(&world, job, &text, &mut judged) {
+                wrong.push(format!("state {seed}, job {}: {why}\n{text}", job.label));
+            }
+        }
+    }
+    let count = wrong.len();
+    wrong.truncate(12);
+    assert!(
+        wrong.is_empty(),
+        "{count} wrong sentences, the first:\n{}",
+        wrong.join("\n")
+    );
+    if only.is_none() {
+        let missing = read::FORMS
+            .iter()
+            .filter(|form| !judged.contains_key(**form));
+        let missing: Vec<_> = missing.collect();
+        assert!(
+            missing.is_empty(),
+            "no state has a sentence of these forms: {missing:?}\n{judged:#?}"
+        );
+    }
+}
