@@ -336,7 +336,13 @@ impl Stage {
             found.map(str::to_owned)
         };
         let found = self.try_until(find);
-        found.ok_or_else(|| format!("job {job} says no {start}: {}", self.output(job)))
+        found.ok_or_else(|| {
+            let (state, said) = (self.jobs(&[job]), self.output(job));
+            let reason = self
+                .cluster
+                .try_run("squeue", &["-h", "-j", &job.to_string(), "-o", "%r"]);
+            format!("job {job} says no {start}: {state:?} {reason:?} {said}")
+        })
     }
 
     /// State and restarts of jobs, by number. Their names, which users write, are not asked for.
@@ -360,17 +366,21 @@ impl Stage {
 
     /// Whether gpuosd has done something about a job that hangs: it was requeued or ended, or an audit log says why not.
     pub fn is_acted_on(&self, job: u32) -> bool {
-        let now = self.jobs(&[job]);
-        let changed = now.get(&job).is_none_or(|(state, restarts)| {
-            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
-        });
         let of_job = [format!("\"job\":{job},"), format!("job {job} ")];
         let told = |node| {
             of_job
                 .iter()
                 .any(|of_job| self.audit(node).contains(of_job))
         };
-        changed || NODES.into_iter().any(told)
+        self.is_touched(job) || NODES.into_iter().any(told)
+    }
+
+    /// Whether a job was requeued or has ended: it was left alone while it waits or runs for the first time.
+    pub fn is_touched(&self, job: u32) -> bool {
+        let now = self.jobs(&[job]);
+        now.get(&job).is_none_or(|(state, restarts)| {
+            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
+        })
     }
 
     /// `Ok` where jobs run, and have not been requeued.
