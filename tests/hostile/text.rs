@@ -81,7 +81,7 @@ fn refused(all: &mut Vec<Attempt>) {
         all.push(
             attempt(INPUT, name, "scontrol update is refused", move |stage| {
                 let job = stage.sbatch(MALLORY, &["-H"], "true");
-                let told = job.and_then(|job| Ok(stage.update(MALLORY, job, &[field])));
+                let told = job.map(|job| stage.update(MALLORY, job, &[field]));
                 known(match told {
                     Ok(Ok(_)) => Err("it was taken".to_owned()),
                     Ok(Err(_)) => Ok(()),
