@@ -178,6 +178,10 @@ fn wave(stage: &Stage, wave: Wave, all: &mut Vec<Attempt>, lines: &mut Vec<Line>
     );
     if wave == Wave::Unchecked {
         acted(stage);
+        println!(
+            "{wave:?}: all were acted on after {} s",
+            start.elapsed().as_secs()
+        );
     }
     for (input, name, holds, judge) in begun {
         let begun = Instant::now();

@@ -58,6 +58,8 @@ pub fn all() -> Vec<Attempt> {
     ];
     let made = names.into_iter().map(|(name, text, short)| {
         let made = attempt(INPUT, format!("a job's name {name}"), clean, move |stage| {
+            // What JSON has to write in another form.
+            let is_quoted = text.contains(['"', '\u{1b}', '\u{2028}']);
             let option = format!("--job-name={text}");
             let job = stage.sbatch(EVE, &["-H", "--gres=gpu:1", &option], "true");
             judge(move |stage| {
@@ -65,8 +67,10 @@ pub fn all() -> Vec<Attempt> {
                 let Ok(job) = job else { return Ok(()) };
                 let why = stage.gpuos(&["why", &job.to_string()]);
                 is_clean("why", &why)?;
-                let told = stage.gpuos(&["why", &job.to_string(), "--json"]);
-                is_json("why", &told)?;
+                if is_quoted {
+                    let told = stage.gpuos(&["why", &job.to_string(), "--json"]);
+                    is_json("why", &told)?;
+                }
                 is_clean(
                     "top",
                     &row(

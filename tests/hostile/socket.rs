@@ -291,7 +291,8 @@ fn others(all: &mut Vec<Attempt>) {
                             .find(|line| line.contains(&format!("\"job\":{job},")));
                         line.unwrap_or_default().to_owned()
                     })?;
-                    text.lines().try_for_each(|line| names_nobody(stage, line))
+                    let mut told = text.lines().filter(|line| line.starts_with('{'));
+                    told.try_for_each(|line| names_nobody(stage, line))
                 })
             },
         )
@@ -311,9 +312,10 @@ fn names_nobody(stage: &Stage, line: &str) -> Result<(), String> {
     look(&value, "", &mut found);
     let jobs = stage.victims.all().map(u64::from);
     let wrong = found.iter().find(|(key, number)| match &key[..] {
-        "job" | "id" | "jobs" | "holder" => jobs.contains(number),
+        // A number under "jobs" that is in no list is how many there are.
+        "job" | "id" | "jobs[]" | "holder" => jobs.contains(number),
         "uid" => *number == u64::from(ALICE.uid),
-        "pid" | "pids" => true,
+        "pid" | "pids[]" => true,
         _ => false,
     });
     match wrong {
@@ -322,13 +324,16 @@ fn names_nobody(stage: &Stage, line: &str) -> Result<(), String> {
     }
 }
 
-/// All numbers, each with the key that it stands under.
+/// All numbers, each with the key that it stands under; `key[]` in a list.
 fn look(value: &serde_json::Value, key: &str, found: &mut Vec<(String, u64)>) {
     match value {
         serde_json::Value::Object(all) => {
             all.iter().for_each(|(key, value)| look(value, key, found));
         }
-        serde_json::Value::Array(all) => all.iter().for_each(|value| look(value, key, found)),
+        serde_json::Value::Array(all) => {
+            let key = format!("{key}[]");
+            all.iter().for_each(|value| look(value, &key, found));
+        }
         other => found.extend(other.as_u64().map(|number| (key.to_owned(), number))),
     }
 }
