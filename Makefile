@@ -36,7 +36,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench replay forms soak matrix lint licences build release install uninstall clean
+.PHONY: help demo test bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -47,6 +47,8 @@ help:
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
+	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
+	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -78,6 +80,10 @@ lint:
 	$(CARGO) clippy $(OTEL) -- -D warnings
 	@$(MAKE) --no-print-directory licences
 
+STATES ?= 4000
+sentences:
+	GPUOS_STATES=$(STATES) $(CARGO) test --locked -p gpuos_cli --bin gpuos why::table -- --nocapture
+
 licences:
 	$(CARGO) test --locked -q -p gpuos_tests --test house licence
 
@@ -103,6 +109,10 @@ soak:
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture soak
+
+hostile:
+	@scripts/needs.sh build lab
+	GPUOS_HOSTILE=all $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test hostile -- --nocapture --test-threads=1
 
 # What a call in slurmctld costs is mostly code that is not in the caches: less of it, and close together.
 release: export CARGO_PROFILE_RELEASE_LTO = fat

@@ -25,14 +25,14 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// The forecast as JSON.
+    /// The forecast as JSON; null where no time is known.
     pub fn json(&self, site: &Site) -> Value {
-        json!({
-            "at": self.at,
-            "jobs": self.jobs,
-            "jobs_without_end": self.open,
-            "place": choice_json(&self.choice, &site.cluster),
-        })
+        match &self.at {
+            Some(at) => {
+                json!({ "at": at, "jobs": self.jobs, "place": choice_json(&self.choice, &site.cluster) })
+            }
+            None => Value::Null,
+        }
     }
 
     /// The same as a fact to be told.

@@ -60,9 +60,12 @@ impl Outlook {
         };
         let away = self.away().unwrap_or_default().iter();
         let away = away.map(|one| json!({ "node": one.node, "gpu": one.gpu, "state": one.state }));
+        let ends = self.forecast.as_ref();
         json!({
             "kind": kind,
             "away": away.collect::<Vec<_>>(),
+            "jobs": ends.map_or(&[][..], |ends| &ends.jobs),
+            "jobs_without_end": ends.map_or(&[][..], |ends| &ends.open),
             "sentence": self.claim.to_string(),
         })
     }

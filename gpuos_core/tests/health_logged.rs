@@ -212,7 +212,8 @@ fn what_confirms_a_line_is_about_its_gpu_and_its_time() {
 
 #[test]
 fn figures_that_everybody_has_now_and_then_confirm_nothing() {
-    let changes: [(&str, fn(&mut World)); 5] = [
+    type Change = fn(&mut World);
+    let changes: [(&str, Change); 5] = [
         ("corrected errors", |world| {
             world.samples[3].ecc_corrected = Some(40)
         }),

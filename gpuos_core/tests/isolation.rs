@@ -323,7 +323,8 @@ proptest! {
         let policy = policy(Foreign::Kill);
         let mut watch = Watch::default();
         // In the groups of one job, as the user of that or of another.
-        let of = |(pid, (gpu, job, from, length)): (u32, &(u8, Option<(u32, u32)>, u64, u64))| {
+        type Stranger = (u8, Option<(u32, u32)>, u64, u64);
+        let of = |(pid, (gpu, job, from, length)): (u32, &Stranger)| {
             let one = process(pid, *gpu, job.map(|(job, _)| job));
             (of_user(one, job.map_or(0, |(_, user)| user)), *from, from + length)
         };

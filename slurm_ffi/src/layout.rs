@@ -346,6 +346,7 @@ impl Layout {
         Ok(Layout {
             job: JobRecord::of(fields)?,
             details: JobDetails::of(fields)?,
+            // A table that a site made earlier has no row of it; one that has some must be right.
             multi_core: match fields.names(MultiCore::NAME).is_empty() {
                 true => None,
                 false => Some(MultiCore::of(fields)?),

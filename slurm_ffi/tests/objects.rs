@@ -2,6 +2,7 @@
 //! `GPUOS_LIBSLURM=/opt/slurm/lib/slurm/libslurmfull.so GPUOS_RELEASE=23.11.11 cargo test -p slurm_ffi --test objects`.
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
 
 use slurm_ffi::api;
 use slurm_ffi::layout::{Fields, Layout};
@@ -19,9 +20,9 @@ fn a_library_makes_what_its_rows_say() {
     let release = Release::parse(&release).expect("a release");
     let folder = tempfile::tempdir().expect("a folder");
     let conf = folder.path().join("slurm.conf");
+    let plugins = Path::new(&library).parent().expect("a folder").display();
     let text = format!(
-        "ClusterName=probe\nSlurmctldHost=localhost\nGresTypes=gpu\nNodeName=localhost Gres=gpu:2\nPluginDir={}\n",
-        folder.path().display()
+        "ClusterName=probe\nSlurmctldHost=localhost\nGresTypes=gpu\nNodeName=localhost Gres=gpu:2\nPluginDir={plugins}\n"
     );
     std::fs::write(&conf, text).expect("writes");
     let library = CString::new(library).expect("a path");

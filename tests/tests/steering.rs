@@ -429,7 +429,7 @@ fn of_cores() -> Vec<&'static [&'static str]> {
     FORMS
         .iter()
         .copied()
-        .filter(|form| form.iter().all(|word| own(word)))
+        .filter(|form| form.iter().all(&own))
         .collect()
 }
 

@@ -23,7 +23,7 @@ pub fn plain(job: &Job, name: &str) -> Option<String> {
             "it depends on jobs that did not end as it demands ({}); it will never start: cancel it or change --dependency",
             job.dependency
         ),
-        "JobHeldUser" => format!("its user holds it; `scontrol release {}` lets it go", name),
+        "JobHeldUser" => format!("its user holds it; `scontrol release {name}` lets it go"),
         "JobHeldAdmin" => "an administrator holds it; ask them to release it".into(),
         "BeginTime" => format!("it may start at {} at the earliest (--begin)", job.eligible),
         "Licenses" => format!("not all of its licences are free ({})", job.licenses),

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::doctor_bed::Bed;
 use crate::doctor_planted::{Fault, down, up};
 
 pub const GPUOS_TOML: &[Fault] = &[

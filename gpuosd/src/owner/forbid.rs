@@ -126,7 +126,8 @@ impl Owner {
             .flat_map(|job| &job.partitions)
             .map(String::as_str)
             .collect();
-        // A record without a partition is none that can be gone by.
+        // A record that cannot be read, or has no partition, is none that can be gone by.
+        let record = record.filter(|job| job.unreadable.is_empty());
         let standing = record
             .filter(|_| !partitions.is_empty())
             .map(|job| Standing {

@@ -138,7 +138,7 @@ fn all_kinds_of_entries_go_and_what_they_lead_to_stays() {
         fs::set_permissions(shut.join("a"), Permissions::from_mode(mode)).unwrap();
         fs::set_permissions(&shut, Permissions::from_mode(mode)).unwrap();
     }
-    fs::set_permissions(&own, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&own, Permissions::from_mode(0o000)).unwrap();
     assert_eq!(cleared(&own), Ok(()));
     assert!(!own.exists());
     assert_eq!(fs::read_to_string(outside.join("kept")).unwrap(), "text");

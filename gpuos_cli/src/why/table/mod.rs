@@ -1,7 +1,9 @@
 //! Every sentence that `gpuos why` says of jobs in generated clusters, read as a user reads it and held against the
 //! facts. A sentence of a form that the reader does not know fails.
 
+mod detail;
 mod oracle;
+mod print;
 mod read;
 mod world;
 
@@ -13,7 +15,7 @@ use crate::cli::WhyArgs;
 use world::World;
 
 /// Generated clusters; each is asked about all of its jobs. More with `GPUOS_STATES`.
-const STATES: u64 = 300;
+const STATES: u64 = 500;
 
 #[test]
 fn every_sentence_on_a_job_is_true_of_the_cluster() {
@@ -51,7 +53,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         }
         for job in world.running.iter().filter(|job| !job.hidden) {
             let text = ask(&job.label);
-            if let Err(why) = read::running(&world, job, &text, &mut judged) {
+            if let Err(why) = detail::running(&world, job, &text, &mut judged) {
                 wrong.push(format!("state {seed}, job {}: {why}\n{text}", job.label));
             }
         }

@@ -1,0 +1,658 @@
+//! A lab with jobs of a user who is to be left alone, and two users who would not leave her alone.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpuos_core::wire::{Reply, Request, Status};
+use gpuos_host::socket::{Client, NAME};
+use gpuos_lab::{Cgroup, Suite, set_key};
+use gpuos_tests::{Cluster, MPS_CONTROL, plugins, program, slices};
+
+use crate::attacker::{MARK, ROLE, WORDS};
+use crate::users::{ALICE, EVE, MALLORY, User};
+
+/// The GPU of each node that is divided.
+pub const DIVIDED: u64 = 1 << 7;
+/// Nodes; n4 hears a stand-in for the kernel's log, and n5 has GPUs for all the forged jobs.
+pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
+
+/// A longer wait than anything takes that happens at all.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// gpuosd looks into the kernel's log each second.
+const RECORDS: Duration = Duration::from_millis(1200);
+/// What is done about a record comes 5 s later, which NVIDIA's library is given to tell it.
+const FOLLOWS: Duration = Duration::from_secs(8);
+
+/// All that a site can switch on that does something to processes and nodes.
+const TOML: &str = "\
+[isolation]
+foreign = \"kill\"
+grace = \"2s\"
+[heartbeat]
+act = \"down\"
+[[health.rule]]
+name = \"hang\"
+hold = \"4s\"
+[metrics]
+";
+
+/// Comes into gpuos.toml later.
+const FORBID: &str = "
+[[forbid]]
+options = [\"gpuos-mps\", \"gpuos-power\", \"gpuos-clocks\"]
+partition = \"walled\"
+";
+
+/// Jobs that are to run on as if nobody else were there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Victims {
+    /// One GPU of n1.
+    pub plain: u32,
+    /// A power cap on one GPU of n1.
+    pub capped: u32,
+    /// Half of a divided GPU of n1.
+    pub slices: u32,
+    /// MPS on one GPU of n2.
+    pub mps: u32,
+    /// One GPU each of n2 and n3, which ping each other.
+    pub wide: u32,
+    /// Root's, with one GPU of n3.
+    pub root: u32,
+    /// One GPU of n4.
+    pub logged: u32,
+}
+
+impl Victims {
+    /// All of them.
+    pub fn all(&self) -> [u32; 7] {
+        [
+            self.plain,
+            self.capped,
+            self.slices,
+            self.mps,
+            self.wide,
+            self.root,
+            self.logged,
+        ]
+    }
+}
+
+/// The lab.
+pub struct Stage {
+    /// Its Slurm.
+    pub cluster: Cluster,
+    /// Where the gpuosd that has the port answers to a Prometheus.
+    pub metrics: String,
+    /// The jobs to be left alone, once they run.
+    pub victims: Victims,
+    /// Jobs of the first attacker with a slice of n1 each, once they run.
+    pub sliced: Vec<u32>,
+    /// Whether the nodes of the victim's wide job hear each other, once somebody has looked.
+    pub hears: RefCell<Option<Result<(), String>>>,
+    /// What is still to come into the stand-in for the kernel's log, and when the last record came.
+    log: Arc<Mutex<(VecDeque<String>, Instant)>>,
+    /// Forged jobs that gpuosd has to do something about, each with the job that its text names.
+    pub forged: RefCell<Vec<(u32, u32)>>,
+    /// Attackers' processes: each ends with the stage.
+    helpers: RefCell<Vec<Child>>,
+    /// What commands showed that several judges ask for.
+    shown: RefCell<BTreeMap<String, String>>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for mut child in self.helpers.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Stage {
+    /// Makes it. `None` where this machine cannot.
+    pub fn up(suite: &Suite) -> Option<Stage> {
+        // Built before the lab is there: it may take a while.
+        let programs = plugins::programs();
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let metrics = free.expect("a port").to_string();
+        let mut setup = slices::pool("hostile", suite, NODES.len(), DIVIDED);
+        setup.spec.cgroup = Cgroup::Auto;
+        setup.spec.gpuos_toml = Some(format!("{TOML}listen = \"{metrics}\"\n"));
+        // Of jobs users see their own.
+        setup.spec.slurm_conf_extra.push("PrivateData=jobs".into());
+        let walled = "PartitionName=walled Nodes=ALL State=UP";
+        setup.spec.slurm_conf_extra.push(walled.into());
+        let cluster = setup.steered()?;
+        let stage = Stage {
+            cluster,
+            metrics,
+            victims: Victims::default(),
+            sliced: Vec::new(),
+            hears: RefCell::default(),
+            forged: RefCell::default(),
+            log: Arc::new(Mutex::new((VecDeque::new(), Instant::now()))),
+            helpers: RefCell::default(),
+            shown: RefCell::default(),
+        };
+        let bin = stage.path("bin");
+        program(&bin.join("nvidia-cuda-mps-control"), MPS_CONTROL);
+        let own = std::env::current_exe().expect("this program");
+        for (from, name) in [(own, "attacker"), (programs.join("gpuos"), "gpuos")] {
+            // Another process copies, as in gpuos_lab: what has just been written by a program with threads cannot be run.
+            let copied = Command::new("install")
+                .arg(from)
+                .arg(bin.join(name))
+                .status();
+            assert!(
+                copied.is_ok_and(|status| status.success()),
+                "{name} is copied"
+            );
+        }
+        Some(stage)
+    }
+
+    /// Starts the jobs that are to be left alone.
+    pub fn start_victims(&mut self) {
+        let one = "--gres=gpu:1";
+        let ask = |options: &[&str], script: &str| {
+            let options = [&["-J", "victim", "--requeue"], options].concat();
+            self.sbatch(ALICE, &options, script)
+                .expect("it is a job like any other")
+        };
+        let sleep = "sleep 1200";
+        self.victims = Victims {
+            plain: ask(&["-w", "n1", one], sleep),
+            capped: ask(&["-w", "n1", one, "--gpuos-power=300W"], sleep),
+            slices: ask(&["-w", "n1", "--gpuos-mig=3g.40gb"], sleep),
+            mps: ask(&["-w", "n2", one, "--gpuos-mps=on"], sleep),
+            wide: ask(&["-N2", "-w", "n[2-3]", one], "srun sleep 1200"),
+            logged: ask(&["-w", "n4", one], sleep),
+            root: self.cluster.sbatch(&["--requeue", "-w", "n3", one], sleep),
+        };
+        for job in self.victims.all() {
+            self.cluster.wait(job, &["RUNNING"]);
+        }
+        self.until("the victim's slices", || {
+            (!self.slices().is_empty()).then_some(())
+        });
+        // The heartbeat between its nodes begins once gpuosd has asked Slurm for the job.
+        let folder = self.runtime("n2").join(format!("mps/{}", self.victims.mps));
+        self.until("the victim's MPS", || folder.exists().then_some(()));
+    }
+
+    /// Starts jobs of the first attacker with a slice each, which job_submit/gpuos gives them.
+    pub fn start_sliced(&mut self) {
+        let options = ["-J", "sliced", "-w", "n1", "--gpuos-mig=1g.10gb"];
+        let ask = || {
+            self.sbatch(MALLORY, &options, "sleep 1200")
+                .expect("a job like any other")
+        };
+        self.sliced = vec![ask(), ask()];
+        for job in &self.sliced {
+            self.cluster.wait(*job, &["RUNNING"]);
+        }
+    }
+
+    /// A path below the lab's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.cluster.lab.dir().join(name)
+    }
+
+    /// Where jobs write.
+    pub fn work(&self, name: &str) -> PathBuf {
+        self.path("work").join(name)
+    }
+
+    /// The folder with the socket of a node's gpuosd.
+    pub fn runtime(&self, node: &str) -> PathBuf {
+        self.cluster.lab.gpuosd_runtime_dir(node)
+    }
+
+    /// That socket.
+    pub fn socket(&self, node: &str) -> PathBuf {
+        self.runtime(node).join(NAME)
+    }
+
+    /// The MIG instances of n1 that lie in slices of the victim, by UUID.
+    pub fn slices(&self) -> Vec<String> {
+        let bits = slices::bits(&self.cluster, self.victims.slices);
+        let bits = bits.get("n1").cloned().unwrap_or_default();
+        let all = slices::instances(&self.cluster, "n1");
+        let own = all
+            .into_iter()
+            .filter(|one| one.slices.iter().all(|slice| bits.contains(slice)));
+        own.filter_map(|one| one.uuid).collect()
+    }
+
+    /// Waits for what has to come.
+    pub fn until<T>(&self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+        match self.try_until(&mut done) {
+            Some(value) => value,
+            None => panic!("waited in vain: {what}{}", self.cluster.report("")),
+        }
+    }
+
+    /// Waits for what has to come where all is well; `None`: it did not.
+    pub fn try_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(value) = done() {
+                return Some(value);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The same for what comes within seconds, so that what does not come costs no more.
+    pub fn try_until_soon<T>(&self, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+        for _ in 0..150 {
+            if let Some(value) = done() {
+                return Some(value);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        None
+    }
+
+    /// A command of Slurm's by a user.
+    pub fn command(&self, user: User, name: &str) -> Command {
+        let mut command = self.cluster.lab.command("setpriv").expect("the lab is up");
+        let [uid, gid] = ["reuid", "regid"].map(|what| format!("--{what}={}", user.uid));
+        command.args([&uid, &gid, "--clear-groups", "--"]);
+        command.args(["timeout", "-k", "5", "60", name]);
+        command.env("ATTACKER", self.path("bin/attacker"));
+        command.current_dir(self.path("work")).stdin(Stdio::null());
+        command
+    }
+
+    /// What a command wrote to standard output, or all that it wrote where it failed.
+    pub fn said(&self, command: &mut Command) -> Result<String, String> {
+        let out = command.output().map_err(|e| e.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match out.status.success() {
+            true => Ok(text(&out.stdout)),
+            false => Err(text(&out.stdout) + &text(&out.stderr)),
+        }
+    }
+
+    /// sbatch by a user; the job.
+    pub fn sbatch(&self, user: User, options: &[&str], script: &str) -> Result<u32, String> {
+        self.sbatch_with(self.command(user, "sbatch"), options, script)
+    }
+
+    /// The same, by a command that has more in its environment.
+    pub fn sbatch_with(
+        &self,
+        mut command: Command,
+        options: &[&str],
+        script: &str,
+    ) -> Result<u32, String> {
+        let work = self.path("work");
+        command
+            .arg("--parsable")
+            .arg(format!("--output={}/%A.out", work.display()))
+            .arg(format!("--chdir={}", work.display()));
+        if options.iter().all(|option| !option.starts_with('/')) {
+            let wrap = format!("--wrap={script}");
+            let text = self.said(command.args(options).arg(wrap))?;
+            return number(&text);
+        }
+        // A script by its path, and its arguments.
+        number(&self.said(command.args(options))?)
+    }
+
+    /// `scontrol update` by a user.
+    pub fn update(&self, user: User, job: u32, fields: &[&str]) -> Result<String, String> {
+        let mut command = self.command(user, "scontrol");
+        self.said(
+            command
+                .args(["update", &format!("JobId={job}")])
+                .args(fields),
+        )
+    }
+
+    /// What a job has written so far.
+    pub fn output(&self, job: u32) -> String {
+        fs::read_to_string(self.work(&format!("{job}.out"))).unwrap_or_default()
+    }
+
+    /// Waits for a line of a job's output that starts so, and gives the rest of it.
+    pub fn told(&self, job: u32, start: &str) -> Result<String, String> {
+        let find = || {
+            let text = self.output(job);
+            let found = text.lines().find_map(|line| line.strip_prefix(start));
+            found.map(str::to_owned)
+        };
+        let found = self.try_until(find);
+        found.ok_or_else(|| format!("job {job} says no {start}: {}", self.output(job)))
+    }
+
+    /// State and restarts of jobs, by number. Their names, which users write, are not asked for.
+    pub fn jobs(&self, jobs: &[u32]) -> BTreeMap<u32, (String, u32)> {
+        let list: Vec<String> = jobs.iter().map(u32::to_string).collect();
+        let format = "JobID:12,State:20,RestartCnt:12";
+        let args = ["-h", "-t", "all", "-j", &list.join(","), "-O", format];
+        let text = self.cluster.run("squeue", &args);
+        let read = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [job, state, restarts] = words[..] else {
+                return None;
+            };
+            Some((
+                job.parse().ok()?,
+                (state.to_owned(), restarts.parse().ok()?),
+            ))
+        };
+        text.lines().filter_map(read).collect()
+    }
+
+    /// Whether gpuosd has done something about a job that hangs: it was requeued or ended, or an audit log says why not.
+    pub fn is_acted_on(&self, job: u32) -> bool {
+        let now = self.jobs(&[job]);
+        let changed = now.get(&job).is_none_or(|(state, restarts)| {
+            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
+        });
+        let of_job = [format!("\"job\":{job},"), format!("job {job} ")];
+        let told = |node| {
+            of_job
+                .iter()
+                .any(|of_job| self.audit(node).contains(of_job))
+        };
+        changed || NODES.into_iter().any(told)
+    }
+
+    /// `Ok` where jobs run, and have not been requeued.
+    pub fn run_on(&self, jobs: &[u32]) -> Result<(), String> {
+        let now = self.jobs(jobs);
+        let well = |job: &&u32| now.get(job) == Some(&("RUNNING".to_owned(), 0));
+        match jobs.iter().find(|job| !well(job)) {
+            None => Ok(()),
+            Some(job) => Err(match now.get(job) {
+                Some((state, restarts)) => {
+                    format!("job {job} is {state}, requeued {restarts} times")
+                }
+                None => format!("job {job} is gone"),
+            }),
+        }
+    }
+
+    /// Root's question to the gpuosd of a node.
+    pub fn ask(&self, node: &str, request: &Request) -> Result<Reply, String> {
+        let client = Client::connect(&self.socket(node), Duration::from_secs(30));
+        let mut client = client.map_err(|e| format!("{node}: {e}"))?;
+        client.ask(request).map_err(|e| format!("{node}: {e}"))
+    }
+
+    /// How a node is, as root is told.
+    pub fn status(&self, node: &str) -> Result<Status, String> {
+        match self.ask(node, &Request::Status)? {
+            Reply::Status { status } => Ok(*status),
+            other => Err(format!("{node}: {other:?}")),
+        }
+    }
+
+    /// The audit log of a node.
+    pub fn audit(&self, node: &str) -> String {
+        let file = self.cluster.lab.gpuosd_state_dir(node).join("audit.jsonl");
+        fs::read_to_string(file).unwrap_or_default()
+    }
+
+    /// A process of a user that plays a part; it ends when its standard input is closed, or with the stage.
+    pub fn part(&self, user: u32, role: &str, words: &[&str]) -> Child {
+        let mut command = Command::new(self.path("bin/attacker"));
+        command
+            .args(["--exact", "plays_its_part", "--nocapture"])
+            .env(ROLE, role)
+            .env(WORDS, words.join("\n"))
+            .uid(user)
+            .gid(user)
+            .current_dir(self.path("work"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command.spawn().expect("a copy of this program")
+    }
+
+    /// The same, with all that it says written to a file.
+    pub fn part_to(&self, user: User, role: &str, words: &[&str], file: &Path) {
+        let mut child = self.part(user.uid, role, words);
+        let mut from = child.stdout.take().expect("a pipe");
+        let mut to = File::create(file).expect("a file");
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        self.keep(child);
+    }
+
+    /// Keeps a process until the end.
+    pub fn keep(&self, child: Child) {
+        self.helpers.borrow_mut().push(child);
+    }
+
+    /// A user sends this to the socket of a node. What is answered is heard later: so many lines, or what comes until all is still.
+    pub fn talk(&self, user: User, node: &str, text: &[u8], answers: usize) -> Talk {
+        let socket = self.socket(node).display().to_string();
+        let mut child = self.part(user.uid, "talk", &[&socket, &answers.to_string()]);
+        if let Some(mut input) = child.stdin.take() {
+            let _ = input.write_all(text);
+        }
+        Talk(child)
+    }
+
+    /// What root sees who runs `gpuos` with these words; failures too.
+    pub fn gpuos(&self, words: &[&str]) -> String {
+        self.shown_by(None, words)
+    }
+
+    /// The same, once for all judges.
+    pub fn screen(&self, words: &[&str]) -> String {
+        let key = words.join(" ");
+        if let Some(text) = self.shown.borrow().get(&key) {
+            return text.clone();
+        }
+        let text = self.gpuos(words);
+        self.shown.borrow_mut().insert(key, text.clone());
+        text
+    }
+
+    /// What a user sees who runs `gpuos` with these words, or root.
+    pub fn shown_by(&self, user: Option<User>, words: &[&str]) -> String {
+        let gpuos = self.path("bin/gpuos").display().to_string();
+        let mut command = match user {
+            Some(user) => self.command(user, &gpuos),
+            None => self.cluster.lab.command(&gpuos).expect("the lab is up"),
+        };
+        let out = command.args(words).output().expect("gpuos runs");
+        let both = [out.stdout, out.stderr].concat();
+        String::from_utf8_lossy(&both).into_owned()
+    }
+
+    /// Forbids options in the partition `walled`.
+    pub fn forbid(&self) {
+        let file = self.path("etc/gpuos.toml");
+        let text = fs::read_to_string(&file).expect("gpuos.toml");
+        fs::write(&file, text + FORBID).expect("gpuos.toml");
+        self.reconfigure();
+        for node in NODES {
+            if let Err(why) = self.ask(node, &Request::Reload) {
+                println!("{why}");
+            }
+        }
+    }
+
+    /// Has slurmctld call job_submit/gpuos or not.
+    pub fn check_jobs(&self, on: bool) {
+        let file = self.path("etc/slurm.conf");
+        let text = fs::read_to_string(&file).expect("slurm.conf");
+        let text = set_key(&text, "JobSubmitPlugins", on.then_some("gpuos"));
+        fs::write(&file, text).expect("slurm.conf");
+        self.reconfigure();
+    }
+
+    fn reconfigure(&self) {
+        self.cluster.lab.reconfigure().expect("reconfigures");
+        // A node that an attack has drained stays so.
+        self.until("the nodes have registered", || {
+            let text = self
+                .cluster
+                .try_run("sinfo", &["-h", "-N", "-o", "%T"])
+                .ok()?;
+            let there = |state: &str| !state.contains(['*', '$']) && state != "unknown";
+            text.split_whitespace().all(there).then_some(())
+        });
+        self.shown.borrow_mut().clear();
+    }
+
+    /// Ends all jobs of the attackers.
+    pub fn end_attackers(&self) {
+        for user in [MALLORY, EVE] {
+            let _ = self.cluster.try_run("scancel", &["-u", user.name]);
+        }
+        let names = format!("{},{}", MALLORY.name, EVE.name);
+        self.until("the attackers' jobs have ended", || {
+            let text = self
+                .cluster
+                .try_run("squeue", &["-h", "-u", &names, "-o", "%A"]);
+            text.is_ok_and(|text| text.trim().is_empty()).then_some(())
+        });
+    }
+
+    /// Starts each gpuosd again that has ended, so that the next wave meets one.
+    pub fn revive(&self) {
+        for node in NODES {
+            if self.cluster.lab.gpuosd_pid(node).is_none() {
+                println!("gpuosd of {node} has ended, and is started again");
+                let _ = self.cluster.lab.start_gpuosd(node);
+            }
+        }
+    }
+
+    /// Has the gpuosd of n4 read a stand-in for the kernel's log. It is a file: the kernel gives one record at a time, a file gives all that is
+    /// there, so one record comes between two looks.
+    pub fn feed_log(&self) {
+        let file = self.path("log/kmsg");
+        fs::write(&file, "").expect("a file");
+        self.restart_gpuosd_with("n4", "--kernel-log", &file);
+        let mut file = OpenOptions::new().append(true).open(file).expect("a file");
+        let log = Arc::downgrade(&self.log);
+        std::thread::spawn(move || {
+            while let Some(log) = log.upgrade() {
+                let record = {
+                    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                    let record = log.0.pop_front();
+                    log.1 = if record.is_some() {
+                        Instant::now()
+                    } else {
+                        log.1
+                    };
+                    record
+                };
+                if let Some(record) = record {
+                    let _ = writeln!(file, "{record}");
+                }
+                drop(log);
+                std::thread::sleep(RECORDS);
+            }
+        });
+    }
+
+    /// One more record for it.
+    pub fn log(&self, record: &str) {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
+            .push_back(record.to_owned());
+    }
+
+    /// Waits until all records were there, and what follows from them has been done.
+    pub fn logged(&self) {
+        self.until("the records are written", || {
+            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            (log.0.is_empty() && log.1.elapsed() > FOLLOWS).then_some(())
+        });
+    }
+
+    /// The gpuosd of a node is started anew with another value of an option.
+    pub fn restart_gpuosd_with(&self, node: &str, option: &str, value: &Path) {
+        let pid = self.cluster.lab.gpuosd_pid(node).expect("it runs");
+        let read = |name: &str| {
+            let bytes = fs::read(format!("/proc/{pid}/{name}")).expect("a process");
+            let parts = bytes
+                .split(|byte| *byte == 0)
+                .filter(|part| !part.is_empty());
+            let text = parts.map(|part| String::from_utf8_lossy(part).into_owned());
+            text.collect::<Vec<_>>()
+        };
+        let (words, environment) = (read("cmdline"), read("environ"));
+        self.cluster.lab.kill_gpuosd(node, 15).expect("it ends");
+        let mut command = self.cluster.lab.command(&words[0]).expect("the lab is up");
+        command.envs(environment.iter().filter_map(|one| one.split_once('=')));
+        let mut words = words[1..].iter();
+        while let Some(word) = words.next() {
+            match word == option {
+                true => drop(words.next()),
+                false => drop(command.arg(word)),
+            }
+        }
+        let log = File::create(self.path(&format!("log/gpuosd.{node}.out"))).expect("a log");
+        command
+            .arg(option)
+            .arg(value)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = command.spawn().expect("gpuosd");
+        let file = self.path(&format!("run/gpuosd.{node}.pid"));
+        fs::write(file, format!("{}\n", child.id())).expect("its number");
+        self.keep(child);
+        let hears = || {
+            self.cluster
+                .lab
+                .gpuosd_log(node)
+                .contains("NVML's events are heard")
+        };
+        self.until("gpuosd is back", || hears().then_some(()));
+    }
+}
+
+/// A user's words with gpuosd.
+pub struct Talk(Child);
+
+impl Talk {
+    /// What was answered.
+    pub fn heard(mut self) -> Vec<String> {
+        let mut all = String::new();
+        if let Some(mut output) = self.0.stdout.take() {
+            let _ = output.read_to_string(&mut all);
+        }
+        let _ = self.0.wait();
+        let lines = all.lines().filter_map(|line| line.strip_prefix(MARK));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+/// The first line that a part says.
+pub fn first_line(child: &mut Child) -> String {
+    let Some(output) = child.stdout.as_mut() else {
+        return String::new();
+    };
+    let lines = BufReader::new(output).lines().map_while(Result::ok);
+    let mut said = lines.filter_map(|line| line.strip_prefix(MARK).map(str::to_owned));
+    said.next().unwrap_or_default()
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    let id = text.trim().split(';').next().unwrap_or_default();
+    id.parse().map_err(|_| format!("no job id: {text}"))
+}
