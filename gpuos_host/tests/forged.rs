@@ -138,6 +138,8 @@ impl Slurm {
             "tres-per-node" => or(&job.tres_per_node, "N/A"),
             "tres-per-socket" => or(&job.tres_per_socket, "N/A"),
             "tres-per-task" => or(&job.tres_per_task, "N/A"),
+            "PriorityLong" => "4294901757".into(),
+            "admin_comment" => or(&job.admin_comment, "(null)"),
             other => panic!("squeue has no field {other} on every release"),
         }
     }

@@ -215,8 +215,10 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 /// Waits until something was done about each forged job, or about the job that it names.
 fn acted(stage: &Stage) {
     let forged = stage.forged.borrow().clone();
-    let done =
-        |(job, bait): &(u32, u32)| stage.is_acted_on(*job) || stage.run_on(&[*bait]).is_err();
+    let done = |(job, bait): &(u32, u32)| {
+        let runs = || stage.run_on(&[*bait]).is_ok() && stage.is_acted_on(*job);
+        stage.is_touched(*bait) || runs()
+    };
     // What is not done by then is found by the attempt's judge.
     stage.try_until(|| forged.iter().all(done).then_some(()));
     std::thread::sleep(SETTLE);

@@ -200,15 +200,19 @@ fn environment(all: &mut Vec<Attempt>) {
             let job = stage.sbatch(MALLORY, &["-w", "n1", "--gpuos-mig=1g.10gb", &export], SHOW);
             judge(move |stage| {
                 let job = job?;
-                stage.told(job, "end=")?;
+                match stage.told(job, "end=") {
+                    // From here on the attacker's environment is Slurm's to make; where it cannot, the job does not run.
+                    Err(why) if why.contains("user env retrieval failed") => return Ok(()),
+                    told => told?,
+                };
                 for start in ["gpus=", "step="] {
                     let told = stage.told(job, start)?;
                     ensure(told.starts_with("MIG-") && told != uuid, || format!("{start}{told}"))?;
                 }
                 ensure(stage.slices() == [uuid], || format!("now {:?}", stage.slices()))
             })
-        })
-        .short(),
+        }),
+
     );
 }
 

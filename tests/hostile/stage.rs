@@ -1,19 +1,21 @@
 //! A lab with jobs of a user who is to be left alone, and two users who would not leave her alone.
 
+mod daemons;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, NAME};
-use gpuos_lab::{Cgroup, Suite, set_key};
+use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::{Cluster, MPS_CONTROL, plugins, program, slices};
 
 use crate::attacker::{MARK, ROLE, WORDS};
@@ -27,11 +29,6 @@ pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 /// A longer wait than anything takes that happens at all.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// gpuosd looks into the kernel's log each second.
-const RECORDS: Duration = Duration::from_millis(1200);
-/// What is done about a record comes 5 s later, which NVIDIA's library is given to tell it.
-const FOLLOWS: Duration = Duration::from_secs(8);
-
 /// All that a site can switch on that does something to processes and nodes.
 const TOML: &str = "\
 [isolation]
@@ -43,13 +40,6 @@ act = \"down\"
 name = \"hang\"
 hold = \"4s\"
 [metrics]
-";
-
-/// Comes into gpuos.toml later.
-const FORBID: &str = "
-[[forbid]]
-options = [\"gpuos-mps\", \"gpuos-power\", \"gpuos-clocks\"]
-partition = \"walled\"
 ";
 
 /// Jobs that are to run on as if nobody else were there.
@@ -336,7 +326,13 @@ impl Stage {
             found.map(str::to_owned)
         };
         let found = self.try_until(find);
-        found.ok_or_else(|| format!("job {job} says no {start}: {}", self.output(job)))
+        found.ok_or_else(|| {
+            let (state, said) = (self.jobs(&[job]), self.output(job));
+            let reason = self
+                .cluster
+                .try_run("squeue", &["-h", "-j", &job.to_string(), "-o", "%r"]);
+            format!("job {job} says no {start}: {state:?} {reason:?} {said}")
+        })
     }
 
     /// State and restarts of jobs, by number. Their names, which users write, are not asked for.
@@ -360,17 +356,21 @@ impl Stage {
 
     /// Whether gpuosd has done something about a job that hangs: it was requeued or ended, or an audit log says why not.
     pub fn is_acted_on(&self, job: u32) -> bool {
-        let now = self.jobs(&[job]);
-        let changed = now.get(&job).is_none_or(|(state, restarts)| {
-            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
-        });
         let of_job = [format!("\"job\":{job},"), format!("job {job} ")];
         let told = |node| {
             of_job
                 .iter()
                 .any(|of_job| self.audit(node).contains(of_job))
         };
-        changed || NODES.into_iter().any(told)
+        self.is_touched(job) || NODES.into_iter().any(told)
+    }
+
+    /// Whether a job was requeued or has ended: it was left alone while it waits or runs for the first time.
+    pub fn is_touched(&self, job: u32) -> bool {
+        let now = self.jobs(&[job]);
+        now.get(&job).is_none_or(|(state, restarts)| {
+            *restarts > 0 || !["PENDING", "CONFIGURING", "RUNNING"].contains(&&**state)
+        })
     }
 
     /// `Ok` where jobs run, and have not been requeued.
@@ -477,42 +477,6 @@ impl Stage {
         String::from_utf8_lossy(&both).into_owned()
     }
 
-    /// Forbids options in the partition `walled`.
-    pub fn forbid(&self) {
-        let file = self.path("etc/gpuos.toml");
-        let text = fs::read_to_string(&file).expect("gpuos.toml");
-        fs::write(&file, text + FORBID).expect("gpuos.toml");
-        self.reconfigure();
-        for node in NODES {
-            if let Err(why) = self.ask(node, &Request::Reload) {
-                println!("{why}");
-            }
-        }
-    }
-
-    /// Has slurmctld call job_submit/gpuos or not.
-    pub fn check_jobs(&self, on: bool) {
-        let file = self.path("etc/slurm.conf");
-        let text = fs::read_to_string(&file).expect("slurm.conf");
-        let text = set_key(&text, "JobSubmitPlugins", on.then_some("gpuos"));
-        fs::write(&file, text).expect("slurm.conf");
-        self.reconfigure();
-    }
-
-    fn reconfigure(&self) {
-        self.cluster.lab.reconfigure().expect("reconfigures");
-        // A node that an attack has drained stays so.
-        self.until("the nodes have registered", || {
-            let text = self
-                .cluster
-                .try_run("sinfo", &["-h", "-N", "-o", "%T"])
-                .ok()?;
-            let there = |state: &str| !state.contains(['*', '$']) && state != "unknown";
-            text.split_whitespace().all(there).then_some(())
-        });
-        self.shown.borrow_mut().clear();
-    }
-
     /// Ends all jobs of the attackers.
     pub fn end_attackers(&self) {
         for user in [MALLORY, EVE] {
@@ -525,104 +489,6 @@ impl Stage {
                 .try_run("squeue", &["-h", "-u", &names, "-o", "%A"]);
             text.is_ok_and(|text| text.trim().is_empty()).then_some(())
         });
-    }
-
-    /// Starts each gpuosd again that has ended, so that the next wave meets one.
-    pub fn revive(&self) {
-        for node in NODES {
-            if self.cluster.lab.gpuosd_pid(node).is_none() {
-                println!("gpuosd of {node} has ended, and is started again");
-                let _ = self.cluster.lab.start_gpuosd(node);
-            }
-        }
-    }
-
-    /// Has the gpuosd of n4 read a stand-in for the kernel's log. It is a file: the kernel gives one record at a time, a file gives all that is
-    /// there, so one record comes between two looks.
-    pub fn feed_log(&self) {
-        let file = self.path("log/kmsg");
-        fs::write(&file, "").expect("a file");
-        self.restart_gpuosd_with("n4", "--kernel-log", &file);
-        let mut file = OpenOptions::new().append(true).open(file).expect("a file");
-        let log = Arc::downgrade(&self.log);
-        std::thread::spawn(move || {
-            while let Some(log) = log.upgrade() {
-                let record = {
-                    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
-                    let record = log.0.pop_front();
-                    log.1 = if record.is_some() {
-                        Instant::now()
-                    } else {
-                        log.1
-                    };
-                    record
-                };
-                if let Some(record) = record {
-                    let _ = writeln!(file, "{record}");
-                }
-                drop(log);
-                std::thread::sleep(RECORDS);
-            }
-        });
-    }
-
-    /// One more record for it.
-    pub fn log(&self, record: &str) {
-        self.log
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .push_back(record.to_owned());
-    }
-
-    /// Waits until all records were there, and what follows from them has been done.
-    pub fn logged(&self) {
-        self.until("the records are written", || {
-            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-            (log.0.is_empty() && log.1.elapsed() > FOLLOWS).then_some(())
-        });
-    }
-
-    /// The gpuosd of a node is started anew with another value of an option.
-    pub fn restart_gpuosd_with(&self, node: &str, option: &str, value: &Path) {
-        let pid = self.cluster.lab.gpuosd_pid(node).expect("it runs");
-        let read = |name: &str| {
-            let bytes = fs::read(format!("/proc/{pid}/{name}")).expect("a process");
-            let parts = bytes
-                .split(|byte| *byte == 0)
-                .filter(|part| !part.is_empty());
-            let text = parts.map(|part| String::from_utf8_lossy(part).into_owned());
-            text.collect::<Vec<_>>()
-        };
-        let (words, environment) = (read("cmdline"), read("environ"));
-        self.cluster.lab.kill_gpuosd(node, 15).expect("it ends");
-        let mut command = self.cluster.lab.command(&words[0]).expect("the lab is up");
-        command.envs(environment.iter().filter_map(|one| one.split_once('=')));
-        let mut words = words[1..].iter();
-        while let Some(word) = words.next() {
-            match word == option {
-                true => drop(words.next()),
-                false => drop(command.arg(word)),
-            }
-        }
-        let log = File::create(self.path(&format!("log/gpuosd.{node}.out"))).expect("a log");
-        command
-            .arg(option)
-            .arg(value)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let child = command.spawn().expect("gpuosd");
-        let file = self.path(&format!("run/gpuosd.{node}.pid"));
-        fs::write(file, format!("{}\n", child.id())).expect("its number");
-        self.keep(child);
-        let hears = || {
-            self.cluster
-                .lab
-                .gpuosd_log(node)
-                .contains("NVML's events are heard")
-        };
-        self.until("gpuosd is back", || hears().then_some(()));
     }
 }
 
