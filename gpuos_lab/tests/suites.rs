@@ -61,14 +61,21 @@ fn sid() {
 }
 
 #[test]
-fn an_unknown_suite_is_an_environment_error() {
+fn an_unknown_suite_is_refused_before_anything_is_fetched() {
     let spec = LabSpec {
         suite: Suite::Debian("nosuchsuite".to_string()),
         ..LabSpec::unique("nosuch")
     };
-    match gpuos_lab::Lab::up(&spec, &mut |_| ()) {
+    let mut said = Vec::new();
+    match gpuos_lab::Lab::up(&spec, &mut |line| said.push(line.to_owned())) {
         Ok(_) => panic!("there is no such suite"),
-        Err(LabError::Spec(text)) => panic!("{text}"),
-        Err(e) => assert!(e.is_environment(), "{e}"),
+        Err(LabError::Spec(text)) => {
+            assert!(
+                text.contains("nosuchsuite") && text.contains("trixie"),
+                "{text}"
+            );
+        }
+        Err(e) => panic!("{e}"),
     }
+    assert_eq!(said, Vec::<String>::new());
 }
