@@ -176,13 +176,13 @@ fn what_is_forbidden_stays_undone(cluster: &Cluster) {
         refused.contains("it is not allowed for account students"),
         "{refused}"
     );
-    // A job that waits is not moved there with it; one that goes by its own name is.
+    // A job that waits is not moved there with it; what has nothing to do with that can be changed.
     let waiting = ["-H", "--gres=gpu:1", "--gpuos-power=300W"];
     let waiting = cluster.sbatch(&waiting, "true");
     let id = format!("JobId={waiting}");
     let moved = cluster.try_run("scontrol", &["update", &id, "Partition=debug"]);
     assert!(moved.is_err(), "{moved:?}");
-    let named = cluster.try_run("scontrol", &["update", &id, "Account=students"]);
+    let named = cluster.try_run("scontrol", &["update", &id, "Comment=other"]);
     assert!(named.is_ok(), "{named:?}");
     cluster.cancel(&[waiting]);
     // srun in an allocation says it to nobody but the node.

@@ -209,6 +209,9 @@ pub unsafe fn nodes(
     })
 }
 
+/// Weights from here on are none of a node's own: 22.05 gives 0xfffffeff to nodes that are powered down.
+const NOT_ITS_OWN: u64 = 0xffff_0000;
+
 /// Sums that hold on a node as Slurm has it. A site can have a node on which one does not; where the table is wrong it
 /// holds on none.
 #[derive(Default)]
@@ -243,10 +246,13 @@ impl Sums {
         // In MiB; no node comes near this.
         let kept: u64 = read(at + fields.mem_spec_limit).unwrap_or(u64::MAX);
         self.memory += usize::from((1..1 << 40).contains(&memory) && kept <= memory);
-        // src/slurmctld/node_scheduler.c and, for a forecast, cons_tres put the weight 8 or 16 bits up.
-        self.weighed += usize::from(weighed >> 8 != 0);
-        let own = |up: u32| (weighed >> up) as u32 == weight;
-        self.weights += usize::from(weighed >> 8 != 0 && (own(8) || own(16)));
+        // src/slurmctld/node_scheduler.c and, for a forecast, cons_tres put the weight 8 or 16 bits up. Nodes that are
+        // powered down, or would have to be rebooted, get one near the largest of 32 bits instead of their own.
+        if (1 << 8..NOT_ITS_OWN).contains(&weighed) {
+            let own = |up: u32| (weighed >> up) as u32 == weight;
+            self.weighed += 1;
+            self.weights += usize::from(own(8) || own(16));
+        }
     }
 
     fn judge(&self) -> Result<(), String> {
