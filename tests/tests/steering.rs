@@ -384,8 +384,11 @@ fn table(cluster: &Cluster, forms: &[&[&str]], site: &str) {
         seen.refused_percent()
     );
     assert!(run > 0 && seen.placed > 0);
-    assert!(seen.steered_percent() >= Some(99.0), "{text}");
-    // In a short run a single refusal is almost one in a hundred.
+    // In a short run a single job, and a single refusal, is more than one in a hundred.
+    assert!(
+        (!all && seen.left <= 1) || seen.steered_percent() >= Some(99.0),
+        "{text}"
+    );
     assert!(
         seen.refused <= 2 || seen.refused_percent() <= Some(1.0),
         "{text}"
