@@ -13,6 +13,7 @@ use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::lab::Lab;
 use crate::mig;
+use crate::process::PREFIX;
 
 /// What cargo builds, and the name under which a lab has it.
 const FILES: [(&str, &str); 3] = [
@@ -242,6 +243,9 @@ impl Daemons<'_> {
         }
         if self.record.cgroup {
             command.arg("--cgroup").arg(self.record.path("cgroup"));
+            // Slurm's groups of a lab lie below its own.
+            let groups = format!("/{PREFIX}{}", self.record.id);
+            command.arg("--slurm-groups").arg(groups);
         }
         let socket = runtime.join("gpuosd.sock");
         let mut child = self.spawn(&name, command)?;
