@@ -64,11 +64,15 @@ demo:
 build:
 	$(CARGO) build --workspace --locked
 
-# Tests of a real Slurm mostly wait: the three releases side by side, on small machines too.
-test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n > 3 ? n : 3)))
+# Tests of a real Slurm mostly wait: more labs side by side than there are cores.
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 4)))
+# What labs run is built here, once, and with the tests, as they have dependencies with features of their own.
+test: export GPUOS_PLUGIN_DIR ?= $(abspath $(TARGET))/debug
+test: export GPUOS_DAEMON_DIR ?= $(abspath $(TARGET))/debug
+test: export GPUOS_PROGRAM_DIR ?= $(abspath $(TARGET))/debug
 test:
 	@scripts/needs.sh build lab layout count accounting metrics
-	$(CARGO) build --workspace --locked
+	$(CARGO) build --workspace --locked --lib --bins --tests
 	@scripts/instructions.sh
 	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
 	$(CARGO) test $(OTEL) $(AS_ROOT)
@@ -85,7 +89,7 @@ sentences:
 	GPUOS_STATES=$(STATES) $(CARGO) test --locked -p gpuos_cli --bin gpuos why::table -- --nocapture
 
 licences:
-	$(CARGO) test --locked -q -p gpuos_tests --test house licence
+	$(CARGO) test --workspace --locked -q --test house licence
 
 bench:
 	@scripts/needs.sh build lab
@@ -98,21 +102,21 @@ replay:
 matrix:
 	@scripts/needs.sh build lab
 	$(CARGO) build --locked $(PLUGINS:%=-p %)
-	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test tables -- --nocapture
+	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture tables::
 
 forms:
 	@scripts/needs.sh build lab
-	GPUOS_FORMS=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test steering -- --nocapture --test-threads=1
+	GPUOS_FORMS=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --test-threads=1 steering::
 
 soak:
 	@scripts/needs.sh build lab
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
-	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture
-	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test soak -- --nocapture soak
+	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture soak::
+	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::
 
 hostile:
 	@scripts/needs.sh build lab
-	GPUOS_HOSTILE=all $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test hostile -- --nocapture --test-threads=1
+	GPUOS_HOSTILE=all $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --test-threads=1 hostile::
 
 # What a call in slurmctld costs is mostly code that is not in the caches: less of it, and close together.
 release: export CARGO_PROFILE_RELEASE_LTO = fat
@@ -135,11 +139,14 @@ install:
 	for plugin in $(PLUGINS); do \
 	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
 	done
-	install -m 644 README.md CHANGELOG.md SAFETY.md ARCHITECTURE.md COPYING LICENSES/*.txt $(wildcard SECURITY.md) $(DESTDIR)$(DOC)/
+	install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SAFETY.md ARCHITECTURE.md COPYING LICENSES/*.txt $(wildcard SECURITY.md) $(DESTDIR)$(DOC)/
 	for sample in packaging/*.sample; do $(PLACES) $$sample > $(DESTDIR)$(DOC)/$$(basename $$sample) || exit 1; done
-	install -d $(DESTDIR)$(DOC)/docs/decisions
-	install -m 644 $(wildcard docs/*.md docs/*.svg docs/*.csv) $(DESTDIR)$(DOC)/docs/
-	install -m 644 docs/decisions/*.md $(DESTDIR)$(DOC)/docs/decisions/
+	install -d $(DESTDIR)$(DOC)/docs
+	install -m 644 docs/*.md $(DESTDIR)$(DOC)/docs/
+	for folder in docs/*/; do \
+	  install -d $(DESTDIR)$(DOC)/$$folder || exit 1; \
+	  install -m 644 $$folder* $(DESTDIR)$(DOC)/$$folder || exit 1; \
+	done
 	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
 	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
 	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
@@ -149,7 +156,7 @@ install:
 	$(RELEASE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
 	$(RELEASE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
 	$(RELEASE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
-	@echo 'Next: README.md, "On a real cluster". gpuos is installed, Slurm does not use it yet.'
+	@echo 'Next: docs/admin/install.md, "Describe the cluster". gpuos is installed, Slurm does not use it yet.'
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout

@@ -3,7 +3,7 @@
 # Usage: scripts/bench.sh [--quick] [--small | --huge] [--flat] [--check] [--slurm native|trixie|sid]... [--out FOLDER]
 #        scripts/bench.sh replay [--quick] [--jobs N] [--slurm native|trixie|sid]... [--out FOLDER]
 # The second form replays jobs of a trace instead. The options are those of gpuos-bench (tests/bench);
-# docs/benchmarks.md and docs/benchmarks-replay.md explain the figures.
+# docs/results/benchmarks.md and docs/results/benchmarks-replay.md explain the figures.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -31,7 +31,7 @@ case " $* " in
 *' --help '* | *' -h '* | ' replay '*) ;;
 *)
     echo 'The planner alone'
-    cargo bench --locked -q -p gpuos_core --bench plan
+    cargo bench --locked -q -p gpuos_placement --bench plan
     ;;
 esac
 exit "$status"

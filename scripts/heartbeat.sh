@@ -4,4 +4,4 @@
 # Usage: scripts/heartbeat.sh [RUNS]     (default: 10, more than a minute each; needs root and Slurm, as every lab does)
 set -eu
 cd "$(dirname "$0")/.."
-GPUOS_HEARTBEAT_RUNS=${1:-10} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test heartbeat detection -- --nocapture
+GPUOS_HEARTBEAT_RUNS=${1:-10} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm heartbeat::detection -- --nocapture

@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-figures=gpuos_core/benches/instructions.tsv
+figures=crates/gpuos_placement/benches/instructions.tsv
 tolerance=20 # per cent: compilers differ by some
 cargo=${CARGO:-cargo}
 
@@ -13,7 +13,7 @@ if ! command -v valgrind >/dev/null 2>&1; then
     echo "instructions.sh: skipped, there is no valgrind: the planner's instruction counts are not compared" >&2
     exit 0
 fi
-$cargo build --release --locked -q -p gpuos_core --example decisions
+$cargo build --release --locked -q -p gpuos_placement --example decisions
 program=${CARGO_TARGET_DIR:-target}/release/examples/decisions
 plain=
 [ "${1:-}" != --plain ] || plain=plain

@@ -4,4 +4,4 @@
 # Usage: scripts/mig-crash.sh [CELLS]     (default: all; CELLS, as "slurmctld: before": those whose name begins so, and then "slurmctld, not saved" too; needs root and Slurm)
 set -eu
 cd "$(dirname "$0")/.."
-GPUOS_MIG_CRASHES=${1:-all} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test mig_crash -- --nocapture --test-threads=1
+GPUOS_MIG_CRASHES=${1:-all} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm mig_crash:: -- --nocapture --test-threads=1

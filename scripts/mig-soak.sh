@@ -5,5 +5,5 @@
 # Usage: scripts/mig-soak.sh [JOBS [JOBS WHERE A GPU MOVES]]     (default: 5000 200; needs root and Slurm, as every lab does)
 set -eu
 cd "$(dirname "$0")/.."
-GPUOS_MIG_SOAK_JOBS=${1:-5000} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test mig soak -- --nocapture
-GPUOS_MIG_MOVE_JOBS=${2:-200} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test mig_move soak -- --nocapture
+GPUOS_MIG_SOAK_JOBS=${1:-5000} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm mig::soak -- --nocapture
+GPUOS_MIG_MOVE_JOBS=${2:-200} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm mig_move::soak -- --nocapture

@@ -4,4 +4,4 @@
 # Usage: scripts/mig-start.sh [RUNS]     (default: 50; needs root and Slurm, as every lab does)
 set -eu
 cd "$(dirname "$0")/.."
-GPUOS_MIG_START_RUNS=${1:-50} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test mig first_line -- --nocapture
+GPUOS_MIG_START_RUNS=${1:-50} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm mig::first_line -- --nocapture

@@ -4,4 +4,4 @@
 # Usage: scripts/recovery.sh [RUNS]     (default: 50; needs root and Slurm, as every lab does)
 set -eu
 cd "$(dirname "$0")/.."
-GPUOS_RECOVERY_RUNS=${1:-50} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test faults recovery -- --nocapture
+GPUOS_RECOVERY_RUNS=${1:-50} ${CARGO:-cargo} test --locked -q -p gpuos_tests --test slurm faults::recovery -- --nocapture

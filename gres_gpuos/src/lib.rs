@@ -3,6 +3,8 @@
 //! slurmctld counts the bits by itself. On a node the plugin tells Slurm's device control group which files each
 //! slice opens ([`slices`]), and jobs which slices they have, in `GPUOS_SLICES`. Whatever goes wrong, no node is
 //! drained and no step fails: then there is no variable, and no device is allowed.
+//!
+//! `slices` reads the files that say what a slice opens, `state` keeps what a process has to know between calls.
 
 mod slices;
 mod state;

@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use gpuos_core::hostlist;
+use gpuos_model::hostlist;
 use slurm_ffi::gres_plugin::Device;
 
 /// The most slices of a node.

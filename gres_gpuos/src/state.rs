@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use gpuos_core::gpuset::GpuSet;
+use gpuos_model::gpuset::GpuSet;
 use slurm_ffi::gres_plugin::{Device, GresPlugin, first_bits};
 use slurm_ffi::log;
 use slurm_ffi::release::Release;

@@ -3,79 +3,20 @@
 //! Pure: a [`Shape`] and the options go in, a [`Refusal`] may come out. What is not certain is
 //! accepted, and a job without gpuos options is never looked at.
 
-use gpuos_core::gang::GroupShape;
-use gpuos_core::gpuset::GpuSet;
+use gpuos_config::access::used;
+use gpuos_config::options::{JobOptions, OptionError, Sources, parse_gres};
 use gpuos_core::limits::PowerCap;
-use gpuos_core::model::{Cluster, NodeType};
-use gpuos_core::node_types;
-use gpuos_core::options::{JobOptions, OptionError, parse_gres, placement_text, topology_text};
-use gpuos_core::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
-use gpuos_core::rules::Rules;
+use gpuos_model::cluster::{Cluster, NodeType};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::node_types;
+use gpuos_placement::gang::GroupShape;
+use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
+use gpuos_placement::rules::Rules;
 
 use crate::neighbours;
-
-/// What a job asks of Slurm, as far as it matters here. 0 = not said.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Shape {
-    /// Fewest nodes.
-    pub min_nodes: u32,
-    /// Most nodes.
-    pub max_nodes: u32,
-    /// Tasks.
-    pub tasks: u32,
-    /// Tasks of each node.
-    pub tasks_per_node: u32,
-    /// Whether the job takes whole nodes.
-    pub exclusive: bool,
-    /// `--gpus`, as Slurm writes it.
-    pub per_job: Option<String>,
-    /// `--gres`, `--gpus-per-node`.
-    pub per_node: Option<String>,
-    /// `--gpus-per-socket`.
-    pub per_socket: Option<String>,
-    /// `--gpus-per-task`.
-    pub per_task: Option<String>,
-}
-
-impl Shape {
-    /// What it says of GRES, in whatever form.
-    pub fn gres_forms(&self) -> impl Iterator<Item = &str> {
-        let forms = [
-            &self.per_job,
-            &self.per_node,
-            &self.per_socket,
-            &self.per_task,
-        ];
-        forms.into_iter().flatten().map(String::as_str)
-    }
-}
-
-/// What is wrong with a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// The options are no options, or contradict each other.
-    Invalid,
-    /// No node or domain of the cluster could ever hold it.
-    Impossible,
-}
-
-/// Why a request is refused, as a sentence for the person who made it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// What is wrong.
-    pub kind: Kind,
-    /// The sentence.
-    pub sentence: String,
-}
-
-impl From<OptionError> for Refusal {
-    fn from(error: OptionError) -> Refusal {
-        Refusal {
-            kind: Kind::Invalid,
-            sentence: error.to_string(),
-        }
-    }
-}
+use crate::notes;
+use crate::refusal::{Kind, Refusal};
+use crate::shape::Shape;
 
 /// The cluster as requests are checked against it, all of it free.
 pub struct Catalogue {
@@ -103,10 +44,15 @@ impl Catalogue {
     /// # Errors
     /// The request contradicts itself, names a level that the cluster does not have, or could
     /// not even be met by the empty cluster.
-    pub fn check(&mut self, options: &JobOptions, shape: &Shape) -> Result<(), Refusal> {
+    pub fn check(
+        &mut self,
+        options: &JobOptions,
+        sources: &Sources,
+        shape: &Shape,
+    ) -> Result<(), Refusal> {
         self.power(options, shape)?;
         if options.off {
-            return contradiction(options);
+            return contradiction(options, sources);
         }
         if let Some(wish) = &options.topology
             && !self.levels.contains(&wish.level)
@@ -115,7 +61,7 @@ impl Catalogue {
             let accepted = format!("one of {}", self.levels.join(", "));
             return Err(OptionError::new(
                 "--gpuos-topology",
-                &topology_text(wish),
+                &wish.to_string(),
                 &reason,
                 &accepted,
             )
@@ -138,6 +84,32 @@ impl Catalogue {
         }
     }
 
+    /// What the user of a job is to know though it is taken. `unnamed` says which of some words name no job that runs
+    /// or waits, if that can be said.
+    pub fn notes(
+        &self,
+        options: &JobOptions,
+        sources: &Sources,
+        shape: &Shape,
+        unnamed: &notes::Unnamed<'_>,
+    ) -> Vec<String> {
+        let mut notes = notes::of_job(options, sources, shape);
+        if options.off {
+            return notes;
+        }
+        let cluster = self.planner.cluster();
+        if self.bounded && notes::gpus(shape) != notes::Gpus::None {
+            notes.extend(notes::of_levels(options, sources, cluster));
+        }
+        notes.extend(notes::of_neighbours(
+            options,
+            sources,
+            (&self.rules, cluster),
+            unnamed,
+        ));
+        notes
+    }
+
     /// Refuses a power cap above what any GPU draws that the job could get. A type without a figure may
     /// draw as much; the least that a board takes is known on its node only.
     fn power(&self, options: &JobOptions, shape: &Shape) -> Result<(), Refusal> {
@@ -157,10 +129,7 @@ impl Catalogue {
                 let reason = format!("no {what} of this cluster takes more than {most} W");
                 let accepted = format!("at most {most}W, or a share such as 80%");
                 let error = OptionError::new("--gpuos-power", &cap.to_string(), &reason, &accepted);
-                Err(Refusal {
-                    kind: Kind::Impossible,
-                    sentence: error.to_string(),
-                })
+                Err(Refusal::impossible(error))
             }
             _ => Ok(()),
         }
@@ -182,7 +151,7 @@ impl Catalogue {
 
     /// All GPUs of the asked type free; a node whose type is not known may have them.
     fn state(&self, kind: Option<&str>) -> Vec<NodeState> {
-        let free = |node: &gpuos_core::model::Node| {
+        let free = |node: &gpuos_model::cluster::Node| {
             let Some(node_type) = &node.node_type else {
                 return GpuSet::EMPTY;
             };
@@ -221,17 +190,19 @@ impl Catalogue {
         };
         let fits_elsewhere =
             request.topology.is_some() && self.planner.plan(state, &anywhere, 0).is_ok();
-        let sentence = match &options.topology {
-            Some(wish) if fits_elsewhere => format!(
-                "--gpuos-topology={}: {why}; ask for less, or write --gpuos-topology={} to prefer it only",
-                topology_text(wish),
-                wish.level
+        match &options.topology {
+            Some(wish) if fits_elsewhere => {
+                let accepted = format!(
+                    "--gpuos-topology={} to prefer it only, or ask for less",
+                    wish.level
+                );
+                let given = wish.to_string();
+                Refusal::impossible(OptionError::new("--gpuos-topology", &given, why, &accepted))
+            }
+            _ => Refusal::of_other(
+                Kind::Impossible,
+                format!("this job can never run: {why}; ask for less"),
             ),
-            _ => format!("this job can never run: {why}; ask for less"),
-        };
-        Refusal {
-            kind: Kind::Impossible,
-            sentence,
         }
     }
 }
@@ -297,34 +268,22 @@ fn why(wait: Wait, kind: Option<&str>) -> String {
 }
 
 /// Refuses `--gpuos=off` beside options that only gpuos could honour.
-pub fn contradiction(options: &JobOptions) -> Result<(), Refusal> {
-    let others = [
-        options
-            .topology
-            .as_ref()
-            .map(|wish| format!("topology={}", topology_text(wish))),
-        options
-            .placement
-            .as_ref()
-            .map(|rule| format!("placement={}", placement_text(rule))),
-        options.shape.as_ref().map(|shape| format!("shape={shape}")),
-        options
-            .profile
-            .as_ref()
-            .map(|profile| format!("profile={profile}")),
-        options
-            .exclusive
-            .as_ref()
-            .map(|level| format!("exclusive={level}")),
-    ];
-    let Some(other) = others.into_iter().flatten().next() else {
+pub fn contradiction(options: &JobOptions, sources: &Sources) -> Result<(), Refusal> {
+    let about_place = ["topology", "placement", "shape", "profile", "exclusive"];
+    let is_one = |(name, _): &(&str, String)| {
+        let short = name.strip_prefix("gpuos-");
+        about_place.into_iter().any(|one| Some(one) == short)
+    };
+    let Some((name, value)) = used(options).into_iter().find(is_one) else {
         return Ok(());
     };
     if !options.off {
         return Ok(());
     }
-    let reason = format!("it contradicts --gpuos-{other}");
-    Err(OptionError::new("--gpuos", "off", &reason, "one of the two").into())
+    let other = sources.named(&format!("--{name}"), &value);
+    let reason = format!("it contradicts {other}");
+    let accepted = format!("one of the two (--{name}=off undoes the other)");
+    Err(OptionError::new("--gpuos", "off", &reason, &accepted).into())
 }
 
 /// Refuses a shape whose ranks cannot be the GPUs that the job asks for. Where their number is open
@@ -333,10 +292,7 @@ fn ranks(groups: &GroupShape, shape: &Shape) -> Result<(), Refusal> {
     let refused = |reason: String| {
         let accepted = "sizes whose product is the number of GPUs, or ask for as many GPUs";
         let error = OptionError::new("--gpuos-shape", &groups.to_string(), &reason, accepted);
-        Err(Refusal {
-            kind: Kind::Impossible,
-            sentence: error.to_string(),
-        })
+        Err(Refusal::impossible(error))
     };
     let Some((_, gpus)) = gpus(shape) else {
         let forms = [

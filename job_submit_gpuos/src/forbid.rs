@@ -5,13 +5,13 @@
 
 use std::ffi::c_void;
 
-use gpuos_core::access::{Forbidden, Standing, used};
-use gpuos_core::options::{JobOptions, OptionError};
+use gpuos_config::access::{Forbidden, Standing, used};
+use gpuos_config::options::{JobOptions, OptionError};
 use slurm_ffi::api;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
 
-use crate::check::Refusal;
+use crate::refusal::Refusal;
 
 /// The longest name of a partition, an account or a QOS, or list of them, that is read, in bytes.
 const LONGEST: usize = 64 * 1024;
@@ -133,7 +133,7 @@ pub fn check(forbidden: &Forbidden, options: &JobOptions, place: &Place) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use gpuos_core::config::Config;
+    use gpuos_config::gpuos_toml::Config;
     use slurm_ffi::release::Release;
 
     use super::*;

@@ -4,12 +4,21 @@
 //! Texts of users with control characters are refused in every job. Apart from that, jobs without gpuos options pass
 //! untouched, and so does everything when the release is not known or the site's files have a mistake: then one line in
 //! slurmctld's log says so.
+//!
+//! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
+//! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
+//! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
+//! - `texts`: control characters; `state`: what is read at start and reconfigure.
 
 mod check;
 mod forbid;
+mod jobs;
 mod mig;
 mod neighbours;
+mod notes;
+mod refusal;
 mod request;
+mod shape;
 mod share;
 mod state;
 mod texts;
@@ -21,7 +30,7 @@ use slurm_ffi::guard::guard;
 use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
-use check::{Kind, Refusal};
+use refusal::{Kind, Refusal};
 
 slurm_ffi::plugin!(
     b"Checks of the gpuos options\0",

@@ -4,12 +4,14 @@
 
 use std::fmt::Display;
 
-use gpuos_core::config::MigConfig;
-use gpuos_core::mig::{Geometry, MigRequest, Serves};
-use gpuos_core::options::{OptionError, parse_gres};
+use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_config::options::{OptionError, Sources, parse_gres};
+use gpuos_model::mig::Geometry;
+use gpuos_placement::mig::{MigRequest, Serves};
 use slurm_ffi::release::Release;
 
-use crate::check::{Refusal, Shape};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
 
 /// The GRES that counts memory slices.
 const GRES: &str = "gpuos";
@@ -33,7 +35,7 @@ pub struct Chosen {
 /// besides.
 pub fn choose(
     mig: &MigConfig,
-    request: &MigRequest,
+    (request, sources): (&MigRequest, &Sources),
     shape: &Shape,
     release: Release,
 ) -> Result<Chosen, Refusal> {
@@ -68,7 +70,8 @@ pub fn choose(
             release,
         ),
         sentence: sentence(
-            request,
+            &sources.named("--gpuos-mig", &request.to_string()),
+            request.per_task,
             &board.name,
             &board.geometry,
             &serves,
@@ -90,7 +93,7 @@ pub fn check_update(option: &str, request: &impl Display, update: &Shape) -> Res
 }
 
 /// Tasks of each node, where the request says it.
-fn tasks_of_node(shape: &Shape) -> Option<u32> {
+pub fn tasks_of_node(shape: &Shape) -> Option<u32> {
     let one_node = shape.min_nodes <= 1 && shape.max_nodes == 1;
     match (shape.tasks, shape.tasks_per_node) {
         // Before the number of tasks, which sbatch of later releases makes that of the nodes then.
@@ -120,9 +123,10 @@ pub fn with_gres(per_node: Option<&str>, gres: &str, release: Release) -> String
     }
 }
 
-/// `--gpuos-mig=10G: each node gives 1g.20gb of h100-80gb, 2 memory slices`
+/// `gpuos: --gpuos-mig=10G: 1g.20gb of h100-80gb on each node, 2 memory slices`
 fn sentence(
-    request: &MigRequest,
+    named: &str,
+    per_task: bool,
     board: &str,
     geometry: &Geometry,
     serves: &Serves,
@@ -141,21 +145,21 @@ fn sentence(
         .collect();
     let kinds = kinds.join(" and ");
     let many = if slices == 1 { "" } else { "s" };
-    match request.per_task {
+    match per_task {
         true => format!(
-            "gpuos: --gpuos-mig={request}: {kinds} of {board} for each task, {slices} memory slice{many} for the \
+            "gpuos: {named}: {kinds} of {board} for each task, {slices} memory slice{many} for the \
              {tasks} of a node"
         ),
-        false => format!(
-            "gpuos: --gpuos-mig={request}: {kinds} of {board} on each node, {slices} memory slice{many}"
-        ),
+        false => {
+            format!("gpuos: {named}: {kinds} of {board} on each node, {slices} memory slice{many}")
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuos_core::config::Config;
-    use gpuos_core::options::parse_mig;
+    use gpuos_config::gpuos_toml::Config;
+    use gpuos_config::options::parse_mig;
 
     use super::*;
 
@@ -193,7 +197,8 @@ board = "a30-24gb"
 
     fn choose_in(text: &str, request: &str, shape: &Shape) -> Result<Chosen, String> {
         let request = parse_mig(request).unwrap();
-        choose(&config(text), &request, shape, NEW).map_err(|refusal| refusal.sentence)
+        let plain = Sources::default();
+        choose(&config(text), (&request, &plain), shape, NEW).map_err(|refusal| refusal.sentence)
     }
 
     fn of(request: &str, shape: &Shape) -> Result<Chosen, String> {

@@ -1,10 +1,11 @@
 //! Classes, levels and places that the options about other jobs name.
 
-use gpuos_core::options::{JobOptions, OptionError, Target};
-use gpuos_core::plan::Placement;
-use gpuos_core::rules::Rules;
+use gpuos_config::options::{JobOptions, OptionError, placement_text};
+use gpuos_placement::plan::Placement;
+use gpuos_placement::rules::Rules;
+use gpuos_placement::rules::Target;
 
-use crate::check::Refusal;
+use crate::refusal::Refusal;
 
 /// Refuses names that the cluster does not have. `levels` are those that a job can name, `any` last.
 pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(), Refusal> {
@@ -22,7 +23,8 @@ pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(
         let reason = format!("this cluster has no level '{wanted}'");
         return refuse("--gpuos-exclusive", wanted, &reason, &known());
     }
-    let Some(Placement::Affinity(names) | Placement::AntiAffinity(names)) = &options.placement
+    let Some(rule @ (Placement::Affinity(names) | Placement::AntiAffinity(names))) =
+        &options.placement
     else {
         return Ok(());
     };
@@ -47,7 +49,12 @@ pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(
             }
             _ => continue,
         };
-        return refuse("--gpuos-placement", word, &reason, &accepted);
+        return refuse(
+            "--gpuos-placement",
+            &placement_text(rule),
+            &reason,
+            &accepted,
+        );
     }
     Ok(())
 }
@@ -55,7 +62,7 @@ pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuos_core::config::Config;
+    use gpuos_config::gpuos_toml::Config;
 
     fn said(toml: &str, name: &str, value: &str) -> Option<String> {
         let mut options = JobOptions::default();
@@ -97,12 +104,12 @@ mod tests {
         }
         assert_eq!(
             said("", "gpuos-placement", "anti-affinity:pod=p1").unwrap(),
-            "--gpuos-placement=pod=p1: this cluster has no level 'pod'; write class, power, switch \
+            "--gpuos-placement=anti-affinity:pod=p1: this cluster has no level 'pod'; write class, power, switch \
              or one of nvlink, node, leaf"
         );
         assert_eq!(
             said(power, "gpuos-placement", "affinity:power=p").unwrap(),
-            "--gpuos-placement=power=p: this cluster has no power domain 'p'; write one of pdu1"
+            "--gpuos-placement=affinity:power=p: this cluster has no power domain 'p'; write one of pdu1"
         );
     }
 }

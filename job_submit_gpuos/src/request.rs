@@ -10,7 +10,7 @@ use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
 use slurm_ffi::sizes;
 
-use crate::check::Shape;
+use crate::shape::Shape;
 
 /// The most entries of `spank_job_env`, and the longest of them, that are read.
 const MAX_ENTRIES: u32 = 4096;

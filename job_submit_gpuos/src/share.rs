@@ -3,12 +3,14 @@
 //! Both ways are counted in GRES `shard`, so that jobs of either kind can stand on one GPU, and a GPU has one
 //! count: whole GPUs are given by GRES `gpu`, and Slurm gives none of which a shard is in use.
 
+use gpuos_config::access::used;
+use gpuos_config::options::{JobOptions, OptionError, Sources, parse_gres};
 use gpuos_core::limits::Share;
-use gpuos_core::options::{JobOptions, OptionError, parse_gres};
 use slurm_ffi::release::Release;
 
-use crate::check::{Refusal, Shape};
 use crate::mig::{Chosen, with_gres};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
 
 /// The GRES that counts parts of GPUs.
 const GRES: &str = "shard";
@@ -34,17 +36,16 @@ pub fn impossible(release: Release, select_type: Option<&str>) -> Option<String>
 pub fn choose(
     of_gpu: u64,
     share: Share,
-    options: &JobOptions,
+    (options, sources): (&JobOptions, &Sources),
     shape: &Shape,
     release: Release,
 ) -> Result<Chosen, Refusal> {
     let refuse = |reason: &str, accepted: &str| {
         OptionError::new("--gpuos-share", &share.to_string(), reason, accepted)
     };
-    if let Some((beside, why)) = does_not_go_with(options, shape) {
+    if let Some((beside, why, undo)) = does_not_go_with((options, sources), shape) {
         let reason = format!("it does not go with {beside}, {why}");
-        let accepted = "one of the two; GPUOS_SHARE in the environment counts as the option";
-        return Err(refuse(&reason, accepted).into());
+        return Err(refuse(&reason, &format!("one of the two ({undo})")).into());
     }
     if of_gpu == 0 {
         let reason = "no GPU of this cluster has shards";
@@ -66,12 +67,20 @@ pub fn choose(
             &format!("{GRES}:{shards}"),
             release,
         ),
-        sentence: sentence(share, shards, of_gpu),
+        sentence: sentence(
+            &sources.named("--gpuos-share", &share.to_string()),
+            share,
+            (shards, of_gpu),
+        ),
     })
 }
 
-/// What of a job does not go with a share of a GPU, and why.
-fn does_not_go_with(options: &JobOptions, shape: &Shape) -> Option<(String, &'static str)> {
+/// What of a job does not go with a share of a GPU, why, and how one of the two is undone.
+fn does_not_go_with(
+    (options, sources): (&JobOptions, &Sources),
+    shape: &Shape,
+) -> Option<(String, &'static str, String)> {
+    let undo = |name: &str| format!("--gpuos-{name}=off undoes the option");
     let whole = "which takes whole GPUs";
     // What cannot be read Slurm refuses.
     let asked = shape.gres_forms();
@@ -83,28 +92,29 @@ fn does_not_go_with(options: &JobOptions, shape: &Shape) -> Option<(String, &'st
             "gpuos" => "which counts slices",
             _ => "which it stands for",
         };
-        return Some((format!("GRES {}", gres.name), why));
+        return Some((format!("GRES {}", gres.name), why, undo("share")));
     }
     if shape.exclusive {
-        return Some(("--exclusive".into(), whole));
+        return Some(("--exclusive".into(), whole, undo("share")));
     }
     let others = "for others on the GPU would have it too";
     let all = [
-        (
-            options.mig.is_some(),
-            "mig",
-            "which gives slices of its own",
-        ),
-        (options.mps.is_some(), "mps", whole),
-        (options.power.is_some(), "power", others),
-        (options.clocks.is_some(), "clocks", others),
+        ("mig", "which gives slices of its own"),
+        ("mps", whole),
+        ("power", others),
+        ("clocks", others),
     ];
-    let found = all.into_iter().find(|(said, ..)| *said);
-    found.map(|(_, name, why)| (format!("--gpuos-{name}"), why))
+    let used = used(options);
+    all.into_iter().find_map(|(short, why)| {
+        let name = format!("gpuos-{short}");
+        let (_, value) = used.iter().find(|(used, _)| *used == name)?;
+        let named = sources.named(&format!("--{name}"), value);
+        Some((named, why, undo(short)))
+    })
 }
 
 /// What was chosen, and what it keeps apart.
-fn sentence(share: Share, shards: u64, of_gpu: u64) -> String {
+fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> String {
     let (threads, isolation) = match share {
         Share::TimeSlice { .. } => (
             String::new(),
@@ -117,13 +127,13 @@ fn sentence(share: Share, shards: u64, of_gpu: u64) -> String {
         ),
     };
     format!(
-        "gpuos: --gpuos-share={share}: {shards} of the {of_gpu} shards of a GPU on each node{threads}; {isolation}"
+        "gpuos: {named}: {shards} of the {of_gpu} shards of a GPU on each node{threads}; {isolation}"
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuos_core::options::parse_share;
+    use gpuos_config::options::parse_share;
 
     use super::*;
 
@@ -140,7 +150,8 @@ mod tests {
 
     fn of(of_gpu: u64, share: &str, shape: &Shape, options: &JobOptions) -> Result<Chosen, String> {
         let share = parse_share(share).unwrap();
-        choose(of_gpu, share, options, shape, NEW).map_err(|refusal| refusal.sentence)
+        choose(of_gpu, share, (options, &Sources::default()), shape, NEW)
+            .map_err(|refusal| refusal.sentence)
     }
 
     #[test]
@@ -181,7 +192,8 @@ mod tests {
             per_node: Some("gres:nic:1".into()),
             ..Shape::default()
         };
-        let old = choose(4, parse_share("timeslice").unwrap(), &none, &other, OLD);
+        let said = (&none, &Sources::default());
+        let old = choose(4, parse_share("timeslice").unwrap(), said, &other, OLD);
         assert_eq!(old.unwrap().per_node, "gres:nic:1,gres:shard:1");
         let told = of(4, "mps:30%", &plain, &none).unwrap().sentence;
         assert!(
@@ -223,13 +235,17 @@ mod tests {
             (gres("gres/gpuos:h100:4"), none.clone(), "GRES gpuos,"),
             (per_job, none.clone(), "GRES gpu,"),
             (exclusive, none.clone(), "--exclusive,"),
-            (plain.clone(), said(&[("mig", "1/2")]), "--gpuos-mig,"),
-            (plain.clone(), said(&[("mps", "on")]), "--gpuos-mps,"),
-            (plain.clone(), said(&[("power", "80%")]), "--gpuos-power,"),
+            (plain.clone(), said(&[("mig", "1/2")]), "--gpuos-mig=1/2,"),
+            (plain.clone(), said(&[("mps", "on")]), "--gpuos-mps=on,"),
+            (
+                plain.clone(),
+                said(&[("power", "80%")]),
+                "--gpuos-power=80%,",
+            ),
             (
                 plain.clone(),
                 said(&[("clocks", "1200")]),
-                "--gpuos-clocks,",
+                "--gpuos-clocks=1200,",
             ),
         ] {
             let why = of(4, "mps:25%", &shape, &options).unwrap_err();

@@ -3,10 +3,11 @@
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use gpuos_core::access::Forbidden;
-use gpuos_core::config::MigConfig;
-use gpuos_core::gpuset::MAX_GPUS;
-use gpuos_core::options::{JobOptions, OptionError, PREFIX};
+use gpuos_config::access::Forbidden;
+use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_config::options::{JobOptions, OptionError, PREFIX, Sources};
+use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_placement::rules::Target;
 use slurm_ffi::api;
 use slurm_ffi::conf;
 use slurm_ffi::layout::Fields;
@@ -14,10 +15,14 @@ use slurm_ffi::log;
 use slurm_ffi::mem::read as read_at;
 use slurm_ffi::release::Release;
 
-use crate::check::{Catalogue, Refusal, Shape};
+use crate::check::Catalogue;
 use crate::forbid::{self, Places};
+use crate::jobs::Names;
 use crate::mig::{self, Chosen};
+use crate::notes;
+use crate::refusal::Refusal;
 use crate::request::{self, Offsets};
+use crate::shape::Shape;
 use crate::share;
 use crate::texts::Texts;
 
@@ -28,6 +33,8 @@ struct Known {
     release: Release,
     /// Where names of partitions, accounts and QOS stand.
     places: Option<Places>,
+    /// Where jobs have their names.
+    names: Option<Names>,
     /// Why no GPU can be shared here, if none can.
     unshared: Option<String>,
 }
@@ -75,6 +82,7 @@ fn known(release: Release) -> Result<Known, String> {
     Ok(Known {
         texts: Texts::of(&fields),
         places: Places::of(&fields),
+        names: Names::of(&fields),
         fields,
         offsets,
         release,
@@ -106,44 +114,62 @@ pub fn submit(
     if !has_options(&env) {
         return Ok(None);
     }
+    let sources = Sources::from_spank_env(env.iter().map(String::as_str));
+    let taken = take(known, (&env, &sources), description, rewrite);
+    taken.map_err(|refusal| refusal.named_by(&sources))
+}
+
+fn take(
+    known: &Known,
+    (env, sources): (&[String], &Sources),
+    description: *mut c_void,
+    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+) -> Result<Option<String>, Refusal> {
+    let options = || JobOptions::from_spank_env(env.iter().map(String::as_str));
     if let Some(places) = &known.places {
         with_read(known, |read| {
-            let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
-            forbid::check(
-                &read.forbidden,
-                &options,
-                &places.asked(description).or_default(),
-            )
+            let place = places.asked(description).or_default();
+            forbid::check(&read.forbidden, &options()?, &place)
         })?;
     }
     let Some(shape) = known.offsets.asked_shape(description) else {
         unreadable();
         return Ok(None);
     };
+    let unnamed = |targets: &[Target<'_>]| {
+        let names = known.names.as_ref()?;
+        // SAFETY: slurmctld calls job_submit under its job read lock, in every release.
+        unsafe { names.unnamed(description, &known.offsets, targets) }
+    };
     let checked = with_cluster(known, |cluster| -> Result<_, Refusal> {
-        let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
-        cluster.catalogue.check(&options, &shape)?;
-        Ok((chosen(known, cluster, &options, &shape)?, options))
+        let mut options = options()?;
+        notes::silence(&mut options, sources, &shape);
+        cluster.catalogue.check(&options, sources, &shape)?;
+        let chosen = chosen(known, cluster, (&options, sources), &shape)?;
+        let notes = cluster.catalogue.notes(&options, sources, &shape, &unnamed);
+        Ok((chosen, notes, options))
     });
     let Some(checked) = checked else {
-        let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
         let why = "gpuos does not place jobs on this cluster now";
-        return nothing_given(&options.unwrap_or_default(), why).map(|()| None);
+        return nothing_given(&options().unwrap_or_default(), why).map(|()| None);
     };
-    let (Some(chosen), options) = checked? else {
-        return Ok(None);
-    };
-    match rewrite(known.offsets.per_node(description), &chosen.per_node) {
-        true => Ok(Some(chosen.sentence)),
-        false => nothing_given(&options, "slurmctld has no memory left").map(|()| None),
+    let (chosen, notes, options) = checked?;
+    let mut said = Vec::new();
+    if let Some(chosen) = chosen {
+        if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
+            return nothing_given(&options, "slurmctld has no memory left").map(|()| None);
+        }
+        said.push(chosen.sentence);
     }
+    said.extend(notes);
+    Ok((!said.is_empty()).then(|| said.join("\n")))
 }
 
 /// What a job asks of Slurm that says what part of GPUs it wants.
 fn chosen(
     known: &Known,
     cluster: &Cluster,
-    options: &JobOptions,
+    (options, sources): (&JobOptions, &Sources),
     shape: &Shape,
 ) -> Result<Option<Chosen>, Refusal> {
     // Before the slices: it says that the two contradict each other.
@@ -151,10 +177,12 @@ fn chosen(
         if let Some(why) = &known.unshared {
             return nothing_given(options, why).map(|()| None);
         }
-        return share::choose(cluster.shards, share, options, shape, known.release).map(Some);
+        let said = (options, sources);
+        return share::choose(cluster.shards, share, said, shape, known.release).map(Some);
     }
     let request = options.mig.as_ref();
-    let chosen = request.map(|request| mig::choose(&cluster.mig, request, shape, known.release));
+    let chosen =
+        request.map(|request| mig::choose(&cluster.mig, (request, sources), shape, known.release));
     chosen.transpose()
 }
 
@@ -186,11 +214,13 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         let update = places.asked(description);
         let env = (!update.is_nothing()).then(|| offsets.record_env(record));
         if let Some(env) = env.flatten().filter(|env| has_options(env)) {
-            let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+            let entries = || env.iter().map(String::as_str);
+            let options = JobOptions::from_spank_env(entries());
             let place = places.record(record).updated(update);
             with_read(known, |read| {
                 forbid::check(&read.forbidden, &options.unwrap_or_default(), &place)
-            })?;
+            })
+            .map_err(|refusal| refusal.named_by(&Sources::from_spank_env(entries())))?;
         }
     }
     let Some(update) = offsets.asked_shape(description).filter(request::touches) else {
@@ -204,10 +234,12 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         return Ok(());
     }
     let shape = request::merged(now, &update);
+    let sources = Sources::from_spank_env(env.iter().map(String::as_str));
     with_cluster(known, |cluster| {
         // What slurmctld took at submission is not questioned now.
-        let options =
+        let mut options =
             JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
+        notes::silence(&mut options, &sources, &shape);
         if let Some(request) = &options.mig {
             mig::check_update("--gpuos-mig", request, &update)?;
         }
@@ -217,10 +249,11 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         if options.is_default() || options.off {
             Ok(())
         } else {
-            cluster.catalogue.check(&options, &shape)
+            cluster.catalogue.check(&options, &sources, &shape)
         }
     })
     .unwrap_or(Ok(()))
+    .map_err(|refusal| refusal.named_by(&sources))
 }
 
 fn has_options(env: &[String]) -> bool {

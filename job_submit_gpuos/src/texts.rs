@@ -7,11 +7,11 @@
 
 use std::ffi::c_void;
 
-use gpuos_core::options::OptionError;
+use gpuos_config::options::OptionError;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::read_bytes;
 
-use crate::check::Refusal;
+use crate::refusal::Refusal;
 
 /// Texts of `job_descriptor`, and what users know them by.
 const TEXTS: &[(&str, &str)] = &[
@@ -149,18 +149,18 @@ fn one_line(option: &str, text: &[u8]) -> Result<(), Refusal> {
             "is longer than {} KiB, more than gpuos lets a text of a job be",
             most >> 10
         );
-        let text = gpuos_core::screen::line(&shown(&text)).into_owned();
+        let text = gpuos_model::screen::line(&shown(&text)).into_owned();
         return Err(OptionError::new(option, &text, &reason, "a shorter text").into());
     }
     let text = String::from_utf8_lossy(text);
-    match text.chars().find(|c| gpuos_core::screen::is_control(*c)) {
+    match text.chars().find(|c| gpuos_model::screen::is_control(*c)) {
         None => Ok(()),
         Some(found) => {
             let reason = format!(
                 "has the control character U+{:04X}, which gpuos refuses in texts of jobs",
                 u32::from(found)
             );
-            let text = gpuos_core::screen::line(&shown(&text)).into_owned();
+            let text = gpuos_model::screen::line(&shown(&text)).into_owned();
             let accepted = "one line of printable characters";
             Err(OptionError::new(option, &text, &reason, accepted).into())
         }
@@ -199,7 +199,7 @@ mod tests {
             let refusal = one_line("--job-name", bad.as_bytes()).unwrap_err();
             let said = &refusal.sentence;
             assert!(said.contains("--job-name") && said.contains("U+"), "{said}");
-            assert!(!said.chars().any(gpuos_core::screen::is_control), "{said}");
+            assert!(!said.chars().any(gpuos_model::screen::is_control), "{said}");
         }
         let long = vec![b'x'; LONGEST + 1];
         assert!(one_line("--comment", &long).is_err());

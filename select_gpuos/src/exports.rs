@@ -1,4 +1,4 @@
-//! Everything that Slurm sees of this plugin, on one screen; the rest is forwarded ([`crate::forward`]).
+//! Everything that Slurm sees of this plugin, on one screen; the rest is forwarded ([`crate::abi::forward`]).
 //! SAFETY.md has a row for each symbol: caller, locks held, fallback on panic.
 
 use std::ffi::{c_int, c_void};
@@ -6,8 +6,11 @@ use std::sync::atomic::AtomicU32;
 
 use slurm_ffi::guard::guard;
 
-use crate::call::{self, Call, Entry};
-use crate::{engine, keeper, start};
+use crate::abi::call::{self, Call, Entry};
+use crate::events;
+use crate::job_test;
+use crate::start::{self, Identity};
+use crate::tell::keeper;
 
 /// The kind and name under which Slurm finds the plugin.
 #[unsafe(no_mangle)]
@@ -22,6 +25,11 @@ pub static plugin_version: AtomicU32 = AtomicU32::new(0);
 #[unsafe(no_mangle)]
 pub static plugin_id: AtomicU32 = AtomicU32::new(start::OTHER_ID);
 
+static IDENTITY: Identity = Identity {
+    version: &plugin_version,
+    id: &plugin_id,
+};
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;
@@ -30,8 +38,8 @@ extern "C" fn constructor() {
     // Without these few steps slurmctld would not start at all: they are tried again after a panic.
     guard(
         "constructor",
-        || quietly(start::constructor),
-        start::constructor,
+        || quietly(|| start::constructor(&IDENTITY)),
+        || start::constructor(&IDENTITY),
     );
 }
 
@@ -51,7 +59,11 @@ pub extern "C" fn init() -> c_int {
     let code = call::forward_plain(Entry::Init, std::ptr::null_mut(), std::ptr::null_mut());
     if code == 0 {
         // The ids decide whether job state can be read later: settled also without steering.
-        guard("init", || quietly(start::identity), start::init);
+        guard(
+            "init",
+            || quietly(|| start::settle(&IDENTITY)),
+            || start::init(&IDENTITY),
+        );
     }
     code
 }
@@ -99,7 +111,7 @@ pub extern "C" fn select_p_job_test(
     guard(
         "select_p_job_test",
         || call.forward_once(),
-        || engine::job_test(&call),
+        || job_test::job_test(&call),
     )
 }
 
@@ -110,13 +122,13 @@ pub extern "C" fn select_p_select_nodeinfo_set(job: *mut c_void) -> c_int {
     guard(
         "select_p_select_nodeinfo_set",
         || (),
-        || engine::job_starts(job),
+        || events::job_starts(job),
     );
     let code = call::forward_plain(Entry::NodeinfoSet, job, std::ptr::null_mut());
     guard(
         "select_p_select_nodeinfo_set",
         || (),
-        || engine::job_holds(job),
+        || events::job_holds(job),
     );
     code
 }
@@ -124,7 +136,7 @@ pub extern "C" fn select_p_select_nodeinfo_set(job: *mut c_void) -> c_int {
 /// A job ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn select_p_job_fini(job: *mut c_void) -> c_int {
-    guard("select_p_job_fini", || (), || engine::job_ends(job));
+    guard("select_p_job_fini", || (), || events::job_ends(job));
     call::forward_plain(Entry::JobFini, job, std::ptr::null_mut())
 }
 
@@ -132,7 +144,7 @@ pub extern "C" fn select_p_job_fini(job: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn select_p_job_resized(job: *mut c_void, node: *mut c_void) -> c_int {
     let code = call::forward_plain(Entry::JobResized, job, node);
-    guard("select_p_job_resized", || (), || engine::job_holds(job));
+    guard("select_p_job_resized", || (), || events::job_holds(job));
     code
 }
 
@@ -144,8 +156,8 @@ pub extern "C" fn select_p_job_expand(from: *mut c_void, to: *mut c_void) -> c_i
         "select_p_job_expand",
         || (),
         || {
-            engine::job_holds(from);
-            engine::job_holds(to);
+            events::job_holds(from);
+            events::job_holds(to);
         },
     );
     code
@@ -154,14 +166,14 @@ pub extern "C" fn select_p_job_expand(from: *mut c_void, to: *mut c_void) -> c_i
 /// The node table is new.
 #[unsafe(no_mangle)]
 pub extern "C" fn select_p_node_init(a: *mut c_void, b: *mut c_void) -> c_int {
-    guard("select_p_node_init", || (), engine::forget_nodes);
+    guard("select_p_node_init", || (), events::forget_nodes);
     call::forward_plain(Entry::NodeInit, a, b)
 }
 
 /// The configuration was read again.
 #[unsafe(no_mangle)]
 pub extern "C" fn select_p_reconfigure() -> c_int {
-    guard("select_p_reconfigure", || (), engine::reload);
+    guard("select_p_reconfigure", || (), events::reload);
     call::forward_plain(
         Entry::Reconfigure,
         std::ptr::null_mut(),

@@ -1,11 +1,13 @@
 //! Loading: before Slurm looks at the plugin, and when it initialises it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use slurm_ffi::release::{self, Release};
 use slurm_ffi::{check, log};
 
-use crate::{call, engine, exports, forward};
+use crate::abi::call;
+use crate::abi::forward;
+use crate::engine;
 
 /// cons_tres's plugin id, which gpuos carries in its place.
 pub const CONS_TRES_ID: u32 = 109;
@@ -14,6 +16,20 @@ pub const OTHER_ID: u32 = 110;
 
 /// From this release on plugin ids need not be unique and stand in no state.
 const IDS_FREE_FROM: Release = Release::new(25, 5, 0);
+
+/// What Slurm reads in a plugin's symbols, and this one settles when it is loaded.
+pub struct Identity {
+    /// `plugin_version`
+    pub version: &'static AtomicU32,
+    /// `plugin_id`
+    pub id: &'static AtomicU32,
+}
+
+impl Identity {
+    fn release(&self) -> Release {
+        Release(self.version.load(Ordering::Acquire))
+    }
+}
 
 slurm_ffi::mark!();
 
@@ -31,7 +47,7 @@ pub fn another_is_selected() -> bool {
 }
 
 /// Runs when the dynamic loader maps the plugin: opens cons_tres and takes over its release.
-pub fn constructor() {
+pub fn constructor(identity: &Identity) {
     log::set_prefix("select/gpuos");
     std::hint::black_box(GPUOS_MARK);
     let Some(path) = release::sibling(constructor as *const () as usize, "select_cons_tres.so")
@@ -54,39 +70,39 @@ pub fn constructor() {
     if let Some(version) = forward::symbol(c"plugin_version") {
         // SAFETY: every Slurm plugin exports `const uint32_t plugin_version`.
         let version = unsafe { version.cast::<u32>().read() };
-        exports::plugin_version.store(version, Ordering::Release);
+        identity.version.store(version, Ordering::Release);
     }
     let selected = check::select_type().as_deref() == Some("select/gpuos");
     SELECTED.store(selected, Ordering::Release);
-    let version = Release(exports::plugin_version.load(Ordering::Acquire));
+    let version = identity.release();
     if selected || version >= IDS_FREE_FROM {
-        exports::plugin_id.store(CONS_TRES_ID, Ordering::Release);
+        identity.id.store(CONS_TRES_ID, Ordering::Release);
     }
 }
 
 /// Runs after cons_tres's own `init`.
-pub fn init() {
-    identity();
+pub fn init(identity: &Identity) {
+    settle(identity);
     if selected() {
-        engine::start(Release(exports::plugin_version.load(Ordering::Acquire)));
+        engine::start(identity.release());
     }
 }
 
 /// Settles which of the two plugins carries which id. Safe to run again.
-pub fn identity() {
+pub fn settle(identity: &Identity) {
     // The configuration may have been read only after the constructor ran.
     if !selected() && check::select_type().as_deref() == Some("select/gpuos") {
         SELECTED.store(true, Ordering::Release);
-        exports::plugin_id.store(CONS_TRES_ID, Ordering::Release);
+        identity.id.store(CONS_TRES_ID, Ordering::Release);
     }
-    if selected() && Release(exports::plugin_version.load(Ordering::Acquire)) < IDS_FREE_FROM {
-        swap_ids();
+    if selected() && identity.release() < IDS_FREE_FROM {
+        swap_ids(identity);
     }
 }
 
 /// Gives cons_tres the spare id in this process' memory. Job state and messages then carry 109 from
 /// gpuos, which stock Slurm reads as its own; see docs/decisions for the rules that lose state.
-fn swap_ids() {
+fn swap_ids(identity: &Identity) {
     let Some(id) = forward::symbol(c"plugin_id") else {
         return;
     };
@@ -105,7 +121,7 @@ fn swap_ids() {
             libc::PROT_READ | libc::PROT_WRITE,
         ) != 0
         {
-            exports::plugin_id.store(OTHER_ID, Ordering::Release);
+            identity.id.store(OTHER_ID, Ordering::Release);
             log::error(
                 "the id of cons_tres cannot be changed in memory; gpuos runs under its own id 110. Before going \
                  back to select/cons_tres let all jobs end",

@@ -3,23 +3,23 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use gpuos_core::options::{JobOptions, OPTIONS};
+use gpuos_config::options::{OPTIONS, SOURCES, Source, Sources};
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, say_error};
 
-use crate::options::{Asked, Opt};
+use crate::handed::{Handed, VARIABLES};
+use crate::options::{Asked, Given, Opt};
 use crate::{limits, mig, ranks};
 
-/// [`ranks::JOB_SHAPE`], as a variable of the command.
-const JOB_SHAPE: &str = "GPUOS_JOB_SHAPE";
-/// [`limits::JOB_LIMITS`], as a variable of the command.
-const JOB_LIMITS: &str = "GPUOS_JOB_LIMITS";
-
-/// [`mig::JOB_MIG`], as a variable of the command.
-const JOB_MIG: &str = "GPUOS_JOB_MIG";
+/// [`SOURCES`] as Slurm hands it from one command to the next.
+const SOURCES_INHERITED: &str = "SLURM_SPANK_GPUOS_SOURCES";
 
 static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
+
+/// What the job of this command hands to its steps, as it was when the command started: the components of a
+/// heterogeneous step change the environment one after the other. Absent where it makes a job.
+static JOB: OnceLock<Option<Handed>> = OnceLock::new();
 
 fn with_asked<T>(use_it: impl FnOnce(&mut Asked) -> T) -> T {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,12 +61,12 @@ pub fn init(spank: Spank<'_>) {
         remove_variable(opt.inherited_as());
         spank.job_control_unsetenv(opt.carried_name());
     }
-    // Steps know their job's shape and limits by these; another job has its own.
+    remove_variable(SOURCES_INHERITED);
+    // Steps know what their job asked for by these; another job has its own.
     let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
+    JOB.get_or_init(|| step.then(|| Handed::read(|name| std::env::var(name).ok())));
     if !step {
-        remove_variable(JOB_SHAPE);
-        remove_variable(JOB_LIMITS);
-        remove_variable(JOB_MIG);
+        VARIABLES.into_iter().for_each(remove_variable);
     }
     register(spank);
 }
@@ -93,52 +93,61 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                 }
                 return 0;
             }
+            let source = source(opt, &value);
             if let Err(error) = opt.check(&value) {
-                return refuse(&error.to_string());
+                return refuse(&error.came_from(source).to_string());
             }
             let inherited = std::env::var(opt.inherited_as()).ok();
-            with_asked(|asked| asked.note(opt, &value, inherited.as_deref()));
+            let given = Given {
+                value: value.into_owned(),
+                source,
+            };
+            with_asked(|asked| asked.note(opt, given, inherited.as_deref()));
             0
         },
     )
 }
 
+/// Where a value came from that Slurm tells: it does not say, but only sbatch has options of another place than its
+/// command line.
+fn source(opt: Opt, value: &str) -> Source {
+    let words = || std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    match is_program("sbatch") && !opt.is_on(&words().collect::<Vec<_>>(), value) {
+        true => Source::Script,
+        false => Source::Flag,
+    }
+}
+
 /// All options of a component of the job are known: what counts is sent, and nothing else.
 pub fn settle(spank: Spank<'_>) -> c_int {
+    let job = JOB.get().and_then(Option::as_ref);
     // What is not UTF-8 is no value either, and is refused as one.
     let default = |opt: Opt| {
+        if job.is_some_and(|job| job.decides(opt)) {
+            return None;
+        }
         let value = std::env::var_os(opt.default_variable())?;
         Some(value.to_string_lossy().into_owned())
     };
-    let values = with_asked(|asked| asked.finish(default));
-    let values = match values {
-        Ok(values) => values,
+    let settled = with_asked(|asked| asked.finish(default));
+    let settled = match settled {
+        Ok(settled) => settled,
         Err(error) => return refuse(&error.to_string()),
     };
     // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
-    if let Some(shape) = &values[Opt::Shape as usize] {
-        set_variable(JOB_SHAPE, shape);
-    }
-    // srun's own step has the option itself, and its value says that a job, not its step, asked for it.
-    if let Some(slices) = &values[Opt::Mig as usize]
-        && !is_program("srun")
-    {
-        set_variable(JOB_MIG, slices);
-    }
-    let mut limits = JobOptions::default();
-    for opt in Opt::LIMITS {
-        if let Some(value) = &values[opt as usize] {
-            // Checked as it was given.
-            let _ = limits.set(OPTIONS[opt as usize].name, value);
+    let handed = job.cloned().unwrap_or_default();
+    for (name, value) in handed.with(&settled, is_program("srun")).variables() {
+        match value {
+            Some(value) => set_variable(name, &value),
+            None => remove_variable(name),
         }
     }
-    if !limits.is_default() {
-        set_variable(JOB_LIMITS, &limits.limits_text());
-    }
-    for (opt, value) in Opt::ALL.into_iter().zip(values) {
+    let mut sources = Sources::default();
+    for (opt, given) in Opt::ALL.into_iter().zip(settled.values) {
         let name = opt.carried_name();
-        match value {
-            Some(value) => {
+        match given {
+            Some(Given { value, source }) => {
+                sources.set(OPTIONS[opt as usize].name, source);
                 set_variable(opt.carried_as(), &value);
                 spank.job_control_setenv(name, &value);
             }
@@ -148,6 +157,12 @@ pub fn settle(spank: Spank<'_>) -> c_int {
             }
         }
     }
+    // For the sentences of the controller.
+    let name = CString::new(SOURCES).unwrap_or_default();
+    match sources.text() {
+        text if text.is_empty() => spank.job_control_unsetenv(&name),
+        text => spank.job_control_setenv(&name, &text),
+    };
     0
 }
 

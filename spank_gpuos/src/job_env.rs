@@ -1,9 +1,9 @@
 //! What a job finds in its environment: which GPUs, how they are linked, how close the job is.
 
-use gpuos_core::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_core::hostlist::expand;
-use gpuos_core::model::{Cluster, Link, NO_DOMAIN, NodeType};
-use gpuos_core::site::Site;
+use gpuos_config::site::Site;
+use gpuos_model::cluster::{Cluster, Link, NO_DOMAIN, NodeType};
+use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_model::hostlist::expand;
 
 /// The variables, in the order of [`Described`].
 pub const GPUS: &std::ffi::CStr = c"GPUOS_GPUS";

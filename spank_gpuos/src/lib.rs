@@ -4,8 +4,14 @@
 //! On the user's side the options are checked as they are given, and a value
 //! that is no value ends the command before anything is sent. On the node every
 //! hook returns 0 whatever happens: Slurm drains a node whose plugins fail.
+//!
+//! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
+//! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
+//!   and its tasks,
+//! - `report`: what gpuosd is told, and answers.
 
 mod client;
+mod handed;
 mod job_env;
 mod limits;
 mod mig;

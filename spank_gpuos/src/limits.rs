@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source};
 use gpuos_core::limits::{Asked, MpsWish, Share, Whom};
-use gpuos_core::options::{JobOptions, OPTIONS};
 use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, say_note};
 
@@ -48,25 +48,27 @@ pub fn note(opt: Opt, value: &str) {
 }
 
 /// What holds for the step: its own options over those of its job.
-pub fn of_step(spank: Spank<'_>) -> JobOptions {
+pub fn of_step(spank: Spank<'_>) -> Inherited {
     let inherited = spank.getenv(JOB_LIMITS).unwrap_or_default();
     let noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     over(&inherited, &noted)
 }
 
-fn over(inherited: &str, noted: &Noted) -> JobOptions {
-    let mut options = JobOptions::from_limits_text(inherited);
+fn over(inherited: &str, noted: &Noted) -> Inherited {
+    let mut all = Inherited::parse(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
-        if let Some(value) = value {
-            // sbatch and srun have checked it; what got around them is no wish.
-            let _ = options.set(OPTIONS[opt as usize].name, value);
+        let name = OPTIONS[opt as usize].name;
+        // What the command has handed over already keeps its source; what got around its check is no wish.
+        if let Some(value) = value.as_ref().filter(|value| !all.says(name, value)) {
+            all.say(name, value, Source::Flag);
         }
     }
-    options
+    all
 }
 
 /// What gpuosd is told of it.
-pub fn asked(options: &JobOptions, shared: bool, gid: Option<u32>) -> Asked {
+pub fn asked(said: &Inherited, shared: bool, gid: Option<u32>) -> Asked {
+    let options: JobOptions = said.options();
     let (percent, joint) = match options.share {
         Some(Share::Mps { percent }) => (Some(percent), true),
         _ => (options.mps, false),
@@ -81,6 +83,7 @@ pub fn asked(options: &JobOptions, shared: bool, gid: Option<u32>) -> Asked {
             joint,
         }),
         shared: false,
+        undone: said.undoes(),
     };
     Asked {
         shared: shared && !asked.is_nothing(),
@@ -226,8 +229,7 @@ mod tests {
 
     #[test]
     fn a_share_under_mps_is_told_with_its_group() {
-        let mut options = JobOptions::default();
-        options.set("gpuos-share", "mps:25%").unwrap();
+        let options = Inherited::parse("share=mps:25%");
         let wish = MpsWish {
             percent: 25,
             gid: 100,
@@ -235,7 +237,7 @@ mod tests {
         };
         let told = asked(&options, true, Some(100));
         assert_eq!((told.mps, told.shared), (Some(wish), true));
-        options.set("gpuos-share", "timeslice").unwrap();
+        let options = Inherited::parse("share=timeslice");
         assert!(asked(&options, true, Some(100)).is_nothing());
     }
 
@@ -249,10 +251,7 @@ mod tests {
             None,
         ];
         let options = over("power=300W clocks=1200 watch=5 mps=50%", &noted);
-        assert_eq!(
-            options.limits_text(),
-            "power=80% clocks=1200 watch=5 mps=50%"
-        );
+        assert_eq!(options.to_string(), "power=80% clocks=1200 watch=5 mps=50%");
         let asked = asked(&options, true, Some(100));
         let mps = MpsWish {
             percent: 50,
@@ -261,6 +260,17 @@ mod tests {
         };
         assert_eq!(asked.mps, Some(mps));
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));
+        let quiet = over("watch=5 environment=watch", &[const { None }; 5]);
+        assert_eq!(
+            quiet.reworded("--gpuos-watch=5 and --gpuos-watch is left out"),
+            "GPUOS_WATCH=5 (environment) and GPUOS_WATCH=5 (environment) is left out"
+        );
+        // A step undoes what its job asked for, in the environment of the steps below it as well.
+        let noted = [None, None, Some("OFF".into()), Some("off".into()), None];
+        let options = over("power=300W watch=5", &noted);
+        assert_eq!(options.to_string(), "power=300W watch=off mps=off");
+        let asked = super::asked(&options, false, Some(100));
+        assert!(asked.undone && asked.watch_s.is_none() && asked.mps.is_none());
         assert!(
             super::asked(&over("topology=leaf", &[const { None }; 5]), true, None).is_nothing()
         );

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use gpuos_core::options::parse_mig;
+use gpuos_config::options::{is_off, parse_mig};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
 use slurm_ffi::spank::Spank;
 
@@ -59,8 +59,27 @@ pub fn note(value: &str) {
     *NOTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(value.to_owned());
 }
 
+/// The option, if it asks for something.
 fn noted() -> Option<String> {
-    NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    let noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    noted.filter(|value| !is_off(value))
+}
+
+/// Whether the step leaves the slices that its job asked for: `srun --gpuos-mig=off` in it. gpuosd makes them all the
+/// same, for they are the step's devices, and what was there before may be another job's. In a job of srun's own
+/// the option says nothing of slices that `--gres` names.
+pub fn is_undone(spank: Spank<'_>, whole_job: bool) -> bool {
+    let noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let job = spank.getenv(JOB_MIG).filter(|value| !is_off(value));
+    !whole_job && noted.is_some_and(|value| is_off(&value)) && job.is_some()
+}
+
+/// Lets the programs of a step that leaves its job's slices find none. Whole GPUs that it has stay theirs.
+pub fn hide(spank: Spank<'_>, has_whole: bool) {
+    forget_inherited(spank);
+    for name in DEVICES.into_iter().filter(|_| !has_whole) {
+        spank.setenv(name, "");
+    }
 }
 
 /// What the step's job asked for: a step cannot ask for other slices than those of its job.
@@ -99,7 +118,10 @@ pub fn slices(spank: Spank<'_>, whole_job: bool) -> Slices {
         }),
         // A step of a job with slices may leave them: --gres=none.
         None => match noted().filter(|_| whole_job || spank.getenv(JOB_MIG).is_none()) {
-            Some(asked) => Slices::Missing(missing(&asked, whole_job)),
+            Some(asked) => {
+                let asked = limits::of_step(spank).named("--gpuos-mig", &asked);
+                Slices::Missing(missing(&asked, whole_job))
+            }
             None => Slices::None,
         },
     }
@@ -108,14 +130,14 @@ pub fn slices(spank: Spank<'_>, whole_job: bool) -> Slices {
 fn missing(asked: &str, whole_job: bool) -> String {
     let next = match whole_job {
         true => {
-            "those who run the cluster find in docs/mig.md what slurm.conf needs for it (JobSubmitPlugins, \
+            "those who run the cluster find in docs/admin/mig.md what slurm.conf needs for it (JobSubmitPlugins, \
                  GresTypes, Gres)"
         }
         false => {
             "give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, and in a job the slices of the job"
         }
     };
-    format!("--gpuos-mig={asked}: Slurm gave no slices; {next}")
+    format!("{asked}: Slurm gave no slices; {next}")
 }
 
 /// Reads `0,12-15`.

@@ -2,21 +2,21 @@
 //!
 //! Nothing here can fail a job: what is not known is left out, with a line in slurmd's debug log.
 
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::hostlist::expand;
+use gpuos_config::options::is_off;
 use gpuos_core::wire::{MigAsk, StepId};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::expand;
 use slurm_ffi::conf;
 use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
+use crate::report::EXTERN;
 use crate::{limits, mig, ranks, report};
 
 /// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
 const BATCH_SCRIPT: u32 = 0xffff_fffb;
 const INTERACTIVE: u32 = 0xffff_fffa;
-/// The step of a job that holds what it adopts: it has no program that could use anything.
-pub(crate) const EXTERN: u32 = 0xffff_fffc;
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {
@@ -27,10 +27,10 @@ pub fn set_variables(spank: Spank<'_>) {
     };
     let shape = ranks::noted().or_else(|| spank.getenv(ranks::JOB_SHAPE));
     let rank_file = gpus
-        .zip(shape.as_ref())
+        .zip(shape.as_ref().filter(|shape| !is_off(shape)))
         .and_then(|(gpus, shape)| rank_file(spank, gpus, shape));
     let gpus = gpus.map(job_env::gpus_text);
-    let limits = limits::of_step(spank).limits_text();
+    let limits = limits::of_step(spank).to_string();
     for (name, value) in [
         (ranks::JOB_SHAPE, shape),
         (
@@ -107,7 +107,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     };
     let told = report::started(socket, &node, start);
     for note in told.notes {
-        limits::keep_note(&note);
+        limits::keep_note(&options.reworded(&note));
     }
     limits::set_mps(spank, &told.environment);
     match told.failed {
@@ -116,6 +116,9 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         // A job with whole nodes has them all: nobody asked for them, or they are of GPUs that it has whole.
         None if has_slices && is_whole && !mig::has_any(&told.environment) => {
             mig::forget_inherited(spank);
+        }
+        None if has_slices && mig::is_undone(spank, whole_job) => {
+            mig::hide(spank, !gpus.is_empty());
         }
         None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),
         None => {}

@@ -10,10 +10,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use gpuos_core::gang::{GroupShape, RankFile, gpu_order};
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::hostlist::expand;
-use gpuos_core::site::Site;
+use gpuos_config::site::Site;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::expand;
+use gpuos_placement::gang::{GroupShape, RankFile, gpu_order};
 
 /// Variable that names the file.
 pub const RANK_FILE: &std::ffi::CStr = c"GPUOS_RANK_FILE";

@@ -12,15 +12,16 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpuos_core::explain::parse_gpus;
-use gpuos_core::gpuset::GpuSet;
 use gpuos_core::limits::Asked;
 use gpuos_core::wire::{
     Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
     moving_file, root_socket,
 };
+use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::explain::parse_gpus;
 
-use crate::node::EXTERN;
+/// The step of a job that holds what it adopts: it has no program that could use anything.
+pub(crate) const EXTERN: u32 = 0xffff_fffc;
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
 /// name of the node.

@@ -8,17 +8,18 @@
 //! `make hostile` runs all of them on three releases. In a run of all tests that is so on the machine's own Slurm; the other releases get
 //! the short selection. `GPUOS_HOSTILE` names a part of the attempts' names, to run those alone; `all` is all everywhere.
 
-mod attacker;
-mod attempt;
+pub(crate) mod attacker;
+pub(crate) mod attempt;
+mod claims;
 mod mps;
 mod network;
 mod node;
 mod options;
 mod screens;
 mod socket;
-mod stage;
+pub(crate) mod stage;
 mod text;
-mod users;
+pub(crate) mod users;
 mod world;
 
 use std::time::{Duration, Instant};
@@ -73,6 +74,7 @@ fn attempts() -> Vec<Attempt> {
         text::all(),
         screens::all(),
         options::all(),
+        claims::all(),
         node::all(),
         mps::all(),
         network::all(),
@@ -115,7 +117,8 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     } else {
         "further".into()
     };
-    if users::are_known(&format!("{module}::nothing_of_others_is_reached")) != Some(true) {
+    let name = format!("hostile::{module}::nothing_of_others_is_reached");
+    if users::are_known(&name) != Some(true) {
         return;
     }
     let mut all = chosen(suite);

@@ -18,7 +18,7 @@ pub fn all() -> Vec<Attempt> {
             "n4",
             alive,
             "18,000 folders in one another",
-            "\"$ATTACKER\" --exact plays_its_part --nocapture >/dev/null",
+            "\"$ATTACKER\" --exact hostile::plays_its_part --nocapture >/dev/null",
             |_, _| Ok(()),
         ),
         tried(

@@ -39,6 +39,7 @@ pub fn all() -> Vec<Attempt> {
     requests(&mut all);
     commands(&mut all);
     walled(&mut all);
+    sources(&mut all);
     all
 }
 
@@ -105,10 +106,10 @@ fn environment(all: &mut Vec<Attempt>) {
         (
             "all GPUs by SLURM_JOB_GPUS and SLURM_STEP_GPUS",
             &[
-                "SLURM_JOB_GPUS=0-7",
-                "SLURM_STEP_GPUS=0-7",
+                "SLURM_JOB_GPUS=0,1,2,3,4,5,6,7",
+                "SLURM_STEP_GPUS=0,1,2,3,4,5,6,7",
                 "SLURM_GPUS_ON_NODE=8",
-                "GPUOS_GPUS=0-7",
+                "GPUOS_GPUS=0,1,2,3,4,5,6,7",
             ],
             &["--gres=gpu:1"],
         ),
@@ -214,6 +215,91 @@ fn environment(all: &mut Vec<Attempt>) {
         }),
 
     );
+}
+
+/// What says where values came from, and what a job hands to its steps: the user's own words.
+fn sources(all: &mut Vec<Attempt>) {
+    let words = "sentences have no control characters and no length of his making, and nothing of others is moved";
+    for (name, text) in [
+        (
+            "names all options",
+            "environment=gpuos,topology,power,mig script=watch".to_owned(),
+        ),
+        (
+            "control characters",
+            "environment=power\nJobId=1 \u{1b}[2J script=mig\u{1b}]0;x\u{7}".to_owned(),
+        ),
+        (
+            "60,000 characters",
+            format!("environment=power{}", ",power".repeat(10_000)),
+        ),
+        (
+            "a path",
+            "environment=../../../etc/passwd script=%s%n".to_owned(),
+        ),
+    ] {
+        let text = move |stage: &Stage| {
+            let mut command = stage.command(MALLORY, "sbatch");
+            for name in [
+                "GPUOS_SOURCES",
+                "SPANK_GPUOS_SOURCES",
+                "SLURM_SPANK_GPUOS_SOURCES",
+                "_SLURM_SPANK_OPTION_gpuos_SOURCES",
+            ] {
+                command.env(name, &text);
+            }
+            command
+        };
+        let name = format!("{name} as places where options came from");
+        let made = attempt(ENVIRONMENT, name, words, move |stage| {
+            // Refused by the controller, which is what names the place.
+            let refused = ["-H", "--gres=gpu:1", "--gpuos-power=99999W"];
+            let refused = stage.sbatch_with(text(stage), &refused, "true");
+            let taken = ["-H", "--gpuos-power=300W"];
+            let taken = stage.sbatch_with(text(stage), &taken, "true");
+            let before = slices::nvml(&stage.cluster, "n1", &["show"]);
+            judge(move |stage| {
+                let Err(why) = refused else {
+                    return Err(format!("it is {refused:?}"));
+                };
+                let control = why.chars().find(|c| c.is_control() && *c != '\n');
+                ensure(control.is_none() && why.len() < 4096, || why.clone())?;
+                ensure(why.contains("--gpuos-power=99999W: no "), || why.clone())?;
+                let limits = |text: &str| text.matches("limit 300 W").count();
+                let now = slices::nvml(&stage.cluster, "n1", &["show"]);
+                ensure(limits(&now) == limits(&before), || now.clone())?;
+                taken.map(drop)
+            })
+        });
+        all.push(made.short());
+    }
+    let own = "the step has what its job has at most, and the caps of others stay";
+    all.push(attempt(
+        ENVIRONMENT,
+        "what a job hands to its steps, with control characters and 60,000 of them",
+        own,
+        |stage| {
+            let script = "long=$(printf 'x%.0s' $(seq 60000)); odd=$(printf 'power=250W\\033[2J watch=\\001 environment=power'); \
+                for limits in \"$long\" \"$odd\" \"environment=$long\" 'power=off watch=off mps=off environment=power'; do \
+                GPUOS_JOB_LIMITS=\"$limits\" GPUOS_JOB_MIG=\"$limits\" GPUOS_JOB_SHAPE=\"$limits\" \
+                srun -n1 --gpuos-watch=off sh -c 'echo step=${#GPUOS_JOB_LIMITS}$(printf %s \"$GPUOS_JOB_LIMITS\" | tr -d \"[:print:]\" | wc -c)'; \
+                done; echo end=1";
+            let job = stage.sbatch(MALLORY, &["-w", "n3", "--gres=gpu:1"], script);
+            judge(move |stage| {
+                let job = job?;
+                stage.told(job, "end=")?;
+                let text = stage.output(job);
+                let good = |line: &&str| {
+                    let told = line.strip_prefix("step=").unwrap_or("0");
+                    told.len() > 3 || !told.ends_with('0')
+                };
+                let bad = text.lines().find(good);
+                ensure(bad.is_none() && text.matches("step=").count() == 4, || text.clone())?;
+                let shown = slices::nvml(&stage.cluster, "n1", &["show"]);
+                ensure(shown.matches("limit 300 W").count() == 1, || shown.clone())
+            })
+        },
+    ));
 }
 
 fn requests(all: &mut Vec<Attempt>) {

@@ -413,7 +413,7 @@ impl Stage {
     pub fn part(&self, user: u32, role: &str, words: &[&str]) -> Child {
         let mut command = Command::new(self.path("bin/attacker"));
         command
-            .args(["--exact", "plays_its_part", "--nocapture"])
+            .args(["--exact", "hostile::plays_its_part", "--nocapture"])
             .env(ROLE, role)
             .env(WORDS, words.join("\n"))
             .uid(user)

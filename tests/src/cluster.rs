@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_core::explain::Note;
-use gpuos_core::record::{self, Recording};
 use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite};
+use gpuos_placement::explain::Note;
+use gpuos_placement::record::{self, Recording};
 
 use crate::show::{self, Gpus, Used};
 use crate::{plugins, program, skip};
@@ -233,15 +233,26 @@ impl Cluster {
     /// Kills slurmctld and starts it again, with its state saved before: what slurmctld had
     /// not saved is lost under any select plugin. `job` is one that runs or waits.
     pub fn crash(&self, job: u32) {
+        self.crash_only(job);
+        self.ready();
+    }
+
+    /// The same, without waiting for the nodes.
+    pub fn crash_only(&self, job: u32) {
         self.save(job);
-        self.end_slurmctld(9);
-        self.lab.start_slurmctld().expect("starts");
-        // Nodes are saved at other times than jobs: a drain that was taken back just before is there again.
+        self.restart_only(9);
+        self.open_nodes(&["State=UNDRAIN"]);
+    }
+
+    /// Asks slurmctld for these states of all nodes, in turn, after a crash: nodes are saved at other times than jobs, so
+    /// that a drain that was taken back just before is there again. A node that the state does not suit stays as it is.
+    pub fn open_nodes(&self, states: &[&str]) {
         for node in self.lab.spec().node_names() {
             let name = format!("NodeName={node}");
-            let _ = self.try_run("scontrol", &["update", &name, "State=UNDRAIN"]);
+            for state in states {
+                let _ = self.try_run("scontrol", &["update", &name, state]);
+            }
         }
-        self.ready();
     }
 
     /// Kills the slurmd of a node with `kill -9`. Its jobs run on.
@@ -280,9 +291,14 @@ impl Cluster {
 
     /// Ends slurmctld in order and starts it again.
     pub fn restart_slurmctld(&self) {
-        self.end_slurmctld(15);
-        self.lab.start_slurmctld().expect("starts");
+        self.restart_only(15);
         self.ready();
+    }
+
+    /// Ends slurmctld with a signal and starts it again, without waiting for the nodes.
+    pub fn restart_only(&self, signal: i32) {
+        self.end_slurmctld(signal);
+        self.lab.start_slurmctld().expect("starts");
     }
 
     /// Where select/gpuos records its decisions.

@@ -1,9 +1,11 @@
 //! Who holds which GPU of which node, by an account that knows nothing of Slurm's counts: prolog and epilog
 //! write it on the nodes. [`check`] says whether a GPU was ever held by two jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuos_model::hostlist::expand;
 
 use crate::{Cluster, show};
 
@@ -72,15 +74,31 @@ fn first_valid(block: &str) -> Option<String> {
 /// `killed`, a time before the new slurmctld could start any job.
 pub fn record_crash(cluster: &Cluster, killed: u128) {
     let running = cluster.until("slurmctld answers", || {
-        let jobs = cluster.try_run("squeue", &["-h", "-t", "R,S,CG,CF", "-o", "%A"]);
+        let jobs = cluster.try_run("squeue", &["-h", "-t", "R,S,CG,CF", "-o", "%A %N"]);
         jobs.ok()
     });
-    let known: Vec<String> = running.lines().map(|job| format!("{job}:0")).collect();
-    let known = match known.is_empty() {
+    let known: Vec<(&str, &str)> = running
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .collect();
+    let jobs: Vec<String> = known.iter().map(|(job, _)| format!("{job}:0")).collect();
+    let jobs = match jobs.is_empty() {
         true => "none".to_string(),
-        false => known.join(","),
+        false => jobs.join(","),
     };
-    record(cluster, &format!("C {killed} all {known}"));
+    record(cluster, &format!("C {killed} all {jobs}"));
+    for (job, nodes) in known {
+        for line in given(&killed.to_string(), nodes, job) {
+            record(cluster, &line);
+        }
+    }
+}
+
+/// Lines on a job that has these nodes.
+fn given(time: &str, nodes: &str, job: &str) -> Vec<String> {
+    let nodes = expand(nodes.trim()).unwrap_or_default();
+    let line = |node: &String| format!("G {time} {node} {job}");
+    nodes.iter().map(line).collect()
 }
 
 fn record(cluster: &Cluster, line: &str) {
@@ -107,6 +125,8 @@ pub enum Kind {
     Inherited,
     /// Such a job has ended on the node: the slurmd has seen that no process of it is left.
     Skipped,
+    /// slurmctld gives a job its nodes.
+    Given,
     /// A job starts on a node.
     Start,
 }
@@ -140,7 +160,33 @@ pub fn read(cluster: &Cluster) -> Vec<Event> {
             let lines = skipped_epilogs(node, &cluster.lab.slurmd_log(node));
             all + &with_times(cluster, &lines)
         });
-    parse(&(text.unwrap_or_default() + &skips))
+    let given = with_times(cluster, &allocations(&cluster.lab.slurmctld_log()));
+    parse(&(text.unwrap_or_default() + &skips + &given))
+}
+
+/// Of the log of slurmctld: lines of the ledger on jobs that are given nodes, each with the log's words for the time.
+fn allocations(log: &str) -> Vec<(String, String)> {
+    let lines = |line: &str| {
+        let (time, text) = line.strip_prefix('[')?.split_once("] ")?;
+        let rest = ["sched: Allocate JobId=", "_start_job: Started JobId="]
+            .iter()
+            .find_map(|words| Some(text.split_once(words)?.1))?;
+        // `7 NodeList=n1 #CPUs=1`, of an array `5_1(7) in all on n1`
+        let (name, rest) = rest.split_once(' ')?;
+        let number = name.split_once('(').map_or(name, |(_, own)| own);
+        let job = number.trim_end_matches(')');
+        let nodes = match rest.strip_prefix("NodeList=") {
+            Some(rest) => rest.split(' ').next()?,
+            None => rest.rsplit(' ').next()?,
+        };
+        let lines = given("TIME", nodes, job).into_iter();
+        Some(
+            lines
+                .map(|line| (time.to_string(), line))
+                .collect::<Vec<_>>(),
+        )
+    };
+    log.lines().filter_map(lines).flatten().collect()
 }
 
 /// Of the log of a slurmd: lines of the ledger on epilogs that it skips, each with the log's words for the
@@ -173,8 +219,8 @@ fn with_times(cluster: &Cluster, lines: &[(String, String)]) -> String {
     text.lines().zip(lines).map(with_time).collect()
 }
 
-/// Lines are `S TIME NODE JOB GPUS RESTARTS`, the same with `E`, `I TIME NODE JOB`, the same with `N`, and
-/// `F TIME NODE JOB:RESTARTS,...`, and `C TIME all JOB:0,...`.
+/// Lines are `S TIME NODE JOB GPUS RESTARTS`, the same with `E`, `I TIME NODE JOB`, the same with `N`,
+/// `F TIME NODE JOB:RESTARTS,...`, `C TIME all JOB:0,...`, and `G TIME NODE JOB`.
 fn parse(text: &str) -> Vec<Event> {
     let pair = |text: &str| {
         let (job, first) = text.split_once(':')?;
@@ -193,6 +239,7 @@ fn parse(text: &str) -> Vec<Event> {
                     "E" => Kind::End,
                     "I" => Kind::Inherited,
                     "N" => Kind::Skipped,
+                    "G" => Kind::Given,
                     _ => panic!("ledger: {line:?}"),
                 },
                 time: word(1).parse().expect("a time"),
@@ -217,10 +264,14 @@ struct Hold {
 }
 
 /// No GPU may be held by two jobs at once. What a start that was taken back before has on record does not
-/// count: the GPU may be another job's by then.
+/// count: the GPU may be another job's by then. Nor does one that a slurmctld had sent which was killed then, and that the
+/// next one knows nothing of: a slurmd that is about to read its configuration runs its prolog only after slurmctld answers
+/// again, and its batch script never ("Could not confirm batch launch").
 pub fn check(events: &[Event]) -> Result<(), String> {
     let mut held: BTreeMap<(&str, usize), Hold> = BTreeMap::new();
     let mut valid: BTreeMap<u32, u32> = BTreeMap::new();
+    // Which jobs have which nodes by the slurmctld that runs; all, as long as none was killed.
+    let mut given: Option<BTreeSet<(u32, &str)>> = None;
     for event in events {
         let here = |node: &str, hold: &Hold| node == event.node && hold.job == event.job;
         match event.kind {
@@ -231,10 +282,16 @@ pub fn check(events: &[Event]) -> Result<(), String> {
                     *known = (*known).max(*first);
                 }
             }
-            Kind::Crash => held.retain(|_, hold| {
-                let known = |(job, _): &(u32, u32)| *job == hold.job;
-                event.valid.iter().any(known)
-            }),
+            Kind::Crash => {
+                let known: BTreeSet<u32> = event.valid.iter().map(|(job, _)| *job).collect();
+                held.retain(|_, hold| known.contains(&hold.job));
+                given = Some(BTreeSet::new());
+            }
+            Kind::Given => {
+                if let Some(given) = &mut given {
+                    given.insert((event.job, &event.node));
+                }
+            }
             Kind::End => held.retain(|(node, _), hold| {
                 // The epilog of a requeued start names the count of the next one.
                 let other_start = match (event.restarts, hold.restarts) {
@@ -251,7 +308,11 @@ pub fn check(events: &[Event]) -> Result<(), String> {
             Kind::Skipped => held.retain(|(node, _), hold| !here(node, hold) || !hold.inherited),
             Kind::Start => {
                 let first = valid.get(&event.job).copied().unwrap_or(0);
-                if event.restarts.is_some_and(|restarts| restarts < first) {
+                let taken_back = event.restarts.is_some_and(|restarts| restarts < first);
+                let unknown = given
+                    .as_ref()
+                    .is_some_and(|given| !given.contains(&(event.job, &event.node)));
+                if taken_back || unknown {
                     continue;
                 }
                 for gpu in &event.gpus {
@@ -314,11 +375,24 @@ mod tests {
     #[test]
     fn after_a_crash_what_slurmctld_knows_is_held_and_nothing_else() {
         let check = |text: &str| check(&parse(text));
-        let start = "S 10 n1 1 0 0\nS 11 n1 2 1 0\nC 20 all 1:0\n";
+        let start = "S 10 n1 1 0 0\nS 11 n1 2 1 0\nC 20 all 1:0\nG 20 n1 1\nG 25 n1 3\n";
         assert_eq!(check(&format!("{start}S 30 n1 3 1 0\n")), Ok(()));
         assert!(check(&format!("{start}S 30 n1 3 0 0\n")).is_err());
-        let none = "S 10 n1 1 0 0\nC 20 all none\nS 30 n1 3 0 0\n";
+        let none = "S 10 n1 1 0 0\nC 20 all none\nG 25 n1 3\nS 30 n1 3 0 0\n";
         assert_eq!(check(none), Ok(()));
+        // Sent by the slurmctld that was killed; the next one has given its number to another job since.
+        let late = "C 20 all none\nG 25 n2 1\nS 30 n1 1 0 0\nG 35 n1 2\nS 40 n1 2 0 0\nG 45 n1 1\n";
+        assert_eq!(check(late), Ok(()));
+        assert!(check(&format!("{late}S 50 n1 1 0 0\n")).is_err());
+    }
+
+    #[test]
+    fn the_log_says_which_jobs_slurmctld_gives_nodes() {
+        let log = "[2026-11-23T03:37:10.712] sched: Allocate JobId=872 NodeList=n1 #CPUs=1 Partition=all\n\
+                   [2026-11-23T01:53:18.094] sched/backfill: _start_job: Started JobId=525_1(583) in all on n[4-5]\n\
+                   [2026-11-23T01:53:18.181] _job_complete: JobId=518 done\n";
+        let lines: Vec<String> = allocations(log).into_iter().map(|(_, line)| line).collect();
+        assert_eq!(lines, ["G TIME n1 872", "G TIME n4 583", "G TIME n5 583"]);
     }
 
     /// Job 1 was ending on n1 when its slurmd started anew: not its epilog tells of the end.

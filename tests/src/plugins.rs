@@ -3,7 +3,8 @@
 //! cargo builds no `cdylib` for the tests of another crate, so the first test that needs them
 //! calls cargo, with the target folder and profile that it was built with itself. Where cargo has
 //! built them already this takes a fraction of a second. `$GPUOS_PLUGIN_DIR` names a folder of
-//! plugins to test instead.
+//! plugins to test instead, `$GPUOS_DAEMON_DIR` and `$GPUOS_PROGRAM_DIR` one of gpuosd and of the commands: `make test` names what
+//! it has built with the whole workspace, whose dependencies cargo would build once more with the features of these crates alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +65,10 @@ pub fn with_faults() -> &'static Path {
 /// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself.
 pub fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| cargo(&["-p", "gpuos_cli", "-p", "gpuos_nvml"], target()))
+    BUILT.get_or_init(|| match std::env::var_os("GPUOS_PROGRAM_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => cargo(&["-p", "gpuos_cli", "-p", "gpuos_nvml"], target()),
+    })
 }
 
 /// cargo's target folder: this program lies in `TARGET/PROFILE/deps`.

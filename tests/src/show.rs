@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_core::hostlist::expand;
+use gpuos_model::hostlist::expand;
 
 /// GPU indices by node.
 pub type Gpus = BTreeMap<String, Vec<usize>>;

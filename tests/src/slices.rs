@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::hostlist::expand;
 use gpuos_lab::Suite;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::expand;
 
 use crate::{Cluster, Setup, show};
 

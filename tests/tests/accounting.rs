@@ -1,8 +1,8 @@
 //! Rules by QOS, with a real slurmdbd and MariaDB: the job record has a QOS's number alone, and its name comes
 //! from slurmctld's own tables.
 
-use gpuos_core::explain::Note;
 use gpuos_lab::{NodeGroup, Suite};
+use gpuos_placement::explain::Note;
 use gpuos_tests::sites::TWO_PRICES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 

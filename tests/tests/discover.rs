@@ -1,14 +1,14 @@
 //! `gpuos discover`, `gpuos topo --live` and `gpuos doctor` over the simulated NVML and a recorded `/sys`.
 
-#[path = "../../gpuos_host/tests/recorded/mod.rs"]
+#[path = "../../crates/gpuos_host/tests/recorded/mod.rs"]
 mod recorded;
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use gpuos_core::config::Config;
-use gpuos_core::node_types::by_name;
+use gpuos_config::gpuos_toml::Config;
+use gpuos_model::node_types::by_name;
 use gpuos_tests::plugins::programs;
 use recorded::Recorded;
 use serde_json::Value;
@@ -84,7 +84,7 @@ impl Node {
 
     /// The Slurm of four nodes with 8 H100 that gpuos_host's tests recorded, with these files of it here.
     fn slurm(&self, gres_conf: &str, gpuos_toml: &str) {
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuos_host/tests/data");
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/gpuos_host/tests/data");
         for what in ["config", "nodes", "topology"] {
             let text = fs::read_to_string(data.join(format!("24.11.5-{what}.txt"))).unwrap();
             fs::write(self.path(what), text.replace("/srv/lab", &self.path(""))).unwrap();
@@ -270,7 +270,7 @@ fn gpus_in_mig_mode_are_printed_as_a_pool_and_compared_with_it() {
     for line in [
         "# n1: 4 x NVIDIA H100 80GB HBM3, 4 x NVIDIA H100 80GB HBM3 in MIG mode, driver 580.95.05",
         "# MIG mode: on for 4 GPUs; off for 4 that have it (`nvidia-smi -i GPU -mig 1` turns it on, for slices \
-         that jobs share: docs/mig.md)",
+         that jobs share: docs/admin/mig.md)",
         "gpus = \"4-7\"",
         "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-3] Cores=0-55",
         "NodeName=n1 Name=gpuos Type=h100-80gb File=/var/lib/gpuos/slices/gpu7s[0-7] Cores=56-111",

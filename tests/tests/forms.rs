@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::record::{By, Outcome};
 use gpuos_lab::{NodeGroup, Suite, field};
+use gpuos_placement::record::{By, Outcome};
 use gpuos_tests::show::Gpus;
 use gpuos_tests::{Cluster, Setup, per_suite, skip};
 

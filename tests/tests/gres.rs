@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use gpuos_core::gpuset::GpuSet;
 use gpuos_lab::{Cgroup, Select, Suite, field};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins, skip};
 

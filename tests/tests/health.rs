@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_core::record::Event;
 use gpuos_lab::{Suite, field};
+use gpuos_placement::record::Event;
+use gpuos_tests::plugins::programs;
 use gpuos_tests::{Cluster, Setup, ledger, per_suite};
 
 per_suite!(
@@ -12,6 +13,7 @@ per_suite!(
     whole_nodes_and_flat_ones,
     forecasts_and_preemption,
     degraded_ones_are_given_last,
+    words_of_another_release_stay,
 );
 
 const OUT: [usize; 2] = [2, 5];
@@ -132,10 +134,17 @@ fn nobody_is_given_a_gpu_that_is_out(suite: &Suite) {
     waits(&cluster, stock, REASON);
     cluster.crash(all);
     stays_pending(&cluster, &[all, stock]);
-    // A damaged part means nothing is out, and the log says so.
+    // A damaged part may have named any GPU: none is given, and the log says so. The other node is not touched.
     set(&cluster, "n1", "Extra=[gpuos:1 out=2,x]");
+    let other = cluster.start(&["--gres=gpu:1"]);
+    assert!(cluster.gpus(other).contains_key("n2"));
+    let beside = cluster.sbatch(&["--gres=gpu:1", "-w", "n1"], "sleep 600");
+    stays_pending(&cluster, &[all, beside]);
+    let log = cluster.lab.slurmctld_log();
+    assert!(log.contains("count as out of service until gpuosd"));
+    cluster.cancel(&[other, beside]);
+    set(&cluster, "n1", "Extra=rack 7");
     cluster.wait(all, &["RUNNING"]);
-    assert!(cluster.lab.slurmctld_log().contains("count as sound"));
     // A job that runs on a GPU keeps it.
     set(&cluster, "n1", PART);
     let beside = cluster.sbatch(&["--gres=gpu:1", "-w", "n1"], "sleep 600");
@@ -307,5 +316,56 @@ fn degraded_ones_are_given_last(suite: &Suite) {
     cluster.cancel(&last);
     let all = cluster.start(&["-N2", "--gres=gpu:8"]);
     cluster.cancel(&[all]);
+    cluster.drained();
+}
+
+/// Another release of gpuos knows words that this one does not: what stands beside them counts, and gpuosd keeps them.
+fn words_of_another_release_stay(suite: &Suite) {
+    let Some(mut cluster) = Setup::simulated("words", suite, 1).steered() else {
+        return;
+    };
+    let gpuos = programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir("n1");
+    let tell = |words: [&str; 2]| {
+        let args = ["--runtime-dir", dir.to_str().expect("UTF-8")];
+        let args = [&words[..], &args].concat();
+        cluster.run(gpuos.to_str().expect("UTF-8"), &args);
+    };
+    let until_extra = |extra: &str| {
+        cluster.until(extra, || {
+            let node = cluster.run("scontrol", &["show", "node", "n1"]);
+            let mut lines = node.lines().map(str::trim);
+            let shown = lines.find_map(|line| line.strip_prefix("Extra="));
+            (shown.unwrap_or_default() == extra).then_some(())
+        });
+    };
+    tell(["drain", "n1:2"]);
+    until_extra("[gpuos:1 out=2]");
+    set(&cluster, "n1", "Extra=rack 7 [gpuos:1 later=4 out=2 quiet]");
+    let all = cluster.sbatch(&["--gres=gpu:8"], "sleep 600");
+    stays_pending(&cluster, &[all]);
+    let seven = cluster.start(&["--gres=gpu:7"]);
+    assert_eq!(cluster.gpus(seven)["n1"], [0, 1, 3, 4, 5, 6, 7]);
+    cluster.cancel(&[seven]);
+    // gpuosd writes its words anew, and only those.
+    tell(["drain", "n1:5"]);
+    until_extra("rack 7 [gpuos:1 later=4 out=2,5 quiet]");
+    let six = cluster.start(&["--gres=gpu:6"]);
+    assert_eq!(cluster.gpus(six)["n1"], [0, 1, 3, 4, 6, 7]);
+    cluster.cancel(&[six]);
+    // What is damaged keeps jobs away until gpuosd has mended it.
+    set(
+        &cluster,
+        "n1",
+        "Extra=rack 7 [gpuos:1 later=4 out=2,5,x quiet]",
+    );
+    until_extra("rack 7 [gpuos:1 later=4 out=2,5 quiet]");
+    tell(["online", "n1:2"]);
+    tell(["online", "n1:5"]);
+    until_extra("rack 7 [gpuos:1 later=4 quiet]");
+    cluster.wait(all, &["RUNNING"]);
+    cluster.cancel(&[all]);
+    // Of the damaged part.
+    cluster.expects_errors = true;
     cluster.drained();
 }

@@ -9,6 +9,11 @@ use std::process::Command;
 use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
+#[path = "house/modules.rs"]
+mod modules;
+#[path = "house/order.rs"]
+mod order;
+
 const GPL: &str = "GPL-3.0-or-later";
 const FREE: &str = "MIT OR Apache-2.0";
 
@@ -30,32 +35,99 @@ const GPL_CRATES: [&str; 5] = [
     "gres_gpuos",
 ];
 
-/// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 15] = [
-    ("gpuos_core", &[]),
-    ("slurm_ffi", &["gpuos_core"]),
-    ("select_gpuos", &["slurm_ffi", "gpuos_core"]),
-    ("spank_gpuos", &["slurm_ffi", "gpuos_core"]),
-    ("job_submit_gpuos", &["slurm_ffi", "gpuos_core"]),
-    ("gres_gpuos", &["slurm_ffi", "gpuos_core"]),
-    ("gpuos_host", &["gpuos_core"]),
-    ("gpuos_lab", &["gpuos_core"]),
-    ("gpuos_layout", &[]),
-    ("gpuos_sim", &["gpuos_core"]),
-    (
-        "gpuos_cli",
-        &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
-    ),
-    ("gpuos_tests", &["gpuos_core", "gpuos_host", "gpuos_lab"]),
-    (
-        "gpuos_bench",
-        &["gpuos_core", "gpuos_host", "gpuos_lab", "gpuos_sim"],
-    ),
-    ("gpuos_nvml", &["gpuos_core", "gpuos_host"]),
-    ("gpuosd", &["gpuos_core", "gpuos_host", "gpuos_nvml"]),
+/// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
+/// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
+const THINKING: [&str; 4] = [
+    "gpuos_model",
+    "gpuos_placement",
+    "gpuos_core",
+    "gpuos_config",
 ];
 
-/// Crates from outside that gpuos_core may use, directly: they read and write text or bytes in memory and do nothing else.
+/// For each crate, the crates of this workspace that it may use. None may use a plugin.
+const MAY_USE: [(&str, &[&str]); 18] = [
+    ("gpuos_model", &[]),
+    ("gpuos_placement", &["gpuos_model"]),
+    ("gpuos_core", &["gpuos_model"]),
+    (
+        "gpuos_config",
+        &["gpuos_model", "gpuos_placement", "gpuos_core"],
+    ),
+    (
+        "slurm_ffi",
+        &["gpuos_model", "gpuos_placement", "gpuos_config"],
+    ),
+    ("select_gpuos", &THINKING_AND_SLURM),
+    ("spank_gpuos", &THINKING_AND_SLURM),
+    ("job_submit_gpuos", &THINKING_AND_SLURM),
+    ("gres_gpuos", &["slurm_ffi", "gpuos_model"]),
+    ("gpuos_host", &THINKING),
+    (
+        "gpuos_lab",
+        &["gpuos_model", "gpuos_placement", "gpuos_config"],
+    ),
+    ("gpuos_layout", &[]),
+    ("gpuos_sim", &["gpuos_model", "gpuos_placement"]),
+    (
+        "gpuos_cli",
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_core",
+            "gpuos_config",
+            "gpuos_host",
+            "gpuos_lab",
+            "gpuos_sim",
+        ],
+    ),
+    (
+        "gpuos_tests",
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_core",
+            "gpuos_config",
+            "gpuos_host",
+            "gpuos_lab",
+        ],
+    ),
+    (
+        "gpuos_bench",
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_host",
+            "gpuos_lab",
+            "gpuos_sim",
+        ],
+    ),
+    (
+        "gpuos_nvml",
+        &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],
+    ),
+    (
+        "gpuosd",
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_core",
+            "gpuos_config",
+            "gpuos_host",
+            "gpuos_nvml",
+        ],
+    ),
+];
+
+/// What plugins may use that do more than one thing.
+const THINKING_AND_SLURM: [&str; 5] = [
+    "slurm_ffi",
+    "gpuos_model",
+    "gpuos_placement",
+    "gpuos_core",
+    "gpuos_config",
+];
+
+/// Crates from outside that [`THINKING`] may use, directly: they read and write text or bytes in memory and do nothing else.
 const PURE: [&str; 7] = [
     "postcard",
     "saphyr-parser",
@@ -166,11 +238,29 @@ fn dependencies_point_one_way() {
             );
         }
     }
-    for used in &own["gpuos_core"].uses {
-        assert!(
-            PURE.contains(&used.as_str()),
-            "gpuos_core does no I/O: it must not depend on {used}"
-        );
+    for name in THINKING {
+        for used in &own[name].uses {
+            assert!(
+                PURE.contains(&used.as_str()) || THINKING.contains(&used.as_str()),
+                "{name} does no I/O: it must not depend on {used}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_loaded_stands_at_the_top_and_the_rest_in_crates() {
+    let root = root().canonicalize().expect("is there");
+    for package in packages().iter().filter(|package| package.own) {
+        let folder = package.manifest.parent().expect("a folder");
+        let place = folder.strip_prefix(&root).expect("in this repository");
+        let name = Path::new(&package.name);
+        let wanted = if PLUGINS.contains(&package.name.as_str()) {
+            place == name
+        } else {
+            place == Path::new("crates").join(name) || place.starts_with("tests")
+        };
+        assert!(wanted, "{} stands in {}", package.name, place.display());
     }
 }
 
@@ -399,11 +489,15 @@ fn every_crate_follows_the_lint_list_and_the_core_is_pure() {
             package.name
         );
     }
-    assert!(read("gpuos_core/src/lib.rs").contains("#![forbid(unsafe_code)]"));
-    for path in files(&[".rs"])
-        .iter()
-        .filter(|path| path.starts_with("gpuos_core/src"))
-    {
+    for name in THINKING {
+        assert!(read(&format!("crates/{name}/src/lib.rs")).contains("#![forbid(unsafe_code)]"));
+    }
+    let thinks = |path: &&String| {
+        THINKING
+            .iter()
+            .any(|name| path.starts_with(&format!("crates/{name}/src")))
+    };
+    for path in files(&[".rs"]).iter().filter(thinks) {
         let text = read(path);
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         for word in [
@@ -414,11 +508,28 @@ fn every_crate_follows_the_lint_list_and_the_core_is_pure() {
             "std::env",
             "println!",
         ] {
-            assert!(
-                !code.contains(word),
-                "{path} uses {word}: gpuos_core only thinks"
-            );
+            assert!(!code.contains(word), "{path} uses {word}, and only thinks");
         }
+    }
+}
+
+/// cargo does not look for test files here, and would say nothing of one that is left out.
+#[test]
+fn every_file_of_tests_is_run() {
+    let program = read("tests/tests/slurm.rs");
+    let folder = fs::read_dir(root().join("tests/tests")).expect("is there");
+    for file in folder {
+        let file = file.expect("a file").file_name();
+        let name = file.to_string_lossy();
+        let name = name.trim_end_matches(".rs");
+        // Programs of their own, and what tables.rs includes.
+        if ["slurm", "house", "slurm_rows"].contains(&name) {
+            continue;
+        }
+        assert!(
+            program.contains(&format!("\nmod {name};")),
+            "tests/tests/slurm.rs has no `mod {name};`: its tests would not run"
+        );
     }
 }
 

@@ -99,7 +99,7 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             "{unit}"
         );
         for name in [
-            "docs/health.md",
+            "docs/admin/health.md",
             "docs/decisions/README.md",
             "README.md",
             "gpuos.toml.sample",

@@ -1,5 +1,5 @@
 //! The form of the JSON that scripts rely on: gpuosd on simulated GPUs, asked by the commands that people use.
-//! `tests/json` holds for each kind of answer the paths and kinds of its values; docs/json.md is the promise to users.
+//! `tests/json` holds for each kind of answer the paths and kinds of its values; docs/reference/json.md is the promise to users.
 //! Files are written anew with GPUOS_UPDATE_SCHEMAS=1.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -296,9 +296,12 @@ fn agreed(name: &str, schema: &str, answers: &[Value]) {
     }
     let want = fs::read_to_string(&file).unwrap_or_default();
     assert_eq!(text, want, "{name}: {}", file.display());
-    let promise = include_str!("../../docs/json.md");
+    let promise = include_str!("../../docs/reference/json.md");
     for word in [schema, &format!("tests/json/{name}.txt")] {
-        assert!(promise.contains(word), "docs/json.md does not name {word}");
+        assert!(
+            promise.contains(word),
+            "docs/reference/json.md does not name {word}"
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--gpuos-mig` at submission, in real Slurm clusters: what is asked becomes slices of GRES gpuos, or is refused.
 
-use gpuos_core::gpuset::GpuSet;
 use gpuos_lab::{Suite, field};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(requests_become_slices, without_the_plugin_no_program_runs);

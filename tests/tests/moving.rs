@@ -3,8 +3,8 @@
 //!
 //! Allocations have no steps, so that slurmctld alone is seen.
 
-use gpuos_core::gpuset::GpuSet;
 use gpuos_lab::Suite;
+use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::slices::{ask, start};
 use gpuos_tests::{Cluster, Setup, per_suite, show};
 

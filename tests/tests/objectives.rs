@@ -1,7 +1,7 @@
 //! Objectives and profiles choose the node type, by partition, in a cluster with two kinds of nodes.
 
-use gpuos_core::explain::Note;
 use gpuos_lab::{NodeGroup, Suite};
+use gpuos_placement::explain::Note;
 use gpuos_tests::sites::TWO_PRICES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 

@@ -96,7 +96,7 @@ fn wrong_tables(suite: &Suite) {
 
 /// The rows that the table has for a release, as rows for another one.
 fn rows_of(release: &str, version: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../slurm_ffi/data/layouts.tsv");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/slurm_ffi/data/layouts.tsv");
     let table = fs::read_to_string(path).expect("the table");
     let number = |text: &str| -> Vec<u32> {
         let parts = text.split('.').map(|part| part.parse().unwrap_or(0));

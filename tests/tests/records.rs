@@ -3,8 +3,8 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use gpuos_core::record::{By, Event, Outcome, Purpose};
 use gpuos_lab::Suite;
+use gpuos_placement::record::{By, Event, Outcome, Purpose};
 use gpuos_tests::sites::TWO_HALVES;
 use gpuos_tests::{Cluster, Setup, per_suite};
 

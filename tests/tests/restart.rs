@@ -14,6 +14,8 @@ per_suite!(
     stock_loses_gpus_before_a_node_registers,
     gpu_jobs_wait_until_their_node_has_registered,
     exclusive_jobs_wait_until_their_node_has_registered,
+    stock_loses_gpus_on_a_node_undrained_before_it_registers,
+    jobs_get_their_gpus_on_a_node_undrained_before_it_registers,
 );
 
 /// A job on n1 and its slurmstepd.
@@ -49,6 +51,11 @@ impl Stepd {
         self.signal(cluster, "CONT");
         cluster.cancel(&[self.job]);
     }
+}
+
+fn submit(cluster: &Cluster, form: &str) -> u32 {
+    let options: Vec<&str> = form.split(' ').collect();
+    cluster.sbatch(&options, "sleep 600")
 }
 
 fn has_no_gpu(cluster: &Cluster, job: u32) -> bool {
@@ -152,10 +159,7 @@ fn gpu_jobs_wait_until_their_node_has_registered(suite: &Suite) {
         "--gpus-per-task=1 -n2 -N1",
         "--gpus=1 --gpuos=off",
     ];
-    let jobs = forms.map(|form| {
-        let options: Vec<&str> = form.split(' ').collect();
-        cluster.sbatch(&options, "sleep 600")
-    });
+    let jobs = forms.map(|form| submit(&cluster, form));
     // It was submitted last, and n1 is open for it.
     cluster.start(&[]);
     if cluster.starts_before_registration() {
@@ -209,5 +213,59 @@ fn exclusive_jobs_wait_until_their_node_has_registered(suite: &Suite) {
     fs::remove_file(&socket).expect("removes");
     cluster.wait(job, &["RUNNING"]);
     assert_eq!(cluster.gpus(job)["n1"].len(), 8, "{}", cluster.show(job));
+    cluster.drained();
+}
+
+/// slurmctld takes no state for a node that it calls unknown, and does so until a job has started there. `UNDRAIN` marks the
+/// node as silent, and leaves it open for jobs; its next answer takes the mark off.
+fn undrain_n1(cluster: &Cluster) {
+    cluster.start(&["-w", "n1"]);
+    cluster.update(&["NodeName=n1", "State=UNDRAIN"]);
+}
+
+/// Since 24.11.1 Slurm goes by the topology that it saved, but not where a node is marked as silent. Since 25.11 cons_tres
+/// finds no GPU for the job there and lets it wait.
+fn stock_loses_gpus_on_a_node_undrained_before_it_registers(suite: &Suite) {
+    let Some(cluster) = Setup::new("undrained-stock", suite).stock().up() else {
+        return;
+    };
+    if cluster.is_before([24, 11, 1]) || !cluster.is_before([25, 11, 0]) {
+        return;
+    }
+    let stepd = Stepd::start(&cluster, &[]);
+    stepd.keeps_n1_from_registering(&cluster);
+    // The answer may come before the job starts.
+    cluster.until("a job starts without its GPUs", || {
+        undrain_n1(&cluster);
+        let job = cluster.start(&["--gres=gpu:2", "-w", "n1"]);
+        let lost = has_no_gpu(&cluster, job);
+        cluster.cancel(&[job]);
+        lost.then_some(())
+    });
+    stepd.end(&cluster);
+}
+
+fn jobs_get_their_gpus_on_a_node_undrained_before_it_registers(suite: &Suite) {
+    let mut setup = Setup::new("undrained", suite);
+    setup.spec.nodes = 1.into();
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let stepd = Stepd::start(&cluster, &[]);
+    stepd.keeps_n1_from_registering(&cluster);
+    undrain_n1(&cluster);
+    let forms = ["--gres=gpu:2", "--gpus=1", "--gpus=1 --gpuos=off"];
+    let jobs = forms.map(|form| submit(&cluster, form));
+    // The answer or the registration: from then on they may start.
+    cluster.start(&[]);
+    stepd.end(&cluster);
+    let mut held = Vec::new();
+    for job in jobs {
+        cluster.wait(job, &["RUNNING"]);
+        held.extend(cluster.gpus(job).remove("n1").unwrap_or_default());
+    }
+    held.sort_unstable();
+    held.dedup();
+    assert_eq!(held.len(), 4, "each GPU once");
     cluster.drained();
 }

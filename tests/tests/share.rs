@@ -9,9 +9,12 @@ use gpuos_host::slurm::Job;
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Suite, field};
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, MPS_CONTROL, Setup, per_suite, program};
+use gpuos_tests::{Cluster, MPS_CONTROL, Setup, per_suite, program, show};
 
-per_suite!(gpus_are_shared_as_asked);
+per_suite!(
+    gpus_are_shared_as_asked,
+    shares_keep_off_whole_gpus_with_other_cores
+);
 
 /// What sbatch says and gives for a job that is held.
 fn submit(cluster: &Cluster, args: &[&str]) -> Result<(u32, String), String> {
@@ -203,6 +206,51 @@ fn gpus_are_shared_as_asked(suite: &Suite) {
     under_mps(&cluster, shared, first);
     cluster.drained();
     come_and_go(&cluster);
+}
+
+/// The only idle cores are near GPUs that somebody has as a whole. cons_tres before 23.11.5 would then take the first GPU
+/// with shards left, whoever has it. Nor are such GPUs out of reach for who may preempt.
+fn shares_keep_off_whole_gpus_with_other_cores(suite: &Suite) {
+    let mut setup = Setup::new("cores", suite);
+    setup.spec.nodes = 1.into();
+    setup.spec.node_type = "dgx-h100".into();
+    setup.spec.shards = 4;
+    setup.spec.slurm_conf_extra.extend([
+        "PreemptType=preempt/partition_prio".into(),
+        "PreemptMode=REQUEUE".into(),
+        "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
+    ]);
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let whole = cluster.start(&["--gres=gpu:4", "--gpuos=off"]);
+    assert_eq!(given(&cluster)[&whole].0, 0x0f);
+    // All cores are taken, and then only those of the other socket.
+    let sockets = |job: u32| show::job_sockets(&cluster.show(job), 56)["n1"].clone();
+    let others = ["-c27", "-c27", "-c27", "-c27", "-c1", "-c1", "-c1"];
+    let others = others.map(|cores| cluster.start(&["-n1", cores]));
+    let near: Vec<u32> = others
+        .into_iter()
+        .filter(|job| sockets(*job) == [0])
+        .collect();
+    assert!(!near.is_empty());
+    cluster.cancel(&near);
+    for options in [&["--gres=shard:1"][..], &["--gres=shard:2", "--gpuos=off"]] {
+        let share = cluster.start(options);
+        let shared = given(&cluster)[&share].1;
+        assert!(
+            shared.count_ones() == 1 && shared & 0x0f == 0,
+            "{shared:x} {}",
+            cluster.show(share)
+        );
+        assert_eq!(sockets(share), [0]);
+        cluster.cancel(&[share]);
+    }
+    let rest = cluster.start(&["--gres=gpu:4"]);
+    assert_eq!(given(&cluster)[&rest].0, 0xf0);
+    let share = cluster.start(&["--gres=shard:1", "-p", "high"]);
+    assert_eq!(given(&cluster)[&share].1.count_ones(), 1);
+    cluster.drained();
 }
 
 /// Jobs of all kinds, as many as `GPUOS_SHARE_JOBS` says: no GPU is given twice, and nothing is left.

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::hostlist::expand;
-use gpuos_core::mig::{Cut, Geometry, States, tile};
-use gpuos_core::options::parse_mig;
+use gpuos_config::options::parse_mig;
 use gpuos_lab::Suite;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::expand;
+use gpuos_model::mig::{Geometry, States};
+use gpuos_placement::mig::{Cut, tile};
 use gpuos_tests::plugins::programs;
 use gpuos_tests::slices::{ask, start};
 use gpuos_tests::{Cluster, Setup, per_suite, show};
@@ -70,7 +71,7 @@ fn waits(cluster: &Cluster, job: u32) {
 fn board(cluster: &Cluster) -> Geometry {
     let file = cluster.lab.dir().join("etc/gpuos.toml");
     let text = std::fs::read_to_string(file).expect("the lab writes it");
-    let config = gpuos_core::config::Config::parse(&text, "gpuos.toml").expect("it is sound");
+    let config = gpuos_config::gpuos_toml::Config::parse(&text, "gpuos.toml").expect("it is sound");
     let (_, board) = config.mig.pool_of("n1").expect("it has a pool");
     board.geometry.clone()
 }
@@ -102,7 +103,7 @@ fn one_gpu(suite: &Suite) {
     media(&cluster);
 }
 
-/// With the weights of docs/mig.md an instance costs its part of a whole GPU, in slurmdbd's records too.
+/// With the weights of docs/admin/mig.md an instance costs its part of a whole GPU, in slurmdbd's records too.
 fn slices_are_billed(cluster: &Cluster) {
     for (ask, wanted) in [
         (
@@ -389,7 +390,7 @@ fn check(cluster: &Cluster, geometry: &Geometry, jobs: &[(u32, &str)]) {
                     .expect("a window")
             };
             let state = states.of(own.map(spot));
-            assert_ne!(state, gpuos_core::mig::NONE, "{node}: {cuts:?}");
+            assert_ne!(state, gpuos_model::mig::NONE, "{node}: {cuts:?}");
         }
     }
 }

@@ -79,7 +79,7 @@ fn soak(suite: &Suite) {
             if operation % 25 == 24 {
                 let _quiet = kills.quiet();
                 if kills.on {
-                    cluster.ready();
+                    run.nodes_are_back();
                 }
                 run.check_records(seed);
             }
@@ -231,13 +231,7 @@ impl Kills {
             let killed = ledger::now();
             cluster.lab.start_slurmctld().expect("starts slurmctld");
             ledger::record_crash(cluster, killed);
-            // Nodes are saved at other times than jobs.
-            for node in cluster.lab.spec().node_names() {
-                let name = format!("NodeName={node}");
-                for state in ["State=UNDRAIN", "State=RESUME"] {
-                    let _ = cluster.try_run("scontrol", &["update", &name, state]);
-                }
-            }
+            cluster.open_nodes(&["State=UNDRAIN", "State=RESUME"]);
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -249,7 +243,7 @@ impl Run<'_> {
         // Beside a kill go requests of users alone.
         let _quiet = self.kills.filter(|_| draw >= 920).map(Kills::quiet);
         if draw >= 920 && self.kills.is_some_and(|kills| kills.on) {
-            self.cluster.ready();
+            self.nodes_are_back();
         }
         if draw >= 940 {
             self.take_back_drains();
@@ -268,7 +262,8 @@ impl Run<'_> {
                 "reconfigure"
             }
             975..985 => {
-                self.cluster.restart_slurmctld();
+                self.cluster.restart_only(15);
+                self.nodes_are_back();
                 "restart"
             }
             985..990 => self.crash(),
@@ -338,11 +333,16 @@ impl Run<'_> {
         // A child that the dead slurmd had just forked may still hold its port.
         self.cluster
             .until("the slurmd starts", || lab.start_slurmd(&node).ok());
-        self.cluster.until("the node is back", || {
-            self.take_back_drains();
-            lab.wait_ready(Duration::from_secs(5)).ok()
-        });
+        self.nodes_are_back();
         "node dies"
+    }
+
+    /// All nodes can run jobs, those also that slurmctld has drained for a job that it started twice.
+    fn nodes_are_back(&self) {
+        self.cluster.until("the nodes are back", || {
+            self.take_back_drains();
+            self.cluster.lab.wait_ready(Duration::from_secs(5)).ok()
+        });
     }
 
     /// A slurmd that is asked to start a job again while it believes an earlier start to go on refuses, and
@@ -371,7 +371,8 @@ impl Run<'_> {
         };
         partitions("State=DOWN");
         let held = self.cluster.sbatch(&["--hold", "-N1"], "true");
-        self.cluster.crash(held);
+        self.cluster.crash_only(held);
+        self.nodes_are_back();
         self.cluster.cancel(&[held]);
         partitions("State=UP");
         "kill -9"
@@ -414,7 +415,9 @@ fn ledger_is_right(cluster: &Cluster) {
     let gpus = cluster.gpus(job);
     cluster.until("both nodes stand in the ledger", || {
         let events = ledger::read(cluster);
-        let own = events.iter().filter(|event| event.job == job);
+        let own = events
+            .iter()
+            .filter(|event| event.kind == ledger::Kind::Start && event.job == job);
         let seen: show::Gpus = own
             .map(|event| (event.node.clone(), event.gpus.clone()))
             .collect();

@@ -16,6 +16,7 @@ per_suite!(
     every_shift,
     shifted_first_jobs,
     hard_first_jobs,
+    powered_down,
     unusable_files
 );
 
@@ -218,6 +219,49 @@ fn hard_first_jobs(suite: &Suite) {
         cluster.cancel(&[next]);
     }
     cluster.drained();
+}
+
+/// Nodes that are powered down, being powered up or down again are no proof against the right table, whichever of them the
+/// first job after a start meets: 22.05.8 gives them a weight that is not their own.
+fn powered_down(suite: &Suite) {
+    let mut setup = Setup::new("powered-down", suite);
+    setup.spec.nodes = 0.into();
+    setup.spec.cloud_nodes = Some(24);
+    setup
+        .spec
+        .slurm_conf_extra
+        .extend(["ResumeRate=0", "SlurmctldDebug=info"].map(str::to_owned));
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let rounds: [(&[&str], &[&str]); 3] = [
+        (&[], &["-N8", "--gres=gpu:8"]),
+        (&["NodeName=c[1-12]", "State=POWER_UP"], &["--gres=gpu:1"]),
+        (
+            &["NodeName=c[6-16]", "State=POWER_DOWN_FORCE"],
+            &["-N8", "--gres=gpu:8"],
+        ),
+    ];
+    for (nodes, form) in rounds {
+        if !nodes.is_empty() {
+            cluster.run("scontrol", &[&["update"], nodes].concat());
+        }
+        let from = cluster.lab.slurmctld_log().len();
+        cluster.restart_slurmctld();
+        let job = cluster.sbatch(form, "sleep 600");
+        cluster.until("the first job has nodes", || {
+            let state = cluster.show(job);
+            let has = |name: &&str| state.contains(*name);
+            ["JobState=RUNNING", "JobState=CONFIGURING"]
+                .iter()
+                .any(has)
+                .then_some(())
+        });
+        let log = cluster.lab.slurmctld_log().split_off(from);
+        assert!(!log.contains("does not fit"), "{nodes:?}, {form:?}: {log}");
+        assert!(cluster.note(job).is_some(), "{nodes:?}, {form:?}: {log}");
+        cluster.run("scancel", &[&job.to_string()]);
+    }
 }
 
 /// What stands where the site's own table should stand is told when it is none.

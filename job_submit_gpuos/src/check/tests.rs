@@ -1,7 +1,8 @@
 //! Requests against a catalogue of node types.
 
-use gpuos_core::config::{Config, NodeFacts};
-use gpuos_core::model::{Fabric, FabricLevel};
+use gpuos_config::gpuos_toml::Config;
+use gpuos_model::cluster::{Fabric, FabricLevel};
+use gpuos_model::node_types::NodeFacts;
 
 use super::*;
 
@@ -22,7 +23,7 @@ fn catalogue() -> Catalogue {
         levels: vec![FabricLevel {
             name: "leaf".into(),
             domains: vec!["l0".into(), "l1".into()],
-            domain_of: vec![0, 0, 1, 1, gpuos_core::model::NO_DOMAIN],
+            domain_of: vec![0, 0, 1, 1, gpuos_model::cluster::NO_DOMAIN],
             gbps: 0.0,
         }],
     };
@@ -34,7 +35,7 @@ fn catalogue() -> Catalogue {
 }
 
 fn options(text: &[&str]) -> JobOptions {
-    let prefix = gpuos_core::options::PREFIX;
+    let prefix = gpuos_config::options::PREFIX;
     let entries: Vec<String> = text
         .iter()
         .map(|option| format!("{prefix}{option}"))
@@ -53,14 +54,14 @@ fn per_node(nodes: u32, gpus: &str) -> Shape {
 
 fn refused(text: &[&str], shape: &Shape) -> String {
     catalogue()
-        .check(&options(text), shape)
+        .check(&options(text), &Sources::default(), shape)
         .expect_err("a refusal")
         .sentence
 }
 
 fn accepted(text: &[&str], shape: &Shape) {
     assert_eq!(
-        catalogue().check(&options(text), shape),
+        catalogue().check(&options(text), &Sources::default(), shape),
         Ok(()),
         "{text:?} {shape:?}"
     );
@@ -257,6 +258,7 @@ fn nodes_that_no_file_names_may_have_room() {
     open.bounded = false;
     let check = open.check(
         &options(&["gpuos_topology=leaf:required"]),
+        &Sources::default(),
         &per_node(9, "gres/gpu:9"),
     );
     assert_eq!(check, Ok(()));

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use gpuos_core::model::NodeType;
-use gpuos_core::node_types;
 use gpuos_lab::Suite;
+use gpuos_model::cluster::NodeType;
+use gpuos_model::node_types;
 
 use side::{Job, LEAF, NODES, Side, leaves, links, place};
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "\nAll clusters have ended; {} s. What next: README.md, \"On a real cluster\".",
+        "\nAll clusters have ended; {} s. What next: docs/admin/install.md.",
         begin.elapsed().as_secs()
     );
     ExitCode::SUCCESS

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuos_core::hostlist::compress;
-use gpuos_core::model::NodeType;
 use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite, find_plugin_dir};
+use gpuos_model::cluster::NodeType;
+use gpuos_model::hostlist::compress;
 use gpuos_tests::show::{self, Gpus};
 
 /// Nodes of each cluster, and under each leaf switch.

@@ -1,24 +1,25 @@
 // One function for each kind of text: it must not panic, and what it accepts must hold. The
-// stable test `input_fuzz` of gpuos_core includes this file too.
+// stable test `input_fuzz` of gpuos_config includes this file too.
 
 use std::borrow::Cow;
 
-use gpuos_core::config::{Config, NodeFacts};
-use gpuos_core::explain::{MAX_NOTE, Note};
-use gpuos_core::fabric::{Compact, Net, Promises, Scratch};
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::health::{Event, ExtraPart, NodeHealth, Sample, step};
-use gpuos_core::hostlist::{MAX_HOSTS, compress, expand};
-use gpuos_core::model::{Cluster, Fabric, NO_DOMAIN};
-use gpuos_core::options::{
-    JobOptions, OPTIONS, PREFIX, parse_gpus, parse_gres, parse_placement, parse_shape,
-    parse_topology, placement_text, topology_text,
+use gpuos_config::gpuos_toml::Config;
+use gpuos_config::options::{
+    Inherited, JobOptions, OPTIONS, PREFIX, Sources, parse_gpus, parse_gres, parse_placement,
+    parse_shape, parse_topology, placement_text,
 };
-use gpuos_core::plan::{GpuShape, Never, NodeState, Request, Wait};
-use gpuos_core::record::{By, Purpose, Sizes, Writer, read};
-use gpuos_core::slurm_conf::NodeLines;
-use gpuos_core::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
+use gpuos_config::slurm_conf::NodeLines;
+use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
+use gpuos_core::health::{Event, ExtraPart, NodeHealth, Sample, step};
 use gpuos_core::wire::{self, Lines, MAX_REQUEST, decode, encode};
+use gpuos_model::cluster::{Cluster, Fabric, NO_DOMAIN};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::{MAX_HOSTS, compress, expand};
+use gpuos_model::node_types::NodeFacts;
+use gpuos_placement::explain::{MAX_NOTE, Note};
+use gpuos_placement::fabric::{Net, Promises, Scratch};
+use gpuos_placement::plan::{GpuShape, Never, NodeState, Request, Wait};
+use gpuos_placement::record::{By, Purpose, Sizes, Writer, read};
 
 /// The longest sentence about bad input.
 const MAX_SENTENCE: usize = 4000;
@@ -35,8 +36,13 @@ pub fn hostlist(text: &str) {
 }
 
 pub fn options(text: &str) {
+    let sources = Sources::parse(text);
+    assert_eq!(Sources::parse(&sources.text()), sources);
+    let inherited = Inherited::parse(text);
+    assert_eq!(Inherited::parse(&inherited.to_string()), inherited);
+    assert_eq!(inherited.reworded("no option"), "no option");
     if let Ok(wish) = parse_topology(text) {
-        assert_eq!(parse_topology(&topology_text(&wish)), Ok(wish));
+        assert_eq!(parse_topology(&wish.to_string()), Ok(wish));
     }
     if let Ok(rule) = parse_placement(text) {
         assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
@@ -131,23 +137,26 @@ pub fn health(text: &str) {
 
 /// gpuos's part of a node's `Extra`: what is read is what was written, and other text stays.
 pub fn extra(text: &str) {
-    let part = match ExtraPart::read(text) {
-        Ok(part) => part,
-        Err(error) => {
-            sentence(&error.to_string());
-            ExtraPart {
-                out: vec![3, 7],
-                degraded: vec![1],
-                pool_out: vec![4],
-            }
-        }
-    };
+    let (mut part, wrong) = ExtraPart::read(text);
+    if let Some(error) = wrong {
+        sentence(&error.to_string());
+        part = ExtraPart {
+            out: vec![3, 7],
+            degraded: vec![1],
+            pool_out: vec![4],
+        };
+    }
     let written = part.write_into(text);
-    assert_eq!(ExtraPart::read(&written).as_ref(), Ok(&part));
+    assert_eq!(ExtraPart::read(&written), (part.clone(), None));
     assert_eq!(part.write_into(&written), written);
     let without = ExtraPart::default().write_into(&written);
-    assert_eq!(ExtraPart::read(&without), Ok(ExtraPart::default()));
-    assert_eq!(part.write_into(&without), written);
+    assert_eq!(ExtraPart::read(&without), Default::default());
+    let again = part.write_into(&without);
+    assert_eq!(ExtraPart::read(&again), (part, None));
+    // Unknown words live through all of it.
+    let unknown = ExtraPart::unknown(&written);
+    assert_eq!(ExtraPart::unknown(&without), unknown);
+    assert_eq!(ExtraPart::unknown(&again), unknown);
 }
 
 /// What comes over gpuosd's socket, in pieces as a socket gives them.
@@ -318,7 +327,6 @@ fn sound_net(net: &Net) {
     assert!(net.bandwidth(&promises, &mut scratch, &gang) > 0);
     promises.remove(net, &mut scratch, &gang, promise);
     assert!(promises.is_empty());
-    net.compact(&mut Compact::default(), 5, 4, |node| node % 2 == 0);
 }
 
 fn sound_fabric(fabric: &Fabric, nodes: usize) {

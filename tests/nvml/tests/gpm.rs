@@ -6,8 +6,8 @@ use std::ffi::c_uint;
 use std::time::{Duration, Instant};
 
 use common::{Site, on};
-use gpuos_core::mig::{Geometry, Window};
 use gpuos_host::nvml::{Driver, Error, GpuLibrary, Load, Twin};
+use gpuos_model::mig::{Geometry, Window};
 use nvidia_ml::model::kind_named;
 use nvml::{NvmlLib, nvmlDevice_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};
 use nvml_wrapper_sys::bindings as nvml;
@@ -290,7 +290,7 @@ fn the_twin_does_the_same() {
 }
 
 fn on_twin(twin: &Twin, destroy: impl Fn()) {
-    let boards = include_str!("../../../gpuos_sim/data/mig/boards.json");
+    let boards = include_str!("../../../crates/gpuos_sim/data/mig/boards.json");
     let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
     let board = boards.iter().find(|board| board["name"] == "h100-80gb");
     let geometry: Geometry = serde_json::from_value(board.unwrap()["profiles"].clone()).unwrap();

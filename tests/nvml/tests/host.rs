@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{Site, on};
-use gpuos_core::model::Link;
 use gpuos_host::nvml::{
     Driver, Error, GpuEvent, GpuLibrary, Happening, LinkPeer, RecoveryAction, Twin,
 };
+use gpuos_model::cluster::Link;
 use nvidia_ml::model::{KINDS, kind_named};
 
 fn open(site: &Site) -> Driver {

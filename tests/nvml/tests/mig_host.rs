@@ -6,11 +6,12 @@ mod common;
 use std::time::Duration;
 
 use common::{Site, on};
-use gpuos_core::mig::{Geometry, Shown, Window};
+use gpuos_core::mig::Shown;
 use gpuos_host::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
+use gpuos_model::mig::{Geometry, Window};
 use nvidia_ml::model::kind_named;
 
-/// Kinds of node, and the board of `gpuos_sim/data/mig/boards.json` that they have.
+/// Kinds of node, and the board of `crates/gpuos_sim/data/mig/boards.json` that they have.
 const BOARDS: [(&str, &str); 6] = [
     ("dgx-a100", "a100-80gb"),
     ("dgx-a100-40gb", "a100-40gb"),
@@ -26,7 +27,7 @@ fn open(site: &Site) -> Driver {
 
 /// A board as the simulator has it.
 fn board(name: &str) -> Geometry {
-    let boards = include_str!("../../../gpuos_sim/data/mig/boards.json");
+    let boards = include_str!("../../../crates/gpuos_sim/data/mig/boards.json");
     let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
     let board = boards.iter().find(|board| board["name"] == name).unwrap();
     serde_json::from_value(board["profiles"].clone()).unwrap()

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 /// Every field that select/gpuos uses, as its source names them.
 pub static USED: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| {
-    let source = include_str!("../../../slurm_ffi/src/layout.rs");
+    let source = include_str!("../../../crates/slurm_ffi/src/layout.rs");
     let (_, list) = source
         .split_once("\nlayout! {")
         .expect("the list of fields");
@@ -43,7 +43,7 @@ pub static USED: LazyLock<Vec<(&'static str, &'static str)>> = LazyLock::new(|| 
 
 /// The columns of the rows of a release, those of a derived one too.
 fn columns(release: &str) -> Vec<[String; 5]> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../slurm_ffi/data");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/slurm_ffi/data");
     let file = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a table");
     let derived = file("derived.tsv");
     let shifts: Vec<Vec<&str>> = derived

@@ -6,7 +6,7 @@ use std::process::Output;
 use gpuos_lab::{Lab, LabSpec, Select, Suite};
 use gpuos_tests::skip;
 
-use crate::LIMIT;
+use super::LIMIT;
 
 /// Four nodes with GPUs in pairs, two under each leaf switch; stock selection.
 pub fn up(suite: &Suite, job_submit: bool, plugins: &Path) -> Option<Lab> {

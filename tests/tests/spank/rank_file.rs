@@ -3,8 +3,8 @@
 use gpuos_lab::Suite;
 use gpuos_tests::{plugins, program};
 
-use crate::LIMIT;
-use crate::lab::{no_node_is_drained, up, with};
+use super::LIMIT;
+use super::lab::{no_node_is_drained, up, with};
 
 /// The rank file: in the batch script and in each step that is the whole job, for an ordinary user's
 /// eyes too, and gone when they have ended.
@@ -74,7 +74,7 @@ pub fn rank_file(suite: &Suite) {
             .any(|line| line.starts_with("batch n1 /run/gpuos/ranks.") && line.ends_with(" 644")),
         "{text}"
     );
-    // The lines of docs/gangs.md for torchrun.
+    // The lines of docs/user/gangs.md for torchrun.
     for line in [
         "step n1 is node 0 after n1",
         "step n3 is node 1 after n1",

@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use gpuos_core::node_types::by_name;
 use gpuos_host::slurm::Job as SlurmJob;
 use gpuos_lab::{LabSpec, Suite};
+use gpuos_model::node_types::by_name;
 use gpuos_sim::gangs::philly;
 use gpuos_sim::replay::jobs::{self, Job, Scale};
 use gpuos_sim::replay::judge::Judge;
@@ -201,7 +201,7 @@ fn replay(
 
 /// The trace that comes with gpuos_sim.
 fn trace() -> Result<Vec<philly::TraceJob>> {
-    let packed = include_bytes!("../../../../gpuos_sim/data/philly/philly.csv.gz");
+    let packed = include_bytes!("../../../../crates/gpuos_sim/data/philly/philly.csv.gz");
     let mut text = String::new();
     flate2::read::GzDecoder::new(&packed[..])
         .read_to_string(&mut text)

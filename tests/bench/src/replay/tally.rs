@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use gpuos_core::gpuset::GpuSet;
-use gpuos_core::plan::NodeChoice;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::plan::NodeChoice;
 use gpuos_sim::replay::jobs::Job;
 use gpuos_sim::replay::judge::Judge;
 

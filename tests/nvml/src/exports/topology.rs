@@ -2,7 +2,7 @@
 
 use std::ffi::{c_uint, c_ulong};
 
-use gpuos_core::model::Link;
+use gpuos_model::cluster::Link;
 use nvml::nvmlDevice_t;
 use nvml_wrapper_sys::bindings as nvml;
 
@@ -25,7 +25,7 @@ fn ancestor(kind: &Kind, a: usize, b: usize) -> c_uint {
         // The node type says nothing of PCIe then: an adapter that both reach through switches
         // only is behind the same switches.
         Link::Nv(_) => {
-            let near = |gpu: usize, nic: &gpuos_core::model::Nic| {
+            let near = |gpu: usize, nic: &gpuos_model::cluster::Nic| {
                 matches!(nic.links.get(gpu), Some(Link::Pix | Link::Pxb))
             };
             let shared = node_type

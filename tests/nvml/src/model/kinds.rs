@@ -1,15 +1,15 @@
-//! The kinds of node that can be simulated. What gpuos_core knows of a node type comes from there.
+//! The kinds of node that can be simulated. What gpuos_model knows of a node type comes from there.
 
 use std::sync::{Arc, LazyLock};
 
-use gpuos_core::config::Config;
-use gpuos_core::model::NodeType;
+use gpuos_config::gpuos_toml::Config;
+use gpuos_model::cluster::NodeType;
 
 use super::{BOARDS, Board};
 
 /// A kind of node.
 pub struct Kind {
-    /// Name, as `gpuos-nvml create` takes it: that of the node type in gpuos_core where it has one.
+    /// Name, as `gpuos-nvml create` takes it: that of the node type in gpuos_model where it has one.
     pub name: &'static str,
     /// Product name of its GPUs.
     pub board: &'static str,
@@ -71,7 +71,7 @@ pub static KINDS: [Kind; 8] = [
     },
 ];
 
-/// Node types that gpuos_core does not ship.
+/// Node types that gpuos_model does not ship.
 const TYPES: &str = r#"
 [[node-type]]
 name = "a30-4"
@@ -115,7 +115,7 @@ source = "NVIDIA V100 data sheet: 32 GB, PCIe Gen3; server modelled with 2 Intel
 // A test reads all of them, so that an error here cannot pass.
 static CONFIG: LazyLock<Option<Config>> = LazyLock::new(|| Config::parse(TYPES, "kinds.rs").ok());
 static NODE_TYPES: LazyLock<Vec<Arc<NodeType>>> = LazyLock::new(|| {
-    let empty = || Arc::new(gpuos_core::node_types::builtin().swap_remove(0));
+    let empty = || Arc::new(gpuos_model::node_types::builtin().swap_remove(0));
     let known = CONFIG.as_ref();
     let find = |kind: &Kind| known.and_then(|config| config.node_type(kind.name));
     KINDS
@@ -157,7 +157,7 @@ impl Kind {
     pub fn links(&self) -> usize {
         let node_type = self.node_type();
         let count = (1..node_type.gpus).map(|peer| match node_type.link(0, peer) {
-            gpuos_core::model::Link::Nv(count) => usize::from(count),
+            gpuos_model::cluster::Link::Nv(count) => usize::from(count),
             _ => 0,
         });
         count.max().unwrap_or(0).min(crate::state::MAX_LINKS)
@@ -167,7 +167,7 @@ impl Kind {
     pub fn paired_with(&self, gpu: usize) -> Option<usize> {
         let node_type = self.node_type();
         let linked =
-            |&peer: &usize| matches!(node_type.link(gpu, peer), gpuos_core::model::Link::Nv(_));
+            |&peer: &usize| matches!(node_type.link(gpu, peer), gpuos_model::cluster::Link::Nv(_));
         (0..node_type.gpus)
             .find(linked)
             .filter(|_| !node_type.nvswitch)

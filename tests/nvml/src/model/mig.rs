@@ -469,7 +469,7 @@ pub static B200: Mig = Mig {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_core::mig::Geometry;
+    use gpuos_model::mig::Geometry;
 
     use super::*;
 
@@ -496,7 +496,7 @@ mod tests {
     /// The boards of the simulator are these, so that what is measured there holds here.
     #[test]
     fn the_simulators_boards_are_these() {
-        let boards = include_str!("../../../../gpuos_sim/data/mig/boards.json");
+        let boards = include_str!("../../../../crates/gpuos_sim/data/mig/boards.json");
         let boards: Vec<serde_json::Value> = serde_json::from_str(boards).unwrap();
         for (name, mig) in [
             ("a100-40gb", &A100_40),
@@ -509,16 +509,19 @@ mod tests {
             let board = boards.iter().find(|board| board["name"] == name).unwrap();
             let told: Geometry = serde_json::from_value(board["profiles"].clone()).unwrap();
             let narrow = |number: u32| number as u8;
-            let ours = mig.profiles.iter().map(|profile| gpuos_core::mig::Profile {
-                id: profile.id,
-                name: profile.name.into(),
-                compute: narrow(profile.slices[0]),
-                memory_mib: profile.memory_mib,
-                most: narrow(profile.count),
-                size: narrow(profile.slices[1]),
-                starts: profile.starts.iter().copied().map(narrow).collect(),
-                engines: std::array::from_fn(|engine| narrow(profile.engines[engine + 1])),
-            });
+            let ours = mig
+                .profiles
+                .iter()
+                .map(|profile| gpuos_model::mig::Profile {
+                    id: profile.id,
+                    name: profile.name.into(),
+                    compute: narrow(profile.slices[0]),
+                    memory_mib: profile.memory_mib,
+                    most: narrow(profile.count),
+                    size: narrow(profile.slices[1]),
+                    starts: profile.starts.iter().copied().map(narrow).collect(),
+                    engines: std::array::from_fn(|engine| narrow(profile.engines[engine + 1])),
+                });
             assert_eq!(told, Geometry::new(ours.collect()).unwrap(), "{name}");
             assert_eq!(u32::from(told.slices()), mig.slices, "{name}");
         }

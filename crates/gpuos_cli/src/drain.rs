@@ -1,0 +1,213 @@
+//! `gpuos drain`, `online` and `offline`: GPUs out of service and back. gpuosd of the node does it; this
+//! command asks it over its socket, or over ssh on another node.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail};
+use gpuos_core::health::{Verb, number};
+use gpuos_core::wire::{Reply as Answer, Request};
+use gpuos_host::Machine;
+use gpuos_host::socket::{Client, NAME};
+use gpuos_model::gpuset::MAX_GPUS;
+use serde_json::json;
+
+use crate::cli::AdminArgs;
+use crate::daemons;
+use crate::remote::{self, quoted};
+use crate::reply::Reply;
+
+/// How long a daemon may take: it answers once the change is safe on its disk.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node, and GPUs of it; none: the whole node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Slurm's name.
+    pub node: String,
+    /// GRES indices, and GPUs of the node's pool as in [`gpuos_core::health::number`].
+    pub gpus: Vec<u8>,
+}
+
+impl Target {
+    /// Reads `n3`, `n3:5`, `n3:gpu5`, `n3:0-3,6`, and of the pool `n3:mig4`, `n3:mig4-mig7`.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn parse(text: &str) -> Result<Target, String> {
+        let (node, list) = match text.split_once(':') {
+            Some((node, list)) => (node, Some(list)),
+            None => (text, None),
+        };
+        if !remote::is_node(node) {
+            return Err("write NODE or NODE:GPU, for example n3:5".into());
+        }
+        let mut gpus = Vec::new();
+        for part in list.into_iter().flat_map(|list| list.split(',')) {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let (low, high) = (index(low)?, index(high)?);
+            if number::is_of_pool(low) != number::is_of_pool(high) {
+                return Err(format!(
+                    "{part} is partly in the pool: write mig before both numbers, or before none"
+                ));
+            }
+            if low > high {
+                return Err(format!("{part} ends before it begins"));
+            }
+            gpus.extend(low..=high);
+        }
+        gpus.sort_unstable();
+        gpus.dedup();
+        Ok(Target {
+            node: node.into(),
+            gpus,
+        })
+    }
+}
+
+fn index(text: &str) -> Result<u8, String> {
+    let plain = text.strip_prefix("gpu");
+    let own = |rest: &&str| !rest.starts_with("mig");
+    number::parse(plain.filter(own).unwrap_or(text)).ok_or_else(|| {
+        format!(
+            "{text:?} is no GPU: write its index in gres.conf, 0 to {}, or mig and NVML's index for one of a [[mig.pool]]",
+            MAX_GPUS - 1
+        )
+    })
+}
+
+pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let path = daemons::pick(&args.runtime_dir, Some(&args.target.node)).join(NAME);
+    // In a lab all nodes are here.
+    let only_here = args.local || daemons::is_of_nodes(&args.runtime_dir);
+    match Client::connect(&path, PATIENCE) {
+        Ok(client) if client.daemon.1 == args.target.node => here(client, verb, args),
+        Ok(client) if args.local => bail!(
+            "this is node {}, not {}: leave --local out to reach it over ssh",
+            client.daemon.1,
+            args.target.node
+        ),
+        Err(e) if only_here => Err(anyhow!(e)),
+        _ => far(machine, verb, args),
+    }
+}
+
+fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let request = Request::Admin {
+        verb,
+        gpus: args.target.gpus.clone(),
+        reason: args.reason.clone(),
+        force: args.force,
+    };
+    let message = match client.ask(&request)? {
+        Answer::Done { message } => message,
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    };
+    let json = json!({
+        "node": args.target.node,
+        "gpus": args.target.gpus,
+        "verb": verb.word(),
+        "message": message,
+    });
+    Ok(Reply {
+        schema: "gpuos.admin/1",
+        json,
+        text: format!("{message}\n"),
+        yes: true,
+    })
+}
+
+/// Asks gpuosd of another node, by the same command there.
+fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let (told, yes) = remote::ask(
+        machine,
+        &args.via,
+        &args.target.node,
+        &remote_line(verb, args),
+    )?;
+    let message = told["message"].as_str().unwrap_or_default().to_string();
+    let mut json = told;
+    if let Some(fields) = json.as_object_mut() {
+        fields.remove("schema");
+    }
+    Ok(Reply {
+        schema: "gpuos.admin/1",
+        json,
+        text: format!("{message}\n"),
+        yes,
+    })
+}
+
+/// The command for the shell of the other node.
+fn remote_line(verb: Verb, args: &AdminArgs) -> String {
+    let gpus = args.target.gpus.iter();
+    let gpus: Vec<String> = gpus.map(|gpu| number::name(*gpu)).collect();
+    let target = match gpus.is_empty() {
+        true => args.target.node.clone(),
+        false => format!("{}:{}", args.target.node, gpus.join(",")),
+    };
+    let mut line = format!("gpuos --json {} --local {target}", verb.word());
+    if !args.reason.is_empty() {
+        line += &format!(" --reason={}", quoted(&args.reason));
+    }
+    if args.force {
+        line += " --force";
+    }
+    line += &remote::runtime_dir(&args.runtime_dir);
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets() {
+        let read = |text: &str| Target::parse(text).map(|target| (target.node, target.gpus));
+        assert_eq!(read("n3"), Ok(("n3".into(), vec![])));
+        assert_eq!(read("n3:gpu5"), Ok(("n3".into(), vec![5])));
+        assert_eq!(
+            read("gpu-a.x:6,0-2"),
+            Ok(("gpu-a.x".into(), vec![0, 1, 2, 6]))
+        );
+        let mig = |nvml: u8| number::of_pool(nvml).unwrap();
+        assert_eq!(
+            read("n3:mig4-mig5,5"),
+            Ok(("n3".into(), vec![5, mig(4), mig(5)]))
+        );
+        for bad in [
+            "n3:mig",
+            "n3:gpumig4",
+            "n3:4-mig5",
+            "n3:mig4-5",
+            "n3:mig64",
+            "",
+            ":5",
+            "n3:",
+            "n3:x",
+            "n3:5-",
+            "n3:3-1",
+            "n3:64",
+            "n3:+5",
+            "-n",
+            "n 3",
+            "n[1-2]",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_reason_reaches_the_other_node_as_one_word() {
+        let args = AdminArgs {
+            target: Target::parse("n3:5,mig4").unwrap(),
+            reason: "Ann's fan; rm -rf $HOME `x`".into(),
+            force: true,
+            local: false,
+            via: "ssh".into(),
+            runtime_dir: daemons::RUNTIME_DIR.into(),
+        };
+        let line = remote_line(Verb::Drain, &args);
+        let wanted = "gpuos --json drain --local n3:5,mig4 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";
+        assert_eq!(line, wanted);
+    }
+}

@@ -1,0 +1,144 @@
+//! The gpuos command: what the fabric looks like, where jobs go and why, and whether the
+//! installation is sound.
+//!
+//! One module for each subcommand; `cli` is the one table of flags, from which help, man pages (`pages`) and completion follow.
+
+mod cli;
+mod daemons;
+mod defrag;
+mod discover;
+mod doctor;
+mod drain;
+mod figures;
+mod forecast;
+mod health;
+mod lab;
+mod layout;
+mod matrix;
+mod mig;
+mod mix;
+mod names;
+mod network;
+mod outlook;
+mod pages;
+mod plan;
+mod remote;
+mod replay;
+mod reply;
+mod sim;
+mod smaller;
+mod steering;
+mod table;
+mod top;
+mod topo;
+mod why;
+mod worth;
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use gpuos_core::health::Verb;
+use gpuos_host::ThisMachine;
+
+use cli::{Cli, Command};
+use reply::error_json;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    match run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        // Flags that do not go together, which the table cannot say.
+        Err(e) if e.is::<clap::Error>() => e.downcast_ref().map_or(ExitCode::from(2), usage),
+        Err(e) if cli.json => {
+            reply::out(&format!("{}\n", error_json(&format!("{e:#}"))));
+            ExitCode::from(1)
+        }
+        Err(e) => {
+            let sentence = format!("{e:#}");
+            eprintln!("gpuos: {}", gpuos_model::screen::lines(&sentence));
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Runs the subcommand; answers the exit code.
+fn run(cli: &Cli) -> anyhow::Result<u8> {
+    let machine = ThisMachine;
+    let config = cli.config.as_deref();
+    if let Some(name) = cli.command.without_config().filter(|_| config.is_some()) {
+        let own = match name {
+            "lab" => ", or give the lab its own with --gpuos-toml",
+            _ => "",
+        };
+        let problem =
+            format!("--config: 'gpuos {name}' reads no gpuos.toml; leave the option out{own}");
+        return Err(Cli::command()
+            .error(ErrorKind::ArgumentConflict, problem)
+            .into());
+    }
+    if cli.command.asks_slurm() {
+        lab::go_there()?;
+    }
+    let reply = match &cli.command {
+        Command::Topo(args) => topo::run(&machine, config, args)?,
+        Command::Why(args) => why::run(&machine, config, args)?,
+        Command::Plan(args) => plan::run(&machine, config, args)?,
+        Command::Replay(args) => replay::run(&machine, args)?,
+        Command::Doctor(args) => {
+            let (reply, code) = doctor::run(&machine, config, args)?;
+            reply.print(cli.json);
+            return Ok(code);
+        }
+        Command::Discover(args) => discover::run(&machine, args)?,
+        Command::Health(args) => match health::run(&machine, cli.json, args)? {
+            Some(reply) => reply,
+            None => return Ok(0),
+        },
+        Command::Mig(args) => match mig::run(&machine, config, args)? {
+            (reply, None) => reply,
+            (reply, Some(code)) => {
+                reply.print(cli.json);
+                return Ok(code);
+            }
+        },
+        Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
+        Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
+        Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,
+        Command::Sim(args) => sim::run(args)?,
+        Command::Layout(args) => layout::run(args, cli.json)?,
+        Command::Completion(args) => pages::completion(args),
+        Command::Man(args) => pages::man(args)?,
+        // With a screen there is nothing left to say.
+        Command::Top(args) => match top::run(&machine, config, cli.json, args)? {
+            Some(reply) => reply,
+            None => return Ok(0),
+        },
+        // A lab speaks while it works, and hands on the exit code of what ran in it.
+        Command::Lab(args) => {
+            return Ok(u8::try_from(lab::run(args, cli.json)?).unwrap_or(1));
+        }
+    };
+    Ok(reply.print(cli.json))
+}
+
+/// Help and version are answers; anything else is a usage error, exit code 2. Under `--json`
+/// the error is JSON too, although the line could not be parsed.
+fn usage(error: &clap::Error) -> ExitCode {
+    let asked = matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    );
+    if !asked && std::env::args_os().any(|arg| arg == "--json") {
+        let text = error.render().to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        let sentence = text.split("\n\n").next().unwrap_or(text).replace('\n', " ");
+        reply::out(&format!("{}\n", error_json(sentence.trim())));
+        return ExitCode::from(2);
+    }
+    let _ = error.print();
+    ExitCode::from(if asked { 0 } else { 2 })
+}

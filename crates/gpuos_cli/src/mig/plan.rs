@@ -1,0 +1,629 @@
+//! `gpuos mig plan`: which slices a job would get now, or what it waits for. slurmctld's decision on what scontrol shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Result, anyhow, bail};
+use gpuos_host::slurm::Job;
+use gpuos_host::{JobRequest, Machine, Site, slurm};
+use gpuos_model::hostlist::compress;
+use gpuos_model::mig::Window;
+use gpuos_placement::explain::{Claim, have, no_slices, slices_sentence};
+use gpuos_placement::mig::{Ask, Effort, MigRequest, Pick, tile};
+use gpuos_placement::plan::{GpuShape, Request};
+use serde_json::{Value, json};
+
+use super::pool::{Slices, lacks};
+use super::{ask, defrag, local, outlook, slices_of, windows};
+use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
+use crate::forecast::known_end;
+use crate::plan::notes;
+use crate::reply::Reply;
+use crate::table::{Table, count};
+
+/// Nodes that are shown in a table; the JSON has all.
+const SHOWN: usize = 24;
+/// The job that is asked about, beside those that run.
+const NEW: u32 = u32::MAX;
+
+/// What is asked.
+pub struct Question {
+    /// What each node is to give.
+    pub request: MigRequest,
+    /// How many nodes.
+    pub nodes: u32,
+    /// Tasks of each.
+    pub tasks: u32,
+    /// What Slurm filters nodes by, and CPUs and memory of each.
+    pub filter: JobRequest,
+    /// Nodes to consider, by their numbers in the site, ascending; `None`: all. Those of the filter's
+    /// `required_nodes` have to be among those that are given.
+    pub only: Option<Vec<u32>>,
+    /// Where it does not fit: whom to requeue, with so many seconds for each restart.
+    pub defrag: Option<u64>,
+}
+
+/// An instance that would be made.
+pub struct Piece {
+    /// NVML's index of the GPU.
+    pub gpu: usize,
+    /// Name of its profile.
+    pub profile: String,
+    /// Where.
+    pub window: Window,
+}
+
+impl Piece {
+    /// It as JSON.
+    pub fn json(&self) -> Value {
+        json!({ "gpu": self.gpu, "profile": self.profile, "window": self.window })
+    }
+}
+
+/// What a node would give.
+struct Given {
+    node: usize,
+    pick: Pick,
+    pieces: Vec<Piece>,
+    /// How many instances of each profile would still fit then, each as if it were the only one.
+    after: BTreeMap<String, u32>,
+}
+
+/// A node that gives nothing now.
+struct Waits {
+    node: usize,
+    why: String,
+    /// When its windows are free at the latest, and the jobs that have ended then.
+    later: Option<(String, Vec<String>)>,
+}
+
+/// The answer.
+pub struct Answer {
+    /// The instances on each node: `3g.40gb:1,1g.10gb:2`.
+    pub names: String,
+    /// Where it would start, or why it has no room now.
+    pub sentence: String,
+    /// What has to happen before it has room; `None`: it has.
+    pub claim: Option<Claim>,
+    /// Whether it would start now, or room can be made.
+    pub yes: bool,
+    /// For people.
+    pub text: String,
+    /// For programs.
+    pub json: Value,
+}
+
+pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &MigPlanArgs) -> Result<Reply> {
+    let site = Site::read(machine, config)?;
+    let jobs = slurm::jobs(machine)?;
+    let question = question(&site, args)?;
+    let mut slices = Slices::read(&site, &jobs)?;
+    let reach = Some((machine, &args.reach, args.check));
+    Ok(reply(answer(&mut slices, &jobs, &question, reach)?))
+}
+
+/// `gpuos plan --mig`: the same with the options of that command.
+pub fn of_plan(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    request: &MigRequest,
+    args: &PlanArgs,
+) -> Result<Reply> {
+    let site = Site::read(machine, config)?;
+    let jobs = slurm::jobs(machine)?;
+    let hosts = |list: &Option<Hosts>| list.clone().map_or(Vec::new(), |hosts| hosts.0);
+    let (named, strange) = site.indices(&hosts(&args.nodelist));
+    if let Some(name) = strange.first() {
+        bail!("--nodelist={name}: this cluster has no such node; `gpuos topo` shows them");
+    }
+    let nodes = args
+        .nodes
+        .map_or(1, |nodes| nodes.min)
+        .max(named.len() as u32);
+    let tasks = args.ntasks.unwrap_or(nodes).div_ceil(nodes);
+    let question = Question {
+        request: request.clone(),
+        nodes,
+        tasks,
+        filter: JobRequest {
+            request: Request {
+                cpus_per_node: tasks.saturating_mul(args.cpus_per_task),
+                memory_mib_per_node: args.mem.unwrap_or(0),
+                required_nodes: named,
+                ..Request::new(nodes, nodes, GpuShape::Total(0))
+            },
+            gres_type: None,
+            partitions: args.partition.clone(),
+            reserved: false,
+            features: args.constraint.clone().unwrap_or_default(),
+            excluded: hosts(&args.exclude),
+            missing: Vec::new(),
+        },
+        only: None,
+        defrag: args.defrag.then_some(args.restart_seconds),
+    };
+    let mut slices = Slices::read(&site, &jobs)?;
+    Ok(reply(answer(&mut slices, &jobs, &question, None)?))
+}
+
+/// The answer of the command.
+pub fn reply(answer: Answer) -> Reply {
+    Reply {
+        schema: "gpuos.mig-plan/1",
+        json: answer.json,
+        text: answer.text,
+        yes: answer.yes,
+    }
+}
+
+fn question(site: &Site, args: &MigPlanArgs) -> Result<Question> {
+    let names: Vec<String> = args.only.iter().flat_map(|hosts| hosts.0.clone()).collect();
+    let (only, strange) = site.indices(&names);
+    if let Some(name) = strange.first() {
+        bail!("{name}: this cluster has no such node; `gpuos topo` shows them");
+    }
+    let excluded = args
+        .exclude
+        .clone()
+        .map(|hosts| hosts.0)
+        .unwrap_or_default();
+    Ok(Question {
+        request: args.request.clone(),
+        nodes: args.nodes,
+        tasks: args.ntasks_per_node,
+        filter: JobRequest {
+            request: Request {
+                cpus_per_node: args.ntasks_per_node.saturating_mul(args.cpus_per_task),
+                memory_mib_per_node: args.mem.unwrap_or(0),
+                ..Request::new(args.nodes, args.nodes, GpuShape::Total(0))
+            },
+            gres_type: None,
+            partitions: args.partition.clone(),
+            reserved: false,
+            features: args.constraint.clone().unwrap_or_default(),
+            excluded,
+            missing: Vec::new(),
+        },
+        only: (!only.is_empty()).then_some(only),
+        defrag: args.defrag.then_some(args.restart_seconds),
+    })
+}
+
+/// What a job would get now, or what it waits for. With `reach`, gpuosd of this node, and if it says so those of other
+/// nodes, are asked what is in the way that Slurm does not know.
+///
+/// # Errors
+/// No board of a pool serves the request; a sentence with the profiles that there are.
+pub fn answer(
+    slices: &mut Slices<'_>,
+    jobs: &[Job],
+    question: &Question,
+    reach: Option<(&dyn Machine, &Reach, bool)>,
+) -> Result<Answer> {
+    let site = slices.site;
+    let served = site.config.mig.serve(&question.request, question.tasks)?;
+    let board = &site.config.mig.boards[served.board].name;
+    let ask = Ask::of_request(&question.request, &slices.pool, served.slices)
+        .ok_or_else(|| anyhow!("{}: more instances than a node can have", question.request))?;
+    let names = ask.names(&slices.pool, served.board);
+    slices.pool.arrives(&ask, question.nodes);
+    let mut found = find(slices, question, &ask, served.board);
+    let wanted = question.nodes as usize;
+    let named = &question.filter.request.required_nodes;
+    let has_named = |rooms: &[(usize, Pick)]| {
+        named
+            .iter()
+            .all(|node| rooms.iter().any(|room| room.0 == *node as usize))
+    };
+    let fits = found.rooms.len() >= wanted && has_named(&found.rooms);
+    let (rooms, needed) = (found.rooms.len(), question.nodes);
+    found.rooms.truncate(wanted);
+    let given: Vec<Given> = match fits {
+        true => found
+            .rooms
+            .iter()
+            .map(|room| given(slices, &ask, served.board, room))
+            .collect(),
+        false => Vec::new(),
+    };
+    let on = compress(given.iter().map(|one| site.nodes[one.node].name.as_str()));
+    let sentence = match fits {
+        true => slices_sentence(&names, &on, needed),
+        false => {
+            let named = || found.rooms.iter().map(|room| room.0 as u32);
+            let have = named().filter(|node| question.filter.request.required_nodes.contains(node));
+            let all = question.filter.request.required_nodes.len();
+            no_slices(
+                &names,
+                rooms as u32,
+                needed,
+                (have.count() as u32, all as u32),
+            )
+        }
+    };
+    let later = (!fits).then(|| forecast(&found, wanted, named)).flatten();
+    let claim = (!fits).then(|| match &later {
+        Some((at, jobs)) => Claim::RoomAt {
+            at: at.clone(),
+            jobs: jobs.clone(),
+        },
+        None => outlook::outlook(slices, jobs, question, &ask, served.board),
+    });
+    let named_full = found.full.iter().copied();
+    let named_full = named_full.filter(|node| named.contains(&(*node as u32)));
+    let able = named.iter().all(|node| {
+        let node = *node as usize;
+        found.rooms.iter().any(|room| room.0 == node) || found.full.contains(&node)
+    });
+    let room = question.defrag.filter(|_| !fits).map(|restart| {
+        let short = found.waits.iter().filter(|one| {
+            let record = &site.nodes[one.node];
+            lacks(site, &question.filter.request, record).as_ref() == Some(&one.why)
+        });
+        let wanted = defrag::Wanted {
+            short: short.map(|one| one.node).collect(),
+            ask: &ask,
+            board: served.board,
+            // A node that the job names and that cannot be had at all leaves none.
+            full: if able { &found.full } else { &[] },
+            named: named_full.collect(),
+            missing: wanted.saturating_sub(rooms),
+            restart,
+        };
+        defrag::propose(slices, &wanted)
+    });
+    let way = match (reach, fits) {
+        (Some(reach), true) => in_the_way(reach, site, &given),
+        _ => Vec::new(),
+    };
+    let mut text = match fits {
+        true => format!("It would start now: {sentence}\n\n{}", table(site, &given)),
+        false => format!("{sentence}\n\n{}", waiting(slices, &found)),
+    };
+    match (&later, &claim) {
+        (Some((at, jobs)), _) => {
+            text += &format!(
+                "\nAt {at} at the latest there is room, when {} ended.\n",
+                have(jobs)
+            );
+        }
+        (None, Some(claim)) => text += &format!("\n{claim}.\n"),
+        (None, None) => {}
+    }
+    if let Some((_, said, _)) = &room {
+        text += said;
+    }
+    for one in &way {
+        text += &format!("note: {one}\n");
+    }
+    text += &format!(
+        "\nCosts are what others lose, in GPUs, by the mix of {} that run and wait; slurmctld goes by those that it has \
+         met since it started. Priority, fair share and limits are for Slurm to judge.\n{}",
+        count(slices.mix, "job"),
+        notes(site)
+    );
+    let place = |one: &Given| {
+        json!({
+            "node": site.nodes[one.node].name,
+            "cost_milli_gpus": one.pick.cost,
+            "bits": (0..u64::BITS).filter(|bit| one.pick.bits >> bit & 1 == 1).collect::<Vec<_>>(),
+            "instances": one.pieces.iter().map(Piece::json).collect::<Vec<_>>(),
+            "fits_after": one.after,
+        })
+    };
+    let waits = |one: &Waits| {
+        let free = slices.free(one.node).into_iter();
+        json!({
+            "node": site.nodes[one.node].name,
+            "why": one.why,
+            "free": free.map(|(gpu, free)| json!({ "gpu": gpu, "slices": free })).collect::<Vec<_>>(),
+            "at": one.later.as_ref().map(|later| &later.0),
+            "jobs": one.later.as_ref().map(|later| &later.1),
+        })
+    };
+    let json = json!({
+        "request": question.request.to_string(),
+        "board": board,
+        "profiles": names,
+        "slices_per_node": served.slices,
+        "nodes": question.nodes,
+        "fits": fits,
+        "sentence": sentence,
+        "place": given.iter().map(place).collect::<Vec<_>>(),
+        "waits": found.waits.iter().filter(|_| !fits).map(waits).collect::<Vec<_>>(),
+        "outlook": claim.as_ref().map(ToString::to_string),
+        "forecast": later.map(|(at, jobs)| json!({ "at": at, "jobs": jobs })),
+        "in_the_way": way,
+        "defrag": room.as_ref().map(|room| &room.2),
+        "mix_jobs": slices.mix,
+        "notes": site.notes,
+    });
+    Ok(Answer {
+        names,
+        sentence,
+        claim,
+        yes: fits || room.is_some_and(|room| room.0),
+        text,
+        json,
+    })
+}
+
+/// Nodes with room now, the best first, and those without.
+struct Found {
+    rooms: Vec<(usize, Pick)>,
+    /// Those of the others that have no free windows, and nothing else is against them.
+    full: Vec<usize>,
+    waits: Vec<Waits>,
+}
+
+fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -> Found {
+    let site = slices.site;
+    let named = &question.filter.request.required_nodes;
+    let prices = slices.pool.prices();
+    let mut effort = Effort::default();
+    let (mut rooms, mut full, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    let nodes: Vec<usize> = match &question.only {
+        Some(only) => only.iter().map(|node| *node as usize).collect(),
+        None => (0..site.nodes.len()).collect(),
+    };
+    for node in nodes {
+        let asked = question.only.is_some() || named.contains(&(node as u32));
+        match gate(slices, question, node, board) {
+            Ok(number) => match slices.pool.pick(&mut effort, &prices, number, ask) {
+                Some(pick) => rooms.push((node, pick)),
+                None => full.push((node, number)),
+            },
+            Err(why) if asked || slices.numbers[node].is_ok() => waits.push(Waits {
+                node,
+                why,
+                later: None,
+            }),
+            // Of thousands of nodes without a pool nobody wants to hear.
+            Err(_) => {}
+        }
+    }
+    let order = |(node, pick): &(usize, Pick)| {
+        let is_named = named.contains(&(*node as u32));
+        pick.order(is_named, 0, site.nodes[*node].weight, *node)
+    };
+    rooms.sort_unstable_by_key(order);
+    // Times as numbers: what Slurm writes sorts as time does.
+    let tenants = || slices.tenants.iter().flatten();
+    let times: BTreeSet<&str> = tenants().filter_map(|one| known_end(one.job)).collect();
+    let times: Vec<&str> = times.into_iter().collect();
+    let all_full = full.iter().map(|one| one.0).collect();
+    for (node, number) in full {
+        let ends = |job: &Job| {
+            let at = times.binary_search(&known_end(job)?).ok()?;
+            Some(at as i64)
+        };
+        let own = slices.tenants[node].iter();
+        let mut back: Vec<(i64, u64)> = own
+            .filter_map(|one| Some((ends(one.job)?, one.taken())))
+            .collect();
+        back.sort_unstable();
+        let later = slices
+            .pool
+            .pick_later(&mut effort, &prices, number, ask, &back);
+        let later = later.map(|(at, pick)| {
+            let gone = |job: &Job| ends(job).is_some_and(|end| end <= at);
+            let own = slices.tenants[node].iter();
+            let own = own.filter(|one| gone(one.job) && one.taken() & pick.bits != 0);
+            let jobs = own.map(|one| one.job.label.clone()).collect();
+            (times[at as usize].to_string(), jobs)
+        });
+        waits.push(Waits {
+            node,
+            why: "no free windows".into(),
+            later,
+        });
+    }
+    let at = |one: &Waits| one.later.as_ref().map(|later| later.0.clone());
+    waits.sort_by_cached_key(|one| (at(one).is_none(), at(one), one.node));
+    Found {
+        rooms,
+        full: all_full,
+        waits,
+    }
+}
+
+/// A node's number in the pool, if the job may use it now.
+fn gate(
+    slices: &mut Slices<'_>,
+    question: &Question,
+    node: usize,
+    board: usize,
+) -> Result<u32, String> {
+    let number = slices.numbers[node].clone()?;
+    let record = &slices.site.nodes[node];
+    if slices.pool.kind_of(number) != board {
+        let board = &slices.site.config.mig.boards[slices.pool.kind_of(number)].name;
+        return Err(format!("its GPUs are {board}"));
+    }
+    if !record.is_up() {
+        return Err(record.state_text());
+    }
+    if !question.filter.allows(record) {
+        return Err("not for this job (partition, features, reservation or excluded)".into());
+    }
+    if let Some(why) = lacks(slices.site, &question.filter.request, record) {
+        return Err(why);
+    }
+    Ok(slices.see(node, 0).unwrap_or(number))
+}
+
+fn given(slices: &mut Slices<'_>, ask: &Ask, board: usize, (node, pick): &(usize, Pick)) -> Given {
+    let geometry = &slices.site.config.mig.boards[board].geometry;
+    let mut after = BTreeMap::new();
+    if let Ok(number) = slices.numbers[*node] {
+        slices.pool.holds(NEW, ask, [(number, pick.bits)]);
+        slices.see_with(*node, pick.bits);
+        let fits = slices.pool.fits(number);
+        let names = geometry
+            .profiles()
+            .iter()
+            .map(|profile| profile.name.clone());
+        after = names.zip(fits).collect();
+        slices.pool.ends(NEW);
+        slices.see(*node, 0);
+    }
+    Given {
+        node: *node,
+        pick: *pick,
+        pieces: pieces(slices, ask, board, *node, pick.bits),
+        after,
+    }
+}
+
+/// The instances in slices of a node.
+pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u64) -> Vec<Piece> {
+    let site = slices.site;
+    let geometry = &site.config.mig.boards[board].geometry;
+    let pool = site.config.mig.pool_of(&site.nodes[node].name);
+    let cuts = ask
+        .serves(board)
+        .and_then(|serves| tile(geometry, bits, serves));
+    let piece = |cut: gpuos_placement::mig::Cut| {
+        Some(Piece {
+            gpu: pool?.0.gpu(cut.gpu)?,
+            profile: geometry.profiles()[cut.profile].name.clone(),
+            window: cut.window,
+        })
+    };
+    cuts.into_iter().flatten().filter_map(piece).collect()
+}
+
+/// When enough nodes have room, the named ones among them, and the jobs that have ended then.
+fn forecast(found: &Found, wanted: usize, named: &[u32]) -> Option<(String, Vec<String>)> {
+    let is_named = |node: usize| named.contains(&(node as u32));
+    let has = |node: &&u32| found.rooms.iter().any(|room| room.0 == **node as usize);
+    let free = found.rooms.iter().filter(|room| !is_named(room.0)).count();
+    // They are in the order of time.
+    let waits = |own: bool| {
+        let waits = found
+            .waits
+            .iter()
+            .filter(move |one| is_named(one.node) == own);
+        waits.filter_map(|one| one.later.as_ref())
+    };
+    let (full, others) = (
+        named.len() - named.iter().filter(has).count(),
+        wanted.saturating_sub(named.len()).saturating_sub(free),
+    );
+    let first: Vec<&(String, Vec<String>)> = waits(true)
+        .take(full)
+        .chain(waits(false).take(others))
+        .collect();
+    let last = first.iter().map(|later| &later.0).max()?;
+    let mut jobs: Vec<String> = first.iter().flat_map(|later| later.1.clone()).collect();
+    let mut seen = BTreeSet::new();
+    jobs.retain(|job| seen.insert(job.clone()));
+    (first.len() == full + others).then(|| (last.clone(), jobs))
+}
+
+/// Instances that somebody made by hand in slices that Slurm would give: Slurm does not know of them.
+fn in_the_way(
+    (machine, reach, all): (&dyn Machine, &Reach, bool),
+    site: &Site,
+    given: &[Given],
+) -> Vec<String> {
+    let mut said = Vec::new();
+    for one in given {
+        let node = &site.nodes[one.node].name;
+        let told = match all {
+            true => ask(machine, reach, Some(node)),
+            false => match local(reach, node) {
+                Some(told) => told,
+                None => continue,
+            },
+        };
+        let mig = match told {
+            Ok((_, mig)) => mig,
+            Err(why) => {
+                said.push(format!(
+                    "gpuosd of {node} cannot say what is in the way: {why:#}"
+                ));
+                continue;
+            }
+        };
+        for piece in &one.pieces {
+            let gpu = mig
+                .gpus
+                .iter()
+                .filter(|gpu| usize::from(gpu.gpu) == piece.gpu);
+            let foreign = gpu.flat_map(|gpu| &gpu.instances);
+            let foreign = foreign.filter(|one| one.foreign && one.window.overlaps(piece.window));
+            said.extend(foreign.map(|one| {
+                format!(
+                    "{} made by hand is in memory slices {} of GPU {} of {node}: {} could not be made beside it",
+                    one.profile,
+                    slices_of(one.window),
+                    piece.gpu,
+                    piece.profile,
+                )
+            }));
+        }
+    }
+    said
+}
+
+fn table(site: &Site, given: &[Given]) -> String {
+    let mut table = Table::new(&["NODE", "GPU", "PROFILE", "SLICES"]);
+    let mut then = Table::new(&["NODE", "COST", "FITS AFTER IT"]);
+    for one in given.iter().take(SHOWN) {
+        let node = &site.nodes[one.node].name;
+        for piece in &one.pieces {
+            table.row([
+                node.clone(),
+                piece.gpu.to_string(),
+                piece.profile.clone(),
+                slices_of(piece.window),
+            ]);
+        }
+        let fits = one.after.iter().filter(|(_, count)| **count > 0);
+        let fits: Vec<String> = fits
+            .map(|(name, count)| format!("{name}:{count}"))
+            .collect();
+        then.row([
+            node.clone(),
+            format!("{:.3}", one.pick.cost as f64 / 1000.0),
+            match fits.is_empty() {
+                true => "-".into(),
+                false => fits.join(" or "),
+            },
+        ]);
+    }
+    format!("{}\n{}{}", table.render(), then.render(), more(given.len()))
+}
+
+fn waiting(slices: &Slices<'_>, found: &Found) -> String {
+    let mut table = Table::new(&["NODE", "FREE", "WHY NOT", "ROOM FROM", "WHEN ENDED"]);
+    for one in found.waits.iter().take(SHOWN) {
+        let free = slices
+            .free(one.node)
+            .into_iter()
+            .filter(|(_, free)| !free.is_empty());
+        let free: Vec<String> = free
+            .map(|(gpu, free)| format!("{gpu}:{}", windows(&free)))
+            .collect();
+        let (at, jobs) = one.later.clone().unwrap_or_default();
+        table.row([
+            slices.site.nodes[one.node].name.clone(),
+            match free.is_empty() {
+                true => "-".into(),
+                false => free.join(" "),
+            },
+            one.why.clone(),
+            at,
+            jobs.join(","),
+        ]);
+    }
+    format!("{}{}", table.render(), more(found.waits.len()))
+}
+
+fn more(rows: usize) -> String {
+    match rows.saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("and {} more; --json has all\n", count(more, "node")),
+    }
+}

@@ -1,0 +1,153 @@
+//! Faults planted in a sound installation: `gpuos doctor` has to name each, with what mends it and exit code 1.
+
+use std::fs;
+
+use crate::doctor_bed::Bed;
+use crate::doctor_planted::{Fault, GRES, PLUGIN_FILES, PLUGSTACK, SLURM_CONF, remove};
+use crate::doctor_planted_more::{DAEMONS, GPUOS_TOML};
+
+fn seen(faults: &[Fault]) {
+    let mut missed = Vec::new();
+    for fault in faults {
+        let bed = Bed::new();
+        (fault.plant)(&bed);
+        bed.scontrol(!fault.down);
+        let (code, found) = bed.doctor(&[]);
+        let told = found
+            .iter()
+            .any(|one| fault.words.iter().all(|word| one.contains(word)));
+        if !told || code != 1 {
+            missed.push(format!(
+                "{} (exit {code}, wanted {:?}): {found:#?}",
+                fault.name, fault.words
+            ));
+        }
+    }
+    assert!(
+        missed.is_empty(),
+        "{} missed: {}",
+        missed.len(),
+        missed.join("\n")
+    );
+}
+
+#[test]
+fn a_sound_installation_gives_no_finding() {
+    let bed = Bed::new();
+    let (code, found) = bed.doctor(&[]);
+    assert_eq!((code, found), (0, Vec::new()));
+    assert!(bed.run(&["doctor"]).out.ends_with("\nAll is well.\n"));
+    // A gpuos.toml that slurmctld has read is none either, nor one with CRLF, nor a comment in slurm.conf, a quoted
+    // value, an included file, a continued line, or keys in other letters.
+    let toml = "[policy]\r\nplacement = \"pack\"\r\n[[nodes]]\r\nmatch = \"n[1-4]\"\r\ntype = \"dgx-h100\"\r\n";
+    bed.file("gpuos.toml", toml);
+    let sum = gpuos_model::fnv::fnv(toml.bytes());
+    bed.log(&format!(
+        "[3] select/gpuos: {} is read, checksum {sum:016x}\n",
+        bed.path("gpuos.toml")
+    ));
+    let conf = fs::read_to_string(bed.path("slurm.conf")).unwrap();
+    let (first, nodes) = conf.split_once("NodeName=").unwrap();
+    bed.file("more.conf", &format!("# nodes\nNODEname={nodes}"));
+    let first = first
+        .replace("SelectType=", "selecttype = ")
+        .replace("GresTypes=gpu", "GRESTYPES=\\\n  gpu");
+    bed.file(
+        "slurm.conf",
+        &format!("# SelectType=select/linear\n{first}INCLUDE more.conf\nComment=\"a # b\"\n"),
+    );
+    let (code, found) = bed.doctor(&[]);
+    assert_eq!((code, found), (0, Vec::new()));
+}
+
+#[test]
+fn faults_of_plugin_files_are_seen() {
+    seen(PLUGIN_FILES);
+}
+
+#[test]
+fn faults_of_slurm_conf_are_seen() {
+    seen(SLURM_CONF);
+}
+
+#[test]
+fn faults_of_gres_and_plugstack_are_seen() {
+    seen(GRES);
+    seen(PLUGSTACK);
+}
+
+#[test]
+fn faults_of_gpuos_toml_are_seen() {
+    seen(GPUOS_TOML);
+}
+
+#[test]
+fn faults_of_daemons_are_seen() {
+    seen(DAEMONS);
+    let all = [
+        PLUGIN_FILES,
+        SLURM_CONF,
+        GRES,
+        PLUGSTACK,
+        GPUOS_TOML,
+        DAEMONS,
+    ];
+    let all: usize = all.iter().map(|faults| faults.len()).sum();
+    assert!(all >= 90, "{all}");
+}
+
+/// On a node with GPUs somebody has to watch them.
+#[test]
+fn a_gpuosd_that_does_not_run_is_seen() {
+    let bed = Bed::new();
+    let dir = bed.path("run");
+    let (code, found) = bed.doctor(&["--node-name", "n1", "--runtime-dir", &dir]);
+    assert_eq!(code, 1);
+    let told = found.iter().any(|one| {
+        one.starts_with("warn gpuosd: gpuosd does not run on n1: nobody watches the GPUs")
+    });
+    assert!(told, "{found:#?}");
+}
+
+/// Nothing to look at is neither well nor a finding.
+#[test]
+fn without_slurm_there_is_nothing_to_look_at() {
+    let bed = Bed::new();
+    bed.scontrol(false);
+    remove(&bed, "slurm.conf");
+    let answer = bed.run(&["doctor"]);
+    assert_eq!(answer.code, 2, "{}", answer.out);
+    assert!(
+        answer.out.contains("there is no slurm.conf: not at"),
+        "{}",
+        answer.out
+    );
+    assert!(
+        answer.out.ends_with("Nothing could be looked at.\n"),
+        "{}",
+        answer.out
+    );
+}
+
+/// What others wrote does not move the cursor.
+#[test]
+fn text_of_others_is_spelt_out() {
+    let bed = Bed::new();
+    bed.file(
+        "log/ctld.log",
+        "[1] x started on cluster cap\n[2] fatal: job \u{1b}[2J\u{1b}]0;x\u{7} ends\n",
+    );
+    bed.scontrol(false);
+    let answer = bed.run(&["doctor"]);
+    assert_eq!(answer.code, 1);
+    assert!(
+        !answer.out.contains('\u{1b}') && !answer.out.contains('\u{7}'),
+        "{:?}",
+        answer.out
+    );
+    assert!(
+        answer.out.contains("fatal: job \\u{1b}[2J"),
+        "{}",
+        answer.out
+    );
+}

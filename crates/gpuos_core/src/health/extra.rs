@@ -1,0 +1,310 @@
+//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6]`. All other text is the
+//! administrator's and is kept as it is. So are words in the part that this release does not know: another release of
+//! gpuos wrote them, and the known ones beside them mean what they mean. A word has neither spaces nor brackets.
+use std::fmt;
+
+use gpuos_model::gpuset::MAX_GPUS;
+use serde::{Deserialize, Serialize};
+
+use super::number;
+
+const OPEN: &str = "[gpuos:";
+const CLOSE: char = ']';
+/// Version of the form.
+const VERSION: &str = "1";
+/// The words that are known; each has a list of GPUs.
+const LISTS: [&str; 3] = ["out", "degraded", "mig-out"];
+
+/// GPUs that are not as they should be, ascending. Empty when all is well.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ExtraPart {
+    /// GPUs that get no jobs, by GRES index.
+    pub out: Vec<u8>,
+    /// GPUs that get jobs last, by GRES index.
+    pub degraded: Vec<u8>,
+    /// GPUs of the node's pool whose slices are not given, by NVML's index.
+    #[serde(default)]
+    pub pool_out: Vec<u8>,
+}
+
+/// What of a part cannot be read, and so counts as the worse of what it may have said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ExtraError {
+    /// Another version of gpuos wrote it.
+    Version(String),
+    /// It has no end.
+    Open,
+    /// A word that says which GPUs are out has something else than a list of them.
+    Out(String),
+    /// So has the one of the degraded ones.
+    Degraded(String),
+}
+
+impl fmt::Display for ExtraError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = "all GPUs of the node count as out of service until gpuosd writes it again or an administrator corrects it";
+        match self {
+            ExtraError::Version(version) => write!(
+                f,
+                "Extra has gpuos's part in version {version}, and this gpuos reads version {VERSION}; {all}"
+            ),
+            ExtraError::Open => {
+                write!(f, "gpuos's part of Extra has no closing bracket; {all}")
+            }
+            ExtraError::Out(word) => {
+                let whose = match word.starts_with(LISTS[2]) {
+                    true => "GPUs of the node's pool",
+                    false => "GPUs of the node in GRES gpu",
+                };
+                write!(
+                    f,
+                    "gpuos's part of Extra holds {word:?}, which is no list of GPU indices below {MAX_GPUS} as in \
+                     out=2,5; all {whose} count as out of service until gpuosd writes it again or an administrator corrects it"
+                )
+            }
+            ExtraError::Degraded(word) => write!(
+                f,
+                "gpuos's part of Extra holds {word:?}, which is no list of GPU indices below {MAX_GPUS} as in \
+                 degraded=3; only those of it that can be read count as degraded until gpuosd writes it again"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ExtraError {}
+
+impl ExtraPart {
+    /// Whether all GPUs are as they should be.
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty() && self.degraded.is_empty() && self.pool_out.is_empty()
+    }
+
+    /// Whether a GPU gets no jobs.
+    pub fn has_any_out(&self) -> bool {
+        !self.out.is_empty() || !self.pool_out.is_empty()
+    }
+
+    /// All GPUs that get no jobs, by [`super::number`].
+    pub fn all_out(&self) -> Vec<u8> {
+        let pool = self.pool_out.iter();
+        let pool = pool.filter_map(|nvml| number::of_pool(*nvml));
+        self.out.iter().copied().chain(pool).collect()
+    }
+
+    /// Whether this GPU gets no jobs, by [`super::number`].
+    pub fn has_out(&self, gpu: u8) -> bool {
+        match number::pool_index(gpu) {
+            Some(nvml) => self.pool_out.contains(&nvml),
+            None => self.out.contains(&gpu),
+        }
+    }
+
+    /// Reads the part out of a whole `Extra`; the empty part where there is none, and of several all that they say.
+    /// Words that are not known say nothing here. What is damaged counts as the worst that it may have said: a GPU that is
+    /// out must get no job because a character was lost, while jobs that wait until gpuosd has written the part anew
+    /// lose nothing.
+    pub fn read(extra: &str) -> (ExtraPart, Option<ExtraError>) {
+        let (mut part, mut wrong) = (ExtraPart::default(), None);
+        let mut rest = extra;
+        while let Some((_, body, after)) = next_part(rest) {
+            rest = after;
+            if let Err(why) = part.add(body)
+                && !matches!(
+                    wrong,
+                    Some(ExtraError::Version(_) | ExtraError::Open | ExtraError::Out(_))
+                )
+            {
+                wrong = Some(why);
+            }
+        }
+        for list in part.lists_mut() {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let out = &part.out;
+        part.degraded.retain(|gpu| !out.contains(gpu));
+        (part, wrong)
+    }
+
+    /// The words of the part that this release does not know, shortened for a line of a log; `None`: it knows all.
+    pub fn unknown(extra: &str) -> Option<String> {
+        let mut words = Vec::new();
+        without(extra, &mut words);
+        words.retain(|word| list_of(word).is_none());
+        (!words.is_empty()).then(|| shorten(&words.join(" ")))
+    }
+
+    /// Whether all GPUs of the pool are out, however many it has.
+    pub fn has_whole_pool_out(&self) -> bool {
+        self.pool_out.len() == MAX_GPUS
+    }
+
+    /// Adds what one part says; what is known before an error is added, too.
+    fn add(&mut self, body: Option<&str>) -> Result<(), ExtraError> {
+        let Some(body) = body else {
+            (self.out, self.pool_out) = (every(), every());
+            return Err(ExtraError::Open);
+        };
+        let mut words = body.split_ascii_whitespace();
+        let version = words.next().unwrap_or_default();
+        if version != VERSION {
+            (self.out, self.pool_out) = (every(), every());
+            return Err(ExtraError::Version(shorten(version)));
+        }
+        let mut wrong = Ok(());
+        for word in words {
+            let Some(nth) = list_of(word) else {
+                continue;
+            };
+            let (_, list) = word.split_once('=').unwrap_or_default();
+            let known = &mut self.lists_mut()[nth];
+            let mut damaged = false;
+            for index in list.split(',') {
+                let plain = index.bytes().all(|b| b.is_ascii_digit());
+                let index = index.parse::<u8>().ok().filter(|_| plain);
+                match index.filter(|&index| usize::from(index) < MAX_GPUS) {
+                    Some(index) => known.push(index),
+                    None => damaged = true,
+                }
+            }
+            match (damaged, LISTS[nth]) {
+                (false, _) => {}
+                (true, "degraded") if wrong.is_err() => {}
+                (true, "degraded") => wrong = Err(ExtraError::Degraded(shorten(word))),
+                (true, _) => {
+                    **known = every();
+                    if !matches!(wrong, Err(ExtraError::Out(_))) {
+                        wrong = Err(ExtraError::Out(shorten(word)));
+                    }
+                }
+            }
+        }
+        wrong
+    }
+
+    /// In the order of [`LISTS`].
+    fn lists_mut(&mut self) -> [&mut Vec<u8>; 3] {
+        [&mut self.out, &mut self.degraded, &mut self.pool_out]
+    }
+
+    /// The words of these lists, in the order of [`LISTS`]; none for an empty list.
+    fn words(&self) -> [Option<String>; 3] {
+        let lists = [&self.out, &self.degraded, &self.pool_out];
+        std::array::from_fn(|nth| {
+            let list: Vec<String> = lists[nth].iter().map(u8::to_string).collect();
+            (!list.is_empty()).then(|| format!("{}={}", LISTS[nth], list.join(",")))
+        })
+    }
+
+    /// The `Extra` with this part in it. Other text keeps its place, and words of the part that are not known keep
+    /// theirs in it; what is damaged goes, and several parts become one.
+    pub fn write_into(&self, extra: &str) -> String {
+        let mut old = Vec::new();
+        let mut text = without(extra, &mut old);
+        // What stood around a part can make another one.
+        while text.contains(OPEN) {
+            text = without(&text, &mut old);
+        }
+        let mut words = self.words();
+        // Known words that were not there come first: what cuts a text cuts its end.
+        let is_new = |nth: &usize| !old.iter().any(|word| list_of(word) == Some(*nth));
+        let new = (0..LISTS.len()).filter(is_new);
+        let mut all: Vec<String> = new.filter_map(|nth| words[nth].take()).collect();
+        all.extend(old.into_iter().filter_map(|word| match list_of(&word) {
+            Some(nth) => words[nth].take(),
+            None => Some(word),
+        }));
+        if all.is_empty() {
+            return text;
+        }
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        text + &bracketed(&all)
+    }
+}
+
+/// Which list a word has, by [`LISTS`]; `None`: the word is not known.
+fn list_of(word: &str) -> Option<usize> {
+    let key = word.split_once('=').map_or(word, |(key, _)| key);
+    LISTS.iter().position(|known| *known == key)
+}
+
+/// Every GPU that a node may have.
+fn every() -> Vec<u8> {
+    (0..MAX_GPUS as u8).collect()
+}
+
+fn bracketed(words: &[String]) -> String {
+    format!("{OPEN}{VERSION} {}{CLOSE}", words.join(" "))
+}
+
+/// What is before the first part, what is in it, and what follows; in it is nothing to be read where it has no end before
+/// the next one begins.
+fn next_part(text: &str) -> Option<(&str, Option<&str>, &str)> {
+    let (before, rest) = text.split_once(OPEN)?;
+    let ended = rest
+        .split_once(CLOSE)
+        .filter(|(body, _)| !body.contains(OPEN));
+    Some(match ended {
+        Some((body, after)) => (before, Some(body), after),
+        None => (before, None, rest),
+    })
+}
+
+/// The text without gpuos's parts, and without the space that was set before each. `words` gets those of the parts.
+fn without(extra: &str, words: &mut Vec<String>) -> String {
+    let mut text = String::with_capacity(extra.len() + 40);
+    let mut rest = extra;
+    while let Some((before, body, after)) = next_part(rest) {
+        text.push_str(before);
+        if let Some(body) = body {
+            let mut all = body.split_ascii_whitespace();
+            // Of another version nobody knows what a word means.
+            if all.next() == Some(VERSION) {
+                words.extend(all.map(str::to_string));
+            }
+        }
+        // Without its end nobody can tell how far a part went: only the words that are ours go.
+        rest = match body {
+            Some(_) => after,
+            None => ours_skipped(after),
+        };
+        if text.ends_with(' ') {
+            text.pop();
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// What follows the words of a part that has no end.
+fn ours_skipped(text: &str) -> &str {
+    let ours = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ',' | '=');
+    let mut rest = text.trim_start_matches(ours);
+    let word = |rest: &'_ str| {
+        let mut keys = LISTS.iter();
+        keys.find_map(|key| Some(rest.strip_prefix(key)?.strip_prefix('=')?.len()))
+    };
+    while let Some(left) = word(rest) {
+        rest = rest[rest.len() - left..].trim_start_matches(ours);
+    }
+    rest
+}
+
+/// For an error, which is one line.
+fn shorten(text: &str) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    plain.take(40).collect()
+}
+
+/// The part as it stands in `Extra`; nothing when all is well.
+impl fmt::Display for ExtraPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.words().into_iter().flatten().collect();
+        match words.is_empty() {
+            true => Ok(()),
+            false => f.write_str(&bracketed(&words)),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Requests and replies.
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{MigAsk, MigStatus, Status};
+use crate::health::Verb;
+use crate::limits::Asked;
+
+/// Version of the protocol: raised when a message changes its meaning or loses a field.
+pub const PROTOCOL: u32 = 1;
+
+/// Variables by which programs find the MPS daemon of their job, the share of threads that they may use, and what of
+/// the memory of a GPU that their job shares.
+pub const MPS_VARIABLES: [&str; 4] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+];
+
+/// The file beside gpuosd's socket that lists the numbers in GRES `gpu` of the GPUs that move, as `6-7`; there is none where
+/// none move.
+pub fn moving_file(socket: &str) -> String {
+    format!("{socket}.moving")
+}
+
+/// The socket beside gpuosd's that only root can reach: users cannot fill its queue, and so keep no report of a step out.
+pub fn root_socket(socket: &str) -> String {
+    format!("{socket}.root")
+}
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// The first line of a connection.
+    Hello {
+        /// Version of the protocol that the client speaks.
+        protocol: u32,
+        /// Who asks, for the log: `gpuos 0.1.0`.
+        client: String,
+    },
+    /// How the node is: answered with [`Reply::Status`].
+    Status,
+    /// What happens from now on, as [`Reply::Happened`] until the client goes.
+    Watch,
+    /// Takes GPUs out of service or back.
+    Admin {
+        /// Which way.
+        verb: Verb,
+        /// GRES indices; empty: the whole node.
+        #[serde(default)]
+        gpus: Vec<u8>,
+        /// Why, in the administrator's words.
+        #[serde(default)]
+        reason: String,
+        /// Drain and offline: jobs on the GPUs are ended; online: without a check.
+        #[serde(default)]
+        force: bool,
+    },
+    /// A step has started on this node.
+    StepStart {
+        /// Which.
+        id: StepId,
+        /// Its user.
+        uid: u32,
+        /// GRES indices of the GPUs that it holds here.
+        gpus: Vec<u8>,
+        /// What its job wants of them. Where something has to be done for it, the answer is
+        /// [`Reply::Prepared`], once that is done or has failed.
+        #[serde(default, skip_serializing_if = "Asked::is_nothing")]
+        asked: Asked,
+        /// What it wants of the node's pool of GPU slices: answered with [`Reply::Prepared`], too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mig: Option<MigAsk>,
+        /// Some of `gpus` move between GRES `gpu` and GRES `gpuos`, by [`moving_file`]: the step waits for
+        /// [`Reply::Prepared`] until they are whole.
+        #[serde(default, skip_serializing_if = "super::mig::is_false")]
+        moves: bool,
+    },
+    /// A step has ended on this node.
+    StepEnd {
+        /// Which.
+        id: StepId,
+    },
+    /// How the GPUs stand that are divided into slices: answered with [`Reply::Mig`].
+    Mig,
+    /// Read gpuos.toml again.
+    Reload,
+    /// The newest lines of the audit log.
+    Audit {
+        /// How many, at most.
+        lines: u32,
+    },
+}
+
+/// A step: Slurm's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct StepId {
+    /// Job.
+    pub job: u32,
+    /// Step of the job; numbers near 2³² are the batch script and the like.
+    pub step: u32,
+}
+
+/// What the daemon answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Hello {
+        /// Version of the protocol that the daemon speaks.
+        protocol: u32,
+        /// The daemon's release.
+        release: String,
+        /// Its node.
+        node: String,
+    },
+    /// To [`Request::Status`].
+    Status {
+        /// How the node is.
+        status: Box<Status>,
+    },
+    /// It is done, or on its way: a sentence for people.
+    Done {
+        /// The sentence.
+        message: String,
+    },
+    /// To [`Request::StepStart`] of a job that wants its GPUs set, MPS, or slices of GPUs.
+    Prepared {
+        /// What could not be done as asked, in sentences for the job's standard error.
+        notes: Vec<String>,
+        /// Variables for the step's tasks; [`MPS_VARIABLES`] and [`super::MIG_VARIABLES`] are the
+        /// only ones that a step takes.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        environment: BTreeMap<String, String>,
+        /// Why the step's tasks must not run, in a sentence: its slices could not be made.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failed: Option<String>,
+    },
+    /// To [`Request::Mig`].
+    Mig {
+        /// How the pool stands.
+        mig: Box<MigStatus>,
+    },
+    /// To [`Request::Watch`].
+    Happened {
+        /// What.
+        event: Happening,
+    },
+    /// To [`Request::Audit`]: lines of the log, oldest first.
+    Audit {
+        /// The lines, each a JSON object.
+        lines: Vec<String>,
+    },
+    /// The request was not done.
+    Refused {
+        /// Why, for programs.
+        code: Code,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// It is not a request: broken JSON, an unknown name, a value out of range.
+    Malformed,
+    /// A line is longer than [`super::MAX_REQUEST`].
+    TooLong,
+    /// No hello came first, or one of another version.
+    Protocol,
+    /// The caller has not the right.
+    Forbidden,
+    /// Too many connections.
+    Busy,
+    /// The client reads too slowly to be told what happens.
+    TooSlow,
+    /// No such GPU on this node.
+    Unknown,
+    /// It could not be done: the message says why.
+    Failed,
+}
+
+/// Something that happened on the node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Happening {
+    /// Milliseconds since 1970, UTC.
+    pub at_ms: u64,
+    /// What kind of thing, one word: `warn`, `state`, `requeue`, …
+    pub what: String,
+    /// The GPU that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u8>,
+    /// The job that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<u32>,
+    /// A sentence.
+    pub message: String,
+}

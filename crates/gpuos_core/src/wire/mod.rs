@@ -1,0 +1,33 @@
+//! What gpuosd and its clients say to each other on the local socket.
+//!
+//! One JSON value a line. A client says [`Request::Hello`] first; the daemon answers each request with
+//! one [`Reply`], or with many to [`Request::Watch`]. A client that only reports may write both lines
+//! and go without reading. docs/admin/gpuosd.md has the protocol for people.
+//!
+//! - [`message`]: the messages,
+//! - [`mig`]: slices of GPUs,
+//! - [`status`]: what [`Reply::Status`] carries,
+//! - [`frame`]: lines to messages and back, within limits,
+//! - [`right`]: who may ask for what,
+//! - [`reveal`]: what of a node's state a user is told.
+
+mod frame;
+mod message;
+mod mig;
+mod reveal;
+mod right;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
+pub use message::{
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reply, Request, StepId, moving_file, root_socket,
+};
+pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
+pub use reveal::Viewer;
+pub use right::{Peer, Right, may, needs};
+pub use status::{
+    CapStatus, DaemonStatus, FaultStatus, GpuStatus, HiddenStatus, IsolationStatus, JobStatus,
+    PeerStatus, ProcessStatus, Status,
+};

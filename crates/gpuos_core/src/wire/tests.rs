@@ -1,0 +1,296 @@
+//! Messages survive the way, and no bytes can upset the reader.
+use gpuos_model::mig::Window;
+use proptest::prelude::*;
+
+use super::{
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
+    MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reply, Request, Status,
+    StepId, WireError, decode, encode, may,
+};
+use crate::health::Verb;
+use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
+
+fn requests() -> Vec<Request> {
+    let id = StepId { job: 7, step: 0 };
+    vec![
+        Request::Hello {
+            protocol: PROTOCOL,
+            client: "gpuos 0.1.0".into(),
+        },
+        Request::Status,
+        Request::Watch,
+        Request::Admin {
+            verb: Verb::Drain,
+            gpus: vec![5],
+            reason: "fan \"3\"\nis loud".into(),
+            force: false,
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![0, 1],
+            asked: Asked::default(),
+            mig: None,
+            moves: false,
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![],
+            asked: Asked::default(),
+            mig: Some(MigAsk {
+                request: "1g.10gb:per-task".into(),
+                slices: vec![12, 13],
+                tasks: 2,
+            }),
+            moves: false,
+        },
+        Request::StepStart {
+            id,
+            uid: 1000,
+            gpus: vec![2],
+            asked: Asked {
+                power: Some(PowerCap::Percent(80)),
+                clocks: Some(ClockRange {
+                    least: 1200,
+                    most: 1500,
+                }),
+                watch_s: Some(0),
+                mps: Some(MpsWish {
+                    joint: true,
+                    percent: 50,
+                    gid: 100,
+                }),
+                shared: true,
+                undone: false,
+            },
+            mig: None,
+            moves: true,
+        },
+        Request::StepEnd { id },
+        Request::Mig,
+        Request::Reload,
+        Request::Audit { lines: 20 },
+    ]
+}
+
+fn mig() -> MigStatus {
+    let window = Window { start: 4, size: 4 };
+    let instance = MigInstance {
+        profile: "3g.40gb".into(),
+        window,
+        gi: Some(2),
+        ci: Some(0),
+        uuid: Some("MIG-1".into()),
+        job: Some(7),
+        phase: "ready".into(),
+        foreign: false,
+        others: false,
+        pids: vec![99],
+        memory_total_mib: Some(40448),
+        memory_used_mib: Some(12),
+        memory_unknown: None,
+        load: MigLoad {
+            sm_percent: Some(Percent::of_ratio(0.123_456_7)),
+            bandwidth_percent: None,
+            load_unknown: Some("not told".into()),
+        },
+    };
+    let gpu = MigGpuStatus {
+        gpu: 4,
+        slices: 8,
+        ready: true,
+        instances: vec![instance],
+        free: vec![0, 1, 2, 3],
+        fits: [("1g.10gb".into(), 4)].into(),
+        ..MigGpuStatus::default()
+    };
+    let whole = MigGpuStatus {
+        gpu: 5,
+        moving: true,
+        whole: true,
+        holder: Some(9),
+        ..MigGpuStatus::default()
+    };
+    MigStatus {
+        board: "h100-80gb".into(),
+        gpus: vec![gpu, whole],
+        unread: false,
+    }
+}
+
+#[test]
+fn requests_come_back_as_they_were_sent_one_line_each() {
+    for request in requests() {
+        let line = encode(&request, MAX_REQUEST).unwrap();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        assert_eq!(decode::<Request>(&line, MAX_REQUEST).unwrap(), request);
+    }
+}
+
+#[test]
+fn replies_come_back_as_they_were_sent() {
+    let happening = Happening {
+        at_ms: 1,
+        what: "warn".into(),
+        gpu: Some(3),
+        job: None,
+        message: "GPU 3: Xid 79".into(),
+    };
+    for reply in [
+        Reply::Hello {
+            protocol: PROTOCOL,
+            release: "0.1.0".into(),
+            node: "n1".into(),
+        },
+        Reply::Status {
+            status: Box::new(Status::default()),
+        },
+        Reply::Done {
+            message: "done".into(),
+        },
+        Reply::Prepared {
+            notes: vec!["GPU 3: no".into()],
+            environment: [(MPS_VARIABLES[0].into(), "/run/x".into())].into(),
+            failed: None,
+        },
+        Reply::Prepared {
+            notes: vec![],
+            environment: [(MIG_VARIABLES[0].into(), "MIG-1".into())].into(),
+            failed: Some("GPU 4: its slices are held".into()),
+        },
+        Reply::Mig {
+            mig: Box::new(mig()),
+        },
+        Reply::Happened { event: happening },
+        Reply::Refused {
+            code: Code::TooSlow,
+            message: "read faster".into(),
+        },
+    ] {
+        let line = encode(&reply, MAX_REPLY).unwrap();
+        assert_eq!(decode::<Reply>(&line, MAX_REPLY).unwrap(), reply);
+    }
+}
+
+/// What is told of an instance by a gpuosd from before its load was, and the form of the load.
+#[test]
+fn the_load_of_an_instance_may_be_missing_and_is_in_percent() {
+    let old = r#"{"profile":"3g.40gb","window":{"start":4,"size":4},"phase":"ready","foreign":false,"pids":[]}"#;
+    let instance: MigInstance = serde_json::from_str(old).unwrap();
+    assert_eq!(instance.load, MigLoad::default());
+    assert_eq!(serde_json::to_string(&instance).unwrap(), old);
+    let load = MigLoad {
+        sm_percent: Some(Percent::of_ratio(0.5)),
+        ..MigLoad::default()
+    };
+    assert_eq!(
+        serde_json::to_string(&load).unwrap(),
+        r#"{"sm_percent":50.0}"#
+    );
+}
+
+#[test]
+fn a_little_is_never_nothing() {
+    let of = Percent::of_ratio;
+    let shown = [0.0, 1e-9, 0.004, 0.0149, 0.015, 1.0].map(|ratio| of(ratio).to_string());
+    assert_eq!(shown, ["0", "<1", "<1", "1", "2", "100"]);
+    assert!(of(1e-9).ratio() > 0.0);
+    assert_eq!([of(f64::NAN), of(-1.0)], [of(0.0); 2]);
+    assert_eq!(of(7.0), of(1.0));
+}
+
+#[test]
+fn a_step_that_asks_for_nothing_is_told_as_ever() {
+    let line = r#"{"ask":"step-start","id":{"job":7,"step":0},"uid":1000,"gpus":[0]}"#;
+    let request = decode::<Request>(line.as_bytes(), MAX_REQUEST).unwrap();
+    let written = encode(&request, MAX_REQUEST).unwrap();
+    assert_eq!(written, format!("{line}\n").into_bytes());
+}
+
+#[test]
+fn what_is_no_request_is_an_error_with_a_place() {
+    for bad in [
+        "",
+        "{",
+        "null",
+        "{\"ask\":\"reboot\"}",
+        "{\"ask\":\"audit\",\"lines\":1,\"also\":1}",
+        "{\"ask\":\"admin\",\"verb\":\"drain\",\"gpus\":[256]}",
+        "{\"ask\":\"admin\",\"verb\":\"drain\",\"gpus\":[-1]}",
+        "{\"ask\":\"step-end\",\"id\":{\"job\":4294967296,\"step\":0}}",
+        "{\"ask\":\"status\"} trailing",
+    ] {
+        let told = decode::<Request>(bad.as_bytes(), MAX_REQUEST);
+        assert!(matches!(told, Err(WireError::Malformed(_))), "{bad}");
+    }
+    let deep = "[".repeat(10_000);
+    assert!(decode::<Request>(deep.as_bytes(), MAX_REQUEST).is_err());
+    let long = vec![b' '; MAX_REQUEST + 1];
+    assert_eq!(
+        decode::<Request>(&long, MAX_REQUEST),
+        Err(WireError::TooLong(MAX_REQUEST))
+    );
+}
+
+#[test]
+fn users_see_and_root_acts() {
+    let (root, daemon, user) = (0, 990, 1000);
+    for request in requests() {
+        let everybody = matches!(
+            request,
+            Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig
+        );
+        let asks = |uid| may(Peer { uid, pid: 1 }, daemon, &request);
+        assert_eq!(asks(user), everybody, "{request:?}");
+        assert!(asks(root) && asks(daemon), "{request:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_and_what_is_read_is_written_the_same(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300)
+    ) {
+        if let Ok(request) = decode::<Request>(&bytes, MAX_REQUEST) {
+            let line = encode(&request, MAX_REQUEST).unwrap();
+            prop_assert_eq!(decode::<Request>(&line, MAX_REQUEST).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn a_flipped_byte_is_an_error_or_another_request(
+        which in 0..requests().len(), at in any::<prop::sample::Index>(), value in any::<u8>()
+    ) {
+        let mut line = encode(&requests()[which], MAX_REQUEST).unwrap();
+        let at = at.index(line.len());
+        line[at] = value;
+        let _ = decode::<Request>(&line, MAX_REQUEST);
+    }
+
+    #[test]
+    fn lines_do_not_depend_on_how_the_bytes_come(
+        text in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..400),
+        cuts in proptest::collection::vec(1..50usize, 1..50),
+        limit in 1..100usize
+    ) {
+        let read = |sizes: &mut dyn Iterator<Item = usize>| {
+            let (mut lines, mut got, mut rest) = (Lines::new(limit), Vec::new(), &text[..]);
+            loop {
+                match lines.next_line() {
+                    Ok(Some(line)) => got.push(line),
+                    Ok(None) if rest.is_empty() => return (got, false),
+                    Ok(None) => {
+                        let size = sizes.next().unwrap_or(1).min(rest.len());
+                        lines.push(&rest[..size]);
+                        rest = &rest[size..];
+                    }
+                    Err(_) => return (got, true),
+                }
+            }
+        };
+        let whole = read(&mut std::iter::once(usize::MAX));
+        let parts = read(&mut cuts.iter().copied().cycle());
+        prop_assert_eq!(whole, parts);
+    }
+}

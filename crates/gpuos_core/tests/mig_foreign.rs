@@ -1,0 +1,60 @@
+//! Instances of nobody: when they become a job's, are left, or go.
+
+use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
+use gpuos_core::mig::{Held, Shown};
+use gpuos_model::mig::Window;
+
+#[test]
+fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_processes() {
+    let window = Window { start: 0, size: 4 };
+    let shown = |profile, busy| Shown {
+        gi: 1,
+        profile,
+        window,
+        computes: vec![(0, "MIG-1".into())],
+        busy,
+    };
+    let held = |profile, own| Held {
+        job: 7,
+        window,
+        profile,
+        own,
+    };
+    let plan = |shown: Shown, held: Held, foreign| {
+        let plan = reconcile(&[shown], &[held], &[], foreign);
+        match &plan.actions[..] {
+            [] => "left",
+            [Action::Adopt { claim }] => {
+                assert_eq!((claim.job, claim.profile), (7, 9));
+                "adopted"
+            }
+            [Action::Destroy { id: None, .. }] => "destroyed",
+            other => panic!("{other:?}"),
+        }
+    };
+    let (leave, destroy) = (Foreign::Leave, Foreign::Destroy);
+    // After a state was lost: idle, or with the job's own processes.
+    assert_eq!(
+        plan(shown(9, false), held(Some(9), false), leave),
+        "adopted"
+    );
+    assert_eq!(plan(shown(9, true), held(Some(9), true), leave), "adopted");
+    // Somebody else's: it would be destroyed with the job, and its processes killed.
+    assert_eq!(plan(shown(9, true), held(Some(9), false), destroy), "left");
+    assert_eq!(plan(shown(5, false), held(Some(9), false), leave), "left");
+    assert_eq!(
+        plan(shown(5, false), held(Some(9), false), destroy),
+        "destroyed"
+    );
+    // What a running job has there is not known: it may be this.
+    let part = Window { start: 2, size: 1 };
+    for unknown in [
+        held(None, false),
+        Held {
+            window: part,
+            ..held(None, false)
+        },
+    ] {
+        assert_eq!(plan(shown(9, false), unknown, destroy), "left");
+    }
+}

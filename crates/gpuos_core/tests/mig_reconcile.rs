@@ -1,0 +1,162 @@
+//! NVML, Slurm and the journal contradict each other in any way.
+
+use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
+use gpuos_core::mig::{Claim, Held, Phase, Shown};
+use gpuos_model::mig::Window;
+use proptest::prelude::*;
+
+fn window() -> impl Strategy<Value = Window> {
+    (0u8..8, 1u8..5).prop_map(|(start, size)| Window { start, size })
+}
+
+fn phase() -> impl Strategy<Value = Phase> {
+    prop_oneof![
+        Just(Phase::Wanted),
+        (0u32..6).prop_map(|gi| Phase::Made { gi }),
+        (0u32..6).prop_map(|gi| Phase::Ready {
+            gi,
+            ci: 0,
+            uuid: format!("MIG-{gi}"),
+        }),
+        Just(Phase::Going),
+    ]
+}
+
+/// Does the actions as the driver and the journal would.
+fn applied(
+    actions: &[Action],
+    shown: &mut Vec<Shown>,
+    journal: &mut Vec<Claim>,
+    held: &mut Vec<Held>,
+) {
+    for action in actions {
+        match action {
+            Action::Destroy { id, gi } => {
+                shown.retain(|instance| instance.gi != *gi);
+                journal.retain(|claim| Some(claim.id) != *id);
+            }
+            Action::Forget { id } => journal.retain(|claim| claim.id != *id),
+            Action::Fail { id, job, .. } => {
+                let window = journal
+                    .iter()
+                    .find(|claim| claim.id == *id)
+                    .map(|c| c.window);
+                // Slices of unknown instances stay the job's until Slurm says otherwise.
+                held.retain(|held| {
+                    held.job != *job || Some(held.window) != window || held.profile.is_none()
+                });
+                journal.retain(|claim| claim.id != *id);
+            }
+            Action::Adopt { claim } => {
+                journal.retain(|known| known.id != claim.id);
+                journal.push(claim.clone());
+            }
+            Action::MakeGpu { id } | Action::MakeCompute { id, .. } => {
+                let claim = journal.iter_mut().find(|claim| claim.id == *id).unwrap();
+                let gi = match action {
+                    Action::MakeCompute { gi, .. } => *gi,
+                    _ => 100 + claim.id as u32,
+                };
+                let computes = vec![(0, format!("MIG-new-{gi}"))];
+                claim.phase = Phase::Ready {
+                    gi,
+                    ci: 0,
+                    uuid: computes[0].1.clone(),
+                };
+                match shown.iter_mut().find(|instance| instance.gi == gi) {
+                    Some(instance) => instance.computes = computes,
+                    None => shown.push(Shown {
+                        gi,
+                        profile: claim.profile,
+                        window: claim.window,
+                        computes,
+                        busy: false,
+                    }),
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Whatever the three say: after the actions there is nothing more to do, no job on the slices
+    /// of another, and nothing of a running job was destroyed.
+    #[test]
+    fn reconciling_twice_is_reconciling_once(
+        windows in proptest::collection::vec((window(), 0u32..3, 0usize..3, any::<bool>()), 0..5),
+        jobs in proptest::collection::vec((1u32..5, window(), proptest::option::of(0u32..3), any::<bool>()), 0..5),
+        claims in proptest::collection::vec((1u32..5, 0u32..3, window(), phase()), 0..5),
+        same in proptest::collection::vec((0usize..5, 0usize..5), 0..6),
+        destroy in any::<bool>(),
+    ) {
+        // NVML and Slurm never show overlapping windows, the journal may say anything.
+        let mut shown: Vec<Shown> = Vec::new();
+        for (number, (window, profile, computes, busy)) in windows.into_iter().enumerate() {
+            if shown.iter().all(|other| !other.window.overlaps(window)) {
+                let computes = (0..computes as u32).map(|ci| (ci, format!("MIG-{number}-{ci}")));
+                let computes: Vec<(u32, String)> = computes.collect();
+                let busy = busy && !computes.is_empty();
+                shown.push(Shown { gi: number as u32, profile, window, computes, busy });
+            }
+        }
+        let mut held: Vec<Held> = Vec::new();
+        for (job, window, profile, own) in jobs {
+            if held.iter().all(|other| !other.window.overlaps(window)) {
+                held.push(Held { job, window, profile, own });
+            }
+        }
+        let mut journal: Vec<Claim> = claims.into_iter().enumerate().map(|(id, claim)| {
+            let (job, profile, window, phase) = claim;
+            Claim { id: 1 + id as u64, job, profile, window, phase }
+        }).collect();
+        // Most of it agrees.
+        for (a, b) in same {
+            if let (Some(claim), Some(instance)) = (journal.get_mut(a), shown.get(b)) {
+                (claim.window, claim.profile) = (instance.window, instance.profile);
+            }
+            if let Some(claim) = journal.get(a) {
+                let fits = held.iter().all(|held| !held.window.overlaps(claim.window));
+                if fits && b % 2 == 0 {
+                    held.push(Held {
+                        job: claim.job,
+                        window: claim.window,
+                        profile: Some(claim.profile),
+                        own: false,
+                    });
+                }
+            }
+        }
+        let foreign = if destroy { Foreign::Destroy } else { Foreign::Leave };
+        let plan = reconcile(&shown, &held, &journal, foreign);
+        for action in &plan.actions {
+            if let Action::Destroy { gi, .. } = action {
+                let instance = shown.iter().find(|instance| instance.gi == *gi).unwrap();
+                let holds = |claim: &&Claim| {
+                    matches!(claim.phase, Phase::Ready { .. })
+                        && (claim.window, claim.profile) == (instance.window, instance.profile)
+                        && held.iter().any(|h| h.job == claim.job && h.window == claim.window)
+                };
+                prop_assert_eq!(journal.iter().find(holds), None);
+            }
+        }
+        let before: Vec<u32> = held.iter().map(|held| held.job).collect();
+        applied(&plan.actions, &mut shown, &mut journal, &mut held);
+        for (at, instance) in shown.iter().enumerate() {
+            for other in &shown[..at] {
+                prop_assert!(!instance.window.overlaps(other.window), "{:?}", plan);
+            }
+        }
+        for (at, claim) in journal.iter().enumerate() {
+            prop_assert!(matches!(claim.phase, Phase::Ready { .. }), "{:?}", claim);
+            prop_assert!(before.contains(&claim.job));
+            for other in &journal[..at] {
+                prop_assert!(!claim.window.overlaps(other.window), "{:?}", journal);
+            }
+        }
+        let again = reconcile(&shown, &held, &journal, foreign);
+        prop_assert_eq!(&again.actions, &vec![], "after {:?}", plan);
+        prop_assert_eq!(again.foreign, plan.foreign);
+    }
+}

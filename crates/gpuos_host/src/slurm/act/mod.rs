@@ -1,0 +1,407 @@
+//! What gpuosd makes Slurm do, by Slurm's own commands. Every action can be repeated: it looks first,
+//! changes nothing that is as wanted already, and tells a slurmctld that is away from a refusal.
+
+use std::time::Duration;
+
+use gpuos_core::health::ExtraPart;
+use gpuos_model::screen::is_control;
+use serde::{Deserialize, Serialize};
+
+use super::rows::{Row, said};
+use super::{Job, NodeRecord, read, rows};
+use crate::Machine;
+
+mod hold;
+mod silent;
+
+pub use hold::held_comment;
+pub use silent::{is_set_down, resume, set_down};
+
+/// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
+/// default, and scontrol asks more than once.
+pub(super) const LIMIT: Duration = Duration::from_secs(45);
+
+/// Reasons of ours start with this.
+const OURS: &str = "gpuos: ";
+
+/// Something for slurmctld to do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Put gpuos's part into the node's `Extra`; other text in it is kept.
+    Extra(ExtraPart),
+    /// Requeue a job. [`Action::Release`] has to follow.
+    Requeue {
+        /// The job.
+        job: u32,
+    },
+    /// Let a requeued job start at once: Slurm holds it back for about two minutes.
+    Release {
+        /// The job.
+        job: u32,
+        /// Keep it off this node, too.
+        avoid_node: bool,
+    },
+    /// Requeue a job and hold it, for a trouble of the node that ends by itself; its `AdminComment` says why.
+    Hold {
+        /// The job.
+        job: u32,
+        /// Why, for people.
+        why: String,
+    },
+    /// Let a job go that [`Action::Hold`] held here, and nobody else since.
+    LetGo {
+        /// The job.
+        job: u32,
+    },
+    /// End a step; without one the whole job.
+    Kill {
+        /// The job.
+        job: u32,
+        /// The step.
+        step: Option<u32>,
+    },
+    /// Drain the node.
+    Drain {
+        /// Why, for people.
+        reason: String,
+    },
+    /// Take our own drain of the node back, and nobody else's.
+    Undrain {
+        /// The reason that we gave.
+        reason: String,
+    },
+}
+
+/// How an action went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is done; a sentence for the log.
+    Done(String),
+    /// There was nothing to do; why.
+    Nothing(String),
+    /// The time for it has not come: ask again soon.
+    NotYet(String),
+    /// slurmctld does not answer: ask again later.
+    Away(String),
+    /// slurmctld will not do it, however often it is asked.
+    Refused(String),
+}
+
+/// Does `action` for the node of that name.
+pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
+    let slurm = Slurm::new(machine, node);
+    let done = match action {
+        Action::Extra(part) => slurm.extra(part),
+        Action::Requeue { job } => slurm.requeue(*job),
+        Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
+        Action::Hold { job, why } => hold::hold(&slurm, *job, why),
+        Action::LetGo { job } => hold::let_go(&slurm, *job),
+        Action::Kill { job, step } => slurm.kill(*job, *step),
+        Action::Drain { reason } => slurm.drain(reason),
+        Action::Undrain { reason } => slurm.undrain(reason),
+    };
+    done.unwrap_or_else(|outcome| outcome)
+}
+
+/// The node's record.
+///
+/// # Errors
+/// slurmctld does not answer, or does not know the node.
+pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
+    Slurm::new(machine, node).record()
+}
+
+/// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn jobs_on(machine: &dyn Machine, node: &str) -> Result<Vec<Job>, Outcome> {
+    let slurm = Slurm::new(machine, node);
+    // Without -t: to 22.05 a job whose prolog runs is no running one.
+    let list = slurm.rows(&["-w", node])?;
+    let mut jobs = Vec::new();
+    for row in &list {
+        // One that is not there has ended meanwhile.
+        jobs.extend(slurm.record_of(row, &list)?);
+    }
+    Ok(jobs)
+}
+
+/// A job's record; `None`: slurmctld knows it no more.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn job(machine: &dyn Machine, job: u32) -> Result<Option<Job>, Outcome> {
+    Slurm::new(machine, "").job(job)
+}
+
+struct Slurm<'a> {
+    machine: &'a dyn Machine,
+    node: &'a str,
+    /// Of one command.
+    limit: Duration,
+}
+
+impl<'a> Slurm<'a> {
+    fn new(machine: &'a dyn Machine, node: &'a str) -> Slurm<'a> {
+        Slurm {
+            machine,
+            node,
+            limit: LIMIT,
+        }
+    }
+}
+
+impl Slurm<'_> {
+    /// What a command printed; `Err` is how the action ends.
+    fn run(&self, program: &str, args: &[&str]) -> Result<String, Outcome> {
+        let output = match self.machine.run_within(self.limit, program, args) {
+            Ok(output) => output,
+            Err(e) => return Err(Outcome::Away(format!("{e:#}"))),
+        };
+        if output.ok {
+            return Ok(output.stdout);
+        }
+        let said = said(&output);
+        let sentence = format!("`{program} {}`: {said}", args.join(" "));
+        match is_refusal(&said) {
+            true => Err(Outcome::Refused(sentence)),
+            false => Err(Outcome::Away(sentence)),
+        }
+    }
+
+    fn record(&self) -> Result<NodeRecord, Outcome> {
+        let text = self.run("scontrol", &["show", "node", self.node])?;
+        let record = NodeRecord::parse_all(&text).into_iter().next();
+        let record = record.filter(|record| record.name == self.node);
+        record.ok_or_else(|| {
+            Outcome::Away(format!(
+                "scontrol shows no node {}, or a record of it that is not Slurm's alone",
+                self.node
+            ))
+        })
+    }
+
+    fn update(&self, fields: &[&str]) -> Result<String, Outcome> {
+        let name = format!("NodeName={}", self.node);
+        let mut args = vec!["update", &name];
+        args.extend(fields);
+        self.run("scontrol", &args)
+    }
+
+    fn extra(&self, part: &ExtraPart) -> Result<Outcome, Outcome> {
+        let extra = self.record()?.extra;
+        let wanted = part.write_into(&extra);
+        if wanted == extra {
+            return Ok(Outcome::Nothing("Extra says so already".into()));
+        }
+        self.update(&[&format!("Extra={wanted}")])?;
+        // An administrator who wrote at the same moment may have put the old part back.
+        let shown = self.record()?.extra;
+        match ExtraPart::read(&shown) {
+            (shown, None) if shown == *part => Ok(Outcome::Done(format!(
+                "Slurm's record of the node has Extra={wanted:?}"
+            ))),
+            _ => Err(Outcome::Away(format!(
+                "Extra was written as {wanted:?} and is {shown:?}"
+            ))),
+        }
+    }
+
+    fn rows(&self, which: &[&str]) -> Result<Vec<Row>, Outcome> {
+        rows::rows(self.machine, self.limit, which, is_refusal)
+    }
+
+    /// What squeue says of the job of that number, with what it says of others that this number means as well.
+    fn row(&self, job: u32) -> Result<Option<(Row, Vec<Row>)>, Outcome> {
+        let all = match self.rows(&["-t", "all", "-j", &job.to_string()]) {
+            Err(Outcome::Refused(_)) => return Ok(None),
+            all => all?,
+        };
+        let own = all.iter().find(|row| row.id == job).cloned();
+        Ok(own.map(|row| (row, all)))
+    }
+
+    /// The whole job; one whose record cannot be read says so. `None`: slurmctld knows it no more.
+    fn record_of(&self, row: &Row, all: &[Row]) -> Result<Option<Job>, Outcome> {
+        match self.run("scontrol", &["-d", "show", "job", &read::name(row)]) {
+            Ok(text) => Ok(Some(read::single(&text, row, all))),
+            Err(Outcome::Refused(_)) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The job of that number.
+    fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
+        match self.row(job)? {
+            Some((row, all)) => self.record_of(&row, &all),
+            None => Ok(None),
+        }
+    }
+
+    /// What squeue says of the job, where it has this node. One that has left is not to be ended where it runs now.
+    fn job_here(&self, job: u32) -> Result<Row, Outcome> {
+        let states = ["RUNNING", "SUSPENDED", "CONFIGURING"];
+        let gone = || Outcome::Nothing(format!("job {job} does not run here any more"));
+        let (row, _) = self.row(job)?.ok_or_else(gone)?;
+        let here = states.contains(&&row.state[..]) && row.has(self.node) && row.is_single();
+        here.then_some(row).ok_or_else(gone)
+    }
+
+    fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
+        let row = self.job_here(job)?;
+        // Slurm requeues a heterogeneous job by its leader only.
+        let whole = row.label.split('+').next().unwrap_or_default();
+        // Without "incomplete" a job that its user cancels just now would come back: Slurm requeues what has ended, too.
+        self.run("scontrol", &["requeue", "incomplete", whole])?;
+        match self.row(job) {
+            Ok(Some((now, _))) if now.restarts == row.restarts => {
+                Ok(Outcome::Nothing(format!("job {job} ended by itself")))
+            }
+            _ => Ok(Outcome::Done(format!("job {job} is requeued"))),
+        }
+    }
+
+    fn release(&self, job: u32, avoid_node: bool) -> Result<Outcome, Outcome> {
+        let Some((row, all)) = self.row(job)? else {
+            return Ok(Outcome::Nothing(format!("job {job} is gone")));
+        };
+        match row.state.as_str() {
+            "PENDING" => {}
+            // The node still cleans up after it.
+            "REQUEUED" | "COMPLETING" => {
+                return Ok(Outcome::NotYet(format!("job {job} is {}", row.state)));
+            }
+            "RUNNING" if row.has(self.node) => {
+                return Ok(Outcome::NotYet(format!("job {job} still runs")));
+            }
+            other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
+        }
+        if !row.is_single() {
+            return Ok(Outcome::Nothing(format!(
+                "job {job} waits with the rest of its array"
+            )));
+        }
+        if avoid_node && row.requires(self.node) {
+            let what =
+                format!("job {job} asks for this node, whose GPUs slurmctld does not know of");
+            return Ok(Outcome::NotYet(what));
+        }
+        let name = format!("JobId={}", row.label);
+        // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
+        // as revoked, and the job is ended.
+        let mut args = vec!["update", &name, "StartTime=now+3"];
+        let excluded = match avoid_node {
+            false => None,
+            true => match self.record_of(&row, &all)? {
+                None => return Ok(Outcome::Nothing(format!("job {job} is gone"))),
+                // What else it avoids is not known and must not be lost.
+                Some(record) if !record.unreadable.is_empty() => {
+                    return Ok(Outcome::Nothing(format!(
+                        "job {job} starts when Slurm says, for its record cannot be read: {}",
+                        record.unreadable
+                    )));
+                }
+                Some(mut record) => {
+                    if !record.excluded_nodes.iter().any(|name| name == self.node) {
+                        record.excluded_nodes.push(self.node.into());
+                    }
+                    Some(format!("ExcNodeList={}", record.excluded_nodes.join(",")))
+                }
+            },
+        };
+        args.extend(excluded.as_deref());
+        self.run("scontrol", &args)?;
+        Ok(Outcome::Done(format!("job {job} may start")))
+    }
+
+    fn kill(&self, job: u32, step: Option<u32>) -> Result<Outcome, Outcome> {
+        // Of an array, the number alone means all tasks.
+        let job = self.job_here(job)?.label;
+        // The batch script and the like are the job.
+        let what = match step.filter(|step| *step < SPECIAL_STEPS) {
+            Some(step) => format!("{job}.{step}"),
+            None => job,
+        };
+        self.run("scancel", &[&what])?;
+        Ok(Outcome::Done(format!("{what} is ended")))
+    }
+
+    fn drain(&self, reason: &str) -> Result<Outcome, Outcome> {
+        let record = self.record()?;
+        if is_drained(&record) {
+            return Ok(Outcome::Nothing(format!(
+                "the node is drained already: {}",
+                record.reason
+            )));
+        }
+        self.update(&["State=DRAIN", &format!("Reason={}", ours(reason))])?;
+        Ok(Outcome::Done(format!("the node is drained: {reason}")))
+    }
+
+    fn undrain(&self, reason: &str) -> Result<Outcome, Outcome> {
+        let record = self.record()?;
+        if !is_drained(&record) {
+            return Ok(Outcome::Nothing("the node is not drained".into()));
+        }
+        // Slurm adds who and when: "gpuos: … [root@2026-11-20T21:40:00]".
+        let shown = record
+            .reason
+            .rsplit_once(" [")
+            .map_or(&record.reason[..], |(text, _)| text);
+        if shown.trim() != ours(reason).trim() {
+            return Ok(Outcome::Nothing(format!(
+                "the node is drained for another reason, which is not gpuos's to end: {shown}"
+            )));
+        }
+        self.update(&["State=RESUME"])?;
+        Ok(Outcome::Done("the node is back in service".into()))
+    }
+}
+
+/// Step numbers from here on are the batch script, the extern step and the like.
+pub const SPECIAL_STEPS: u32 = 0xffff_fff0;
+
+/// A reason as it goes into the node's record: with our name, in one line.
+fn ours(reason: &str) -> String {
+    let plain = |c: char| match is_control(c) || c == '"' {
+        true => ' ',
+        false => c,
+    };
+    let line: String = reason.chars().map(plain).collect();
+    match line.starts_with(OURS) {
+        true => line,
+        false => format!("{OURS}{line}"),
+    }
+}
+
+fn is_drained(record: &NodeRecord) -> bool {
+    let drained = ["DRAIN", "DRAINED", "DRAINING"];
+    record
+        .states
+        .iter()
+        .any(|state| drained.contains(&state.as_str()))
+}
+
+/// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from
+/// 22.05 to 26.05. All else is taken for a slurmctld that is away: to ask again harms nobody.
+fn is_refusal(said: &str) -> bool {
+    const WORDS: [&str; 12] = [
+        "Invalid job id",
+        "Job/step already completing or completed",
+        "already completed",
+        "Job has already finished",
+        "Requested operation is presently disabled",
+        "Only batch jobs are accepted",
+        "Invalid user id",
+        "Access/permission denied",
+        "Job is no longer pending",
+        "Job is pending execution",
+        "Job is not running",
+        "Job not heterogeneous job leader",
+    ];
+    WORDS.iter().any(|words| said.contains(words))
+}
+
+#[cfg(test)]
+mod tests;

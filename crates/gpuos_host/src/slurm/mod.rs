@@ -1,0 +1,98 @@
+//! What Slurm's commands print, as structures. Read on 22.05, 24.11 and 26.05; a field that a
+//! release does not print is simply empty.
+
+pub mod act;
+mod address;
+mod config;
+mod job;
+mod node;
+mod preempt;
+mod read;
+mod rows;
+#[cfg(test)]
+mod sample;
+mod strict;
+mod text;
+
+pub use address::{addresses, ask_slurmd};
+pub use config::Running;
+pub use job::{Allocation, Job};
+pub use node::NodeRecord;
+pub use preempt::Preemption;
+pub(crate) use preempt::seconds;
+pub(crate) use rows::rows_of;
+pub use text::Record;
+
+use anyhow::{Result, anyhow, bail};
+
+use act::Outcome;
+
+use crate::Machine;
+
+/// Runs scontrol and answers what it printed. Error: it is missing or it failed; the sentence
+/// carries Slurm's own words.
+pub fn scontrol(machine: &dyn Machine, args: &[&str]) -> Result<String> {
+    let output = machine.run("scontrol", args)?;
+    if !output.ok {
+        let said = if output.stderr.trim().is_empty() {
+            &output.stdout
+        } else {
+            &output.stderr
+        };
+        bail!(
+            "`scontrol {}` failed: {}",
+            args.join(" "),
+            said.trim()
+                .lines()
+                .next_back()
+                .unwrap_or("it gave no reason")
+        );
+    }
+    Ok(output.stdout)
+}
+
+/// All nodes, in the order of Slurm's node table.
+pub fn nodes(machine: &dyn Machine) -> Result<Vec<NodeRecord>> {
+    Ok(NodeRecord::parse_all(&scontrol(
+        machine,
+        &["-d", "show", "nodes"],
+    )?))
+}
+
+/// All jobs that slurmctld still knows. One whose record does not tell users' texts from Slurm's has
+/// [`Job::unreadable`] set.
+pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
+    let of_squeue = rows::rows(machine, act::LIMIT, &["-t", "all"], |_| true);
+    let rows = of_squeue.map_err(|outcome| match outcome {
+        Outcome::Refused(why) | Outcome::Away(why) => anyhow!(why),
+        other => anyhow!("{other:?}"),
+    })?;
+    let text = scontrol(machine, &["-d", "show", "jobs"])?;
+    let ask = |row: &rows::Row| scontrol(machine, &["-d", "show", "job", &read::name(row)]).ok();
+    Ok(read::list(&text, &rows, ask))
+}
+
+/// Name of the partition for jobs that name none.
+pub fn default_partition(machine: &dyn Machine) -> Option<String> {
+    let text = scontrol(machine, &["show", "partitions"]).ok()?;
+    let all = Record::parse_all(&text, "PartitionName");
+    let default = all
+        .iter()
+        .find(|record| record.get("Default") == Some("YES"));
+    default.map(|record| record.text("PartitionName"))
+}
+
+/// The nodes of a reservation; `None`: slurmctld does not tell.
+pub fn reserved_nodes(machine: &dyn Machine, name: &str) -> Option<Vec<String>> {
+    let text = scontrol(machine, &["show", "reservation", name]).ok()?;
+    let all = Record::parse_all(&text, "ReservationName");
+    let own = all
+        .iter()
+        .find(|record| record.get("ReservationName") == Some(name))?;
+    gpuos_model::hostlist::expand(&own.text("Nodes")).ok()
+}
+
+/// The configuration that slurmctld runs with.
+pub fn running(machine: &dyn Machine) -> Result<Running> {
+    Ok(Running::parse(&scontrol(machine, &["show", "config"])?))
+}

@@ -1,0 +1,54 @@
+//! A private Slurm cluster on one machine, with device files as GPUs.
+//!
+//! Real munged, slurmctld and one slurmd per node, in a folder of their own, on free ports of
+//! the loopback interface. Any number of labs run side by side, and nothing is left of a lab
+//! when it ends.
+//!
+//! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `jobs`, `accounting`, `cgroup`: what it is made of,
+//! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
+//! - `gpus`: simulated GPUs and gpuosd; `node_type`; `mig`: a pool of divided GPUs, and of those that move,
+//! - `guard` and `store`: nothing is left behind.
+//!
+//! ```no_run
+//! use gpuos_lab::{Lab, LabSpec};
+//!
+//! let spec = LabSpec {
+//!     nodes: 4.into(),
+//!     node_type: "pairs-8".into(),
+//!     ..LabSpec::unique("doc")
+//! };
+//! let lab = Lab::up(&spec, &mut |step| eprintln!("{step}"))?;
+//! print!("{}", lab.run("sinfo", &["-N", "-l"])?);
+//! # Ok::<(), gpuos_lab::LabError>(())
+//! ```
+
+mod accounting;
+mod apt;
+mod cgroup;
+mod chroot;
+mod conf;
+mod daemons;
+mod error;
+mod gpus;
+mod guard;
+mod install;
+mod jobs;
+mod lab;
+mod mig;
+mod node_type;
+mod plugins;
+mod process;
+mod spec;
+mod store;
+mod suite;
+mod sys;
+
+pub use conf::set_key;
+pub use error::LabError;
+pub use gpus::find_daemon_dir;
+pub use jobs::field;
+pub use lab::Lab;
+pub use plugins::find_plugin_dir;
+pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
+pub use store::{Owner, Record, down, records, state_root, sweep};
+pub use suite::cache_dir;

@@ -1,0 +1,47 @@
+//! Words that users write: how long, of which letters, and the reason for those that are not taken.
+use crate::hostlist::shorten;
+
+/// The longest value of an option, in bytes.
+pub const MAX_VALUE: usize = 1024;
+
+/// The longest name of a level, job or user in an option, in bytes.
+pub const MAX_WORD: usize = 64;
+
+/// The reason for a word, or nothing, that does not mean anything here.
+pub fn not_understood(word: &str) -> String {
+    match word {
+        "" => "a value is missing".into(),
+        word => format!("'{}' is not understood", shorten(word)),
+    }
+}
+
+/// Whether a value is short enough to be looked at.
+///
+/// # Errors
+/// It is longer than [`MAX_VALUE`].
+pub fn check_value(value: &str) -> Result<(), String> {
+    match value.len() <= MAX_VALUE {
+        true => Ok(()),
+        false => Err(format!("the value is longer than {MAX_VALUE} characters")),
+    }
+}
+
+/// Whether a word can be a name. `what` names it in the reason.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check_word(word: &str, what: &str) -> Result<(), String> {
+    let clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'@' | b'+');
+    if word.is_empty() {
+        Err(format!("the {what} is missing"))
+    } else if word.len() > MAX_WORD {
+        Err(format!("the {what} is longer than {MAX_WORD} characters"))
+    } else if !word.bytes().all(clean) {
+        Err(format!(
+            "'{}' is no {what} (letters, digits and . _ - @ +)",
+            shorten(word)
+        ))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! Where jobs go: the planner, what a place is worth, the network, gangs, who may run beside whom, how room is made, and the record of
+//! all that was decided. It runs in slurmctld, in the command, in tests and in replays.
+//!
+//! - [`plan`]: the planner,
+//! - [`fabric`] and [`traffic`]: the network as a graph, with routes and bandwidth, and what running gangs were promised on it,
+//! - [`cost`]: what a place is worth to a job, in one number,
+//! - [`gang`]: group shapes, rank order,
+//! - [`fits`]: CPUs, memory and sockets of a node against a job,
+//! - [`frag`]: what idle GPUs are worth, and which nodes are scarce,
+//! - [`rules`]: who may run beside whom, and what is reserved,
+//! - [`defrag`]: whom to preempt or move for a waiting gang,
+//! - [`mig`]: slices of GPUs: what serves a request, and where it goes,
+//! - [`explain`]: notes, sentences, and the claims that sentences are made of,
+//! - [`record`]: decisions as a ring of bytes that replays, and counters.
+//!
+//! Pure, as all of the core is: no I/O, no clock, no threads, no logging and no unsafe code.
+#![forbid(unsafe_code)]
+
+pub mod cost;
+pub mod defrag;
+pub mod explain;
+pub mod fabric;
+pub mod fits;
+pub mod frag;
+pub mod gang;
+pub mod mig;
+pub mod plan;
+pub mod record;
+pub mod rules;
+pub mod traffic;

@@ -1,0 +1,146 @@
+//! The instances of a job in the memory slices that Slurm gave it.
+//!
+//! Slurm keeps bits, not windows: bit `b` of a node is memory slice `b % S` of the `b / S`-th GPU of
+//! its pool. The placement takes exactly the windows of the instances, so that the bits always tile;
+//! which instance stands where is found again here, by whoever carves and whoever tells of it.
+use std::collections::BTreeSet;
+
+use gpuos_model::mig::Window;
+use gpuos_model::mig::profile::Geometry;
+use gpuos_model::mig::states::{Scarce, scarce};
+
+use super::request::Serves;
+
+/// One instance of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The GPU, as the number in its node's pool.
+    pub gpu: usize,
+    /// Number of the profile in the geometry.
+    pub profile: usize,
+    /// Its memory slices.
+    pub window: Window,
+}
+
+impl Cut {
+    /// The slices as bits of the node; 0 for those past 64.
+    pub fn bits(&self, geometry: &Geometry) -> u64 {
+        let first = self.gpu * usize::from(geometry.slices()) + usize::from(self.window.start);
+        let last = first + usize::from(self.window.size);
+        (first..last.min(64)).fold(0, |bits, bit| bits | 1 << bit)
+    }
+}
+
+/// The instances of a request in exactly these bits, at windows that the geometry has, by ascending
+/// bit; the same for the same arguments. `None` when they do not tile. For requests for each task the
+/// caller multiplies the counts.
+pub fn tile(geometry: &Geometry, bits: u64, serves: &Serves) -> Option<Vec<Cut>> {
+    tile_beside(geometry, bits, serves, &[])
+}
+
+/// The same where other instances are on the GPUs already: what is scarce besides memory slices, such
+/// as the one media extension of an H100, is not given twice.
+pub fn tile_beside(
+    geometry: &Geometry,
+    bits: u64,
+    serves: &Serves,
+    beside: &[Cut],
+) -> Option<Vec<Cut>> {
+    let mut slices = 0;
+    for &(profile, count) in serves {
+        slices += u64::from(geometry.profiles().get(profile)?.size) * u64::from(count);
+    }
+    if slices != u64::from(bits.count_ones()) {
+        return None;
+    }
+    let mut search = Search {
+        geometry,
+        serves,
+        beside,
+        scarce: scarce(geometry),
+        left: serves.iter().map(|&(_, count)| count).collect(),
+        dead: BTreeSet::new(),
+        cuts: Vec::new(),
+    };
+    search.cover(bits, None).then_some(search.cuts)
+}
+
+/// A search by lowest bit: some instance begins there, so that there are few ways to go on.
+struct Search<'a> {
+    geometry: &'a Geometry,
+    serves: &'a Serves,
+    beside: &'a [Cut],
+    scarce: Vec<Scarce>,
+    /// How many are still to be placed, in the order of `serves`.
+    left: Vec<u16>,
+    /// Bits, what was used of what is scarce on the GPU of the lowest, and what was left, where it led
+    /// nowhere. Without it the GPUs would be tried in all combinations.
+    dead: BTreeSet<(u64, Vec<u32>, Vec<u16>)>,
+    cuts: Vec<Cut>,
+}
+
+impl Search<'_> {
+    /// Covers these bits; `on` is the GPU of the last instance and what is used there.
+    fn cover(&mut self, bits: u64, on: Option<(usize, Vec<u32>)>) -> bool {
+        if bits == 0 {
+            return self.left.iter().all(|&left| left == 0);
+        }
+        let slices = usize::from(self.geometry.slices());
+        let bit = bits.trailing_zeros() as usize;
+        let (gpu, start) = (bit / slices, (bit % slices) as u8);
+        let same = on.filter(|(last, _)| *last == gpu);
+        let used = same.map_or_else(|| self.used_by_others(gpu), |(_, used)| used);
+        let key = (bits, used, self.left.clone());
+        if self.dead.contains(&key) {
+            return false;
+        }
+        for at in 0..self.left.len() {
+            let number = self.serves[at].0;
+            let profile = &self.geometry.profiles()[number];
+            let cut = Cut {
+                gpu,
+                profile: number,
+                window: Window {
+                    start,
+                    size: profile.size,
+                },
+            };
+            let window = cut.bits(self.geometry);
+            let whole = window.count_ones() == u32::from(profile.size) && window & !bits == 0;
+            if self.left[at] == 0 || !profile.starts.contains(&start) || !whole {
+                continue;
+            }
+            let mut used = key.1.clone();
+            if !self.take(&mut used, number) {
+                continue;
+            }
+            self.left[at] -= 1;
+            self.cuts.push(cut);
+            if self.cover(bits & !window, Some((gpu, used))) {
+                return true;
+            }
+            self.cuts.pop();
+            self.left[at] += 1;
+        }
+        self.dead.insert(key);
+        false
+    }
+
+    fn used_by_others(&self, gpu: usize) -> Vec<u32> {
+        let mut used = vec![0; self.scarce.len()];
+        for cut in self.beside.iter().filter(|cut| cut.gpu == gpu) {
+            self.take(&mut used, cut.profile);
+        }
+        used
+    }
+
+    /// Counts an instance; whether there is still enough of everything.
+    fn take(&self, used: &mut [u32], profile: usize) -> bool {
+        let mut enough = true;
+        for (used, (takes, limit)) in used.iter_mut().zip(&self.scarce) {
+            *used += takes.get(profile).copied().unwrap_or(0);
+            enough &= *used <= *limit;
+        }
+        enough
+    }
+}

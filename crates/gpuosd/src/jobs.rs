@@ -1,0 +1,521 @@
+//! Which jobs hold which GPUs of this node: what spank_gpuos reports, and what Slurm says when asked.
+//!
+//! A report names GPUs by the environment of its step, which its user may have written. So it is a claim: only slurmctld's
+//! record gives a GPU to a job, and until then the job has none here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_core::health;
+use gpuos_core::limits::{Asked, Holder};
+use gpuos_core::wire::{JobStatus, StepId};
+use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::SPECIAL_STEPS;
+use serde::{Deserialize, Serialize};
+
+/// No node runs more jobs with GPUs; reports beyond are dropped.
+const MOST: usize = 4096;
+
+/// The step of a job that holds what it adopts, and has no program of its own: it waits for nothing.
+pub const EXTERN_STEP: u32 = 0xffff_fffc;
+
+/// One job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Held {
+    /// Its user.
+    pub uid: u32,
+    /// The user's name, once Slurm was asked.
+    #[serde(default)]
+    pub user: String,
+    /// GPUs that the job itself holds here, by its batch script's report or as Slurm listed them.
+    pub gpus: BTreeSet<u8>,
+    /// Its steps and those of their GPUs that are the job's by Slurm's word.
+    pub steps: BTreeMap<u32, BTreeSet<u8>>,
+    /// What Slurm has given it here, by its last word: nothing else is taken from a report.
+    #[serde(default)]
+    given: BTreeSet<u8>,
+    /// GPUs that steps name, about which Slurm has said nothing yet.
+    #[serde(default)]
+    claims: BTreeMap<u32, BTreeSet<u8>>,
+    /// Whether it may be requeued, once Slurm was asked.
+    pub requeue: Option<bool>,
+    /// What it asked for.
+    #[serde(default)]
+    pub asked: Asked,
+    /// What its batch script asks for, to which it comes back after steps that say otherwise for themselves.
+    #[serde(default)]
+    script: Option<Asked>,
+    /// GPUs of its last step, until Slurm says whether the job is gone.
+    #[serde(default)]
+    pub last: BTreeSet<u8>,
+    /// When it was reported last, in the table's own count.
+    #[serde(skip)]
+    touched: u64,
+}
+
+/// All jobs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Table {
+    /// By number.
+    pub jobs: BTreeMap<u32, Held>,
+    /// Reports so far.
+    #[serde(skip)]
+    count: u64,
+}
+
+impl Table {
+    /// A step has started. Returns whether its job is new here.
+    pub fn started(&mut self, id: StepId, uid: u32, gpus: &[u8], asked: Asked) -> bool {
+        let new = !self.jobs.contains_key(&id.job);
+        if new && self.jobs.len() >= MOST {
+            return false;
+        }
+        self.count += 1;
+        let held = self.jobs.entry(id.job).or_default();
+        held.uid = uid;
+        held.touched = self.count;
+        let named: BTreeSet<u8> = gpus.iter().copied().collect();
+        let own = &named & &held.given;
+        held.claims.remove(&id.step);
+        if own != named {
+            held.claims.insert(id.step, &named - &own);
+        }
+        if id.step >= SPECIAL_STEPS {
+            held.gpus.extend(&own);
+        }
+        held.steps.insert(id.step, own);
+        held.last.clear();
+        // A job that was requeued may ask for something else, or for nothing.
+        if !asked.is_nothing() || id.step >= SPECIAL_STEPS {
+            held.asked = asked;
+        }
+        if id.step >= SPECIAL_STEPS && id.step != EXTERN_STEP {
+            held.script = Some(asked);
+        }
+        new
+    }
+
+    /// What slurmctld's record of a job gives it on `node`, asked for by itself and before its step is told.
+    pub fn given(&mut self, node: &str, job: &Job) {
+        if self.jobs.len() >= MOST && !self.jobs.contains_key(&job.id) {
+            return;
+        }
+        let held = self.jobs.entry(job.id).or_default();
+        held.given = gpus_of(job, node);
+        // What is noted besides is of a run of before.
+        held.gpus.retain(|gpu| held.given.contains(gpu));
+        held.steps
+            .retain(|_, of_step| of_step.is_subset(&held.given));
+        held.uid = job.uid;
+        held.user.clone_from(&job.user);
+        held.requeue = Some(job.may_requeue);
+        held.confirm();
+    }
+
+    /// How many GPUs the node has at least, for this job to have those that it has.
+    pub fn room_for(&self, job: u32) -> usize {
+        let gpus = self.jobs.get(&job).map(Held::all_gpus);
+        gpus.and_then(|gpus| gpus.last().map(|gpu| usize::from(*gpu) + 1))
+            .unwrap_or(0)
+    }
+
+    /// Whether Slurm has yet to say whose the GPUs are that a step of this job names.
+    pub fn claims(&self, job: u32) -> bool {
+        self.jobs
+            .get(&job)
+            .is_some_and(|held| !held.claims.is_empty())
+    }
+
+    /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself, or something
+    /// was done for it and more steps may come: then only Slurm says when it is gone, and `true` asks to
+    /// look.
+    pub fn ended(&mut self, id: StepId) -> bool {
+        let Some(held) = self.jobs.get_mut(&id.job) else {
+            return false;
+        };
+        let gpus = held.steps.remove(&id.step).unwrap_or_default();
+        held.claims.remove(&id.step);
+        if id.step >= SPECIAL_STEPS {
+            held.gpus.clear();
+            held.given.clear();
+        }
+        if id.step >= SPECIAL_STEPS && id.step != EXTERN_STEP {
+            held.script = None;
+        }
+        let alone = held.steps.keys().all(|step| *step >= SPECIAL_STEPS);
+        if let Some(script) = held.script.filter(|_| alone) {
+            held.asked = script;
+        }
+        if held.steps.is_empty() && held.asked.waits() && id.step < SPECIAL_STEPS {
+            held.last = gpus;
+            return true;
+        }
+        if held.steps.is_empty() && held.gpus.is_empty() {
+            self.jobs.remove(&id.job);
+            return false;
+        }
+        held.steps.is_empty()
+    }
+
+    /// Whether Slurm has yet to be asked about a GPU: nobody is known to hold it, or somebody of whom it is not known
+    /// whether he may be requeued.
+    pub fn is_new(&self, gpu: u8) -> bool {
+        let on = self.on(gpu);
+        on.is_empty() || on.iter().any(|job| self.jobs[job].requeue.is_none())
+    }
+
+    /// The job is not here any more.
+    pub fn gone(&mut self, job: u32) {
+        self.jobs.remove(&job);
+    }
+
+    /// The count to give to [`Table::set`] with an answer to a question that is asked now.
+    pub fn mark(&self) -> u64 {
+        self.count
+    }
+
+    /// What Slurm said of all jobs on `node`, asked at `mark`. Jobs reported since then stay.
+    pub fn set(&mut self, node: &str, told: &[Job], mark: u64) {
+        let here: BTreeMap<u32, BTreeSet<u8>> = told
+            .iter()
+            .map(|job| (job.id, gpus_of(job, node)))
+            .filter(|(_, gpus)| !gpus.is_empty())
+            .collect();
+        // Of a job whose record cannot be read it is only known that it is there: what it had stays its own.
+        let unread = told
+            .iter()
+            .filter(|job| !job.unreadable.is_empty() && job.is_running());
+        let unread: BTreeSet<u32> = unread.map(|job| job.id).collect();
+        self.jobs
+            .retain(|id, held| here.contains_key(id) || unread.contains(id) || held.touched > mark);
+        for job in told {
+            let Some(gpus) = here.get(&job.id) else {
+                continue;
+            };
+            let held = self.jobs.entry(job.id).or_default();
+            held.uid = job.uid;
+            held.user.clone_from(&job.user);
+            if held.touched > mark {
+                held.gpus.extend(gpus);
+                held.given.extend(gpus);
+            } else {
+                // A job that was requeued has others than before.
+                held.gpus.clone_from(gpus);
+                held.given.clone_from(gpus);
+                held.steps.retain(|_, of_step| of_step.is_subset(gpus));
+            }
+            held.confirm();
+            held.requeue = Some(job.may_requeue);
+            held.last.clear();
+        }
+    }
+
+    /// What the health rules are told.
+    pub fn told(&self) -> Vec<health::Job> {
+        let mut list = Vec::new();
+        for (id, held) in &self.jobs {
+            let job = |step, gpus: Vec<u8>| health::Job {
+                job: *id,
+                step,
+                gpus,
+                // slurmctld itself refuses what may not be requeued.
+                requeue: held.requeue.unwrap_or(true),
+                watch: held.asked.watch_s.is_some(),
+                watch_s: held.asked.watch_s.unwrap_or(0),
+                ..health::Job::default()
+            };
+            let mut rest = held.gpus.clone();
+            let mut script = None;
+            for (step, gpus) in &held.steps {
+                if *step >= SPECIAL_STEPS {
+                    script = Some(*step);
+                    continue;
+                }
+                rest.retain(|gpu| !gpus.contains(gpu));
+                if !gpus.is_empty() {
+                    list.push(job(Some(*step), gpus.iter().copied().collect()));
+                }
+            }
+            // What no step of srun has, the batch script may use.
+            if !rest.is_empty() {
+                list.push(job(script, rest.into_iter().collect()));
+            }
+        }
+        list
+    }
+
+    /// What decides about power limits and clocks.
+    pub fn holders(&self) -> Vec<Holder> {
+        let holder = |(id, held): (&u32, &Held)| Holder {
+            job: *id,
+            uid: held.uid,
+            gpus: held.all_gpus().union(&held.last).copied().collect(),
+            asked: held.asked,
+            resting: held.steps.is_empty(),
+        };
+        self.jobs.iter().map(holder).collect()
+    }
+
+    /// What clients are told.
+    pub fn status(&self) -> Vec<JobStatus> {
+        let status = |(id, held): (&u32, &Held)| JobStatus {
+            job: *id,
+            uid: held.uid,
+            gpus: held.all_gpus().into_iter().collect(),
+            steps: held.steps.keys().copied().collect(),
+        };
+        let has = |held: &Held| !held.given.is_empty() || !held.all_gpus().is_empty();
+        let here = self.jobs.iter().filter(|(_, held)| has(held));
+        here.map(status).collect()
+    }
+
+    /// Jobs that hold a GPU.
+    pub fn on(&self, gpu: u8) -> Vec<u32> {
+        let on = |held: &Held| held.all_gpus().contains(&gpu);
+        let jobs = self.jobs.iter().filter(|(_, held)| on(held));
+        jobs.map(|(id, _)| *id).collect()
+    }
+}
+
+impl Held {
+    /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
+    fn confirm(&mut self) {
+        for (step, named) in std::mem::take(&mut self.claims) {
+            let own = &named & &self.given;
+            if step >= SPECIAL_STEPS {
+                self.gpus.extend(&own);
+            }
+            self.steps.entry(step).or_default().extend(own);
+        }
+    }
+
+    /// GPUs of the job itself and of its steps.
+    pub fn all_gpus(&self) -> BTreeSet<u8> {
+        let steps = self.steps.values().flatten();
+        self.gpus.iter().chain(steps).copied().collect()
+    }
+}
+
+/// The GPUs of a running job on a node, by index, those included of which it has a part.
+pub fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
+    // Prolog and epilog use the GPUs, too.
+    if !job.is_running() {
+        return BTreeSet::new();
+    }
+    let gpus = job.gpus_on(node);
+    gpus.iter()
+        .filter_map(|gpu| u8::try_from(gpu).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_host::slurm::Allocation;
+    use gpuos_model::gpuset::GpuSet;
+
+    use super::*;
+
+    const BATCH: u32 = 0xffff_fffb;
+
+    const NOTHING: Asked = Asked {
+        power: None,
+        clocks: None,
+        watch_s: None,
+        mps: None,
+        shared: false,
+        undone: false,
+    };
+
+    fn id(job: u32, step: u32) -> StepId {
+        StepId { job, step }
+    }
+
+    fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
+        let list = table.told().into_iter();
+        list.map(|job| (job.job, job.step, job.gpus)).collect()
+    }
+
+    #[test]
+    fn a_requeued_job_lets_go_of_the_gpus_that_it_had() {
+        let mut table = Table::default();
+        table.set("n1", &[running(7, &[0, 1])], table.mark());
+        table.started(id(7, 0), 1000, &[0], NOTHING);
+        table.set("n1", &[running(7, &[1, 2])], table.mark());
+        assert!(table.on(0).is_empty());
+        assert_eq!((table.on(1), table.on(2)), (vec![7], vec![7]));
+    }
+
+    #[test]
+    fn what_a_step_names_is_its_jobs_once_slurm_says_so() {
+        let mut table = Table::default();
+        table.started(id(7, 0), 1000, &[0, 1, 2, 63], NOTHING);
+        assert!(table.claims(7) && table.status().is_empty());
+        let holder = &table.holders()[0];
+        assert!(holder.gpus.is_empty() && table.on(1).is_empty());
+        assert_eq!(table.room_for(7), 0);
+        table.set("n1", &[running(7, &[1, 4])], table.mark());
+        assert!(!table.claims(7));
+        assert_eq!(told(&table), [(7, Some(0), vec![1]), (7, None, vec![4])]);
+        // What it names later is looked at in the same way, whatever it has.
+        table.started(id(7, 1), 1000, &[2, 4], NOTHING);
+        assert!(table.on(2).is_empty());
+        table.given("n1", &running(7, &[2, 4]));
+        assert_eq!(table.on(2), [7]);
+        // A job without GPUs has none, and is forgotten with its step.
+        table.started(id(8, 0), 1000, &[5], NOTHING);
+        table.given("n1", &running(8, &[]));
+        assert!(table.on(5).is_empty() && !table.claims(8));
+        table.ended(id(8, 0));
+        assert!(!table.jobs.contains_key(&8));
+    }
+
+    #[test]
+    fn gpus_belong_to_steps_and_what_is_left_to_the_script() {
+        let mut table = Table::default();
+        assert!(table.started(id(7, BATCH), 1000, &[0, 1, 2], NOTHING));
+        assert_eq!(told(&table), []);
+        table.given("n1", &running(7, &[0, 1, 2]));
+        assert_eq!(told(&table), [(7, Some(BATCH), vec![0, 1, 2])]);
+        assert!(!table.started(id(7, 0), 1000, &[1], NOTHING));
+        assert_eq!(
+            told(&table),
+            [(7, Some(0), vec![1]), (7, Some(BATCH), vec![0, 2])]
+        );
+        table.ended(id(7, 0));
+        table.ended(id(7, BATCH));
+        assert_eq!(
+            table,
+            Table {
+                count: 2,
+                ..Table::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_job_whose_gpus_were_set_rests_between_two_steps() {
+        let mut table = Table::default();
+        let asked = Asked {
+            power: Some(gpuos_core::limits::PowerCap::Watts(300)),
+            ..NOTHING
+        };
+        table.given("n1", &running(7, &[1]));
+        table.started(id(7, 0), 1000, &[1], asked);
+        assert!(table.ended(id(7, 0)));
+        assert!(table.on(1).is_empty() && table.told().is_empty());
+        let holder = &table.holders()[0];
+        assert!(holder.resting && holder.gpus == [1].into() && holder.asked == asked);
+        // A step that says nothing changes nothing, and Slurm's word ends it.
+        table.started(id(7, 1), 1000, &[1], NOTHING);
+        table.ended(id(7, 1));
+        assert_eq!(table.holders()[0].asked, asked);
+        table.set("n1", &[], table.mark());
+        assert!(table.jobs.is_empty());
+        // The batch script's end is that of the job.
+        table.given("n1", &running(8, &[1]));
+        table.started(id(8, BATCH), 1000, &[1], asked);
+        assert!(!table.ended(id(8, BATCH)) && table.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_step_undoes_for_itself_what_its_job_asked_for() {
+        let mut table = Table::default();
+        let watched = Asked {
+            watch_s: Some(0),
+            ..NOTHING
+        };
+        let undone = Asked {
+            undone: true,
+            ..NOTHING
+        };
+        let watch = |table: &Table| table.told().iter().any(|job| job.watch);
+        table.given("n1", &running(7, &[0, 1]));
+        table.started(id(7, BATCH), 1000, &[0, 1], watched);
+        assert!(watch(&table));
+        table.started(id(7, 0), 1000, &[0, 1], undone);
+        assert!(!watch(&table));
+        table.ended(id(7, 0));
+        assert!(watch(&table));
+    }
+
+    #[test]
+    fn a_job_whose_record_cannot_be_read_keeps_what_it_had_and_gets_nothing() {
+        let mut table = Table::default();
+        let mark = table.mark();
+        table.set("n1", &[running(7, &[0, 1]), running(8, &[2])], mark);
+        let unread = |number| Job {
+            unreadable: "UserId= stands in it twice".into(),
+            allocations: Vec::new(),
+            ..running(number, &[])
+        };
+        table.set("n1", &[unread(7), unread(9)], table.mark());
+        assert_eq!((table.on(0), table.on(1)), (vec![7], vec![7]));
+        assert!(table.on(2).is_empty() && !table.jobs.contains_key(&9));
+    }
+
+    fn running(number: u32, gpus: &[usize]) -> Job {
+        Job {
+            id: number,
+            uid: 1000,
+            state: "RUNNING".into(),
+            may_requeue: number == 2,
+            allocations: vec![Allocation {
+                nodes: vec!["n1".into()],
+                gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
+                gpu_count: gpus.len() as u32,
+                slices: GpuSet::EMPTY,
+                shared: GpuSet::EMPTY,
+                cpus: 1,
+                memory_mib: 1,
+            }],
+            ..Job::default()
+        }
+    }
+
+    #[test]
+    fn a_job_holds_its_gpus_from_the_prolog_to_the_epilog() {
+        for (state, holds) in [
+            ("CONFIGURING", true),
+            ("COMPLETING", true),
+            ("SUSPENDED", true),
+            ("PENDING", false),
+            ("CANCELLED", false),
+        ] {
+            let mut table = Table::default();
+            let mut job = running(7, &[3]);
+            job.state = state.into();
+            table.set("n1", &[job], table.mark());
+            assert_eq!(!table.on(3).is_empty(), holds, "{state}");
+        }
+    }
+
+    #[test]
+    fn all_jobs_that_share_a_gpu_hold_it() {
+        let mut table = Table::default();
+        let part = |number: u32| {
+            let mut job = running(number, &[]);
+            job.allocations[0].shared = GpuSet::EMPTY.with(3);
+            job
+        };
+        table.set("n1", &[part(7), part(8), running(9, &[2])], table.mark());
+        assert_eq!(table.on(3), [7, 8]);
+        assert_eq!(
+            told(&table),
+            [(7, None, vec![3]), (8, None, vec![3]), (9, None, vec![2])]
+        );
+    }
+
+    #[test]
+    fn slurms_word_replaces_what_is_older_than_the_question() {
+        let mut table = Table::default();
+        table.started(id(1, 0), 1000, &[0], NOTHING);
+        let mark = table.mark();
+        table.started(id(3, 0), 1000, &[3], NOTHING);
+        table.set("n1", &[running(2, &[4, 5]), running(9, &[])], mark);
+        assert_eq!(told(&table), [(2, None, vec![4, 5])]);
+        assert!(table.claims(3), "it was reported since");
+        assert_eq!(table.jobs[&2].requeue, Some(true));
+        assert_eq!(table.on(5), [2]);
+        table.set("n2", &[running(2, &[4, 5])], table.mark());
+        assert_eq!(told(&table), []);
+    }
+}

@@ -1,0 +1,57 @@
+//! gpuosd: the daemon of a node.
+//!
+//! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
+//! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
+//! send [`owner::Message`]s:
+//!
+//! - [`gpus`]: polls NVIDIA's library and waits for its events,
+//! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
+//! - [`isolation`]: looks who is on the GPUs and what steps may open,
+//! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
+//! - [`limits`]: sets power limits and clocks for jobs,
+//! - [`mps`]: starts and ends MPS daemons for jobs,
+//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`moving_file`]: which GPUs move),
+//! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
+//! - [`desk`]: answers clients,
+//! - [`peers`]: the other nodes of this node's jobs,
+//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
+//! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
+//!
+//! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`status`] (the state as
+//! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and
+//! [`places`] (whether a folder is nobody else's). [`options`] and [`run`] start it all.
+//!
+//! [`events`] is where the log goes.
+
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod clear;
+pub mod desk;
+pub mod disk;
+pub mod events;
+pub mod gpus;
+pub mod host;
+pub mod isolation;
+pub mod jobs;
+pub mod limits;
+pub mod maps;
+pub mod metrics;
+pub mod mig;
+pub mod moving_file;
+pub mod mps;
+pub mod numbering;
+pub mod options;
+pub mod owner;
+pub mod peers;
+pub mod places;
+pub mod queue;
+pub mod run;
+pub mod slices;
+pub mod status;
+pub mod store;
+pub mod traces;
+pub mod work;
+
+/// The daemon's release.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,304 @@
+//! The text as Prometheus gets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_core::health::{Event, Sample};
+use gpuos_core::wire::{MigLoad, Percent};
+use gpuos_model::mig::Window;
+
+use super::*;
+use crate::metrics::{Counts, Holder, Slice};
+
+fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -> Slice {
+    Slice {
+        gpu: 4,
+        number: 68,
+        gi,
+        uuid: format!("MIG-{gi}"),
+        profile: "1g.10gb".into(),
+        window: Window { start, size: 1 },
+        job,
+        memory_mib,
+        load: MigLoad {
+            sm_percent: memory_mib.map(|(_, used)| Percent::of_ratio(used as f64 / 4.0)),
+            bandwidth_percent: (gi == 7).then(|| Percent::of_ratio(0.25)),
+            load_unknown: None,
+        },
+    }
+}
+
+/// A node in which every figure is known.
+fn full() -> Arc<Snapshot> {
+    let sample = Sample {
+        celsius: Some(61),
+        memory_celsius: Some(70),
+        slowdown_celsius: Some(87),
+        power_mw: Some(650_500),
+        power_limit_mw: Some(700_000),
+        sm_mhz: Some(1980),
+        memory_mhz: Some(2619),
+        energy_mj: Some(123_456),
+        clock_reasons: Some(0x40),
+        thermal_ns: Some(2_500_000_000),
+        power_brake_ns: Some(0),
+        busy_percent: Some(97),
+        memory_used_mib: Some(1),
+        memory_total_mib: Some(81_559),
+        ecc_corrected: Some(3),
+        ecc_uncorrected: Some(1),
+        ecc_corrected_ever: Some(30),
+        ecc_uncorrected_ever: Some(10),
+        sram_threshold: Some(false),
+        rows_corrected: Some(2),
+        rows_uncorrected: Some(1),
+        rows_pending: Some(true),
+        rows_failed: Some(false),
+        pages_double_bit: Some(4),
+        pages_pending: Some(false),
+        nvlinks: 0x3_ffff,
+        nvlinks_down: 0b11,
+        nvlink_crc: Some(5),
+        nvlink_replays: Some(6),
+        nvlink_recoveries: Some(7),
+        pcie_replays: Some(8),
+        pcie_generation: Some(5),
+        pcie_width: Some(16),
+        pcie_width_most: Some(16),
+        recovery_action: Some(1),
+        processes: Some(2),
+        ..Sample::default()
+    };
+    let gpu = |index, state, sample| Gpu {
+        index,
+        uuid: format!("GPU-{index}"),
+        name: "NVIDIA \"H100\"".into(),
+        pci: "0000:1b:00.0".into(),
+        state,
+        faults: vec!["xid-79".into()],
+        sample,
+    };
+    let mut counts = Counts::default();
+    for _ in 0..2 {
+        let xid = Event::Xid {
+            gpu: 1,
+            code: 79,
+            gpu_instance: None,
+            compute_instance: None,
+            pid: None,
+        };
+        counts.event(&xid);
+    }
+    counts.act(Act::Requeue, true);
+    let holder = |step, user: &str| Holder {
+        gpu: 0,
+        job: 17,
+        step,
+        uid: 1000,
+        user: user.into(),
+    };
+    Arc::new(Snapshot {
+        node: "n1".into(),
+        gpus: vec![
+            gpu(0, GpuState::InUse, Some(sample)),
+            gpu(1, GpuState::Drained, None),
+        ],
+        foreign: [(1, 2)].into(),
+        job_memory: [((0, 17), 4)].into(),
+        holders: vec![holder(Some(0), "alice"), holder(Some(0xffff_fffb), "")],
+        counts,
+        node_drained: true,
+        started_ms: 1_795_210_800_500,
+        sampled_ms_ago: Some(1500),
+        waiting: 3,
+        peers: vec![("alive", 2), ("suspect", 1)],
+        slices: vec![
+            slice(7, 0, Some(17), Some((9984, 3))),
+            slice(8, 1, Some(17), Some((9984, 0))),
+            slice(9, 2, None, None),
+        ],
+        nameless: false,
+        troubles: vec!["slurmctld"],
+    })
+}
+
+const PROCESS: Process = Process {
+    resident_bytes: 7 << 20,
+    cpu_seconds: 1.25,
+};
+
+#[test]
+fn jobs_and_users_are_left_out_where_that_is_wanted() {
+    let named = text(&full(), None);
+    assert!(
+        named.contains("jobid=") && named.contains("user="),
+        "{named}"
+    );
+    let nameless = Arc::new(Snapshot {
+        nameless: true,
+        ..(*full()).clone()
+    });
+    let told = text(&nameless, None);
+    let jobs = told.lines().filter(|line| line.contains("jobid="));
+    assert!(
+        jobs.clone()
+            .all(|line| line.contains("jobid=\"hidden\"") || line.contains("jobid=\"\"")),
+        "{told}"
+    );
+    assert!(!told.contains("user="), "{told}");
+    // How many there are is told.
+    assert!(told.contains("gpuos_jobs{"), "{told}");
+}
+
+#[test]
+fn figures_come_with_their_units_and_labels() {
+    let text = text(&full(), Some(PROCESS));
+    let gpu = "node=\"n1\",gpu=\"0\",uuid=\"GPU-0\"";
+    for line in [
+        &format!("gpuos_gpu_utilization_ratio{{{gpu}}} 0.97"),
+        &format!("gpuos_gpu_memory_used_bytes{{{gpu}}} 1048576.0"),
+        &format!("gpuos_gpu_power_watts{{{gpu}}} 650.5"),
+        &format!("gpuos_gpu_sm_clock_hertz{{{gpu}}} 1980000000.0"),
+        &format!("gpuos_gpu_energy_joules_total{{{gpu}}} 123.456"),
+        &format!("gpuos_gpu_ecc_errors_total{{{gpu},severity=\"uncorrected\"}} 1.0"),
+        &format!("gpuos_gpu_thermal_slowdown_seconds_total{{{gpu}}} 2.5"),
+        &format!("gpuos_gpu_nvlinks{{{gpu}}} 18.0"),
+        &format!("gpuos_gpu_nvlinks_down{{{gpu}}} 2.0"),
+        &format!("gpuos_gpu_clock_event{{{gpu},reason=\"hw_thermal_slowdown\"}} 1.0"),
+        &format!("gpuos_gpu_clock_event{{{gpu},reason=\"sw_power_cap\"}} 0.0"),
+        &format!("gpuos_gpu_recovery_action{{{gpu},action=\"gpu-reset\"}} 1.0"),
+        &format!("gpuos_gpu_state{{{gpu},state=\"in_use\"}} 1.0"),
+        &format!("gpuos_gpu_state{{{gpu},state=\"drained\"}} 0.0"),
+        &format!("gpuos_gpu_foreign_processes{{{gpu}}} 0.0"),
+        "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"17\"} 2.0",
+        "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"\"} 1.0",
+        "gpuos_mig_info{node=\"n1\",gpu=\"mig4\",gi=\"8\",uuid=\"MIG-8\",profile=\"1g.10gb\",first_slice=\"1\",jobid=\"17\"} 1.0",
+        "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 10468982784.0",
+        "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 3145728.0",
+        "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"mig4\",gi=\"8\"} 0.0",
+        "gpuos_mig_sm_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 0.75",
+        "gpuos_mig_sm_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"8\"} 0.0",
+        "gpuos_mig_memory_bandwidth_utilization_ratio{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 0.25",
+        &format!("gpuos_gpu_job_memory_used_bytes{{{gpu},jobid=\"17\"}} 4194304.0"),
+        &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"0\",user=\"alice\"}} 1.0"),
+        &format!("gpuos_gpu_job_info{{{gpu},jobid=\"17\",step=\"batch\",user=\"1000\"}} 1.0"),
+        "gpuos_gpu_xid_errors_total{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\",code=\"79\"} 2.0",
+        "gpuos_gpu_out_of_service{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 1.0",
+        "gpuos_gpu_polled{node=\"n1\",gpu=\"1\",uuid=\"GPU-1\"} 0.0",
+        "gpuos_actions_total{node=\"n1\",action=\"requeue\",result=\"ok\"} 1.0",
+        "gpuos_jobs{node=\"n1\"} 1.0",
+        "gpuosd_sample_age_seconds{node=\"n1\"} 1.5",
+        "gpuosd_trouble{node=\"n1\",what=\"slurmctld\"} 1.0",
+        "gpuosd_peers{node=\"n1\",state=\"alive\"} 2.0",
+        "gpuosd_peers{node=\"n1\",state=\"suspect\"} 1.0",
+        "process_start_time_seconds 1795210800.5",
+        "process_resident_memory_bytes 7340032.0",
+        "process_cpu_seconds_total 1.25",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}\nin\n{text}");
+    }
+    assert!(text.contains("name=\"NVIDIA \\\"H100\\\"\""), "{text}");
+    assert!(text.ends_with("# EOF\n"));
+    assert!(
+        !text.contains("celsius{node=\"n1\",gpu=\"1\""),
+        "of a GPU that does not answer nothing is told"
+    );
+}
+
+/// Names with unit and `_total`, and the type of each.
+fn families(text: &str) -> BTreeMap<String, String> {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let split = types.filter_map(|line| line.split_once(' '));
+    let named = |(name, kind): (&str, &str)| match kind {
+        "counter" => (format!("{name}_total"), kind.to_string()),
+        _ => (name.to_string(), kind.to_string()),
+    };
+    split.map(named).collect()
+}
+
+#[test]
+fn each_family_has_help_comes_once_and_has_one_value_for_its_labels() {
+    let text = text(&full(), Some(PROCESS));
+    let heads: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("# TYPE"))
+        .collect();
+    assert_eq!(heads.len(), families(&text).len(), "no family comes twice");
+    for name in families(&text).keys() {
+        let base = name.strip_suffix("_total").unwrap_or(name);
+        assert!(text.contains(&format!("# HELP {base} ")), "{name}");
+        assert!(
+            name.starts_with("gpuos") || name.starts_with("process_"),
+            "{name}"
+        );
+    }
+    let series = text.lines().filter(|line| !line.starts_with('#'));
+    let series: Vec<&str> = series
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(s, _)| s)
+        .collect();
+    let distinct: BTreeSet<&str> = series.iter().copied().collect();
+    assert_eq!(series.len(), distinct.len(), "a series comes twice");
+}
+
+#[test]
+fn an_empty_node_is_told_too() {
+    let text = text(&Arc::default(), None);
+    assert!(
+        text.contains("gpuosd_build_info") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
+}
+
+fn file(path: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Words of a text that are names of metrics of ours.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = |word: &&str| {
+        [
+            "gpuos_gpu_",
+            "gpuos_mig_",
+            "gpuos_node_",
+            "gpuos_jobs",
+            "gpuos_actions",
+            "gpuos_warnings",
+            "gpuosd_",
+            "process_",
+        ]
+        .iter()
+        .any(|start| word.starts_with(start))
+    };
+    words.filter(ours).map(String::from).collect()
+}
+
+#[test]
+fn the_docs_have_every_metric_and_no_other() {
+    let known: BTreeSet<String> = families(&text(&full(), Some(PROCESS)))
+        .into_keys()
+        .collect();
+    assert_eq!(named(&file("docs/admin/metrics.md")), known);
+}
+
+#[test]
+fn dashboard_and_rules_name_metrics_that_there_are() {
+    let known: BTreeSet<String> = families(&text(&full(), Some(PROCESS)))
+        .into_keys()
+        .collect();
+    for path in [
+        "packaging/grafana/gpuos.json",
+        "packaging/prometheus/gpuos.rules.yml",
+    ] {
+        let used = named(&file(path));
+        let strange: Vec<&String> = used.difference(&known).collect();
+        assert!(
+            strange.is_empty() && used.len() > 5,
+            "{path} names {strange:?}"
+        );
+    }
+    serde_json::from_str::<serde_json::Value>(&file("packaging/grafana/gpuos.json")).unwrap();
+}

@@ -1,0 +1,183 @@
+//! What slurmctld is to be asked and told, one at a time.
+
+use std::collections::VecDeque;
+
+use gpuos_host::slurm::act::Action;
+use serde::{Deserialize, Serialize};
+
+/// A requeued job is looked after so often, once a second while slurmctld answers. Slurm holds it back for two minutes.
+const RELEASES: u32 = 15 * 60;
+/// A job that would have to keep off this node waits so often for slurmctld to learn of its GPUs: then it need not, and
+/// one that has no other node can run again.
+const UNTOLD: u32 = 60;
+
+/// One thing for the thread that runs Slurm's commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// Change something.
+    Act(Action, Why),
+    /// Read the node's record.
+    Show,
+    /// Read all jobs of the node; the mark of [`crate::jobs::Table`] when it was asked.
+    Jobs(u64),
+    /// Read one job.
+    Job(u32),
+    /// Read gpuos.toml.
+    Config,
+}
+
+/// What an action is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// A publication of this revision.
+    Publish(u64),
+    /// Anything else: the action says it all.
+    Rule,
+}
+
+/// A requeued job that Slurm holds back, and that is to start at once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Release {
+    /// The job.
+    pub job: u32,
+    /// Keep it off this node, as long as slurmctld does not know that its GPU is out.
+    pub avoid_node: bool,
+    /// How often it was looked after.
+    #[serde(default)]
+    pub tried: u32,
+}
+
+impl Release {
+    /// Of a job that is requeued.
+    pub fn of(job: u32, avoid_node: bool) -> Release {
+        Release {
+            job,
+            avoid_node,
+            tried: 0,
+        }
+    }
+
+    /// Whether it is looked after although slurmctld has not been told of the GPUs.
+    pub fn is_due(&self) -> bool {
+        !self.avoid_node || self.tried > UNTOLD
+    }
+
+    /// Whether it is too late to matter.
+    pub fn is_stale(&self) -> bool {
+        self.tried > RELEASES
+    }
+}
+
+/// Tasks that wait for the thread, without doubles.
+#[derive(Default, Debug)]
+pub struct Queue {
+    waiting: VecDeque<Task>,
+    under_way: Option<Task>,
+    /// What was begun last was for a step.
+    stepped: bool,
+}
+
+impl Queue {
+    /// Adds a task. One that waits already is not added again, and a newer publication takes the place of
+    /// one that waits.
+    pub fn push(&mut self, task: Task) {
+        if self.waiting.contains(&task) || self.under_way.as_ref() == Some(&task) {
+            return;
+        }
+        let publishes = |task: &Task| matches!(task, Task::Act(Action::Extra(_), _));
+        let reads = |task: &Task| matches!(task, Task::Jobs(_));
+        if publishes(&task) {
+            self.waiting.retain(|waiting| !publishes(waiting));
+        }
+        if reads(&task) {
+            self.waiting.retain(|waiting| !reads(waiting));
+        }
+        self.waiting.push_back(task);
+    }
+
+    /// The same before all others: a step waits for it.
+    pub fn push_first(&mut self, task: Task) {
+        if self.under_way.as_ref() != Some(&task) {
+            self.waiting.retain(|waiting| *waiting != task);
+            self.waiting.push_front(task);
+        }
+    }
+
+    /// The next task, where none is under way. Between two that steps wait for comes one of the others, if any waits: a user
+    /// who starts steps all the time holds up no requeue.
+    pub fn begin(&mut self) -> Option<Task> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        let is_step = |task: &Task| matches!(task, Task::Job(_));
+        let mut waiting = self.waiting.iter();
+        let other = waiting.position(|task| self.stepped && !is_step(task));
+        self.under_way = self.waiting.remove(other.unwrap_or(0));
+        self.stepped = self.under_way.as_ref().is_some_and(is_step);
+        self.under_way.clone()
+    }
+
+    /// The task under way has come to its end.
+    pub fn done(&mut self) {
+        self.under_way = None;
+    }
+
+    /// How many wait or are under way.
+    pub fn len(&self) -> usize {
+        self.waiting.len() + usize::from(self.under_way.is_some())
+    }
+
+    /// Whether nothing waits and nothing is under way.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_core::health::ExtraPart;
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_without_doubles_and_the_newest_publication_only() {
+        let mut queue = Queue::default();
+        let publish =
+            |revision| Task::Act(Action::Extra(ExtraPart::default()), Why::Publish(revision));
+        let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
+        for task in [
+            publish(1),
+            kill.clone(),
+            publish(2),
+            kill.clone(),
+            Task::Show,
+        ] {
+            queue.push(task);
+        }
+        assert_eq!(queue.begin(), Some(kill.clone()));
+        assert_eq!(queue.begin(), None);
+        queue.push(kill);
+        queue.done();
+        assert_eq!(queue.begin(), Some(publish(2)));
+        queue.done();
+        assert_eq!(queue.begin(), Some(Task::Show));
+        queue.done();
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn steps_come_first_and_hold_up_nothing_else() {
+        let mut queue = Queue::default();
+        let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
+        queue.push(kill.clone());
+        queue.push(Task::Show);
+        let mut begun = Vec::new();
+        for job in 1..=4 {
+            queue.push_first(Task::Job(job));
+            begun.extend(queue.begin());
+            queue.done();
+        }
+        let wanted = [Task::Job(1), kill, Task::Job(3), Task::Show];
+        assert_eq!(begun, wanted);
+    }
+}

@@ -1,0 +1,351 @@
+//! The whole daemon: threads, signals, and the loop.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use gpuos_config::gpuos_toml::Config;
+use gpuos_core::wire::{moving_file as beside, root_socket};
+use gpuos_host::device_groups::Cgroups;
+use gpuos_host::discover::Sysfs;
+use gpuos_host::job_processes::Proc;
+use gpuos_host::nvml::{Driver, GpuLibrary};
+use gpuos_host::socket::{self, BindError, Limits, Server};
+use gpuos_host::{GresIndex, Machine, ThisMachine, conf_folder};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::desk::Desk;
+use crate::disk::Disk;
+use crate::gpus::{self, Library};
+use crate::host;
+use crate::isolation;
+use crate::mig::Hands;
+use crate::moving_file;
+use crate::mps::Runner;
+use crate::numbering::Numbering;
+use crate::options::Options;
+use crate::owner::{Message, Owner, Ports, Start};
+use crate::peers;
+use crate::places;
+use crate::slices::Slices;
+use crate::store::{self, Found};
+use crate::work::{self, Setting};
+
+/// Messages that wait for the owner; who has more to say, waits.
+const WAITING: usize = 1024;
+/// The rules are told at least that often that time goes by.
+const TICK: Duration = Duration::from_secs(1);
+/// The socket is looked after so often.
+const SOCKET_EVERY: Duration = Duration::from_secs(10);
+/// Longest time for a reset or check command.
+const COMMAND: Duration = Duration::from_secs(110);
+/// How long the other nodes may take to be told that this gpuosd ends.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How long the last state may take to be written.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Another gpuosd runs here, or threads cannot be made. All else is a trouble that the daemon lives with.
+pub fn run(options: &Options) -> Result<()> {
+    let node = options.node_name();
+    let own = [
+        ("--state-dir", &options.state_dir),
+        ("--runtime-dir", &options.runtime_dir),
+        ("--slices", &options.slices),
+    ];
+    for (flag, folder) in own {
+        if let Some(why) = places::unsafe_to_write(folder) {
+            tracing::error!(
+                "{flag} {}: {why}; name a folder of root's",
+                folder.display()
+            );
+        }
+    }
+    let saved = match store::load(&options.state_dir) {
+        Ok(Found::State(saved)) => Some(*saved),
+        Ok(Found::Nothing) => None,
+        Ok(Found::Damaged { kept, why }) => {
+            tracing::error!(
+                "the saved state is damaged ({why}) and is kept as {}; GPUs that Slurm's node record \
+                 shows as out stay out",
+                kept.display()
+            );
+            None
+        }
+        Err(e) => {
+            tracing::error!(
+                "{}: {e}; GPUs that Slurm's node record shows as out stay out",
+                options.state_dir.join(store::NAME).display()
+            );
+            None
+        }
+    };
+    let path = options.runtime_dir.join(socket::NAME);
+    let mut door = Door::new(path);
+    let (to, from) = sync_channel(WAITING);
+    let desk = Arc::new(Desk {
+        node: node.clone(),
+        state_dir: options.state_dir.clone(),
+        to: to.clone(),
+    });
+    // Two daemons on one node would undo each other's work.
+    if let Err(e @ BindError::InUse) = door.open(&desk) {
+        return Err(e).with_context(|| door.path.display().to_string());
+    }
+    let disk = Disk::start(options.state_dir.clone())?;
+    let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    let moving = PathBuf::from(beside(&door.path.to_string_lossy()));
+    if let Some(saved) = &saved
+        && !saved.mig.moving.is_empty()
+    {
+        // Before the node's steps come: gpuos.toml may be read later than that.
+        moving_file::write(&moving, &saved.mig.moving).unwrap_or_else(|e| tracing::error!("{e}"));
+    }
+    let setting = Arc::new(Setting {
+        node: node.clone(),
+        config: options.config.clone(),
+        reset: options.reset_command.clone(),
+        check: options.check_command.clone(),
+        limit: COMMAND,
+        moving,
+    });
+    let nvml = options.nvml.clone();
+    let open = move || {
+        let library: Arc<dyn GpuLibrary> = Arc::new(Driver::open(Some(&nvml))?);
+        Ok(library)
+    };
+    let library = Arc::new(Library::new(Box::new(open)));
+    let interval = Duration::from_secs(options.interval);
+    let first = config_at_first(options.config.as_deref());
+    let peers = peers::start(&node, (first.heartbeat, &options.proc), to.clone())?;
+    let node_of_gres = node.clone();
+    let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
+    let numbering = Arc::new(Numbering::new(Box::new(read)));
+    let sources = isolation::Sources {
+        library: library.clone(),
+        numbering: numbering.clone(),
+        processes: Box::new(Proc::at(&options.proc).with_groups_below(&options.slurm_groups)),
+        groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
+    };
+    let gpus = (library.clone(), numbering.clone());
+    let ports = Ports {
+        numbering: numbering.clone(),
+        peers: peers.clone(),
+        slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
+        device: work::device(machine, gpus, setting, to.clone())?,
+        isolation: isolation::start(sources, interval, to.clone())?,
+        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
+        limits: crate::limits::start(library.clone(), to.clone())?,
+        mps: Arc::new(Runner {
+            command: options.mps_command.clone(),
+            folder: options.runtime_dir.join("mps"),
+            proc: Proc::at("/proc"),
+            to: to.clone(),
+        }),
+        mig: Arc::new(Hands {
+            library: library.clone(),
+            slices: Slices {
+                folder: options.slices.clone(),
+                caps: options.caps.clone(),
+                minors: options.mig_minors.clone(),
+                majors: options.proc.join("devices"),
+            },
+            proc: Proc::at(&options.proc),
+            to: to.clone(),
+            threads: Mutex::default(),
+        }),
+        to: to.clone(),
+        disk,
+        wall: Box::new(wall_ms),
+        steady: Box::new(Instant::now),
+    };
+    let start = Start {
+        node: node.clone(),
+        boot: boot(&options.boot_id),
+        saved,
+        interval,
+    };
+    let mut owner = Owner::new(start, ports);
+    owner.begin_with(&first);
+    let sysfs = Sysfs::at(&options.sysfs);
+    gpus::start(&library, &numbering, sysfs, interval, &to)?;
+    signals(to)?;
+    tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    serve(owner, &from, &mut door, &desk);
+    peers.end(FAREWELL);
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+    door.close();
+    Ok(())
+}
+
+fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
+    let mut due = Instant::now();
+    loop {
+        let next = owner.held_until().map_or(due, |held| due.min(held));
+        let wait = next.saturating_duration_since(Instant::now());
+        match from.recv_timeout(wait) {
+            Ok(message) => {
+                if !owner.take(message) {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        owner.let_late_go();
+        // However many messages come, time goes by as well.
+        if Instant::now() >= due {
+            owner.trouble("socket", door.look(desk));
+            owner.tick();
+            let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+            due = Instant::now() + TICK;
+        }
+    }
+    owner.end(LAST);
+}
+
+/// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that
+/// is named, else the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
+fn config_at_first(given: Option<&Path>) -> Config {
+    let named = given.map(Path::to_path_buf);
+    let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(PathBuf::from));
+    let beside = || Some(conf_folder(&ThisMachine)?.join("gpuos.toml"));
+    let text = named
+        .or_else(beside)
+        .and_then(|file| std::fs::read_to_string(file).ok());
+    let config = text.and_then(|text| Config::parse(&text, "gpuos.toml").ok());
+    config.unwrap_or_default()
+}
+
+/// Milliseconds since 1970, by the machine's clock.
+fn wall_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_millis() as u64)
+}
+
+/// The name of this boot of the machine; empty where nobody knows.
+fn boot(file: &Path) -> String {
+    let id = std::fs::read_to_string(file);
+    id.map_or_else(|_| String::new(), |id| id.trim().to_string())
+}
+
+fn signals(to: SyncSender<Message>) -> Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let wait = move || {
+        for signal in signals.forever() {
+            let message = match signal {
+                SIGHUP => Message::Reload,
+                _ => Message::End,
+            };
+            if to.send(message).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(())
+}
+
+/// The socket files, made anew where somebody took them away or they could not be made.
+struct Door {
+    path: PathBuf,
+    /// The file that is ours, by device and number.
+    own: Option<(u64, u64)>,
+    /// The socket for root, which only root can reach.
+    for_root: PathBuf,
+    own_for_root: Option<(u64, u64)>,
+    looked: Instant,
+    trouble: Option<String>,
+}
+
+impl Door {
+    fn new(path: PathBuf) -> Door {
+        Door {
+            own: None,
+            for_root: root_socket(&path.to_string_lossy()).into(),
+            own_for_root: None,
+            path,
+            looked: Instant::now(),
+            trouble: None,
+        }
+    }
+
+    fn has(path: &Path, own: Option<(u64, u64)>) -> bool {
+        own.is_some() && identity(path) == own
+    }
+
+    fn open(&mut self, desk: &Arc<Desk>) -> Result<(), BindError> {
+        let opened = self.open_both(desk);
+        let before = self.trouble.take();
+        if let Err((path, e)) = &opened {
+            let why = format!("{}: {e}", path.display());
+            if before.as_ref() != Some(&why) {
+                tracing::error!(
+                    "no socket: {why}; it is tried again every {} s",
+                    SOCKET_EVERY.as_secs()
+                );
+            }
+            self.trouble = Some(why);
+        } else if before.is_some() {
+            tracing::info!("the socket {} is there", self.path.display());
+        }
+        opened.map_err(|(_, e)| e)
+    }
+
+    fn open_both(&mut self, desk: &Arc<Desk>) -> Result<(), (PathBuf, BindError)> {
+        // Root's first: whoever listens there is another gpuosd, also where the one for everybody was taken away.
+        if !Door::has(&self.for_root, self.own_for_root) {
+            let path = &self.for_root;
+            let opened = socket::bind_for_root(path).and_then(|listener| {
+                Server::start_for_root(listener, desk.clone(), Limits::default())?;
+                Ok(())
+            });
+            opened.map_err(|e| (path.clone(), e))?;
+            self.own_for_root = identity(path);
+        }
+        if !Door::has(&self.path, self.own) {
+            let path = &self.path;
+            let opened = socket::bind(path).and_then(|listener| {
+                Server::start(listener, desk.clone(), Limits::default())?;
+                Ok(())
+            });
+            opened.map_err(|e| (path.clone(), e))?;
+            self.own = identity(path);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the sockets are there still; why not, if they are not.
+    fn look(&mut self, desk: &Arc<Desk>) -> Option<String> {
+        if self.looked.elapsed() >= SOCKET_EVERY {
+            self.looked = Instant::now();
+            let both =
+                Door::has(&self.path, self.own) && Door::has(&self.for_root, self.own_for_root);
+            if !both {
+                let _ = self.open(desk);
+            }
+        }
+        self.trouble.clone()
+    }
+
+    fn close(&self) {
+        for (path, own) in [(&self.path, self.own), (&self.for_root, self.own_for_root)] {
+            if Door::has(path, own) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}

@@ -1,0 +1,317 @@
+//! Threads that run commands: one for Slurm's, one for resets and checks of GPUs, so that a slurmctld that
+//! does not answer holds up no reset, and a reset no kill.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::thread;
+use std::time::Duration;
+
+use gpuos_config::gpuos_toml::Config;
+use gpuos_core::health::{Event, number};
+use gpuos_host::nvml::{self, GpuLibrary, RecoveryAction};
+use gpuos_host::slurm::act::{self, Outcome};
+use gpuos_host::slurm::{Job, NodeRecord};
+use gpuos_host::{Machine, Output};
+
+use crate::gpus::{Found, Library};
+use crate::mig::pool::{self, Moving};
+use crate::moving_file;
+use crate::numbering::Numbering;
+use crate::owner::Message;
+use crate::queue::Task;
+
+/// How long the library may take to be let go before a reset.
+const LET_GO: Duration = Duration::from_secs(15);
+
+/// What came of a [`Task`].
+#[derive(Debug)]
+pub enum Answer {
+    /// Of an action.
+    Act(Outcome),
+    /// The node's record.
+    Show(Result<Box<NodeRecord>, Outcome>),
+    /// Jobs of the node.
+    Jobs(Result<Vec<Job>, Outcome>),
+    /// One job; `None`: slurmctld knows it no more.
+    Job(Result<Option<Box<Job>>, Outcome>),
+    /// gpuos.toml, or what is wrong with it; `None`: slurmctld, which does not answer, has to say where it is.
+    /// And why spank_gpuos cannot be told which GPUs move, if so.
+    Config(Result<Option<Box<Config>>, String>, Option<String>),
+}
+
+/// What the threads need to know.
+pub struct Setting {
+    /// The node's name.
+    pub node: String,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--reset-command`.
+    pub reset: String,
+    /// `--check-command`.
+    pub check: String,
+    /// Longest time for either.
+    pub limit: Duration,
+    /// The file that tells spank_gpuos which GPUs move.
+    pub moving: PathBuf,
+}
+
+/// Starts the thread for Slurm's commands.
+///
+/// # Errors
+/// The thread cannot be made.
+pub fn slurm(
+    machine: Arc<dyn Machine + Send + Sync>,
+    setting: Arc<Setting>,
+    to: SyncSender<Message>,
+) -> std::io::Result<Sender<Task>> {
+    let (tasks, from) = channel::<Task>();
+    let run = move || {
+        let mut asked = false;
+        for task in from {
+            let answer = do_task(&*machine, &setting, &task);
+            // Once it is known that slurmctld answers: one that does not would be waited for.
+            if !asked && matches!(answer, Answer::Show(Ok(_))) {
+                asked = true;
+                let uid = slurm_user(&*machine).map(Message::SlurmUser);
+                if uid.is_some_and(|uid| to.send(uid).is_err()) {
+                    return;
+                }
+            }
+            if to.send(Message::Slurm(task, answer)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("slurm".into()).spawn(run)?;
+    Ok(tasks)
+}
+
+/// The number of SlurmUser: `SlurmUser = slurm(64030)`.
+fn slurm_user(machine: &dyn Machine) -> Option<u32> {
+    let running = gpuos_host::slurm::running(machine).ok()?;
+    let (_, number) = running.get("SlurmUser")?.rsplit_once('(')?;
+    number.strip_suffix(')')?.parse().ok()
+}
+
+fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
+    let node = &setting.node;
+    match task {
+        Task::Act(action, _) => Answer::Act(act::act(machine, node, action)),
+        Task::Show => Answer::Show(act::node(machine, node).map(Box::new)),
+        Task::Jobs(_) => Answer::Jobs(act::jobs_on(machine, node)),
+        Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
+        Task::Config => {
+            let found = gpuos_host::found_config(machine, setting.config.as_deref());
+            let mut untold = None;
+            let config = match found {
+                Ok(Some(config)) => {
+                    // A step that comes between finds the file first: it waits for nothing rather than not at all.
+                    let pool = config.mig.pool_of(node);
+                    let moving = pool.map_or_else(Moving::new, |(pool, _)| pool::moving(pool));
+                    untold = moving_file::write(&setting.moving, &moving).err();
+                    Ok(Some(Box::new(config)))
+                }
+                other => other.map(|_| None).map_err(|e| format!("{e:#}")),
+            };
+            Answer::Config(config, untold)
+        }
+    }
+}
+
+/// Something to do with a GPU.
+#[derive(Clone, Debug)]
+pub enum Device {
+    /// Reset it.
+    Reset(Found),
+    /// Look whether it can serve.
+    Check(Found),
+}
+
+/// Starts the thread for resets and checks.
+///
+/// # Errors
+/// The thread cannot be made.
+pub fn device(
+    machine: Arc<dyn Machine + Send + Sync>,
+    (library, numbering): (Arc<Library>, Arc<Numbering>),
+    setting: Arc<Setting>,
+    to: SyncSender<Message>,
+) -> std::io::Result<Sender<Device>> {
+    let (tasks, from) = channel();
+    let worker = Worker {
+        machine,
+        library,
+        numbering,
+        setting,
+    };
+    let run = move || worker.run(&from, &to);
+    thread::Builder::new().name("device".into()).spawn(run)?;
+    Ok(tasks)
+}
+
+struct Worker {
+    machine: Arc<dyn Machine + Send + Sync>,
+    library: Arc<Library>,
+    numbering: Arc<Numbering>,
+    setting: Arc<Setting>,
+}
+
+impl Worker {
+    fn run(&self, from: &Receiver<Device>, to: &SyncSender<Message>) {
+        for task in from {
+            let event = match task {
+                Device::Reset(gpu) => {
+                    let (ok, message) = told(self.reset(&gpu));
+                    let gpu = gpu.gres;
+                    Event::ResetDone { gpu, ok, message }
+                }
+                Device::Check(gpu) => {
+                    let (ok, message) = told(self.check(&gpu));
+                    let gpu = gpu.gres;
+                    Event::CheckDone { gpu, ok, message }
+                }
+            };
+            if to.send(Message::Health(event)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
+    fn reset(&self, gpu: &Found) -> Result<String, String> {
+        let index = usize::from(gpu.nvml);
+        let pooled = self.numbering.divided().contains(index);
+        let moves = self.numbering.moving().contains(index);
+        match (number::is_of_pool(gpu.gres), pooled) {
+            // Where it was numbered before the pool was: every instance there would be lost.
+            (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
+            (true, false) => {
+                return Err(format!("NVML's GPU {} is in no [[mig.pool]]", gpu.nvml));
+            }
+            (false, false) if !moves => {}
+            _ => {
+                let library = self.library.get().map_err(|e| e.to_string())?;
+                nobody_on(&*library, gpu)?;
+            }
+        }
+        let _closed = self.library.close(LET_GO)?;
+        self.command(&self.setting.reset, gpu)
+    }
+
+    fn check(&self, gpu: &Found) -> Result<String, String> {
+        let library = self.library.get().map_err(|e| e.to_string())?;
+        look(&*library, gpu)?;
+        match self.setting.check.is_empty() {
+            true => Ok(String::new()),
+            false => self.command(&self.setting.check, gpu),
+        }
+    }
+
+    fn command(&self, command: &str, gpu: &Found) -> Result<String, String> {
+        let words = words(command, gpu);
+        let (program, args) = words.split_first().ok_or("the command is empty")?;
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = self.machine.run_within(self.setting.limit, program, &args);
+        match output {
+            Ok(output) if output.ok => Ok(last_line(&output)),
+            Ok(output) => Err(format!("`{}`: {}", words.join(" "), last_line(&output))),
+            Err(e) => Err(format!("{e:#}")),
+        }
+    }
+}
+
+fn told(done: Result<String, String>) -> (bool, String) {
+    match done {
+        Ok(message) => (true, message),
+        Err(message) => (false, message),
+    }
+}
+
+/// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
+fn nobody_on(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
+    let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
+    if identity.uuid != gpu.uuid {
+        return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
+    }
+    let on_it = |e: nvml::Error| format!("who is on it cannot be told: {e}");
+    let instances = library.mig_instances(gpu.nvml).map_err(on_it)?.len();
+    let processes = library.processes(gpu.nvml).map_err(on_it)?.len();
+    match (instances, processes) {
+        (0, 0) => Ok(()),
+        _ => Err(format!(
+            "it has {instances} MIG instances and {processes} processes"
+        )),
+    }
+}
+
+/// What a GPU has to show before it gets jobs again.
+fn look(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
+    let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
+    if identity.uuid != gpu.uuid {
+        return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
+    }
+    if number::is_of_pool(gpu.gres) && !identity.mig.is_some_and(|mig| mig.on) {
+        let nvml = gpu.nvml;
+        return Err(format!(
+            "it is not in MIG mode (a reset may end it): `nvidia-smi -i {nvml} -mig 1`"
+        ));
+    }
+    let sample = library.sample(gpu.nvml).map_err(|e| e.to_string())?;
+    if let Some(action) = sample
+        .recovery_action
+        .map(RecoveryAction::from_nvml)
+        .filter(|action| *action != RecoveryAction::None)
+    {
+        return Err(format!("the driver still wants: {}", action.word()));
+    }
+    if sample.rows_pending == Some(true) || sample.pages_pending == Some(true) {
+        return Err("a memory row or page still waits to be replaced".into());
+    }
+    if sample.rows_failed == Some(true) {
+        return Err("a memory row could not be replaced".into());
+    }
+    Ok(())
+}
+
+/// The words of a command, with what stands for the GPU put in.
+fn words(command: &str, gpu: &Found) -> Vec<String> {
+    let put = |word: &str| {
+        word.replace("{index}", &gpu.nvml.to_string())
+            .replace("{pci}", &gpu.pci)
+            .replace("{uuid}", &gpu.uuid)
+    };
+    command.split_whitespace().map(put).collect()
+}
+
+fn last_line(output: &Output) -> String {
+    let lines = output.stdout.lines().chain(output.stderr.lines());
+    let mut lines = lines.map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .next_back()
+        .unwrap_or_default()
+        .chars()
+        .take(200)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_words_and_the_gpu_stands_in_them_whole() {
+        let gpu = Found {
+            gres: 5,
+            nvml: 3,
+            uuid: "GPU-1".into(),
+            name: "NVIDIA H100".into(),
+            pci: "0000:1b:00.0".into(),
+        };
+        let words = words("nvidia-smi -r -i {pci} --x={index}/{uuid}", &gpu);
+        assert_eq!(
+            words,
+            ["nvidia-smi", "-r", "-i", "0000:1b:00.0", "--x=3/GPU-1"]
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Where this daemon's configuration lives.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use gpuos_config::site::Site;
+
+use crate::api;
+use crate::layout::{Fields, SITE_FILE};
+use crate::mem::{read, read_str};
+use crate::release::Release;
+
+/// slurm.conf itself: from slurmctld's own configuration where the release is known, else from
+/// `$SLURM_CONF`, else `/etc/slurm/slurm.conf`.
+pub fn slurm_conf(fields: Option<&Fields>) -> PathBuf {
+    let own = fields.and_then(|fields| {
+        let conf = api::symbol(c"slurm_conf")? as usize;
+        let offset = fields.offset("slurm_conf", "slurm_conf").ok()?;
+        let path = read_str(read::<usize>(conf + offset)?, 4096)?;
+        path.starts_with('/').then(|| PathBuf::from(path))
+    });
+    own.or_else(|| std::env::var_os("SLURM_CONF").map(PathBuf::from))
+        .filter(|path| path.is_absolute() && path.file_name().is_some())
+        .unwrap_or_else(|| PathBuf::from("/etc/slurm/slurm.conf"))
+}
+
+/// The folder of slurm.conf.
+pub fn folder(fields: Option<&Fields>) -> PathBuf {
+    let mut path = slurm_conf(fields);
+    path.pop();
+    path
+}
+
+/// Path of gpuos.toml: `$GPUOS_CONF`, else beside slurm.conf.
+pub fn gpuos_toml(fields: Option<&Fields>) -> PathBuf {
+    std::env::var_os("GPUOS_CONF").map_or_else(|| folder(fields).join("gpuos.toml"), PathBuf::from)
+}
+
+/// The layout table for `release`, with the site's own table beside slurm.conf where there is one.
+///
+/// # Errors
+/// What the table lacks, or why the site's own one cannot be read: what its administrator wants is then unknown.
+pub fn fields(release: Release) -> Result<Fields, String> {
+    Fields::of(release, site_table(&folder(None))?.as_deref())
+}
+
+/// The text of the site's own layout table; `None` where there is none.
+fn site_table(folder: &Path) -> Result<Option<String>, String> {
+    let path = folder.join(SITE_FILE);
+    let unusable = |why: &str| {
+        format!(
+            "{}: {why}; write it with `gpuos layout SLURM-SOURCE-DIR`, or remove it and restart slurmctld",
+            path.display()
+        )
+    };
+    let metadata = match std::fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable(&error.to_string())),
+        Ok(_) => std::fs::metadata(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => unusable("a link to a file that is not there"),
+            _ => unusable(&error.to_string()),
+        })?,
+    };
+    // A folder, or a pipe that would never end.
+    if !metadata.is_file() {
+        return Err(unusable("not a file"));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(unusable("larger than any layout table"));
+    }
+    let bytes = std::fs::read(&path).map_err(|error| unusable(&error.to_string()))?;
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| unusable("not a text"))
+}
+
+/// Reads the site's files: gpuos.toml, slurm.conf, what they belong to and what they include.
+///
+/// # Errors
+/// A mistake in one of them, or one that cannot be read, with its name.
+pub fn site(fields: Option<&Fields>) -> Result<Site, String> {
+    let slurm_conf = slurm_conf(fields);
+    let gpuos_toml = gpuos_toml(fields);
+    let folder = folder(fields);
+    Site::read(&|name| {
+        let path = match name {
+            "slurm.conf" => slurm_conf.clone(),
+            "gpuos.toml" => gpuos_toml.clone(),
+            other => folder.join(other),
+        };
+        match text(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    })
+}
+
+/// The largest file that is read, in bytes.
+const MAX_FILE: u64 = 32 << 20;
+
+fn text(path: &Path) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?
+        .take(MAX_FILE)
+        .read_to_end(&mut bytes)?;
+    // Comments in another encoding are no reason to refuse a slurm.conf that Slurm takes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_table_that_cannot_be_read_is_told() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join(SITE_FILE);
+        assert_eq!(site_table(dir.path()), Ok(None));
+        std::fs::write(&path, "# nothing\n").expect("writes");
+        assert_eq!(site_table(dir.path()), Ok(Some("# nothing\n".into())));
+        let told = |why: &str| {
+            let error = site_table(dir.path()).expect_err("no table");
+            assert!(error.contains(SITE_FILE) && error.contains(why), "{error}");
+        };
+        std::fs::write(&path, [0xff, 0x00, 0xfe]).expect("writes");
+        told("not a text");
+        std::fs::remove_file(&path).expect("removes");
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), &path).expect("links");
+        told("a link to a file that is not there");
+        std::fs::remove_file(&path).expect("removes");
+        std::fs::create_dir(&path).expect("makes a folder");
+        told("not a file");
+    }
+}

@@ -1,0 +1,305 @@
+//! Offers to cons_tres: the planner's choices, the best first, and what is said when none is taken.
+
+use std::ffi::c_int;
+
+use gpuos_placement::explain;
+use gpuos_placement::plan::{GpuShape, Unit, Wait};
+use gpuos_placement::record::By;
+use slurm_ffi::gres::JobGres;
+
+use crate::abi::call::NOT_NOW;
+use crate::decide::refusals::{Candidates, Facts};
+use crate::decide::{Decide, Placing};
+use crate::gres::steer::Purpose;
+use crate::read::request::Wanted;
+use crate::tell::reasons;
+
+/// So many more nodes than asked for are offered to a job whose tasks the fewest nodes have not the CPUs for.
+const MORE_NODES: u32 = 3;
+
+/// How many domains are asked for the start of a job that waits for a required level.
+const FUTURES: u32 = 16;
+
+impl Decide<'_, '_> {
+    /// Offers choices to cons_tres, best first. `None`: let it choose by itself.
+    pub fn offer(&mut self, wanted: &mut Wanted) -> Option<c_int> {
+        let mut wait = None;
+        // A GPU that is worn is given where there is no other way.
+        if self.cluster.snapshot.spare_degraded() {
+            let spared = self.offer_choices(wanted, &mut wait);
+            self.cluster.snapshot.offer_degraded();
+            if spared {
+                return Some(0);
+            }
+            wait = None;
+        }
+        if self.offer_choices(wanted, &mut wait) {
+            return Some(0);
+        }
+        if wanted.required() {
+            return Some(self.later(wanted, wait));
+        }
+        None
+    }
+
+    /// Offers more nodes than a job asked for, where it named no number of tasks for each and the fewest nodes have not
+    /// the CPUs for all tasks: so does Slurm. Each of them has the GPUs that were asked for.
+    #[cold]
+    #[inline(never)]
+    pub fn offer_more_nodes(&mut self, gpus: JobGres<'_>, wanted: &mut Wanted) -> Option<c_int> {
+        let frame = self.frame;
+        let (source, job) = (&frame.source, frame.job);
+        let (fewest, most) = (wanted.nodes, wanted.request.max_nodes);
+        let GpuShape::PerNode(each) = wanted.request.gpus else {
+            return None;
+        };
+        let cpus = job.min_cpus();
+        if wanted.required() || job.tasks_per_node() != 0 || wanted.request.whole_nodes {
+            return None;
+        }
+        for count in fewest + 1..=most.min(fewest + MORE_NODES) {
+            if cpus.div_ceil(count) >= cpus.div_ceil(count - 1)
+                || self.cluster.snapshot.with_free(each) < count
+            {
+                break;
+            }
+            (self.cluster).take_snapshot(source, frame.candidates, gpus.type_name());
+            (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
+            wanted.nodes = count;
+            let request = &mut wanted.request;
+            (request.min_nodes, request.max_nodes) = (count, count);
+            request.cpus_per_node = job.min_cpus_per_node().max(cpus.div_ceil(count));
+            self.fit(gpus, wanted);
+            let answer = self.offer(wanted);
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        None
+    }
+
+    /// Offers choices of all weights, best first; whether cons_tres took one. Why there was none goes to
+    /// `wait`.
+    fn offer_choices(&mut self, wanted: &mut Wanted, wait: &mut Option<Wait>) -> bool {
+        let (min, max) = (wanted.request.min_nodes, wanted.request.max_nodes);
+        // Slurm uses nodes of lower weight first; within what they can take, gpuos chooses.
+        let weights = self.cluster.snapshot.weights();
+        // By all that is known of CPUs and memory; a job that cons_tres is not asked about any more if there
+        // is no place for it so, once more without.
+        'advice: for known in [true, false] {
+            if !known {
+                if !wanted.required() {
+                    break;
+                }
+                self.cluster.snapshot.forget_cpus();
+            }
+            for weight in 0..weights {
+                if weights > 1 {
+                    self.cluster.snapshot.up_to_weight(weight);
+                    // Too few free GPUs up to this weight: seen without asking the planner.
+                    let lacks = match wanted.request.gpus {
+                        GpuShape::PerNode(gpus) => self.cluster.snapshot.with_free(gpus) < min,
+                        _ => false,
+                    };
+                    if lacks && weight + 1 < weights {
+                        continue;
+                    }
+                }
+                match self.offer_best(wanted, (min, max)) {
+                    Offer::Taken => return true,
+                    // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
+                    Offer::Refused if weight + 1 == weights => {
+                        *wait = None;
+                        break 'advice;
+                    }
+                    Offer::Refused => {}
+                    Offer::NoRoom(why) => *wait = Some(why),
+                }
+            }
+        }
+        (wanted.request.min_nodes, wanted.request.max_nodes) = (min, max);
+        false
+    }
+
+    /// Offers the best choices of one weight to cons_tres.
+    fn offer_best(&mut self, wanted: &mut Wanted, range: (u32, u32)) -> Offer {
+        let frame = self.frame;
+        let attempts = u32::from(self.site.settings.config.slurm.attempts);
+        let request = &mut wanted.request;
+        (request.min_nodes, request.max_nodes) = match request.gpus {
+            GpuShape::Total(_) | GpuShape::PerTask { .. } => range,
+            _ => (wanted.nodes, wanted.nodes),
+        };
+        self.cluster.records.states(&self.cluster.snapshot.states);
+        let (mut tried, mut first) = (0, 0);
+        // How many of the choices at hand were refused, and for which nodes that may have been.
+        let (mut passed, mut suspect) = (0, None);
+        while tried < attempts {
+            let Some(planner) = self.cluster.planner.as_mut() else {
+                break;
+            };
+            let mut by = By::Order;
+            // The place with the most bandwidth beside the running gangs goes first, then all others.
+            if let (0, Some(traffic)) = (tried, &mut self.cluster.traffic) {
+                let pick = traffic.best(planner, &self.cluster.snapshot.states, request);
+                (first, by) = (pick.skip, By::Network(pick.beside));
+            }
+            let skip = match passed {
+                0 if tried == 0 => first,
+                n if n <= first => n.saturating_sub(1),
+                n => n,
+            };
+            let answer = planner.plan(&self.cluster.snapshot.states, request, skip);
+            self.cluster.records.asked(request, (skip, by), &answer);
+            match answer {
+                Ok(choice) => {
+                    let snapshot = &self.cluster.snapshot;
+                    let code =
+                        (self.placing.steering).attempt(frame, snapshot, choice, Purpose::Answer);
+                    self.placing.chosen.set(choice);
+                    self.cluster.records.count(|tally| {
+                        tally.offers += 1;
+                        tally.refused += u64::from(code != 0);
+                    });
+                    if code == 0 {
+                        self.placing.attempt = tried;
+                        self.confirmed(suspect);
+                        return Offer::Taken;
+                    }
+                    tried += 1;
+                    passed += 1;
+                    if self.learn_refusal(&mut suspect) {
+                        // The choices are counted anew among what is left.
+                        (passed, first) = (0, 0);
+                        self.cluster.records.states(&self.cluster.snapshot.states);
+                    }
+                }
+                Err(why) if tried == 0 => match fewer(&why) {
+                    // `-N 2-4` with room for three.
+                    Some(fit) if fit >= range.0 && fit < request.max_nodes => {
+                        (request.min_nodes, request.max_nodes) = (fit, fit);
+                    }
+                    _ => return Offer::NoRoom(why),
+                },
+                Err(_) => break,
+            }
+        }
+        Offer::Refused
+    }
+
+    /// A required level that has no room now: preempt inside one domain if Slurm may, else say when the
+    /// first domain will have room, and why the job waits.
+    #[inline(never)]
+    fn later(&mut self, wanted: &Wanted, wait: Option<Wait>) -> c_int {
+        let frame = self.frame;
+        let (call, job) = (frame.call, frame.job);
+        let may_preempt = !call.preemptable().is_null();
+        let mut best: Option<(i64, u32)> = None;
+        if frame.is_forecast() || may_preempt {
+            for n in 0..FUTURES {
+                let Some(planner) = self.cluster.planner.as_mut() else {
+                    break;
+                };
+                let Some(domain) =
+                    planner.future(&self.cluster.snapshot.states, &wanted.request, n)
+                else {
+                    break;
+                };
+                let purpose = if frame.is_start() {
+                    Purpose::Answer
+                } else {
+                    Purpose::Question
+                };
+                let snapshot = &self.cluster.snapshot;
+                let code = (self.placing.steering).attempt(frame, snapshot, domain, purpose);
+                if code != 0 {
+                    continue;
+                }
+                if purpose == Purpose::Answer {
+                    self.cluster.records.states(&self.cluster.snapshot.states);
+                    self.cluster
+                        .records
+                        .asked(&wanted.request, (n, By::Future), &Ok(domain));
+                    self.placing.chosen.set(domain);
+                    return code;
+                }
+                if best.is_none_or(|(start, _)| job.start_time() < start) {
+                    best = Some((job.start_time(), n));
+                }
+            }
+        }
+        let mut code = NOT_NOW;
+        if let (Some((_, n)), Some(planner)) = (best, self.cluster.planner.as_mut())
+            && let Some(domain) = planner.future(&self.cluster.snapshot.states, &wanted.request, n)
+        {
+            self.cluster.records.states(&self.cluster.snapshot.states);
+            self.cluster
+                .records
+                .asked(&wanted.request, (n, By::Future), &Ok(domain));
+            let snapshot = &self.cluster.snapshot;
+            code = (self.placing.steering).attempt(frame, snapshot, domain, Purpose::Answer);
+        }
+        if let Some(wait) = wait {
+            let named = wanted.request.required_nodes.len();
+            let sentence = format!("gpuos: {}", explain::why_wait_on(&wait, named));
+            reasons::tell(frame, sentence);
+        }
+        code
+    }
+
+    /// cons_tres has refused the choice: whether the next question should be asked anew, without nodes that it may have
+    /// been for.
+    fn learn_refusal(&mut self, suspect: &mut Option<Facts>) -> bool {
+        let mut candidates = Candidates {
+            source: &self.frame.source,
+            ledger: &self.cluster.ledger,
+            snapshot: &mut self.cluster.snapshot,
+        };
+        let Placing {
+            refusals,
+            demand,
+            chosen,
+            ..
+        } = &mut *self.placing;
+        let about = (demand.form, self.frame.now);
+        let lesson = refusals.refused(about, &chosen.nodes, &mut candidates, suspect);
+        if lesson.left_out {
+            self.cluster.records.count(|tally| tally.spared += 1);
+        }
+        lesson.anew
+    }
+
+    /// cons_tres has taken what it was offered, after nodes had been left out on suspicion.
+    fn confirmed(&mut self, suspect: Option<Facts>) {
+        let (form, now) = (self.placing.demand.form, self.frame.now);
+        self.placing.refusals.confirmed(form, now, suspect);
+    }
+}
+
+/// What came of offering choices.
+enum Offer {
+    /// cons_tres took one.
+    Taken,
+    /// cons_tres took none of them.
+    Refused,
+    /// There was none to offer.
+    NoRoom(Wait),
+}
+
+/// How many nodes would fit, where that is the reason to wait.
+fn fewer(wait: &Wait) -> Option<u32> {
+    match wait {
+        Wait::Capacity {
+            feasible_nodes,
+            needed_nodes,
+            ..
+        } if feasible_nodes < needed_nodes => Some(*feasible_nodes),
+        Wait::Level {
+            have,
+            need,
+            unit: Unit::Nodes,
+            ..
+        } if have < need => Some(*have),
+        _ => None,
+    }
+}

@@ -1,0 +1,333 @@
+//! Where a job with slices goes: the phase that decides a call about one.
+
+use std::ffi::c_int;
+
+use gpuos_placement::explain;
+use gpuos_placement::mig::{Ask, Effort, Pool};
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::check::Misfit;
+use slurm_ffi::gres::JobGres;
+use slurm_ffi::log;
+
+use crate::abi::call::{Counts, NOT_NOW};
+use crate::abi::frame::Frame;
+use crate::gres::slices::{Candidate, Ends, Slices};
+use crate::gres::steer::Steering;
+use crate::read::ledger::Ledger;
+use crate::read::request;
+use crate::read::service::Service;
+use crate::read::site::Site;
+use crate::tell::reasons;
+
+/// A call about a job with slices, whose request fits the layout table, once there is a pool.
+pub struct SlicePlacing<'e, 'a> {
+    /// The call.
+    pub frame: &'e Frame<'a>,
+    /// This slurmctld.
+    pub site: &'e Site,
+    /// GPUs that are divided.
+    pub slices: &'e mut Slices,
+    /// What is out of service.
+    pub service: &'e Service,
+    /// What running jobs hold.
+    pub ledger: &'e Ledger,
+    /// How cons_tres is asked.
+    pub steering: &'e mut Steering,
+    /// What the job asks for.
+    pub asked: JobGres<'a>,
+    /// The instances that it has got, where it starts.
+    pub instances: Option<String>,
+    /// What cons_tres selected and is not understood.
+    pub doubt: Option<Misfit>,
+}
+
+impl<'a> SlicePlacing<'_, 'a> {
+    /// Decides the call; `None` hands it on as it came. `is_new`: whether the job comes for the first time.
+    #[inline(never)]
+    pub fn place(&mut self, is_new: impl FnOnce() -> bool) -> Option<c_int> {
+        let (frame, job) = (self.frame, self.frame.job);
+        // Such a job gets all slices of its nodes. Backfill's first question of two only looks like one.
+        let first = frame.is_forecast() && job.beside_nobody();
+        if job.whole_nodes() && !first {
+            return None;
+        }
+        let ask = self.slices.ask(job, self.asked)?;
+        let counts = request::counts(frame.call.counts, job);
+        if is_new()
+            && let Some(pool) = &mut self.slices.pool
+        {
+            pool.arrives(&ask, counts.wanted);
+        }
+        let mut effort = Effort::default();
+        self.find(&ask, &mut effort);
+        self.steering.begin(frame, None);
+        let found = self.slices.candidates.len() as u32;
+        let named_all = self.has_named_nodes();
+        // Those that have room later have none now.
+        let named = self.slices.candidates.iter().filter(|one| !one.unnamed);
+        self.slices.named = named.count() as u32;
+        if found >= counts.min && named_all {
+            let code = self.offer(&ask, counts);
+            if code == 0 || frame.is_start() {
+                return Some(code);
+            }
+        }
+        if frame.is_start() {
+            self.say_none(&ask, (found, counts));
+            return Some(NOT_NOW);
+        }
+        let code = self.later((&ask, &mut effort), counts);
+        self.say_none(&ask, (found, counts));
+        Some(code)
+    }
+
+    /// Finds the candidates with windows for the job's instances, the best first.
+    fn find(&mut self, ask: &Ask, effort: &mut Effort) {
+        let frame = self.frame;
+        self.slices.candidates.clear();
+        let Some(prices) = self.slices.pool.as_ref().map(Pool::prices) else {
+            return;
+        };
+        let named = frame.job.required_nodes();
+        for index in frame.indices() {
+            let Some((number, weight)) = self.look_at(index) else {
+                continue;
+            };
+            let Some(pool) = &mut self.slices.pool else {
+                return;
+            };
+            if let Some(pick) = pool.pick(effort, &prices, number, ask) {
+                self.slices.candidates.push(Candidate {
+                    node: index,
+                    unnamed: !named.is_some_and(|named| named.test(index)),
+                    at: 0,
+                    weight,
+                    pick,
+                });
+            }
+        }
+        sort(&mut self.slices.candidates);
+    }
+
+    fn look_at(&mut self, index: usize) -> Option<(u32, u64)> {
+        let (site, source) = (self.site, &self.frame.source);
+        self.slices
+            .look_at(site, self.service, source, index, self.asked)
+    }
+
+    /// Whether all nodes that the job names have room.
+    fn has_named_nodes(&self) -> bool {
+        let named = self
+            .frame
+            .job
+            .required_nodes()
+            .map_or(0, |named| named.count());
+        let found = self.slices.candidates.iter().filter(|one| !one.unnamed);
+        named == 0 || found.count() == named
+    }
+
+    /// Offers nodes to cons_tres, the best first, and at last all that have room.
+    fn offer(&mut self, ask: &Ask, counts: Counts) -> c_int {
+        let frame = self.frame;
+        let count = self.slices.candidates.len();
+        let wanted = (counts.wanted as usize).min(count);
+        let named = self
+            .slices
+            .candidates
+            .iter()
+            .filter(|one| !one.unnamed)
+            .count();
+        let most = usize::from(self.site.settings.config.slurm.attempts);
+        let mut code = NOT_NOW;
+        for tried in 0..=most {
+            // Those that are named, and the next best of the others.
+            let others = wanted.saturating_sub(named);
+            let from = named + tried;
+            let last = tried == most || from + others > count || others == 0;
+            let (slices, steering) = (&mut *self.slices, &mut *self.steering);
+            let all = &slices.candidates;
+            let picked = match last {
+                true => [&all[..], &[]],
+                false => [&all[..named], &all[from..from + others]],
+            };
+            slices.chosen.clear();
+            let each = picked.into_iter().flatten();
+            slices
+                .chosen
+                .extend(each.map(|one| (one.node, one.pick.bits)));
+            code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
+            if code == 0 || last {
+                break;
+            }
+        }
+        if code == 0 && frame.is_start() && self.took_chosen() {
+            self.instances = Some(self.names(frame.candidates, ask));
+        }
+        code
+    }
+
+    /// Whether cons_tres took the slices that were chosen, on all nodes that it took.
+    fn took_chosen(&mut self) -> bool {
+        let (job, nodes) = (self.frame.job, self.frame.candidates);
+        match self.slices.trusts_selected(self.site, job) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(misfit) => {
+                self.doubt = Some(misfit);
+                return false;
+            }
+        }
+        let taken = self.slices.chosen.iter().filter(|one| nodes.test(one.0));
+        for (node, bits) in taken {
+            let selected = self.asked.selected(*node).map(|bits| bits.chunk(0));
+            if selected != Some(*bits) {
+                log::error(&format!(
+                    "job {}: cons_tres took slices {selected:x?} and not {bits:x} of node {node}; its instances cannot \
+                     be made there. Report this line with the exact Slurm package",
+                    job.id()
+                ));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The instances on each of the nodes that cons_tres took; empty where they are not the same on all.
+    fn names(&self, nodes: Bitmap<'_>, ask: &Ask) -> String {
+        let Some(pool) = &self.slices.pool else {
+            return String::new();
+        };
+        let chosen = self.slices.chosen.iter().filter(|one| nodes.test(one.0));
+        let mut kinds = chosen.map(|one| pool.kind_of(self.slices.number(one.0)));
+        match kinds.next() {
+            Some(first) if kinds.all(|kind| kind == first) => ask.names(pool, first),
+            _ => String::new(),
+        }
+    }
+
+    /// A forecast for a job that has no room now: on the nodes where windows are free first, as running jobs end.
+    /// cons_tres says when: until then too few of the slices that it may take are free.
+    #[inline(never)]
+    fn later(&mut self, (ask, effort): (&Ask, &mut Effort), counts: Counts) -> c_int {
+        let (frame, job) = (self.frame, self.frame.job);
+        if !self.slices.reads_held() {
+            return NOT_NOW;
+        }
+        self.read_ends();
+        let Some(prices) = self.slices.pool.as_ref().map(Pool::prices) else {
+            return NOT_NOW;
+        };
+        let named = job.required_nodes();
+        let mut given_back = Vec::new();
+        // Those that have room now.
+        let now = self.slices.candidates.len();
+        self.slices.candidates.sort_unstable_by_key(|one| one.node);
+        for index in frame.indices() {
+            let first = &self.slices.candidates[..now];
+            if first.binary_search_by_key(&index, |one| one.node).is_ok() {
+                continue;
+            }
+            let Some((number, weight)) = self.look_at(index) else {
+                continue;
+            };
+            let all = &self.slices.ends.all;
+            let from = all.partition_point(|one| one.0 < index);
+            given_back.clear();
+            let own = all[from..].iter().take_while(|one| one.0 == index);
+            given_back.extend(own.map(|(_, at, bits)| (*at, *bits)));
+            let Some(pool) = &mut self.slices.pool else {
+                return NOT_NOW;
+            };
+            if let Some((at, pick)) = pool.pick_later(effort, &prices, number, ask, &given_back) {
+                self.slices.candidates.push(Candidate {
+                    node: index,
+                    unnamed: !named.is_some_and(|named| named.test(index)),
+                    at: at.max(1),
+                    weight,
+                    pick,
+                });
+            }
+        }
+        sort(&mut self.slices.candidates);
+        let all = self.slices.candidates.len();
+        if all < counts.min as usize || !self.has_named_nodes() {
+            return NOT_NOW;
+        }
+        let mut code = NOT_NOW;
+        for count in [(counts.min as usize).min(all), all] {
+            let named = self
+                .slices
+                .candidates
+                .iter()
+                .filter(|one| !one.unnamed)
+                .count();
+            let (slices, steering) = (&mut *self.slices, &mut *self.steering);
+            slices.chosen.clear();
+            let each = slices.candidates.iter().take(count.max(named));
+            slices
+                .chosen
+                .extend(each.map(|one| (one.node, one.pick.bits)));
+            code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
+            if code == 0 {
+                break;
+            }
+        }
+        code
+    }
+
+    /// Has at hand which slices running jobs give back, and when, by node and time.
+    fn read_ends(&mut self) {
+        let (source, now) = (&self.frame.source, self.frame.now);
+        let read = (now, self.ledger.changes());
+        if self.slices.ends.read == read {
+            return;
+        }
+        let mut all = std::mem::take(&mut self.slices.ends.all);
+        all.clear();
+        self.ledger.for_each_job(|id, held| {
+            let Some(job) = source.job(id) else {
+                return;
+            };
+            let Some(asked) = self.slices.asked(source, job) else {
+                return;
+            };
+            let at = job.soonest_end(now);
+            let each = held.iter().enumerate();
+            all.extend(each.filter_map(|(place, one)| {
+                Some((one.node as usize, at, asked.held(place)?.chunk(0)))
+            }));
+        });
+        all.sort_unstable();
+        self.slices.ends = Ends { all, read };
+    }
+
+    /// Says why a job with slices waits.
+    fn say_none(&self, ask: &Ask, (found, counts): (u32, Counts)) {
+        let frame = self.frame;
+        let Some(pool) = &self.slices.pool else {
+            return;
+        };
+        let kinds = 0..pool.kinds();
+        let Some(kind) = kinds.clone().find(|kind| ask.fits_kind(*kind)) else {
+            return;
+        };
+        let named = frame.job.required_nodes();
+        let all = named.map_or(0, |named| named.count());
+        let why = explain::no_slices(
+            &ask.names(pool, kind),
+            found,
+            counts.min,
+            (self.slices.named, all as u32),
+        );
+        let sentence = format!("gpuos: {why}");
+        reasons::tell(frame, sentence);
+    }
+}
+
+/// The best first: named ones, then those that are free first, then by Slurm's weight and what others lose.
+fn sort(candidates: &mut [Candidate]) {
+    candidates.sort_unstable_by_key(|one| {
+        let named = !one.unnamed;
+        one.pick.order(named, one.at, one.weight, one.node)
+    });
+}

@@ -1,0 +1,185 @@
+//! Nodes whose GPUs slurmctld does not know yet.
+//!
+//! From a start of slurmctld until a node registers, some releases start GPU jobs there that get no GPU in their own
+//! record, and run without them. Slurm 22.05 does not save the topology of a node's GRES; jobs without a GPU type
+//! then get GPUs taken off the node that are never given back. 23.11.0 to 24.11.0 save it and do not go by it; 24.11.1
+//! and later do where the node has answered, and start jobs without it where an administrator has opened a node that has
+//! not. Here such nodes are kept out of the start of GPU jobs; a node registers within moments of its first answer.
+
+use slurm_ffi::bits::Bitmap;
+use slurm_ffi::gres::NodeGres;
+use slurm_ffi::handles::Node;
+use slurm_ffi::log;
+use slurm_ffi::release::Release;
+
+use crate::abi::frame::Frame;
+
+/// By what a release starts GPU jobs on a node that has not registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Topology {
+    /// It is as slurmctld saved it: jobs get their GPUs.
+    Saved,
+    /// It is as slurmctld saved it once the node answers; till then it is not used (`gres_sock_list_create` of
+    /// cons_tres).
+    SavedOfAnswering,
+    /// It is not saved.
+    Lost,
+    /// It is saved, and not used.
+    Ignored,
+}
+
+impl Topology {
+    fn of(release: Release) -> Topology {
+        if release < Release::new(23, 2, 0) {
+            Topology::Lost
+        } else if release < Release::new(23, 11, 0) {
+            Topology::Saved
+        } else if release < Release::new(24, 11, 1) {
+            Topology::Ignored
+        } else {
+            Topology::SavedOfAnswering
+        }
+    }
+}
+
+/// Whether this release starts jobs on nodes that it does not know yet.
+pub fn matters(release: Release) -> bool {
+    Topology::of(release) != Topology::Saved
+}
+
+/// Whether a job that starts on a node now would lack what it gets of this GRES in its own record. A node that power
+/// saving has off registers only after a job has been given to it.
+pub fn loses(release: Release, node: Node<'_>, gres: NodeGres<'_>) -> bool {
+    let saved = gres.topologies() > 0;
+    let unsaved = !saved && gres.types() > 0;
+    gres.is_provisional()
+        && match Topology::of(release) {
+            Topology::Saved => false,
+            Topology::SavedOfAnswering => unsaved || saved && node.out_of_touch(),
+            Topology::Lost => unsaved,
+            Topology::Ignored => unsaved || saved,
+        }
+        && !node.power_saved()
+}
+
+/// Which nodes have registered: bits by node index.
+#[derive(Default)]
+pub struct Registration {
+    /// Jobs can have the GPUs of these.
+    ready: Vec<u64>,
+    /// These have not registered, and the log says so.
+    told: Vec<u64>,
+}
+
+/// Nodes taken out of the candidates; put back when this is dropped, unless the call succeeded.
+pub struct KeptOut<'a> {
+    candidates: Bitmap<'a>,
+    nodes: Vec<usize>,
+}
+
+impl<'a> KeptOut<'a> {
+    /// Takes nodes out of the candidates; `None` where there are none.
+    pub fn new(candidates: Bitmap<'a>, nodes: Vec<usize>) -> Option<KeptOut<'a>> {
+        nodes.iter().for_each(|node| candidates.put(*node, false));
+        (!nodes.is_empty()).then_some(KeptOut { candidates, nodes })
+    }
+
+    /// The call has made its choice: it stands in the candidates.
+    pub fn done(mut self) {
+        self.nodes.clear();
+    }
+}
+
+impl Drop for KeptOut<'_> {
+    fn drop(&mut self) {
+        self.nodes
+            .iter()
+            .for_each(|node| self.candidates.put(*node, true));
+    }
+}
+
+impl Registration {
+    /// Forgets everything: the node table is made anew.
+    pub fn clear(&mut self) {
+        self.ready.clear();
+        self.told.clear();
+    }
+
+    /// Takes the nodes that have not registered out of the candidates; `None` where there are none.
+    pub fn keep_out<'a>(&mut self, release: Release, frame: &Frame<'a>) -> Option<KeptOut<'a>> {
+        let count = frame.source.nodes();
+        let words = count.div_ceil(64);
+        self.ready.resize(words, 0);
+        self.told.resize(words, 0);
+        let mut nodes = Vec::new();
+        // By words: once all have registered, a call costs no look at each.
+        for word in 0..words {
+            let mut unsure = frame.candidates.chunk(word) & !self.ready[word];
+            while unsure != 0 {
+                let bit = unsure & unsure.wrapping_neg();
+                unsure ^= bit;
+                let index = word * 64 + bit.trailing_zeros() as usize;
+                if index < count && self.waits(release, frame, index, bit) {
+                    nodes.push(index);
+                }
+            }
+        }
+        KeptOut::new(frame.candidates, nodes)
+    }
+
+    /// Whether no GPU job is to start on a node yet; `bit` is its bit in its word.
+    #[cold]
+    fn waits(&mut self, release: Release, frame: &Frame<'_>, index: usize, bit: u64) -> bool {
+        let source = &frame.source;
+        let word = index / 64;
+        let both = source
+            .node(index)
+            .and_then(|node| Some((node, source.gpus(node)?)));
+        let Some((node, gpus)) = both else {
+            self.ready[word] |= bit;
+            return false;
+        };
+        if !loses(release, node, gpus) {
+            // An answer is not for good, a registration is.
+            if !gpus.is_provisional() || node.power_saved() {
+                self.ready[word] |= bit;
+            }
+            return false;
+        }
+        if self.told[word] & bit == 0 {
+            self.told[word] |= bit;
+            let name = node.name();
+            log::info(&format!(
+                "{name} has not registered since slurmctld started: no GPU job starts there until it has"
+            ));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Topology, matters};
+    use slurm_ffi::release::Release;
+
+    #[test]
+    fn releases_that_start_jobs_too_early() {
+        for (text, topology) in [
+            ("22.05.0", Topology::Lost),
+            ("22.05.11", Topology::Lost),
+            ("23.02.0", Topology::Saved),
+            ("23.02.8", Topology::Saved),
+            ("23.11.0", Topology::Ignored),
+            ("24.05.0", Topology::Ignored),
+            ("24.05.8", Topology::Ignored),
+            ("24.11.0", Topology::Ignored),
+            ("24.11.1", Topology::SavedOfAnswering),
+            ("25.05.3", Topology::SavedOfAnswering),
+            ("26.05.5", Topology::SavedOfAnswering),
+        ] {
+            let release = Release::parse(text).expect("a release");
+            assert_eq!(Topology::of(release), topology, "{text}");
+            assert_eq!(matters(release), topology != Topology::Saved, "{text}");
+        }
+    }
+}

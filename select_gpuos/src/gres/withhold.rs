@@ -1,0 +1,258 @@
+//! GPUs that gpuosd has taken out of service, or holds for worn.
+//!
+//! It writes them into the node's `Extra`. For the length of a `job_test` those that are out and free count
+//! as allocated, so that nobody is given them: neither the planner nor cons_tres, whatever the job is and
+//! whoever decides it. A job that takes whole nodes is not offered a node with such a GPU. TEST_ONLY sees
+//! none of this: a job that could run on the whole node waits, it is not refused.
+
+use std::ffi::c_int;
+
+use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
+use gpuos_placement::explain::out_of_service;
+use slurm_ffi::gres::{JobGres, NodeGres};
+
+use crate::abi::frame::Frame;
+use crate::read::prefetch::Prefetch;
+use crate::read::service::Service;
+use crate::read::site::Site;
+use crate::read::trust::Selections;
+use crate::tell::reasons;
+
+/// Which candidates of a call have GPUs out of service.
+#[derive(Default)]
+pub struct Withheld {
+    /// The candidates as Slurm gave them, as words of a bitmap.
+    offered: Vec<u64>,
+    /// Nodes on which a job still holds a GPU that is out: its end gives nobody that GPU.
+    pub held: Vec<usize>,
+    /// Those of them whose other GPUs are too few for the job.
+    pub too_few: Vec<usize>,
+    /// Nodes with GPUs out that a job which takes whole nodes is not offered.
+    pub left_out: Vec<usize>,
+}
+
+impl Withheld {
+    fn offered(&self) -> impl Iterator<Item = usize> {
+        let word = |(at, word): (usize, &u64)| GpuSet(*word).iter().map(move |bit| at * 64 + bit);
+        self.offered.iter().enumerate().flat_map(word)
+    }
+}
+
+/// The phase of a call that withholds GPUs from anybody.
+pub struct Withholding<'e, 'a> {
+    /// The call.
+    pub frame: &'e Frame<'a>,
+    /// This slurmctld.
+    pub site: &'e Site,
+    /// What is out of service.
+    pub service: &'e mut Service,
+    /// Where nodes stood.
+    pub prefetch: &'e mut Prefetch,
+    /// What may be taken back.
+    pub selections: Selections,
+}
+
+impl Withholding<'_, '_> {
+    /// Withholds GPUs that are out of service from the job of this call, which any GRES or whole nodes are
+    /// asked for by.
+    pub fn withhold(&mut self) -> Option<Withheld> {
+        let job = self.frame.job;
+        if !self.service.serves(self.site) {
+            return None;
+        }
+        if job.gres_list().is_null() && !job.whole_nodes() {
+            return None;
+        }
+        match (self.service).looks_for_changes(self.frame, self.prefetch) {
+            true => self.withhold_from(),
+            false => None,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn withhold_from(&mut self) -> Option<Withheld> {
+        let frame = self.frame;
+        let (source, job) = (&frame.source, frame.job);
+        let mut withheld = Withheld::default();
+        let mut any = false;
+        let whole = job.whole_nodes();
+        let each = source.of_each_node(job);
+        for index in frame.indices() {
+            let (out, _) = self.service.of(index);
+            // Who takes a whole node gets all its slices; others are given slices elsewhere (`slices`).
+            if whole && self.is_pool_out(index) {
+                any = true;
+                withheld.left_out.push(index);
+                continue;
+            }
+            if out.is_empty() {
+                continue;
+            }
+            let gpus = source.gpus_of(index);
+            let Some((gpus, bits)) = gpus.and_then(|gpus| Some((gpus, gpus.bits()?))) else {
+                continue;
+            };
+            let out = out.and(GpuSet::first(bits.len()));
+            if out.is_empty() || bits.len() > MAX_GPUS {
+                continue;
+            }
+            any = true;
+            if whole {
+                withheld.left_out.push(index);
+                continue;
+            }
+            if out.0 & bits.chunk(0) != 0 {
+                withheld.held.push(index);
+                let sound = GpuSet::first(bits.len()).minus(out);
+                if (sound.len() as u64) < each {
+                    withheld.too_few.push(index);
+                }
+            }
+            (frame.call.out_of_service).allocate(source.layout, gpus, out.0);
+        }
+        if !any {
+            return None;
+        }
+        frame.candidates.save(&mut withheld.offered);
+        if frame.is_start() {
+            // What was supplied for an earlier start that was not one.
+            self.selections.withdraw_all(frame);
+        }
+        reasons::begin(frame);
+        Some(withheld)
+    }
+
+    /// Whether a GPU of the node's pool is out of service. One that has left the pool does not count.
+    fn is_pool_out(&self, index: usize) -> bool {
+        let out = self.service.pool_out(index);
+        if out.is_empty() {
+            return false;
+        }
+        let mig = &self.site.settings.config.mig;
+        let node = self.frame.source.node(index);
+        let pool = node.and_then(|node| mig.pool_of(node.name()));
+        pool.is_some_and(|(pool, _)| !pool.gpus.and(out).is_empty())
+    }
+
+    /// Names the GPUs on nodes where cons_tres only counts them: once the call is over it would take the
+    /// first ones that are free, among them those that were withheld.
+    pub fn name_the_sound(&self) {
+        let frame = self.frame;
+        let (source, job) = (&frame.source, frame.job);
+        for index in frame.indices() {
+            if self.service.of(index).0.is_empty() {
+                continue;
+            }
+            let gpus = source.gpus_of(index);
+            let Some(bits) = gpus
+                .filter(|g| g.topologies() == 0)
+                .and_then(NodeGres::bits)
+            else {
+                continue;
+            };
+            let free = GpuSet::first(bits.len()).minus(GpuSet(bits.chunk(0)));
+            for asked in source
+                .gpus_asked(job)
+                .filter(|a| a.selected(index).is_none())
+            {
+                let count = asked.selected_count(index) as usize;
+                let devices = free.iter().take(count).fold(GpuSet::EMPTY, GpuSet::with);
+                asked.supply(source.api, index, devices.0, bits.len());
+            }
+        }
+    }
+
+    /// Whether a forecast needs more GPUs than the sound ones that are free now, where it has nodes on which a
+    /// job holds a GPU that is out. By the time of the start it cannot be told: backfill also asks from a later
+    /// time on.
+    pub fn counts_on_held(&self, withheld: &Withheld) -> bool {
+        let frame = self.frame;
+        let (source, job) = (&frame.source, frame.job);
+        let each = source.of_each_node(job);
+        let (mut all, mut held, mut enough) = (0, false, true);
+        for index in frame.indices() {
+            let free = source.gpus_of(index).map_or(0, NodeGres::free_units);
+            all += free;
+            if withheld.held.contains(&index) {
+                held = true;
+                enough &= free >= each;
+            }
+        }
+        held && !(enough && all >= source.sum(job, JobGres::per_job))
+    }
+
+    /// A job got no place, or only later: says so where it is for GPUs that are out of service.
+    pub fn say_out(&self, code: c_int, withheld: &Withheld) {
+        let frame = self.frame;
+        let job = frame.job;
+        if job.id() == 0 || code == 0 && !frame.starts_later() {
+            return;
+        }
+        let Some(sentence) = self.why_out(withheld) else {
+            return;
+        };
+        let sentence = match reasons::of(job.id()) {
+            Some(other) => format!("{other}; {sentence}"),
+            None => format!("gpuos: {sentence}"),
+        };
+        reasons::tell(frame, sentence);
+    }
+
+    /// Which GPUs of the candidates are out of service, where the job would have room now, or could have it at
+    /// all, if they were not.
+    fn why_out(&self, withheld: &Withheld) -> Option<String> {
+        let frame = self.frame;
+        let (call, source, job) = (frame.call, &frame.source, frame.job);
+        let whole = job.whole_nodes();
+        let all = source.sum(job, JobGres::per_job);
+        let each = source.of_each_node(job);
+        // What it could have now, if all were in service, of those in service ever, and of all ever.
+        let mut sums = [Capacity::default(); 4];
+        let (mut total, mut out_of) = (0, Vec::new());
+        for index in withheld.offered() {
+            let node = source.node(index);
+            let gpus = node.and_then(|node| source.gpus(node));
+            let (Some(node), Some(gpus)) = (node, gpus) else {
+                continue;
+            };
+            let Some(bits) = gpus.bits() else { continue };
+            let present = GpuSet::first(bits.len());
+            let out = self.service.of(index).0.and(present);
+            let marked = GpuSet(call.out_of_service.of(gpus));
+            let taken = GpuSet(bits.chunk(0)).minus(marked);
+            let sound = |set: GpuSet| match whole && !out.is_empty() {
+                true => GpuSet::EMPTY,
+                false => set.minus(out),
+            };
+            let free = present.minus(taken);
+            let sets = [sound(free), free, sound(present), present];
+            for (sum, set) in sums.iter_mut().zip(sets) {
+                sum.add(set.len() as u64, each);
+            }
+            total += bits.len();
+            if !out.is_empty() {
+                out_of.push((node.name(), out));
+            }
+        }
+        let enough = sums.map(|sum| sum.nodes >= u64::from(call.counts.min) && sum.gpus >= all);
+        let blamed = enough[1] && !enough[0] || enough[3] && !enough[2];
+        blamed.then(|| out_of_service(&out_of, total))
+    }
+}
+
+/// What a job could have.
+#[derive(Clone, Copy, Default)]
+struct Capacity {
+    nodes: u64,
+    gpus: u64,
+}
+
+impl Capacity {
+    fn add(&mut self, gpus: u64, each: u64) {
+        if gpus >= each {
+            self.nodes += 1;
+            self.gpus += gpus;
+        }
+    }
+}

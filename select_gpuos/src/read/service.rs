@@ -1,0 +1,169 @@
+//! What a node's `Extra` says of its GPUs: which gpuosd has taken out of service, and which it holds for worn.
+
+use gpuos_core::health::{ExtraError, ExtraPart};
+use gpuos_model::gpuset::GpuSet;
+use slurm_ffi::extra::Remembered;
+use slurm_ffi::handles::Node;
+use slurm_ffi::log;
+
+use crate::abi::frame::Frame;
+use crate::abi::source::Source;
+use crate::read::prefetch::Prefetch;
+use crate::read::site::Site;
+
+fn set(list: &[u8]) -> GpuSet {
+    let each = list.iter().map(|gpu| usize::from(*gpu));
+    each.fold(GpuSet::EMPTY, GpuSet::with)
+}
+
+/// What is known of one node.
+#[derive(Default)]
+struct Known {
+    text: Remembered,
+    out: GpuSet,
+    degraded: GpuSet,
+    /// By NVML's index.
+    pool_out: GpuSet,
+}
+
+impl Known {
+    /// Takes what a text says; what of it cannot be read.
+    fn says(&mut self, text: &str) -> Option<ExtraError> {
+        let (part, wrong) = ExtraPart::read(text);
+        (self.out, self.degraded) = (set(&part.out), set(&part.degraded));
+        self.pool_out = set(&part.pool_out);
+        wrong
+    }
+}
+
+/// What the nodes' `Extra` says, by node index.
+#[derive(Default)]
+pub struct Service {
+    known: Vec<Known>,
+    /// How many of them have an `Extra` at all.
+    texts: usize,
+    /// Whether a text of Slurm's was no text: then none is read any more.
+    refused: bool,
+}
+
+impl Service {
+    /// Whether GPUs that are out of service are withheld from anybody.
+    pub fn serves(&self, site: &Site) -> bool {
+        site.steers() && site.layout.node_extra.is_some() && !self.refused
+    }
+
+    /// Looks at the `Extra` of the candidates; whether any of the cluster has one.
+    pub fn looks_for_changes(&mut self, frame: &Frame<'_>, prefetch: &mut Prefetch) -> bool {
+        let source = &frame.source;
+        let mut ahead = prefetch.begin(frame.candidates, source.nodes());
+        for index in frame.indices() {
+            prefetch.fetch(ahead.next());
+            if let Some(node) = source.node(index)
+                && (node.extra() != 0 || self.texts > 0)
+            {
+                self.read(source, index, node);
+            }
+        }
+        self.texts > 0
+    }
+
+    /// Forgets everything: the node table is made anew.
+    pub fn clear(&mut self) {
+        self.known.clear();
+        self.texts = 0;
+    }
+
+    /// GPUs of a node that are out of service, and those that are to be given last.
+    #[inline]
+    pub fn of(&self, node: usize) -> (GpuSet, GpuSet) {
+        match self.texts {
+            0 => (GpuSet::EMPTY, GpuSet::EMPTY),
+            _ => self
+                .known
+                .get(node)
+                .map_or_else(Default::default, |known| (known.out, known.degraded)),
+        }
+    }
+
+    /// GPUs of the node's pool that are out of service, by NVML's index.
+    pub fn pool_out(&self, node: usize) -> GpuSet {
+        let known = self.known.get(node).filter(|_| self.texts > 0);
+        known.map_or(GpuSet::EMPTY, |known| known.pool_out)
+    }
+
+    /// Reads what has changed of a node.
+    #[cold]
+    #[inline(never)]
+    fn read<'a>(&mut self, source: &Source<'a>, index: usize, node: Node<'a>) {
+        if index >= self.known.len() {
+            self.known.resize_with(index + 1, Known::default);
+        }
+        let known = &mut self.known[index];
+        let had = known.text.is_some();
+        if source.has_same_extra(node, &known.text) {
+            return;
+        }
+        let before = (known.out, known.degraded, known.pool_out);
+        (known.out, known.degraded) = (GpuSet::EMPTY, GpuSet::EMPTY);
+        known.pool_out = GpuSet::EMPTY;
+        let name = node.name();
+        match known.text.set(node.extra()) {
+            Ok(text) => {
+                if let Some(why) = known.says(&text) {
+                    log::error(&format!("{name}: {why}"));
+                }
+                if let Some(words) = ExtraPart::unknown(&text) {
+                    log::info(&format!(
+                        "{name}: gpuos's part of Extra has words that this release does not know; the others count: {words}"
+                    ));
+                }
+            }
+            Err(why) => {
+                self.refused = true;
+                log::error(&format!(
+                    "{name}: {why}; GPUs that are out of service get jobs until slurmctld restarts; report this line \
+                     with the exact Slurm package"
+                ));
+            }
+        }
+        let now = (known.out, known.degraded, known.pool_out);
+        if now != before {
+            log::info(&format!(
+                "{name}: GPUs out of service: {}; degraded: {}; of its pool out of service, by NVML's index: {}",
+                now.0, now.1, now.2
+            ));
+        }
+        match (had, known.text.is_some()) {
+            (false, true) => self.texts += 1,
+            (true, false) => self.texts -= 1,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_out_stays_out_whatever_stands_beside_it() {
+        let mut known = Known::default();
+        for text in [
+            "[gpuos:1 out=2,5 degraded=3 mig-out=6]",
+            "[gpuos:1 asleep=7 out=2,5 zone=out=1 degraded=3 quiet mig-out=6 x=]",
+            "rack 7 [gpuos:1 mig-out=6 later out=5 out=2 degraded=2,3] fan",
+        ] {
+            assert_eq!(known.says(text), None, "{text}");
+            assert_eq!(known.out, set(&[2, 5]), "{text}");
+            assert_eq!(known.degraded, set(&[3]), "{text}");
+            assert_eq!(known.pool_out, set(&[6]), "{text}");
+        }
+        // Which ones a damaged word named is not known: then it is all that it may have named.
+        assert!(known.says("[gpuos:1 later out=2,x mig-out=6]").is_some());
+        assert_eq!((known.out.len(), known.pool_out), (64, set(&[6])));
+        assert!(known.says("[gpuos:1 out=2 degraded=3,x]").is_some());
+        assert_eq!((known.out, known.degraded), (set(&[2]), set(&[3])));
+        assert_eq!(known.says("rack 7"), None);
+        assert!(known.out.is_empty() && known.pool_out.is_empty());
+    }
+}

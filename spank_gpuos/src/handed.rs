@@ -1,0 +1,80 @@
+//! What a job hands to its steps in its environment, so that they have what it asked for, and no default that it has undone.
+
+use gpuos_config::options::{Inherited, OPTIONS, Source};
+
+use crate::options::{Opt, Settled};
+
+/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`] and [`crate::mig::JOB_MIG`], as variables of a command.
+pub const VARIABLES: [&str; 3] = ["GPUOS_JOB_LIMITS", "GPUOS_JOB_SHAPE", "GPUOS_JOB_MIG"];
+
+/// What stands in place of a value that is undone.
+pub const OFF: &str = "off";
+
+/// Values of [`VARIABLES`].
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Handed {
+    limits: Inherited,
+    shape: Option<String>,
+    mig: Option<String>,
+}
+
+impl Handed {
+    /// What a step finds in its environment.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Handed {
+        let [limits, shape, mig] = VARIABLES.map(|name| get(name).filter(|v| !v.is_empty()));
+        Handed {
+            limits: Inherited::parse(&limits.unwrap_or_default()),
+            shape,
+            mig,
+        }
+    }
+
+    /// Whether the job has said what holds for its steps, so that no default does. What is about the place is the
+    /// job's in any case.
+    pub fn decides(&self, opt: Opt) -> bool {
+        match opt {
+            Opt::Shape => self.shape.is_some(),
+            Opt::Mig => self.mig.is_some(),
+            opt => !opt.is_for_steps() || self.limits.has(OPTIONS[opt as usize].name),
+        }
+    }
+
+    /// With what a command adds. `own_step`: it is srun, whose step has its option for slices itself, and tells by the
+    /// variable whether a job or a step asked.
+    pub fn with(mut self, settled: &Settled, own_step: bool) -> Handed {
+        for opt in Opt::LIMITS {
+            let name = OPTIONS[opt as usize].name;
+            match &settled.values[opt as usize] {
+                Some(given) => self.limits.say(name, &given.value, given.source),
+                None if settled.undone[opt as usize] => self.limits.say(name, OFF, Source::Flag),
+                None => {}
+            }
+        }
+        match &settled.values[Opt::Shape as usize] {
+            Some(given) => self.shape = Some(given.value.clone()),
+            None if settled.undone[Opt::Shape as usize] => self.shape = Some(OFF.into()),
+            None => {}
+        }
+        match &settled.values[Opt::Mig as usize] {
+            Some(given) => {
+                self.limits
+                    .came_from(OPTIONS[Opt::Mig as usize].name, given.source);
+                if !own_step {
+                    self.mig = Some(given.value.clone());
+                }
+            }
+            // A step that undoes the slices of its job does so for itself: slurmstepd has its flag.
+            None if settled.undone[Opt::Mig as usize] && self.mig.is_none() => {
+                self.mig = Some(OFF.into());
+            }
+            None => {}
+        }
+        self
+    }
+
+    /// The variables, and what they are set to; none where they are to be absent.
+    pub fn variables(self) -> impl Iterator<Item = (&'static str, Option<String>)> {
+        let limits = Some(self.limits.to_string()).filter(|text| !text.is_empty());
+        VARIABLES.into_iter().zip([limits, self.shape, self.mig])
+    }
+}

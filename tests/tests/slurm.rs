@@ -1,0 +1,48 @@
+//! Tests on real Slurms: one program of all of them, so that they are linked once and the labs of one file are up while those
+//! of another wait. `cargo test -p gpuos_tests --test slurm faults::` runs the tests of `faults.rs`.
+
+mod accounting;
+mod claims;
+mod discover;
+mod doctor;
+mod epilog;
+mod faults;
+mod forecasts;
+mod forged;
+mod forms;
+mod gres;
+mod health;
+mod heartbeat;
+#[path = "../hostile/main.rs"]
+mod hostile;
+mod install;
+mod isolation;
+mod json;
+mod limits;
+mod mig;
+mod mig_away;
+mod mig_crash;
+mod mig_move;
+mod mig_requests;
+mod migrate;
+mod mix;
+mod moving;
+mod objectives;
+mod options;
+mod passthrough;
+mod placement;
+mod reasons;
+mod records;
+mod restart;
+mod rules;
+mod share;
+mod slices;
+mod soak;
+#[path = "spank/main.rs"]
+mod spank;
+mod steering;
+mod tables;
+mod words;
+
+// Its modules name each other as if they were a program of their own.
+use hostile::{attacker, attempt, stage, users};
