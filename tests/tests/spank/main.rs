@@ -215,6 +215,8 @@ fn shown(lab: &Lab, options: &[&str]) -> Vec<String> {
     );
     let job = lab.sbatch(options, &script).expect("submits");
     let text = lab.wait_output(job, "end", LIMIT).expect("runs");
+    // Stock selection gives the GPU near the cores that are free: those of this job are the next one's too.
+    lab.wait_job(job, &["COMPLETED"], LIMIT).expect("ends");
     let mut lines: Vec<String> = text
         .lines()
         .filter(|line| line.contains("gpus="))
