@@ -36,17 +36,19 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check random bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
 	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
+	@echo 'make check      format, clippy and the tests that need no Slurm: the daily round'
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
+	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
 	@echo 'make release    the plugins and the command, optimised'
@@ -54,7 +56,7 @@ help:
 	@echo 'make uninstall  removes what install put there'
 	@echo 'make clean      removes what was built'
 	@echo
-	@echo 'demo, test and lint install the Debian packages that are missing.'
+	@echo 'demo, test, check and lint install the Debian packages that are missing.'
 
 demo:
 	@scripts/needs.sh build lab
@@ -70,12 +72,31 @@ test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 4)))
 test: export GPUOS_PLUGIN_DIR ?= $(abspath $(TARGET))/debug
 test: export GPUOS_DAEMON_DIR ?= $(abspath $(TARGET))/debug
 test: export GPUOS_PROGRAM_DIR ?= $(abspath $(TARGET))/debug
+# Property tests draw the same cases each time, so that a change is judged by what it changes; `make random` draws others.
+test check: export PROPTEST_RNG_SEED ?= 1
+# What each step and suite costs: the table at the end.
+test: export GPUOS_COSTS ?= $(abspath $(TARGET))/costs.tsv
 test:
-	@scripts/needs.sh build lab layout count accounting metrics
-	$(CARGO) build --workspace --locked --lib --bins --tests
-	@scripts/instructions.sh
-	$(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT)
-	$(CARGO) test $(OTEL) $(AS_ROOT)
+	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS
+	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics
+	scripts/timed.sh build $(CARGO) build --workspace --locked --lib --bins --tests
+	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
+	@status=0; \
+	scripts/timed.sh tests $(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT) || status=$$?; \
+	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
+	scripts/costs.sh $$GPUOS_COSTS; exit $$status
+
+# The daily round: all that needs no Slurm and no root.
+check:
+	@scripts/needs.sh build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	GPUOS_TEST_SUITES=none $(CARGO) test --workspace --locked
+
+# Property tests and simulators without a Slurm, with cases of their own in each run and all seeds.
+random:
+	@scripts/needs.sh build
+	GPUOS_LONG=1 GPUOS_TEST_SUITES=none $(CARGO) test --workspace --locked --no-fail-fast
 
 lint:
 	@scripts/needs.sh build lint

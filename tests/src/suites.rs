@@ -3,13 +3,16 @@
 use gpuos_lab::Suite;
 
 /// The releases: the native one, and those of two Debian suites. `$GPUOS_TEST_SUITES` names
-/// others, for example `native` or `native,/opt/slurm-23.11`.
+/// others, for example `native` or `native,/opt/slurm-23.11`; `none` runs nothing that needs a Slurm.
 pub fn suites() -> Vec<Suite> {
     let names = std::env::var("GPUOS_TEST_SUITES").unwrap_or_default();
     let names = match names.trim() {
         "" => "native,trixie,sid",
         names => names,
     };
+    if names.trim() == "none" {
+        return Vec::new();
+    }
     names
         .split(',')
         .map(|name| name.trim().parse().expect("GPUOS_TEST_SUITES"))
@@ -58,7 +61,10 @@ macro_rules! per_suite {
                 #[test]
                 fn $name() {
                     match $crate::suites().iter().find(|s| s.to_string() == $suite) {
-                        Some(suite) => super::$name(suite),
+                        Some(suite) => {
+                            let _cost = $crate::costs::of(concat!(module_path!(), "::", stringify!($name)));
+                            super::$name(suite)
+                        }
                         None => $crate::skip($suite, "GPUOS_TEST_SUITES does not name it"),
                     }
                 }

@@ -74,6 +74,9 @@ fn groups(cluster: &Cluster, job: u32) -> [PathBuf; 2] {
 
 #[test]
 fn strangers_on_a_jobs_gpus_and_groups_that_allow_too_much() {
+    if !gpuos_tests::suites().contains(&Suite::Native) {
+        return gpuos_tests::skip("strangers", "GPUOS_TEST_SUITES does not name native");
+    }
     let mut setup = Setup::simulated("isolation", &Suite::Native, 1);
     setup.spec.cgroup = Cgroup::Auto;
     setup.spec.gpuos_toml = Some("[isolation]\nforeign = \"kill\"\ngrace = \"2s\"\n".into());

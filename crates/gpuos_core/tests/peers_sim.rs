@@ -218,11 +218,20 @@ impl World {
     }
 }
 
+/// How many seeds: a quarter of them in the daily run, all with `$GPUOS_LONG` (`make random`).
+fn seeds(all: u64) -> u64 {
+    all / if std::env::var_os("GPUOS_LONG").is_some() {
+        1
+    } else {
+        4
+    }
+}
+
 #[test]
 fn a_dead_node_is_found_within_five_seconds() {
     let mut longest = 0;
     for nodes in [3, 4, 5, 8, 16, 33, 64] {
-        for seed in 0..6 {
+        for seed in 0..seeds(8) {
             let mut world = World::ready(nodes, seed);
             let ms = world.random.below(1000);
             world.run(ms);
@@ -297,7 +306,7 @@ fn a_gpuosd_that_ends_is_no_node_that_ends() {
 
 #[test]
 fn of_two_halves_one_asks() {
-    for seed in 0..200 {
+    for seed in 0..seeds(200) {
         let mut random = Random(seed);
         let nodes = 2 + random.index(8);
         let mut world = World::ready(nodes, seed);
@@ -327,7 +336,7 @@ fn of_two_halves_one_asks() {
 #[test]
 fn nobody_asks_and_is_asked_about() {
     let mut asks = 0;
-    for seed in 0..300 {
+    for seed in 0..seeds(300) {
         let mut random = Random(seed ^ 0x9e37);
         let nodes = 3 + random.index(6);
         let some = |random: &mut Random| {

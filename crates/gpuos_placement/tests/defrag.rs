@@ -365,7 +365,7 @@ fn large_clusters_get_a_sound_plan_in_bounded_work() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("GPUOS_LONG").is_some() { 300 } else { 100 }))]
 
     #[test]
     fn the_cheapest_set_is_found(seed in any::<u64>(), jobs in 0usize..7, leaf in 1u32..4) {

@@ -443,6 +443,10 @@ per_suite!(options, variables, checks, rank_file);
 /// Makes this very test run again in a process whose daemons panic at one entry.
 #[test]
 fn a_panic_at_any_entry_harms_nothing() {
+    if !gpuos_tests::suites().contains(&Suite::Native) {
+        return skip("panics", "GPUOS_TEST_SUITES does not name native");
+    }
+    let _cost = gpuos_tests::costs::of("slurm::spank::native::a_panic_at_any_entry_harms_nothing");
     for symbol in [
         "slurm_spank_init",
         "slurm_spank_init_post_opt",
@@ -454,12 +458,13 @@ fn a_panic_at_any_entry_harms_nothing() {
     ] {
         let own = std::env::current_exe().expect("own path");
         let out = Command::new(own)
-            .args(["--exact", "with_an_injected_panic", "--nocapture"])
+            .args(["--exact", "spank::with_an_injected_panic", "--nocapture"])
             .env("GPUOS_PANIC_AT", symbol)
             .output()
             .expect("runs");
         let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "{symbol}: {text}");
+        assert!(text.contains("1 passed"), "no such test: {text}");
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Leaning {
     pub weight: u64,
 }
 
-/// The GPUs of the cluster by node type.
+/// The GPUs of the cluster by node type: of all nodes on offer, also those that the job at hand may not use.
 #[derive(Debug)]
 pub struct Supplies {
     /// By type: GPUs of all nodes.

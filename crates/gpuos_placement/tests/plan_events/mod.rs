@@ -134,10 +134,11 @@ pub fn few_cpus(mut mix: Expected) -> Expected {
     mix
 }
 
-/// So many cases.
+/// So many cases with `$GPUOS_LONG` (`make random`), a third of them in the daily run.
 pub fn cases(cases: u32) -> ProptestConfig {
+    let daily = std::env::var_os("GPUOS_LONG").is_none();
     ProptestConfig {
-        cases,
+        cases: if daily { cases / 3 } else { cases },
         failure_persistence: None,
         ..ProptestConfig::default()
     }
