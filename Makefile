@@ -36,7 +36,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check random bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check random reference bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -51,6 +51,7 @@ help:
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
+	@echo 'make reference  docs/reference, from the tables in the code'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -67,7 +68,7 @@ build:
 	$(CARGO) build --workspace --locked
 
 # Tests of a real Slurm mostly wait: more labs side by side than there are cores.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 4)))
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 6)))
 # What labs run is built here, once, and with the tests, as they have dependencies with features of their own.
 test: export GPUOS_PLUGIN_DIR ?= $(abspath $(TARGET))/debug
 test: export GPUOS_DAEMON_DIR ?= $(abspath $(TARGET))/debug
@@ -97,6 +98,11 @@ check:
 random:
 	@scripts/needs.sh build
 	GPUOS_LONG=1 GPUOS_TEST_SUITES=none $(CARGO) test --workspace --locked --no-fail-fast
+
+# The pages that are made of tables in the code; `make check` says where they are not what the code says.
+reference:
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test health_docs --test reference
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos pages_reference
 
 lint:
 	@scripts/needs.sh build lint

@@ -40,26 +40,15 @@ pub fn daemons() -> &'static Path {
     })
 }
 
-/// The folder with plugins that panic where `$GPUOS_PANIC_AT` says.
+/// The same, where a test has them panic at `$GPUOS_PANIC_AT`, or takes shifted layout tables from `$GPUOS_SHIFTS`: debug builds alone
+/// know these.
 pub fn with_faults() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        cargo(
-            &[
-                "-p",
-                "select_gpuos",
-                "-p",
-                "spank_gpuos",
-                "-p",
-                "job_submit_gpuos",
-                "-p",
-                "gres_gpuos",
-                "--features",
-                "fault-injection",
-            ],
-            target().join("fault-injection"),
-        )
-    })
+    let release = !cfg!(debug_assertions) && std::env::var_os("GPUOS_PLUGIN_DIR").is_none();
+    assert!(
+        !release,
+        "plugins of a release build do not panic: run this test without --release"
+    );
+    built()
 }
 
 /// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself.

@@ -21,6 +21,10 @@ mod names;
 mod network;
 mod outlook;
 mod pages;
+#[cfg(test)]
+mod pages_commands;
+#[cfg(test)]
+mod pages_reference;
 mod plan;
 mod remote;
 mod replay;

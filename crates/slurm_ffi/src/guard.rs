@@ -70,17 +70,13 @@ fn message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// A place where a test build (feature `fault-injection`) can panic, named by `$GPUOS_PANIC_AT`.
-#[cfg(feature = "fault-injection")]
+/// A place where a debug build can panic, named by `$GPUOS_PANIC_AT`. Nothing in a release build, which is what `make install`
+/// installs.
 pub fn inject(symbol: &str) {
-    if std::env::var("GPUOS_PANIC_AT").is_ok_and(|at| at == symbol) {
+    if cfg!(debug_assertions) && std::env::var("GPUOS_PANIC_AT").is_ok_and(|at| at == symbol) {
         panic!("injected");
     }
 }
-
-/// Nothing, in a build without the feature `fault-injection`.
-#[cfg(not(feature = "fault-injection"))]
-pub fn inject(_symbol: &str) {}
 
 #[cfg(test)]
 mod tests {

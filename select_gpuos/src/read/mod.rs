@@ -9,7 +9,7 @@ pub mod prefetch;
 pub mod request;
 pub mod service;
 pub mod settings;
-#[cfg(feature = "fault-injection")]
+#[cfg(debug_assertions)]
 pub mod shifts;
 pub mod site;
 pub mod snapshot;

@@ -1,4 +1,4 @@
-//! For tests, in a build with `fault-injection` alone: every shift of the layout table, held against one slurmctld.
+//! For tests, in debug builds alone: every shift of the layout table, held against one slurmctld.
 //!
 //! `$GPUOS_SHIFTS` names a file. At the start each field that is used is moved, alone, with all that stand after it, or
 //! as a compiler would move them, by 4 and 8 bytes in both directions and by 1 and 2 as a compiler would; what refuses

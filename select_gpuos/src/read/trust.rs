@@ -98,7 +98,7 @@ pub struct LayoutTrust {
     pub held: bool,
     /// Whether the node records alone have been held against the layout.
     pub nodes: bool,
-    #[cfg(feature = "fault-injection")]
+    #[cfg(debug_assertions)]
     shifts: Option<crate::read::shifts::Shifts>,
 }
 
@@ -133,7 +133,7 @@ impl LayoutTrust {
         if std::mem::replace(&mut self.doubts.probed, true) {
             return None;
         }
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         {
             self.shifts = crate::read::shifts::Shifts::try_all(&site.fields, site.release);
         }
@@ -168,7 +168,7 @@ impl LayoutTrust {
     /// Looks once more after the first choice that cons_tres accepted, before the selection is read. `None`: there is
     /// nothing to look for.
     pub fn look_at_selection(&mut self, site: &Site, job: Job<'_>) -> Option<Checked> {
-        #[cfg(feature = "fault-injection")]
+        #[cfg(debug_assertions)]
         if let Some(shifts) = &self.shifts {
             shifts.look_again(site.api, job.raw());
         }
@@ -178,8 +178,8 @@ impl LayoutTrust {
         }
     }
 
-    /// Holds every shift of the table against a job, in a build that has them.
-    #[cfg(feature = "fault-injection")]
+    /// Holds every shift of the table against a job, in a debug build.
+    #[cfg(debug_assertions)]
     pub fn look_at_shifts(&mut self, source: &Source<'_>, job: *mut c_void) {
         if let Some(shifts) = &mut self.shifts {
             shifts.look(source, job);
