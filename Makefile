@@ -36,7 +36,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check random reference bench replay soak matrix hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check random reference bench replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -49,6 +49,7 @@ help:
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
+	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
 	@echo 'make reference  docs/reference, from the tables in the code'
@@ -130,6 +131,18 @@ matrix:
 	@scripts/needs.sh build lab
 	$(CARGO) build --locked $(PLUGINS:%=-p %)
 	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture tables::
+
+# Jobs that run while gpuos itself is upgraded, from a revision of this repository.
+upgrade:
+	@test -n "$(FROM)" || { echo 'name the revision to come from: make upgrade FROM=REVISION' >&2; exit 2; }
+	@scripts/needs.sh build lab
+	@rm -rf $(TARGET)/upgrade && mkdir -p $(TARGET)/upgrade
+	git archive $(FROM) | tar -x -C $(TARGET)/upgrade
+	cd $(TARGET)/upgrade && $(CARGO) build --locked --target-dir target $(PLUGINS:%=-p %) -p gpuosd -p gpuos_nvml
+	$(CARGO) build --workspace --locked --lib --bins
+	GPUOS_UPGRADE_FROM=$(abspath $(TARGET))/upgrade/target/debug GPUOS_PLUGIN_DIR=$(abspath $(TARGET))/debug \
+	  GPUOS_DAEMON_DIR=$(abspath $(TARGET))/debug GPUOS_PROGRAM_DIR=$(abspath $(TARGET))/debug \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture upgrade::
 
 forms:
 	@scripts/needs.sh build lab

@@ -42,6 +42,7 @@ mod soak;
 mod spank;
 mod steering;
 mod tables;
+mod upgrade;
 mod words;
 
 // Its modules name each other as if they were a program of their own.

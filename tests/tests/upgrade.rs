@@ -1,0 +1,136 @@
+//! gpuos itself is upgraded while jobs run: plugins and gpuosd of an older build, then those of this one, with slurmctld and
+//! the gpuosds restarted and everything else left alone. `make upgrade FROM=REVISION` builds the older ones.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuos_lab::{Select, Suite};
+use gpuos_tests::{Cluster, per_suite, plugins, skip, slices};
+
+per_suite!(jobs_keep_what_they_have);
+
+/// GPUs of the MIG pool of each node.
+const POOL: u64 = 0xf0;
+
+fn gpuos(dir: &Path) -> Select {
+    Select::Gpuos {
+        plugin_dir: dir.to_path_buf(),
+        own_dir: true,
+    }
+}
+
+/// GPUs of a node with a power limit of 300 W.
+fn limited(cluster: &Cluster, node: &str) -> Vec<usize> {
+    let text = slices::nvml(cluster, node, &["show"]);
+    let lines = text.lines().skip(1).enumerate();
+    let limited = lines.filter(|(_, line)| line.contains("limit 300 W"));
+    limited.map(|(gpu, _)| gpu).collect()
+}
+
+/// The node's `Extra`, in which slurmctld keeps which GPUs are out of service.
+fn extra(cluster: &Cluster, node: &str) -> String {
+    let text = cluster.run("scontrol", &["-o", "show", "node", node]);
+    let from = text.find("Extra=").expect("gpuosd has written there");
+    text[from..].lines().next().unwrap_or_default().to_string()
+}
+
+/// New plugins, a new gpuosd, and both in force.
+fn upgrade(cluster: &mut Cluster) {
+    cluster
+        .lab
+        .set_select(gpuos(plugins::built()))
+        .expect("places the plugins");
+    cluster.restart_slurmctld();
+    let bin = cluster.lab.dir().join("bin");
+    for file in ["gpuosd", "gpuos-nvml"] {
+        // As a package manager does: those that run keep the file that they have.
+        let new = bin.join(format!(".{file}"));
+        let mut copy = Command::new("cp");
+        copy.arg(plugins::daemons().join(file)).arg(&new);
+        assert!(copy.status().expect("cp runs").success());
+        std::fs::rename(&new, bin.join(file)).expect("replaces it");
+    }
+    for node in cluster.lab.spec().node_names() {
+        assert!(cluster.lab.kill_gpuosd(&node, 15).expect("ends"));
+        cluster.lab.start_gpuosd(&node).expect("starts");
+    }
+}
+
+fn jobs_keep_what_they_have(suite: &Suite) {
+    let Some(old) = std::env::var_os("GPUOS_UPGRADE_FROM").map(PathBuf::from) else {
+        return skip(
+            "an upgrade",
+            "GPUOS_UPGRADE_FROM names no folder with an older build: make upgrade",
+        );
+    };
+    let mut setup = slices::moving("upgraded", suite, 2, POOL, 0xc0);
+    setup.spec.select = gpuos(&old);
+    setup.spec.simulated_gpus = Some(old);
+    let Some(mut cluster) = setup.steered() else {
+        return;
+    };
+    let whole = cluster.start(&["--gres=gpu:2", "-w", "n1", "--gpuos-power=300W"]);
+    let sliced = cluster.start(&["--gpuos-mig=3g.40gb", "-w", "n1"]);
+    let waits = cluster.sbatch(&["-H", "--gres=gpu:1"], "sleep 600");
+    cluster.run("gpuos", &["drain", "n2:1", "--reason", "loud fan"]);
+    cluster.until("slurmctld knows of the drain", || {
+        extra(&cluster, "n2").contains("out=1").then_some(())
+    });
+    let (gpus, node) = (cluster.gpus(whole), "n1");
+    cluster.until("the limit is set", || {
+        (limited(&cluster, node) == gpus[node]).then_some(())
+    });
+    let bits = slices::bits(&cluster, sliced);
+    let instances = cluster.until("the instance is there", || {
+        let all = slices::instances(&cluster, node);
+        (all.len() == 1).then_some(all)
+    });
+    let before = extra(&cluster, "n2");
+    cluster.save(whole);
+
+    upgrade(&mut cluster);
+
+    for job in [whole, sliced] {
+        assert_eq!(
+            cluster.wait(job, &["RUNNING", "COMPLETED", "FAILED", "PENDING"]),
+            "RUNNING",
+            "job {job}"
+        );
+    }
+    assert_eq!(cluster.gpus(whole), gpus);
+    assert_eq!(slices::bits(&cluster, sliced), bits);
+    // Some rounds of both gpuosds: nothing that jobs have is undone, and what is out stays out.
+    for _ in 0..20 {
+        assert_eq!(slices::instances(&cluster, node), instances);
+        assert_eq!(limited(&cluster, node), gpus[node]);
+        assert_eq!(extra(&cluster, "n2"), before);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+    }
+    // What the old one noted is read, what the new one decides is steered, and the drained GPU is nobody's.
+    cluster.run("gpuos", &["why", &whole.to_string()]);
+    cluster.run("scontrol", &["release", &waits.to_string()]);
+    cluster.wait(waits, &["RUNNING"]);
+    let all = cluster.start(&["--gres=gpu:3", "-w", "n2"]);
+    assert!(
+        !cluster.gpus(all)["n2"].contains(&1),
+        "{:?}",
+        cluster.gpus(all)
+    );
+    assert!(cluster.note(all).is_some());
+    let counts = cluster.recording().replay(&mut |step| {
+        assert!(step.same, "{:?} now {:?}", step.asked, step.again);
+    });
+    assert!(counts.replayed > 0, "{counts:?}");
+    // What the old one began the new one ends.
+    cluster.cancel(&[whole, sliced, waits, all]);
+    cluster.until("limits and instances are gone", || {
+        (limited(&cluster, node).is_empty() && slices::instances(&cluster, node).is_empty())
+            .then_some(())
+    });
+    cluster.run("gpuos", &["online", "n2:1"]);
+    cluster.until("the GPU is back", || {
+        (!extra(&cluster, "n2").contains("out=")).then_some(())
+    });
+    cluster.drained();
+    cluster.no_complaints();
+}
