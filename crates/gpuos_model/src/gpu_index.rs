@@ -26,15 +26,6 @@ macro_rules! number {
                 self.0 as usize
             }
 
-            /// The GPU alone, as a set by this number.
-            pub const fn alone(self) -> GpuSet {
-                GpuSet(1 << self.0)
-            }
-
-            /// Whether a set by this number has the GPU.
-            pub const fn is_in(self, set: GpuSet) -> bool {
-                set.contains(self.index())
-            }
         }
 
         impl fmt::Display for $name {
@@ -45,9 +36,65 @@ macro_rules! number {
     };
 }
 
+macro_rules! set {
+    ($(#[$doc:meta])* $set:ident of $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $set(pub GpuSet);
+
+        impl $set {
+            /// No GPU.
+            pub const EMPTY: $set = $set(GpuSet::EMPTY);
+
+            /// Whether a GPU is in the set.
+            pub const fn contains(self, gpu: $name) -> bool {
+                self.0.contains(gpu.index())
+            }
+
+            /// The set with a GPU added.
+            pub const fn with(self, gpu: $name) -> $set {
+                $set(self.0.with(gpu.index()))
+            }
+
+            /// The GPUs in both sets.
+            pub const fn and(self, other: $set) -> $set {
+                $set(self.0.and(other.0))
+            }
+
+            /// Whether the set has no GPU.
+            pub const fn is_empty(self) -> bool {
+                self.0.is_empty()
+            }
+
+            /// The GPUs in the set, lowest first.
+            pub fn iter(self) -> impl Iterator<Item = $name> {
+                self.0.iter().filter_map($name::new)
+            }
+        }
+
+        impl FromIterator<$name> for $set {
+            fn from_iter<I: IntoIterator<Item = $name>>(gpus: I) -> $set {
+                gpus.into_iter().fold($set::EMPTY, $set::with)
+            }
+        }
+
+        impl fmt::Display for $set {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $set {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
 number! {
     /// A GPU by its place in GRES `gpu` of its node: the `IDX` of `scontrol show job -d`, and the order of `File=` in
-    /// gres.conf.
+    /// gres.conf. Sets of these are [`GpuSet`]s.
     GresGpu
 }
 
@@ -56,10 +103,32 @@ number! {
     NvmlIndex
 }
 
+set! {
+    /// GPUs of one node by NVML's index.
+    NvmlSet of NvmlIndex
+}
+
 number! {
     /// A GPU by its place among those of its node that gpuos.toml names for MIG: GRES `gpuos` has the slices of these, one
     /// GPU after the other.
     PoolGpu
+}
+
+set! {
+    /// GPUs of one node by their place among those for MIG.
+    PoolSet of PoolGpu
+}
+
+impl GresGpu {
+    /// The GPU alone.
+    pub const fn alone(self) -> GpuSet {
+        GpuSet(1 << self.0)
+    }
+
+    /// Whether a set has the GPU.
+    pub const fn is_in(self, set: GpuSet) -> bool {
+        set.contains(self.index())
+    }
 }
 
 impl PoolGpu {
@@ -79,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_number_is_below_the_most_gpus_of_a_node() {
-        let gpu = NvmlIndex::new(63).expect("a GPU");
+        let gpu = GresGpu::new(63).expect("a GPU");
         assert_eq!((gpu.index(), gpu.alone().0), (63, 1 << 63));
         assert!(gpu.is_in(GpuSet(1 << 63)) && !gpu.is_in(GpuSet::first(63)));
         assert_eq!(GresGpu::new(64), None);
@@ -87,6 +156,20 @@ mod tests {
             NvmlIndex::new(6).map(|gpu| gpu.to_string()).as_deref(),
             Some("6")
         );
+    }
+
+    #[test]
+    fn a_set_has_what_is_put_in() {
+        let all: NvmlSet = [5, 2].into_iter().filter_map(NvmlIndex::new).collect();
+        assert_eq!(
+            (all.0, all.to_string().as_str()),
+            (GpuSet(0b10_0100), "2,5")
+        );
+        let [two, three] = [2, 3].map(|gpu| NvmlIndex::new(gpu).expect("a GPU"));
+        assert!(all.contains(two) && !all.contains(three) && !all.is_empty());
+        let numbers: Vec<usize> = all.iter().map(NvmlIndex::index).collect();
+        assert_eq!(numbers, [2, 5]);
+        assert!(all.and(NvmlSet::EMPTY.with(three)).is_empty());
     }
 
     #[test]

@@ -170,6 +170,9 @@ proptest! {
                 }
                 _ => {}
             }
+            if case.out.0 >> at & 1 == 1 && case.job.asks.slices {
+                prop_assert!(!slices, "GPU {at} is out of service and offered by slices");
+            }
             if case.job.asks.whole && case.job.asks.slices {
                 prop_assert!(!(whole && slices), "GPU {at} is offered both ways to one job");
             }

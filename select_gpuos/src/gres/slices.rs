@@ -6,7 +6,7 @@
 //! no window could never be carved.
 
 use gpuos_config::options::JobOptions;
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
 use gpuos_placement::mig::offer::{self, Candidates, GivenBack};
 use gpuos_placement::mig::{Ask, Pool};
 use slurm_ffi::api::Api;
@@ -297,8 +297,13 @@ impl Slices {
         // A MIG-switchable one is known by its number in GRES gpu.
         let (gres_out, _) = service.of(index);
         let gres_of = |nvml: NvmlIndex| own.whole(nvml.index()).and_then(GresGpu::new);
-        let out = offer::out_of_service(own.gpus, service.pool_out(index), gres_out, gres_of);
-        pool.see(number, taken, out.0);
+        let out = offer::out_of_service(
+            NvmlSet(own.gpus),
+            service.pool_out(index),
+            gres_out,
+            gres_of,
+        );
+        pool.see(number, taken, out.0.0);
         Some((number, node.weight()))
     }
 

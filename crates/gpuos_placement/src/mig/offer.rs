@@ -1,24 +1,22 @@
 //! Which nodes with windows a job with slices is offered, and in which order.
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex, PoolGpu};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu, PoolSet};
 use gpuos_model::gpuset::GpuSet;
 
 use super::pool::Pick;
 
-/// GPUs of a node's pool, by their place in it, that are out of service. The node says so of the GPUs of a pool by NVML's index, of
-/// those that are also in GRES `gpu` by their number there: `gres_of`.
+/// GPUs of a node's pool that are out of service. The node says so of the GPUs of a pool by NVML's index, of those that are also in
+/// GRES `gpu` by their number there: `gres_of`.
 pub fn out_of_service(
-    pool: GpuSet,
-    pool_out: GpuSet,
+    pool: NvmlSet,
+    pool_out: NvmlSet,
     gres_out: GpuSet,
     gres_of: impl Fn(NvmlIndex) -> Option<GresGpu>,
-) -> GpuSet {
+) -> PoolSet {
     let is_out = |nvml: NvmlIndex| {
-        nvml.is_in(pool_out) || gres_of(nvml).is_some_and(|gres| gres.is_in(gres_out))
+        pool_out.contains(nvml) || gres_of(nvml).is_some_and(|gres| gres.is_in(gres_out))
     };
-    let each = pool.iter().filter_map(NvmlIndex::new).enumerate();
-    let out = each.filter(|(_, nvml)| is_out(*nvml));
-    let out = out.filter_map(|(nth, _)| PoolGpu::new(nth));
-    out.fold(GpuSet::EMPTY, |all, gpu| all.with(gpu.index()))
+    let out = pool.iter().enumerate().filter(|(_, nvml)| is_out(*nvml));
+    out.filter_map(|(nth, _)| PoolGpu::new(nth)).collect()
 }
 
 /// A node on which a job's instances have windows.

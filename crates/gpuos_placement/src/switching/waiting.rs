@@ -1,5 +1,5 @@
 //! Whom MIG-switchable GPUs keep waiting, as a sentence.
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::NvmlSet;
 
 use super::gpu::GpuMode;
 use super::marks::{Mark, Marks, Why};
@@ -63,7 +63,7 @@ impl Marks {
     ) -> Option<String> {
         let mode = wait.asks?;
         let (mut with_room, mut all) = (0, 0);
-        let mut named: Vec<(&str, GpuSet)> = Vec::new();
+        let mut named: Vec<(&str, NvmlSet)> = Vec::new();
         for one in nodes {
             // What was taken back counts as free already.
             let marked = self.all().iter().filter(|mark| mark.node == one.node);
@@ -75,7 +75,7 @@ impl Marks {
             }
             let here = self.idle_later(wait.now, wait.is_forecast);
             let here = here.filter(|mark| mark.node == one.node);
-            let gpus = here.fold(GpuSet::EMPTY, |all, mark| all.with(mark.nvml.index()));
+            let gpus: NvmlSet = here.map(|mark| mark.nvml).collect();
             if !gpus.is_empty() {
                 named.push((one.name, gpus));
             }
