@@ -3,7 +3,7 @@
 //! anything that looks free, and held against a ledger that knows nothing of GRES.
 //!
 //! `GPUOS_SOAK=50000 cargo test -p gpuos_placement --release --test decisions_sim` does more operations than
-//! a plain run; `GPUOS_SOAK_SEED` does one with another seed.
+//! a plain run, other ones each time; `GPUOS_SOAK_SEED` repeats one.
 
 #[path = "../../gpuos_model/tests/mig_support/mod.rs"]
 mod mig_support;
@@ -32,11 +32,19 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn no_gpu_twice_and_nobody_waits_for_ever() {
-    let operations = number("GPUOS_SOAK").unwrap_or(1500);
+    let long = number("GPUOS_SOAK");
+    let operations = long.unwrap_or(1500);
     if let Some(seed) = number("GPUOS_SOAK_SEED") {
         return run(seed, operations);
     }
-    for seed in 1..=4 {
+    // A long run is another one each time.
+    let clock = || {
+        std::time::UNIX_EPOCH
+            .elapsed()
+            .map_or(1, |now| now.as_nanos() as u64)
+    };
+    let first = long.map_or(1, |_| clock());
+    for seed in (0..4).map(|nth| first.wrapping_add(nth)) {
         println!("GPUOS_SOAK_SEED={seed}");
         run(seed, operations);
     }
