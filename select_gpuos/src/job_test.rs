@@ -80,7 +80,7 @@ impl Engine {
 
     /// Has MIG-switchable GPUs count as given where they are in the other mode.
     fn switch(&mut self, frame: &Frame<'_>) {
-        if self.cluster.moving.on && self.trust.reads_records() {
+        if self.cluster.switchable.on && self.trust.reads_records() {
             let selections = self.selections();
             (self.cluster)
                 .switching(&self.site, frame, selections)
@@ -91,7 +91,7 @@ impl Engine {
     /// Takes back what may be offered next of them; whether there was any.
     fn offers_more(&mut self, frame: &Frame<'_>, code: c_int, tried: u32) -> bool {
         let selections = self.selections();
-        self.cluster.moving.looked
+        self.cluster.switchable.looked
             && (self.cluster)
                 .switching(&self.site, frame, selections)
                 .offers_more(code, tried)
@@ -107,7 +107,7 @@ impl Engine {
     }
 
     fn settle_switch(&mut self, frame: &Frame<'_>, code: c_int) -> c_int {
-        if !self.cluster.moving.looked {
+        if !self.cluster.switchable.looked {
             return code;
         }
         let selections = self.selections();

@@ -14,8 +14,8 @@
 //!   `Extra` has out of service), `request`, `demand` (what cons_tres would refuse a node for), `ledger` and `ends` (what jobs hold, and
 //!   until when), `cluster` (the model of Slurm's facts), `backfill` (what it asks twice),
 //! - `tell`: `reasons`, `refused` and `keeper` (why a job waits, kept in sight), `records` and `sigbus` (the recording),
-//! - `gres`: `registration` (nodes that have not registered since a start of slurmctld), `withhold` (GPUs out of service), `moving` and `moving_later` (GPUs in
-//!   both GRES, each given in one at a time, and when a job gets one of the other kind), `shards` (a part of a GPU: of which one),
+//! - `gres`: `registration` (nodes that have not registered since a start of slurmctld), `withhold` (GPUs out of service), `switching` and `switching_later`
+//!   (MIG-switchable GPUs, each given in one GRES at a time, and when a job gets one of the other mode), `shards` (a part of a GPU: of which one),
 //!   `slices` (the pool), `steer` (narrow, mask, ask, undo),
 //! - `decide`: `no_choice` (calls with nothing to choose), `policy` (what holds for a job's partition and QOS, and what it is worth where),
 //!   `refusals` (what cons_tres refused, learned), `forecast`, `offer`, `slices` (whole windows, or they wait), `mix` (the jobs that come,

@@ -10,6 +10,9 @@
 //! - [`rules`]: who may run beside whom, and what is reserved,
 //! - [`defrag`]: whom to preempt or move for a waiting gang,
 //! - [`mig`]: slices of GPUs: what serves a request, and where it goes,
+//! - [`switching`]: MIG-switchable GPUs: what of them counts as given for a job, and when one is offered,
+//! - [`shards`]: which GPU a job with shards is offered,
+//! - [`withhold`]: what is withheld from a job: GPUs that are out of service, nodes that have not registered,
 //! - [`explain`]: notes, sentences, and the claims that sentences are made of,
 //! - [`record`]: decisions as a ring of bytes that replays, and counters.
 //!
@@ -27,4 +30,7 @@ pub mod mig;
 pub mod plan;
 pub mod record;
 pub mod rules;
+pub mod shards;
+pub mod switching;
 pub mod traffic;
+pub mod withhold;

@@ -15,21 +15,32 @@ use slurm_ffi::layout::Layout;
 /// What was marked.
 #[derive(Clone, Copy)]
 enum What {
-    /// Free devices of a GRES, as allocated: with Slurm's counters.
-    Allocated,
-    /// Devices in use whose mark was missing.
-    InUse,
+    /// Free devices of a GRES, as allocated: with Slurm's counters. By bits.
+    Allocated(u64),
+    /// Devices in use whose mark was missing, by bits.
+    InUse(u64),
     /// Idle cores of a node, as the node's own.
     Cores,
     /// Shards that are left of one entry of a GRES state, of which so many are given.
     Shards { entry: usize, used: u64 },
+    /// Nothing any more.
+    TakenBack,
+}
+
+impl What {
+    /// The devices of the GRES state that are marked, by bits.
+    fn devices(self) -> u64 {
+        match self {
+            What::Allocated(bits) | What::InUse(bits) => bits,
+            What::Cores | What::Shards { .. } | What::TakenBack => 0,
+        }
+    }
 }
 
 /// One mark, in the GRES state or node record at an address.
 struct Mark {
     what: What,
     at: usize,
-    bits: u64,
 }
 
 /// Marks in Slurm's records, and the room for them, which outlives a call.
@@ -52,12 +63,15 @@ impl Masks {
         gres: NodeGres<'_>,
         bits: u64,
     ) -> Option<(usize, u64)> {
-        self.mark(layout, What::Allocated, gres.raw(), || gres.mask(bits))
+        let mask = || Some(gres.mask(bits)).filter(|bits| *bits != 0);
+        let marked = self.mark(layout, gres.raw(), || mask().map(What::Allocated));
+        marked.map(|(number, what)| (number, what.devices()))
     }
 
     /// Marks the devices of a GRES state that are in use and whose mark Slurm has lost.
     pub fn show_in_use(&self, layout: &'static Layout, gres: NodeGres<'_>) {
-        self.mark(layout, What::InUse, gres.raw(), || gres.show_in_use());
+        let show = || Some(gres.show_in_use()).filter(|bits| *bits != 0);
+        self.mark(layout, gres.raw(), || show().map(What::InUse));
     }
 
     /// Hides the idle cores of a node but the lowest `leave` of each socket; whether there were any.
@@ -68,8 +82,8 @@ impl Masks {
         maps: &mut CoreMaps,
         leave: u32,
     ) -> bool {
-        let hide = || u64::from(node.hide_cores(maps, leave));
-        self.mark(layout, What::Cores, node.raw(), hide).is_some()
+        let hide = || node.hide_cores(maps, leave).then_some(What::Cores);
+        self.mark(layout, node.raw(), hide).is_some()
     }
 
     /// Leaves no shards of the GPUs in `gpus`.
@@ -79,30 +93,23 @@ impl Masks {
         let at = shards.raw() as usize;
         shards.close(gpus, |entry, used| {
             let what = What::Shards { entry, used };
-            marks.push(Mark {
-                what,
-                at,
-                bits: gpus,
-            });
+            marks.push(Mark { what, at });
         });
     }
 
     fn mark(
         &self,
         layout: &'static Layout,
-        what: What,
         at: *mut c_void,
-        write: impl FnOnce() -> u64,
-    ) -> Option<(usize, u64)> {
+        write: impl FnOnce() -> Option<What>,
+    ) -> Option<(usize, What)> {
         self.layout.set(Some(layout));
         let mut marks = self.marks.borrow_mut();
         // Its place first: what is written is never without somebody who takes it back.
         marks.reserve(1);
-        let (at, bits) = (at as usize, write());
-        (bits != 0).then(|| {
-            marks.push(Mark { what, at, bits });
-            (marks.len() - 1, bits)
-        })
+        let (at, what) = (at as usize, write()?);
+        marks.push(Mark { what, at });
+        Some((marks.len() - 1, what))
     }
 
     /// Whether nothing is marked.
@@ -114,14 +121,14 @@ impl Masks {
     pub fn of(&self, gres: NodeGres<'_>) -> u64 {
         let (marks, at) = (self.marks.borrow(), gres.raw() as usize);
         let own = marks.iter().filter(|mark| mark.at == at);
-        own.fold(0, |all, mark| all | mark.bits)
+        own.fold(0, |all, mark| all | mark.what.devices())
     }
 
     /// Takes one mark back.
     pub fn give_back_one(&self, number: usize) {
         if let Some(mark) = self.marks.borrow_mut().get_mut(number) {
             self.undo(mark);
-            mark.bits = 0;
+            mark.what = What::TakenBack;
         }
     }
 
@@ -133,20 +140,20 @@ impl Masks {
     }
 
     fn undo(&self, mark: &Mark) {
-        let Some(layout) = self.layout.get().filter(|_| mark.bits != 0) else {
+        let Some(layout) = self.layout.get() else {
             return;
         };
         let record = mark.at as *mut c_void;
         match mark.what {
-            What::Allocated | What::InUse | What::Shards { .. } => {
+            What::Allocated(_) | What::InUse(_) | What::Shards { .. } => {
                 // SAFETY: the address is that of a handle from which it was taken in this call, under slurmctld's node
                 // write lock, which the call's owner holds until this guard is gone.
                 let gres = unsafe { NodeGres::new(record, &layout.gres_node) };
                 match (gres, mark.what) {
-                    (Some(gres), What::InUse) => gres.hide_in_use(mark.bits),
+                    (Some(gres), What::Allocated(bits)) => gres.unmask(bits),
+                    (Some(gres), What::InUse(bits)) => gres.hide_in_use(bits),
                     (Some(gres), What::Shards { entry, used }) => gres.reopen(entry, used),
-                    (Some(gres), _) => gres.unmask(mark.bits),
-                    (None, _) => {}
+                    _ => {}
                 }
             }
             What::Cores => {
@@ -155,6 +162,7 @@ impl Masks {
                     node.show_cores();
                 }
             }
+            What::TakenBack => {}
         }
     }
 

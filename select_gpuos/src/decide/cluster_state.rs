@@ -16,10 +16,10 @@ use crate::abi::source::Source;
 use crate::decide::mix::{Mix, Spare};
 use crate::decide::neighbours::Neighbours;
 use crate::decide::policy::Standing;
-use crate::gres::moving::{Moving, Switching};
 use crate::gres::registration::Registration;
 use crate::gres::shards::Shards;
 use crate::gres::slices::Slices;
+use crate::gres::switching::{Switchable, Switching};
 use crate::gres::withhold::Withholding;
 use crate::read::cluster;
 use crate::read::ledger::Ledger;
@@ -60,7 +60,7 @@ pub struct ClusterState {
     /// GPUs of which jobs have parts.
     pub shards: Shards,
     /// GPUs that are whole for some jobs and divided for others.
-    pub moving: Moving,
+    pub switchable: Switchable,
     /// The recording of decisions.
     pub records: Records,
 }
@@ -82,7 +82,7 @@ impl ClusterState {
             registration: Registration::default(),
             slices: Slices::new(site.api, &site.settings),
             shards: Shards::new(site.api),
-            moving: Moving::new(site.api, &site.settings),
+            switchable: Switchable::new(site.api, &site.settings),
             records: Records::default(),
         }
     }
@@ -98,7 +98,7 @@ impl ClusterState {
         self.service.clear();
         self.slices.clear();
         self.shards.clear();
-        self.moving.clear();
+        self.switchable.clear();
     }
 
     /// gpuos.toml was read again.
@@ -107,7 +107,7 @@ impl ClusterState {
         self.traffic = None;
         self.neighbours.book = None;
         self.slices.reload(&site.settings);
-        self.moving.reload(&site.settings);
+        self.switchable.reload(&site.settings);
     }
 
     /// Makes the model, when there is none or a node has changed.
@@ -244,7 +244,7 @@ impl ClusterState {
         Switching {
             frame,
             site,
-            moving: &mut self.moving,
+            switchable: &mut self.switchable,
             service: &mut self.service,
             prefetch: &mut self.prefetch,
             ledger: &self.ledger,

@@ -68,8 +68,8 @@ impl ClusterState {
         if self.slices.on {
             self.slices.note(site, source, job, &held);
         }
-        if self.moving.on {
-            self.moving.note(site, source, &held);
+        if self.switchable.on {
+            self.switchable.note(site, source, &held);
         }
         if let Some(gpus) = source.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());

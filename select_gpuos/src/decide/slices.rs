@@ -3,15 +3,16 @@
 use std::ffi::c_int;
 
 use gpuos_placement::explain;
+use gpuos_placement::mig::offer::{self, Candidate, GivenBack, Needs};
 use gpuos_placement::mig::{Ask, Effort, Pool};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::check::Misfit;
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::log;
 
-use crate::abi::call::{Counts, NOT_NOW};
+use crate::abi::call::NOT_NOW;
 use crate::abi::frame::Frame;
-use crate::gres::slices::{Candidate, Ends, Slices};
+use crate::gres::slices::{Ends, Slices};
 use crate::gres::steer::Steering;
 use crate::read::ledger::Ledger;
 use crate::read::request;
@@ -41,6 +42,14 @@ pub struct SlicePlacing<'e, 'a> {
     pub doubt: Option<Misfit>,
 }
 
+/// What came of the search for windows that are free now.
+#[derive(Clone, Copy)]
+struct Search {
+    /// Nodes with room.
+    found: u32,
+    needs: Needs,
+}
+
 impl<'a> SlicePlacing<'_, 'a> {
     /// Decides the call; `None` hands it on as it came. `is_new`: whether the job comes for the first time.
     #[inline(never)]
@@ -61,23 +70,28 @@ impl<'a> SlicePlacing<'_, 'a> {
         let mut effort = Effort::default();
         self.find(&ask, &mut effort);
         self.steering.begin(frame, None);
-        let found = self.slices.candidates.len() as u32;
-        let named_all = self.has_named_nodes();
+        let named = job.required_nodes().map_or(0, |named| named.count());
+        let search = Search {
+            found: self.slices.candidates.len() as u32,
+            needs: Needs {
+                min: counts.min as usize,
+                wanted: counts.wanted as usize,
+                named,
+            },
+        };
         // Those that have room later have none now.
-        let named = self.slices.candidates.iter().filter(|one| !one.unnamed);
-        self.slices.named = named.count() as u32;
-        if found >= counts.min && named_all {
-            let code = self.offer(&ask, counts);
+        self.slices.named = self.slices.candidates.named() as u32;
+        if self.slices.candidates.serve(search.needs) {
+            let code = self.offer(&ask, search.needs);
             if code == 0 || frame.is_start() {
                 return Some(code);
             }
         }
-        if frame.is_start() {
-            self.say_none(&ask, (found, counts));
-            return Some(NOT_NOW);
-        }
-        let code = self.later((&ask, &mut effort), counts);
-        self.say_none(&ask, (found, counts));
+        let code = match frame.is_start() {
+            true => NOT_NOW,
+            false => self.later(&ask, &mut effort, search.needs),
+        };
+        self.say_none(&ask, search);
         Some(code)
     }
 
@@ -99,14 +113,14 @@ impl<'a> SlicePlacing<'_, 'a> {
             if let Some(pick) = pool.pick(effort, &prices, number, ask) {
                 self.slices.candidates.push(Candidate {
                     node: index,
-                    unnamed: !named.is_some_and(|named| named.test(index)),
+                    named: named.is_some_and(|named| named.test(index)),
                     at: 0,
                     weight,
                     pick,
                 });
             }
         }
-        sort(&mut self.slices.candidates);
+        self.slices.candidates.rank();
     }
 
     fn look_at(&mut self, index: usize) -> Option<(u32, u64)> {
@@ -115,46 +129,17 @@ impl<'a> SlicePlacing<'_, 'a> {
             .look_at(site, self.service, source, index, self.asked)
     }
 
-    /// Whether all nodes that the job names have room.
-    fn has_named_nodes(&self) -> bool {
-        let named = self
-            .frame
-            .job
-            .required_nodes()
-            .map_or(0, |named| named.count());
-        let found = self.slices.candidates.iter().filter(|one| !one.unnamed);
-        named == 0 || found.count() == named
-    }
-
     /// Offers nodes to cons_tres, the best first, and at last all that have room.
-    fn offer(&mut self, ask: &Ask, counts: Counts) -> c_int {
+    fn offer(&mut self, ask: &Ask, needs: Needs) -> c_int {
         let frame = self.frame;
-        let count = self.slices.candidates.len();
-        let wanted = (counts.wanted as usize).min(count);
-        let named = self
-            .slices
-            .candidates
-            .iter()
-            .filter(|one| !one.unnamed)
-            .count();
         let most = usize::from(self.site.settings.config.slurm.attempts);
         let mut code = NOT_NOW;
         for tried in 0..=most {
-            // Those that are named, and the next best of the others.
-            let others = wanted.saturating_sub(named);
-            let from = named + tried;
-            let last = tried == most || from + others > count || others == 0;
             let (slices, steering) = (&mut *self.slices, &mut *self.steering);
-            let all = &slices.candidates;
-            let picked = match last {
-                true => [&all[..], &[]],
-                false => [&all[..named], &all[from..from + others]],
-            };
+            let (offered, last) = slices.candidates.offered(needs, tried, most);
             slices.chosen.clear();
-            let each = picked.into_iter().flatten();
-            slices
-                .chosen
-                .extend(each.map(|one| (one.node, one.pick.bits)));
+            let each = offered.map(|one| (one.node, one.pick.bits));
+            slices.chosen.extend(each);
             code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
             if code == 0 || last {
                 break;
@@ -208,7 +193,7 @@ impl<'a> SlicePlacing<'_, 'a> {
     /// A forecast for a job that has no room now: on the nodes where windows are free first, as running jobs end.
     /// cons_tres says when: until then too few of the slices that it may take are free.
     #[inline(never)]
-    fn later(&mut self, (ask, effort): (&Ask, &mut Effort), counts: Counts) -> c_int {
+    fn later(&mut self, ask: &Ask, effort: &mut Effort, needs: Needs) -> c_int {
         let (frame, job) = (self.frame, self.frame.job);
         if !self.slices.reads_held() {
             return NOT_NOW;
@@ -219,55 +204,41 @@ impl<'a> SlicePlacing<'_, 'a> {
         };
         let named = job.required_nodes();
         let mut given_back = Vec::new();
-        // Those that have room now.
-        let now = self.slices.candidates.len();
-        self.slices.candidates.sort_unstable_by_key(|one| one.node);
+        self.slices.candidates.begin_later();
         for index in frame.indices() {
-            let first = &self.slices.candidates[..now];
-            if first.binary_search_by_key(&index, |one| one.node).is_ok() {
+            if self.slices.candidates.has_room_now(index) {
                 continue;
             }
             let Some((number, weight)) = self.look_at(index) else {
                 continue;
             };
-            let all = &self.slices.ends.all;
-            let from = all.partition_point(|one| one.0 < index);
             given_back.clear();
-            let own = all[from..].iter().take_while(|one| one.0 == index);
-            given_back.extend(own.map(|(_, at, bits)| (*at, *bits)));
+            given_back.extend(offer::given_back(&self.slices.ends.all, index));
             let Some(pool) = &mut self.slices.pool else {
                 return NOT_NOW;
             };
             if let Some((at, pick)) = pool.pick_later(effort, &prices, number, ask, &given_back) {
                 self.slices.candidates.push(Candidate {
                     node: index,
-                    unnamed: !named.is_some_and(|named| named.test(index)),
+                    named: named.is_some_and(|named| named.test(index)),
                     at: at.max(1),
                     weight,
                     pick,
                 });
             }
         }
-        sort(&mut self.slices.candidates);
-        let all = self.slices.candidates.len();
-        if all < counts.min as usize || !self.has_named_nodes() {
+        self.slices.candidates.rank();
+        if !self.slices.candidates.serve(needs) {
             return NOT_NOW;
         }
         let mut code = NOT_NOW;
-        for count in [(counts.min as usize).min(all), all] {
-            let named = self
-                .slices
-                .candidates
-                .iter()
-                .filter(|one| !one.unnamed)
-                .count();
-            let (slices, steering) = (&mut *self.slices, &mut *self.steering);
+        let (slices, steering) = (&mut *self.slices, &mut *self.steering);
+        let gres = slices.id();
+        for offered in slices.candidates.offered_later(needs) {
             slices.chosen.clear();
-            let each = slices.candidates.iter().take(count.max(named));
-            slices
-                .chosen
-                .extend(each.map(|one| (one.node, one.pick.bits)));
-            code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
+            let each = offered.iter().map(|one| (one.node, one.pick.bits));
+            slices.chosen.extend(each);
+            code = steering.attempt_slices(frame, gres, &slices.chosen);
             if code == 0 {
                 break;
             }
@@ -294,7 +265,11 @@ impl<'a> SlicePlacing<'_, 'a> {
             let at = job.soonest_end(now);
             let each = held.iter().enumerate();
             all.extend(each.filter_map(|(place, one)| {
-                Some((one.node as usize, at, asked.held(place)?.chunk(0)))
+                Some(GivenBack {
+                    node: one.node as usize,
+                    at,
+                    bits: asked.held(place)?.chunk(0),
+                })
             }));
         });
         all.sort_unstable();
@@ -302,7 +277,7 @@ impl<'a> SlicePlacing<'_, 'a> {
     }
 
     /// Says why a job with slices waits.
-    fn say_none(&self, ask: &Ask, (found, counts): (u32, Counts)) {
+    fn say_none(&self, ask: &Ask, search: Search) {
         let frame = self.frame;
         let Some(pool) = &self.slices.pool else {
             return;
@@ -311,23 +286,13 @@ impl<'a> SlicePlacing<'_, 'a> {
         let Some(kind) = kinds.clone().find(|kind| ask.fits_kind(*kind)) else {
             return;
         };
-        let named = frame.job.required_nodes();
-        let all = named.map_or(0, |named| named.count());
         let why = explain::no_slices(
             &ask.names(pool, kind),
-            found,
-            counts.min,
-            (self.slices.named, all as u32),
+            search.found,
+            search.needs.min as u32,
+            (self.slices.named, search.needs.named as u32),
         );
         let sentence = format!("gpuos: {why}");
         reasons::tell(frame, sentence);
     }
-}
-
-/// The best first: named ones, then those that are free first, then by Slurm's weight and what others lose.
-fn sort(candidates: &mut [Candidate]) {
-    candidates.sort_unstable_by_key(|one| {
-        let named = !one.unnamed;
-        one.pick.order(named, one.at, one.weight, one.node)
-    });
 }

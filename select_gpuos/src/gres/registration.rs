@@ -6,6 +6,7 @@
 //! and later do where the node has answered, and start jobs without it where an administrator has opened a node that has
 //! not. Here such nodes are kept out of the start of GPU jobs; a node registers within moments of its first answer.
 
+use gpuos_placement::withhold::registration::{Known, Readiness, SavedTopology};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::Node;
@@ -14,52 +15,37 @@ use slurm_ffi::release::Release;
 
 use crate::abi::frame::Frame;
 
-/// By what a release starts GPU jobs on a node that has not registered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Topology {
-    /// It is as slurmctld saved it: jobs get their GPUs.
-    Saved,
-    /// It is as slurmctld saved it once the node answers; till then it is not used (`gres_sock_list_create` of
-    /// cons_tres).
-    SavedOfAnswering,
-    /// It is not saved.
-    Lost,
-    /// It is saved, and not used.
-    Ignored,
-}
-
-impl Topology {
-    fn of(release: Release) -> Topology {
-        if release < Release::new(23, 2, 0) {
-            Topology::Lost
-        } else if release < Release::new(23, 11, 0) {
-            Topology::Saved
-        } else if release < Release::new(24, 11, 1) {
-            Topology::Ignored
-        } else {
-            Topology::SavedOfAnswering
-        }
+/// By what a release starts GPU jobs on a node that has not registered. (`gres_sock_list_create` of cons_tres.)
+fn topology(release: Release) -> SavedTopology {
+    if release < Release::new(23, 2, 0) {
+        SavedTopology::Lost
+    } else if release < Release::new(23, 11, 0) {
+        SavedTopology::Used
+    } else if release < Release::new(24, 11, 1) {
+        SavedTopology::Ignored
+    } else {
+        SavedTopology::UsedOnceItAnswers
     }
 }
 
 /// Whether this release starts jobs on nodes that it does not know yet.
 pub fn matters(release: Release) -> bool {
-    Topology::of(release) != Topology::Saved
+    topology(release).matters()
 }
 
-/// Whether a job that starts on a node now would lack what it gets of this GRES in its own record. A node that power
-/// saving has off registers only after a job has been given to it.
+/// Whether a job that starts on a node now would lack what it gets of this GRES in its own record.
 pub fn loses(release: Release, node: Node<'_>, gres: NodeGres<'_>) -> bool {
-    let saved = gres.topologies() > 0;
-    let unsaved = !saved && gres.types() > 0;
-    gres.is_provisional()
-        && match Topology::of(release) {
-            Topology::Saved => false,
-            Topology::SavedOfAnswering => unsaved || saved && node.out_of_touch(),
-            Topology::Lost => unsaved,
-            Topology::Ignored => unsaved || saved,
-        }
-        && !node.power_saved()
+    topology(release).loses(known(node, gres))
+}
+
+fn known(node: Node<'_>, gres: NodeGres<'_>) -> Known {
+    Known {
+        provisional: gres.is_provisional(),
+        has_topology: gres.topologies() > 0,
+        has_types: gres.types() > 0,
+        out_of_touch: node.out_of_touch(),
+        power_saved: node.power_saved(),
+    }
 }
 
 /// Which nodes have registered: bits by node index.
@@ -135,17 +121,16 @@ impl Registration {
         let both = source
             .node(index)
             .and_then(|node| Some((node, source.gpus(node)?)));
-        let Some((node, gpus)) = both else {
+        let readiness = match both {
+            Some((node, gpus)) => topology(release).look(known(node, gpus)),
+            None => Readiness::ForGood,
+        };
+        if readiness == Readiness::ForGood {
             self.ready[word] |= bit;
+        }
+        let Some((node, _)) = both.filter(|_| readiness == Readiness::Waits) else {
             return false;
         };
-        if !loses(release, node, gpus) {
-            // An answer is not for good, a registration is.
-            if !gpus.is_provisional() || node.power_saved() {
-                self.ready[word] |= bit;
-            }
-            return false;
-        }
         if self.told[word] & bit == 0 {
             self.told[word] |= bit;
             let name = node.name();
@@ -159,27 +144,27 @@ impl Registration {
 
 #[cfg(test)]
 mod tests {
-    use super::{Topology, matters};
+    use super::{SavedTopology, matters, topology};
     use slurm_ffi::release::Release;
 
     #[test]
     fn releases_that_start_jobs_too_early() {
-        for (text, topology) in [
-            ("22.05.0", Topology::Lost),
-            ("22.05.11", Topology::Lost),
-            ("23.02.0", Topology::Saved),
-            ("23.02.8", Topology::Saved),
-            ("23.11.0", Topology::Ignored),
-            ("24.05.0", Topology::Ignored),
-            ("24.05.8", Topology::Ignored),
-            ("24.11.0", Topology::Ignored),
-            ("24.11.1", Topology::SavedOfAnswering),
-            ("25.05.3", Topology::SavedOfAnswering),
-            ("26.05.5", Topology::SavedOfAnswering),
+        for (text, expected) in [
+            ("22.05.0", SavedTopology::Lost),
+            ("22.05.11", SavedTopology::Lost),
+            ("23.02.0", SavedTopology::Used),
+            ("23.02.8", SavedTopology::Used),
+            ("23.11.0", SavedTopology::Ignored),
+            ("24.05.0", SavedTopology::Ignored),
+            ("24.05.8", SavedTopology::Ignored),
+            ("24.11.0", SavedTopology::Ignored),
+            ("24.11.1", SavedTopology::UsedOnceItAnswers),
+            ("25.05.3", SavedTopology::UsedOnceItAnswers),
+            ("26.05.5", SavedTopology::UsedOnceItAnswers),
         ] {
             let release = Release::parse(text).expect("a release");
-            assert_eq!(Topology::of(release), topology, "{text}");
-            assert_eq!(matters(release), topology != Topology::Saved, "{text}");
+            assert_eq!(topology(release), expected, "{text}");
+            assert_eq!(matters(release), expected != SavedTopology::Used, "{text}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Jobs that ask for a part of a GPU (GRES `shard`), beside others.
 //!
 //! cons_tres gives such a job shards of one GPU of each node, of none that somebody has as a whole, and
-//! nobody a whole GPU of which a shard is in use. But it takes the GPU with most shards left, so that a few
-//! small jobs leave no GPU whole. So it is offered one GPU of each node only: one that is shared already,
-//! with the least left that is enough, and an idle one where there is none.
+//! nobody a whole GPU of which a shard is in use. Which GPU of each node it is offered is decided in
+//! [`gpuos_placement::shards`].
 
 use std::ffi::c_int;
 
+use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::shards::{Candidate, Candidates, Entry, Needs, NodeState, Part};
 use slurm_ffi::api::Api;
 use slurm_ffi::check::{Gres, Misfit};
 use slurm_ffi::gres::{JobGres, NodeGres};
@@ -33,35 +34,12 @@ pub struct Shards {
     any: Option<bool>,
     /// Whether requests for them fit the layout table, once one was held against it.
     fits: bool,
-    candidates: Vec<Candidate>,
+    candidates: Candidates,
     chosen: Vec<(usize, u64)>,
     /// Room for what a call marks: one mark for each node.
     room: Masks,
     /// Whether the call at hand looked for shared GPUs.
     pub looked: bool,
-}
-
-/// A node with a GPU that has enough shards left.
-#[derive(Clone, Copy)]
-struct Candidate {
-    node: usize,
-    /// Whether the job does not name the node: those that it names come first.
-    unnamed: bool,
-    weight: u64,
-    part: Part,
-}
-
-/// A GPU with shards, in the order of preference.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
-    /// It is worn, and to be given last.
-    degraded: bool,
-    /// Nobody shares it yet.
-    idle: bool,
-    /// Of one that is shared, the shards that are left before this job; of an idle one, how many GPUs of the node
-    /// are idle, so that whole nodes stay whole.
-    left: u64,
-    gpu: usize,
 }
 
 impl Shards {
@@ -71,7 +49,7 @@ impl Shards {
             gres: Gres::shards(api),
             any: None,
             fits: false,
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             chosen: Vec::new(),
             room: Masks::default(),
             looked: false,
@@ -180,30 +158,18 @@ impl Shards {
             return None;
         }
         self.find(frame, service, asked, count);
-        let counts = request::counts(frame.call.counts, job);
-        let (all, wanted) = (self.candidates.len(), counts.wanted as usize);
-        let named = self.candidates.iter().filter(|one| !one.unnamed).count();
-        let lacks_named = job
-            .required_nodes()
-            .is_some_and(|required| required.count() != named);
-        if all < wanted || named > wanted || lacks_named {
-            return None;
-        }
-        steering.begin(frame, None);
-        let others = wanted - named;
-        let last = all - wanted;
-        let most = match others {
-            0 => 0,
-            _ => last.min(usize::from(site.settings.config.slurm.attempts)),
+        let needs = Needs {
+            nodes: request::counts(frame.call.counts, job).wanted as usize,
+            named: job.required_nodes().map_or(0, |named| named.count()),
         };
-        for tried in 0..=most {
-            let from = named + tried;
-            let picked = self.candidates[..named]
-                .iter()
-                .chain(&self.candidates[from..from + others]);
+        let most = usize::from(site.settings.config.slurm.attempts);
+        let attempts = self.candidates.attempts(needs, most)?;
+        steering.begin(frame, None);
+        for nth in 0..attempts.count {
             self.chosen.clear();
+            let offered = self.candidates.offered(attempts, nth);
             self.chosen
-                .extend(picked.map(|one| (one.node, 1 << one.part.gpu)));
+                .extend(offered.map(|(node, gpu)| (node, gpu.alone().0)));
             if steering.attempt_slices(frame, site.gpu.id, &self.chosen) == 0 {
                 return Some(0);
             }
@@ -239,19 +205,16 @@ impl Shards {
                 continue;
             };
             let (_, degraded) = service.of(index);
-            let part = best(shards, gpus, asked.type_name(), count, degraded.0);
+            let part = best(shards, gpus, asked.type_name(), count, degraded);
             let Some(part) = part else { continue };
             self.candidates.push(Candidate {
                 node: index,
-                unnamed: !named.is_some_and(|named| named.test(index)),
+                named: named.is_some_and(|named| named.test(index)),
                 weight: node.weight(),
                 part,
             });
         }
-        self.candidates.sort_unstable_by_key(|one| {
-            let Candidate { node, part, .. } = *one;
-            (one.unnamed, one.weight, part, node)
-        });
+        self.candidates.rank();
     }
 }
 
@@ -261,28 +224,25 @@ fn best(
     gpus: NodeGres<'_>,
     kind: Option<&str>,
     count: u64,
-    degraded: u64,
+    degraded: GpuSet,
 ) -> Option<Part> {
-    let given = gpus.bits()?;
-    let shared = shards.bits()?;
-    // Masks reach the first word of a bitmap.
-    if given.len() > u64::BITS as usize || shared.len() != given.len() {
-        return None;
-    }
-    let (given, shared) = (given.chunk(0), shared.chunk(0));
-    let idle = u64::from(gpus.bits()?.len() as u32) - u64::from((given | shared).count_ones());
+    let (given, shared) = (gpus.bits()?, shards.bits()?);
+    let state = NodeState {
+        devices: given.len(),
+        shard_devices: shared.len(),
+        given: given.chunk(0),
+        shared: shared.chunk(0),
+        degraded,
+    };
     let entry = |at: usize| {
-        let gpu = shards.topology_bits(at)?.chunk(0);
-        let (had, used) = shards.topology_counts(at)?;
-        let left = had.saturating_sub(used);
-        let fits = kind.is_none_or(|kind| shards.topology_type(at) == Some(kind));
-        let usable = gpu.count_ones() == 1 && gpu & given == 0 && left >= count && fits;
-        usable.then(|| Part {
-            degraded: gpu & degraded != 0,
-            idle: used == 0,
-            left: if used == 0 { idle } else { left },
-            gpu: gpu.trailing_zeros() as usize,
+        let gpus = shards.topology_bits(at)?.chunk(0);
+        let (all, used) = shards.topology_counts(at)?;
+        Some(Entry {
+            gpus,
+            all,
+            used,
+            is_type: kind.is_none_or(|kind| shards.topology_type(at) == Some(kind)),
         })
     };
-    (0..shards.topologies()).filter_map(entry).min()
+    state.best((0..shards.topologies()).filter_map(entry), count)
 }

@@ -6,7 +6,9 @@
 //! no window could never be carved.
 
 use gpuos_config::options::JobOptions;
-use gpuos_placement::mig::{Ask, Pick, Pool};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
+use gpuos_placement::mig::offer::{self, Candidates, GivenBack};
+use gpuos_placement::mig::{Ask, Pool};
 use slurm_ffi::api::Api;
 use slurm_ffi::check::{self, Gres, Misfit};
 use slurm_ffi::gres::JobGres;
@@ -40,7 +42,8 @@ pub struct Slices {
     nodes: Vec<u32>,
     /// Nodes of which the log says that their slices cannot be given.
     said: Vec<usize>,
-    pub candidates: Vec<Candidate>,
+    /// The nodes that the job of this call may be offered.
+    pub candidates: Candidates,
     /// How many of the nodes that the job of this call names have room.
     pub named: u32,
     /// What cons_tres is offered: nodes, and the slices of each.
@@ -49,26 +52,11 @@ pub struct Slices {
     pub ends: Ends,
 }
 
-/// A node on which a job's instances have windows.
-#[derive(Clone, Copy)]
-pub struct Candidate {
-    /// Its index.
-    pub node: usize,
-    /// Whether the job does not name the node: those that it names come first.
-    pub unnamed: bool,
-    /// When the windows are free; 0 = now.
-    pub at: i64,
-    /// Slurm's weight of the node.
-    pub weight: u64,
-    /// The windows.
-    pub pick: Pick,
-}
-
 /// What running jobs give back.
 #[derive(Default)]
 pub struct Ends {
-    /// Node index, time, slices.
-    pub all: Vec<(usize, i64, u64)>,
+    /// In order.
+    pub all: Vec<GivenBack>,
     /// For which second, and which state of the ledger, they were read.
     pub read: (i64, u64),
 }
@@ -84,7 +72,7 @@ impl Slices {
             tried: false,
             nodes: Vec::new(),
             said: Vec::new(),
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             named: 0,
             chosen: Vec::new(),
             ends: Ends::default(),
@@ -306,17 +294,16 @@ impl Slices {
             return None;
         }
         let taken = slices.bits().map_or(0, |bits| bits.chunk(0));
-        let out = service.pool_out(index);
-        // One that moves is known by its number in GRES gpu.
-        let (whole_out, _) = service.of(index);
-        let is_out = |nvml: usize| {
-            let whole = own.whole(nvml);
-            out.contains(nvml) || whole.is_some_and(|number| whole_out.contains(number))
-        };
-        let each = own.gpus.iter().enumerate();
-        let out = each.filter(|(_, nvml)| is_out(*nvml));
-        let out = out.fold(0, |all, (nth, _)| all | 1 << nth);
-        pool.see(number, taken, out);
+        // A MIG-switchable one is known by its number in GRES gpu.
+        let (gres_out, _) = service.of(index);
+        let gres_of = |nvml: NvmlIndex| own.whole(nvml.index()).and_then(GresGpu::new);
+        let out = offer::out_of_service(
+            NvmlSet(own.gpus),
+            service.pool_out(index),
+            gres_out,
+            gres_of,
+        );
+        pool.see(number, taken, out.0.0);
         Some((number, node.weight()))
     }
 

@@ -7,8 +7,9 @@
 
 use std::ffi::c_int;
 
-use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_placement::explain::out_of_service;
+use gpuos_model::gpu_index::NvmlSet;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::withhold::out::{self, Blame, Job, NodeState, Withhold};
 use slurm_ffi::gres::{JobGres, NodeGres};
 
 use crate::abi::frame::Frame;
@@ -73,43 +74,33 @@ impl Withholding<'_, '_> {
     #[inline(never)]
     fn withhold_from(&mut self) -> Option<Withheld> {
         let frame = self.frame;
-        let (source, job) = (&frame.source, frame.job);
+        let source = &frame.source;
         let mut withheld = Withheld::default();
         let mut any = false;
-        let whole = job.whole_nodes();
-        let each = source.of_each_node(job);
+        let asked = self.job();
         for index in frame.indices() {
             let (out, _) = self.service.of(index);
-            // Who takes a whole node gets all its slices; others are given slices elsewhere (`slices`).
-            if whole && self.is_pool_out(index) {
-                any = true;
-                withheld.left_out.push(index);
-                continue;
-            }
-            if out.is_empty() {
+            let is_pool_out = asked.whole_nodes && self.is_pool_out(index);
+            if out.is_empty() && !is_pool_out {
                 continue;
             }
             let gpus = source.gpus_of(index);
-            let Some((gpus, bits)) = gpus.and_then(|gpus| Some((gpus, gpus.bits()?))) else {
-                continue;
+            let state = NodeState {
+                is_pool_out,
+                ..node_state(gpus, out)
             };
-            let out = out.and(GpuSet::first(bits.len()));
-            if out.is_empty() || bits.len() > MAX_GPUS {
-                continue;
-            }
-            any = true;
-            if whole {
-                withheld.left_out.push(index);
-                continue;
-            }
-            if out.0 & bits.chunk(0) != 0 {
-                withheld.held.push(index);
-                let sound = GpuSet::first(bits.len()).minus(out);
-                if (sound.len() as u64) < each {
-                    withheld.too_few.push(index);
+            match asked.withhold(&state) {
+                Withhold::Nothing => continue,
+                Withhold::Node => withheld.left_out.push(index),
+                Withhold::Gpus { out, held, too_few } => {
+                    withheld.held.extend(held.then_some(index));
+                    withheld.too_few.extend(too_few.then_some(index));
+                    if let Some(gpus) = gpus {
+                        (frame.call.out_of_service).allocate(source.layout, gpus, out.0);
+                    }
                 }
             }
-            (frame.call.out_of_service).allocate(source.layout, gpus, out.0);
+            any = true;
         }
         if !any {
             return None;
@@ -132,7 +123,7 @@ impl Withholding<'_, '_> {
         let mig = &self.site.settings.config.mig;
         let node = self.frame.source.node(index);
         let pool = node.and_then(|node| mig.pool_of(node.name()));
-        pool.is_some_and(|(pool, _)| !pool.gpus.and(out).is_empty())
+        pool.is_some_and(|(pool, _)| !NvmlSet(pool.gpus).and(out).is_empty())
     }
 
     /// Names the GPUs on nodes where cons_tres only counts them: once the call is over it would take the
@@ -151,35 +142,38 @@ impl Withholding<'_, '_> {
             else {
                 continue;
             };
-            let free = GpuSet::first(bits.len()).minus(GpuSet(bits.chunk(0)));
+            let given = GpuSet(bits.chunk(0));
             for asked in source
                 .gpus_asked(job)
                 .filter(|a| a.selected(index).is_none())
             {
                 let count = asked.selected_count(index) as usize;
-                let devices = free.iter().take(count).fold(GpuSet::EMPTY, GpuSet::with);
+                let devices = out::name_the_sound(bits.len(), given, count);
                 asked.supply(source.api, index, devices.0, bits.len());
             }
         }
     }
 
     /// Whether a forecast needs more GPUs than the sound ones that are free now, where it has nodes on which a
-    /// job holds a GPU that is out. By the time of the start it cannot be told: backfill also asks from a later
-    /// time on.
+    /// job holds a GPU that is out.
     pub fn counts_on_held(&self, withheld: &Withheld) -> bool {
         let frame = self.frame;
-        let (source, job) = (&frame.source, frame.job);
-        let each = source.of_each_node(job);
-        let (mut all, mut held, mut enough) = (0, false, true);
-        for index in frame.indices() {
-            let free = source.gpus_of(index).map_or(0, NodeGres::free_units);
-            all += free;
-            if withheld.held.contains(&index) {
-                held = true;
-                enough &= free >= each;
-            }
+        let nodes = frame.indices().map(|index| {
+            let free = frame.source.gpus_of(index).map_or(0, NodeGres::free_units);
+            (free, withheld.held.contains(&index))
+        });
+        self.job().counts_on_held(nodes)
+    }
+
+    /// What the job of this call asks for.
+    fn job(&self) -> Job {
+        let (source, job) = (&self.frame.source, self.frame.job);
+        Job {
+            whole_nodes: job.whole_nodes(),
+            nodes: self.frame.call.counts.min.into(),
+            each: source.of_each_node(job),
+            sum: source.sum(job, JobGres::per_job),
         }
-        held && !(enough && all >= source.sum(job, JobGres::per_job))
     }
 
     /// A job got no place, or only later: says so where it is for GPUs that are out of service.
@@ -202,57 +196,33 @@ impl Withholding<'_, '_> {
     /// Which GPUs of the candidates are out of service, where the job would have room now, or could have it at
     /// all, if they were not.
     fn why_out(&self, withheld: &Withheld) -> Option<String> {
-        let frame = self.frame;
-        let (call, source, job) = (frame.call, &frame.source, frame.job);
-        let whole = job.whole_nodes();
-        let all = source.sum(job, JobGres::per_job);
-        let each = source.of_each_node(job);
-        // What it could have now, if all were in service, of those in service ever, and of all ever.
-        let mut sums = [Capacity::default(); 4];
-        let (mut total, mut out_of) = (0, Vec::new());
+        let (call, source) = (self.frame.call, &self.frame.source);
+        let mut blame = Blame::new(self.job());
         for index in withheld.offered() {
             let node = source.node(index);
             let gpus = node.and_then(|node| source.gpus(node));
             let (Some(node), Some(gpus)) = (node, gpus) else {
                 continue;
             };
-            let Some(bits) = gpus.bits() else { continue };
-            let present = GpuSet::first(bits.len());
-            let out = self.service.of(index).0.and(present);
+            if gpus.bits().is_none() {
+                continue;
+            }
+            let mut state = node_state(Some(gpus), self.service.of(index).0);
             let marked = GpuSet(call.out_of_service.of(gpus));
-            let taken = GpuSet(bits.chunk(0)).minus(marked);
-            let sound = |set: GpuSet| match whole && !out.is_empty() {
-                true => GpuSet::EMPTY,
-                false => set.minus(out),
-            };
-            let free = present.minus(taken);
-            let sets = [sound(free), free, sound(present), present];
-            for (sum, set) in sums.iter_mut().zip(sets) {
-                sum.add(set.len() as u64, each);
-            }
-            total += bits.len();
-            if !out.is_empty() {
-                out_of.push((node.name(), out));
-            }
+            state.given = state.given.minus(marked);
+            blame.add(node.name(), &state);
         }
-        let enough = sums.map(|sum| sum.nodes >= u64::from(call.counts.min) && sum.gpus >= all);
-        let blamed = enough[1] && !enough[0] || enough[3] && !enough[2];
-        blamed.then(|| out_of_service(&out_of, total))
+        blame.sentence()
     }
 }
 
-/// What a job could have.
-#[derive(Clone, Copy, Default)]
-struct Capacity {
-    nodes: u64,
-    gpus: u64,
-}
-
-impl Capacity {
-    fn add(&mut self, gpus: u64, each: u64) {
-        if gpus >= each {
-            self.nodes += 1;
-            self.gpus += gpus;
-        }
+/// The GPUs of a node of which some are out of service.
+fn node_state(gpus: Option<NodeGres<'_>>, out: GpuSet) -> NodeState {
+    let bits = gpus.and_then(NodeGres::bits);
+    NodeState {
+        devices: bits.map_or(0, |bits| bits.len()),
+        given: GpuSet(bits.map_or(0, |bits| bits.chunk(0))),
+        out,
+        is_pool_out: false,
     }
 }

@@ -1,6 +1,7 @@
 //! What a node's `Extra` says of its GPUs: which gpuosd has taken out of service, and which it holds for worn.
 
 use gpuos_core::health::{ExtraError, ExtraPart};
+use gpuos_model::gpu_index::NvmlSet;
 use gpuos_model::gpuset::GpuSet;
 use slurm_ffi::extra::Remembered;
 use slurm_ffi::handles::Node;
@@ -22,8 +23,7 @@ struct Known {
     text: Remembered,
     out: GpuSet,
     degraded: GpuSet,
-    /// By NVML's index.
-    pool_out: GpuSet,
+    pool_out: NvmlSet,
 }
 
 impl Known {
@@ -31,7 +31,7 @@ impl Known {
     fn says(&mut self, text: &str) -> Option<ExtraError> {
         let (part, wrong) = ExtraPart::read(text);
         (self.out, self.degraded) = (set(&part.out), set(&part.degraded));
-        self.pool_out = set(&part.pool_out);
+        self.pool_out = NvmlSet(set(&part.pool_out));
         wrong
     }
 }
@@ -85,10 +85,10 @@ impl Service {
         }
     }
 
-    /// GPUs of the node's pool that are out of service, by NVML's index.
-    pub fn pool_out(&self, node: usize) -> GpuSet {
+    /// GPUs of the node's pool that are out of service.
+    pub fn pool_out(&self, node: usize) -> NvmlSet {
         let known = self.known.get(node).filter(|_| self.texts > 0);
-        known.map_or(GpuSet::EMPTY, |known| known.pool_out)
+        known.map_or(NvmlSet::EMPTY, |known| known.pool_out)
     }
 
     /// Reads what has changed of a node.
@@ -105,7 +105,7 @@ impl Service {
         }
         let before = (known.out, known.degraded, known.pool_out);
         (known.out, known.degraded) = (GpuSet::EMPTY, GpuSet::EMPTY);
-        known.pool_out = GpuSet::EMPTY;
+        known.pool_out = NvmlSet::EMPTY;
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => {
@@ -156,11 +156,11 @@ mod tests {
             assert_eq!(known.says(text), None, "{text}");
             assert_eq!(known.out, set(&[2, 5]), "{text}");
             assert_eq!(known.degraded, set(&[3]), "{text}");
-            assert_eq!(known.pool_out, set(&[6]), "{text}");
+            assert_eq!(known.pool_out, NvmlSet(set(&[6])), "{text}");
         }
         // Which ones a damaged word named is not known: then it is all that it may have named.
         assert!(known.says("[gpuos:1 later out=2,x mig-out=6]").is_some());
-        assert_eq!((known.out.len(), known.pool_out), (64, set(&[6])));
+        assert_eq!((known.out.len(), known.pool_out.0), (64, set(&[6])));
         assert!(known.says("[gpuos:1 out=2 degraded=3,x]").is_some());
         assert_eq!((known.out, known.degraded), (set(&[2]), set(&[3])));
         assert_eq!(known.says("rack 7"), None);

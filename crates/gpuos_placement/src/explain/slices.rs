@@ -1,5 +1,5 @@
 //! Jobs with slices of GPUs, in words.
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::NvmlSet;
 
 use super::sentence::plural;
 
@@ -97,7 +97,7 @@ pub fn no_slices(mig: &str, feasible: u32, needed: u32, named: (u32, u32)) -> St
 /// Why a job waits although GPUs that move are idle: they served the other kind of job last. `nodes` are nodes with
 /// these GPUs by NVML's index, `whole` whether the job wants whole GPUs, `after` and `hold` the seconds of
 /// `move-after` and `move-hold`.
-pub fn other_kind(nodes: &[(&str, GpuSet)], whole: bool, after: i64, hold: i64) -> String {
+pub fn other_kind(nodes: &[(&str, NvmlSet)], whole: bool, after: i64, hold: i64) -> String {
     const NAMED: usize = 3;
     let each = nodes.iter().take(NAMED);
     let gpus: Vec<String> = each
@@ -121,6 +121,7 @@ pub fn other_kind(nodes: &[(&str, GpuSet)], whole: bool, after: i64, hold: i64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuos_model::gpuset::GpuSet;
 
     #[test]
     fn instances_are_counted_in_words() {
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn gpus_of_the_other_kind_are_named() {
-        let node = |name| (name, GpuSet(0b1100_0000));
+        let node = |name| (name, NvmlSet(GpuSet(0b1100_0000)));
         let said = other_kind(&[node("n1")], true, 60, 600);
         assert_eq!(
             said,

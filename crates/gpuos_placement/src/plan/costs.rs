@@ -13,7 +13,7 @@ use super::gpus::Worth;
 use super::job::Job;
 use super::links::nic_units;
 use super::types::{Choice, GpuShape, NodeState, Request};
-use super::{NO_TYPE, Planner, bits};
+use super::{NO_TYPE, Planner, bits, gang};
 use crate::cost::{Condition, Model, Place, Score, Wish, percent_better, steps};
 use crate::fabric::UNBOUNDED;
 
@@ -48,186 +48,176 @@ impl Request {
     }
 }
 
-impl Planner {
-    /// Sets the cost byte of the penalty ([`NodeState::cost`]) of every candidate, and
-    /// [`Request::cost_first`], by what the nodes are worth to the job. `conditions` are those of the
-    /// nodes by index; nodes past its end are as new.
-    ///
-    /// Without a wish no node type counts as better than another; a node in a bad condition still counts
-    /// as worse than one of its type that is as new. Where all candidates are of one type and
-    /// condition, nothing is changed. The states of the call before must not be given again.
-    pub fn weigh(
-        &mut self,
-        wish: Option<&Wish>,
-        conditions: &[Condition],
-        request: &mut Request,
-        states: &mut [NodeState],
-    ) {
-        request.cost_first = false;
-        if conditions.is_empty() && (wish.is_none() || self.types.len() < 2) {
-            return;
-        }
-        let own = wish.copied().unwrap_or_default();
-        self.costs.scores.clear();
-        let mut best = 0;
-        for (node, state) in states.iter().enumerate() {
-            if state.candidate && !state.free.is_empty() {
-                best = best.max(self.worth(node, conditions, &own, request));
-            }
-        }
-        if self.costs.scores.len() < 2 && wish.is_some() {
-            return;
-        }
-        request.cost_first = wish.is_some_and(|w| w.counts_first(request.gpus_in_all()));
-        for (node, state) in states.iter_mut().enumerate() {
-            if !state.candidate || state.free.is_empty() {
-                continue;
-            }
-            let worth = self.worth(node, conditions, &own, request);
-            let best = match wish {
-                Some(_) => best,
-                None => self.worth(node, &[], &own, request),
-            };
-            state.set_cost(steps(best, worth));
+/// See [`Planner::weigh`].
+pub(super) fn weigh(
+    planner: &mut Planner,
+    wish: Option<&Wish>,
+    conditions: &[Condition],
+    request: &mut Request,
+    states: &mut [NodeState],
+) {
+    request.cost_first = false;
+    if conditions.is_empty() && (wish.is_none() || planner.types.len() < 2) {
+        return;
+    }
+    let own = wish.copied().unwrap_or_default();
+    planner.costs.scores.clear();
+    let mut best = 0;
+    for (node, state) in states.iter().enumerate() {
+        if state.candidate && !state.free.is_empty() {
+            best = best.max(node_worth(planner, node, conditions, &own, request));
         }
     }
-
-    /// What a node is worth to a job, with its parts; `None` where the job does not fit.
-    pub fn score(
-        &mut self,
-        node: u32,
-        condition: Condition,
-        wish: &Wish,
-        request: &Request,
-    ) -> Option<Score> {
-        let type_of = *self.type_of.get(node as usize)?;
-        match type_of {
-            NO_TYPE => None,
-            type_of => self.score_type(type_of, condition, wish, request),
-        }
+    if planner.costs.scores.len() < 2 && wish.is_some() {
+        return;
     }
-
-    /// The best candidate of another type or condition than the choice's worst node, with room for a
-    /// share of the job, if it is worth less to the job: its index, and by how many percent less than
-    /// the choice, of its own worth.
-    pub fn beside(
-        &mut self,
-        choice: &Choice,
-        wish: &Wish,
-        conditions: &[Condition],
-        request: &Request,
-        states: &[NodeState],
-    ) -> Option<(u32, u32)> {
-        self.costs.scores.clear();
-        let nodes = choice.nodes.iter().map(|one| one.node);
-        let own = nodes
-            .clone()
-            .map(|node| self.worth(node as usize, conditions, wish, request));
-        let own = own.min()?;
-        let share = choice.nodes.iter().map(|one| one.gpus.len()).max()?.max(1);
-        let mut best: Option<(u32, u32)> = None;
-        for (node, state) in states.iter().enumerate() {
-            if !state.candidate || state.free.len() < share {
-                continue;
-            }
-            let kind = |at: u32| {
-                let condition = conditions.get(at as usize).copied().unwrap_or_default();
-                (self.type_of.get(at as usize).copied(), condition)
-            };
-            if nodes.clone().any(|taken| kind(taken) == kind(node as u32)) {
-                continue;
-            }
-            let worth = self.worth(node, conditions, wish, request);
-            if worth > 0 && best.is_none_or(|(_, most)| worth > most) {
-                best = Some((node as u32, worth));
-            }
+    request.cost_first = wish.is_some_and(|w| w.counts_first(request.gpus_in_all()));
+    for (node, state) in states.iter_mut().enumerate() {
+        if !state.candidate || state.free.is_empty() {
+            continue;
         }
-        let (node, worth) = best?;
-        let more = percent_better(own, worth);
-        (more > 0).then_some((node, more))
-    }
-
-    fn worth(
-        &mut self,
-        node: usize,
-        conditions: &[Condition],
-        wish: &Wish,
-        request: &Request,
-    ) -> u32 {
-        let type_of = self.type_of.get(node).copied().unwrap_or(NO_TYPE);
-        if type_of == NO_TYPE {
-            return 0;
-        }
-        let condition = conditions.get(node).copied().unwrap_or_default();
-        let known = self.costs.scores.iter();
-        let mut same = known.filter(|(of, at, _)| (*of, *at) == (type_of, condition));
-        if let Some(&(_, _, score)) = same.next() {
-            return score;
-        }
-        let score = self.score_type(type_of, condition, wish, request);
-        let total = score.map_or(0, |score| score.total);
-        self.costs.scores.push((type_of, condition, total));
-        total
-    }
-
-    fn score_type(
-        &mut self,
-        type_of: u16,
-        condition: Condition,
-        wish: &Wish,
-        request: &Request,
-    ) -> Option<Score> {
-        let table = &mut self.tables[usize::from(type_of)];
-        let node_type = &self.types[usize::from(type_of)];
-        let gpus = request.gpus_in_all();
-        let fewest = u64::from(request.min_nodes.max(1));
-        let nodes = fewest.max(gpus.div_ceil(table.gpus.max(1) as u64));
-        let share = gpus.div_ceil(nodes) as usize;
-        let pick = table.best(table.all, share, false, Worth::Even)?;
-        let mut bus = match share {
-            1 => UNBOUNDED,
-            _ => pick.ring,
+        let worth = node_worth(planner, node, conditions, &own, request);
+        let best = match wish {
+            Some(_) => best,
+            None => node_worth(planner, node, &[], &own, request),
         };
-        if nodes > 1 {
-            bus = match nic_units(node_type, pick.set) {
-                0 => bus,
-                nic => bus.min(nic),
-            };
-        }
-        let place = Place {
-            node_type,
-            gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
-            nodes: u32::try_from(nodes).unwrap_or(u32::MAX),
-            nvlink: share > 1 && table.linked(pick.set),
-            bus,
-            condition,
-        };
-        let model = &self.costs.model;
-        Some(model.score(&place, &wish.workload, &wish.objectives, wish.over_share))
+        state.set_cost(steps(best, worth));
     }
+}
 
-    /// Leaves, for a job that weighs what nodes are worth first, only the collected nodes of a domain
-    /// that are worth no less than the last one wanted can be.
-    pub(super) fn keep_worthy(&mut self, job: &Job, span: &Span, wanted: u32) {
-        if !job.cost_first || self.uneven(job) {
-            return;
+/// See [`Planner::score`].
+pub(super) fn score(
+    planner: &mut Planner,
+    node: u32,
+    condition: Condition,
+    wish: &Wish,
+    request: &Request,
+) -> Option<Score> {
+    let type_of = *planner.type_of.get(node as usize)?;
+    match type_of {
+        NO_TYPE => None,
+        type_of => score_type(planner, type_of, condition, wish, request),
+    }
+}
+
+/// See [`Planner::beside`].
+pub(super) fn beside(
+    planner: &mut Planner,
+    choice: &Choice,
+    wish: &Wish,
+    conditions: &[Condition],
+    request: &Request,
+    states: &[NodeState],
+) -> Option<(u32, u32)> {
+    planner.costs.scores.clear();
+    let nodes = choice.nodes.iter().map(|one| one.node);
+    let own = nodes
+        .clone()
+        .map(|node| node_worth(planner, node as usize, conditions, wish, request));
+    let own = own.min()?;
+    let share = choice.nodes.iter().map(|one| one.gpus.len()).max()?.max(1);
+    let mut best: Option<(u32, u32)> = None;
+    for (node, state) in states.iter().enumerate() {
+        if !state.candidate || state.free.len() < share {
+            continue;
         }
-        let index = &self.state.now;
-        let cost = |slot: u32| job.cost(index.pattern(slot).penalty);
-        let work = &mut self.gang.work;
-        let with = |most: u32, work: &[u64]| -> u32 {
-            let slots = index.active().iter().filter(|&&slot| cost(slot) <= most);
-            slots
-                .map(|&slot| bits::count_both(index.nodes(slot), work, span.start, span.end))
-                .sum()
+        let kind = |at: u32| {
+            let condition = conditions.get(at as usize).copied().unwrap_or_default();
+            (planner.type_of.get(at as usize).copied(), condition)
         };
-        let most = (0..=255).find(|&most| with(most, work) >= wanted);
-        let most = most.unwrap_or(u32::MAX);
-        for &slot in index.active().iter().filter(|&&slot| cost(slot) > most) {
-            let nodes = index.nodes(slot);
-            for (word, _) in bits::words(span.start, span.end) {
-                work[word] &= !nodes[word];
-            }
+        if nodes.clone().any(|taken| kind(taken) == kind(node as u32)) {
+            continue;
+        }
+        let worth = node_worth(planner, node, conditions, wish, request);
+        if worth > 0 && best.is_none_or(|(_, most)| worth > most) {
+            best = Some((node as u32, worth));
+        }
+    }
+    let (node, worth) = best?;
+    let more = percent_better(own, worth);
+    (more > 0).then_some((node, more))
+}
+
+fn node_worth(
+    planner: &mut Planner,
+    node: usize,
+    conditions: &[Condition],
+    wish: &Wish,
+    request: &Request,
+) -> u32 {
+    let type_of = planner.type_of.get(node).copied().unwrap_or(NO_TYPE);
+    if type_of == NO_TYPE {
+        return 0;
+    }
+    let condition = conditions.get(node).copied().unwrap_or_default();
+    let known = planner.costs.scores.iter();
+    let mut same = known.filter(|(of, at, _)| (*of, *at) == (type_of, condition));
+    if let Some(&(_, _, score)) = same.next() {
+        return score;
+    }
+    let score = score_type(planner, type_of, condition, wish, request);
+    let total = score.map_or(0, |score| score.total);
+    planner.costs.scores.push((type_of, condition, total));
+    total
+}
+
+fn score_type(
+    planner: &mut Planner,
+    type_of: u16,
+    condition: Condition,
+    wish: &Wish,
+    request: &Request,
+) -> Option<Score> {
+    let table = &mut planner.tables[usize::from(type_of)];
+    let node_type = &planner.types[usize::from(type_of)];
+    let gpus = request.gpus_in_all();
+    let fewest = u64::from(request.min_nodes.max(1));
+    let nodes = fewest.max(gpus.div_ceil(table.gpus.max(1) as u64));
+    let share = gpus.div_ceil(nodes) as usize;
+    let pick = table.best(table.all, share, false, Worth::Even)?;
+    let mut bus = match share {
+        1 => UNBOUNDED,
+        _ => pick.ring,
+    };
+    if nodes > 1 {
+        bus = match nic_units(node_type, pick.set) {
+            0 => bus,
+            nic => bus.min(nic),
+        };
+    }
+    let place = Place {
+        node_type,
+        gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+        nodes: u32::try_from(nodes).unwrap_or(u32::MAX),
+        nvlink: share > 1 && table.linked(pick.set),
+        bus,
+        condition,
+    };
+    let model = &planner.costs.model;
+    Some(model.score(&place, &wish.workload, &wish.objectives, wish.over_share))
+}
+
+/// Leaves, for a job that weighs what nodes are worth first, only the collected nodes of a domain
+/// that are worth no less than the last one wanted can be.
+pub(super) fn keep_worthy(planner: &mut Planner, job: &Job, span: &Span, wanted: u32) {
+    if !job.cost_first || gang::uneven(planner, job) {
+        return;
+    }
+    let index = &planner.state.now;
+    let cost = |slot: u32| job.cost(index.pattern(slot).penalty);
+    let work = &mut planner.gang.work;
+    let with = |most: u32, work: &[u64]| -> u32 {
+        let slots = index.active().iter().filter(|&&slot| cost(slot) <= most);
+        slots
+            .map(|&slot| bits::count_both(index.nodes(slot), work, span.start, span.end))
+            .sum()
+    };
+    let most = (0..=255).find(|&most| with(most, work) >= wanted);
+    let most = most.unwrap_or(u32::MAX);
+    for &slot in index.active().iter().filter(|&&slot| cost(slot) > most) {
+        let nodes = index.nodes(slot);
+        for (word, _) in bits::words(span.start, span.end) {
+            work[word] &= !nodes[word];
         }
     }
 }

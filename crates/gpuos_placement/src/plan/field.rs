@@ -4,105 +4,103 @@ use super::rank::{nodes_of, pick};
 use super::state::State;
 use super::{Linked, Planner, bits};
 
-impl Planner {
-    /// Whether a job could run on one node under the assumption of [`Planner::offers`].
-    pub(super) fn fits_one(&mut self, job: &Job, linked: Linked) -> bool {
-        self.field(job) && self.found(job, job.gpus_on_one() as usize, linked) > 0
-    }
+/// Whether a job could run on one node under the assumption of [`super::room::offers`].
+pub(super) fn fits_one(planner: &mut Planner, job: &Job, linked: Linked) -> bool {
+    field(planner, job) && found(planner, job, job.gpus_on_one() as usize, linked) > 0
+}
 
-    /// Collects the nodes with room for the whole job as things are; returns how many they are.
-    pub(super) fn field_now(&mut self, job: &Job) -> u32 {
-        let (state, field) = (&self.state, self.single.field.as_mut_slice());
-        self.room.assume = Assume::Now;
-        self.room.offered = 0;
-        let all = job.gpus_on_one();
-        if job.unit as usize > self.room.gpus() {
-            return 0;
-        }
-        let (candidates, part) = (state.candidates(), state.now.least(job.unit as usize));
-        let whole = job.whole.then(|| state.now.whole());
-        let needy = job.cpus_per_node > 0 || job.cpus_per_gpu > 0 || job.memory_mib > 0;
-        if all == u64::from(job.unit) && whole.is_none() && !needy {
-            let mut found = 0;
-            for ((field, part), candidates) in field.iter_mut().zip(part).zip(candidates) {
-                *field = part & candidates;
-                found += field.count_ones();
-            }
-            self.room.offered = found;
-        } else {
-            self.room.offered = self.field_of_needy(job);
-        }
-        if !job.required.is_empty() {
-            self.only_required(job);
-        }
-        match job.required.is_empty() && all == u64::from(job.unit) {
-            true => self.room.offered,
-            false => bits::count_all(&self.single.field),
-        }
+/// Collects the nodes with room for the whole job as things are; returns how many they are.
+pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
+    let (state, field) = (&planner.state, planner.single.field.as_mut_slice());
+    planner.room.assume = Assume::Now;
+    planner.room.offered = 0;
+    let all = job.gpus_on_one();
+    if job.unit as usize > planner.room.gpus() {
+        return 0;
     }
-
-    /// The same for a job that wants more than free GPUs for one of its units; returns how many nodes
-    /// have room for one.
-    #[inline(never)]
-    fn field_of_needy(&mut self, job: &Job) -> u32 {
-        let rooms = Rooms::new(&self.state, job, self.room.gpus());
-        let mut offered = 0;
-        for (word, field) in self.single.field.iter_mut().enumerate() {
-            let (fit, enough) = rooms.word(word, u64::MAX);
-            *field = enough;
-            offered += fit.count_ones();
-        }
-        offered
-    }
-
-    /// Leaves only the node that the job names; none when it names several.
-    #[cold]
-    fn only_required(&mut self, job: &Job) {
-        let field = &mut self.single.field;
-        if let [first, others @ ..] = job.required {
-            let only = self.fabric.place(*first).filter(|_| others.is_empty());
-            let only = only.filter(|&at| bits::has(field, at));
-            field.fill(0);
-            if let Some(at) = only {
-                bits::put(field, at, true);
-            }
-        }
-    }
-
-    /// Collects the nodes with room for the whole job by what [`Planner::offers`] has found; false when
-    /// there is none.
-    fn field(&mut self, job: &Job) -> bool {
-        let room = &self.room;
-        let units = job.units.unwrap_or(1);
-        let field = &mut self.single.field;
-        field.fill(0);
-        for units in units..=room.most {
-            let nodes = room.exactly(units);
-            field.iter_mut().zip(nodes).for_each(|(word, n)| *word |= n);
-        }
-        self.only_required(job);
-        self.single.field.iter().any(|&word| word != 0)
-    }
-
-    /// How many nodes of the field are a choice.
-    #[inline(never)]
-    pub(super) fn found(&mut self, job: &Job, count: usize, linked: Linked) -> u32 {
-        let field = &self.single.field;
-        if linked == Linked::Ignore {
-            return bits::count_all(field);
-        }
+    let (candidates, part) = (state.candidates(), state.now.least(job.unit as usize));
+    let whole = job.whole.then(|| state.now.whole());
+    let needy = job.cpus_per_node > 0 || job.cpus_per_gpu > 0 || job.memory_mib > 0;
+    if all == u64::from(job.unit) && whole.is_none() && !needy {
         let mut found = 0;
-        let index = self.state.index(self.room.assume);
-        for &slot in index.active() {
-            let pattern = *index.pattern(slot);
-            if let Some((_, side)) = pick(&mut self.tables, &pattern, count, job, linked) {
-                let nodes = nodes_of(index, &self.fabric, slot, side);
-                let here = nodes.zip(field).map(|(n, f)| (n & f).count_ones());
-                found += here.sum::<u32>();
-            }
+        for ((field, part), candidates) in field.iter_mut().zip(part).zip(candidates) {
+            *field = part & candidates;
+            found += field.count_ones();
         }
-        found
+        planner.room.offered = found;
+    } else {
+        planner.room.offered = field_of_needy(planner, job);
     }
+    if !job.required.is_empty() {
+        only_required(planner, job);
+    }
+    match job.required.is_empty() && all == u64::from(job.unit) {
+        true => planner.room.offered,
+        false => bits::count_all(&planner.single.field),
+    }
+}
+
+/// The same for a job that wants more than free GPUs for one of its units; returns how many nodes
+/// have room for one.
+#[inline(never)]
+fn field_of_needy(planner: &mut Planner, job: &Job) -> u32 {
+    let rooms = Rooms::new(&planner.state, job, planner.room.gpus());
+    let mut offered = 0;
+    for (word, field) in planner.single.field.iter_mut().enumerate() {
+        let (fit, enough) = rooms.word(word, u64::MAX);
+        *field = enough;
+        offered += fit.count_ones();
+    }
+    offered
+}
+
+/// Leaves only the node that the job names; none when it names several.
+#[cold]
+fn only_required(planner: &mut Planner, job: &Job) {
+    let field = &mut planner.single.field;
+    if let [first, others @ ..] = job.required {
+        let only = planner.fabric.place(*first).filter(|_| others.is_empty());
+        let only = only.filter(|&at| bits::has(field, at));
+        field.fill(0);
+        if let Some(at) = only {
+            bits::put(field, at, true);
+        }
+    }
+}
+
+/// Collects the nodes with room for the whole job by what [`super::room::offers`] has found; false when
+/// there is none.
+fn field(planner: &mut Planner, job: &Job) -> bool {
+    let room = &planner.room;
+    let units = job.units.unwrap_or(1);
+    let field = &mut planner.single.field;
+    field.fill(0);
+    for units in units..=room.most {
+        let nodes = room.exactly(units);
+        field.iter_mut().zip(nodes).for_each(|(word, n)| *word |= n);
+    }
+    only_required(planner, job);
+    planner.single.field.iter().any(|&word| word != 0)
+}
+
+/// How many nodes of the field are a choice.
+#[inline(never)]
+pub(super) fn found(planner: &mut Planner, job: &Job, count: usize, linked: Linked) -> u32 {
+    let field = &planner.single.field;
+    if linked == Linked::Ignore {
+        return bits::count_all(field);
+    }
+    let mut found = 0;
+    let index = planner.state.index(planner.room.assume);
+    for &slot in index.active() {
+        let pattern = *index.pattern(slot);
+        if let Some((_, side)) = pick(&mut planner.tables, &pattern, count, job, linked) {
+            let nodes = nodes_of(index, &planner.fabric, slot, side);
+            let here = nodes.zip(field).map(|(n, f)| (n & f).count_ones());
+            found += here.sum::<u32>();
+        }
+    }
+    found
 }
 
 /// Which nodes have room for a job on one node.

@@ -21,7 +21,7 @@ use super::gpus::MILLI;
 use super::job::{Job, Rule};
 use super::links::UNITS_PER_GBPS;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Levels, Planner, bits};
+use super::{Levels, Planner, bits, leaf, rails, room, select, single};
 
 /// A node that takes a part of the job.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,12 +73,12 @@ pub struct Scratch {
     pub avoiding: bool,
     /// Nodes of the domain at hand that are in question, and those of them with their ranks.
     pub work: Vec<u64>,
-    pub listed: Vec<super::select::Listed>,
+    pub listed: Vec<select::Listed>,
     pub rank: Vec<(u32, u32)>,
     /// The nodes chosen in it.
     pub picked: Vec<Entry>,
     /// By level: children of a domain while nodes are chosen in it.
-    pub runs: Vec<Vec<super::select::Run>>,
+    pub runs: Vec<Vec<select::Run>>,
     /// By span of the narrowest level: the call that counted it last.
     seen: Vec<u32>,
     stamp: u32,
@@ -162,334 +162,346 @@ impl Default for Count {
     }
 }
 
-impl Planner {
-    /// Puts choice number `skip` on domains of the stage's levels into `self.choice`; else
-    /// takes the number of choices off `skip`. After the domains of a level come those with room
-    /// left over once more, with other nodes. Domains that contain one with room at a level asked
-    /// before give nothing new and are left out, also across calls with ascending levels.
-    /// [`Planner::offers`] has been asked.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn gang(&mut self, job: &Job, levels: Levels, skip: &mut u32) -> bool {
-        if levels.from == 0 {
-            self.gang.covered.fill(0);
-        }
-        if !self.fits_gang(job, levels.to, levels.within) {
-            return false;
-        }
-        self.gang.avoiding = false;
-        let mut closest = true;
-        for level in levels.from..=levels.to {
-            if !self.wide_enough(job, level) {
-                continue;
-            }
-            self.find_domains(job, level);
-            if closest && !self.gang.offers.is_empty() {
-                closest = false;
-                if let Some(wider) = self.fewer_islands(job, level, levels) {
-                    if self.nth_offer(job, wider, skip) {
-                        return true;
-                    }
-                    self.find_domains(job, level);
-                }
-            }
-            for at in 0..self.gang.offers.len() {
-                let span = self.fabric.spans(level)[self.gang.offers[at].span as usize];
-                for (word, mask) in bits::words(span.start, span.end) {
-                    self.gang.covered[word] |= mask;
-                }
-            }
-            if self.nth_offer(job, level, skip) {
-                return true;
-            }
-        }
-        false
+/// Puts choice number `skip` on domains of the stage's levels into `planner.choice`; else
+/// takes the number of choices off `skip`. After the domains of a level come those with room
+/// left over once more, with other nodes. Domains that contain one with room at a level asked
+/// before give nothing new and are left out, also across calls with ascending levels.
+/// [`super::room::offers`] has been asked.
+#[cold]
+#[inline(never)]
+pub(super) fn gang(planner: &mut Planner, job: &Job, levels: Levels, skip: &mut u32) -> bool {
+    if levels.from == 0 {
+        planner.gang.covered.fill(0);
     }
-
-    /// The wider level, not wider than the job asked for, in which it touches fewer NVLink domains
-    /// than in the closest one, and its domains in place of those of that level; else leaves
-    /// these as they are. A gang cut into many NVLink domains is slow inside, and leaves that
-    /// many broken for those that come after.
-    fn fewer_islands(&mut self, job: &Job, level: usize, levels: Levels) -> Option<usize> {
-        let most = match levels.wished {
-            wished if wished < level => levels.to,
-            wished => wished.min(levels.to),
-        };
-        if !self.fabric.islands || level == 0 || job.rule == Rule::FirstFit {
-            return None;
-        }
-        let touched = |offers: &[Offer]| offers.iter().min().map(|best| best.key[TOUCHED]);
-        let mut least = touched(&self.gang.offers)?;
-        let mut found = None;
-        for wider in level + 1..=most {
-            self.find_domains(job, wider);
-            let here = touched(&self.gang.offers).filter(|here| *here < least);
-            if let Some(here) = here {
-                (least, found) = (here, Some(wider));
-            }
-        }
-        if most > level && found != Some(most) {
-            self.find_domains(job, found.unwrap_or(level));
-        }
-        found
+    if !fits_gang(planner, job, levels.to, levels.within) {
+        return false;
     }
-
-    /// Makes number `skip` of the offers of a level the choice, or takes their number off `skip`.
-    fn nth_offer(&mut self, job: &Job, level: usize, skip: &mut u32) -> bool {
-        let found = self.gang.offers.len() as u32;
-        for again in [false, true] {
-            if again {
-                self.gang.offers.retain(|offer| offer.left > 0);
+    planner.gang.avoiding = false;
+    let mut closest = true;
+    for level in levels.from..=levels.to {
+        if !wide_enough(planner, job, level) {
+            continue;
+        }
+        find_domains(planner, job, level);
+        if closest && !planner.gang.offers.is_empty() {
+            closest = false;
+            if let Some(wider) = fewer_islands(planner, job, level, levels) {
+                if nth_offer(planner, job, wider, skip) {
+                    return true;
+                }
+                find_domains(planner, job, level);
             }
-            let count = self.gang.offers.len() as u32;
-            if *skip >= count {
-                *skip -= count;
-                continue;
+        }
+        for at in 0..planner.gang.offers.len() {
+            let span = planner.fabric.spans(level)[planner.gang.offers[at].span as usize];
+            for (word, mask) in bits::words(span.start, span.end) {
+                planner.gang.covered[word] |= mask;
             }
-            let nth = *skip as usize;
-            let (_, best, after) = self.gang.offers.select_nth_unstable(nth);
-            let (best, next) = (*best, after.iter().min());
-            let decided = next.map_or(Criterion::Only, |next| {
-                criterion(job.rule, &best.key, &next.key)
-            });
-            if self.gang.last != Some((level, best.span)) {
-                self.select(job, level, best.span);
-            }
-            if again {
-                self.avoid_picked(job, level, best.span);
-            }
-            self.settle(job, found, decided);
+        }
+        if nth_offer(planner, job, level, skip) {
             return true;
         }
-        false
     }
+    false
+}
 
-    /// Whether a domain of the level has room for the whole job; with `within`, nodes in no domain
-    /// of that level are left out of this and what follows. Where a wider level has no room, no
-    /// narrower one has.
-    pub(super) fn fits_gang(&mut self, job: &Job, to: usize, within: Option<usize>) -> bool {
-        if let Some(level) = within {
-            self.confine(level);
-        }
-        let spans = self.fabric.spans(to).iter();
-        spans
-            .filter(|span| span.domain != NO_DOMAIN)
-            .any(|span| self.left_over(job, span).is_some())
+/// The wider level, not wider than the job asked for, in which it touches fewer NVLink domains
+/// than in the closest one, and its domains in place of those of that level; else leaves
+/// these as they are. A gang cut into many NVLink domains is slow inside, and leaves that
+/// many broken for those that come after.
+fn fewer_islands(planner: &mut Planner, job: &Job, level: usize, levels: Levels) -> Option<usize> {
+    let most = match levels.wished {
+        wished if wished < level => levels.to,
+        wished => wished.min(levels.to),
+    };
+    if !planner.fabric.islands || level == 0 || job.rule == Rule::FirstFit {
+        return None;
     }
-
-    /// Whether the largest domain of the level would have room for the job if all its nodes were free.
-    pub(super) fn wide_enough(&self, job: &Job, level: usize) -> bool {
-        let nodes = self.fabric.widest(level);
-        nodes >= job.min
-            && job
-                .units
-                .is_none_or(|units| nodes * self.room.most >= units)
-    }
-
-    /// Collects the domains of a level that have room and are not covered yet.
-    fn find_domains(&mut self, job: &Job, level: usize) {
-        self.gang.offers.clear();
-        self.gang.around = None;
-        // What was chosen last may be of another decision: not every domain is chosen in here.
-        self.gang.last = None;
-        for at in 0..self.fabric.spans(level).len() as u32 {
-            let span = self.fabric.spans(level)[at as usize];
-            let covered = || bits::meet(&self.gang.covered, &self.room.fit, span.start, span.end);
-            if span.domain == NO_DOMAIN || covered() {
-                continue;
-            }
-            if let Some(left) = self.left_over(job, &span) {
-                let sums = self.sums_of_leaf(job, level, &span).unwrap_or_else(|| {
-                    self.select(job, level, at);
-                    self.sums(job)
-                });
-                let outer = self.around(level, &span);
-                let key = key(job, &span, left, &sums, outer);
-                let offer = Offer {
-                    key,
-                    span: at,
-                    left,
-                };
-                self.gang.offers.push(offer);
-            }
+    let touched = |offers: &[Offer]| offers.iter().min().map(|best| best.key[TOUCHED]);
+    let mut least = touched(&planner.gang.offers)?;
+    let mut found = None;
+    for wider in level + 1..=most {
+        find_domains(planner, job, wider);
+        let here = touched(&planner.gang.offers).filter(|here| *here < least);
+        if let Some(here) = here {
+            (least, found) = (here, Some(wider));
         }
     }
-
-    /// Chooses again in the domain, with as few of the nodes in `picked` as possible.
-    fn avoid_picked(&mut self, job: &Job, level: usize, span: u32) {
-        self.gang.avoiding = true;
-        self.gang.avoid.copy_from_slice(&self.gang.taken);
-        self.select(job, level, span);
+    if most > level && found != Some(most) {
+        find_domains(planner, job, found.unwrap_or(level));
     }
+    found
+}
 
-    /// Whether nodes differ by more than their pattern.
-    pub(super) fn uneven(&self, job: &Job) -> bool {
-        self.gang.avoiding || matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
-    }
-
-    /// Rank of the node at a position before all else, lower first.
-    pub(super) fn distance(&self, job: &Job, at: u32) -> u32 {
-        let avoid = self.gang.avoiding && bits::has(&self.gang.avoid, at);
-        job.distance(self.state.node(at).affinity) + if avoid { AVOID } else { 0 }
-    }
-
-    /// Counts what a domain has; `None` when a node that must be part offers nothing there.
-    pub(super) fn count(&self, job: &Job, span: &Span) -> Option<Count> {
-        let mut count = Count::default();
-        for units in 1..=self.room.most {
-            let nodes = bits::count(self.room.exactly(units), span.start, span.end);
-            count.by_room[units as usize] = nodes;
-            count.nodes += nodes;
-            count.room += nodes * units;
+/// Makes number `skip` of the offers of a level the choice, or takes their number off `skip`.
+fn nth_offer(planner: &mut Planner, job: &Job, level: usize, skip: &mut u32) -> bool {
+    let found = planner.gang.offers.len() as u32;
+    for again in [false, true] {
+        if again {
+            planner.gang.offers.retain(|offer| offer.left > 0);
         }
-        for &node in job.required {
-            let at = self.fabric.place(node)?;
-            if at < span.start || at >= span.end || !bits::has(&self.room.fit, at) {
-                return None;
-            }
-            let units = self.units_at(job, at);
-            count.by_room[units as usize] -= 1;
-            count.held += units;
+        let count = planner.gang.offers.len() as u32;
+        if *skip >= count {
+            *skip -= count;
+            continue;
         }
-        Some(count)
+        let nth = *skip as usize;
+        let (_, best, after) = planner.gang.offers.select_nth_unstable(nth);
+        let (best, next) = (*best, after.iter().min());
+        let decided = next.map_or(Criterion::Only, |next| {
+            criterion(job.rule, &best.key, &next.key)
+        });
+        if planner.gang.last != Some((level, best.span)) {
+            select::select(planner, job, level, best.span);
+        }
+        if again {
+            avoid_picked(planner, job, level, best.span);
+        }
+        settle(planner, job, found, decided);
+        return true;
     }
+    false
+}
 
-    /// How much room stays over in a domain (nodes, or units), or `None` when the job does not
-    /// fit into it.
-    pub(super) fn left_over(&self, job: &Job, span: &Span) -> Option<u32> {
-        let Some(units) = job.units else {
-            if job.required.is_empty() {
-                let nodes = bits::count(&self.room.fit, span.start, span.end);
-                return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
-            }
-            let nodes = self.count(job, span)?.nodes;
-            return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
+/// Whether a domain of the level has room for the whole job; with `within`, nodes in no domain
+/// of that level are left out of this and what follows. Where a wider level has no room, no
+/// narrower one has.
+pub(super) fn fits_gang(
+    planner: &mut Planner,
+    job: &Job,
+    to: usize,
+    within: Option<usize>,
+) -> bool {
+    if let Some(level) = within {
+        room::confine(planner, level);
+    }
+    let spans = planner.fabric.spans(to).iter();
+    spans
+        .filter(|span| span.domain != NO_DOMAIN)
+        .any(|span| left_over(planner, job, span).is_some())
+}
+
+/// Whether the largest domain of the level would have room for the job if all its nodes were free.
+pub(super) fn wide_enough(planner: &Planner, job: &Job, level: usize) -> bool {
+    let nodes = planner.fabric.widest(level);
+    nodes >= job.min
+        && job
+            .units
+            .is_none_or(|units| nodes * planner.room.most >= units)
+}
+
+/// Collects the domains of a level that have room and are not covered yet.
+fn find_domains(planner: &mut Planner, job: &Job, level: usize) {
+    planner.gang.offers.clear();
+    planner.gang.around = None;
+    // What was chosen last may be of another decision: not every domain is chosen in here.
+    planner.gang.last = None;
+    for at in 0..planner.fabric.spans(level).len() as u32 {
+        let span = planner.fabric.spans(level)[at as usize];
+        let covered = || {
+            bits::meet(
+                &planner.gang.covered,
+                &planner.room.fit,
+                span.start,
+                span.end,
+            )
         };
-        // Most domains of a full cluster are told by this alone.
-        let nodes = bits::count(&self.room.fit, span.start, span.end);
-        if nodes < job.min || nodes * self.room.most < units {
+        if span.domain == NO_DOMAIN || covered() {
+            continue;
+        }
+        if let Some(left) = left_over(planner, job, &span) {
+            let sums = leaf::sums_of_leaf(planner, job, level, &span).unwrap_or_else(|| {
+                select::select(planner, job, level, at);
+                sums(planner, job)
+            });
+            let outer = around(planner, level, &span);
+            let key = key(job, &span, left, &sums, outer);
+            let offer = Offer {
+                key,
+                span: at,
+                left,
+            };
+            planner.gang.offers.push(offer);
+        }
+    }
+}
+
+/// Chooses again in the domain, with as few of the nodes in `picked` as possible.
+fn avoid_picked(planner: &mut Planner, job: &Job, level: usize, span: u32) {
+    planner.gang.avoiding = true;
+    planner.gang.avoid.copy_from_slice(&planner.gang.taken);
+    select::select(planner, job, level, span);
+}
+
+/// Whether nodes differ by more than their pattern.
+pub(super) fn uneven(planner: &Planner, job: &Job) -> bool {
+    planner.gang.avoiding || matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
+}
+
+/// Rank of the node at a position before all else, lower first.
+pub(super) fn distance(planner: &Planner, job: &Job, at: u32) -> u32 {
+    let avoid = planner.gang.avoiding && bits::has(&planner.gang.avoid, at);
+    job.distance(planner.state.node(at).affinity) + if avoid { AVOID } else { 0 }
+}
+
+/// Counts what a domain has; `None` when a node that must be part offers nothing there.
+pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> {
+    let mut count = Count::default();
+    for units in 1..=planner.room.most {
+        let nodes = bits::count(planner.room.exactly(units), span.start, span.end);
+        count.by_room[units as usize] = nodes;
+        count.nodes += nodes;
+        count.room += nodes * units;
+    }
+    for &node in job.required {
+        let at = planner.fabric.place(node)?;
+        if at < span.start || at >= span.end || !bits::has(&planner.room.fit, at) {
             return None;
         }
-        let count = self.count(job, span)?;
-        job.sharing(&count, units)?;
-        Some(count.room - units)
+        let units = room::units_at(planner, job, at);
+        count.by_room[units as usize] -= 1;
+        count.held += units;
     }
+    Some(count)
+}
 
-    /// What the nodes in `picked` come to.
-    pub(super) fn sums(&mut self, job: &Job) -> Sums {
-        let scratch = &mut self.gang;
-        scratch.stamp = scratch.stamp.wrapping_add(1);
-        let mut sums = Sums {
-            nodes: scratch.picked.len() as u32,
-            ring: u32::MAX,
-            ..Sums::default()
-        };
-        for entry in &scratch.picked {
-            sums.distance = sums.distance.saturating_add(entry.distance);
-            sums.rules += entry.penalty >> 8;
-            sums.costs += entry.penalty & 0xff;
-            sums.cost = sums.cost.max(job.cost(entry.penalty as u16));
-            sums.add(entry.ring, entry.lost);
-            let cell = self.fabric.cell(entry.at);
-            let stray = self.fabric.spans(0)[cell].domain == NO_DOMAIN;
-            if stray || scratch.seen[cell] != scratch.stamp {
-                scratch.seen[cell] = scratch.stamp;
-                sums.spanned += 1;
-            }
+/// How much room stays over in a domain (nodes, or units), or `None` when the job does not
+/// fit into it.
+pub(super) fn left_over(planner: &Planner, job: &Job, span: &Span) -> Option<u32> {
+    let Some(units) = job.units else {
+        if job.required.is_empty() {
+            let nodes = bits::count(&planner.room.fit, span.start, span.end);
+            return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
         }
-        sums
+        let nodes = count(planner, job, span)?.nodes;
+        return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
+    };
+    // Most domains of a full cluster are told by this alone.
+    let nodes = bits::count(&planner.room.fit, span.start, span.end);
+    if nodes < job.min || nodes * planner.room.most < units {
+        return None;
     }
+    let count = count(planner, job, span)?;
+    job.sharing(&count, units)?;
+    Some(count.room - units)
+}
 
-    /// Units of room in the domain around one.
-    fn around(&mut self, level: usize, span: &Span) -> u32 {
-        if level == self.fabric.levels {
-            return 0;
-        }
-        match self.gang.around {
-            Some((parent, units)) if parent == span.parent => units,
-            _ => {
-                let outer = self.fabric.spans(level + 1)[span.parent as usize];
-                let units = match outer.domain {
-                    NO_DOMAIN => 0,
-                    _ => self.units_within(outer.start, outer.end),
-                };
-                self.gang.around = Some((span.parent, units));
-                units
-            }
+/// What the nodes in `picked` come to.
+pub(super) fn sums(planner: &mut Planner, job: &Job) -> Sums {
+    let scratch = &mut planner.gang;
+    scratch.stamp = scratch.stamp.wrapping_add(1);
+    let mut sums = Sums {
+        nodes: scratch.picked.len() as u32,
+        ring: u32::MAX,
+        ..Sums::default()
+    };
+    for entry in &scratch.picked {
+        sums.distance = sums.distance.saturating_add(entry.distance);
+        sums.rules += entry.penalty >> 8;
+        sums.costs += entry.penalty & 0xff;
+        sums.cost = sums.cost.max(job.cost(entry.penalty as u16));
+        sums.add(entry.ring, entry.lost);
+        let cell = planner.fabric.cell(entry.at);
+        let stray = planner.fabric.spans(0)[cell].domain == NO_DOMAIN;
+        if stray || scratch.seen[cell] != scratch.stamp {
+            scratch.seen[cell] = scratch.stamp;
+            sums.spanned += 1;
         }
     }
+    sums
+}
 
-    /// Turns `picked` into the choice.
-    pub(super) fn settle(&mut self, job: &Job, found: u32, decided: Criterion) {
-        let mut nodes = std::mem::take(&mut self.choice.nodes);
-        nodes.clear();
-        let mut lost = 0;
-        let mut bus = u32::MAX;
-        let mut nic = u32::MAX;
-        let aligned = self.aligned(job);
-        // Most nodes give the same GPUs of the same type as the one before.
-        let mut known = None;
-        for at in 0..self.gang.picked.len() {
-            let entry = self.gang.picked[at];
-            let node = self.fabric.node(entry.at);
-            let own = self.price(job, entry.at, entry.give * job.unit);
-            let pick = self.align(job, entry.at, own, aligned);
-            let (mut set, mut ring) = (pick.set, pick.ring);
-            if job.whole {
-                set = self.state.now.free(entry.at);
-                ring = self.tables[self.type_of[node as usize] as usize].ring(set);
-            }
-            lost += pick.lost;
-            if set.len() > 1 {
-                bus = bus.min(ring);
-            }
-            let same = (self.type_of[node as usize], set);
-            if known != Some(same) {
-                known = Some(same);
-                nic = nic.min(self.nic(node, set));
-            }
-            nodes.push(NodeChoice {
-                node,
-                gpus: if job.leave { GpuSet::EMPTY } else { set },
-            });
-        }
-        nodes.sort_unstable_by_key(|choice| choice.node);
-        let (level, domain) = self.fabric.common(nodes.iter().map(|choice| choice.node));
-        let mut reached = level as u32 + 2;
-        let mut domain = domain;
-        if nodes.len() == 1 {
-            (reached, domain) = (1, None);
-        } else {
-            let known = self
-                .cluster
-                .fabric
-                .levels
-                .get(level)
-                .map_or(0.0, |l| l.gbps);
-            let link = if known > 0.0 {
-                (known * UNITS_PER_GBPS) as u32
-            } else {
-                nic
+/// Units of room in the domain around one.
+fn around(planner: &mut Planner, level: usize, span: &Span) -> u32 {
+    if level == planner.fabric.levels {
+        return 0;
+    }
+    match planner.gang.around {
+        Some((parent, units)) if parent == span.parent => units,
+        _ => {
+            let outer = planner.fabric.spans(level + 1)[span.parent as usize];
+            let units = match outer.domain {
+                NO_DOMAIN => 0,
+                _ => room::units_within(planner, outer.start, outer.end),
             };
-            if link > 0 {
-                bus = bus.min(link);
-            }
+            planner.gang.around = Some((span.parent, units));
+            units
         }
-        self.choice = Choice {
-            nodes,
-            reached,
-            domain,
-            bus_gbps: if bus == u32::MAX {
-                0.0
-            } else {
-                bus as f32 / UNITS_PER_GBPS
-            },
-            usability_lost: lost as f32 / MILLI as f32,
-            feasible_nodes: self.room.offered,
-            feasible_domains: found,
-            decided,
-        };
     }
+}
+
+/// Turns `picked` into the choice.
+pub(super) fn settle(planner: &mut Planner, job: &Job, found: u32, decided: Criterion) {
+    let mut nodes = std::mem::take(&mut planner.choice.nodes);
+    nodes.clear();
+    let mut lost = 0;
+    let mut bus = u32::MAX;
+    let mut nic = u32::MAX;
+    let aligned = rails::aligned(planner, job);
+    // Most nodes give the same GPUs of the same type as the one before.
+    let mut known = None;
+    for at in 0..planner.gang.picked.len() {
+        let entry = planner.gang.picked[at];
+        let node = planner.fabric.node(entry.at);
+        let own = room::price(planner, job, entry.at, entry.give * job.unit);
+        let pick = rails::align(planner, job, entry.at, own, aligned);
+        let (mut set, mut ring) = (pick.set, pick.ring);
+        if job.whole {
+            set = planner.state.now.free(entry.at);
+            ring = planner.tables[planner.type_of[node as usize] as usize].ring(set);
+        }
+        lost += pick.lost;
+        if set.len() > 1 {
+            bus = bus.min(ring);
+        }
+        let same = (planner.type_of[node as usize], set);
+        if known != Some(same) {
+            known = Some(same);
+            nic = nic.min(single::nic(planner, node, set));
+        }
+        nodes.push(NodeChoice {
+            node,
+            gpus: if job.leave { GpuSet::EMPTY } else { set },
+        });
+    }
+    nodes.sort_unstable_by_key(|choice| choice.node);
+    let (level, domain) = planner
+        .fabric
+        .common(nodes.iter().map(|choice| choice.node));
+    let mut reached = level as u32 + 2;
+    let mut domain = domain;
+    if nodes.len() == 1 {
+        (reached, domain) = (1, None);
+    } else {
+        let known = planner
+            .cluster
+            .fabric
+            .levels
+            .get(level)
+            .map_or(0.0, |l| l.gbps);
+        let link = if known > 0.0 {
+            (known * UNITS_PER_GBPS) as u32
+        } else {
+            nic
+        };
+        if link > 0 {
+            bus = bus.min(link);
+        }
+    }
+    planner.choice = Choice {
+        nodes,
+        reached,
+        domain,
+        bus_gbps: if bus == u32::MAX {
+            0.0
+        } else {
+            bus as f32 / UNITS_PER_GBPS
+        },
+        usability_lost: lost as f32 / MILLI as f32,
+        feasible_nodes: planner.room.offered,
+        feasible_domains: found,
+        decided,
+    };
 }
 
 /// Ranks a domain by the nodes that are chosen in it; `outer` = room in the domain around it.

@@ -11,7 +11,7 @@ use super::job::{Assume, Job, Rule};
 use super::kept::{Kept, Ranks, changed};
 use super::tree::Knot;
 use super::types::Criterion;
-use super::{Levels, Planner, bits};
+use super::{Levels, Planner, bits, gang, leaf, room, select};
 
 /// The rank of no domain.
 const NONE: Key = [u32::MAX; 10];
@@ -43,157 +43,161 @@ impl Default for Layer {
     }
 }
 
-impl Planner {
-    /// [`Planner::gang`] for the best choice, where the job and the decision are of a kind that ranks are
-    /// kept for. `false`: they are not, or there is no place.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn gang_kept(&mut self, job: &Job, levels: Levels) -> bool {
-        let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
-        let plain = !near && job.required.is_empty() && job.unit as usize <= self.room.gpus();
-        if !plain || !self.state.unrestricted() {
-            return false;
-        }
-        let Some(mut kept) = self.kept.take() else {
-            return false;
-        };
-        // Where some nodes are in no domain of the level, these would have to be left out.
-        let full = kept.full[levels.to] && levels.within.is_none_or(|level| kept.full[level]);
-        let table = if full { kept.gang(job) } else { None };
-        let done = table.is_some_and(|table| self.best_domain(&mut kept, table, job, levels));
-        self.kept = Some(kept);
-        done
+/// [`super::gang::gang`] for the best choice, where the job and the decision are of a kind that ranks are
+/// kept for. `false`: they are not, or there is no place.
+#[cold]
+#[inline(never)]
+pub(super) fn gang_kept(planner: &mut Planner, job: &Job, levels: Levels) -> bool {
+    let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
+    let plain = !near && job.required.is_empty() && job.unit as usize <= planner.room.gpus();
+    if !plain || !planner.state.unrestricted() {
+        return false;
     }
+    let Some(mut kept) = planner.kept.take() else {
+        return false;
+    };
+    // Where some nodes are in no domain of the level, these would have to be left out.
+    let full = kept.full[levels.to] && levels.within.is_none_or(|level| kept.full[level]);
+    let table = if full { kept.gang(job) } else { None };
+    let done = table.is_some_and(|table| best_domain(planner, &mut kept, table, job, levels));
+    planner.kept = Some(kept);
+    done
+}
 
-    fn best_domain(&mut self, kept: &mut Kept, table: usize, job: &Job, levels: Levels) -> bool {
-        self.ask(Assume::Now, job);
-        self.gang.avoiding = false;
-        self.gang.last = None;
-        let mut found = None;
-        for level in levels.from..=levels.to {
-            if !self.wide_enough(job, level) {
-                continue;
-            }
-            let here = self.refresh(kept, table, job, level);
-            if here.count > 0 {
-                found = Some((level, here));
-                break;
-            }
+fn best_domain(
+    planner: &mut Planner,
+    kept: &mut Kept,
+    table: usize,
+    job: &Job,
+    levels: Levels,
+) -> bool {
+    room::ask(planner, Assume::Now, job);
+    planner.gang.avoiding = false;
+    planner.gang.last = None;
+    let mut found = None;
+    for level in levels.from..=levels.to {
+        if !gang::wide_enough(planner, job, level) {
+            continue;
         }
-        let Some((mut level, mut domains)) = found else {
-            return false;
-        };
-        // See `Planner::fewer_islands`.
-        if self.fabric.islands && level > 0 && job.rule != Rule::FirstFit {
-            let most = match levels.wished {
-                wished if wished < level => levels.to,
-                wished => wished.min(levels.to),
-            };
-            for wider in level + 1..=most {
-                let here = self.refresh(kept, table, job, wider);
-                if here.count > 0 && here.best[TOUCHED] < domains.best[TOUCHED] {
-                    (level, domains) = (wider, here);
-                }
-            }
+        let here = refresh(planner, kept, table, job, level);
+        if here.count > 0 {
+            found = Some((level, here));
+            break;
         }
-        if self.gang.last != Some((level, domains.span)) {
-            self.look_at(job, level, domains.span as usize);
-            self.select(job, level, domains.span);
-        }
-        self.room.offered = domains.nodes;
-        let decided = match domains.count {
-            1 => Criterion::Only,
-            _ => criterion(job.rule, &domains.best, &domains.next),
-        };
-        self.settle(job, domains.count, decided);
-        true
     }
+    let Some((mut level, mut domains)) = found else {
+        return false;
+    };
+    // See `Planner::fewer_islands`.
+    if planner.fabric.islands && level > 0 && job.rule != Rule::FirstFit {
+        let most = match levels.wished {
+            wished if wished < level => levels.to,
+            wished => wished.min(levels.to),
+        };
+        for wider in level + 1..=most {
+            let here = refresh(planner, kept, table, job, wider);
+            if here.count > 0 && here.best[TOUCHED] < domains.best[TOUCHED] {
+                (level, domains) = (wider, here);
+            }
+        }
+    }
+    if planner.gang.last != Some((level, domains.span)) {
+        look_at(planner, job, level, domains.span as usize);
+        select::select(planner, job, level, domains.span);
+    }
+    planner.room.offered = domains.nodes;
+    let decided = match domains.count {
+        1 => Criterion::Only,
+        _ => criterion(job.rule, &domains.best, &domains.next),
+    };
+    gang::settle(planner, job, domains.count, decided);
+    true
+}
 
-    /// Brings the ranks of a form at a level up to date; returns what the whole cluster has.
-    fn refresh(&mut self, kept: &mut Kept, table: usize, job: &Job, level: usize) -> Layer {
-        let Kept {
-            tree, dirty, gangs, ..
-        } = kept;
-        let Ranks { version, by_knot } = &mut gangs.ranks(table)[level];
-        let (first, root) = (tree.first(level), tree.len() - 1);
-        match changed(&self.state, *version) {
-            Some(changed) => {
-                for &at in changed {
-                    let span = span_around(&self.fabric, at, level);
-                    bits::put(dirty, tree.of_span(level, span), true);
-                }
-                let mut from = first as u32;
-                while let Some(number) = tree.climb(dirty, from) {
-                    let knot = tree.knot(number as usize);
-                    let kids = tree.kids(knot);
-                    by_knot[number as usize - first] = match knot.span(level) {
-                        Some(span) => self.domain(job, level, span),
-                        None => join(&self.fabric, job, level, knot, kids, by_knot, first),
-                    };
-                    if number as usize == root {
-                        bits::put(dirty, number, false);
-                        break;
-                    }
-                    from = number + 1;
-                }
+/// Brings the ranks of a form at a level up to date; returns what the whole cluster has.
+fn refresh(planner: &mut Planner, kept: &mut Kept, table: usize, job: &Job, level: usize) -> Layer {
+    let Kept {
+        tree, dirty, gangs, ..
+    } = kept;
+    let Ranks { version, by_knot } = &mut gangs.ranks(table)[level];
+    let (first, root) = (tree.first(level), tree.len() - 1);
+    match changed(&planner.state, *version) {
+        Some(changed) => {
+            for &at in changed {
+                let span = span_around(&planner.fabric, at, level);
+                bits::put(dirty, tree.of_span(level, span), true);
             }
-            None => {
-                for number in first..=root {
-                    let knot = tree.knot(number);
-                    if knot.below(level) {
-                        continue;
-                    }
-                    let kids = tree.kids(knot);
-                    by_knot[number - first] = match knot.span(level) {
-                        Some(span) => self.domain(job, level, span),
-                        None => join(&self.fabric, job, level, knot, kids, by_knot, first),
-                    };
+            let mut from = first as u32;
+            while let Some(number) = tree.climb(dirty, from) {
+                let knot = tree.knot(number as usize);
+                let kids = tree.kids(knot);
+                by_knot[number as usize - first] = match knot.span(level) {
+                    Some(span) => domain(planner, job, level, span),
+                    None => join(&planner.fabric, job, level, knot, kids, by_knot, first),
+                };
+                if number as usize == root {
+                    bits::put(dirty, number, false);
+                    break;
                 }
+                from = number + 1;
             }
         }
-        *version = Some(self.state.version());
-        by_knot[root - first]
-    }
-
-    /// Finds out what room there is in a span.
-    fn look_at(&mut self, job: &Job, level: usize, number: usize) {
-        let span = self.fabric.spans(level)[number];
-        let words = span.start as usize / 64..span.end.div_ceil(64) as usize;
-        self.offers_in(job, words);
-    }
-
-    /// What one domain of a level has.
-    fn domain(&mut self, job: &Job, level: usize, number: usize) -> Layer {
-        self.look_at(job, level, number);
-        let span = self.fabric.spans(level)[number];
-        let nodes = bits::count(&self.room.fit, span.start, span.end);
-        let mut layer = Layer {
-            room: match job.units {
-                None => nodes,
-                Some(_) => self.units_within(span.start, span.end),
-            },
-            nodes,
-            ..Layer::default()
-        };
-        if span.domain == NO_DOMAIN || nodes == 0 {
-            return layer;
+        None => {
+            for number in first..=root {
+                let knot = tree.knot(number);
+                if knot.below(level) {
+                    continue;
+                }
+                let kids = tree.kids(knot);
+                by_knot[number - first] = match knot.span(level) {
+                    Some(span) => domain(planner, job, level, span),
+                    None => join(&planner.fabric, job, level, knot, kids, by_knot, first),
+                };
+            }
         }
-        let Some(left) = self.left_over(job, &span) else {
-            return layer;
-        };
-        let sums = match job.rule {
-            // It goes by the number of the domain alone.
-            Rule::FirstFit => Sums::default(),
-            _ => self.sums_of_leaf(job, level, &span).unwrap_or_else(|| {
-                self.select(job, level, number as u32);
-                self.sums(job)
-            }),
-        };
-        layer.count = 1;
-        layer.span = number as u32;
-        layer.best = key(job, &span, left, &sums, 0);
-        layer
     }
+    *version = Some(planner.state.version());
+    by_knot[root - first]
+}
+
+/// Finds out what room there is in a span.
+fn look_at(planner: &mut Planner, job: &Job, level: usize, number: usize) {
+    let span = planner.fabric.spans(level)[number];
+    let words = span.start as usize / 64..span.end.div_ceil(64) as usize;
+    room::offers_in(planner, job, words);
+}
+
+/// What one domain of a level has.
+fn domain(planner: &mut Planner, job: &Job, level: usize, number: usize) -> Layer {
+    look_at(planner, job, level, number);
+    let span = planner.fabric.spans(level)[number];
+    let nodes = bits::count(&planner.room.fit, span.start, span.end);
+    let mut layer = Layer {
+        room: match job.units {
+            None => nodes,
+            Some(_) => room::units_within(planner, span.start, span.end),
+        },
+        nodes,
+        ..Layer::default()
+    };
+    if span.domain == NO_DOMAIN || nodes == 0 {
+        return layer;
+    }
+    let Some(left) = gang::left_over(planner, job, &span) else {
+        return layer;
+    };
+    let sums = match job.rule {
+        // It goes by the number of the domain alone.
+        Rule::FirstFit => Sums::default(),
+        _ => leaf::sums_of_leaf(planner, job, level, &span).unwrap_or_else(|| {
+            select::select(planner, job, level, number as u32);
+            gang::sums(planner, job)
+        }),
+    };
+    layer.count = 1;
+    layer.span = number as u32;
+    layer.best = key(job, &span, left, &sums, 0);
+    layer
 }
 
 /// The span of a level that a position is in.

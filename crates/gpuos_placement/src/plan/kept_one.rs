@@ -18,7 +18,7 @@ use super::state::State;
 use super::tree::Knot;
 use super::types::Criterion;
 use super::values::Needs;
-use super::{Linked, Planner, bits};
+use super::{Linked, Planner, bits, single};
 
 /// No rank: no node.
 const NONE: u128 = u128::MAX;
@@ -105,57 +105,67 @@ struct Sight<'a> {
     most: usize,
 }
 
-impl Planner {
-    /// [`Planner::one`] for the best choice, where the job and the decision are of a kind that ranks are kept
-    /// for. `None`: they are not, or there is no place.
-    #[inline(never)]
-    pub(super) fn one_kept(&mut self, job: &Job, linked: Linked) -> Option<bool> {
-        let plain = linked == Linked::Ignore && !job.whole && job.required.is_empty();
-        let timed = job.rule == Rule::Backfill && job.until > 0;
-        let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
-        let all = usize::try_from(job.gpus_on_one()).ok()?;
-        if !plain || timed || near || all > self.room.gpus() || !self.state.unrestricted() {
-            return None;
-        }
-        let values = self.values.as_ref().filter(|_| job.learned);
-        if values.is_some_and(|v| self.supplies.surcharge(&v.leanings, &job.needs()).is_some()) {
-            return None;
-        }
-        let kept = self.kept.as_deref_mut()?;
-        let table = kept.one(job)?;
-        let mut sight = Sight {
-            look: values.map(|values| Look {
-                state: &self.state,
-                fabric: &self.fabric,
-                type_of: &self.type_of,
-                values,
-                surcharge: None,
-            }),
-            state: &self.state,
-            fabric: &self.fabric,
-            tables: &mut self.tables,
-            known: self.quick.of(all, job.worth),
-            needs: job.needs(),
-            most: self.room.gpus(),
-        };
-        let best = refresh(kept, table, job, &mut sight);
-        if best.found == 0 {
-            return None;
-        }
-        self.room.assume = Assume::Now;
-        self.room.offered = best.offered;
-        let strip = if job.learned { !MIX } else { u128::MAX };
-        let (first, second) = (best.first & strip, best.second & strip);
-        let decided = match (best.equal, best.others) {
-            (true, _) => Criterion::Index,
-            (false, true) => Criterion::Surroundings,
-            _ if best.second == NONE => Criterion::Only,
-            // The next best node is told apart by the mix alone.
-            _ if first == second => Criterion::Mix,
-            _ => quick::criterion(job, first, second),
-        };
-        Some(self.settle_one(job, all, linked, best.at, (best.found, decided)))
+/// [`super::single::one`] for the best choice, where the job and the decision are of a kind that ranks are kept
+/// for. `None`: they are not, or there is no place.
+#[inline(never)]
+pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Option<bool> {
+    let plain = linked == Linked::Ignore && !job.whole && job.required.is_empty();
+    let timed = job.rule == Rule::Backfill && job.until > 0;
+    let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
+    let all = usize::try_from(job.gpus_on_one()).ok()?;
+    if !plain || timed || near || all > planner.room.gpus() || !planner.state.unrestricted() {
+        return None;
     }
+    let values = planner.values.as_ref().filter(|_| job.learned);
+    if values.is_some_and(|v| {
+        planner
+            .supplies
+            .surcharge(&v.leanings, &job.needs())
+            .is_some()
+    }) {
+        return None;
+    }
+    let kept = planner.kept.as_deref_mut()?;
+    let table = kept.one(job)?;
+    let mut sight = Sight {
+        look: values.map(|values| Look {
+            state: &planner.state,
+            fabric: &planner.fabric,
+            type_of: &planner.type_of,
+            values,
+            surcharge: None,
+        }),
+        state: &planner.state,
+        fabric: &planner.fabric,
+        tables: &mut planner.tables,
+        known: planner.quick.of(all, job.worth),
+        needs: job.needs(),
+        most: planner.room.gpus(),
+    };
+    let best = refresh(kept, table, job, &mut sight);
+    if best.found == 0 {
+        return None;
+    }
+    planner.room.assume = Assume::Now;
+    planner.room.offered = best.offered;
+    let strip = if job.learned { !MIX } else { u128::MAX };
+    let (first, second) = (best.first & strip, best.second & strip);
+    let decided = match (best.equal, best.others) {
+        (true, _) => Criterion::Index,
+        (false, true) => Criterion::Surroundings,
+        _ if best.second == NONE => Criterion::Only,
+        // The next best node is told apart by the mix alone.
+        _ if first == second => Criterion::Mix,
+        _ => quick::criterion(job, first, second),
+    };
+    Some(single::settle_one(
+        planner,
+        job,
+        all,
+        linked,
+        best.at,
+        (best.found, decided),
+    ))
 }
 
 /// Brings the ranks of a form up to date; returns what the whole cluster has.

@@ -73,6 +73,8 @@ use state::State;
 use supply::Supplies;
 use values::{Building, Values};
 
+use crate::cost::{Condition, Score, Wish};
+
 pub use never::Never;
 pub use reserve::{Coming, Ending, Foresight, keep};
 pub use types::*;
@@ -241,8 +243,77 @@ impl Planner {
         if self.search(&job, wish, skip) {
             Ok(&self.choice)
         } else {
-            Err(self.why(&job, wish, skip))
+            Err(why::why(self, &job, wish, skip))
         }
+    }
+
+    /// Whether [`keep`] is for a job on so many nodes: on one, or a small part of a domain that is no NVLink
+    /// domain. A larger gang needs a whole domain's free nodes kept from others, or it starts far apart.
+    pub fn keeps_busiest(&self, nodes: u32) -> bool {
+        reserve::keeps_busiest(self, nodes)
+    }
+
+    /// The `n`-th place in which the job could start if nothing ran, those with most free GPUs
+    /// first. A place is a domain of the *required* level that could hold the job on the nodes
+    /// that the scheduler offers; without a required level it is all nodes. `nodes` lists every
+    /// node of the place that could take a part; `gpus` says which GPUs may be used there,
+    /// empty = all: at the level `nvlink` inside the node, one set with NVLink between all pairs.
+    /// `None` when there is no such place, or the request is one that never fits.
+    pub fn future(&mut self, state: &[NodeState], request: &Request, n: u32) -> Option<&Choice> {
+        future::future(self, state, request, n)
+    }
+
+    /// [`Planner::future`] by the state that the events have left, with the candidates of
+    /// [`Planner::decide`].
+    pub fn foresee(
+        &mut self,
+        request: &Request,
+        candidates: Option<&[u64]>,
+        n: u32,
+    ) -> Option<&Choice> {
+        future::foresee(self, request, candidates, n)
+    }
+
+    /// Sets the cost byte of the penalty ([`NodeState::cost`]) of every candidate, and
+    /// [`Request::cost_first`], by what the nodes are worth to the job. `conditions` are those of the
+    /// nodes by index; nodes past its end are as new.
+    ///
+    /// Without a wish no node type counts as better than another; a node in a bad condition still counts
+    /// as worse than one of its type that is as new. Where all candidates are of one type and
+    /// condition, nothing is changed. The states of the call before must not be given again.
+    pub fn weigh(
+        &mut self,
+        wish: Option<&Wish>,
+        conditions: &[Condition],
+        request: &mut Request,
+        states: &mut [NodeState],
+    ) {
+        costs::weigh(self, wish, conditions, request, states)
+    }
+
+    /// What a node is worth to a job, with its parts; `None` where the job does not fit.
+    pub fn score(
+        &mut self,
+        node: u32,
+        condition: Condition,
+        wish: &Wish,
+        request: &Request,
+    ) -> Option<Score> {
+        costs::score(self, node, condition, wish, request)
+    }
+
+    /// The best candidate of another type or condition than the choice's worst node, with room for a
+    /// share of the job, if it is worth less to the job: its index, and by how many percent less than
+    /// the choice, of its own worth.
+    pub fn beside(
+        &mut self,
+        choice: &Choice,
+        wish: &Wish,
+        conditions: &[Condition],
+        request: &Request,
+        states: &[NodeState],
+    ) -> Option<(u32, u32)> {
+        costs::beside(self, choice, wish, conditions, request, states)
     }
 
     /// The wished level and whether it is required; an unknown level that is only preferred is
@@ -288,26 +359,26 @@ impl Planner {
         let mut skip = skip;
         let mut asked = false;
         self.stages(job, wish, &mut |planner, job, stage| match stage {
-            Stage::One(linked) => planner.one(job, linked, &mut skip),
+            Stage::One(linked) => single::one(planner, job, linked, &mut skip),
             Stage::Several(reach) => {
-                if best && planner.gang_kept(job, reach) {
+                if best && kept_gang::gang_kept(planner, job, reach) {
                     return true;
                 }
                 if !asked {
-                    planner.offers(Assume::Now, job);
+                    room::offers(planner, Assume::Now, job);
                     asked = true;
                 }
-                planner.gang(job, reach, &mut skip)
+                gang::gang(planner, job, reach, &mut skip)
             }
         })
     }
 
     /// Whether there is any choice under an assumption.
     fn fits(&mut self, assume: Assume, job: &Job, wish: Option<(Reach, bool)>) -> bool {
-        self.offers(assume, job);
+        room::offers(self, assume, job);
         self.stages(job, wish, &mut |planner, job, stage| match stage {
-            Stage::One(linked) => planner.fits_one(job, linked),
-            Stage::Several(reach) => planner.fits_gang(job, reach.to, reach.within),
+            Stage::One(linked) => field::fits_one(planner, job, linked),
+            Stage::Several(reach) => gang::fits_gang(planner, job, reach.to, reach.within),
         })
     }
 
@@ -385,7 +456,7 @@ enum Stage {
 }
 
 /// Where a stage looks for several nodes: in a domain of the levels `from..=to`; see
-/// [`Planner::gang`].
+/// [`gang::gang`].
 #[derive(Clone, Copy, Debug)]
 struct Levels {
     from: usize,

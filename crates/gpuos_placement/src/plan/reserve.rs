@@ -9,13 +9,10 @@ use super::types::NodeState;
 /// A gang of at most this part of the narrowest domain is at home in many of them.
 const PART: u32 = 4;
 
-impl Planner {
-    /// Whether [`keep`] is for a job on so many nodes: on one, or a small part of a domain that is no NVLink
-    /// domain. A larger gang needs a whole domain's free nodes kept from others, or it starts far apart.
-    pub fn keeps_busiest(&self, nodes: u32) -> bool {
-        let widest = self.fabric.widest(0);
-        nodes <= 1 || !self.fabric.islands && nodes.saturating_mul(PART) <= widest
-    }
+/// See [`Planner::keeps_busiest`].
+pub(super) fn keeps_busiest(planner: &Planner, nodes: u32) -> bool {
+    let widest = planner.fabric.widest(0);
+    nodes <= 1 || !planner.fabric.islands && nodes.saturating_mul(PART) <= widest
 }
 
 /// GPUs that a running job gives back on one node.

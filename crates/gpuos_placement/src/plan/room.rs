@@ -89,7 +89,7 @@ impl Room {
         &self.units[units as usize * self.words..][..self.words]
     }
 
-    /// The ranks for a share of so many GPUs, which [`Planner::rank`] has made.
+    /// The ranks for a share of so many GPUs, which [`rank`] has made.
     pub fn ranks(&self, gpus: u32) -> &Ranks {
         &self.ranks[gpus as usize]
     }
@@ -108,176 +108,174 @@ impl Room {
     }
 }
 
-impl Planner {
-    /// Finds out how much of the job each node has room for under an assumption.
-    pub(super) fn offers(&mut self, assume: Assume, job: &Job) {
-        self.ask(assume, job);
-        self.offers_in(job, 0..self.room.words);
-        self.room.offered = bits::count_all(&self.room.fit);
-    }
+/// Finds out how much of the job each node has room for under an assumption.
+pub(super) fn offers(planner: &mut Planner, assume: Assume, job: &Job) {
+    ask(planner, assume, job);
+    offers_in(planner, job, 0..planner.room.words);
+    planner.room.offered = bits::count_all(&planner.room.fit);
+}
 
-    /// Begins with a question about a job.
-    pub(super) fn ask(&mut self, assume: Assume, job: &Job) {
-        let room = &mut self.room;
-        let gpus = room.ranks.len() as u32 - 1;
-        room.stamp += 1;
-        room.assume = assume;
-        room.most = match job.units {
-            Some(_) => gpus / job.unit,
-            None => u32::from(job.unit <= gpus),
-        };
-    }
+/// Begins with a question about a job.
+pub(super) fn ask(planner: &mut Planner, assume: Assume, job: &Job) {
+    let room = &mut planner.room;
+    let gpus = room.ranks.len() as u32 - 1;
+    room.stamp += 1;
+    room.assume = assume;
+    room.most = match job.units {
+        Some(_) => gpus / job.unit,
+        None => u32::from(job.unit <= gpus),
+    };
+}
 
-    /// The same for some words of the positions, after [`Planner::ask`].
-    pub(super) fn offers_in(&mut self, job: &Job, words: Range<usize>) {
-        let (room, state) = (&mut self.room, &self.state);
-        let assume = room.assume;
-        room.fit[words.clone()].fill(0);
-        let index = state.index(assume);
-        for units in 1..=room.most {
-            let least = index.least((units * job.unit) as usize);
-            let more = (job.units.is_some() && units < room.most)
-                .then(|| index.least(((units + 1) * job.unit) as usize));
-            let set = &mut room.units[units as usize * room.words..][..room.words];
-            for word in words.clone() {
-                let mut nodes = least[word] & state.allowed(assume, word);
-                if let Some(more) = more {
-                    nodes &= !more[word];
-                }
-                if job.whole {
-                    nodes &= index.whole()[word];
-                }
-                set[word] = nodes;
-                room.fit[word] |= nodes;
+/// The same for some words of the positions, after [`ask`].
+pub(super) fn offers_in(planner: &mut Planner, job: &Job, words: Range<usize>) {
+    let (room, state) = (&mut planner.room, &planner.state);
+    let assume = room.assume;
+    room.fit[words.clone()].fill(0);
+    let index = state.index(assume);
+    for units in 1..=room.most {
+        let least = index.least((units * job.unit) as usize);
+        let more = (job.units.is_some() && units < room.most)
+            .then(|| index.least(((units + 1) * job.unit) as usize));
+        let set = &mut room.units[units as usize * room.words..][..room.words];
+        for word in words.clone() {
+            let mut nodes = least[word] & state.allowed(assume, word);
+            if let Some(more) = more {
+                nodes &= !more[word];
             }
-        }
-        let bare = job.cpus_per_node == 0 && job.cpus_per_gpu == 0 && job.memory_mib == 0;
-        if assume == Assume::Now && !bare {
-            self.withhold(job, words);
+            if job.whole {
+                nodes &= index.whole()[word];
+            }
+            set[word] = nodes;
+            room.fit[word] |= nodes;
         }
     }
+    let bare = job.cpus_per_node == 0 && job.cpus_per_gpu == 0 && job.memory_mib == 0;
+    if assume == Assume::Now && !bare {
+        withhold(planner, job, words);
+    }
+}
 
-    /// Takes back what CPUs or memory do not suffice for.
-    fn withhold(&mut self, job: &Job, words: Range<usize>) {
-        let (room, state) = (&mut self.room, &self.state);
-        // More than any share of the job can need.
-        let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
-            Some(_) => room.ranks.len() as u32 - 1,
-            None => job.unit,
-        });
-        let need = job.cpus_per_node.max(with_gpus);
-        for word in words {
-            let (cpus, memory) = state.floor[word];
-            if room.fit[word] == 0 || cpus >= need && memory >= job.memory_mib {
+/// Takes back what CPUs or memory do not suffice for.
+fn withhold(planner: &mut Planner, job: &Job, words: Range<usize>) {
+    let (room, state) = (&mut planner.room, &planner.state);
+    // More than any share of the job can need.
+    let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
+        Some(_) => room.ranks.len() as u32 - 1,
+        None => job.unit,
+    });
+    let need = job.cpus_per_node.max(with_gpus);
+    for word in words {
+        let (cpus, memory) = state.floor[word];
+        if room.fit[word] == 0 || cpus >= need && memory >= job.memory_mib {
+            continue;
+        }
+        for at in bits::each(word, room.fit[word]) {
+            let node = state.node(at);
+            let had = match job.units {
+                Some(_) => node.free.len() as u32 / job.unit,
+                None => 1,
+            };
+            let has = job.room(node);
+            if has == had {
                 continue;
             }
-            for at in bits::each(word, room.fit[word]) {
-                let node = state.node(at);
-                let had = match job.units {
-                    Some(_) => node.free.len() as u32 / job.unit,
-                    None => 1,
-                };
-                let has = job.room(node);
-                if has == had {
-                    continue;
-                }
-                bits::put(&mut room.units[had as usize * room.words..], at, false);
-                if has > 0 {
-                    bits::put(&mut room.units[has as usize * room.words..], at, true);
-                } else {
-                    bits::put(&mut room.fit, at, false);
-                }
-            }
-        }
-    }
-
-    /// Leaves only nodes that are in a domain of the level.
-    pub(super) fn confine(&mut self, level: usize) {
-        self.room.confine(self.fabric.inside(level));
-    }
-
-    /// Units that the node at a position has room for.
-    pub(super) fn units_at(&self, job: &Job, at: u32) -> u32 {
-        match bits::has(&self.room.fit, at) {
-            true => job.room(&NodeState {
-                candidate: true,
-                ..self.state.assumed(self.room.assume, at)
-            }),
-            false => 0,
-        }
-    }
-
-    /// Units of room in a range of positions.
-    pub(super) fn units_within(&self, start: u32, end: u32) -> u32 {
-        (1..=self.room.most)
-            .map(|units| units * bits::count(self.room.exactly(units), start, end))
-            .sum()
-    }
-
-    /// Sees to it that the patterns are ranked for a share of so many GPUs.
-    pub(super) fn rank(&mut self, job: &Job, gpus: u32) {
-        let (room, state) = (&mut self.room, &self.state);
-        let stamp = room.stamp;
-        let ranks = &mut room.ranks[gpus as usize];
-        if ranks.stamp == stamp {
-            return;
-        }
-        ranks.stamp = stamp;
-        ranks.order.clear();
-        ranks.rings.clear();
-        let index = state.index(room.assume);
-        // Those of the empty cluster are asked for rarely.
-        let now = room.assume == Assume::Now;
-        let known = self.quick.of(gpus as usize, job.worth);
-        for &slot in index.active() {
-            let pattern = index.pattern(slot);
-            let table = &mut self.tables[pattern.type_of as usize];
-            let (ring, lost) = if now {
-                let known = &mut known[slot as usize];
-                if known.free == 0 {
-                    *known = fill(table, pattern, gpus as usize, job.worth);
-                }
-                if u32::from(known.free) < gpus {
-                    continue;
-                }
-                (known.ring, known.lost)
+            bits::put(&mut room.units[had as usize * room.words..], at, false);
+            if has > 0 {
+                bits::put(&mut room.units[has as usize * room.words..], at, true);
             } else {
-                match table.best(pattern.free, gpus as usize, false, job.worth) {
-                    Some(Pick { ring, lost, .. }) => (ring, lost),
-                    None => continue,
-                }
-            };
-            let lost = match job.whole {
-                true => table.usable(pattern.free, job.worth),
-                false => lost,
-            };
-            ranks.figures[slot as usize] = Figure {
-                ring,
-                lost,
-                order: job.order(pattern.penalty, lost, pattern.free.len() as u32),
-            };
-            ranks.order.push(slot);
-            if !ranks.rings.contains(&ring) {
-                ranks.rings.push(ring);
+                bits::put(&mut room.fit, at, false);
             }
         }
-        let figures = &ranks.figures;
-        ranks
-            .order
-            .sort_unstable_by_key(|&slot| figures[slot as usize].order);
-        ranks.rings.sort_unstable_by(|a, b| b.cmp(a));
     }
+}
 
-    /// The best GPUs for `gpus` of the job's GPUs on the node at a position, and what taking them
-    /// costs. Call it for nodes with so many free GPUs only.
-    pub(super) fn price(&mut self, job: &Job, at: u32, gpus: u32) -> Pick {
-        let free = self.state.index(self.room.assume).free(at);
-        let table = &mut self.tables[self.type_of[self.fabric.node(at) as usize] as usize];
-        let pick = table.best(free, gpus as usize, false, job.worth);
-        let mut pick = pick.unwrap_or_default();
-        if job.whole {
-            pick.lost = table.usable(free, job.worth);
-        }
-        pick
+/// Leaves only nodes that are in a domain of the level.
+pub(super) fn confine(planner: &mut Planner, level: usize) {
+    planner.room.confine(planner.fabric.inside(level));
+}
+
+/// Units that the node at a position has room for.
+pub(super) fn units_at(planner: &Planner, job: &Job, at: u32) -> u32 {
+    match bits::has(&planner.room.fit, at) {
+        true => job.room(&NodeState {
+            candidate: true,
+            ..planner.state.assumed(planner.room.assume, at)
+        }),
+        false => 0,
     }
+}
+
+/// Units of room in a range of positions.
+pub(super) fn units_within(planner: &Planner, start: u32, end: u32) -> u32 {
+    (1..=planner.room.most)
+        .map(|units| units * bits::count(planner.room.exactly(units), start, end))
+        .sum()
+}
+
+/// Sees to it that the patterns are ranked for a share of so many GPUs.
+pub(super) fn rank(planner: &mut Planner, job: &Job, gpus: u32) {
+    let (room, state) = (&mut planner.room, &planner.state);
+    let stamp = room.stamp;
+    let ranks = &mut room.ranks[gpus as usize];
+    if ranks.stamp == stamp {
+        return;
+    }
+    ranks.stamp = stamp;
+    ranks.order.clear();
+    ranks.rings.clear();
+    let index = state.index(room.assume);
+    // Those of the empty cluster are asked for rarely.
+    let now = room.assume == Assume::Now;
+    let known = planner.quick.of(gpus as usize, job.worth);
+    for &slot in index.active() {
+        let pattern = index.pattern(slot);
+        let table = &mut planner.tables[pattern.type_of as usize];
+        let (ring, lost) = if now {
+            let known = &mut known[slot as usize];
+            if known.free == 0 {
+                *known = fill(table, pattern, gpus as usize, job.worth);
+            }
+            if u32::from(known.free) < gpus {
+                continue;
+            }
+            (known.ring, known.lost)
+        } else {
+            match table.best(pattern.free, gpus as usize, false, job.worth) {
+                Some(Pick { ring, lost, .. }) => (ring, lost),
+                None => continue,
+            }
+        };
+        let lost = match job.whole {
+            true => table.usable(pattern.free, job.worth),
+            false => lost,
+        };
+        ranks.figures[slot as usize] = Figure {
+            ring,
+            lost,
+            order: job.order(pattern.penalty, lost, pattern.free.len() as u32),
+        };
+        ranks.order.push(slot);
+        if !ranks.rings.contains(&ring) {
+            ranks.rings.push(ring);
+        }
+    }
+    let figures = &ranks.figures;
+    ranks
+        .order
+        .sort_unstable_by_key(|&slot| figures[slot as usize].order);
+    ranks.rings.sort_unstable_by(|a, b| b.cmp(a));
+}
+
+/// The best GPUs for `gpus` of the job's GPUs on the node at a position, and what taking them
+/// costs. Call it for nodes with so many free GPUs only.
+pub(super) fn price(planner: &mut Planner, job: &Job, at: u32, gpus: u32) -> Pick {
+    let free = planner.state.index(planner.room.assume).free(at);
+    let table = &mut planner.tables[planner.type_of[planner.fabric.node(at) as usize] as usize];
+    let pick = table.best(free, gpus as usize, false, job.worth);
+    let mut pick = pick.unwrap_or_default();
+    if job.whole {
+        pick.lost = table.usable(free, job.worth);
+    }
+    pick
 }

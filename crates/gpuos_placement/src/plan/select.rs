@@ -15,7 +15,7 @@ use gpuos_model::cluster::NO_DOMAIN;
 use super::fabric::Span;
 use super::gang::{Count, Entry};
 use super::job::{Job, Rule};
-use super::{Planner, bits};
+use super::{Planner, bits, costs, gang, room};
 
 /// A child of a domain: a range of positions, and what is in it.
 #[derive(Clone, Copy, Debug)]
@@ -80,386 +80,422 @@ impl Job<'_> {
     }
 }
 
-impl Planner {
-    /// Chooses nodes in a domain that has room and leaves them in `picked`.
-    pub(super) fn select(&mut self, job: &Job, level: usize, number: u32) {
-        for entry in self.gang.picked.drain(..) {
-            bits::put(&mut self.gang.taken, entry.at, false);
-        }
-        self.gang.last = Some((level, number));
-        let span = self.fabric.spans(level)[number as usize];
-        match job.units {
-            None => {
-                let nodes = bits::count(&self.room.fit, span.start, span.end);
-                for &node in job.required {
-                    self.choose_node(job, node, 1);
-                }
-                let wanted = job.wanted(nodes) - job.required.len() as u32;
-                self.place(job, level, number, wanted, 1, 1..=1);
+/// Chooses nodes in a domain that has room and leaves them in `picked`.
+pub(super) fn select(planner: &mut Planner, job: &Job, level: usize, number: u32) {
+    for entry in planner.gang.picked.drain(..) {
+        bits::put(&mut planner.gang.taken, entry.at, false);
+    }
+    planner.gang.last = Some((level, number));
+    let span = planner.fabric.spans(level)[number as usize];
+    match job.units {
+        None => {
+            let nodes = bits::count(&planner.room.fit, span.start, span.end);
+            for &node in job.required {
+                choose_node(planner, job, node, 1);
             }
-            Some(units) => self.select_units(job, level, number, units),
+            let wanted = job.wanted(nodes) - job.required.len() as u32;
+            place(planner, job, level, number, wanted, 1, 1..=1);
         }
-        // All shares are priced at last, when it is known what each node gives.
-        for at in 0..self.gang.picked.len() {
-            let entry = self.gang.picked[at];
-            let gpus = entry.give * job.unit;
-            self.rank(job, gpus);
-            let slot = self.state.now.slot(entry.at);
-            let figure = self.room.ranks(gpus).figures[slot as usize];
-            let entry = &mut self.gang.picked[at];
-            (entry.ring, entry.lost) = (figure.ring, figure.lost);
-            entry.penalty = u32::from(self.state.now.pattern(slot).penalty);
-        }
+        Some(units) => select_units(planner, job, level, number, units),
     }
-
-    fn select_units(&mut self, job: &Job, level: usize, number: u32, units: u32) {
-        let span = self.fabric.spans(level)[number as usize];
-        let count = self.count(job, &span);
-        let Some(sharing) = count.and_then(|count| job.sharing(&count, units)) else {
-            return;
-        };
-        for &node in job.required {
-            self.choose_node(job, node, u32::MAX);
-        }
-        match sharing.full {
-            Some((smallest, equal)) => self.fill(job, level, number, units, smallest, equal),
-            None => self.share_evenly(job, level, number, units, sharing.nodes),
-        }
+    // All shares are priced at last, when it is known what each node gives.
+    for at in 0..planner.gang.picked.len() {
+        let entry = planner.gang.picked[at];
+        let gpus = entry.give * job.unit;
+        room::rank(planner, job, gpus);
+        let slot = planner.state.now.slot(entry.at);
+        let figure = planner.room.ranks(gpus).figures[slot as usize];
+        let entry = &mut planner.gang.picked[at];
+        (entry.ring, entry.lost) = (figure.ring, figure.lost);
+        entry.penalty = u32::from(planner.state.now.pattern(slot).penalty);
     }
+}
 
-    /// All nodes with more room than `smallest` give everything, and `equal` nodes give
-    /// `smallest` each, but for the last one, which gives the rest.
-    fn fill(
-        &mut self,
-        job: &Job,
-        level: usize,
-        number: u32,
-        units: u32,
-        smallest: u32,
-        equal: u32,
-    ) {
-        let span = self.fabric.spans(level)[number as usize];
-        for room in smallest + 1..=self.room.most {
-            self.gather(&span, room..=room);
-            self.choose_all(job, span.start, span.end, room);
-        }
-        let given: u32 = self.gang.picked.iter().map(|entry| entry.give).sum();
-        let rest = units - given - (equal - 1) * smallest;
-        let alike = smallest..=smallest;
-        if rest == smallest {
-            self.place(job, level, number, equal, smallest, alike);
-            return;
-        }
-        self.place(job, level, number, equal - 1, smallest, alike);
-        self.place(job, level, number, 1, rest, rest..=self.room.most);
+fn select_units(planner: &mut Planner, job: &Job, level: usize, number: u32, units: u32) {
+    let span = planner.fabric.spans(level)[number as usize];
+    let count = gang::count(planner, job, &span);
+    let Some(sharing) = count.and_then(|count| job.sharing(&count, units)) else {
+        return;
+    };
+    for &node in job.required {
+        choose_node(planner, job, node, u32::MAX);
     }
+    match sharing.full {
+        Some((smallest, equal)) => fill(planner, job, level, number, units, smallest, equal),
+        None => share_evenly(planner, job, level, number, units, sharing.nodes),
+    }
+}
 
-    /// `nodes` nodes give equal parts, as far as they have room for them.
-    fn share_evenly(&mut self, job: &Job, level: usize, number: u32, units: u32, nodes: u32) {
-        let span = self.fabric.spans(level)[number as usize];
-        let picked = &self.gang.picked;
-        let more = nodes - picked.len() as u32;
-        let share = units.div_ceil(nodes);
-        let held: u32 = picked.iter().map(|entry| entry.units.min(share)).sum();
-        let able = self.gather(&span, share..=self.room.most);
-        if able >= more && held + more * share >= units {
-            self.place(job, level, number, more, share, share..=self.room.most);
+/// All nodes with more room than `smallest` give everything, and `equal` nodes give
+/// `smallest` each, but for the last one, which gives the rest.
+fn fill(
+    planner: &mut Planner,
+    job: &Job,
+    level: usize,
+    number: u32,
+    units: u32,
+    smallest: u32,
+    equal: u32,
+) {
+    let span = planner.fabric.spans(level)[number as usize];
+    for room in smallest + 1..=planner.room.most {
+        gather(planner, &span, room..=room);
+        choose_all(planner, job, span.start, span.end, room);
+    }
+    let given: u32 = planner.gang.picked.iter().map(|entry| entry.give).sum();
+    let rest = units - given - (equal - 1) * smallest;
+    let alike = smallest..=smallest;
+    if rest == smallest {
+        place(planner, job, level, number, equal, smallest, alike);
+        return;
+    }
+    place(planner, job, level, number, equal - 1, smallest, alike);
+    place(
+        planner,
+        job,
+        level,
+        number,
+        1,
+        rest,
+        rest..=planner.room.most,
+    );
+}
+
+/// `nodes` nodes give equal parts, as far as they have room for them.
+fn share_evenly(
+    planner: &mut Planner,
+    job: &Job,
+    level: usize,
+    number: u32,
+    units: u32,
+    nodes: u32,
+) {
+    let span = planner.fabric.spans(level)[number as usize];
+    let picked = &planner.gang.picked;
+    let more = nodes - picked.len() as u32;
+    let share = units.div_ceil(nodes);
+    let held: u32 = picked.iter().map(|entry| entry.units.min(share)).sum();
+    let able = gather(planner, &span, share..=planner.room.most);
+    if able >= more && held + more * share >= units {
+        place(
+            planner,
+            job,
+            level,
+            number,
+            more,
+            share,
+            share..=planner.room.most,
+        );
+    } else {
+        roomiest(planner, job, &span, more);
+    }
+    // From the node with the least room: an equal part of what is left, or all it has.
+    let (fabric, picked) = (&planner.fabric, &mut planner.gang.picked);
+    picked.sort_unstable_by_key(|entry| (entry.units, fabric.node(entry.at)));
+    let mut missing = units;
+    let mut left = nodes;
+    for entry in picked {
+        entry.give = entry.units.min(missing.div_ceil(left));
+        missing -= entry.give;
+        left -= 1;
+    }
+}
+
+/// Takes the nodes with the most room, as many as are wanted.
+fn roomiest(planner: &mut Planner, job: &Job, span: &Span, wanted: u32) {
+    let mut missing = wanted;
+    for room in (1..=planner.room.most).rev() {
+        let here = gather(planner, span, room..=room);
+        if here <= missing {
+            choose_all(planner, job, span.start, span.end, room);
+            missing -= here;
         } else {
-            self.roomiest(job, &span, more);
-        }
-        // From the node with the least room: an equal part of what is left, or all it has.
-        let (fabric, picked) = (&self.fabric, &mut self.gang.picked);
-        picked.sort_unstable_by_key(|entry| (entry.units, fabric.node(entry.at)));
-        let mut missing = units;
-        let mut left = nodes;
-        for entry in picked {
-            entry.give = entry.units.min(missing.div_ceil(left));
-            missing -= entry.give;
-            left -= 1;
-        }
-    }
-
-    /// Takes the nodes with the most room, as many as are wanted.
-    fn roomiest(&mut self, job: &Job, span: &Span, wanted: u32) {
-        let mut missing = wanted;
-        for room in (1..=self.room.most).rev() {
-            let here = self.gather(span, room..=room);
-            if here <= missing {
-                self.choose_all(job, span.start, span.end, room);
-                missing -= here;
-            } else {
-                let mut list = std::mem::take(&mut self.gang.listed);
-                list.clear();
-                for (word, mask) in bits::words(span.start, span.end) {
-                    for at in bits::each(word, self.gang.work[word] & mask) {
-                        let distance = self.distance(job, at);
-                        list.push((distance, [0; 3], self.fabric.node(at), at));
-                    }
-                }
-                self.choose_listed(job, list, missing as usize, room);
-                missing = 0;
-            }
-        }
-    }
-
-    /// Collects the nodes of a domain with that much room that are not taken; returns how many.
-    fn gather(&mut self, span: &Span, room: RangeInclusive<u32>) -> u32 {
-        let mut found = 0;
-        for (word, mask) in bits::words(span.start, span.end) {
-            let mut nodes = 0;
-            for units in *room.start()..=(*room.end()).min(self.room.most) {
-                nodes |= self.room.exactly(units)[word];
-            }
-            nodes &= mask & !self.gang.taken[word];
-            self.gang.work[word] = nodes;
-            found += nodes.count_ones();
-        }
-        found
-    }
-
-    fn choose_node(&mut self, job: &Job, node: u32, give: u32) {
-        if let Some(at) = self.fabric.place(node) {
-            let units = self.units_at(job, at);
-            self.choose(job, at, units, give.min(units));
-        }
-    }
-
-    fn choose(&mut self, job: &Job, at: u32, units: u32, give: u32) {
-        bits::put(&mut self.gang.taken, at, true);
-        let distance = self.distance(job, at);
-        self.gang.picked.push(Entry {
-            at,
-            units,
-            give,
-            distance,
-            ..Entry::default()
-        });
-    }
-
-    /// Chooses all collected nodes of the range for a share of `give` units.
-    fn choose_all(&mut self, job: &Job, start: u32, end: u32, give: u32) {
-        for (word, mask) in bits::words(start, end) {
-            for at in bits::each(word, self.gang.work[word] & mask) {
-                let units = self.room_of(job, at, give);
-                self.choose(job, at, units, give);
-            }
-        }
-    }
-
-    /// Chooses the first of a list.
-    fn choose_listed(&mut self, job: &Job, mut list: Vec<Listed>, wanted: usize, give: u32) {
-        if wanted > 0 && wanted < list.len() {
-            list.select_nth_unstable(wanted - 1);
-        }
-        for &(_, _, _, at) in list.iter().take(wanted) {
-            let units = self.room_of(job, at, give);
-            self.choose(job, at, units, give);
-        }
-        self.gang.listed = list;
-    }
-
-    /// Units that a collected node has room for.
-    fn room_of(&self, job: &Job, at: u32, give: u32) -> u32 {
-        match job.units {
-            None => give,
-            Some(_) => self.units_at(job, at),
-        }
-    }
-
-    /// Chooses `wanted` more nodes of those that have `room`, for a share of `give` units each.
-    fn place(
-        &mut self,
-        job: &Job,
-        level: usize,
-        number: u32,
-        wanted: u32,
-        give: u32,
-        room: RangeInclusive<u32>,
-    ) {
-        let span = self.fabric.spans(level)[number as usize];
-        if self.gather(&span, room) < wanted || wanted == 0 {
-            return;
-        }
-        self.rank(job, give * job.unit);
-        if job.rule == Rule::FirstFit {
-            self.list(job, span.start, span.end, give);
-            let list = std::mem::take(&mut self.gang.listed);
-            self.choose_listed(job, list, wanted as usize, give);
-            return;
-        }
-        self.keep_worthy(job, &span, wanted);
-        if self.room.ranks(give * job.unit).rings.len() > 1 {
-            self.keep_fast(job, &span, wanted, give);
-        }
-        self.take(job, level, number, wanted, give);
-    }
-
-    /// Leaves only the collected nodes whose ring is no worse than that of the last one wanted can
-    /// be.
-    fn keep_fast(&mut self, job: &Job, span: &Span, wanted: u32, give: u32) {
-        let ranks = self.room.ranks(give * job.unit);
-        let index = &self.state.now;
-        let ring_of = |slot: u32| ranks.figures[slot as usize].ring;
-        let worst = if self.uneven(job) {
-            let mut list = std::mem::take(&mut self.gang.rank);
+            let mut list = std::mem::take(&mut planner.gang.listed);
             list.clear();
             for (word, mask) in bits::words(span.start, span.end) {
-                for at in bits::each(word, self.gang.work[word] & mask) {
-                    let ring = ring_of(index.slot(at));
-                    list.push((self.distance(job, at), u32::MAX - ring));
+                for at in bits::each(word, planner.gang.work[word] & mask) {
+                    let distance = gang::distance(planner, job, at);
+                    list.push((distance, [0; 3], planner.fabric.node(at), at));
                 }
             }
-            list.select_nth_unstable(wanted as usize - 1);
-            let worst = list[..wanted as usize].iter().map(|&(_, rank)| rank).max();
-            self.gang.rank = list;
-            u32::MAX - worst.unwrap_or(u32::MAX)
-        } else {
-            let mut missing = wanted;
-            let mut rings = ranks.rings.iter().copied();
-            rings
-                .find(|&ring| {
-                    let with = ranks.order.iter().filter(|&&slot| ring_of(slot) == ring);
-                    let here: u32 = with
-                        .map(|&slot| {
-                            let nodes = index.nodes(slot);
-                            bits::count_both(nodes, &self.gang.work, span.start, span.end)
-                        })
-                        .sum();
-                    missing = missing.saturating_sub(here);
-                    missing == 0
-                })
-                .unwrap_or(0)
-        };
-        for &slot in ranks.order.iter().filter(|&&slot| ring_of(slot) < worst) {
-            let nodes = index.nodes(slot);
-            for (word, _) in bits::words(span.start, span.end) {
-                self.gang.work[word] &= !nodes[word];
-            }
+            choose_listed(planner, job, list, missing as usize, room);
+            missing = 0;
         }
     }
+}
 
-    /// Takes `wanted` of the collected nodes in a span of the level, in the order of its children.
-    fn take(&mut self, job: &Job, level: usize, number: u32, wanted: u32, give: u32) {
-        let span = self.fabric.spans(level)[number as usize];
-        if wanted == bits::count(&self.gang.work, span.start, span.end) {
-            self.choose_all(job, span.start, span.end, give);
-            return;
+/// Collects the nodes of a domain with that much room that are not taken; returns how many.
+fn gather(planner: &mut Planner, span: &Span, room: RangeInclusive<u32>) -> u32 {
+    let mut found = 0;
+    for (word, mask) in bits::words(span.start, span.end) {
+        let mut nodes = 0;
+        for units in *room.start()..=(*room.end()).min(planner.room.most) {
+            nodes |= planner.room.exactly(units)[word];
         }
-        if level == 0 {
-            self.take_best(job, &span, wanted, give);
-            return;
-        }
-        // Above the level around NVLink domains these are chosen at once.
-        let flat = self.fabric.islands && level >= 2;
-        let inner = if flat { 0 } else { level - 1 };
-        let children = match flat {
-            true => self.fabric.cell(span.start) as u32..self.fabric.cell(span.end - 1) as u32 + 1,
-            false => span.children.0..span.children.1,
-        };
-        let mut runs = std::mem::take(&mut self.gang.runs[inner]);
-        runs.clear();
-        for number in children {
-            let child = self.fabric.spans(inner)[number as usize];
-            runs.push(Run {
-                span: number,
-                len: bits::count(&self.gang.work, child.start, child.end),
-                used: match child.domain {
-                    NO_DOMAIN => 0,
-                    _ => bits::count(&self.gang.taken, child.start, child.end),
-                },
-                stray: child.domain == NO_DOMAIN,
-                around: if flat { child.parent } else { 0 },
-            });
-        }
-        let mut missing = wanted;
-        while missing > 0 {
-            // A child that holds chosen nodes already, then the smallest that suffices, then the
-            // largest; nodes in no domain of that level come last.
-            // Of equal ones the one around which most is chosen already.
-            let rank = |run: &Run| {
-                let suffices = run.len >= missing;
-                let size = if suffices {
-                    run.len
-                } else {
-                    u32::MAX - run.len
-                };
-                let around = match flat {
-                    true => self.fabric.spans(1)[run.around as usize],
-                    false => span,
-                };
-                let beside = match flat {
-                    true => bits::count(&self.gang.taken, around.start, around.end),
-                    false => 0,
-                };
-                (
-                    run.stray,
-                    u32::MAX - run.used,
-                    !suffices,
-                    size,
-                    u32::MAX - beside,
-                )
-            };
-            let Some(best) = (0..runs.len())
-                .filter(|&at| runs[at].len > 0)
-                .min_by_key(|&at| rank(&runs[at]))
-            else {
-                break;
-            };
-            let run = runs[best];
-            let part = run.len.min(missing);
-            self.take(job, inner, run.span, part, give);
-            runs[best].len = 0;
-            missing -= part;
-        }
-        self.gang.runs[inner] = runs;
+        nodes &= mask & !planner.gang.taken[word];
+        planner.gang.work[word] = nodes;
+        found += nodes.count_ones();
     }
+    found
+}
 
-    /// Takes the best of the collected nodes in a span of the narrowest level.
-    fn take_best(&mut self, job: &Job, span: &Span, wanted: u32, give: u32) {
-        if self.uneven(job) {
-            self.list(job, span.start, span.end, give);
-            let list = std::mem::take(&mut self.gang.listed);
-            self.choose_listed(job, list, wanted as usize, give);
-            return;
-        }
-        let mut missing = wanted;
-        let (mut at, gpus) = (0, give * job.unit);
-        while missing > 0 {
-            // The patterns that rank equal: among their nodes the index decides.
-            let ranks = self.room.ranks(gpus);
-            let order = |at: usize| ranks.figures[ranks.order[at] as usize].order;
-            if at >= ranks.order.len() {
-                return;
-            }
-            let equal = (at..ranks.order.len()).take_while(|&next| order(next) == order(at));
-            let end = at + equal.count();
-            for (word, mask) in bits::words(span.start, span.end) {
-                let group = &self.room.ranks(gpus).order[at..end];
-                let nodes = group.iter().map(|&slot| self.state.now.nodes(slot)[word]);
-                let nodes = nodes.fold(0, |all, nodes| all | nodes);
-                let open = self.gang.work[word] & mask & nodes;
-                for at in bits::each(word, open).take(missing as usize) {
-                    let units = self.room_of(job, at, give);
-                    self.choose(job, at, units, give);
-                    missing -= 1;
-                }
-            }
-            at = end;
+fn choose_node(planner: &mut Planner, job: &Job, node: u32, give: u32) {
+    if let Some(at) = planner.fabric.place(node) {
+        let units = room::units_at(planner, job, at);
+        choose(planner, job, at, units, give.min(units));
+    }
+}
+
+fn choose(planner: &mut Planner, job: &Job, at: u32, units: u32, give: u32) {
+    bits::put(&mut planner.gang.taken, at, true);
+    let distance = gang::distance(planner, job, at);
+    planner.gang.picked.push(Entry {
+        at,
+        units,
+        give,
+        distance,
+        ..Entry::default()
+    });
+}
+
+/// Chooses all collected nodes of the range for a share of `give` units.
+fn choose_all(planner: &mut Planner, job: &Job, start: u32, end: u32, give: u32) {
+    for (word, mask) in bits::words(start, end) {
+        for at in bits::each(word, planner.gang.work[word] & mask) {
+            let units = room_of(planner, job, at, give);
+            choose(planner, job, at, units, give);
         }
     }
+}
 
-    /// Lists the collected nodes of a range with their ranks.
-    fn list(&mut self, job: &Job, start: u32, end: u32, give: u32) {
-        let mut list = std::mem::take(&mut self.gang.listed);
+/// Chooses the first of a list.
+fn choose_listed(
+    planner: &mut Planner,
+    job: &Job,
+    mut list: Vec<Listed>,
+    wanted: usize,
+    give: u32,
+) {
+    if wanted > 0 && wanted < list.len() {
+        list.select_nth_unstable(wanted - 1);
+    }
+    for &(_, _, _, at) in list.iter().take(wanted) {
+        let units = room_of(planner, job, at, give);
+        choose(planner, job, at, units, give);
+    }
+    planner.gang.listed = list;
+}
+
+/// Units that a collected node has room for.
+fn room_of(planner: &Planner, job: &Job, at: u32, give: u32) -> u32 {
+    match job.units {
+        None => give,
+        Some(_) => room::units_at(planner, job, at),
+    }
+}
+
+/// Chooses `wanted` more nodes of those that have `room`, for a share of `give` units each.
+fn place(
+    planner: &mut Planner,
+    job: &Job,
+    level: usize,
+    number: u32,
+    wanted: u32,
+    give: u32,
+    room: RangeInclusive<u32>,
+) {
+    let span = planner.fabric.spans(level)[number as usize];
+    if gather(planner, &span, room) < wanted || wanted == 0 {
+        return;
+    }
+    room::rank(planner, job, give * job.unit);
+    if job.rule == Rule::FirstFit {
+        list(planner, job, span.start, span.end, give);
+        let list = std::mem::take(&mut planner.gang.listed);
+        choose_listed(planner, job, list, wanted as usize, give);
+        return;
+    }
+    costs::keep_worthy(planner, job, &span, wanted);
+    if planner.room.ranks(give * job.unit).rings.len() > 1 {
+        keep_fast(planner, job, &span, wanted, give);
+    }
+    take(planner, job, level, number, wanted, give);
+}
+
+/// Leaves only the collected nodes whose ring is no worse than that of the last one wanted can
+/// be.
+fn keep_fast(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u32) {
+    let ranks = planner.room.ranks(give * job.unit);
+    let index = &planner.state.now;
+    let ring_of = |slot: u32| ranks.figures[slot as usize].ring;
+    let worst = if gang::uneven(planner, job) {
+        let mut list = std::mem::take(&mut planner.gang.rank);
         list.clear();
-        let ranks = self.room.ranks(give * job.unit);
-        for (word, mask) in bits::words(start, end) {
-            for at in bits::each(word, self.gang.work[word] & mask) {
-                let slot = self.state.now.slot(at);
-                let order = ranks.figures[slot as usize].order;
-                list.push((self.distance(job, at), order, self.fabric.node(at), at));
+        for (word, mask) in bits::words(span.start, span.end) {
+            for at in bits::each(word, planner.gang.work[word] & mask) {
+                let ring = ring_of(index.slot(at));
+                list.push((gang::distance(planner, job, at), u32::MAX - ring));
             }
         }
-        self.gang.listed = list;
+        list.select_nth_unstable(wanted as usize - 1);
+        let worst = list[..wanted as usize].iter().map(|&(_, rank)| rank).max();
+        planner.gang.rank = list;
+        u32::MAX - worst.unwrap_or(u32::MAX)
+    } else {
+        let mut missing = wanted;
+        let mut rings = ranks.rings.iter().copied();
+        rings
+            .find(|&ring| {
+                let with = ranks.order.iter().filter(|&&slot| ring_of(slot) == ring);
+                let here: u32 = with
+                    .map(|&slot| {
+                        let nodes = index.nodes(slot);
+                        bits::count_both(nodes, &planner.gang.work, span.start, span.end)
+                    })
+                    .sum();
+                missing = missing.saturating_sub(here);
+                missing == 0
+            })
+            .unwrap_or(0)
+    };
+    for &slot in ranks.order.iter().filter(|&&slot| ring_of(slot) < worst) {
+        let nodes = index.nodes(slot);
+        for (word, _) in bits::words(span.start, span.end) {
+            planner.gang.work[word] &= !nodes[word];
+        }
     }
+}
+
+/// Takes `wanted` of the collected nodes in a span of the level, in the order of its children.
+fn take(planner: &mut Planner, job: &Job, level: usize, number: u32, wanted: u32, give: u32) {
+    let span = planner.fabric.spans(level)[number as usize];
+    if wanted == bits::count(&planner.gang.work, span.start, span.end) {
+        choose_all(planner, job, span.start, span.end, give);
+        return;
+    }
+    if level == 0 {
+        take_best(planner, job, &span, wanted, give);
+        return;
+    }
+    // Above the level around NVLink domains these are chosen at once.
+    let flat = planner.fabric.islands && level >= 2;
+    let inner = if flat { 0 } else { level - 1 };
+    let children = match flat {
+        true => {
+            planner.fabric.cell(span.start) as u32..planner.fabric.cell(span.end - 1) as u32 + 1
+        }
+        false => span.children.0..span.children.1,
+    };
+    let mut runs = std::mem::take(&mut planner.gang.runs[inner]);
+    runs.clear();
+    for number in children {
+        let child = planner.fabric.spans(inner)[number as usize];
+        runs.push(Run {
+            span: number,
+            len: bits::count(&planner.gang.work, child.start, child.end),
+            used: match child.domain {
+                NO_DOMAIN => 0,
+                _ => bits::count(&planner.gang.taken, child.start, child.end),
+            },
+            stray: child.domain == NO_DOMAIN,
+            around: if flat { child.parent } else { 0 },
+        });
+    }
+    let mut missing = wanted;
+    while missing > 0 {
+        // A child that holds chosen nodes already, then the smallest that suffices, then the
+        // largest; nodes in no domain of that level come last.
+        // Of equal ones the one around which most is chosen already.
+        let rank = |run: &Run| {
+            let suffices = run.len >= missing;
+            let size = if suffices {
+                run.len
+            } else {
+                u32::MAX - run.len
+            };
+            let around = match flat {
+                true => planner.fabric.spans(1)[run.around as usize],
+                false => span,
+            };
+            let beside = match flat {
+                true => bits::count(&planner.gang.taken, around.start, around.end),
+                false => 0,
+            };
+            (
+                run.stray,
+                u32::MAX - run.used,
+                !suffices,
+                size,
+                u32::MAX - beside,
+            )
+        };
+        let Some(best) = (0..runs.len())
+            .filter(|&at| runs[at].len > 0)
+            .min_by_key(|&at| rank(&runs[at]))
+        else {
+            break;
+        };
+        let run = runs[best];
+        let part = run.len.min(missing);
+        take(planner, job, inner, run.span, part, give);
+        runs[best].len = 0;
+        missing -= part;
+    }
+    planner.gang.runs[inner] = runs;
+}
+
+/// Takes the best of the collected nodes in a span of the narrowest level.
+fn take_best(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u32) {
+    if gang::uneven(planner, job) {
+        list(planner, job, span.start, span.end, give);
+        let list = std::mem::take(&mut planner.gang.listed);
+        choose_listed(planner, job, list, wanted as usize, give);
+        return;
+    }
+    let mut missing = wanted;
+    let (mut at, gpus) = (0, give * job.unit);
+    while missing > 0 {
+        // The patterns that rank equal: among their nodes the index decides.
+        let ranks = planner.room.ranks(gpus);
+        let order = |at: usize| ranks.figures[ranks.order[at] as usize].order;
+        if at >= ranks.order.len() {
+            return;
+        }
+        let equal = (at..ranks.order.len()).take_while(|&next| order(next) == order(at));
+        let end = at + equal.count();
+        for (word, mask) in bits::words(span.start, span.end) {
+            let group = &planner.room.ranks(gpus).order[at..end];
+            let nodes = group
+                .iter()
+                .map(|&slot| planner.state.now.nodes(slot)[word]);
+            let nodes = nodes.fold(0, |all, nodes| all | nodes);
+            let open = planner.gang.work[word] & mask & nodes;
+            for at in bits::each(word, open).take(missing as usize) {
+                let units = room_of(planner, job, at, give);
+                choose(planner, job, at, units, give);
+                missing -= 1;
+            }
+        }
+        at = end;
+    }
+}
+
+/// Lists the collected nodes of a range with their ranks.
+fn list(planner: &mut Planner, job: &Job, start: u32, end: u32, give: u32) {
+    let mut list = std::mem::take(&mut planner.gang.listed);
+    list.clear();
+    let ranks = planner.room.ranks(give * job.unit);
+    for (word, mask) in bits::words(start, end) {
+        for at in bits::each(word, planner.gang.work[word] & mask) {
+            let slot = planner.state.now.slot(at);
+            let order = ranks.figures[slot as usize].order;
+            list.push((
+                gang::distance(planner, job, at),
+                order,
+                planner.fabric.node(at),
+                at,
+            ));
+        }
+    }
+    planner.gang.listed = list;
 }

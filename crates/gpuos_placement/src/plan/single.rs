@@ -27,7 +27,7 @@ use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick, wished};
 use super::scores::Look;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Linked, Planner, bits};
+use super::{Linked, Planner, bits, field, kept_one};
 
 /// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
@@ -136,374 +136,374 @@ pub fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) ->
     Ordering::Equal
 }
 
-impl Planner {
-    /// Puts choice number `skip` on one node into `self.choice`; else takes the number of
-    /// choices off `skip`.
-    pub(super) fn one(&mut self, job: &Job, linked: Linked, skip: &mut u32) -> bool {
-        if self.kept.is_some()
-            && *skip == 0
-            && let Some(done) = self.one_kept(job, linked)
-        {
-            return done;
-        }
-        let mut found = self.field_now(job);
-        let count = job.gpus_on_one() as usize;
-        if linked != Linked::Ignore && found > 0 {
-            found = self.found(job, count, linked);
-        }
-        if *skip >= found {
-            *skip -= found;
-            return false;
-        }
-        let nth = std::mem::take(skip) as usize;
-        // An affinity rule is met by taking nodes out beforehand, which wants all to be choices.
-        let affinity = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
-        let few = found as usize <= self.state.now.active().len();
-        let best = if nth > 0 || linked != Linked::Ignore && (few || affinity) {
-            self.rank_nodes(job, count, linked, nth)
+/// Puts choice number `skip` on one node into `planner.choice`; else takes the number of
+/// choices off `skip`.
+pub(super) fn one(planner: &mut Planner, job: &Job, linked: Linked, skip: &mut u32) -> bool {
+    if planner.kept.is_some()
+        && *skip == 0
+        && let Some(done) = kept_one::one_kept(planner, job, linked)
+    {
+        return done;
+    }
+    let mut found = field::field_now(planner, job);
+    let count = job.gpus_on_one() as usize;
+    if linked != Linked::Ignore && found > 0 {
+        found = field::found(planner, job, count, linked);
+    }
+    if *skip >= found {
+        *skip -= found;
+        return false;
+    }
+    let nth = std::mem::take(skip) as usize;
+    // An affinity rule is met by taking nodes out beforehand, which wants all to be choices.
+    let affinity = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
+    let few = found as usize <= planner.state.now.active().len();
+    let best = if nth > 0 || linked != Linked::Ignore && (few || affinity) {
+        rank_nodes(planner, job, count, linked, nth)
+    } else {
+        best_of_patterns(planner, job, count, linked, few)
+    };
+    best.is_some_and(|(at, decided)| settle_one(planner, job, count, linked, at, (found, decided)))
+}
+
+/// The best node of the field, by way of the patterns; `few` when there are fewer nodes than
+/// patterns.
+fn best_of_patterns(
+    planner: &mut Planner,
+    job: &Job,
+    count: usize,
+    linked: Linked,
+    few: bool,
+) -> Option<(u32, Criterion)> {
+    let nearer = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
+        && narrow(job, &planner.state, &mut planner.single.field);
+    let Scratch {
+        field, tied, best, ..
+    } = &mut planner.single;
+    let (index, tables) = (&planner.state.now, &mut planner.tables);
+    let known = planner.quick.of(count, job.worth);
+    best.clear();
+    let mut first = u128::MAX;
+    let mut second = u128::MAX;
+    let mut consider = |slot: u32, has_nodes: bool| {
+        let (figures, side) = if linked == Linked::Ignore && !job.whole {
+            let known = &mut known[slot as usize];
+            if known.free == 0 {
+                let pattern = index.pattern(slot);
+                let table = &mut tables[pattern.type_of as usize];
+                *known = fill(table, pattern, count, job.worth);
+            }
+            (*known, Side::All)
         } else {
-            self.best_of_patterns(job, count, linked, few)
-        };
-        best.is_some_and(|(at, decided)| self.settle_one(job, count, linked, at, (found, decided)))
-    }
-
-    /// The best node of the field, by way of the patterns; `few` when there are fewer nodes than
-    /// patterns.
-    fn best_of_patterns(
-        &mut self,
-        job: &Job,
-        count: usize,
-        linked: Linked,
-        few: bool,
-    ) -> Option<(u32, Criterion)> {
-        let nearer = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity)
-            && narrow(job, &self.state, &mut self.single.field);
-        let Scratch {
-            field, tied, best, ..
-        } = &mut self.single;
-        let (index, tables) = (&self.state.now, &mut self.tables);
-        let known = self.quick.of(count, job.worth);
-        best.clear();
-        let mut first = u128::MAX;
-        let mut second = u128::MAX;
-        let mut consider = |slot: u32, has_nodes: bool| {
-            let (figures, side) = if linked == Linked::Ignore && !job.whole {
-                let known = &mut known[slot as usize];
-                if known.free == 0 {
-                    let pattern = index.pattern(slot);
-                    let table = &mut tables[pattern.type_of as usize];
-                    *known = fill(table, pattern, count, job.worth);
-                }
-                (*known, Side::All)
-            } else {
-                match wished(tables, index.pattern(slot), count, job, linked) {
-                    Some(found) => found,
-                    None => return,
-                }
-            };
-            if usize::from(figures.free) < count {
-                return;
-            }
-            let rank = figures.rank(job);
-            if rank >= second && rank != first {
-                return;
-            }
-            if !has_nodes {
-                let mut nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
-                if !nodes.any(|(n, f)| n & f != 0) {
-                    return;
-                }
-            }
-            match rank.cmp(&first) {
-                Ordering::Less => {
-                    (first, second) = (rank, first);
-                    best.clear();
-                    best.push((slot, side));
-                }
-                // With few nodes a pattern comes up once for each of its nodes.
-                Ordering::Equal if has_nodes && best.contains(&(slot, side)) => {}
-                Ordering::Equal => best.push((slot, side)),
-                Ordering::Greater => second = rank,
-            }
-        };
-        if few {
-            for (word, &nodes) in field.iter().enumerate() {
-                bits::each(word, nodes).for_each(|at| consider(index.slot(at), true));
-            }
-        } else {
-            index
-                .active()
-                .iter()
-                .for_each(|&slot| consider(slot, false));
-        }
-        tied.fill(0);
-        for &(slot, side) in &*best {
-            let nodes = nodes_of(index, &self.fabric, slot, side).zip(&*field);
-            for (word, (n, f)) in tied.iter_mut().zip(nodes) {
-                *word |= n & f;
-            }
-        }
-        let narrowed = job.learned && self.narrow_by_mix(job);
-        let (at, decided) = self.best_of_tied(job)?;
-        let decided = match decided {
-            Criterion::Only if narrowed => Criterion::Mix,
-            // No other node has this rank.
-            Criterion::Only if second != u128::MAX => quick::criterion(job, first, second),
-            Criterion::Only if nearer => Criterion::Affinity,
-            told => told,
-        };
-        Some((at, decided))
-    }
-
-    /// Leaves of the tied nodes those that lose least to the mix; says whether any were taken out.
-    #[inline(never)]
-    fn narrow_by_mix(&mut self, job: &Job) -> bool {
-        let Some(values) = &self.values else {
-            return false;
-        };
-        let needs = job.needs();
-        let surcharge = self.supplies.surcharge(&values.leanings, &needs);
-        let look = Look {
-            state: &self.state,
-            fabric: &self.fabric,
-            type_of: &self.type_of,
-            values,
-            surcharge: surcharge.as_ref(),
-        };
-        self.scores.narrow(&look, &needs, &mut self.single.tied)
-    }
-
-    /// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
-    fn best_of_tied(&mut self, job: &Job) -> Option<(u32, Criterion)> {
-        let rule = job.rule;
-        let kept = rule == Rule::FirstFit || self.state.kept_whole();
-        if !kept {
-            self.single.count_whole(&self.fabric, &self.state);
-        }
-        let (scratch, index, fabric) = (&self.single, &self.state.now, &self.fabric);
-        let whole = match kept {
-            true => self.state.whole(),
-            false => &scratch.whole,
-        };
-        let broken = |&(slot, _): &(u32, Side)| !index.pattern(slot).is_whole();
-        let timed = rule == Rule::Backfill && job.until > 0 && scratch.best.iter().any(broken);
-        let mut best: Option<(usize, Soonest)> = None;
-        // Whether there is another domain at all.
-        let mut others = false;
-        let ends = fabric.ends();
-        let (mut cell, mut next) = (0, bits::next(&scratch.tied, 0));
-        while let Some(at) = next {
-            while ends[cell] <= at {
-                cell += 1;
-            }
-            let end = ends[cell];
-            next = bits::next(&scratch.tied, end);
-            let order = match (best, rule) {
-                (None, _) => Ordering::Less,
-                (_, Rule::FirstFit) => Ordering::Equal,
-                (Some((known, _)), Rule::Spread) => by_place(fabric, whole, known, cell),
-                (Some((known, _)), _) => by_place(fabric, whole, cell, known),
-            };
-            others |= best.is_some();
-            if order.is_gt() {
-                continue;
-            }
-            let mut here = match timed {
-                true => scratch.soonest(job, &self.state, at, end),
-                false => Soonest {
-                    stay: 0,
-                    at,
-                    // Counted for the best domain alone, at the end.
-                    equal: false,
-                    longer: false,
-                },
-            };
-            if let (Ordering::Equal, Some((known, last))) = (order, best) {
-                let lower = fabric.is_before(here.at, last.at);
-                let alike = here.stay == last.stay;
-                let cell = if here.stay < last.stay || alike && lower {
-                    cell
-                } else {
-                    known
-                };
-                let longer = here.longer || last.longer || !alike;
-                if cell == known {
-                    here = last;
-                }
-                here.equal |= alike;
-                here.longer = longer;
-                best = Some((cell, here));
-            } else {
-                best = Some((cell, here));
-            }
-        }
-        let (cell, best) = best?;
-        let beside = || bits::next(&scratch.tied, best.at + 1).is_some_and(|at| at < ends[cell]);
-        let equal = best.equal || !timed && beside();
-        let decided = match (equal, best.longer) {
-            (true, _) => Criterion::Index,
-            (false, true) => Criterion::Ends,
-            (false, false) if others => Criterion::Surroundings,
-            (false, false) => Criterion::Only,
-        };
-        Some((best.at, decided))
-    }
-
-    /// Choice number `nth` among the nodes of the field, one by one.
-    #[cold]
-    #[inline(never)]
-    fn rank_nodes(
-        &mut self,
-        job: &Job,
-        count: usize,
-        linked: Linked,
-        nth: usize,
-    ) -> Option<(u32, Criterion)> {
-        let index = &self.state.now;
-        let mut ranked = std::mem::take(&mut self.single.ranked);
-        ranked.clear();
-        let look = self.values.as_ref().filter(|_| job.learned);
-        let needs = job.needs();
-        let surcharge = look.and_then(|v| self.supplies.surcharge(&v.leanings, &needs));
-        let look = look.map(|values| Look {
-            state: &self.state,
-            fabric: &self.fabric,
-            type_of: &self.type_of,
-            values,
-            surcharge: surcharge.as_ref(),
-        });
-        // Many nodes are alike: the last answer often holds for the next node too.
-        let mut last = None;
-        for (word, &nodes) in self.single.field.iter().enumerate() {
-            for at in bits::each(word, nodes) {
-                let slot = index.slot(at);
-                let found = match last {
-                    Some((known, found)) if known == slot => found,
-                    _ => pick(&mut self.tables, index.pattern(slot), count, job, linked),
-                };
-                last = Some((slot, found));
-                let Some((pick, side)) = found else { continue };
-                if side.holds(&self.fabric, at) {
-                    let distance = job.distance(self.state.node(at).affinity);
-                    let mut key = key(job, index.pattern(slot), &pick, distance);
-                    if let Some(look) = look {
-                        key[5] = look.cost(&needs, at);
-                    }
-                    ranked.push(Ranked { key, at });
-                }
-            }
-        }
-        self.single.count_whole(&self.fabric, &self.state);
-        let place = |a: &Ranked, b: &Ranked| {
-            let (a, b) = (self.fabric.cell(a.at), self.fabric.cell(b.at));
-            match job.rule {
-                Rule::FirstFit => Ordering::Equal,
-                Rule::Spread => by_place(&self.fabric, &self.single.whole, b, a),
-                _ => by_place(&self.fabric, &self.single.whole, a, b),
-            }
-        };
-        let stay = |node: &Ranked| job.outstays(self.state.until[node.at as usize]);
-        let order = |a: &Ranked, b: &Ranked| {
-            let place = a.key.cmp(&b.key).then_with(|| place(a, b));
-            let place = place.then_with(|| stay(a).cmp(&stay(b)));
-            place.then_with(|| self.fabric.node(a.at).cmp(&self.fabric.node(b.at)))
-        };
-        let best = (nth < ranked.len()).then(|| {
-            let (_, best, after) = ranked.select_nth_unstable_by(nth, order);
-            let next = after.iter().min_by(|a, b| order(a, b));
-            let decided = next.map_or(Criterion::Only, |next| {
-                if best.key != next.key {
-                    criterion(job, &best.key, &next.key)
-                } else if place(best, next).is_ne() {
-                    Criterion::Surroundings
-                } else if stay(best) != stay(next) {
-                    Criterion::Ends
-                } else {
-                    Criterion::Index
-                }
-            });
-            (best.at, decided)
-        });
-        self.single.ranked = ranked;
-        best
-    }
-
-    /// Makes the node the choice.
-    pub(super) fn settle_one(
-        &mut self,
-        job: &Job,
-        count: usize,
-        linked: Linked,
-        at: u32,
-        (found, decided): (u32, Criterion),
-    ) -> bool {
-        let state = *self.state.node(at);
-        let node = self.fabric.node(at);
-        let pattern = Pattern {
-            free: state.free,
-            ..*self.state.now.pattern(self.state.now.slot(at))
-        };
-        let slot = self.state.now.slot(at);
-        let known = self.quick.of(count, job.worth)[slot as usize];
-        let plain = linked == Linked::Ignore && !job.whole && known.free > 0;
-        let (mut pick, side) = if plain {
-            // All but the set itself is the same as that of the pattern.
-            let table = &mut self.tables[pattern.type_of as usize];
-            let set = match job.learned {
-                true => None,
-                false => table.best_set(state.free, count, false, job.worth),
-            };
-            (known.of(set.unwrap_or_default()), Side::All)
-        } else {
-            match pick(&mut self.tables, &pattern, count, job, linked) {
+            match wished(tables, index.pattern(slot), count, job, linked) {
                 Some(found) => found,
-                None => return false,
+                None => return,
             }
         };
-        let table = &mut self.tables[pattern.type_of as usize];
-        if let Some(values) = self.values.as_ref().filter(|_| job.learned) {
-            let (has, needs) = ((state.free_cpus, state.free_memory_mib), job.needs());
-            let of_linked = matches!(linked, Linked::Must(_)) && side == Side::All && !job.leave;
-            let chosen = values.choose(table, pattern.type_of, state.free, has, &needs, of_linked);
-            pick.set = chosen.unwrap_or(pick.set);
-            pick.lost = values.lost(pattern.type_of, state.free, has, &needs);
+        if usize::from(figures.free) < count {
+            return;
         }
-        let table = &*table;
-        let (set, bus) = match job.whole {
-            true => (state.free, table.ring(state.free)),
-            false => (pick.set, pick.ring),
-        };
-        // Where the scheduler chooses the GPUs, any may be taken.
-        let joined = table.linked(if job.leave { state.present } else { set });
-        let must = matches!(linked, Linked::Must(_));
-        let (reached, domain) = match linked {
-            _ if joined && (set.len() > 1 || must) => (0, None),
-            // Joined by the fabric's NVLink domain, though not by the matrix of the node.
-            Linked::Must(Some(level)) => (level as u32 + 2, Some(self.fabric.domain(level, node))),
-            _ => (1, None),
-        };
-        let mut nodes = std::mem::take(&mut self.choice.nodes);
-        nodes.clear();
-        nodes.push(NodeChoice {
-            node,
-            gpus: if job.leave { GpuSet::EMPTY } else { set },
-        });
-        self.choice = Choice {
-            nodes,
-            reached,
-            domain,
-            bus_gbps: bus as f32 / UNITS_PER_GBPS,
-            usability_lost: pick.lost as f32 / MILLI as f32,
-            feasible_nodes: self.room.offered,
-            feasible_domains: found,
-            decided,
-        };
-        true
+        let rank = figures.rank(job);
+        if rank >= second && rank != first {
+            return;
+        }
+        if !has_nodes {
+            let mut nodes = nodes_of(index, &planner.fabric, slot, side).zip(&*field);
+            if !nodes.any(|(n, f)| n & f != 0) {
+                return;
+            }
+        }
+        match rank.cmp(&first) {
+            Ordering::Less => {
+                (first, second) = (rank, first);
+                best.clear();
+                best.push((slot, side));
+            }
+            // With few nodes a pattern comes up once for each of its nodes.
+            Ordering::Equal if has_nodes && best.contains(&(slot, side)) => {}
+            Ordering::Equal => best.push((slot, side)),
+            Ordering::Greater => second = rank,
+        }
+    };
+    if few {
+        for (word, &nodes) in field.iter().enumerate() {
+            bits::each(word, nodes).for_each(|at| consider(index.slot(at), true));
+        }
+    } else {
+        index
+            .active()
+            .iter()
+            .for_each(|&slot| consider(slot, false));
     }
+    tied.fill(0);
+    for &(slot, side) in &*best {
+        let nodes = nodes_of(index, &planner.fabric, slot, side).zip(&*field);
+        for (word, (n, f)) in tied.iter_mut().zip(nodes) {
+            *word |= n & f;
+        }
+    }
+    let narrowed = job.learned && narrow_by_mix(planner, job);
+    let (at, decided) = best_of_tied(planner, job)?;
+    let decided = match decided {
+        Criterion::Only if narrowed => Criterion::Mix,
+        // No other node has this rank.
+        Criterion::Only if second != u128::MAX => quick::criterion(job, first, second),
+        Criterion::Only if nearer => Criterion::Affinity,
+        told => told,
+    };
+    Some((at, decided))
+}
 
-    /// Bandwidth towards the network per GPU, in hundredths of GB/s; 0 = unknown.
-    pub(super) fn nic(&self, node: u32, set: GpuSet) -> u32 {
-        let of: &NodeType = &self.types[self.type_of[node as usize] as usize];
-        nic_units(of, set)
+/// Leaves of the tied nodes those that lose least to the mix; says whether any were taken out.
+#[inline(never)]
+fn narrow_by_mix(planner: &mut Planner, job: &Job) -> bool {
+    let Some(values) = &planner.values else {
+        return false;
+    };
+    let needs = job.needs();
+    let surcharge = planner.supplies.surcharge(&values.leanings, &needs);
+    let look = Look {
+        state: &planner.state,
+        fabric: &planner.fabric,
+        type_of: &planner.type_of,
+        values,
+        surcharge: surcharge.as_ref(),
+    };
+    planner
+        .scores
+        .narrow(&look, &needs, &mut planner.single.tied)
+}
+
+/// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
+fn best_of_tied(planner: &mut Planner, job: &Job) -> Option<(u32, Criterion)> {
+    let rule = job.rule;
+    let kept = rule == Rule::FirstFit || planner.state.kept_whole();
+    if !kept {
+        planner.single.count_whole(&planner.fabric, &planner.state);
     }
+    let (scratch, index, fabric) = (&planner.single, &planner.state.now, &planner.fabric);
+    let whole = match kept {
+        true => planner.state.whole(),
+        false => &scratch.whole,
+    };
+    let broken = |&(slot, _): &(u32, Side)| !index.pattern(slot).is_whole();
+    let timed = rule == Rule::Backfill && job.until > 0 && scratch.best.iter().any(broken);
+    let mut best: Option<(usize, Soonest)> = None;
+    // Whether there is another domain at all.
+    let mut others = false;
+    let ends = fabric.ends();
+    let (mut cell, mut next) = (0, bits::next(&scratch.tied, 0));
+    while let Some(at) = next {
+        while ends[cell] <= at {
+            cell += 1;
+        }
+        let end = ends[cell];
+        next = bits::next(&scratch.tied, end);
+        let order = match (best, rule) {
+            (None, _) => Ordering::Less,
+            (_, Rule::FirstFit) => Ordering::Equal,
+            (Some((known, _)), Rule::Spread) => by_place(fabric, whole, known, cell),
+            (Some((known, _)), _) => by_place(fabric, whole, cell, known),
+        };
+        others |= best.is_some();
+        if order.is_gt() {
+            continue;
+        }
+        let mut here = match timed {
+            true => scratch.soonest(job, &planner.state, at, end),
+            false => Soonest {
+                stay: 0,
+                at,
+                // Counted for the best domain alone, at the end.
+                equal: false,
+                longer: false,
+            },
+        };
+        if let (Ordering::Equal, Some((known, last))) = (order, best) {
+            let lower = fabric.is_before(here.at, last.at);
+            let alike = here.stay == last.stay;
+            let cell = if here.stay < last.stay || alike && lower {
+                cell
+            } else {
+                known
+            };
+            let longer = here.longer || last.longer || !alike;
+            if cell == known {
+                here = last;
+            }
+            here.equal |= alike;
+            here.longer = longer;
+            best = Some((cell, here));
+        } else {
+            best = Some((cell, here));
+        }
+    }
+    let (cell, best) = best?;
+    let beside = || bits::next(&scratch.tied, best.at + 1).is_some_and(|at| at < ends[cell]);
+    let equal = best.equal || !timed && beside();
+    let decided = match (equal, best.longer) {
+        (true, _) => Criterion::Index,
+        (false, true) => Criterion::Ends,
+        (false, false) if others => Criterion::Surroundings,
+        (false, false) => Criterion::Only,
+    };
+    Some((best.at, decided))
+}
+
+/// Choice number `nth` among the nodes of the field, one by one.
+#[cold]
+#[inline(never)]
+fn rank_nodes(
+    planner: &mut Planner,
+    job: &Job,
+    count: usize,
+    linked: Linked,
+    nth: usize,
+) -> Option<(u32, Criterion)> {
+    let index = &planner.state.now;
+    let mut ranked = std::mem::take(&mut planner.single.ranked);
+    ranked.clear();
+    let look = planner.values.as_ref().filter(|_| job.learned);
+    let needs = job.needs();
+    let surcharge = look.and_then(|v| planner.supplies.surcharge(&v.leanings, &needs));
+    let look = look.map(|values| Look {
+        state: &planner.state,
+        fabric: &planner.fabric,
+        type_of: &planner.type_of,
+        values,
+        surcharge: surcharge.as_ref(),
+    });
+    // Many nodes are alike: the last answer often holds for the next node too.
+    let mut last = None;
+    for (word, &nodes) in planner.single.field.iter().enumerate() {
+        for at in bits::each(word, nodes) {
+            let slot = index.slot(at);
+            let found = match last {
+                Some((known, found)) if known == slot => found,
+                _ => pick(&mut planner.tables, index.pattern(slot), count, job, linked),
+            };
+            last = Some((slot, found));
+            let Some((pick, side)) = found else { continue };
+            if side.holds(&planner.fabric, at) {
+                let distance = job.distance(planner.state.node(at).affinity);
+                let mut key = key(job, index.pattern(slot), &pick, distance);
+                if let Some(look) = look {
+                    key[5] = look.cost(&needs, at);
+                }
+                ranked.push(Ranked { key, at });
+            }
+        }
+    }
+    planner.single.count_whole(&planner.fabric, &planner.state);
+    let place = |a: &Ranked, b: &Ranked| {
+        let (a, b) = (planner.fabric.cell(a.at), planner.fabric.cell(b.at));
+        match job.rule {
+            Rule::FirstFit => Ordering::Equal,
+            Rule::Spread => by_place(&planner.fabric, &planner.single.whole, b, a),
+            _ => by_place(&planner.fabric, &planner.single.whole, a, b),
+        }
+    };
+    let stay = |node: &Ranked| job.outstays(planner.state.until[node.at as usize]);
+    let order = |a: &Ranked, b: &Ranked| {
+        let place = a.key.cmp(&b.key).then_with(|| place(a, b));
+        let place = place.then_with(|| stay(a).cmp(&stay(b)));
+        place.then_with(|| planner.fabric.node(a.at).cmp(&planner.fabric.node(b.at)))
+    };
+    let best = (nth < ranked.len()).then(|| {
+        let (_, best, after) = ranked.select_nth_unstable_by(nth, order);
+        let next = after.iter().min_by(|a, b| order(a, b));
+        let decided = next.map_or(Criterion::Only, |next| {
+            if best.key != next.key {
+                criterion(job, &best.key, &next.key)
+            } else if place(best, next).is_ne() {
+                Criterion::Surroundings
+            } else if stay(best) != stay(next) {
+                Criterion::Ends
+            } else {
+                Criterion::Index
+            }
+        });
+        (best.at, decided)
+    });
+    planner.single.ranked = ranked;
+    best
+}
+
+/// Makes the node the choice.
+pub(super) fn settle_one(
+    planner: &mut Planner,
+    job: &Job,
+    count: usize,
+    linked: Linked,
+    at: u32,
+    (found, decided): (u32, Criterion),
+) -> bool {
+    let state = *planner.state.node(at);
+    let node = planner.fabric.node(at);
+    let pattern = Pattern {
+        free: state.free,
+        ..*planner.state.now.pattern(planner.state.now.slot(at))
+    };
+    let slot = planner.state.now.slot(at);
+    let known = planner.quick.of(count, job.worth)[slot as usize];
+    let plain = linked == Linked::Ignore && !job.whole && known.free > 0;
+    let (mut pick, side) = if plain {
+        // All but the set itself is the same as that of the pattern.
+        let table = &mut planner.tables[pattern.type_of as usize];
+        let set = match job.learned {
+            true => None,
+            false => table.best_set(state.free, count, false, job.worth),
+        };
+        (known.of(set.unwrap_or_default()), Side::All)
+    } else {
+        match pick(&mut planner.tables, &pattern, count, job, linked) {
+            Some(found) => found,
+            None => return false,
+        }
+    };
+    let table = &mut planner.tables[pattern.type_of as usize];
+    if let Some(values) = planner.values.as_ref().filter(|_| job.learned) {
+        let (has, needs) = ((state.free_cpus, state.free_memory_mib), job.needs());
+        let of_linked = matches!(linked, Linked::Must(_)) && side == Side::All && !job.leave;
+        let chosen = values.choose(table, pattern.type_of, state.free, has, &needs, of_linked);
+        pick.set = chosen.unwrap_or(pick.set);
+        pick.lost = values.lost(pattern.type_of, state.free, has, &needs);
+    }
+    let table = &*table;
+    let (set, bus) = match job.whole {
+        true => (state.free, table.ring(state.free)),
+        false => (pick.set, pick.ring),
+    };
+    // Where the scheduler chooses the GPUs, any may be taken.
+    let joined = table.linked(if job.leave { state.present } else { set });
+    let must = matches!(linked, Linked::Must(_));
+    let (reached, domain) = match linked {
+        _ if joined && (set.len() > 1 || must) => (0, None),
+        // Joined by the fabric's NVLink domain, though not by the matrix of the node.
+        Linked::Must(Some(level)) => (level as u32 + 2, Some(planner.fabric.domain(level, node))),
+        _ => (1, None),
+    };
+    let mut nodes = std::mem::take(&mut planner.choice.nodes);
+    nodes.clear();
+    nodes.push(NodeChoice {
+        node,
+        gpus: if job.leave { GpuSet::EMPTY } else { set },
+    });
+    planner.choice = Choice {
+        nodes,
+        reached,
+        domain,
+        bus_gbps: bus as f32 / UNITS_PER_GBPS,
+        usability_lost: pick.lost as f32 / MILLI as f32,
+        feasible_nodes: planner.room.offered,
+        feasible_domains: found,
+        decided,
+    };
+    true
+}
+
+/// Bandwidth towards the network per GPU, in hundredths of GB/s; 0 = unknown.
+pub(super) fn nic(planner: &Planner, node: u32, set: GpuSet) -> u32 {
+    let of: &NodeType = &planner.types[planner.type_of[node as usize] as usize];
+    nic_units(of, set)
 }
