@@ -27,11 +27,25 @@ fn limited(cluster: &Cluster, node: &str) -> Vec<usize> {
     limited.map(|(gpu, _)| gpu).collect()
 }
 
-/// The node's `Extra`, in which slurmctld keeps which GPUs are out of service.
+/// The node's `Extra`, in which slurmctld keeps which GPUs are out of service; empty while it says nothing.
 fn extra(cluster: &Cluster, node: &str) -> String {
-    let text = cluster.run("scontrol", &["-o", "show", "node", node]);
-    let from = text.find("Extra=").expect("gpuosd has written there");
-    text[from..].lines().next().unwrap_or_default().to_string()
+    let text = cluster.run("scontrol", &["show", "node", node]);
+    let lines = text.lines().map(str::trim);
+    let mut said = lines.filter_map(|line| line.strip_prefix("Extra="));
+    said.next().unwrap_or_default().to_string()
+}
+
+/// The command `gpuos` of this build.
+fn gpuos_says(cluster: &Cluster, words: &[&str]) {
+    let gpuos = plugins::programs().join("gpuos");
+    cluster.run(gpuos.to_str().expect("UTF-8"), words);
+}
+
+/// Has the gpuosd of n2 do something with a GPU.
+fn tell(cluster: &Cluster, words: &[&str]) {
+    let dir = cluster.lab.gpuosd_runtime_dir("n2");
+    let dir = ["--runtime-dir", dir.to_str().expect("UTF-8")];
+    gpuos_says(cluster, &[words, &dir].concat());
 }
 
 /// New plugins, a new gpuosd, and both in force.
@@ -72,7 +86,7 @@ fn jobs_keep_what_they_have(suite: &Suite) {
     let whole = cluster.start(&["--gres=gpu:2", "-w", "n1", "--gpuos-power=300W"]);
     let sliced = cluster.start(&["--gpuos-mig=3g.40gb", "-w", "n1"]);
     let waits = cluster.sbatch(&["-H", "--gres=gpu:1"], "sleep 600");
-    cluster.run("gpuos", &["drain", "n2:1", "--reason", "loud fan"]);
+    tell(&cluster, &["drain", "n2:1", "--reason", "loud fan"]);
     cluster.until("slurmctld knows of the drain", || {
         extra(&cluster, "n2").contains("out=1").then_some(())
     });
@@ -107,7 +121,7 @@ fn jobs_keep_what_they_have(suite: &Suite) {
         std::thread::sleep(std::time::Duration::from_millis(500));
     }
     // What the old one noted is read, what the new one decides is steered, and the drained GPU is nobody's.
-    cluster.run("gpuos", &["why", &whole.to_string()]);
+    gpuos_says(&cluster, &["why", &whole.to_string()]);
     cluster.run("scontrol", &["release", &waits.to_string()]);
     cluster.wait(waits, &["RUNNING"]);
     let all = cluster.start(&["--gres=gpu:3", "-w", "n2"]);
@@ -127,7 +141,7 @@ fn jobs_keep_what_they_have(suite: &Suite) {
         (limited(&cluster, node).is_empty() && slices::instances(&cluster, node).is_empty())
             .then_some(())
     });
-    cluster.run("gpuos", &["online", "n2:1"]);
+    tell(&cluster, &["online", "n2:1"]);
     cluster.until("the GPU is back", || {
         (!extra(&cluster, "n2").contains("out=")).then_some(())
     });
