@@ -2,7 +2,7 @@
 //!
 //! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
 //! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
-//! send [`owner::Message`]s:
+//! tell it by [`sink`]s, which make [`owner::Message`]s of what they tell:
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
@@ -14,7 +14,7 @@
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
-//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
+//! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`status`] (the state as
@@ -35,7 +35,6 @@ pub mod host;
 pub mod isolation;
 pub mod jobs;
 pub mod limits;
-pub mod maps;
 pub mod metrics;
 pub mod mig;
 pub mod moving_file;
@@ -47,6 +46,7 @@ pub mod peers;
 pub mod places;
 pub mod queue;
 pub mod run;
+pub mod sink;
 pub mod slices;
 pub mod status;
 pub mod store;

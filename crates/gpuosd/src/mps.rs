@@ -13,7 +13,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ use gpuos_host::job_processes::{Proc, Processes};
 use rustix::fs::{AtFlags, statat};
 
 use crate::clear;
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// A step waits 2 s for the whole answer.
 const START: Duration = Duration::from_millis(1500);
@@ -64,7 +63,7 @@ pub struct Runner {
     /// Processes.
     pub proc: Proc,
     /// To the owner.
-    pub to: SyncSender<Message>,
+    pub to: Sink<MpsEvent>,
 }
 
 /// Why a daemon is not there.
@@ -87,7 +86,7 @@ impl Runner {
     }
 
     fn tell(&self, event: MpsEvent) {
-        let _ = self.to.send(Message::Mps(event));
+        let _ = self.to.send(event);
     }
 
     fn run(&self, task: Task) {

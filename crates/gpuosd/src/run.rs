@@ -32,6 +32,7 @@ use crate::options::Options;
 use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
 use crate::places;
+use crate::sink::Sink;
 use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
@@ -93,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
     let desk = Arc::new(Desk {
         node: node.clone(),
         state_dir: options.state_dir.clone(),
-        to: to.clone(),
+        to: Sink::of(&to),
     });
     // Two daemons on one node would undo each other's work.
     if let Err(e @ BindError::InUse) = door.open(&desk) {
@@ -124,7 +125,7 @@ pub fn run(options: &Options) -> Result<()> {
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
     let first = config_at_first(options.config.as_deref());
-    let peers = peers::start(&node, (first.heartbeat, &options.proc), to.clone())?;
+    let peers = peers::start(&node, (first.heartbeat, &options.proc), Sink::of(&to))?;
     let node_of_gres = node.clone();
     let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
     let numbering = Arc::new(Numbering::new(Box::new(read)));
@@ -138,16 +139,16 @@ pub fn run(options: &Options) -> Result<()> {
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
-        slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
-        device: work::device(machine, gpus, setting, to.clone())?,
-        isolation: isolation::start(sources, interval, to.clone())?,
-        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
-        limits: crate::limits::start(library.clone(), to.clone())?,
+        slurm: work::slurm(machine.clone(), setting.clone(), Sink::of(&to))?,
+        device: work::device(machine, gpus, setting, Sink::of(&to))?,
+        isolation: isolation::start(sources, interval, Sink::of(&to))?,
+        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, Sink::of(&to))?,
+        limits: crate::limits::start(library.clone(), Sink::of(&to))?,
         mps: Arc::new(Runner {
             command: options.mps_command.clone(),
             folder: options.runtime_dir.join("mps"),
             proc: Proc::at("/proc"),
-            to: to.clone(),
+            to: Sink::of(&to),
         }),
         mig: Arc::new(Hands {
             library: library.clone(),
@@ -158,7 +159,7 @@ pub fn run(options: &Options) -> Result<()> {
                 majors: options.proc.join("devices"),
             },
             proc: Proc::at(&options.proc),
-            to: to.clone(),
+            to: Sink::of(&to),
             threads: Mutex::default(),
         }),
         to: to.clone(),
@@ -175,7 +176,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut owner = Owner::new(start, ports);
     owner.begin_with(&first);
     let sysfs = Sysfs::at(&options.sysfs);
-    gpus::start(&library, &numbering, sysfs, interval, &to)?;
+    gpus::start(&library, &numbering, sysfs, interval, &Sink::of(&to))?;
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::gpus::{Found, Library};
 use crate::mig::pool::{self, Moving};
 use crate::moving_file;
 use crate::numbering::Numbering;
-use crate::owner::Message;
 use crate::queue::Task;
+use crate::sink::Sink;
 
 /// How long the library may take to be let go before a reset.
 const LET_GO: Duration = Duration::from_secs(15);
@@ -38,6 +38,15 @@ pub enum Answer {
     /// gpuos.toml, or what is wrong with it; `None`: slurmctld, which does not answer, has to say where it is.
     /// And why spank_gpuos cannot be told which GPUs move, if so.
     Config(Result<Option<Box<Config>>, String>, Option<String>),
+}
+
+/// What the thread for Slurm's commands tells.
+#[derive(Debug)]
+pub enum Told {
+    /// A task came to its end.
+    Answer(Task, Answer),
+    /// Who SlurmUser is, by slurmctld's word.
+    SlurmUser(u32),
 }
 
 /// What the threads need to know.
@@ -63,7 +72,7 @@ pub struct Setting {
 pub fn slurm(
     machine: Arc<dyn Machine + Send + Sync>,
     setting: Arc<Setting>,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Task>> {
     let (tasks, from) = channel::<Task>();
     let run = move || {
@@ -73,12 +82,12 @@ pub fn slurm(
             // Once it is known that slurmctld answers: one that does not would be waited for.
             if !asked && matches!(answer, Answer::Show(Ok(_))) {
                 asked = true;
-                let uid = slurm_user(&*machine).map(Message::SlurmUser);
-                if uid.is_some_and(|uid| to.send(uid).is_err()) {
+                let uid = slurm_user(&*machine).map(Told::SlurmUser);
+                if uid.is_some_and(|uid| !to.send(uid)) {
                     return;
                 }
             }
-            if to.send(Message::Slurm(task, answer)).is_err() {
+            if !to.send(Told::Answer(task, answer)) {
                 return;
             }
         }
@@ -136,7 +145,7 @@ pub fn device(
     machine: Arc<dyn Machine + Send + Sync>,
     (library, numbering): (Arc<Library>, Arc<Numbering>),
     setting: Arc<Setting>,
-    to: SyncSender<Message>,
+    to: Sink<Event>,
 ) -> std::io::Result<Sender<Device>> {
     let (tasks, from) = channel();
     let worker = Worker {
@@ -158,7 +167,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&self, from: &Receiver<Device>, to: &SyncSender<Message>) {
+    fn run(&self, from: &Receiver<Device>, to: &Sink<Event>) {
         for task in from {
             let event = match task {
                 Device::Reset(gpu) => {
@@ -172,7 +181,7 @@ impl Worker {
                     Event::CheckDone { gpu, ok, message }
                 }
             };
-            if to.send(Message::Health(event)).is_err() {
+            if !to.send(event) {
                 return;
             }
         }

@@ -11,7 +11,7 @@ pub mod links;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use gpuos_host::file_systems::{Answered, Mounted, Probes};
 use gpuos_host::host_state::{HostState, MemoryErrors};
 use gpuos_host::kernel_log::{KernelLog, KernelXid, Kmsg};
 
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// The kernel's log is read so often: about as soon as NVML's events come.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub fn start(
     sysfs: &Path,
     log: &Path,
     interval: Duration,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Vec<PathBuf>>> {
     let (paths, from) = channel();
     let log: Option<Box<dyn KernelLog>> = match log.as_os_str() == NO_LOG {
@@ -99,7 +99,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &SyncSender<Message>) {
+    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &Sink<Told>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -109,7 +109,7 @@ impl Watch {
                     memory: self.host.memory_errors(),
                     file_systems: self.probes.look(),
                 };
-                if to.send(Message::Host(Told::Round(round))).is_err() {
+                if !to.send(Told::Round(round)) {
                     return;
                 }
             }
@@ -129,13 +129,13 @@ impl Watch {
     }
 
     /// Tells what is new in the log. `false`: nobody listens any more.
-    fn read_log(&mut self, to: &SyncSender<Message>) -> bool {
+    fn read_log(&mut self, to: &Sink<Told>) -> bool {
         let Some(log) = &mut self.log else {
             return true;
         };
         match log.xids() {
             Ok(xids) if xids.is_empty() => true,
-            Ok(xids) => to.send(Message::Host(Told::Xids(xids))).is_ok(),
+            Ok(xids) => to.send(Told::Xids(xids)),
             Err(e) => {
                 tracing::warn!("the kernel's log is not read any more: {e}");
                 self.log = None;

@@ -6,7 +6,7 @@ pub mod keep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use gpuos_model::gpuset::GpuSet;
 
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// A step that is younger than this is looked at in every round: Slurm may still be busy with its group.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -83,7 +83,7 @@ pub struct Sources {
 pub fn start(
     sources: Sources,
     interval: Duration,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Order>> {
     let (orders, from) = channel();
     let look = Look {
@@ -120,13 +120,13 @@ struct Look {
 }
 
 impl Look {
-    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &SyncSender<Message>) {
+    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &Sink<Told>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
                 due = Instant::now() + interval;
                 if let Some(told) = self.round()
-                    && to.send(Message::Isolation(told)).is_err()
+                    && !to.send(told)
                 {
                     return;
                 }
@@ -137,7 +137,7 @@ impl Look {
                     let outcome = self.sources.processes.kill(pid, started);
                     let outcome = outcome.map_err(|e| e.to_string());
                     let told = Told::Killed { pid, gpu, outcome };
-                    if to.send(Message::Isolation(told)).is_err() {
+                    if !to.send(told) {
                         return;
                     }
                 }

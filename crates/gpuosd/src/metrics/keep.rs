@@ -10,12 +10,12 @@ use gpuos_core::peers::{PeerState, PeerView};
 use gpuos_host::slurm::act::{Action, Outcome};
 
 use super::count::{Act, Counts};
+use super::maps::Writer;
 use super::serve::Server;
 use super::{Gpu, Holder, Slice, Snapshot};
 use crate::gpus::Found;
 use crate::isolation;
 use crate::jobs::Table;
-use crate::maps::Writer;
 
 /// Counts, newest polls, and those who are told.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ pub mod load;
 pub mod pool;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use gpuos_model::mig::{Profile, Window};
 
 use self::load::Loads;
 use crate::gpus::Library;
-use crate::owner::Message;
+use crate::sink::Sink;
 use crate::slices::{Layout, Slices};
 
 /// How long a library that is closed for a reset of another GPU is waited for.
@@ -109,7 +109,7 @@ pub struct Hands {
     /// Who processes are.
     pub proc: Proc,
     /// To the owner.
-    pub to: SyncSender<Message>,
+    pub to: Sink<(u8, Told)>,
     /// By GPU.
     pub threads: Mutex<BTreeMap<u8, Sender<Task>>>,
 }
@@ -169,7 +169,7 @@ impl Hand<'_> {
                     continue;
                 }
             };
-            if self.hands.to.send(Message::Mig(self.gpu, told)).is_err() {
+            if !self.hands.to.send((self.gpu, told)) {
                 return;
             }
         }

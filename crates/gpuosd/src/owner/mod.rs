@@ -8,6 +8,7 @@ mod host;
 mod isolation;
 mod library;
 mod limits;
+mod message;
 mod mig;
 mod mps;
 mod peers;
@@ -25,14 +26,13 @@ use gpuos_core::health::{Audit, Effect, Event, NodeHealth, Rules, number, step};
 use gpuos_core::limits as core_limits;
 use gpuos_core::limits::{Limits, Mps, MpsEvent};
 use gpuos_core::peers::PeerView;
-use gpuos_core::wire::{Happening, Peer, Reply, Request};
+use gpuos_core::wire::{Happening, Reply};
 use gpuos_host::slurm::act::Action;
 use gpuos_model::gpuset::GpuSet;
 
 use crate::audit;
 use crate::disk::{Ack, Disk};
 use crate::gpus::Found;
-use crate::host::Told;
 use crate::host::hardware::Hardware;
 use crate::host::kernel::{Second, Strangers};
 use crate::host::links::Links;
@@ -44,11 +44,13 @@ use crate::mig::Hands;
 use crate::mig::pool::Journal;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
-use crate::peers::{Peers, Report};
+use crate::peers::Peers;
 use crate::queue::{Queue, Release, Task, Why};
 use crate::store::{self, Saved};
 use crate::traces::Traces;
-use crate::work::{Answer, Device};
+use crate::work::Device;
+
+pub use message::Message;
 
 /// The rules are told the jobs so often: what they asked for and is still there, they ask for again.
 const JOBS_EVERY: Duration = Duration::from_secs(5);
@@ -68,50 +70,6 @@ const RELEASE_EVERY: Duration = Duration::from_secs(1);
 const AWAY: Duration = Duration::from_secs(30);
 /// Jobs whose first step was just reported are looked up after so long, and others with them.
 const MEET: Duration = Duration::from_secs(30);
-
-/// What the owner is told.
-#[derive(Debug)]
-pub enum Message {
-    /// The library was opened, or why not.
-    Library(Result<Vec<Found>, String>),
-    /// A round of polls has come to its end.
-    Polled,
-    /// Something for the rules.
-    Health(Event),
-    /// A client asks.
-    Asked {
-        /// Who.
-        peer: Peer,
-        /// What.
-        request: Request,
-        /// Where the answer goes.
-        reply: SyncSender<Reply>,
-    },
-    /// A client watches.
-    Watch(Peer, SyncSender<Happening>),
-    /// Who SlurmUser is, by slurmctld's word.
-    SlurmUser(u32),
-    /// A task came to its end.
-    Slurm(Task, Answer),
-    /// Something of the host beside its GPUs.
-    Host(Told),
-    /// Something about power limits and clocks.
-    Limits(core_limits::Event),
-    /// Something about MPS.
-    Mps(MpsEvent),
-    /// Something about MIG instances, with NVML's index of the GPU.
-    Mig(u8, crate::mig::Told),
-    /// The disk knows that a job could not get its MIG instances.
-    MigCounted(u32),
-    /// Of the other nodes of jobs.
-    Peers(Report),
-    /// Who is on the GPUs.
-    Isolation(isolation_thread::Told),
-    /// Read gpuos.toml again.
-    Reload,
-    /// End.
-    End,
-}
 
 /// Where effects go.
 pub struct Ports {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use gpuos_host::{Machine, ThisMachine};
 
 use super::net::Net;
 use super::{Peers, Report, Told, port};
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ const OLD: usize = 65_536;
 pub fn start(
     node: &str,
     (first, proc): (HeartbeatConfig, &Path),
-    to: SyncSender<Message>,
+    to: Sink<Report>,
 ) -> std::io::Result<Peers> {
     let (told, from) = channel();
     let now = Instant::now();
@@ -109,7 +109,7 @@ struct Driver {
     names: Sender<Errand>,
     slurm: Sender<Errand>,
     told: Sender<Told>,
-    to: SyncSender<Message>,
+    to: Sink<Report>,
     shown: Shown,
     ticked: Instant,
     /// When slurmctld is asked whether it holds this node for silent.
@@ -497,7 +497,7 @@ impl Driver {
 
     fn report(&self, report: Report) {
         // The owner may be slow; what is only told must not hold up pings.
-        let _ = self.to.try_send(Message::Peers(report));
+        let _ = self.to.try_send(report);
     }
 
     fn show(&mut self) {
@@ -536,7 +536,7 @@ impl Driver {
 }
 
 /// Returns whether it is done with.
-fn come_back(machine: &dyn Machine, own: &str, to: &SyncSender<Message>) -> bool {
+fn come_back(machine: &dyn Machine, own: &str, to: &Sink<Report>) -> bool {
     let slurmd = addresses(machine).ok().and_then(|addresses| {
         let (host, port) = addresses.of(own);
         first(&host, port)
@@ -547,7 +547,7 @@ fn come_back(machine: &dyn Machine, own: &str, to: &SyncSender<Message>) -> bool
     }
     match resume(machine, own) {
         Outcome::Done(text) => {
-            let _ = to.try_send(Message::Peers(Report::Note(text)));
+            let _ = to.try_send(Report::Note(text));
             true
         }
         Outcome::Nothing(_) | Outcome::Refused(_) => true,

@@ -22,6 +22,7 @@ use gpuosd::numbering::Numbering;
 use gpuosd::owner::{Message, Owner, Ports, Start};
 use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
+use gpuosd::sink::Sink;
 use gpuosd::slices::Slices;
 use gpuosd::store;
 use gpuosd::work::{Answer, Device};
@@ -254,7 +255,7 @@ impl World {
                 majors: "/dev/null".into(),
             },
             proc: Proc::at("/proc"),
-            to: sync_channel(1).0,
+            to: Sink::of(&sync_channel::<Message>(1).0),
             threads: Default::default(),
         });
         self.hands = Some(hands.clone());
@@ -271,7 +272,7 @@ impl World {
                 command: String::new(),
                 folder: self.folder.path().join("mps"),
                 proc: Proc::at("/proc"),
-                to: sync_channel(1).0,
+                to: Sink::of(&sync_channel::<Message>(1).0),
             }),
             mig: hands.clone(),
             to: sync_channel(1).0,

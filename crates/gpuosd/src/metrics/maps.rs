@@ -17,8 +17,8 @@ use std::thread;
 
 use gpuos_model::gpuset::MAX_GPUS;
 
+use super::{Holder, Slice, Snapshot};
 use crate::gpus::Found;
-use crate::metrics::{Holder, Slice, Snapshot};
 use crate::places;
 
 /// Everybody may read them: exporters run as users of their own.
