@@ -2,7 +2,7 @@
 //!
 //! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
 //! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
-//! tell it by [`sink`]s, which make [`owner::Message`]s of what they tell:
+//! tell it by [`sink`]s, which make [`event_loop::Message`]s of what they tell:
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
@@ -29,6 +29,7 @@ pub mod audit;
 pub mod clear;
 pub mod desk;
 pub mod disk;
+pub mod event_loop;
 pub mod events;
 pub mod gpus;
 pub mod host;
@@ -41,7 +42,6 @@ pub mod moving_file;
 pub mod mps;
 pub mod numbering;
 pub mod options;
-pub mod owner;
 pub mod peers;
 pub mod places;
 pub mod queue;

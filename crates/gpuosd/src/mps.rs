@@ -66,6 +66,12 @@ pub struct Runner {
     pub to: Sink<MpsEvent>,
 }
 
+/// The folders for programs of those whom a daemon serves, in the folder of all: pipes, and logs.
+pub fn folders(folder: &Path, whom: Whom) -> [PathBuf; 2] {
+    let own = folder.join(whom.to_string());
+    [own.join("pipe"), own.join("log")]
+}
+
 /// Why a daemon is not there.
 type Why<T> = Result<T, String>;
 
@@ -80,9 +86,8 @@ impl Runner {
     }
 
     /// The folders for programs of those whom a daemon serves: pipes, and logs.
-    pub fn folders(&self, whom: Whom) -> [PathBuf; 2] {
-        let own = self.folder.join(whom.to_string());
-        [own.join("pipe"), own.join("log")]
+    fn folders(&self, whom: Whom) -> [PathBuf; 2] {
+        folders(&self.folder, whom)
     }
 
     fn tell(&self, event: MpsEvent) {

@@ -21,6 +21,7 @@ use signal_hook::iterator::Signals;
 
 use crate::desk::Desk;
 use crate::disk::Disk;
+use crate::event_loop::{EventLoop, Message, Ports, Start};
 use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
@@ -29,7 +30,6 @@ use crate::moving_file;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
-use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
 use crate::places;
 use crate::sink::Sink;
@@ -37,7 +37,7 @@ use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
 
-/// Messages that wait for the owner; who has more to say, waits.
+/// Messages that wait for the loop; who has more to say, waits.
 const WAITING: usize = 1024;
 /// The rules are told at least that often that time goes by.
 const TICK: Duration = Duration::from_secs(1);
@@ -173,44 +173,44 @@ pub fn run(options: &Options) -> Result<()> {
         saved,
         interval,
     };
-    let mut owner = Owner::new(start, ports);
-    owner.begin_with(&first);
+    let mut events = EventLoop::new(start, ports);
+    events.begin_with(&first);
     let sysfs = Sysfs::at(&options.sysfs);
     gpus::start(&library, &numbering, sysfs, interval, &Sink::of(&to))?;
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    serve(owner, &from, &mut door, &desk);
+    serve(events, &from, &mut door, &desk);
     peers.end(FAREWELL);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
 }
 
-fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
+fn serve(mut events: EventLoop, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
     let mut due = Instant::now();
     loop {
-        let next = owner.held_until().map_or(due, |held| due.min(held));
+        let next = events.held_until().map_or(due, |held| due.min(held));
         let wait = next.saturating_duration_since(Instant::now());
         match from.recv_timeout(wait) {
             Ok(message) => {
-                if !owner.take(message) {
+                if !events.handle(message) {
                     break;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        owner.let_late_go();
+        events.let_late_go();
         // However many messages come, time goes by as well.
         if Instant::now() >= due {
-            owner.trouble("socket", door.look(desk));
-            owner.tick();
+            events.trouble("socket", door.look(desk));
+            events.tick();
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
             due = Instant::now() + TICK;
         }
     }
-    owner.end(LAST);
+    events.end(LAST);
 }
 
 /// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use gpuos_host::socket::{Bucket, Rate};
 
-use super::Owner;
-
 /// Lines of one user.
 const LINES: Rate = Rate {
     each_second: 0.5,
@@ -46,6 +44,11 @@ impl Quiet {
         }
     }
 
+    /// Whose a job is or was.
+    pub fn user_of(&self, job: u32) -> Option<u32> {
+        self.jobs.get(&job).copied()
+    }
+
     /// Whether one more line about this user is written.
     pub fn lets(&mut self, uid: u32, now: Instant) -> bool {
         let known = self.users.contains_key(&uid) || self.users.len() < MOST;
@@ -72,32 +75,6 @@ impl Quiet {
         self.users
             .retain(|_, of| of.left_out > 0 || !of.bucket.is_full(now));
         due
-    }
-}
-
-impl Owner {
-    /// Whether a line about a user's job or process is written: one user does not fill the log.
-    pub(super) fn is_heard(&mut self, uid: Option<u32>) -> bool {
-        let now = self.now();
-        uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now))
-    }
-
-    /// The user of a job that is or was on this node, if he is known.
-    pub(super) fn user_of(&self, job: Option<u32>) -> Option<u32> {
-        let job = job?;
-        let here = self.isolation.users(&self.jobs).get(&job).copied();
-        here.or_else(|| self.quiet.jobs.get(&job).copied())
-    }
-
-    /// Tells what was left out.
-    pub(super) fn tell_left_out(&mut self) {
-        for (uid, count) in self.quiet.due(self.now()) {
-            let text = format!(
-                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
-            );
-            tracing::warn!(uid, "{text}");
-            self.note(text, None, Some(uid));
-        }
     }
 }
 

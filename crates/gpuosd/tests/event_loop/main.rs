@@ -1,4 +1,4 @@
-//! The real owner of the state in a world whose time a test moves: clocks that jump, a slurmctld that is away or slow,
+//! The real loop of the daemon in a world whose time a test moves: clocks that jump, a slurmctld that is away or slow,
 //! a library that hangs, and everything at random.
 
 mod random;

@@ -1,4 +1,4 @@
-//! A world around a real owner of the state: time that a test moves, a slurmctld that remembers, a driver.
+//! A world around a real loop of the daemon: time that a test moves, a slurmctld that remembers, a driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_host::slurm::{Allocation, Job, NodeRecord};
 use gpuos_model::gpuset::GpuSet;
 use gpuosd::disk::Disk;
+use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{Found, Library};
 use gpuosd::mig::Hands;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
-use gpuosd::owner::{Message, Owner, Ports, Start};
 use gpuosd::peers::Peers;
 use gpuosd::queue::Task;
 use gpuosd::sink::Sink;
@@ -192,7 +192,7 @@ pub struct World {
     folder: tempfile::TempDir,
     steady: Arc<AtomicU64>,
     wall: Arc<AtomicU64>,
-    owner: Option<Owner>,
+    events: Option<EventLoop>,
     disk: Option<Disk>,
     tasks: Option<Receiver<Task>>,
     devices: Option<Receiver<Device>>,
@@ -202,7 +202,7 @@ pub struct World {
 }
 
 impl World {
-    /// Whether a GPU was ever asked about MIG instances, since the owner was started.
+    /// Whether a GPU was ever asked about MIG instances, since the loop was started.
     pub fn asked_about_instances(&self) -> bool {
         let hands = self.hands.as_ref().unwrap();
         !hands.threads.lock().unwrap().is_empty()
@@ -220,7 +220,7 @@ impl World {
             folder: tempfile::tempdir().unwrap(),
             steady: Arc::default(),
             wall: Arc::new(AtomicU64::new(TODAY)),
-            owner: None,
+            events: None,
             disk: None,
             tasks: None,
             devices: None,
@@ -232,7 +232,7 @@ impl World {
         world
     }
 
-    /// Starts an owner with what the last one saved. That one is gone without a word.
+    /// Starts a loop with what the last one saved. That one is gone without a word.
     pub fn start(&mut self) {
         if let Some(disk) = self.disk.take() {
             assert!(disk.flush(Duration::from_secs(60)));
@@ -287,7 +287,7 @@ impl World {
             saved,
             interval: Duration::from_secs(1),
         };
-        self.owner = Some(Owner::new(start, ports));
+        self.events = Some(EventLoop::new(start, ports));
         (self.disk, self.tasks, self.devices) = (Some(disk), Some(tasks), Some(devices));
         (self.task, self.device) = (None, None);
         let found = |gpu| Found {
@@ -316,7 +316,7 @@ impl World {
     }
 
     pub fn take(&mut self, message: Message) {
-        assert!(self.owner.as_mut().unwrap().take(message));
+        assert!(self.events.as_mut().unwrap().handle(message));
     }
 
     /// A second goes by: polls, what slurmctld and the driver answer, and the daemon's tick.
@@ -337,7 +337,7 @@ impl World {
             }
             self.take(Message::Polled);
         }
-        self.owner.as_mut().unwrap().tick();
+        self.events.as_mut().unwrap().tick();
         self.answers();
     }
 
