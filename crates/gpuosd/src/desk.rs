@@ -1,4 +1,4 @@
-//! What clients ask is asked of the owner of the state, and what it answers is handed on.
+//! What clients ask is asked of the loop, and what it answers is handed on.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -40,7 +40,7 @@ pub struct Desk {
     pub node: String,
     /// Where the audit log is.
     pub state_dir: PathBuf,
-    /// To the owner of the state.
+    /// To the loop.
     pub to: Sink<Told>,
 }
 
@@ -83,7 +83,7 @@ impl socket::Desk for Desk {
 
     fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
-        // Where the owner does not take it, the sender goes and the watcher is told.
+        // Where the loop does not take it, the sender goes and the watcher is told.
         let _ = self.to.try_send(Told::Watch(peer, to));
         from
     }

@@ -1,8 +1,8 @@
 //! gpuosd: the daemon of a node.
 //!
-//! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
-//! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
-//! tell it by [`sink`]s, which make [`event_loop::Message`]s of what they tell:
+//! One thread has the state, the [`event_loop`]; it never waits for a library, a command, a disk or a client. Others do that for
+//! it, each kind in a thread of its own. They tell it by [`sink`]s, which make [`event_loop::Message`]s of their answers, and are
+//! imported by it, never the reverse:
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,

@@ -1,5 +1,5 @@
 //! Starts and ends daemons of NVIDIA's MPS for jobs and for those who share a GPU, each in a thread of its own: a program that hangs holds up
-//! neither the owner nor another job.
+//! neither the loop nor another job.
 //!
 //! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
 //! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write.
@@ -62,7 +62,7 @@ pub struct Runner {
     pub folder: PathBuf,
     /// Processes.
     pub proc: Proc,
-    /// To the owner.
+    /// To the loop.
     pub to: Sink<MpsEvent>,
 }
 
@@ -76,7 +76,7 @@ pub fn folders(folder: &Path, whom: Whom) -> [PathBuf; 2] {
 type Why<T> = Result<T, String>;
 
 impl Runner {
-    /// Does something, and tells the owner.
+    /// Does something, and tells the loop.
     pub fn begin(self: &Arc<Runner>, task: Task) {
         let runner = self.clone();
         let run = move || runner.run(task);

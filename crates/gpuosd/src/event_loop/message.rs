@@ -1,4 +1,4 @@
-//! What the owner is told, made of what each thread tells.
+//! What the loop is told, made of what each thread tells.
 
 use std::sync::mpsc::SyncSender;
 
@@ -12,7 +12,7 @@ use crate::queue::Task;
 use crate::work::{self, Answer};
 use crate::{desk, host, isolation, mig};
 
-/// What the owner is told.
+/// What the loop is told.
 #[derive(Debug)]
 pub enum Message {
     /// The library was opened, or why not.

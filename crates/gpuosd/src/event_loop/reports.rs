@@ -292,3 +292,118 @@ impl Reports {
         fx
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    use gpuos_core::limits::{Asked, MpsWish};
+    use gpuos_core::wire::Reply;
+
+    use super::*;
+
+    const PEER: Peer = Peer { uid: 0, pid: 1 };
+
+    /// The first step of job 7 with GPU 2, and MPS where that is asked for.
+    fn step(mps: bool) -> (Request, Client, Receiver<Reply>) {
+        let (to, from) = sync_channel(1);
+        let wish = MpsWish {
+            percent: 100,
+            gid: 1001,
+            joint: false,
+        };
+        let request = Request::StepStart {
+            id: StepId { job: 7, step: 0 },
+            uid: 1001,
+            gpus: vec![2],
+            asked: Asked {
+                mps: mps.then_some(wish),
+                ..Asked::default()
+            },
+            mig: None,
+            moves: false,
+        };
+        (request, Client::new(to), from)
+    }
+
+    fn after(start: Instant, ms: u64) -> Now {
+        Now {
+            at: start + Duration::from_millis(ms),
+            running_ms: ms,
+            wall_ms: ms,
+        }
+    }
+
+    fn list(fx: Effects) -> Vec<Effect> {
+        fx.into_iter().collect()
+    }
+
+    #[test]
+    fn a_step_for_which_something_is_done_waits_for_an_answer_that_is_newer() {
+        let mut reports = Reports::restore("n1", Table::default());
+        let start = Instant::now();
+        let (request, client, _from) = step(false);
+        let fx = list(reports.asked(PEER, request, client, after(start, 0)));
+        assert!(matches!(fx[..], [Effect::Request(..)]), "{fx:?}");
+
+        let (request, client, _from) = step(true);
+        let fx = list(reports.asked(PEER, request, client, after(start, 0)));
+        assert!(matches!(fx[..], [Effect::AskFirst(Task::Job(7))]), "{fx:?}");
+        // An answer to a question of before.
+        let fx = list(reports.job_told(7, None));
+        assert!(matches!(fx[..], [Effect::AskFirst(Task::Job(7))]), "{fx:?}");
+        reports.job_asked(7);
+        let fx = list(reports.job_told(8, None));
+        assert!(fx.is_empty(), "{fx:?}");
+        let fx = list(reports.job_told(7, None));
+        let [
+            Effect::User(7, 1001),
+            Effect::Note {
+                uid: Some(1001),
+                quota: Quota::User(Some(1001)),
+                ..
+            },
+            Effect::Request(_, Request::StepStart { asked, .. }, _),
+        ] = &fx[..]
+        else {
+            panic!("{fx:?}");
+        };
+        assert_eq!(asked.mps, None, "it would come too late");
+        assert_eq!(reports.held_until(), None);
+    }
+
+    #[test]
+    fn slurmctld_is_waited_for_one_and_a_half_seconds() {
+        let mut reports = Reports::restore("n1", Table::default());
+        let start = Instant::now();
+        let (request, client, from) = step(true);
+        reports.asked(PEER, request, client, after(start, 0));
+        assert_eq!(reports.held_until(), Some(start + PATIENCE));
+        assert!(list(reports.late(after(start, 1499))).is_empty());
+        let fx = list(reports.late(after(start, 1500)));
+        assert!(matches!(fx[..], [_, _, Effect::Request(..)]), "{fx:?}");
+        // Whatever becomes of it, the step is told.
+        drop(fx);
+        let why = "slurmctld does not say which GPUs this job has: MPS is not started";
+        match from.try_recv() {
+            Ok(Reply::Prepared { notes, .. }) => assert_eq!(notes, [why]),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_step_that_ends_while_it_waits_is_forgotten() {
+        let mut reports = Reports::restore("n1", Table::default());
+        let now = after(Instant::now(), 0);
+        let (request, client, _from) = step(true);
+        reports.asked(PEER, request, client, now);
+        let (to, _end) = sync_channel(1);
+        let id = StepId { job: 7, step: 0 };
+        let fx = list(reports.asked(PEER, Request::StepEnd { id }, Client::new(to), now));
+        assert!(matches!(
+            fx[..],
+            [Effect::Request(_, Request::StepEnd { .. }, _)]
+        ));
+        assert_eq!(reports.held_until(), None);
+    }
+}

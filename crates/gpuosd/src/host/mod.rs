@@ -29,7 +29,7 @@ pub const NO_LOG: &str = "none";
 /// A file system that answered is asked again after so long.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// What the owner is told of the host.
+/// What the loop is told of the host.
 #[derive(Debug)]
 pub enum Told {
     /// What a round showed.

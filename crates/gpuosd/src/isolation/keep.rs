@@ -1,4 +1,4 @@
-//! What the owner holds of isolation.
+//! What the loop holds of isolation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

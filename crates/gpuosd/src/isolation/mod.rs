@@ -1,5 +1,5 @@
 //! Who is on the GPUs, and what steps may open: a thread that looks, and kills what it is told to kill. Whether
-//! something is wrong with what it sees, `gpuos_core::isolation` says; [`keep`] is what the owner holds of it.
+//! something is wrong with what it sees, `gpuos_core::isolation` says; [`keep`] is what the loop holds of it.
 
 pub mod keep;
 
@@ -43,7 +43,7 @@ pub enum Order {
     },
 }
 
-/// What the owner is told.
+/// What the loop is told.
 #[derive(Debug)]
 pub enum Told {
     /// A round.

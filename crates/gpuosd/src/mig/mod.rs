@@ -1,5 +1,5 @@
 //! Makes and destroys MIG instances: one thread for each GPU of the pool, which does one thing after another. The driver
-//! takes its time there, or hangs, and nobody else waits. [`pool`] is what the owner keeps of it.
+//! takes its time there, or hangs, and nobody else waits. [`pool`] is what the loop keeps of it.
 
 pub mod load;
 pub mod pool;
@@ -81,7 +81,7 @@ pub enum Kept {
     Refused(String),
 }
 
-/// What the owner is told; each with NVML's index of the GPU.
+/// What the loop is told; each with NVML's index of the GPU.
 #[derive(Debug)]
 pub enum Told {
     /// NVML says that instances were made or destroyed.
@@ -108,7 +108,7 @@ pub struct Hands {
     pub slices: Slices,
     /// Who processes are.
     pub proc: Proc,
-    /// To the owner.
+    /// To the loop.
     pub to: Sink<(u8, Told)>,
     /// By GPU.
     pub threads: Mutex<BTreeMap<u8, Sender<Task>>>,

@@ -26,7 +26,7 @@ use crate::sink::Sink;
 const TICK: Duration = Duration::from_millis(100);
 /// What did not work is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(30);
-/// The owner is told how the peers are so often at least, while there are some.
+/// The loop is told how the peers are so often at least, while there are some.
 const VIEW: Duration = Duration::from_secs(2);
 /// slurmctld is asked about this node itself so often at most.
 const SELF_EVERY: Duration = Duration::from_secs(20);
@@ -139,7 +139,7 @@ struct Ways {
     heard: HashMap<String, SocketAddr>,
 }
 
-/// What the owner was told last.
+/// What the loop was told last.
 #[derive(Default)]
 struct Shown {
     states: Vec<(String, gpuos_core::peers::PeerState)>,
@@ -496,7 +496,7 @@ impl Driver {
     }
 
     fn report(&self, report: Report) {
-        // The owner may be slow; what is only told must not hold up pings.
+        // The loop may be slow; what is only told must not hold up pings.
         let _ = self.to.try_send(report);
     }
 

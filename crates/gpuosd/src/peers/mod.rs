@@ -1,7 +1,7 @@
 //! Heartbeats between the nodes of a job: what [`gpuos_core::peers::step`] says is done here.
 //!
 //! One thread has the state. Others do what may hang: [`net`] reads and writes datagrams at the
-//! port that [`port`] keeps, and asks munge about them, and [`driver`] has threads for host names, for slurmds and for slurmctld. The owner of the daemon's state only
+//! port that [`port`] keeps, and asks munge about them, and [`driver`] has threads for host names, for slurmds and for slurmctld. The daemon's loop only
 //! tells the jobs and the configuration, and is told what happens.
 
 mod driver;
@@ -20,11 +20,11 @@ pub use driver::start;
 
 /// What the thread with the state is told.
 pub(super) enum Told {
-    /// By the owner: gpuos.toml was read.
+    /// By the loop: gpuos.toml was read.
     Config(HeartbeatConfig),
-    /// By the owner: jobs of several nodes that run here.
+    /// By the loop: jobs of several nodes that run here.
     Groups(Vec<Group>),
-    /// By the owner: gpuosd ends; an answer when the others know.
+    /// By the loop: gpuosd ends; an answer when the others know.
     End(Sender<()>),
     /// A message, and where it came from.
     Heard(gpuos_core::peers::Datagram, std::net::SocketAddr),
@@ -38,7 +38,7 @@ pub(super) enum Told {
     Self_(bool),
 }
 
-/// What the owner is told.
+/// What the loop is told.
 #[derive(Debug)]
 pub enum Report {
     /// How the peers are, and what keeps them from being watched.
@@ -49,7 +49,7 @@ pub enum Report {
     Down(u32),
 }
 
-/// The owner's end.
+/// The loop's end.
 #[derive(Clone)]
 pub struct Peers(Sender<Told>);
 

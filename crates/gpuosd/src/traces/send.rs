@@ -1,5 +1,5 @@
-//! The thread of traces: it follows what the owner tells, looks whether requeued jobs run again, and sends spans to a
-//! collector by OTLP over HTTP. A collector that does not answer costs the owner nothing.
+//! The thread of traces: it follows what the loop tells, looks whether requeued jobs run again, and sends spans to a
+//! collector by OTLP over HTTP. A collector that does not answer costs the loop nothing.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Longest time for one request.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What the owner holds of traces. No call waits for anybody.
+/// What the loop holds of traces. No call waits for anybody.
 #[derive(Debug)]
 pub struct Traces {
     node: String,

@@ -518,24 +518,6 @@ fn instances_of_nobody_go_where_the_policy_says_so() {
 }
 
 #[test]
-fn a_gpu_that_is_not_in_mig_mode_gets_no_instance() {
-    let site = pool("");
-    site.change(5, |gpu| gpu.mig = [0, 0]);
-    let daemon = start(&site);
-    job(&site, 8, "8", ("gpuos: mig=1g.10gb:1", ""));
-    let why = step(&daemon, 8, BATCH, ("1g.10gb", &[8])).unwrap_err();
-    assert!(why.contains("not in MIG mode"), "{why}");
-    let troubles = daemon.status().daemon.troubles;
-    assert!(
-        troubles
-            .iter()
-            .any(|why| why.contains("nvidia-smi -i 5 -mig 1")),
-        "{troubles:?}"
-    );
-    assert!(instances(&site, 5).is_empty());
-}
-
-#[test]
 fn a_state_that_is_damaged_costs_no_running_job_its_instance() {
     let site = pool("");
     let daemon = start(&site);

@@ -19,6 +19,8 @@ mod records;
 pub mod status;
 mod steps;
 mod switches;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -215,3 +215,140 @@ impl Switches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: u8 = 3;
+
+    /// Job 7 waits, and nothing is in the way.
+    fn free(records: Instant) -> Facts {
+        Facts {
+            waiting: [7].into(),
+            is_on: None,
+            unknown: false,
+            wrong: None,
+            records: Some(records),
+            may_ask: true,
+            untold: false,
+            not_given: Vec::new(),
+            others: BTreeSet::new(),
+            running: [7, 8].into(),
+            left: Left::Nothing,
+        }
+    }
+
+    fn wanted(on: bool) -> (Switches, Instant) {
+        let (mut switches, now) = (Switches::default(), Instant::now());
+        switches.want(GPU, on, now);
+        (switches, now)
+    }
+
+    fn after(now: Instant, ms: u64) -> Instant {
+        now + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn slurm_is_asked_anew_before_a_mode_changes() {
+        for on in [true, false] {
+            let (mut switches, now) = wanted(on);
+            let mut facts = free(now);
+            facts.records = None;
+            facts.may_ask = false;
+            assert_eq!(switches.step(GPU, &facts, now), Next::Wait);
+            facts.may_ask = true;
+            assert_eq!(switches.step(GPU, &facts, now), Next::AskJobs);
+            assert_eq!(switches.step(GPU, &facts, after(now, 900)), Next::Wait);
+            assert_eq!(switches.step(GPU, &facts, after(now, 1000)), Next::AskJobs);
+            let facts = free(now);
+            assert_eq!(switches.step(GPU, &facts, now), Next::Turn(on));
+            assert_eq!(switches.step(GPU, &facts, now), Next::Wait, "it is at it");
+            assert_eq!(switches.over(GPU), Some(on));
+        }
+    }
+
+    #[test]
+    fn a_change_that_nobody_waits_for_or_that_is_done_is_over() {
+        for change in [
+            |facts: &mut Facts| facts.waiting.clear(),
+            |facts: &mut Facts| facts.is_on = Some(true),
+        ] {
+            let (mut switches, now) = wanted(true);
+            let mut facts = free(now);
+            change(&mut facts);
+            assert_eq!(switches.step(GPU, &facts, now), Next::Wait);
+            assert!(!switches.has(GPU));
+        }
+    }
+
+    #[test]
+    fn a_job_of_the_other_kind_keeps_it_as_long_as_it_runs() {
+        let (mut switches, now) = wanted(true);
+        let mut facts = free(now);
+        facts.others = [8].into();
+        let why = "GPU 3 cannot be divided: job 8 has it whole";
+        let next = switches.step(GPU, &facts, now);
+        assert_eq!(next, Next::Keep(why.into()));
+        // It ends: then it is asked for once more.
+        facts.running.remove(&8);
+        assert_eq!(switches.step(GPU, &facts, after(now, 1)), Next::Wait);
+        let why = "GPU 3 is kept by job 8, which ends";
+        assert_eq!(switches.in_the_way().as_deref(), Some(why));
+        assert_eq!(switches.step(GPU, &facts, after(now, 2000)), Next::AskJobs);
+        let later = after(now, 2500);
+        assert_eq!(switches.step(GPU, &free(later), later), Next::Turn(true));
+        // The job itself has slices of a GPU that is to be whole for it, with whole nodes.
+        let (mut switches, now) = wanted(false);
+        let mut facts = free(now);
+        facts.others = [7].into();
+        assert_eq!(switches.step(GPU, &facts, now), Next::Turn(false));
+    }
+
+    #[test]
+    fn a_gpu_that_slurm_has_not_given_is_refused() {
+        let (mut switches, now) = wanted(false);
+        let mut facts = free(now);
+        (facts.waiting, facts.untold) = ([7, 9].into(), true);
+        assert_eq!(switches.step(GPU, &facts, now), Next::Wait);
+        facts.not_given = vec![9];
+        assert_eq!(switches.step(GPU, &facts, now), Next::Refuse(vec![9]));
+        // Instances are another's business: slices are given by their own record.
+        let (mut switches, now) = wanted(true);
+        assert_eq!(
+            switches.step(GPU, &facts_of_slices(now), now),
+            Next::Turn(true)
+        );
+    }
+
+    fn facts_of_slices(now: Instant) -> Facts {
+        let mut facts = free(now);
+        (facts.untold, facts.not_given) = (true, vec![7]);
+        facts
+    }
+
+    #[test]
+    fn an_instance_of_nobody_is_waited_for_ten_seconds() {
+        let (mut switches, now) = wanted(false);
+        let mut facts = free(now);
+        facts.left = Left::OfNobody("GPU 3: somebody".into());
+        let mut looks = 0;
+        for ms in (0..10_000).step_by(500) {
+            match switches.step(GPU, &facts, after(now, ms)) {
+                Next::Look => looks += 1,
+                Next::Wait => {}
+                other => panic!("{other:?} after {ms} ms"),
+            }
+        }
+        assert_eq!(looks, 10, "once a second");
+        let next = switches.step(GPU, &facts, after(now, 10_000));
+        assert_eq!(next, Next::Keep("GPU 3: somebody".into()));
+        // Those of jobs that are over go.
+        let (mut switches, now) = wanted(false);
+        (facts.left, facts.records) = (Left::OfJobs, Some(now));
+        assert_eq!(switches.step(GPU, &facts, after(now, 60_000)), Next::Wait);
+        facts.left = Left::Nothing;
+        let next = switches.step(GPU, &facts, after(now, 60_000));
+        assert_eq!(next, Next::Turn(false));
+    }
+}
