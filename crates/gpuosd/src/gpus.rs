@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{self, number};
-use gpuos_host::discover::{Sysfs, discover};
-use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
+use gpuos_host::hardware::discover::{Sysfs, discover};
+use gpuos_host::hardware::nvml::{self, Answer, Error, GpuLibrary, Happening};
 use gpuos_model::gpuset::GpuSet;
 
 use crate::host::Told;

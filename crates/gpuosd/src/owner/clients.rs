@@ -10,7 +10,7 @@ use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Stat
 use super::{LOOK_AGAIN, MEET, Owner, done};
 use crate::desk::refused;
 use crate::disk::Ack;
-use crate::jobs::{EXTERN_STEP, Held};
+use crate::jobs::Held;
 use crate::queue::Task;
 use crate::{RELEASE, status};
 
@@ -69,7 +69,7 @@ impl Owner {
                 if !asked.is_nothing() {
                     self.save(None);
                 }
-                if mig.is_some() || id.step != EXTERN_STEP && self.mig_moves(&gpus, moves) {
+                if mig.is_some() || !id.is_extern() && self.mig_moves(&gpus, moves) {
                     let gpus = (gpus.into_iter().collect(), asked);
                     return self.mig_step(id, gpus, mig, reply);
                 }

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::access::{Forbidden, Standing, allowed, needs_standing};
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::{Peer, Reply, Request, StepId};
-use gpuos_host::slurm::Job;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Peer, Reply, Request};
+use gpuos_workload::job::Job;
 
 use super::Owner;
 use crate::queue::Task;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use gpuos_core::health::{Event, Signal};
-use gpuos_host::discover::PciPlace;
-use gpuos_host::kernel_log::KernelXid;
+use gpuos_host::hardware::discover::PciPlace;
+use gpuos_host::hardware::kernel_log::KernelXid;
 
 use super::Owner;
 use crate::gpus::Found;

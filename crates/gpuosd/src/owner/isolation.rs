@@ -1,8 +1,9 @@
 //! What becomes of what is found on the GPUs.
 
-use gpuos_core::health::{Audit, Job, step_name};
+use gpuos_core::health::{Audit, Job};
 use gpuos_core::isolation::{Effect, Finding};
-use gpuos_host::job_processes::Killed;
+use gpuos_core::step::StepId;
+use gpuos_host::steps::job_processes::Killed;
 
 use super::{LOOK_AGAIN, Owner};
 use crate::isolation::{Order, Told};
@@ -34,7 +35,7 @@ impl Owner {
         let mut jobs = self.jobs.told();
         for job in &mut jobs {
             if let Some(step) = job.step {
-                job.pids = self.isolation.pids(job.job, &step_name(step));
+                job.pids = self.isolation.pids(job.job, &StepId::name(step));
             }
         }
         let slices = self.mig_holders();

@@ -12,8 +12,8 @@ mod mig;
 mod mps;
 mod peers;
 mod quiet;
-mod slurm;
 mod watchers;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,8 +26,9 @@ use gpuos_core::limits as core_limits;
 use gpuos_core::limits::{Limits, Mps, MpsEvent};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
-use gpuos_host::slurm::act::Action;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::Action;
 
 use crate::audit;
 use crate::disk::{Ack, Disk};
@@ -89,10 +90,10 @@ pub enum Message {
     },
     /// A client watches.
     Watch(Peer, SyncSender<Happening>),
-    /// Who SlurmUser is, by slurmctld's word.
-    SlurmUser(u32),
+    /// Which user the controller of the workload manager runs as, by its word.
+    WorkloadUser(u32),
     /// A task came to its end.
-    Slurm(Task, Answer),
+    Workload(Task, Answer),
     /// Something of the host beside its GPUs.
     Host(Told),
     /// Something about power limits and clocks.
@@ -117,8 +118,10 @@ pub enum Message {
 pub struct Ports {
     /// Told which GPUs are in a pool.
     pub numbering: Arc<Numbering>,
-    /// Slurm's commands.
-    pub slurm: Sender<Task>,
+    /// What the workload manager is asked and told, one at a time.
+    pub workload: Sender<Task>,
+    /// The workload manager, for threads that ask it besides.
+    pub manager: Arc<dyn WorkloadManager>,
     /// Resets and checks.
     pub device: Sender<Device>,
     /// File systems to ask whether they answer.
@@ -253,7 +256,7 @@ impl Owner {
         let moving = moving.fold(GpuSet::EMPTY, GpuSet::with);
         ports.numbering.remembered(mig.pool, moving);
         let mut owner = Owner {
-            traces: Traces::new(&start.node),
+            traces: Traces::new(&start.node, ports.manager.clone()),
             node: start.node,
             boot: start.boot,
             interval: start.interval,
@@ -339,8 +342,8 @@ impl Owner {
                 reply,
             } => self.asked(peer, request, reply),
             Message::Watch(peer, watcher) => self.watchers.add(peer, watcher),
-            Message::SlurmUser(uid) => self.seers.slurm_user = Some(uid),
-            Message::Slurm(task, answer) => self.answered(task, answer),
+            Message::WorkloadUser(uid) => self.seers.workload_user = Some(uid),
+            Message::Workload(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.limits(event),
             Message::Mps(event) => self.mps(event),
             Message::Mig(gpu, told) => self.mig(gpu, told),
@@ -463,7 +466,7 @@ impl Owner {
             self.mig_asked(*job);
             self.held_asked(*job);
         }
-        if self.ports.slurm.send(task).is_err() {
+        if self.ports.workload.send(task).is_err() {
             tracing::error!("the thread for Slurm's commands has ended");
             self.queue.done();
         }
@@ -528,7 +531,7 @@ impl Owner {
             Effect::Publish { revision, part } => {
                 // Not over what has not been read yet: told later that it failed, the rules try again.
                 if !self.adopt {
-                    let task = Task::Act(Action::Extra(part.clone()), Why::Publish(*revision));
+                    let task = Task::Act(Action::Publish(part.clone()), Why::Publish(*revision));
                     self.queue.push(task);
                 }
             }

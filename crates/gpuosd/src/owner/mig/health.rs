@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Action, Event, GpuState, Job, number};
 use gpuos_core::mig::Phase;
-use gpuos_host::slurm::Job as Record;
-use gpuos_host::slurm::act::SPECIAL_STEPS;
+use gpuos_core::step::StepId;
+use gpuos_workload::job::Job as Record;
 
 use super::super::Owner;
 use crate::mig::pool::{Grant, Pool};
@@ -45,7 +45,7 @@ impl Owner {
             let (mut rest, mut script) = (bits, None);
             let mut parts = Vec::new();
             for (step, own) in steps {
-                if *step >= SPECIAL_STEPS {
+                if (StepId { job, step: *step }).is_special() {
                     script = Some(*step);
                     continue;
                 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
 
 use super::super::Owner;
-use crate::queue::{Release, Task as Slurms, Why};
+use crate::queue::{Release, Task as WorkloadTask, Why};
 
 /// Slurm is told so often to let jobs go that it does not let go yet.
 const LET_GO_EVERY: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ impl Owner {
         let back = held.filter(|(_, held)| held.gpus.iter().all(ready));
         for job in back.map(|(job, _)| *job).collect::<Vec<u32>>() {
             self.queue
-                .push(Slurms::Act(Action::LetGo { job }, Why::Rule));
+                .push(WorkloadTask::Act(Action::LetGo { job }, Why::Rule));
         }
     }
 

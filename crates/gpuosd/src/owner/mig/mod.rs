@@ -26,7 +26,7 @@ use super::{Message, Owner};
 use crate::disk::Ack;
 use crate::mig::pool::{Grant, Journal, Moving, Piece, Pool, held, layout, slices_text, unknown};
 use crate::mig::{Task, Told, View};
-use crate::queue::Task as Slurms;
+use crate::queue::Task as WorkloadTask;
 use crate::slices::Layout;
 
 /// What NVML shows is looked at so often, and Slurm's jobs while there are grants.
@@ -484,7 +484,7 @@ impl Owner {
     pub(super) fn tick_mig(&mut self) {
         if self.mig.untold.is_some_and(|due| self.now() >= due) {
             self.mig.untold = None;
-            self.queue.push(Slurms::Config);
+            self.queue.push(WorkloadTask::Config);
         }
         if self.mig.carvers.is_empty() && self.mig.waiting.is_empty() {
             return;
@@ -525,10 +525,13 @@ impl Owner {
                 .chain(due.map(|(job, _)| *job))
                 .collect();
             for job in asks {
-                self.queue.push_first(Slurms::Job(job));
+                self.queue.push_first(WorkloadTask::Job(job));
             }
             let endings = self.mig.endings.values();
-            for act in endings.filter_map(Ending::task).collect::<Vec<Slurms>>() {
+            for act in endings
+                .filter_map(Ending::task)
+                .collect::<Vec<WorkloadTask>>()
+            {
                 self.queue.push_first(act);
             }
         }

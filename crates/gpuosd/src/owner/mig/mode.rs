@@ -13,7 +13,7 @@ use super::super::Owner;
 use super::steps::{Waiting, refuse};
 use crate::mig::pool::slices_text;
 use crate::mig::{Kept, Task, View};
-use crate::queue::Task as Slurms;
+use crate::queue::Task as WorkloadTask;
 
 /// Who uses a GPU that is to change may take so long to go.
 const HELD: Duration = Duration::from_secs(10);
@@ -198,12 +198,12 @@ impl Owner {
             for gpu in self.mig_whole_of(&one.gpus).unwrap_or_default() {
                 if self.mig_mode_since(gpu, one.since) == Some(true) {
                     wants.insert(gpu);
-                    asks.extend((!one.granted && !one.asked_slurm).then_some(one.id.job));
+                    asks.extend((!one.granted && !one.asked_record).then_some(one.id.job));
                 }
             }
         }
         for job in asks {
-            self.queue.push_first(Slurms::Job(job));
+            self.queue.push_first(WorkloadTask::Job(job));
         }
         for gpu in wants {
             self.mig_want(gpu, false);
@@ -284,7 +284,7 @@ impl Owner {
         if self.mig.told.is_none_or(|at| at < records) {
             if ask && now >= self.not_before {
                 let mark = self.jobs.mark();
-                self.queue.push_first(Slurms::Jobs(mark));
+                self.queue.push_first(WorkloadTask::Jobs(mark));
                 self.mig
                     .switches
                     .entry(gpu)

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::limits::Asked;
 use gpuos_core::mig::carve::Event;
-use gpuos_core::wire::{Code, MigAsk, Reply, StepId};
-use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::{Action, Outcome, SPECIAL_STEPS};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Code, MigAsk, Reply};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
 
 use super::super::{Message, Owner};
 use super::mode::Stand;
 use crate::desk::refused;
 use crate::mig::pool::{Grant, HeldJob};
-use crate::queue::{Release, Task as Slurms, Why};
+use crate::queue::{Release, Task as WorkloadTask, Why};
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);
@@ -41,7 +42,7 @@ pub(super) struct Waiting {
     pub(super) later: bool,
     /// Slurm was asked about its job after the step was reported: an answer to an older question may be of the time
     /// before the job was requeued.
-    pub(super) asked_slurm: bool,
+    pub(super) asked_record: bool,
     /// Slurm has said what its job has.
     pub(super) granted: bool,
     /// Why it must not run. Its tasks wait for what becomes of the job: a batch script that fails earlier ends it.
@@ -68,8 +69,8 @@ pub(super) struct Ending {
 
 impl Ending {
     /// What slurmctld is asked, once it may be.
-    pub(super) fn task(&self) -> Option<Slurms> {
-        let task = || Slurms::Act(self.action.clone(), Why::Rule);
+    pub(super) fn task(&self) -> Option<WorkloadTask> {
+        let task = || WorkloadTask::Act(self.action.clone(), Why::Rule);
         self.counted.then(task)
     }
 }
@@ -98,7 +99,7 @@ impl Owner {
         let steps = self.mig.steps.entry(id.job).or_default();
         // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
         // the first step, and a number that comes again is that of a job that was requeued.
-        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains_key(&id.step);
+        let first = steps.is_empty() || id.is_special() || steps.contains_key(&id.step);
         steps.insert(id.step, ask.as_ref().map_or(0, bits_of));
         if first {
             self.mig.served.remove(&id.job);
@@ -107,7 +108,7 @@ impl Owner {
         let failed = self.mig.endings.get(&id.job).map(|one| one.why.clone());
         // Where GPUs are whole already, nothing is to be asked.
         if !granted && failed.is_none() && ask.is_some() {
-            self.queue.push_first(Slurms::Job(id.job));
+            self.queue.push_first(WorkloadTask::Job(id.job));
         }
         self.mig.asks.remove(&id.job);
         let since = self.now();
@@ -123,7 +124,7 @@ impl Owner {
             ask,
             since,
             later: !first,
-            asked_slurm: false,
+            asked_record: false,
             granted,
             failed,
             reply,
@@ -163,7 +164,7 @@ impl Owner {
             }
         });
         self.mig.given = given.collect();
-        let stays = here.filter(|job| job.state != "COMPLETING");
+        let stays = here.filter(|job| job.state != JobState::Ending);
         self.mig.running = stays.map(|job| job.id).collect();
         let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
         self.mig.requeue = requeue.collect();
@@ -187,16 +188,16 @@ impl Owner {
     /// Slurm is being asked about a job: the answer is for the steps that wait now.
     pub(in super::super) fn mig_asked(&mut self, job: u32) {
         let own = self.mig.waiting.iter_mut().filter(|one| one.id.job == job);
-        own.for_each(|one| one.asked_slurm = true);
+        own.for_each(|one| one.asked_record = true);
     }
 
     /// Slurm told one job; `None`: it knows it no more.
     pub(in super::super) fn mig_job(&mut self, job: u32, record: Option<&Job>) {
         let late = |one: &Waiting| {
-            one.id.job == job && !one.asked_slurm && !one.granted && one.failed.is_none()
+            one.id.job == job && !one.asked_record && !one.granted && one.failed.is_none()
         };
         if self.mig.waiting.iter().any(late) {
-            self.queue.push_first(Slurms::Job(job));
+            self.queue.push_first(WorkloadTask::Job(job));
             return;
         }
         if self.mig.endings.contains_key(&job) {

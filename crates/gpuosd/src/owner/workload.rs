@@ -1,12 +1,13 @@
-//! What slurmctld answered, and what follows from it.
+//! What the workload manager answered, and what follows from it.
 
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Admin, Event, ExtraPart, Verb, number};
 use gpuos_core::wire::Code;
-use gpuos_host::slurm::act::{Action, Outcome};
-use gpuos_host::slurm::{Job, NodeRecord};
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::Job;
+use gpuos_workload::node::NodeRecord;
 
 use super::host::differs;
 use super::{AWAY, Owner, done};
@@ -25,13 +26,13 @@ impl Owner {
             Answer::Act(Outcome::Away(why))
             | Answer::Show(Err(Outcome::Away(why)))
             | Answer::Jobs(Err(Outcome::Away(why)))
-            | Answer::Job(Err(Outcome::Away(why))) => self.slurm_is(Some(why.clone())),
+            | Answer::Job(Err(Outcome::Away(why))) => self.controller_is(Some(why.clone())),
             Answer::Config(Ok(None), _) => {
-                self.slurm_is(Some("slurmctld does not say where gpuos.toml is".into()));
+                self.controller_is(Some("slurmctld does not say where gpuos.toml is".into()));
             }
             // gpuos.toml may be read without slurmctld, too.
             Answer::Config(..) => {}
-            _ => self.slurm_is(None),
+            _ => self.controller_is(None),
         }
         match (task, answer) {
             (Task::Act(action, why), Answer::Act(outcome)) => self.acted(action, why, outcome),
@@ -65,7 +66,7 @@ impl Owner {
         }
     }
 
-    fn slurm_is(&mut self, away: Option<String>) {
+    fn controller_is(&mut self, away: Option<String>) {
         match away {
             Some(why) => {
                 self.away = self.away.saturating_add(1);
@@ -93,7 +94,7 @@ impl Owner {
         self.mig_acted(&action, &outcome);
         let ok = matches!(outcome, Outcome::Done(_) | Outcome::Nothing(_));
         if let Why::Publish(revision) = why {
-            if let (Action::Extra(part), true) = (&action, ok) {
+            if let (Action::Publish(part), true) = (&action, ok) {
                 self.published = part.to_string();
                 self.changed = Some(self.now());
             }
@@ -109,14 +110,7 @@ impl Owner {
         if let Some(job) = over {
             self.releases.retain(|release| release.job != job);
         }
-        let job = match &action {
-            Action::Requeue { job }
-            | Action::Release { job, .. }
-            | Action::Hold { job, .. }
-            | Action::LetGo { job }
-            | Action::Kill { job, .. } => Some(*job),
-            Action::Extra(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
-        };
+        let job = action.job();
         match outcome {
             Outcome::Done(text) => {
                 self.note(text, job, None);
@@ -181,8 +175,8 @@ impl Owner {
 
     fn shown(&mut self, record: &NodeRecord) {
         differs(&self.hardware.shown(record));
-        let (mut part, wrong) = ExtraPart::read(&record.extra);
-        if let Some(why) = &wrong {
+        let part = record.published.clone();
+        if let Some(why) = &record.damaged {
             tracing::warn!("{why}");
         }
         self.grow(record.gpu_count());
@@ -207,13 +201,11 @@ impl Owner {
             }
             self.save(None);
         }
-        let drained = record.states.iter().any(|state| state.starts_with("DRAIN"));
-        let drain = drained.then(|| record.reason.clone());
-        // A damaged part is never what is wanted, and so it is written anew: no GPU has this index.
-        if wrong.is_some() {
-            part.degraded.push(u8::MAX);
-        }
-        self.apply(Event::Shown { part, drain });
+        self.apply(Event::Shown {
+            part,
+            damaged: record.damaged.is_some(),
+            drain: record.drain.clone(),
+        });
     }
 
     /// What a part says of the GPUs that this node has; one whose words were damaged names all there could be.
