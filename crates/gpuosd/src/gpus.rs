@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{self, number};
-use gpuos_host::discover::{self, Sysfs, discover};
-use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
+use gpuos_host::hardware::discover::{self, Sysfs, discover};
+use gpuos_host::hardware::nvml::{self, Answer, Error, GpuLibrary, Happening};
 use gpuos_model::gpuset::GpuSet;
 
 use crate::numbering::Numbering;

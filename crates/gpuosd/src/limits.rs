@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{Board, Clocks, Event, Setting};
-use gpuos_host::nvml::{Error, GpuLibrary};
+use gpuos_host::hardware::nvml::{Error, GpuLibrary};
 
 use crate::gpus::{Found, Library};
 use crate::sink::Sink;
@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Mutex;
 
     use gpuos_core::limits::ClockRange;
-    use gpuos_host::nvml::Twin;
+    use gpuos_host::hardware::nvml::Twin;
 
     use super::*;
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{MpsEvent, NotEnded, Process, Serving, Whom};
 use gpuos_core::wire::MPS_VARIABLES;
-use gpuos_host::job_processes::{Proc, Processes};
+use gpuos_host::steps::job_processes::{Proc, Processes};
 
 use rustix::fs::{AtFlags, statat};
 

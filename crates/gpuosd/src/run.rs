@@ -10,12 +10,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::{moving_file as beside, root_socket};
-use gpuos_host::device_groups::Cgroups;
-use gpuos_host::discover::Sysfs;
-use gpuos_host::job_processes::Proc;
-use gpuos_host::nvml::{Driver, GpuLibrary};
+use gpuos_host::hardware::discover::Sysfs;
+use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
+use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{self, BindError, Limits, Server};
-use gpuos_host::{GresIndex, Machine, ThisMachine, conf_folder};
+use gpuos_host::steps::device_groups::Cgroups;
+use gpuos_host::steps::job_processes::Proc;
+use gpuos_host::{Machine, ThisMachine};
+use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -102,6 +104,8 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let disk = Disk::start(options.state_dir.clone())?;
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    // The one place that knows which workload manager this is.
+    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
     let moving = PathBuf::from(beside(&door.path.to_string_lossy()));
     if let Some(saved) = &saved
         && !saved.mig.moving.is_empty()
@@ -124,10 +128,11 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
-    let first = config_at_first(options.config.as_deref());
-    let peers = peers::start(&node, (first.heartbeat, &options.proc), Sink::of(&to))?;
-    let node_of_gres = node.clone();
-    let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
+    let first = config_at_first(options.config.as_deref(), &*manager);
+    let heartbeat = (first.heartbeat, &*options.proc);
+    let peers = peers::start(&node, manager.clone(), heartbeat, Sink::of(&to))?;
+    let numbers = manager.clone();
+    let read = move || numbers.numbering();
     let numbering = Arc::new(Numbering::new(Box::new(read)));
     let sources = isolation::Sources {
         library: library.clone(),
@@ -139,7 +144,13 @@ pub fn run(options: &Options) -> Result<()> {
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
-        slurm: work::slurm(machine.clone(), setting.clone(), Sink::of(&to))?,
+        workload: work::workload(
+            manager.clone(),
+            machine.clone(),
+            setting.clone(),
+            Sink::of(&to),
+        )?,
+        manager,
         device: work::device(machine, gpus, setting, Sink::of(&to))?,
         isolation: isolation::start(sources, interval, Sink::of(&to))?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, Sink::of(&to))?,
@@ -214,11 +225,11 @@ fn serve(mut events: EventLoop, from: &Receiver<Message>, door: &mut Door, desk:
 }
 
 /// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that
-/// is named, else the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
-fn config_at_first(given: Option<&Path>) -> Config {
+/// is named, else the one beside the workload manager's own. Whatever is wrong with it is said when it is read as ever.
+fn config_at_first(given: Option<&Path>, manager: &dyn WorkloadManager) -> Config {
     let named = given.map(Path::to_path_buf);
     let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(PathBuf::from));
-    let beside = || Some(conf_folder(&ThisMachine)?.join("gpuos.toml"));
+    let beside = || Some(manager.local_folder()?.join("gpuos.toml"));
     let text = named
         .or_else(beside)
         .and_then(|file| std::fs::read_to_string(file).ok());

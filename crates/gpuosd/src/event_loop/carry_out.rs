@@ -6,7 +6,6 @@ use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
 use super::{EventLoop, Message, health};
 use crate::disk::Ack;
-use crate::jobs::EXTERN_STEP;
 use crate::store::{self, Saved};
 use gpuos_core::limits::{self, MpsEvent};
 
@@ -114,7 +113,7 @@ impl EventLoop {
 
     /// Has the GPUs of a step prepared.
     fn start(&mut self, step: Starting) {
-        let waits = step.id.step != EXTERN_STEP && self.mig.concerns(&step.gpus, step.moves);
+        let waits = !step.id.is_extern() && self.mig.concerns(&step.gpus, step.moves);
         if step.mig.is_some() || waits {
             return self.mig(|mig, on, fx| mig.step(step, on, fx));
         }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::{Admin, Audit, Event, ExtraPart};
 use gpuos_core::isolation::Finding;
 use gpuos_core::limits::{Asked, Holder};
-use gpuos_core::wire::{MigAsk, Peer, Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
 
 use super::client::Client;
 use super::limits::Prepare;

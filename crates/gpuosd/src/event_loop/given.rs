@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use gpuos_core::limits::Asked;
-use gpuos_host::slurm::Job;
+use gpuos_workload::job::Job;
 
 use crate::jobs;
 

@@ -3,8 +3,8 @@
 use gpuos_core::health::{
     Effect as Said, Event, GpuHealth, NodeHealth, Rules, Signal, number, step,
 };
-use gpuos_host::slurm::act::Action;
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_workload::action::Action;
 
 use super::effect::{Effect, Effects, Now, Quota};
 use super::gpus::Gpus;

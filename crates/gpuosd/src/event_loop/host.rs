@@ -2,9 +2,9 @@
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::Event;
-use gpuos_host::discover::PciPlace;
-use gpuos_host::kernel_log::KernelXid;
-use gpuos_host::slurm::NodeRecord;
+use gpuos_host::hardware::discover::PciPlace;
+use gpuos_host::hardware::kernel_log::KernelXid;
+use gpuos_workload::node::NodeRecord;
 
 use super::effect::{Effect, Effects, Now};
 use super::gpus::Gpus;

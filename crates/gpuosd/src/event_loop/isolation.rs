@@ -2,7 +2,7 @@
 
 use gpuos_core::health::Audit;
 use gpuos_core::isolation::{Effect as Said, Finding};
-use gpuos_host::job_processes::Killed;
+use gpuos_host::steps::job_processes::Killed;
 
 use super::effect::{Effect, Effects, Look, Now, Quota};
 use super::reports::LOOK_AGAIN;

@@ -45,9 +45,9 @@ impl Journal {
         self.seers.access = access;
     }
 
-    /// slurmctld has told who SlurmUser is.
-    pub fn slurm_user(&mut self, uid: u32) {
-        self.seers.slurm_user = Some(uid);
+    /// The controller of the workload manager has told which user it runs as.
+    pub fn workload_user(&mut self, uid: u32) {
+        self.seers.workload_user = Some(uid);
     }
 
     /// Somebody watches.

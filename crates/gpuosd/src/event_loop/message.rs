@@ -32,10 +32,10 @@ pub enum Message {
     },
     /// A client watches.
     Watch(Peer, SyncSender<Happening>),
-    /// Who SlurmUser is, by slurmctld's word.
-    SlurmUser(u32),
+    /// Which user the controller of the workload manager runs as, by its word.
+    WorkloadUser(u32),
     /// A task came to its end.
-    Slurm(Task, Answer),
+    Workload(Task, Answer),
     /// Something of the host beside its GPUs.
     Host(host::Told),
     /// Something about power limits and clocks.
@@ -101,8 +101,8 @@ impl From<Report> for Message {
 impl From<work::Told> for Message {
     fn from(told: work::Told) -> Message {
         match told {
-            work::Told::Answer(task, answer) => Message::Slurm(task, answer),
-            work::Told::SlurmUser(uid) => Message::SlurmUser(uid),
+            work::Told::Answer(task, answer) => Message::Workload(task, answer),
+            work::Told::WorkloadUser(uid) => Message::WorkloadUser(uid),
         }
     }
 }

@@ -43,14 +43,16 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::health::{Event, Job, NodeHealth, number, step_name};
+use gpuos_core::health::{Event, Job, NodeHealth, number};
 use gpuos_core::limits as core_limits;
 use gpuos_core::limits::MpsEvent;
 use gpuos_core::peers::PeerView;
+use gpuos_core::step::StepId;
 use gpuos_core::wire::Code;
-use gpuos_host::slurm::Job as Record;
-use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::Job as Record;
 
 use client::{Client, done};
 use effect::{Effect, Effects, Now, Then};
@@ -89,8 +91,10 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 pub struct Ports {
     /// Told which GPUs are in a pool.
     pub numbering: Arc<Numbering>,
-    /// Slurm's commands.
-    pub slurm: Sender<Task>,
+    /// What the workload manager is asked and told, one at a time.
+    pub workload: Sender<Task>,
+    /// The workload manager, for threads that ask it besides.
+    pub manager: Arc<dyn WorkloadManager>,
     /// Resets and checks.
     pub device: Sender<Device>,
     /// File systems to ask whether they answer.
@@ -185,7 +189,7 @@ impl EventLoop {
             isolation: Keeper::default(),
             peers: Vec::new(),
             journal: Journal::new(&start.node),
-            telemetry: Telemetry::new(&start.node, start.interval),
+            telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.interval),
             times: Times {
                 began: now,
                 started_ms: (ports.wall)(),
@@ -254,8 +258,8 @@ impl EventLoop {
                 self.carry_out(fx);
             }
             Message::Watch(peer, watcher) => self.journal.watch(peer, watcher),
-            Message::SlurmUser(uid) => self.journal.slurm_user(uid),
-            Message::Slurm(task, answer) => self.answered(task, answer),
+            Message::WorkloadUser(uid) => self.journal.workload_user(uid),
+            Message::Workload(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.settings(|own, on, fx| own.limits(event, on, fx)),
             Message::Mps(event) => self.settings(|own, on, fx| own.mps(event, on, fx)),
             Message::Mig(gpu, told) => {
@@ -314,7 +318,7 @@ impl EventLoop {
             self.mig.job_asked(*job);
             self.node.reports.job_asked(*job);
         }
-        if self.ports.slurm.send(task).is_err() {
+        if self.ports.workload.send(task).is_err() {
             self.node.scheduler.ended();
         }
     }
@@ -555,7 +559,7 @@ impl EventLoop {
         let mut jobs = self.node.reports.table().told();
         for job in &mut jobs {
             if let Some(step) = job.step {
-                job.pids = self.isolation.pids(job.job, &step_name(step));
+                job.pids = self.isolation.pids(job.job, &StepId::name(step));
             }
         }
         let slices = mig::health::holders(&self.mig, self.node.health.node());

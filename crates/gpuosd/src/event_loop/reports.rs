@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpuos_config::access::{Forbidden, Standing, allowed, needs_standing};
-use gpuos_core::wire::{Peer, Request, StepId};
-use gpuos_host::slurm::Job;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Peer, Request};
+use gpuos_workload::job::Job;
 
 use super::client::Client;
 use super::effect::{Effect, Effects, Look, Now, Quota, Starting, Then};

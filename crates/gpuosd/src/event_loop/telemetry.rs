@@ -1,10 +1,12 @@
 //! Metrics and traces of what happens.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event};
-use gpuos_host::slurm::act::{Action, Outcome};
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::{Action, Outcome};
 
 use super::effect::Now;
 use crate::jobs::Table;
@@ -21,10 +23,10 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// Nothing is told before [`Telemetry::set`]. `interval` is that of the polls.
-    pub fn new(node: &str, interval: Duration) -> Telemetry {
+    pub fn new(node: &str, manager: Arc<dyn WorkloadManager>, interval: Duration) -> Telemetry {
         Telemetry {
             metrics: Keeper::new(interval),
-            traces: Traces::new(node),
+            traces: Traces::new(node, manager),
         }
     }
 

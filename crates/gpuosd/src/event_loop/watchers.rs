@@ -17,7 +17,7 @@ pub struct Seers {
     /// `[access]` of gpuos.toml; before that is read nobody but root is told of others.
     pub access: Access,
     /// SlurmUser, once slurmctld has told who that is.
-    pub slurm_user: Option<u32>,
+    pub workload_user: Option<u32>,
     /// The daemon's own user.
     own: u32,
 }
@@ -26,7 +26,7 @@ impl Default for Seers {
     fn default() -> Seers {
         Seers {
             access: Access::default(),
-            slurm_user: None,
+            workload_user: None,
             own: rustix::process::getuid().as_raw(),
         }
     }
@@ -35,7 +35,7 @@ impl Default for Seers {
 impl Seers {
     /// Whether a user is told everything.
     pub fn sees_all(&self, uid: u32) -> bool {
-        let named = self.access.operators.contains(&uid) || self.slurm_user == Some(uid);
+        let named = self.access.operators.contains(&uid) || self.workload_user == Some(uid);
         uid == 0 || uid == self.own || self.access.all || named
     }
 }
@@ -120,7 +120,7 @@ mod tests {
                 operators: vec![1001],
                 all: false,
             },
-            slurm_user: Some(64030),
+            workload_user: Some(64030),
             own: 0,
         };
         let seen = [0, 1001, 64030, 1002, u32::MAX].map(|uid| seers.sees_all(uid));

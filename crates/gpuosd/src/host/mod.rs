@@ -1,5 +1,5 @@
 //! The host beside its GPUs: a thread that looks at network adapters, memory and the kernel's log, and asks file
-//! systems whether they answer ([`gpuos_host::file_systems`] has threads for those that do not).
+//! systems whether they answer ([`gpuos_host::hardware::file_systems`] has threads for those that do not).
 //!
 //! - [`links`]: what becomes of it for the health rules,
 //! - [`kernel`]: Xids of the kernel's log where NVIDIA's library tells none,
@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_host::discover::{self, Adapter, Sysfs};
-use gpuos_host::file_systems::{Answered, Mounted, Probes};
-use gpuos_host::host_state::{HostState, MemoryErrors};
-use gpuos_host::kernel_log::{KernelLog, KernelXid, Kmsg};
+use gpuos_host::hardware::discover::{self, Adapter, Sysfs};
+use gpuos_host::hardware::file_systems::{Answered, Mounted, Probes};
+use gpuos_host::hardware::host_state::{HostState, MemoryErrors};
+use gpuos_host::hardware::kernel_log::{KernelLog, KernelXid, Kmsg};
 
 use crate::sink::Sink;
 

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::isolation::{Group, Process, Seen};
-use gpuos_host::device_groups::DeviceGroups;
-use gpuos_host::job_processes::{Killed, Processes};
-use gpuos_host::nvml::{self, Answer, GpuLibrary};
+use gpuos_host::hardware::nvml::{self, Answer, GpuLibrary};
+use gpuos_host::steps::device_groups::DeviceGroups;
+use gpuos_host::steps::job_processes::{Killed, Processes};
 use gpuos_model::gpuset::GpuSet;
 
 use crate::gpus::{self, Library};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve;
-use gpuos_host::job_processes::{Proc, Processes};
-use gpuos_host::nvml::{self, Error, GpuLibrary, RecoveryAction};
+use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, RecoveryAction};
+use gpuos_host::steps::job_processes::{Proc, Processes};
 use gpuos_model::mig::{Profile, Window};
 
 use self::load::Loads;

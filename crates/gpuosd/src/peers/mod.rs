@@ -13,8 +13,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use gpuos_core::peers::{Group, HeartbeatConfig, PeerView, SlurmdAnswer};
-use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::Outcome;
+use gpuos_workload::action::Outcome;
+use gpuos_workload::job::{Job, JobState};
 
 pub use driver::start;
 
@@ -29,7 +29,7 @@ pub(super) enum Told {
     /// A message, and where it came from.
     Heard(gpuos_core::peers::Datagram, std::net::SocketAddr),
     /// A slurmd answered, or did not.
-    Slurmd(String, SlurmdAnswer),
+    Daemon(String, SlurmdAnswer),
     /// A host name has this address.
     Resolved(String, Option<std::net::SocketAddr>),
     /// slurmctld was asked to set a node down.
@@ -66,7 +66,7 @@ impl Peers {
 
     /// slurmctld has told the jobs of this node.
     pub fn jobs(&self, jobs: &[Job]) {
-        let runs = |job: &&Job| job.state == "RUNNING" && job.nodes.len() > 1;
+        let runs = |job: &&Job| job.state == JobState::Running && job.nodes.len() > 1;
         let group = |job: &Job| Group {
             job: job.id,
             nodes: job.nodes.clone(),

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_core::limits::Asked;
-use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reply, Request};
 use gpuos_host::socket::ClientError;
 use gpuos_model::mig::Window;
 use nvidia_ml::model::kind_named;
@@ -16,7 +17,7 @@ use nvidia_ml::state::Process;
 
 use crate::site::{Daemon, Site};
 
-pub const BATCH: u32 = 0xffff_fffb;
+pub const BATCH: u32 = StepId::BATCH;
 
 /// Profiles of H100 by name.
 pub const G1: u32 = 19;

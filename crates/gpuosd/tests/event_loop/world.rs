@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Event, ExtraPart, Sample, Verb};
-use gpuos_core::wire::{Peer, Reply, Request, Status, StepId};
-use gpuos_host::job_processes::Proc;
-use gpuos_host::nvml::Error;
-use gpuos_host::slurm::act::{Action, Outcome};
-use gpuos_host::slurm::{Allocation, Job, NodeRecord};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Peer, Reply, Request, Status};
+use gpuos_host::hardware::nvml::Error;
+use gpuos_host::steps::job_processes::Proc;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Allocation, Job, JobState};
+use gpuos_workload::node::NodeRecord;
+use gpuos_workload::recorded::Recorded;
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{Found, Library};
@@ -28,7 +31,7 @@ use gpuosd::store;
 use gpuosd::work::{Answer, Device};
 
 pub const GPUS: u8 = 8;
-const BATCH: u32 = 0xffff_fffb;
+const BATCH: u32 = StepId::BATCH;
 const NODE: &str = "n1";
 /// 2026-11-22, in ms.
 pub const TODAY: u64 = 1_795_305_600_000;
@@ -90,21 +93,17 @@ impl Slurm {
                 self.log.push((now, format!("{action:?}: {outcome:?}")));
                 Answer::Act(outcome)
             }
-            Task::Show => Answer::Show(Ok(Box::new(NodeRecord {
-                name: NODE.into(),
-                states: vec![
-                    if self.drained.is_some() {
-                        "DRAIN"
-                    } else {
-                        "IDLE"
-                    }
-                    .into(),
-                ],
-                reason: self.drained.clone().unwrap_or_default(),
-                gpus: vec![("h100".into(), GPUS.into())],
-                extra: self.extra.clone(),
-                ..NodeRecord::default()
-            }))),
+            Task::Show => {
+                let (published, damaged) = ExtraPart::read(&self.extra);
+                Answer::Show(Ok(Box::new(NodeRecord {
+                    name: NODE.into(),
+                    drain: self.drained.clone(),
+                    gpus: vec![("h100".into(), GPUS.into())],
+                    published,
+                    damaged: damaged.map(|why| why.to_string()),
+                    ..NodeRecord::default()
+                })))
+            }
             Task::Jobs(_) => {
                 let running = self.jobs.iter().filter(|(_, job)| !job.pending);
                 Answer::Jobs(Ok(running.map(|(id, job)| shown(*id, job)).collect()))
@@ -121,8 +120,8 @@ impl Slurm {
         let done = || Outcome::Done(String::new());
         let nothing = || Outcome::Nothing(String::new());
         match action {
-            Action::Extra(_) if self.refuses_extra => Outcome::Refused("no right".into()),
-            Action::Extra(part) => {
+            Action::Publish(_) if self.refuses_extra => Outcome::Refused("no right".into()),
+            Action::Publish(part) => {
                 self.extra = part.write_into(&self.extra);
                 done()
             }
@@ -164,17 +163,14 @@ fn shown(id: u32, job: &Running) -> Job {
     Job {
         id,
         uid: 1000,
-        state: "RUNNING".into(),
+        state: JobState::Running,
         nodes: vec![NODE.into()],
         may_requeue: job.requeue,
         allocations: vec![Allocation {
             nodes: vec![NODE.into()],
             gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
-            gpu_count: job.gpus.len() as u32,
             slices: GpuSet::EMPTY,
             shared: GpuSet::EMPTY,
-            cpus: 1,
-            memory_mib: 1,
         }],
         ..Job::default()
     }
@@ -243,7 +239,7 @@ impl World {
             other => panic!("{other:?}"),
         };
         let disk = Disk::start(self.folder.path().into()).unwrap();
-        let ((slurm, tasks), (device, devices)) = (channel(), channel());
+        let ((workload, tasks), (device, devices)) = (channel(), channel());
         let (steady, wall) = (self.steady.clone(), self.wall.clone());
         let base = Instant::now();
         let hands = Arc::new(Hands {
@@ -262,7 +258,9 @@ impl World {
         let ports = Ports {
             numbering: Arc::new(Numbering::new(Box::new(|| Err("no gres.conf".into())))),
             peers: Peers::none(),
-            slurm,
+            workload,
+            // Asked by threads that this world does not have.
+            manager: Arc::new(Recorded::default()),
             device,
             // Nobody looks at any.
             file_systems: channel().0,
@@ -378,7 +376,7 @@ impl World {
                 break;
             }
             let answer = self.slurm.answer(now, &task);
-            self.take(Message::Slurm(task, answer));
+            self.take(Message::Workload(task, answer));
         }
         let now = self.now();
         if self.device.is_none() {

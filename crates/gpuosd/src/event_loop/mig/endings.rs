@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
 
 use crate::event_loop::effect::{Effect, Effects};
 use crate::mig::pool::HeldJob;
-use crate::queue::{Release, Task as Slurms, Why};
+use crate::queue::{Release, Task as WorkloadTask, Why};
 
 /// A job that could not get its instances more often than that is ended: it would come back for ever.
 const REQUEUES: u32 = 3;
@@ -38,8 +38,8 @@ struct Ending {
 
 impl Ending {
     /// What slurmctld is asked, once it may be.
-    fn task(&self) -> Option<Slurms> {
-        let task = || Slurms::Act(self.action.clone(), Why::Rule);
+    fn task(&self) -> Option<WorkloadTask> {
+        let task = || WorkloadTask::Act(self.action.clone(), Why::Rule);
         self.counted.then(task)
     }
 }
@@ -215,7 +215,7 @@ impl Endings {
         let held = held.filter(|(job, _)| !self.open.contains_key(job));
         let back = held.filter(|(_, held)| held.gpus.iter().all(ready));
         for (job, _) in back {
-            fx.ask(Slurms::Act(Action::LetGo { job: *job }, Why::Rule));
+            fx.ask(WorkloadTask::Act(Action::LetGo { job: *job }, Why::Rule));
         }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health::{Action, Event, GpuHealth, GpuState, Job, NodeHealth, number};
 use gpuos_core::limits::Holder;
 use gpuos_core::mig::Phase;
-use gpuos_host::slurm::Job as Record;
-use gpuos_host::slurm::act::SPECIAL_STEPS;
+use gpuos_core::step::StepId;
+use gpuos_workload::job::Job as Record;
 
 use super::Mig;
 use super::boards::Boards;
@@ -43,7 +43,7 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
         let (mut rest, mut script) = (bits, None);
         let mut parts = Vec::new();
         for (step, own) in mig.steps.running(job) {
-            if step >= SPECIAL_STEPS {
+            if (StepId { job, step }).is_special() {
                 script = Some(step);
                 continue;
             }

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::MigConfig;
 use gpuos_core::mig::carve::{Answer, Event};
-use gpuos_core::wire::StepId;
-use gpuos_host::slurm::Job as Record;
+use gpuos_core::step::StepId;
+use gpuos_workload::job::Job as Record;
 
 use boards::Boards;
 use division::Division;
@@ -41,7 +41,7 @@ use super::effect::{Effect, Effects, Look};
 use super::facts::Facts;
 use crate::mig::pool::{Grant, Journal, Pool, held, slices_text, unknown};
 use crate::mig::{Kept, Told, View};
-use crate::queue::Task as Slurms;
+use crate::queue::Task as WorkloadTask;
 
 /// Slurm's jobs are looked at so often while there are grants, and a file that could not be written is tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -321,7 +321,7 @@ impl Mig {
     pub fn tick(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         let now = on.now.at;
         if self.times.untold.take_if(|due| now >= *due).is_some() {
-            fx.ask(Slurms::Config);
+            fx.ask(WorkloadTask::Config);
         }
         if self.boards.all().is_empty() && self.steps.waiting.is_empty() {
             return;
@@ -352,7 +352,7 @@ impl Mig {
         }
         if on.may_ask {
             for job in self.steps.due(now) {
-                fx.ask_first(Slurms::Job(job));
+                fx.ask_first(WorkloadTask::Job(job));
             }
             self.endings.ask_again(fx);
         }
@@ -396,12 +396,12 @@ impl Mig {
             for gpu in whole.unwrap_or_default() {
                 if self.boards.mode_since(gpu, one.since) == Some(true) {
                     wants.insert(gpu);
-                    asks.extend((!one.granted && !one.asked_slurm).then_some(one.id.job));
+                    asks.extend((!one.granted && !one.asked_record).then_some(one.id.job));
                 }
             }
         }
         for job in asks {
-            fx.ask_first(Slurms::Job(job));
+            fx.ask_first(WorkloadTask::Job(job));
         }
         for gpu in wants {
             self.switches.want(gpu, false, on.now.at);
@@ -514,7 +514,7 @@ impl Mig {
     fn follow(&mut self, gpu: u8, next: Next, on: &Facts<'_>, fx: &mut Effects) {
         match next {
             Next::Wait => {}
-            Next::AskJobs => fx.ask_first(Slurms::Jobs(on.jobs.mark())),
+            Next::AskJobs => fx.ask_first(WorkloadTask::Jobs(on.jobs.mark())),
             Next::Refuse(jobs) => {
                 for job in jobs {
                     let why = format!("Slurm has not given GPU {gpu} to job {job}");

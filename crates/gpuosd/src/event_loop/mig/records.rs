@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use gpuos_core::mig::carve::Event;
-use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
 
 use super::endings::End;
 use super::steps::{Tell, Waiting, refuse};
@@ -14,7 +14,7 @@ use super::{Mig, boards};
 use crate::event_loop::effect::{Effect, Effects, Then};
 use crate::event_loop::facts::Facts;
 use crate::mig::pool::Grant;
-use crate::queue::Task as Slurms;
+use crate::queue::Task as WorkloadTask;
 
 /// What is known of jobs by Slurm's records.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Mig {
             }
         });
         self.records.given = given.collect();
-        let stays = here.filter(|job| job.state != "COMPLETING");
+        let stays = here.filter(|job| job.state != JobState::Ending);
         self.records.running = stays.map(|job| job.id).collect();
         let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
         self.records.requeue = requeue.collect();
@@ -70,10 +70,10 @@ impl Mig {
     /// Slurm told one job; `None`: it knows it no more.
     pub fn job_told(&mut self, job: u32, record: Option<&Job>, on: &Facts<'_>, fx: &mut Effects) {
         let late = |one: &Waiting| {
-            one.id.job == job && !one.asked_slurm && !one.granted && one.failed.is_none()
+            one.id.job == job && !one.asked_record && !one.granted && one.failed.is_none()
         };
         if self.steps.waiting.iter().any(late) {
-            fx.ask_first(Slurms::Job(job));
+            fx.ask_first(WorkloadTask::Job(job));
             return;
         }
         if self.endings.has(job) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::Asked;
-use gpuos_core::wire::{Code, MigAsk, Reply, StepId};
-use gpuos_host::slurm::act::SPECIAL_STEPS;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Code, MigAsk, Reply};
 use gpuos_model::gpuset::GpuSet;
 
 use super::{Mig, health};
@@ -15,7 +15,7 @@ use crate::event_loop::effect::{Effect, Effects, Starting};
 use crate::event_loop::facts::Facts;
 use crate::event_loop::limits::Prepare;
 use crate::mig::pool::Grant;
-use crate::queue::Task as Slurms;
+use crate::queue::Task as WorkloadTask;
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);
@@ -39,7 +39,7 @@ pub struct Waiting {
     later: bool,
     /// Slurm was asked about its job after the step was reported: an answer to an older question may be of the time
     /// before the job was requeued.
-    pub asked_slurm: bool,
+    pub asked_record: bool,
     /// Slurm has said what its job has.
     pub granted: bool,
     /// Why it must not run. Its tasks wait for what becomes of the job: a batch script that fails earlier ends it.
@@ -98,7 +98,7 @@ impl Steps {
         let steps = self.running.entry(id.job).or_default();
         // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
         // the first step, and a number that comes again is that of a job that was requeued.
-        let first = steps.is_empty() || id.step >= SPECIAL_STEPS || steps.contains_key(&id.step);
+        let first = steps.is_empty() || id.is_special() || steps.contains_key(&id.step);
         steps.insert(id.step, bits);
         if first {
             self.served.remove(&id.job);
@@ -152,7 +152,7 @@ impl Steps {
     /// Slurm is being asked about a job: the answer is for the steps that wait now.
     pub fn job_asked(&mut self, job: u32) {
         let own = self.waiting.iter_mut().filter(|one| one.id.job == job);
-        own.for_each(|one| one.asked_slurm = true);
+        own.for_each(|one| one.asked_record = true);
     }
 
     /// It has told of it; `here`: the job still has something here, and is asked about again.
@@ -205,7 +205,7 @@ impl Mig {
         let failed = self.endings.why(id.job);
         // Where GPUs are whole already, nothing is to be asked.
         if !granted && failed.is_none() && ask.is_some() {
-            fx.ask_first(Slurms::Job(id.job));
+            fx.ask_first(WorkloadTask::Job(id.job));
         }
         for gpu in self.division.whole_of(&gpus, on.gpus).unwrap_or_default() {
             self.boards.look(gpu, on.now, fx);
@@ -219,7 +219,7 @@ impl Mig {
             ask,
             since: on.now.at,
             later: !first,
-            asked_slurm: false,
+            asked_record: false,
             granted,
             failed,
             client,

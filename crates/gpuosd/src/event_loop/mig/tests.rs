@@ -7,9 +7,9 @@ use gpuos_core::health::NodeHealth;
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve::Effect as Call;
 use gpuos_core::wire::{MigAsk, Reply};
-use gpuos_host::slurm::Allocation;
-use gpuos_host::slurm::act::{Action, Outcome};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Allocation, JobState};
 
 use super::*;
 use crate::event_loop::client::Client;
@@ -40,7 +40,7 @@ struct World {
     /// What the driver is asked to do.
     calls: Vec<Call>,
     /// What slurmctld is asked.
-    asked: Vec<Slurms>,
+    asked: Vec<WorkloadTask>,
     /// Lines of the audit log.
     log: Vec<String>,
 }
@@ -144,7 +144,7 @@ impl World {
 
     /// slurmctld answers about job 7, for which it was asked.
     fn record(&mut self, record: Option<&Record>) {
-        assert_eq!(std::mem::take(&mut self.asked), [Slurms::Job(7)]);
+        assert_eq!(std::mem::take(&mut self.asked), [WorkloadTask::Job(7)]);
         self.mig.job_asked(7);
         self.tell(|mig, on, fx| mig.job_told(7, record, on, fx));
     }
@@ -165,17 +165,14 @@ impl World {
 fn record(bits: u64, requeue: bool) -> Record {
     Record {
         id: 7,
-        state: "RUNNING".into(),
+        state: JobState::Running,
         nodes: vec!["n1".into()],
         may_requeue: requeue,
         allocations: vec![Allocation {
             nodes: vec!["n1".into()],
             gpus: GpuSet::EMPTY,
-            gpu_count: 0,
             slices: GpuSet(bits),
             shared: GpuSet::EMPTY,
-            cpus: 1,
-            memory_mib: 1,
         }],
         ..Record::default()
     }
@@ -302,7 +299,7 @@ fn a_driver_that_refuses_has_the_job_requeued_once_that_is_on_the_disk() {
             }) => assert!(why.contains("no room")),
             other => panic!("{other:?}"),
         }
-        let act = Slurms::Act(action.clone(), crate::queue::Why::Rule);
+        let act = WorkloadTask::Act(action.clone(), crate::queue::Why::Rule);
         assert_eq!(std::mem::take(&mut world.asked), std::slice::from_ref(&act));
         // A slurmctld that is away is asked again, and a step that comes meanwhile is told the same.
         let away = Outcome::Away("no contact".into());

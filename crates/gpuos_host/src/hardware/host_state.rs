@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::discover::{Adapter, Sysfs};
+use crate::hardware::discover::{Adapter, Sysfs};
 
 /// Errors that a memory controller has counted since boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

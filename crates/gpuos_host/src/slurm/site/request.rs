@@ -4,8 +4,8 @@ use gpuos_config::options::{GresRequest, JobOptions, parse_gres};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement, Request};
 
-use crate::Site;
-use crate::ends;
+use crate::slurm::site::Site;
+use crate::slurm::site::ends;
 use crate::slurm::{Job, NodeRecord};
 
 /// A request together with what Slurm filters nodes by.

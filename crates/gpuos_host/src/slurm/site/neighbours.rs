@@ -10,7 +10,9 @@ use gpuos_placement::rules::Target;
 use gpuos_placement::rules::{Book, Facts, Kept, Newcomer, Rules, Verdict};
 
 use crate::slurm::Job;
-use crate::{JobRequest, Site, options_in_words};
+use crate::slurm::site::JobRequest;
+use crate::slurm::site::Site;
+use crate::slurm::site::options_in_words;
 
 /// Whose job it is that asks for a place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

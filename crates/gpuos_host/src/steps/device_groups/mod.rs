@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode};
 
 use crate::ThisMachine;
-use crate::gres_index::{conf_folder, text};
-use crate::job_processes::JobStep;
+use crate::slurm::{conf_folder, text};
+use crate::steps::job_processes::JobStep;
 
 /// NVIDIA's major number of `/dev/nvidiaN`.
 const MAJOR: u32 = 195;

@@ -10,8 +10,8 @@ mod types;
 use gpuos_model::cluster::Link;
 use gpuos_model::gpuset::GpuSet;
 
-use crate::GresIndex;
-use crate::nvml::{Answer, GpuLibrary, Identity, LinkPeer, NvLink};
+use crate::hardware::nvml::{Answer, GpuLibrary, Identity, LinkPeer, NvLink};
+use gpuos_workload::numbering::GpuNumbering;
 
 pub use differ::{Difference, differences};
 pub use print::{Printed, cores, print};
@@ -93,7 +93,7 @@ impl Found {
 
 /// Looks at all hardware. GPUs that do not answer are told in the notes. Error when the library
 /// answers nothing at all.
-pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> Answer<Found> {
+pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GpuNumbering) -> Answer<Found> {
     discover_moving(library, sysfs, order, GpuSet::EMPTY)
 }
 
@@ -102,7 +102,7 @@ pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GresIndex) -> A
 pub fn discover_moving(
     library: &dyn GpuLibrary,
     sysfs: &Sysfs,
-    order: &GresIndex,
+    order: &GpuNumbering,
     moving: GpuSet,
 ) -> Answer<Found> {
     let mut found = Found {

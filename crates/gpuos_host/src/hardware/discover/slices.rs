@@ -7,7 +7,7 @@ use gpuos_model::mig::{Geometry, Profile};
 use super::print::{cores_beside, quoted};
 use super::types::{gres_type_of, like};
 use super::{Found, FoundGpu};
-use crate::nvml::{GpuLibrary, MigMode};
+use crate::hardware::nvml::{GpuLibrary, MigMode};
 
 /// Where gpuosd writes which device files belong to which memory slice.
 pub const SLICES: &str = "/var/lib/gpuos/slices";

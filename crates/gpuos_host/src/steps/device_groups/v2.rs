@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::ask::{self, Answer};
 use super::{MOST, StepGroup, folders};
-use crate::job_groups::{is_slice, is_sluid, may_be_slurms};
-use crate::job_processes::JobStep;
+use crate::slurm::control_groups::{is_slice, is_sluid, may_be_slurms};
+use crate::steps::job_processes::JobStep;
 
 /// The process takes milliseconds; one that was caught by a freezer in between is ended after this.
 const LIMIT: Duration = Duration::from_secs(1);

@@ -1,9 +1,15 @@
-//! A Slurm cluster at one moment, in the planner's terms.
+//! A Slurm cluster at one moment, in the planner's terms: [`Site`], Slurm and gpuos.toml joined; [`JobRequest`], a job as scontrol and
+//! its script have it; [`moving`], GPUs that move, in one GRES and the other.
+
+mod ends;
+pub mod moving;
+mod neighbours;
+mod request;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use gpuos_config::gpuos_toml::Config;
 use gpuos_config::slurm_conf::NodeLines;
 use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
@@ -11,8 +17,12 @@ use gpuos_model::cluster::{Cluster, Fabric};
 use gpuos_model::node_types::NodeFacts;
 
 use crate::Machine;
-use crate::moving;
+use crate::config_file;
 use crate::slurm::{self, NodeRecord, Running};
+
+pub use ends::seconds_between;
+pub use neighbours::{Asker, Judge, Neighbours};
+pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 
 /// The cluster as slurmctld has it now.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -42,7 +52,7 @@ impl Site {
         let running = slurm::running(machine)?;
         let mut nodes = slurm::nodes(machine)?;
         let mut notes = Vec::new();
-        let (config_file, config) = read_config(machine, config, &running.directory())?;
+        let (config_file, config) = config_file::read(machine, config, &running.directory())?;
         for node in &mut nodes {
             if let Some(own) = config.mig.pool_of(&node.name) {
                 node.gpus_divided = moving::whole_of(own, node.slices_used);
@@ -93,64 +103,14 @@ impl Site {
     }
 }
 
-/// Where gpuos.toml is looked for: `given`, `$GPUOS_CONF`, or beside slurm.conf.
-pub(crate) fn config_path(
-    machine: &dyn Machine,
-    given: Option<&Path>,
-    dir: &Path,
-) -> (PathBuf, bool) {
-    match (given, machine.env("GPUOS_CONF")) {
-        (Some(path), _) => (path.to_path_buf(), true),
-        (None, Some(path)) => (path.into(), true),
-        (None, None) => (dir.join("gpuos.toml"), false),
-    }
-}
-
 /// gpuos.toml alone: that which `given` or `$GPUOS_CONF` names, else the one beside the slurm.conf that
 /// slurmctld tells of; the defaults where Slurm does not answer.
 ///
 /// # Errors
 /// A named file cannot be read, or the file has a mistake.
 pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
-    Ok(found_config(machine, given)?.unwrap_or_default())
-}
-
-/// As [`config`]; `None` where Slurm does not answer, which has to say where the file is.
-///
-/// # Errors
-/// A named file cannot be read, or the file has a mistake.
-pub fn found_config(machine: &dyn Machine, given: Option<&Path>) -> Result<Option<Config>> {
-    let (_, named) = config_path(machine, given, Path::new(""));
-    let dir = match named {
-        true => PathBuf::new(),
-        false => match slurm::running(machine) {
-            Ok(running) => running.directory(),
-            Err(_) => return Ok(None),
-        },
-    };
-    Ok(Some(read_config(machine, given, &dir)?.1))
-}
-
-/// gpuos.toml. A file that nobody named may be missing: then all is at its default.
-fn read_config(
-    machine: &dyn Machine,
-    given: Option<&Path>,
-    dir: &Path,
-) -> Result<(Option<PathBuf>, Config)> {
-    let (path, named) = config_path(machine, given, dir);
-    match machine.read(&path) {
-        Ok(bytes) => {
-            let text = String::from_utf8(bytes)
-                .ok()
-                .with_context(|| format!("{}: not UTF-8 text", path.display()))?;
-            let config = Config::parse(&text, &path.display().to_string())?;
-            Ok((Some(path), config))
-        }
-        Err(e) if !named && e.kind() == std::io::ErrorKind::NotFound => {
-            Ok((None, Config::default()))
-        }
-        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
-    }
+    let folder = || Some(slurm::running(machine).ok()?.directory());
+    Ok(config_file::found(machine, given, folder)?.unwrap_or_default())
 }
 
 /// What Slurm knows of the nodes: counts from slurmctld, links and sockets from gres.conf.

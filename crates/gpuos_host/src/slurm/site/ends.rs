@@ -2,7 +2,7 @@
 
 use gpuos_placement::plan::quarters;
 
-use crate::Site;
+use crate::slurm::site::Site;
 use crate::slurm::{Job, seconds};
 
 /// A job without a limit counts as if it had a year, as in Slurm's own records.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use gpuos_model::screen::line;
 use rustix::process::Signal;
 
-pub use crate::job_groups::{Belongs, JobStep, Roots};
+pub use crate::slurm::control_groups::{Belongs, JobStep, Roots};
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Which Slurm releases the plugins have a layout for.
 
 /// Releases, one a line, oldest first: the same facts as the plugins' table.
-const TABLE: &str = include_str!("../data/releases.txt");
+const TABLE: &str = include_str!("../../data/releases.txt");
 
 /// The releases, oldest first.
 pub fn known() -> impl Iterator<Item = &'static str> {
