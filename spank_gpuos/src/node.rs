@@ -3,7 +3,8 @@
 //! Nothing here can fail a job: what is not known is left out, with a line in slurmd's debug log.
 
 use gpuos_config::options::is_off;
-use gpuos_core::wire::{MigAsk, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::MigAsk;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 use slurm_ffi::conf;

@@ -13,8 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::Asked;
+use gpuos_core::step::StepId;
 use gpuos_core::wire::{
-    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, StepId, decode, encode,
+    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, decode, encode,
     moving_file, root_socket,
 };
 use gpuos_model::gpuset::GpuSet;

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{Asked, PowerCap};
-use gpuos_core::wire::{Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Reply, Request};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite, program, slices};

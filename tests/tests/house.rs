@@ -13,6 +13,8 @@ use serde_json::Value;
 mod modules;
 #[path = "house/order.rs"]
 mod order;
+#[path = "house/seam.rs"]
+mod seam;
 
 const GPL: &str = "GPL-3.0-or-later";
 const FREE: &str = "MIT OR Apache-2.0";
@@ -37,15 +39,16 @@ const GPL_CRATES: [&str; 5] = [
 
 /// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
 /// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-const THINKING: [&str; 4] = [
+const THINKING: [&str; 5] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
     "gpuos_config",
+    "gpuos_workload",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 18] = [
+const MAY_USE: [(&str, &[&str]); 19] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -53,6 +56,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         "gpuos_config",
         &["gpuos_model", "gpuos_placement", "gpuos_core"],
     ),
+    ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],
@@ -75,6 +79,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "gpuos_placement",
             "gpuos_core",
             "gpuos_config",
+            "gpuos_workload",
             "gpuos_host",
             "gpuos_lab",
             "gpuos_sim",
@@ -112,6 +117,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
             "gpuos_placement",
             "gpuos_core",
             "gpuos_config",
+            "gpuos_workload",
             "gpuos_host",
             "gpuos_nvml",
         ],

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_core::wire::{MigAsk, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MigAsk, Request};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_tests::plugins::{daemons, programs};
 use gpuos_tests::program::JOBS;

@@ -1,13 +1,14 @@
 //! `gpuos discover`: what this machine is made of, as lines for the configuration files.
 
 use anyhow::{Result, anyhow, bail};
-use gpuos_host::discover::{
+use gpuos_host::hardware::discover::{
     Divided, Found, FoundGpu, Sysfs, cores, described, discover_moving, mig_modes, print, shipped,
 };
-use gpuos_host::nvml::Driver;
-use gpuos_host::{GresIndex, Machine, host_name};
+use gpuos_host::hardware::nvml::Driver;
+use gpuos_host::{Machine, host_name};
 use gpuos_model::cluster::NodeType;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::numbering::GpuNumbering;
 use serde_json::{Value, json};
 
 use crate::cli::{DiscoverArgs, HardwareArgs};
@@ -16,7 +17,7 @@ use crate::reply::Reply;
 
 pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
     let moving = args.moving.unwrap_or(GpuSet::EMPTY);
-    let (name, found) = look(machine, &args.hardware, &GresIndex::identity(), moving)?;
+    let (name, found) = look(machine, &args.hardware, &GpuNumbering::identity(), moving)?;
     let whole = moving.minus(found.moving());
     if !whole.is_empty() {
         bail!(
@@ -87,7 +88,7 @@ pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
 pub fn look(
     machine: &dyn Machine,
     args: &HardwareArgs,
-    order: &GresIndex,
+    order: &GpuNumbering,
     moving: GpuSet,
 ) -> Result<(String, Found)> {
     let name = node_name(machine, args)
@@ -150,7 +151,7 @@ fn divided(found: &Found) -> Vec<Value> {
 }
 
 fn adapters(found: &Found, node_type: Option<&NodeType>) -> Vec<Value> {
-    let one = |adapter: &gpuos_host::discover::Adapter| {
+    let one = |adapter: &gpuos_host::hardware::discover::Adapter| {
         let nics = node_type.map_or(&[][..], |node_type| &node_type.nics);
         let used = nics.iter().any(|nic| nic.name == adapter.name);
         json!({

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gpuos_host::slurm::Job;
-use gpuos_host::{Judge, Site, moving};
+use gpuos_host::slurm::site::{Judge, Site, moving};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Claim;
 use gpuos_placement::plan::{Choice, Planner};

@@ -2,7 +2,7 @@
 //! be read, else what the jobs that run and wait make of it.
 
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Site};
+use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_placement::frag::{Expected, Learner};
 use gpuos_placement::plan::{Placement, Planner, Request};
 use gpuos_placement::record::Recording;

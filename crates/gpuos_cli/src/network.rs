@@ -1,7 +1,7 @@
 //! What a place can expect of the network between its nodes, alone and beside the gangs that run.
 
-use gpuos_host::Site;
 use gpuos_host::slurm::Job;
+use gpuos_host::slurm::site::Site;
 use gpuos_placement::fabric::{UNBOUNDED, UNITS_PER_GBPS};
 use gpuos_placement::plan::Choice;
 use gpuos_placement::traffic::Traffic;

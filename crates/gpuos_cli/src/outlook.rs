@@ -2,7 +2,7 @@
 //! what no part of the cluster could serve, as it is configured, can never start.
 
 use gpuos_host::slurm::NodeRecord;
-use gpuos_host::{JobRequest, Judge, Site};
+use gpuos_host::slurm::site::{JobRequest, Judge, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::{Away, Claim, why_wait_on};
 use gpuos_placement::plan::{GpuShape, Never, NodeState, Planner, Wait};

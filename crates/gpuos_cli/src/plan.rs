@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use gpuos_host::slurm::NodeRecord;
-use gpuos_host::{Asker, JobRequest, Machine, Neighbours, Site, feature_match, slurm};
+use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site, feature_match};
+use gpuos_host::{Machine, slurm};
 use gpuos_placement::cost::Wish;
 use gpuos_placement::explain::sentence;
 use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request};

@@ -2,7 +2,7 @@
 //! from the nodes.
 
 use gpuos_host::slurm::Job;
-use gpuos_host::{Asker, JobRequest, Judge, Site};
+use gpuos_host::slurm::site::{Asker, JobRequest, Judge, Site};
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request, TopologyWish};
 use gpuos_placement::rules::Rules;
 use serde_json::{Value, json};

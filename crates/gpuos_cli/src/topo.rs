@@ -3,13 +3,15 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use gpuos_host::discover::described;
+use gpuos_host::Machine;
+use gpuos_host::hardware::discover::described;
 use gpuos_host::slurm::NodeRecord;
-use gpuos_host::{GresIndex, Machine, Site};
+use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NO_DOMAIN;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_model::node_types;
+use gpuos_workload::numbering::GpuNumbering;
 use serde_json::{Value, json};
 
 use crate::cli::{HardwareArgs, TopoArgs};
@@ -73,7 +75,7 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
 
 /// A node type needs no Slurm: gpuos.toml is read only where it is named or Slurm tells where it is.
 fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result<Reply> {
-    let own = gpuos_host::config(machine, config)?.node_type(name);
+    let own = gpuos_host::slurm::site::config(machine, config)?.node_type(name);
     let found = own
         .map(|t| (*t).clone())
         .or_else(|| node_types::by_name(name));
@@ -112,7 +114,7 @@ fn state(node: &NodeRecord) -> String {
 
 /// The links of this machine, whatever Slurm and gpuos.toml say.
 fn live(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
-    let (name, found) = discover::look(machine, args, &GresIndex::identity(), GpuSet::EMPTY)?;
+    let (name, found) = discover::look(machine, args, &GpuNumbering::identity(), GpuSet::EMPTY)?;
     let node_type = described(&found)
         .ok_or_else(|| anyhow!("{name}: the driver's library shows no GPU that answers"))?;
     let mut text = format!(

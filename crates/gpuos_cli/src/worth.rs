@@ -1,6 +1,6 @@
 //! What places are worth to a job, for `plan`: by type, with the parts of each score.
 
-use gpuos_host::Site;
+use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NodeType;
 use gpuos_placement::cost::{Condition, OBJECTIVES, Score, Wish};
 use gpuos_placement::explain::{Worth, worth_sentence};

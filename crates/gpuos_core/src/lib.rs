@@ -6,6 +6,7 @@
 //! - [`isolation`]: processes and control groups against the plan,
 //! - [`limits`]: power, clocks and MPS of jobs: what is set or started, and how it is undone,
 //! - [`mig`]: slices as they are made and destroyed,
+//! - [`step`]: a step of a job by its numbers,
 //! - [`wire`]: what gpuosd and its clients say to each other.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code. Callers read files and daemons, and hand text and state in.
@@ -16,4 +17,5 @@ pub mod isolation;
 pub mod limits;
 pub mod mig;
 pub mod peers;
+pub mod step;
 pub mod wire;

@@ -2,8 +2,8 @@
 
 mod health_support;
 
-use gpuos_core::health::{Event, GpuState, RecoveryAction};
-use health_support::{World, job, xid};
+use gpuos_core::health::{Event, GpuState, RecoveryAction, Verb};
+use health_support::{World, admin, job, xid};
 
 #[test]
 fn a_double_bit_error_drains_the_gpu_requeues_its_job_and_the_gpu_returns() {
@@ -45,5 +45,22 @@ fn a_job_that_came_before_slurmctld_knew_is_sent_away_again() {
             assert_eq!(world.requeued, [(9, false)], "{later}: {}", world.story());
             assert!(world.story().contains("slurmctld did not know yet"));
         }
+    }
+}
+
+#[test]
+fn a_damaged_part_is_written_anew_also_where_it_says_what_is_wanted() {
+    let mut world = World::new(4);
+    world.run(30);
+    assert_eq!(world.published, []);
+    for out in [&[][..], &[2]] {
+        world.damaged = true;
+        let before = world.published.len();
+        world.run(60);
+        let (_, part) = world.published.last().expect("it is written");
+        assert_eq!((&part.out[..], world.published.len()), (out, before + 1));
+        assert!(!world.damaged && world.node.told());
+        world.tell(admin(Verb::Drain, Some(2), false));
+        world.run(60);
     }
 }

@@ -71,6 +71,7 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
         },
         17 => Event::Shown {
             part: ExtraPart::default(),
+            damaged: random.below(2) == 0,
             drain: random.pick(&[None, Some(())]).map(|()| "other".into()),
         },
         18 => Event::Host(match random.below(3) {

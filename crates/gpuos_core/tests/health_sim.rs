@@ -295,6 +295,7 @@ impl Site {
                 at,
                 Event::Shown {
                     part,
+                    damaged: false,
                     drain: drained,
                 },
             );

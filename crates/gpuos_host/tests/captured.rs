@@ -4,8 +4,9 @@
 //! and host names were shortened, nothing else.
 
 use gpuos_config::options::JobOptions;
+use gpuos_host::Recorded;
+use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_host::slurm::{Allocation, Job, NodeRecord, Running};
-use gpuos_host::{JobRequest, Recorded, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement, Planner, Wait, quarters};
 
@@ -299,13 +300,13 @@ fn unreadable_or_wrong_files_are_told() {
 #[test]
 fn options_are_found_in_command_lines_and_scripts() {
     let words = "sbatch -N2 --gpuos-topology=leaf:required --gpuos-placement pack x.sh";
-    let options = gpuos_host::options_in_words(words.split(' '));
+    let options = gpuos_host::slurm::site::options_in_words(words.split(' '));
     let wish = options.topology.unwrap();
     assert_eq!((wish.level.as_str(), wish.required), ("leaf", true));
     assert_eq!(options.placement, Some(Placement::Pack));
     let script =
         "#!/bin/sh\n#SBATCH -N2 --gpuos-topology=node # near\n\nsrun x\n#SBATCH --gpuos=off\n";
-    let options = gpuos_host::options_in_script(script);
+    let options = gpuos_host::slurm::site::options_in_script(script);
     assert_eq!(options.topology.unwrap().level, "node");
     assert!(!options.off, "lines after the first command do not count");
 }
@@ -324,7 +325,7 @@ fn features_match_as_in_slurm() {
         ("fast*2", None),
     ] {
         assert_eq!(
-            gpuos_host::feature_match(expression, &have),
+            gpuos_host::slurm::site::feature_match(expression, &have),
             want,
             "{expression}"
         );

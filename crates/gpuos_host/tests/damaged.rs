@@ -1,8 +1,9 @@
 //! Damaged answers: whatever Slurm's commands print, the parsers come back.
 
 use gpuos_config::options::JobOptions;
+use gpuos_host::slurm::site::{JobRequest, Site, options_in_script};
 use gpuos_host::slurm::{Job, NodeRecord, Running};
-use gpuos_host::{JobRequest, Recorded, Site, elf, options_in_script};
+use gpuos_host::{Recorded, elf};
 use proptest::prelude::*;
 
 fn captured(what: &str) -> String {

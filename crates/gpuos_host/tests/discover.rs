@@ -3,15 +3,17 @@
 mod recorded;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_host::discover::{
+use gpuos_host::Recorded as Files;
+use gpuos_host::hardware::discover::{
     Found, Sysfs, described, differences, discover, mig_differences, mig_modes, print, shipped,
 };
-use gpuos_host::nvml::{Error, GpuLibrary, LinkPeer, Twin};
-use gpuos_host::{GresIndex, Recorded as Files};
+use gpuos_host::hardware::nvml::{Error, GpuLibrary, LinkPeer, Twin};
+use gpuos_host::slurm::numbering;
 use gpuos_model::cluster::{Link, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::Geometry;
 use gpuos_model::node_types::{builtin, by_name};
+use gpuos_workload::numbering::GpuNumbering;
 use recorded::Recorded;
 
 struct Node {
@@ -33,10 +35,10 @@ fn node(node_type: &NodeType) -> Node {
 
 impl Node {
     fn found(&self) -> Found {
-        self.found_in(&GresIndex::identity())
+        self.found_in(&GpuNumbering::identity())
     }
 
-    fn found_in(&self, order: &GresIndex) -> Found {
+    fn found_in(&self, order: &GpuNumbering) -> Found {
         discover(&self.twin, &Sysfs::at(self.folder.path()), order).unwrap()
     }
 }
@@ -122,7 +124,7 @@ fn gres_conf_names_the_cores_beside_the_gpus() {
     );
     // Slurm's files as printed give the same GPUs back.
     let files = Files::default().file("/etc/slurm/gres.conf", &printed.gres_conf);
-    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let order = numbering::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
     assert_eq!(
         (order.index(0), order.index(7), order.index(8)),
         (Some(0), Some(7), None)
@@ -136,7 +138,7 @@ fn order_is_that_of_gres_conf() {
         "/etc/slurm/gres.conf",
         "Name=gpu File=/dev/nvidia[0,2,1,3]\n",
     );
-    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let order = numbering::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
     let found = node.found_in(&order);
     let mine = described(&found).unwrap();
     assert!(matches!(mine.link(0, 2), Link::Nv(_)) && !matches!(mine.link(0, 1), Link::Nv(_)));
@@ -153,7 +155,7 @@ fn slurm_sorts_by_the_bus_where_it_finds_gpus_itself() {
         "/etc/slurm/gres.conf",
         "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0,2,1,3]\n",
     );
-    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let order = numbering::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
     let mine = described(&node.found_in(&order)).unwrap();
     assert!(matches!(mine.link(0, 1), Link::Nv(_)) && !matches!(mine.link(0, 2), Link::Nv(_)));
 }
@@ -240,7 +242,7 @@ fn gpus_that_do_not_answer_and_links_that_are_down_are_told() {
     node.twin.fail(Some(Error::NoDriver));
     let sysfs = Sysfs::at(node.folder.path());
     assert_eq!(
-        discover(&node.twin, &sysfs, &GresIndex::identity()),
+        discover(&node.twin, &sysfs, &GpuNumbering::identity()),
         Err(Error::NoDriver)
     );
 }
@@ -248,7 +250,7 @@ fn gpus_that_do_not_answer_and_links_that_are_down_are_told() {
 #[test]
 fn without_sysfs_nvml_and_the_shipped_type_tell() {
     let twin = Twin::of(&by_name("dgx-h100").unwrap());
-    let found = discover(&twin, &Sysfs::at("/nowhere"), &GresIndex::identity()).unwrap();
+    let found = discover(&twin, &Sysfs::at("/nowhere"), &GpuNumbering::identity()).unwrap();
     assert_eq!(
         shipped(&described(&found).unwrap()).unwrap().name,
         "dgx-h100"
@@ -264,7 +266,7 @@ fn without_sysfs_nvml_and_the_shipped_type_tell() {
                 .for_each(|link| link.peer = LinkPeer::Unknown);
         });
     }
-    let again = discover(&twin, &Sysfs::at("/nowhere"), &GresIndex::identity()).unwrap();
+    let again = discover(&twin, &Sysfs::at("/nowhere"), &GpuNumbering::identity()).unwrap();
     assert_eq!(again.links, found.links);
     assert!(again.nvswitch);
 }
@@ -327,7 +329,7 @@ fn gpus_in_mig_mode_are_a_pool_beside_the_node_type() {
     assert_eq!(said(""), [""; 0], "MIG without a pool is somebody else's");
     // gres.conf with the GPUs as GRES gpu: they are whole GPUs, as before.
     let files = Files::default().file("/etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia[0-7]\n");
-    let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+    let order = numbering::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
     let listed = node.found_in(&order);
     assert_eq!((listed.gpus.len(), listed.divided.len()), (8, 0));
     assert!(
@@ -346,7 +348,7 @@ fn divided_gpus_are_none_of_a_gres_that_names_no_files() {
     }
     for text in ["Name=gpu Count=4\n", "AutoDetect=nvml\n", ""] {
         let files = Files::default().file("/etc/slurm/gres.conf", text);
-        let order = GresIndex::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
+        let order = numbering::read(&files, "/etc/slurm".as_ref(), "n1").unwrap();
         let found = node.found_in(&order);
         let minors = found.gpus.iter().map(|gpu| gpu.identity.minor);
         assert_eq!(minors.collect::<Vec<_>>(), [4, 5, 6, 7].map(Some), "{text}");

@@ -9,9 +9,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use gpuos_host::slurm::act::{self, Action, Outcome};
+use gpuos_host::slurm::act;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, Output};
+use gpuos_workload::action::{Action, Outcome};
 use proptest::prelude::*;
 
 const RELEASES: [&str; 3] = ["22.05.8", "24.11.5", "26.05.5"];

@@ -1,13 +1,13 @@
-//! What clients ask is asked of the owner of the state, and what it answers is handed on.
+//! What clients ask is asked of the loop, and what it answers is handed on.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use gpuos_core::wire::{Code, Happening, Peer, Reply, Request};
 use gpuos_host::socket;
 
-use crate::owner::Message;
+use crate::sink::{NotTaken, Sink};
 use crate::{RELEASE, audit};
 
 /// How long an answer may take: that of a reload waits for slurmctld.
@@ -17,6 +17,22 @@ const BEHIND: usize = 256;
 /// Most lines of the audit log in one answer.
 const MOST_LINES: u32 = 500;
 
+/// What the desk tells.
+#[derive(Debug)]
+pub enum Told {
+    /// A client asks.
+    Asked {
+        /// Who.
+        peer: Peer,
+        /// What.
+        request: Request,
+        /// Where the answer goes.
+        reply: SyncSender<Reply>,
+    },
+    /// A client watches.
+    Watch(Peer, SyncSender<Happening>),
+}
+
 /// The daemon's desk.
 #[derive(Debug)]
 pub struct Desk {
@@ -24,8 +40,8 @@ pub struct Desk {
     pub node: String,
     /// Where the audit log is.
     pub state_dir: PathBuf,
-    /// To the owner of the state.
-    pub to: SyncSender<Message>,
+    /// To the loop.
+    pub to: Sink<Told>,
 }
 
 impl socket::Desk for Desk {
@@ -42,17 +58,17 @@ impl socket::Desk for Desk {
             };
         }
         let (reply, answer) = sync_channel(1);
-        let asked = Message::Asked {
+        let asked = Told::Asked {
             peer,
             request,
             reply,
         };
         match self.to.try_send(asked) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => {
+            Err(NotTaken::Full) => {
                 return refused(Code::Busy, "gpuosd is busy: ask again in a moment".into());
             }
-            Err(TrySendError::Disconnected(_)) => {
+            Err(NotTaken::Ended) => {
                 return refused(Code::Failed, "gpuosd is ending".into());
             }
         }
@@ -67,8 +83,8 @@ impl socket::Desk for Desk {
 
     fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
-        // Where the owner does not take it, the sender goes and the watcher is told.
-        let _ = self.to.try_send(Message::Watch(peer, to));
+        // Where the loop does not take it, the sender goes and the watcher is told.
+        let _ = self.to.try_send(Told::Watch(peer, to));
         from
     }
 }

@@ -26,7 +26,7 @@ struct Pending {
     lost_lines: u64,
 }
 
-/// The disk, as the owner of the state sees it.
+/// The disk, as the loop sees it.
 #[derive(Clone)]
 pub struct Disk {
     shared: Arc<(Mutex<Pending>, Condvar)>,

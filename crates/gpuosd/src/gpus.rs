@@ -2,19 +2,17 @@
 //! hang, and nobody else.
 
 use std::fmt;
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{self, number};
-use gpuos_host::discover::{Sysfs, discover};
-use gpuos_host::nvml::{self, Answer, Error, GpuLibrary, Happening};
+use gpuos_host::hardware::discover::{self, Sysfs, discover};
+use gpuos_host::hardware::nvml::{self, Answer, Error, GpuLibrary, Happening};
 use gpuos_model::gpuset::GpuSet;
 
-use crate::host::Told;
 use crate::numbering::Numbering;
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// How long one wait for events lasts: the library is let go that often.
 const WAIT: Duration = Duration::from_millis(500);
@@ -37,6 +35,21 @@ pub struct Found {
     pub name: String,
     /// PCI address.
     pub pci: String,
+}
+
+/// What the threads tell.
+#[derive(Debug)]
+pub enum Told {
+    /// The library was opened, or why not.
+    Library(Result<Vec<Found>, String>),
+    /// A round of polls has come to its end.
+    Polled,
+    /// Something for the health rules.
+    Health(health::Event),
+    /// What the node is made of, once the library was opened.
+    Hardware(Box<discover::Found>),
+    /// Instances of a GPU were made or destroyed, by NVML's index.
+    Divided(u8),
 }
 
 /// As of [`Numbering::at`], all GPUs.
@@ -155,7 +168,7 @@ pub fn start(
     numbering: &Arc<Numbering>,
     sysfs: Sysfs,
     interval: Duration,
-    to: &SyncSender<Message>,
+    to: &Sink<Told>,
 ) -> std::io::Result<()> {
     let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
     let poll = move || poll_on(&own, &order, &sysfs, interval, &tell);
@@ -237,7 +250,7 @@ fn poll_on(
     numbering: &Numbering,
     sysfs: &Sysfs,
     interval: Duration,
-    to: &SyncSender<Message>,
+    to: &Sink<Told>,
 ) {
     let mut wait = CLOSED[0];
     let mut gpus: Option<Known> = None;
@@ -256,7 +269,7 @@ fn poll_on(
         let pause = match told {
             Ok(closed) => {
                 wait = CLOSED[0];
-                if to.send(Message::Polled).is_err() {
+                if !to.send(Told::Polled) {
                     return;
                 }
                 match closed {
@@ -267,7 +280,7 @@ fn poll_on(
             Err(e) => {
                 gpus = None;
                 library.forget();
-                if to.send(Message::Library(Err(e.to_string()))).is_err() {
+                if !to.send(Told::Library(Err(e.to_string()))) {
                     return;
                 }
                 let now = wait;
@@ -280,17 +293,12 @@ fn poll_on(
 }
 
 /// Looks at what the node is made of. Where that fails, polls say why.
-fn tell_hardware(
-    library: &Library,
-    numbering: &Numbering,
-    sysfs: &Sysfs,
-    to: &SyncSender<Message>,
-) {
+fn tell_hardware(library: &Library, numbering: &Numbering, sysfs: &Sysfs, to: &Sink<Told>) {
     let (Ok(nvml), Ok(order)) = (library.get(), numbering.order()) else {
         return;
     };
     if let Ok(found) = discover(&*nvml, sysfs, &order) {
-        let _ = to.send(Message::Host(Told::Hardware(Box::new(found))));
+        let _ = to.send(Told::Hardware(Box::new(found)));
     }
 }
 
@@ -299,7 +307,7 @@ fn poll(
     library: &Library,
     numbering: &Numbering,
     gpus: &mut Option<Known>,
-    to: &SyncSender<Message>,
+    to: &Sink<Told>,
 ) -> Answer<bool> {
     let at = numbering.at();
     let nvml = match library.get() {
@@ -313,7 +321,7 @@ fn poll(
             let list = all(&*nvml, numbering, at.0)?;
             let before = gpus.as_ref();
             if before.is_none_or(|(of, before)| of.0 != at.0 || *before != list) {
-                let _ = to.send(Message::Library(Ok(list.clone())));
+                let _ = to.send(Told::Library(Ok(list.clone())));
             }
             &mut gpus.insert((at, list)).1
         }
@@ -335,20 +343,20 @@ fn poll(
             }
         };
         spoke = true;
-        let _ = to.send(Message::Health(event));
+        let _ = to.send(Told::Health(event));
     }
     match silent {
         Some(e) if !spoke => Err(e),
         _ => {
             for gpu in without {
-                let _ = to.send(Message::Health(health::Event::Silent { gpu }));
+                let _ = to.send(Told::Health(health::Event::Silent { gpu }));
             }
             Ok(false)
         }
     }
 }
 
-fn wait_on(library: &Library, numbering: &Numbering, to: &SyncSender<Message>) {
+fn wait_on(library: &Library, numbering: &Numbering, to: &Sink<Told>) {
     let mut order: Option<Known> = None;
     let mut heard = false;
     loop {
@@ -372,7 +380,7 @@ fn wait_once(
     library: &Library,
     numbering: &Numbering,
     order: &mut Option<Known>,
-    to: &SyncSender<Message>,
+    to: &Sink<Told>,
 ) -> Answer<()> {
     let at = numbering.at();
     let nvml = library.get()?;
@@ -385,7 +393,7 @@ fn wait_once(
     };
     for event in nvml.wait_events(WAIT)? {
         if event.what == Happening::MigChanged {
-            let _ = to.send(Message::Mig(event.gpu, crate::mig::Told::Changed));
+            let _ = to.send(Told::Divided(event.gpu));
             continue;
         }
         let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {
@@ -412,7 +420,7 @@ fn wait_once(
             // The next poll counts them.
             Happening::Ecc { .. } | Happening::MigChanged | Happening::Other(_) => continue,
         };
-        let _ = to.send(Message::Health(told));
+        let _ = to.send(Told::Health(told));
     }
     Ok(())
 }

@@ -7,16 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health;
 use gpuos_core::limits::{Asked, Holder};
-use gpuos_core::wire::{JobStatus, StepId};
-use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::SPECIAL_STEPS;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::JobStatus;
+use gpuos_workload::job::Job;
 use serde::{Deserialize, Serialize};
 
 /// No node runs more jobs with GPUs; reports beyond are dropped.
 const MOST: usize = 4096;
-
-/// The step of a job that holds what it adopts, and has no program of its own: it waits for nothing.
-pub const EXTERN_STEP: u32 = 0xffff_fffc;
 
 /// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -79,16 +76,16 @@ impl Table {
         if own != named {
             held.claims.insert(id.step, &named - &own);
         }
-        if id.step >= SPECIAL_STEPS {
+        if id.is_special() {
             held.gpus.extend(&own);
         }
         held.steps.insert(id.step, own);
         held.last.clear();
         // A job that was requeued may ask for something else, or for nothing.
-        if !asked.is_nothing() || id.step >= SPECIAL_STEPS {
+        if !asked.is_nothing() || id.is_special() {
             held.asked = asked;
         }
-        if id.step >= SPECIAL_STEPS && id.step != EXTERN_STEP {
+        if id.is_special() && !id.is_extern() {
             held.script = Some(asked);
         }
         new
@@ -108,7 +105,7 @@ impl Table {
         held.uid = job.uid;
         held.user.clone_from(&job.user);
         held.requeue = Some(job.may_requeue);
-        held.confirm();
+        held.confirm(job.id);
     }
 
     /// How many GPUs the node has at least, for this job to have those that it has.
@@ -134,18 +131,19 @@ impl Table {
         };
         let gpus = held.steps.remove(&id.step).unwrap_or_default();
         held.claims.remove(&id.step);
-        if id.step >= SPECIAL_STEPS {
+        if id.is_special() {
             held.gpus.clear();
             held.given.clear();
         }
-        if id.step >= SPECIAL_STEPS && id.step != EXTERN_STEP {
+        if id.is_special() && !id.is_extern() {
             held.script = None;
         }
-        let alone = held.steps.keys().all(|step| *step >= SPECIAL_STEPS);
+        let special = |step: &u32| StepId { step: *step, ..id }.is_special();
+        let alone = held.steps.keys().all(special);
         if let Some(script) = held.script.filter(|_| alone) {
             held.asked = script;
         }
-        if held.steps.is_empty() && held.asked.waits() && id.step < SPECIAL_STEPS {
+        if held.steps.is_empty() && held.asked.waits() && !id.is_special() {
             held.last = gpus;
             return true;
         }
@@ -203,7 +201,7 @@ impl Table {
                 held.given.clone_from(gpus);
                 held.steps.retain(|_, of_step| of_step.is_subset(gpus));
             }
-            held.confirm();
+            held.confirm(job.id);
             held.requeue = Some(job.may_requeue);
             held.last.clear();
         }
@@ -226,7 +224,12 @@ impl Table {
             let mut rest = held.gpus.clone();
             let mut script = None;
             for (step, gpus) in &held.steps {
-                if *step >= SPECIAL_STEPS {
+                if (StepId {
+                    job: *id,
+                    step: *step,
+                })
+                .is_special()
+                {
                     script = Some(*step);
                     continue;
                 }
@@ -278,10 +281,10 @@ impl Table {
 
 impl Held {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
-    fn confirm(&mut self) {
+    fn confirm(&mut self, job: u32) {
         for (step, named) in std::mem::take(&mut self.claims) {
             let own = &named & &self.given;
-            if step >= SPECIAL_STEPS {
+            if (StepId { job, step }).is_special() {
                 self.gpus.extend(&own);
             }
             self.steps.entry(step).or_default().extend(own);
@@ -309,12 +312,12 @@ pub fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_host::slurm::Allocation;
     use gpuos_model::gpuset::GpuSet;
+    use gpuos_workload::job::{Allocation, JobState};
 
     use super::*;
 
-    const BATCH: u32 = 0xffff_fffb;
+    const BATCH: u32 = StepId::BATCH;
 
     const NOTHING: Asked = Asked {
         power: None,
@@ -456,16 +459,13 @@ mod tests {
         Job {
             id: number,
             uid: 1000,
-            state: "RUNNING".into(),
+            state: JobState::Running,
             may_requeue: number == 2,
             allocations: vec![Allocation {
                 nodes: vec!["n1".into()],
                 gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
-                gpu_count: gpus.len() as u32,
                 slices: GpuSet::EMPTY,
                 shared: GpuSet::EMPTY,
-                cpus: 1,
-                memory_mib: 1,
             }],
             ..Job::default()
         }
@@ -474,17 +474,17 @@ mod tests {
     #[test]
     fn a_job_holds_its_gpus_from_the_prolog_to_the_epilog() {
         for (state, holds) in [
-            ("CONFIGURING", true),
-            ("COMPLETING", true),
-            ("SUSPENDED", true),
-            ("PENDING", false),
-            ("CANCELLED", false),
+            (JobState::Starting, true),
+            (JobState::Ending, true),
+            (JobState::Stopped, true),
+            (JobState::Waiting, false),
+            (JobState::Over, false),
         ] {
             let mut table = Table::default();
             let mut job = running(7, &[3]);
-            job.state = state.into();
+            job.state = state;
             table.set("n1", &[job], table.mark());
-            assert_eq!(!table.on(3).is_empty(), holds, "{state}");
+            assert_eq!(!table.on(3).is_empty(), holds, "{state:?}");
         }
     }
 

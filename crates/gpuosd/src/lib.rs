@@ -1,8 +1,8 @@
 //! gpuosd: the daemon of a node.
 //!
-//! One thread owns the state and asks [`gpuos_core::health::step`] what to do; it never waits for a
-//! library, a command, a disk or a client. Others do that for it, each kind in a thread of its own, and
-//! send [`owner::Message`]s:
+//! One thread has the state, the [`event_loop`]; it never waits for a library, a command, a disk or a client. Others do that for
+//! it, each kind in a thread of its own. They tell it by [`sink`]s, which make [`event_loop::Message`]s of their answers, and are
+//! imported by it, never the reverse:
 //!
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
@@ -14,7 +14,7 @@
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
-//! - [`metrics`] and [`maps`]: tell Prometheus, and exporters that know no jobs,
+//! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`status`] (the state as
@@ -29,24 +29,24 @@ pub mod audit;
 pub mod clear;
 pub mod desk;
 pub mod disk;
+pub mod event_loop;
 pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod isolation;
 pub mod jobs;
 pub mod limits;
-pub mod maps;
 pub mod metrics;
 pub mod mig;
 pub mod moving_file;
 pub mod mps;
 pub mod numbering;
 pub mod options;
-pub mod owner;
 pub mod peers;
 pub mod places;
 pub mod queue;
 pub mod run;
+pub mod sink;
 pub mod slices;
 pub mod status;
 pub mod store;

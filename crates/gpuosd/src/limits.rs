@@ -1,15 +1,15 @@
 //! A thread that sets power limits and clocks: NVIDIA's library may take its time, or hang.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{Board, Clocks, Event, Setting};
-use gpuos_host::nvml::{Error, GpuLibrary};
+use gpuos_host::hardware::nvml::{Error, GpuLibrary};
 
 use crate::gpus::{Found, Library};
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// How long a library that is closed for a reset of another GPU is waited for.
 const RESET: Duration = Duration::from_secs(120);
@@ -31,12 +31,12 @@ pub enum Task {
 ///
 /// # Errors
 /// The thread cannot be made.
-pub fn start(library: Arc<Library>, to: SyncSender<Message>) -> std::io::Result<Sender<Task>> {
+pub fn start(library: Arc<Library>, to: Sink<Event>) -> std::io::Result<Sender<Task>> {
     let (tasks, from) = channel();
     let run = move || {
         for task in from {
             if let Some(event) = event(&library, &task)
-                && to.send(Message::Limits(event)).is_err()
+                && !to.send(event)
             {
                 return;
             }
@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Mutex;
 
     use gpuos_core::limits::ClockRange;
-    use gpuos_host::nvml::Twin;
+    use gpuos_host::hardware::nvml::Twin;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use gpuos_host::device_groups::ask;
+use gpuos_host::steps::device_groups::ask;
 use gpuosd::clear;
 use gpuosd::options::Options;
 

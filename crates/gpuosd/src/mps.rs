@@ -1,5 +1,5 @@
 //! Starts and ends daemons of NVIDIA's MPS for jobs and for those who share a GPU, each in a thread of its own: a program that hangs holds up
-//! neither the owner nor another job.
+//! neither the loop nor another job.
 //!
 //! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
 //! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write.
@@ -13,18 +13,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{MpsEvent, NotEnded, Process, Serving, Whom};
 use gpuos_core::wire::MPS_VARIABLES;
-use gpuos_host::job_processes::{Proc, Processes};
+use gpuos_host::steps::job_processes::{Proc, Processes};
 
 use rustix::fs::{AtFlags, statat};
 
 use crate::clear;
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// A step waits 2 s for the whole answer.
 const START: Duration = Duration::from_millis(1500);
@@ -63,15 +62,21 @@ pub struct Runner {
     pub folder: PathBuf,
     /// Processes.
     pub proc: Proc,
-    /// To the owner.
-    pub to: SyncSender<Message>,
+    /// To the loop.
+    pub to: Sink<MpsEvent>,
+}
+
+/// The folders for programs of those whom a daemon serves, in the folder of all: pipes, and logs.
+pub fn folders(folder: &Path, whom: Whom) -> [PathBuf; 2] {
+    let own = folder.join(whom.to_string());
+    [own.join("pipe"), own.join("log")]
 }
 
 /// Why a daemon is not there.
 type Why<T> = Result<T, String>;
 
 impl Runner {
-    /// Does something, and tells the owner.
+    /// Does something, and tells the loop.
     pub fn begin(self: &Arc<Runner>, task: Task) {
         let runner = self.clone();
         let run = move || runner.run(task);
@@ -81,13 +86,12 @@ impl Runner {
     }
 
     /// The folders for programs of those whom a daemon serves: pipes, and logs.
-    pub fn folders(&self, whom: Whom) -> [PathBuf; 2] {
-        let own = self.folder.join(whom.to_string());
-        [own.join("pipe"), own.join("log")]
+    fn folders(&self, whom: Whom) -> [PathBuf; 2] {
+        folders(&self.folder, whom)
     }
 
     fn tell(&self, event: MpsEvent) {
-        let _ = self.to.send(Message::Mps(event));
+        let _ = self.to.send(event);
     }
 
     fn run(&self, task: Task) {

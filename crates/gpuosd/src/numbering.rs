@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::{MigConfig, MigPool};
-use gpuos_host::GresIndex;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::numbering::GpuNumbering;
 
-type Read = Box<dyn Fn() -> Result<GresIndex, String> + Send + Sync>;
+type Read = Box<dyn Fn() -> Result<GpuNumbering, String> + Send + Sync>;
 
 /// What gres.conf says now, and the pool as gpuos.toml was read last.
 pub struct Numbering {
@@ -54,7 +54,7 @@ impl Numbering {
     ///
     /// # Errors
     /// It cannot be read: a sentence.
-    pub fn order(&self) -> Result<GresIndex, String> {
+    pub fn order(&self) -> Result<GpuNumbering, String> {
         (self.read)()
     }
 

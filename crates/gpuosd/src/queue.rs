@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gpuos_host::slurm::act::Action;
+use gpuos_workload::action::Action;
 use serde::{Deserialize, Serialize};
 
 /// A requeued job is looked after so often, once a second while slurmctld answers. Slurm holds it back for two minutes.
@@ -84,7 +84,7 @@ impl Queue {
         if self.waiting.contains(&task) || self.under_way.as_ref() == Some(&task) {
             return;
         }
-        let publishes = |task: &Task| matches!(task, Task::Act(Action::Extra(_), _));
+        let publishes = |task: &Task| matches!(task, Task::Act(Action::Publish(_), _));
         let reads = |task: &Task| matches!(task, Task::Jobs(_));
         if publishes(&task) {
             self.waiting.retain(|waiting| !publishes(waiting));
@@ -142,8 +142,12 @@ mod tests {
     #[test]
     fn one_at_a_time_without_doubles_and_the_newest_publication_only() {
         let mut queue = Queue::default();
-        let publish =
-            |revision| Task::Act(Action::Extra(ExtraPart::default()), Why::Publish(revision));
+        let publish = |revision| {
+            Task::Act(
+                Action::Publish(ExtraPart::default()),
+                Why::Publish(revision),
+            )
+        };
         let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
         for task in [
             publish(1),

@@ -10,17 +10,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::{moving_file as beside, root_socket};
-use gpuos_host::device_groups::Cgroups;
-use gpuos_host::discover::Sysfs;
-use gpuos_host::job_processes::Proc;
-use gpuos_host::nvml::{Driver, GpuLibrary};
+use gpuos_host::hardware::discover::Sysfs;
+use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
+use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{self, BindError, Limits, Server};
-use gpuos_host::{GresIndex, Machine, ThisMachine, conf_folder};
+use gpuos_host::steps::device_groups::Cgroups;
+use gpuos_host::steps::job_processes::Proc;
+use gpuos_host::{Machine, ThisMachine};
+use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::desk::Desk;
 use crate::disk::Disk;
+use crate::event_loop::{EventLoop, Message, Ports, Start};
 use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
@@ -29,14 +32,14 @@ use crate::moving_file;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
-use crate::owner::{Message, Owner, Ports, Start};
 use crate::peers;
 use crate::places;
+use crate::sink::Sink;
 use crate::slices::Slices;
 use crate::store::{self, Found};
 use crate::work::{self, Setting};
 
-/// Messages that wait for the owner; who has more to say, waits.
+/// Messages that wait for the loop; who has more to say, waits.
 const WAITING: usize = 1024;
 /// The rules are told at least that often that time goes by.
 const TICK: Duration = Duration::from_secs(1);
@@ -93,7 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
     let desk = Arc::new(Desk {
         node: node.clone(),
         state_dir: options.state_dir.clone(),
-        to: to.clone(),
+        to: Sink::of(&to),
     });
     // Two daemons on one node would undo each other's work.
     if let Err(e @ BindError::InUse) = door.open(&desk) {
@@ -101,6 +104,8 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let disk = Disk::start(options.state_dir.clone())?;
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    // The one place that knows which workload manager this is.
+    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
     let moving = PathBuf::from(beside(&door.path.to_string_lossy()));
     if let Some(saved) = &saved
         && !saved.mig.moving.is_empty()
@@ -123,10 +128,11 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let library = Arc::new(Library::new(Box::new(open)));
     let interval = Duration::from_secs(options.interval);
-    let first = config_at_first(options.config.as_deref());
-    let peers = peers::start(&node, (first.heartbeat, &options.proc), to.clone())?;
-    let node_of_gres = node.clone();
-    let read = move || GresIndex::of_node(&ThisMachine, &node_of_gres);
+    let first = config_at_first(options.config.as_deref(), &*manager);
+    let heartbeat = (first.heartbeat, &*options.proc);
+    let peers = peers::start(&node, manager.clone(), heartbeat, Sink::of(&to))?;
+    let numbers = manager.clone();
+    let read = move || numbers.numbering();
     let numbering = Arc::new(Numbering::new(Box::new(read)));
     let sources = isolation::Sources {
         library: library.clone(),
@@ -138,16 +144,22 @@ pub fn run(options: &Options) -> Result<()> {
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
-        slurm: work::slurm(machine.clone(), setting.clone(), to.clone())?,
-        device: work::device(machine, gpus, setting, to.clone())?,
-        isolation: isolation::start(sources, interval, to.clone())?,
-        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, to.clone())?,
-        limits: crate::limits::start(library.clone(), to.clone())?,
+        workload: work::workload(
+            manager.clone(),
+            machine.clone(),
+            setting.clone(),
+            Sink::of(&to),
+        )?,
+        manager,
+        device: work::device(machine, gpus, setting, Sink::of(&to))?,
+        isolation: isolation::start(sources, interval, Sink::of(&to))?,
+        file_systems: host::start(&options.sysfs, &options.kernel_log, interval, Sink::of(&to))?,
+        limits: crate::limits::start(library.clone(), Sink::of(&to))?,
         mps: Arc::new(Runner {
             command: options.mps_command.clone(),
             folder: options.runtime_dir.join("mps"),
             proc: Proc::at("/proc"),
-            to: to.clone(),
+            to: Sink::of(&to),
         }),
         mig: Arc::new(Hands {
             library: library.clone(),
@@ -158,7 +170,7 @@ pub fn run(options: &Options) -> Result<()> {
                 majors: options.proc.join("devices"),
             },
             proc: Proc::at(&options.proc),
-            to: to.clone(),
+            to: Sink::of(&to),
             threads: Mutex::default(),
         }),
         to: to.clone(),
@@ -172,52 +184,52 @@ pub fn run(options: &Options) -> Result<()> {
         saved,
         interval,
     };
-    let mut owner = Owner::new(start, ports);
-    owner.begin_with(&first);
+    let mut events = EventLoop::new(start, ports);
+    events.begin_with(&first);
     let sysfs = Sysfs::at(&options.sysfs);
-    gpus::start(&library, &numbering, sysfs, interval, &to)?;
+    gpus::start(&library, &numbering, sysfs, interval, &Sink::of(&to))?;
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    serve(owner, &from, &mut door, &desk);
+    serve(events, &from, &mut door, &desk);
     peers.end(FAREWELL);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
 }
 
-fn serve(mut owner: Owner, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
+fn serve(mut events: EventLoop, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
     let mut due = Instant::now();
     loop {
-        let next = owner.held_until().map_or(due, |held| due.min(held));
+        let next = events.held_until().map_or(due, |held| due.min(held));
         let wait = next.saturating_duration_since(Instant::now());
         match from.recv_timeout(wait) {
             Ok(message) => {
-                if !owner.take(message) {
+                if !events.handle(message) {
                     break;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        owner.let_late_go();
+        events.let_late_go();
         // However many messages come, time goes by as well.
         if Instant::now() >= due {
-            owner.trouble("socket", door.look(desk));
-            owner.tick();
+            events.trouble("socket", door.look(desk));
+            events.tick();
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
             due = Instant::now() + TICK;
         }
     }
-    owner.end(LAST);
+    events.end(LAST);
 }
 
 /// gpuos.toml as far as it can be known without slurmctld, so that the port of the heartbeat is bound before users come: the file that
-/// is named, else the one beside slurm.conf. Whatever is wrong with it is said when it is read as ever.
-fn config_at_first(given: Option<&Path>) -> Config {
+/// is named, else the one beside the workload manager's own. Whatever is wrong with it is said when it is read as ever.
+fn config_at_first(given: Option<&Path>, manager: &dyn WorkloadManager) -> Config {
     let named = given.map(Path::to_path_buf);
     let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(PathBuf::from));
-    let beside = || Some(conf_folder(&ThisMachine)?.join("gpuos.toml"));
+    let beside = || Some(manager.local_folder()?.join("gpuos.toml"));
     let text = named
         .or_else(beside)
         .and_then(|file| std::fs::read_to_string(file).ok());

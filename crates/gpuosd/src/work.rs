@@ -1,25 +1,27 @@
-//! Threads that run commands: one for Slurm's, one for resets and checks of GPUs, so that a slurmctld that
+//! Threads that do what waits: one asks and tells the workload manager, one resets and checks GPUs, so that a controller that
 //! does not answer holds up no reset, and a reset no kill.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Event, number};
-use gpuos_host::nvml::{self, GpuLibrary, RecoveryAction};
-use gpuos_host::slurm::act::{self, Outcome};
-use gpuos_host::slurm::{Job, NodeRecord};
-use gpuos_host::{Machine, Output};
+use gpuos_host::hardware::nvml::{self, GpuLibrary, RecoveryAction};
+use gpuos_host::{Machine, Output, config_file};
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::Outcome;
+use gpuos_workload::job::Job;
+use gpuos_workload::node::NodeRecord;
 
 use crate::gpus::{Found, Library};
 use crate::mig::pool::{self, Moving};
 use crate::moving_file;
 use crate::numbering::Numbering;
-use crate::owner::Message;
 use crate::queue::Task;
+use crate::sink::Sink;
 
 /// How long the library may take to be let go before a reset.
 const LET_GO: Duration = Duration::from_secs(15);
@@ -40,6 +42,15 @@ pub enum Answer {
     Config(Result<Option<Box<Config>>, String>, Option<String>),
 }
 
+/// What the thread that asks the workload manager tells.
+#[derive(Debug)]
+pub enum Told {
+    /// A task came to its end.
+    Answer(Task, Answer),
+    /// Which user the controller of the workload manager runs as, by its word.
+    WorkloadUser(u32),
+}
+
 /// What the threads need to know.
 pub struct Setting {
     /// The node's name.
@@ -56,53 +67,54 @@ pub struct Setting {
     pub moving: PathBuf,
 }
 
-/// Starts the thread for Slurm's commands.
+/// Starts the thread that asks and tells the workload manager.
 ///
 /// # Errors
 /// The thread cannot be made.
-pub fn slurm(
+pub fn workload(
+    manager: Arc<dyn WorkloadManager>,
     machine: Arc<dyn Machine + Send + Sync>,
     setting: Arc<Setting>,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Task>> {
     let (tasks, from) = channel::<Task>();
     let run = move || {
         let mut asked = false;
         for task in from {
-            let answer = do_task(&*machine, &setting, &task);
+            let answer = do_task(&*manager, &*machine, &setting, &task);
             // Once it is known that slurmctld answers: one that does not would be waited for.
             if !asked && matches!(answer, Answer::Show(Ok(_))) {
                 asked = true;
-                let uid = slurm_user(&*machine).map(Message::SlurmUser);
-                if uid.is_some_and(|uid| to.send(uid).is_err()) {
+                let uid = manager.own_user().map(Told::WorkloadUser);
+                if uid.is_some_and(|uid| !to.send(uid)) {
                     return;
                 }
             }
-            if to.send(Message::Slurm(task, answer)).is_err() {
+            if !to.send(Told::Answer(task, answer)) {
                 return;
             }
         }
     };
-    thread::Builder::new().name("slurm".into()).spawn(run)?;
+    thread::Builder::new().name("workload".into()).spawn(run)?;
     Ok(tasks)
 }
 
-/// The number of SlurmUser: `SlurmUser = slurm(64030)`.
-fn slurm_user(machine: &dyn Machine) -> Option<u32> {
-    let running = gpuos_host::slurm::running(machine).ok()?;
-    let (_, number) = running.get("SlurmUser")?.rsplit_once('(')?;
-    number.strip_suffix(')')?.parse().ok()
-}
-
-fn do_task(machine: &dyn Machine, setting: &Setting, task: &Task) -> Answer {
+fn do_task(
+    manager: &dyn WorkloadManager,
+    machine: &dyn Machine,
+    setting: &Setting,
+    task: &Task,
+) -> Answer {
     let node = &setting.node;
     match task {
-        Task::Act(action, _) => Answer::Act(act::act(machine, node, action)),
-        Task::Show => Answer::Show(act::node(machine, node).map(Box::new)),
-        Task::Jobs(_) => Answer::Jobs(act::jobs_on(machine, node)),
-        Task::Job(job) => Answer::Job(act::job(machine, *job).map(|job| job.map(Box::new))),
+        Task::Act(action, _) => Answer::Act(manager.act(action)),
+        Task::Show => Answer::Show(manager.node().map(Box::new)),
+        Task::Jobs(_) => Answer::Jobs(manager.jobs()),
+        Task::Job(job) => Answer::Job(manager.job(*job).map(|job| job.map(Box::new))),
         Task::Config => {
-            let found = gpuos_host::found_config(machine, setting.config.as_deref());
+            let found = config_file::found(machine, setting.config.as_deref(), || {
+                manager.config_folder()
+            });
             let mut untold = None;
             let config = match found {
                 Ok(Some(config)) => {
@@ -136,7 +148,7 @@ pub fn device(
     machine: Arc<dyn Machine + Send + Sync>,
     (library, numbering): (Arc<Library>, Arc<Numbering>),
     setting: Arc<Setting>,
-    to: SyncSender<Message>,
+    to: Sink<Event>,
 ) -> std::io::Result<Sender<Device>> {
     let (tasks, from) = channel();
     let worker = Worker {
@@ -158,7 +170,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(&self, from: &Receiver<Device>, to: &SyncSender<Message>) {
+    fn run(&self, from: &Receiver<Device>, to: &Sink<Event>) {
         for task in from {
             let event = match task {
                 Device::Reset(gpu) => {
@@ -172,7 +184,7 @@ impl Worker {
                     Event::CheckDone { gpu, ok, message }
                 }
             };
-            if to.send(Message::Health(event)).is_err() {
+            if !to.send(event) {
                 return;
             }
         }

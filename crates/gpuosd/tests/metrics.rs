@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::wire::{Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::Request;
 use gpuos_host::socket::{Client, NAME};
 use nvidia_ml::fault::{self, Fault};
 use nvidia_ml::model::kind_named;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use common::{Site, on};
 use gpuos_core::health::{Effect, Event, Job, NodeHealth, Rules, Signal, step};
-use gpuos_host::nvml::{Driver, Error, GpuLibrary};
+use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary};
 
 const MINUTE: u64 = 60_000;
 

@@ -6,7 +6,7 @@ use std::ffi::c_uint;
 use std::time::{Duration, Instant};
 
 use common::{Site, on};
-use gpuos_host::nvml::{Driver, Error, GpuLibrary, Load, Twin};
+use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Load, Twin};
 use gpuos_model::mig::{Geometry, Window};
 use nvidia_ml::model::kind_named;
 use nvml::{NvmlLib, nvmlDevice_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};

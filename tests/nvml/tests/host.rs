@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{Site, on};
-use gpuos_host::nvml::{
+use gpuos_host::hardware::nvml::{
     Driver, Error, GpuEvent, GpuLibrary, Happening, LinkPeer, RecoveryAction, Twin,
 };
 use gpuos_model::cluster::Link;

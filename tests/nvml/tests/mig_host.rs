@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Site, on};
 use gpuos_core::mig::Shown;
-use gpuos_host::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
+use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
 use gpuos_model::mig::{Geometry, Window};
 use nvidia_ml::model::kind_named;
 

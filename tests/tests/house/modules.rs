@@ -5,25 +5,20 @@ use super::order::{File, circles, scattered};
 use super::*;
 
 /// Modules that still name each other in a circle.
-const CIRCLES: [(&str, &str); 7] = [
+const CIRCLES: [(&str, &str); 6] = [
     ("gpuos_cli", "cli discover doctor drain replay reply"),
     ("gpuos_cli", "defrag mig plan"),
     ("gpuos_lab", "accounting conf lab mig"),
     ("gpuos_lab", "install plugins spec"),
     ("gpuos_nvml", "exports mig"),
     ("gpuos_nvml", "hold model state"),
-    (
-        "gpuosd",
-        "desk disk gpus host isolation limits maps metrics mig moving_file mps owner peers status store work",
-    ),
 ];
 
 /// The most files in which methods of a type stand.
 const MOST_FILES: usize = 3;
 
 /// Types whose methods still stand in more, and in how many.
-const SCATTERED: [(&str, &str, usize); 2] =
-    [("gpuos_lab", "lab::Lab", 8), ("gpuosd", "owner::Owner", 19)];
+const SCATTERED: [(&str, &str, usize); 1] = [("gpuos_lab", "lab::Lab", 8)];
 
 /// The sources of each crate of this workspace.
 fn crates() -> Vec<(String, Vec<File>)> {

@@ -161,6 +161,28 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
     found
 }
 
+/// Paths into the crates of this workspace, or into a library, that each file names: the file, and the path.
+pub fn foreign(files: &[File]) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    for source in sources(files) {
+        let code = &source.code;
+        let mut at = 0;
+        while at < code.len() {
+            // `::name` begins a path as well, `a::name` does not.
+            let inside = at > 2 && code[at - 1] == ":" && is_name(&code[at - 3]);
+            let begins = code.get(at + 1).is_some_and(|next| next == ":");
+            if inside || !begins || !code[at].starts_with("gpuos_") {
+                at += 1;
+                continue;
+            }
+            let mut found = Vec::new();
+            at = tree(code, at + 1, vec![code[at].clone()], &mut found);
+            all.extend(found.into_iter().map(|path| (source.path.clone(), path)));
+        }
+    }
+    all
+}
+
 fn above(module: &[String]) -> Vec<String> {
     module[..module.len().saturating_sub(1)].to_vec()
 }
@@ -197,7 +219,7 @@ fn tree(
                 }
                 return at;
             }
-            Some(word) if is_name(word) => path.push(word.into()),
+            Some(word) if is_name(word) || word == "*" => path.push(word.into()),
             _ => break,
         }
         at += 1;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use gpuos_host::slurm::site::{JobRequest, Judge};
 use gpuos_host::slurm::{Allocation, Job};
-use gpuos_host::{JobRequest, Judge};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::defrag::{Action, Plan, Problem};
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request};

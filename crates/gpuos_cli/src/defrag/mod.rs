@@ -5,8 +5,9 @@ mod after;
 use std::collections::HashMap;
 
 use anyhow::{Result, anyhow, bail};
+use gpuos_host::Machine;
+use gpuos_host::slurm::site::{JobRequest, Judge, Site};
 use gpuos_host::slurm::{Job, NodeRecord, Preemption};
-use gpuos_host::{JobRequest, Judge, Machine, Site};
 use gpuos_model::cluster::NO_DOMAIN;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;

@@ -1,6 +1,6 @@
 //! Whether jobs are kept to their GPUs: TaskPlugin, ProctrackType and cgroup.conf.
 
-use gpuos_host::slurm_files::SlurmFile;
+use gpuos_host::slurm::files::SlurmFile;
 
 use super::Look;
 use super::findings::{Findings, Status};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gpuos_host::slurm_files::SlurmFile;
+use gpuos_host::slurm::files::SlurmFile;
 use gpuos_host::{Kind, Machine, User};
 
 use super::Look;

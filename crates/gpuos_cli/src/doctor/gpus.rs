@@ -1,7 +1,7 @@
 //! gpuos.toml, the fabric, the node types, and whether Slurm counts the GPUs as described.
 
-use gpuos_host::Site;
 use gpuos_host::slurm::Running;
+use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NO_DOMAIN;
 use gpuos_model::hostlist::compress;
 use gpuos_model::node_types::NodeFacts;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gpuos_config::options::parse_gres;
 use gpuos_config::slurm_conf::ConfLine;
-use gpuos_host::slurm_files::SlurmFile;
+use gpuos_host::slurm::files::SlurmFile;
 use gpuos_model::hostlist::{compress, expand};
 
 use super::Look;

@@ -1,8 +1,10 @@
 //! Whether this machine is what Slurm and gpuos.toml say of it.
 
 use gpuos_config::slurm_conf::{GpuDevice, gpu_devices};
-use gpuos_host::discover::{Found, cores, described, differences, mig_differences};
-use gpuos_host::{GresIndex, Machine, Site};
+use gpuos_host::Machine;
+use gpuos_host::hardware::discover::{Found, cores, described, differences, mig_differences};
+use gpuos_host::slurm::numbering;
+use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NodeType;
 use gpuos_model::gpuset::GpuSet;
 
@@ -22,7 +24,7 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     };
     let configured = site.nodes[at].gpu_count();
     let folder = site.running.directory();
-    let order = GresIndex::read(machine, &folder, &name).unwrap_or_default();
+    let order = numbering::read(machine, &folder, &name).unwrap_or_default();
     let pool = site.config.mig.pool_of(&name);
     let moving = pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.moving);
     let found = match discover::look(machine, args, &order, moving) {

@@ -25,7 +25,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuos_host::slurm::Running;
-use gpuos_host::slurm_files::{self, SlurmFile};
+use gpuos_host::slurm::files::{self as slurm_files, SlurmFile};
 use gpuos_host::{Machine, User};
 
 use crate::cli::DoctorArgs;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use gpuos_host::libraries::Libraries;
 use gpuos_host::slurm::Running;
-use gpuos_host::{Kind, Machine, User, elf, releases};
+use gpuos_host::slurm::releases;
+use gpuos_host::{Kind, Machine, User, elf};
 
 use super::Look;
 use super::findings::Findings;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpuos_config::options::parse_gres;
-use gpuos_host::Site;
+use gpuos_host::slurm::site::Site;
 use gpuos_host::slurm::{NodeRecord, Running};
 use gpuos_model::hostlist::compress;
 

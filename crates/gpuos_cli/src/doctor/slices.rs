@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use gpuos_config::gpuos_toml::STEERED_SLICES;
+use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
-use gpuos_host::{Machine, Site};
+use gpuos_host::slurm::site::Site;
 use gpuos_model::hostlist::compress;
 
 use super::Findings;

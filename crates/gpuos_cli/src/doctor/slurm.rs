@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
-use gpuos_host::{Machine, releases};
+use gpuos_host::slurm::releases;
 
 use super::findings::{Findings, Status};
 use super::toml::SITE_TABLE;

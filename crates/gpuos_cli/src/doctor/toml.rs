@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_config::slurm_conf::NodeLines;
-use gpuos_host::slurm_files::SlurmFile;
+use gpuos_host::slurm::files::SlurmFile;
 use gpuos_host::{Kind, Machine};
 
 use super::findings::{Findings, Status};

@@ -1,8 +1,8 @@
 //! What has to happen before a job with slices has room, where that is not told by the ends of jobs on full nodes: jobs
 //! without a known end, CPUs and memory, or what is not in service.
 
-use gpuos_host::Site;
 use gpuos_host::slurm::Job;
+use gpuos_host::slurm::site::Site;
 use gpuos_placement::explain::{Away, Claim};
 use gpuos_placement::mig::{Ask, Effort};
 use gpuos_placement::plan::Never;

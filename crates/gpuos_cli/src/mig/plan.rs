@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Machine, Site, slurm};
+use gpuos_host::slurm::site::{JobRequest, Site};
+use gpuos_host::{Machine, slurm};
 use gpuos_model::hostlist::compress;
 use gpuos_model::mig::Window;
 use gpuos_placement::explain::{Claim, have, no_slices, slices_sentence};

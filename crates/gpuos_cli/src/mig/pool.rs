@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use gpuos_config::options::{parse_gres, parse_mig};
 use gpuos_core::health::ExtraPart;
+use gpuos_host::slurm::site::{Site, moving, options_in_words};
 use gpuos_host::slurm::{Job, NodeRecord};
-use gpuos_host::{Site, moving, options_in_words};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Note;
 use gpuos_placement::mig::{Ask, Pool};

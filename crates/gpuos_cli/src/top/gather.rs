@@ -30,7 +30,7 @@ impl Ask {
     /// What the flags say, and gpuos.toml where they do not.
     pub fn new(machine: &dyn Machine, config: Option<&Path>, args: &TopArgs) -> Ask {
         let given = args.prometheus.clone().map(Ok);
-        let prometheus = given.or_else(|| match gpuos_host::config(machine, config) {
+        let prometheus = given.or_else(|| match slurm::site::config(machine, config) {
             Ok(config) => config.metrics.prometheus.map(Ok),
             Err(e) => Some(Err(format!("{e:#}"))),
         });

@@ -12,8 +12,9 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use gpuos_config::options::JobOptions;
+use gpuos_host::Machine;
+use gpuos_host::slurm::site::{Site, options_in_script, options_in_words};
 use gpuos_host::slurm::{self, Job};
-use gpuos_host::{Machine, Site, options_in_script, options_in_words};
 use gpuos_placement::explain::Note;
 use gpuos_placement::record::Recording;
 use serde_json::{Value, json};

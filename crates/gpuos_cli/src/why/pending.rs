@@ -2,7 +2,7 @@
 
 use gpuos_config::options::JobOptions;
 use gpuos_host::slurm::Job;
-use gpuos_host::{Asker, JobRequest, Neighbours, Site};
+use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site};
 use gpuos_model::hostlist::compress;
 use gpuos_placement::explain::{self, Claim, sentence, why_wait_on};
 use gpuos_placement::plan::{Planner, Wait};

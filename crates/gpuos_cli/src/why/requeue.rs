@@ -1,7 +1,7 @@
 //! What became of a job's last run, where it was requeued.
 
 use gpuos_host::slurm::Job;
-use gpuos_host::{Site, seconds_between};
+use gpuos_host::slurm::site::{Site, seconds_between};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_placement::explain::Note;

@@ -2,7 +2,7 @@
 
 use gpuos_config::options::JobOptions;
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Site};
+use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_placement::explain::{Note, level_reached, sentence, worth_sentence};

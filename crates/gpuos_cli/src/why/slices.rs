@@ -2,7 +2,7 @@
 
 use gpuos_config::options::{JobOptions, parse_gres, parse_mig};
 use gpuos_host::slurm::Job;
-use gpuos_host::{JobRequest, Site};
+use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_placement::explain::{Claim, InstanceAt, Note, slices_of_job};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{GpuShape, Request};

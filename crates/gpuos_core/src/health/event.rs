@@ -100,8 +100,10 @@ pub enum Event {
     },
     /// What Slurm's node record says now; tell it after the start and whenever the record was read.
     Shown {
-        /// The marked part of `Extra`; a damaged one counts as empty.
+        /// The marked part of `Extra`; of damaged words the worst that they may have said.
         part: ExtraPart,
+        /// It holds words that cannot be read: whatever is wanted, it is written anew.
+        damaged: bool,
         /// Reason of the node's drain; `None` = it is not drained.
         drain: Option<String>,
     },

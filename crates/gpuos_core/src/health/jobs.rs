@@ -7,6 +7,7 @@ use super::number::{self, name};
 use super::rules::{Gauge, JobsAre};
 use super::state::{Act, NodeHealth, Service};
 use super::step::Ctx;
+use crate::step::StepId;
 
 /// The most jobs and steps of a node that are looked at.
 const MOST: usize = 4096;
@@ -132,7 +133,7 @@ pub(super) fn treat(
         let what = match (kill, job.step) {
             (None, _) => format!("job {} is requeued", job.job),
             (Some(_), None) => format!("job {} is killed", job.job),
-            (Some(_), Some(step)) => format!("step {}.{} is killed", job.job, step_name(step)),
+            (Some(_), Some(step)) => format!("step {}.{} is killed", job.job, StepId::name(step)),
         };
         ctx.tell(Audit {
             gpu: Some(gpu),
@@ -209,16 +210,5 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
                 avoid_node: !known,
             },
         });
-    }
-}
-
-/// Slurm's names for steps that are no numbers.
-/// A step's number as Slurm writes it: `0`, `batch`, `extern`, `interactive`.
-pub fn step_name(step: u32) -> String {
-    match step {
-        0xffff_fffb => "batch".into(),
-        0xffff_fffc => "extern".into(),
-        0xffff_fffa => "interactive".into(),
-        number => number.to_string(),
     }
 }

@@ -1,6 +1,6 @@
 //! Xids of the kernel's log that NVML does not tell.
 //!
-//! Users can make the kernel write text of theirs (`gpuos_host::kernel_log` says how), so such a line alone moves
+//! Users can make the kernel write text of theirs (`gpuos_host::hardware::kernel_log` says how), so such a line alone moves
 //! nothing. It counts as an Xid only where NVML confirms that something is wrong with this GPU, or cannot say: the
 //! library or the GPU does not answer, the GPU is lost, NVML wants a recovery action, or, for Xids about memory, its
 //! figures about memory got worse within [`NEAR_MS`]. Else the line is told, and nothing is done.

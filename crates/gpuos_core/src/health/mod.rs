@@ -23,7 +23,6 @@ pub mod trend;
 pub use effect::{Audit, Effect};
 pub use event::{Admin, Event, HostFault, Job, RecoveryAction, Sample, Verb};
 pub use extra::{ExtraError, ExtraPart};
-pub use jobs::step_name;
 pub use rules::{Action, Authority, Cure, Gauge, JobsAre, Limits, NodeGauge, Rule, Rules, Signal};
 pub use state::{Cause, GpuHealth, GpuState, Hold, NodeDrain, NodeHealth, Service};
 pub use step::step;

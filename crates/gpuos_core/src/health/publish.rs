@@ -25,6 +25,7 @@ pub(super) fn done(node: &mut NodeHealth, ctx: &mut Ctx<'_>, revision: u64, ok: 
     };
     if ok {
         publishing.confirmed = Some(part);
+        publishing.damaged = false;
         publishing.failures = 0;
     } else {
         failed(node, ctx, clock);
@@ -36,6 +37,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, clock: u64) {
     node.publishing.failures = failures.saturating_add(1);
     // Nobody knows what stands there.
     node.publishing.confirmed = None;
+    node.publishing.damaged = false;
     let wait = (2000u64 << failures.min(5)).min(LONGEST_MS);
     let spread = spread(node, wait);
     node.publishing.not_before = Some(clock + wait + spread);
@@ -48,10 +50,11 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, clock: u64) {
 }
 
 /// [`super::Event::Shown`].
-pub(super) fn shown(node: &mut NodeHealth, part: ExtraPart) {
+pub(super) fn shown(node: &mut NodeHealth, part: ExtraPart, damaged: bool) {
     // What was read may be older than what is being written.
     if node.publishing.under_way.is_none() {
         node.publishing.confirmed = Some(part);
+        node.publishing.damaged = damaged;
     }
 }
 
@@ -59,6 +62,7 @@ pub(super) fn shown(node: &mut NodeHealth, part: ExtraPart) {
 pub(super) fn started(node: &mut NodeHealth) {
     node.publishing.under_way = None;
     node.publishing.confirmed = None;
+    node.publishing.damaged = false;
     node.publishing.not_before = None;
     node.publishing.failures = 0;
 }
@@ -77,9 +81,10 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     let wanted = node.part();
     let confirmed = node.publishing.confirmed.as_ref();
     // What is not known is only worth a message where there is something to say.
-    let told = confirmed.map_or(wanted.is_empty() && node.publishing.failures == 0, |part| {
-        *part == wanted
-    });
+    let told = match confirmed {
+        Some(part) => node.publishing.is_as(part, &wanted),
+        None => wanted.is_empty() && node.publishing.failures == 0,
+    };
     if told {
         node.publishing.not_before = None;
         return;

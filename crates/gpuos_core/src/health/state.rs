@@ -187,6 +187,9 @@ pub(super) struct Publishing {
     pub under_way: Option<(ExtraPart, u64)>,
     /// What slurmctld has; `None` = not known.
     pub confirmed: Option<ExtraPart>,
+    /// There are words in it that cannot be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
     /// The next is not before this.
     pub not_before: Option<u64>,
     /// Failures in a row.
@@ -194,6 +197,13 @@ pub(super) struct Publishing {
     /// Tokens in thousandths, and when they were counted.
     pub tokens: u64,
     pub counted: u64,
+}
+
+impl Publishing {
+    /// Whether `part`, which slurmctld has, is all of what is wanted.
+    pub fn is_as(&self, part: &ExtraPart, wanted: &ExtraPart) -> bool {
+        part == wanted && !self.damaged
+    }
 }
 
 /// Our drain of the node.
@@ -330,7 +340,9 @@ impl NodeHealth {
     pub fn told(&self) -> bool {
         let wanted = self.part();
         let confirmed = self.publishing.confirmed.as_ref();
-        confirmed.map_or(wanted.is_empty(), |part| *part == wanted)
+        confirmed.map_or(wanted.is_empty(), |part| {
+            self.publishing.is_as(part, &wanted)
+        })
     }
 
     /// Whether slurmctld has confirmed that the GPU gets no jobs.

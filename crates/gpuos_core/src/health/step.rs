@@ -86,8 +86,12 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::ResetDone { gpu, ok, message } => service::reset_done(node, ctx, gpu, ok, &message),
         Event::CheckDone { gpu, ok, message } => service::check_done(node, ctx, gpu, ok, &message),
         Event::Published { revision, ok } => publish::done(node, ctx, revision, ok),
-        Event::Shown { part, drain } => {
-            publish::shown(node, part);
+        Event::Shown {
+            part,
+            damaged,
+            drain,
+        } => {
+            publish::shown(node, part, damaged);
             node::shown(node, ctx, drain);
         }
         Event::Instances { gpu, count } => service::instances(node, gpu, count),

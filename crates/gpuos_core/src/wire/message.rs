@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{MigAsk, MigStatus, Status};
 use crate::health::Verb;
 use crate::limits::Asked;
+use crate::step::StepId;
 
 /// Version of the protocol: raised when a message changes its meaning or loses a field.
 pub const PROTOCOL: u32 = 1;
@@ -93,15 +94,6 @@ pub enum Request {
         /// How many, at most.
         lines: u32,
     },
-}
-
-/// A step: Slurm's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct StepId {
-    /// Job.
-    pub job: u32,
-    /// Step of the job; numbers near 2³² are the batch script and the like.
-    pub step: u32,
 }
 
 /// What the daemon answers.

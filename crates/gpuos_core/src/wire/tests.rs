@@ -5,10 +5,11 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
     MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reply, Request, Status,
-    StepId, WireError, decode, encode, may,
+    WireError, decode, encode, may,
 };
 use crate::health::Verb;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
+use crate::step::StepId;
 
 fn requests() -> Vec<Request> {
     let id = StepId { job: 7, step: 0 };

@@ -19,6 +19,8 @@ pub struct World {
     pub samples: Vec<Sample>,
     /// What Slurm's node record has.
     pub part: ExtraPart,
+    /// The record has words in gpuos's part that cannot be read.
+    pub damaged: bool,
     pub drained: Option<String>,
     /// slurmctld answers.
     pub slurmctld: bool,
@@ -131,6 +133,7 @@ impl World {
             jobs: Vec::new(),
             samples: vec![sound(); usize::from(gpus)],
             part: ExtraPart::default(),
+            damaged: false,
             drained: None,
             slurmctld: true,
             library: true,
@@ -282,6 +285,7 @@ impl World {
                 self.published.push((self.now, part.clone()));
                 if self.slurmctld {
                     self.part = part.clone();
+                    self.damaged = false;
                 }
                 return Some(Event::Published {
                     revision: *revision,
@@ -353,6 +357,7 @@ impl World {
         if self.slurmctld {
             self.tell(Event::Shown {
                 part: self.part.clone(),
+                damaged: self.damaged,
                 drain: self.drained.clone(),
             });
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use gpuos_config::slurm_conf::Addresses;
 use gpuos_core::peers::SlurmdAnswer;
 
+use super::local::{conf_folder, text};
 use crate::Machine;
-use crate::gres_index::{conf_folder, text};
 
 /// After a connection is made, slurmd gets at least so long.
 const LEAST: Duration = Duration::from_millis(300);

@@ -1,22 +1,36 @@
-//! What Slurm's commands print, as structures. Read on 22.05, 24.11 and 26.05; a field that a
-//! release does not print is simply empty.
+//! Slurm, by its commands and files. Read on 22.05, 24.11 and 26.05; a field that a release does not print is simply empty.
+//!
+//! - [`Slurm`]: the workload manager of a node, for gpuosd; [`act`]: what slurmctld is told for it,
+//! - [`Job`], [`NodeRecord`], [`Running`]: what squeue and scontrol print, read so that no user's text is structure (docs/decisions/0021),
+//! - [`site`]: Slurm and gpuos.toml joined into the planner's model,
+//! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own,
+//! - [`files`]: slurm.conf and its like, read without Slurm; [`releases`]: those with a layout.
 
 pub mod act;
 mod address;
 mod config;
+pub(crate) mod control_groups;
+pub mod files;
 mod job;
+mod local;
+mod manager;
 mod node;
+pub mod numbering;
 mod preempt;
 mod read;
+pub mod releases;
 mod rows;
 #[cfg(test)]
 mod sample;
+pub mod site;
 mod strict;
 mod text;
 
-pub use address::{addresses, ask_slurmd};
 pub use config::Running;
 pub use job::{Allocation, Job};
+pub use local::conf_folder;
+pub(crate) use local::text;
+pub use manager::Slurm;
 pub use node::NodeRecord;
 pub use preempt::Preemption;
 pub(crate) use preempt::seconds;
@@ -25,7 +39,7 @@ pub use text::Record;
 
 use anyhow::{Result, anyhow, bail};
 
-use act::Outcome;
+use gpuos_workload::action::Outcome;
 
 use crate::Machine;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gpuos_model::hostlist::expand;
 
-use super::act::Outcome;
 use crate::{Machine, Output};
+use gpuos_workload::action::Outcome;
 
 /// The fields, by the names that `squeue -O` has for them on every release since 22.05.
 const FIELDS: [&str; 26] = [

@@ -1,9 +1,9 @@
 //! Where the hardware is not what gpuos.toml and Slurm say of it: said in the log, with what to write.
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_host::discover::{Found, PciPlace, described, differences, mig_differences};
-use gpuos_host::slurm::NodeRecord;
+use gpuos_host::hardware::discover::{Found, PciPlace, described, differences, mig_differences};
 use gpuos_model::node_types::NodeFacts;
+use gpuos_workload::node::NodeRecord;
 
 /// What is known of the node from three sides, and what was said of it.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Hardware {
             return sliced.collect();
         };
         let own = config.node_types.iter().any(|own| own.name == kind.name);
-        let line = |one: &gpuos_host::discover::Difference| {
+        let line = |one: &gpuos_host::hardware::discover::Difference| {
             format!(
                 "{}: {}",
                 one.sentence(&kind.name),
@@ -111,16 +111,16 @@ impl Hardware {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_host::GresIndex;
-    use gpuos_host::discover::{Sysfs, discover};
-    use gpuos_host::nvml::Twin;
+    use gpuos_host::hardware::discover::{Sysfs, discover};
+    use gpuos_host::hardware::nvml::Twin;
     use gpuos_model::node_types::by_name;
+    use gpuos_workload::numbering::GpuNumbering;
 
     use super::*;
 
     fn found(kind: &str) -> Box<Found> {
         let twin = Twin::of(&by_name(kind).unwrap());
-        let found = discover(&twin, &Sysfs::at("/nowhere"), &GresIndex::identity());
+        let found = discover(&twin, &Sysfs::at("/nowhere"), &GpuNumbering::identity());
         Box::new(found.unwrap())
     }
 

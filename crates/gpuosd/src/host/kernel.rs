@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::Event;
-use gpuos_host::kernel_log::KernelXid;
+use gpuos_host::hardware::kernel_log::KernelXid;
 
 /// NVML is given so long to tell it.
 const WAIT: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, HostFault};
-use gpuos_host::discover::{Adapter, PciPlace, served};
-use gpuos_host::file_systems::Answered;
+use gpuos_host::hardware::discover::{Adapter, PciPlace, served};
+use gpuos_host::hardware::file_systems::Answered;
 
 use super::Round;
 

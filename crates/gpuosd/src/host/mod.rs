@@ -1,5 +1,5 @@
 //! The host beside its GPUs: a thread that looks at network adapters, memory and the kernel's log, and asks file
-//! systems whether they answer ([`gpuos_host::file_systems`] has threads for those that do not).
+//! systems whether they answer ([`gpuos_host::hardware::file_systems`] has threads for those that do not).
 //!
 //! - [`links`]: what becomes of it for the health rules,
 //! - [`kernel`]: Xids of the kernel's log where NVIDIA's library tells none,
@@ -11,16 +11,16 @@ pub mod links;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_host::discover::{self, Adapter, Sysfs};
-use gpuos_host::file_systems::{Answered, Mounted, Probes};
-use gpuos_host::host_state::{HostState, MemoryErrors};
-use gpuos_host::kernel_log::{KernelLog, KernelXid, Kmsg};
+use gpuos_host::hardware::discover::{self, Adapter, Sysfs};
+use gpuos_host::hardware::file_systems::{Answered, Mounted, Probes};
+use gpuos_host::hardware::host_state::{HostState, MemoryErrors};
+use gpuos_host::hardware::kernel_log::{KernelLog, KernelXid, Kmsg};
 
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// The kernel's log is read so often: about as soon as NVML's events come.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub const NO_LOG: &str = "none";
 /// A file system that answered is asked again after so long.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// What the owner is told of the host.
+/// What the loop is told of the host.
 #[derive(Debug)]
 pub enum Told {
     /// What a round showed.
@@ -59,7 +59,7 @@ pub fn start(
     sysfs: &Path,
     log: &Path,
     interval: Duration,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Vec<PathBuf>>> {
     let (paths, from) = channel();
     let log: Option<Box<dyn KernelLog>> = match log.as_os_str() == NO_LOG {
@@ -99,7 +99,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &SyncSender<Message>) {
+    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &Sink<Told>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -109,7 +109,7 @@ impl Watch {
                     memory: self.host.memory_errors(),
                     file_systems: self.probes.look(),
                 };
-                if to.send(Message::Host(Told::Round(round))).is_err() {
+                if !to.send(Told::Round(round)) {
                     return;
                 }
             }
@@ -129,13 +129,13 @@ impl Watch {
     }
 
     /// Tells what is new in the log. `false`: nobody listens any more.
-    fn read_log(&mut self, to: &SyncSender<Message>) -> bool {
+    fn read_log(&mut self, to: &Sink<Told>) -> bool {
         let Some(log) = &mut self.log else {
             return true;
         };
         match log.xids() {
             Ok(xids) if xids.is_empty() => true,
-            Ok(xids) => to.send(Message::Host(Told::Xids(xids))).is_ok(),
+            Ok(xids) => to.send(Told::Xids(xids)),
             Err(e) => {
                 tracing::warn!("the kernel's log is not read any more: {e}");
                 self.log = None;

@@ -1,12 +1,12 @@
-//! What the owner holds of isolation.
+//! What the loop holds of isolation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::step_name;
 use gpuos_core::isolation::{Effect, Finding, Holding, Plan, Policy, Process, Seen, Watch, step};
+use gpuos_core::step::StepId;
 use gpuos_core::wire::{IsolationStatus, ProcessStatus};
-use gpuos_host::slurm::Job;
+use gpuos_workload::job::Job;
 
 use crate::jobs::Table;
 
@@ -107,7 +107,7 @@ impl Keeper {
             one.gpus.extend(held.steps.values().flatten());
             let steps = held.steps.iter();
             one.steps = steps
-                .map(|(step, gpus)| (step_name(*step), gpus.clone()))
+                .map(|(step, gpus)| (StepId::name(*step), gpus.clone()))
                 .collect();
         }
         all.into_values().collect()

@@ -1,24 +1,24 @@
 //! Who is on the GPUs, and what steps may open: a thread that looks, and kills what it is told to kill. Whether
-//! something is wrong with what it sees, `gpuos_core::isolation` says; [`keep`] is what the owner holds of it.
+//! something is wrong with what it sees, `gpuos_core::isolation` says; [`keep`] is what the loop holds of it.
 
 pub mod keep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::isolation::{Group, Process, Seen};
-use gpuos_host::device_groups::DeviceGroups;
-use gpuos_host::job_processes::{Killed, Processes};
-use gpuos_host::nvml::{self, Answer, GpuLibrary};
+use gpuos_host::hardware::nvml::{self, Answer, GpuLibrary};
+use gpuos_host::steps::device_groups::DeviceGroups;
+use gpuos_host::steps::job_processes::{Killed, Processes};
 use gpuos_model::gpuset::GpuSet;
 
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// A step that is younger than this is looked at in every round: Slurm may still be busy with its group.
 const YOUNG: Duration = Duration::from_secs(30);
@@ -43,7 +43,7 @@ pub enum Order {
     },
 }
 
-/// What the owner is told.
+/// What the loop is told.
 #[derive(Debug)]
 pub enum Told {
     /// A round.
@@ -83,7 +83,7 @@ pub struct Sources {
 pub fn start(
     sources: Sources,
     interval: Duration,
-    to: SyncSender<Message>,
+    to: Sink<Told>,
 ) -> std::io::Result<Sender<Order>> {
     let (orders, from) = channel();
     let look = Look {
@@ -120,13 +120,13 @@ struct Look {
 }
 
 impl Look {
-    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &SyncSender<Message>) {
+    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &Sink<Told>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
                 due = Instant::now() + interval;
                 if let Some(told) = self.round()
-                    && to.send(Message::Isolation(told)).is_err()
+                    && !to.send(told)
                 {
                     return;
                 }
@@ -137,7 +137,7 @@ impl Look {
                     let outcome = self.sources.processes.kill(pid, started);
                     let outcome = outcome.map_err(|e| e.to_string());
                     let told = Told::Killed { pid, gpu, outcome };
-                    if to.send(Message::Isolation(told)).is_err() {
+                    if !to.send(told) {
                         return;
                     }
                 }

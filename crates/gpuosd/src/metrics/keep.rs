@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event, NodeHealth, Sample};
 use gpuos_core::peers::{PeerState, PeerView};
-use gpuos_host::slurm::act::{Action, Outcome};
+use gpuos_workload::action::{Action, Outcome};
 
 use super::count::{Act, Counts};
+use super::maps::Writer;
 use super::serve::Server;
 use super::{Gpu, Holder, Slice, Snapshot};
 use crate::gpus::Found;
 use crate::isolation;
 use crate::jobs::Table;
-use crate::maps::Writer;
 
 /// Counts, newest polls, and those who are told.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Keeper {
             Action::Drain { .. } => Act::DrainNode,
             Action::Undrain { .. } => Act::UndrainNode,
             // A publication is counted by its event; a release is a part of a requeue.
-            Action::Extra(_) | Action::Release { .. } | Action::LetGo { .. } => return,
+            Action::Publish(_) | Action::Release { .. } | Action::LetGo { .. } => return,
         };
         self.counts.act(act, ok);
     }

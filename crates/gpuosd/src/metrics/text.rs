@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gpuos_core::health::{GpuState, RecoveryAction, number, step_name};
+use gpuos_core::health::{GpuState, RecoveryAction, number};
+use gpuos_core::step::StepId;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -510,7 +511,7 @@ impl View {
 fn step(step: Option<u32>) -> String {
     match step {
         None => String::new(),
-        Some(step) => step_name(step),
+        Some(step) => StepId::name(step),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpuos_core::wire::{MigLoad, Percent};
-use gpuos_host::nvml::{self, Error, GpuLibrary, Load};
+use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, Load};
 
 /// What is told of each instance of a GPU, by its id, or why nothing is known of the GPU.
 pub type Loads = Result<BTreeMap<u32, MigLoad>, String>;

@@ -1,24 +1,24 @@
 //! Makes and destroys MIG instances: one thread for each GPU of the pool, which does one thing after another. The driver
-//! takes its time there, or hangs, and nobody else waits. [`pool`] is what the owner keeps of it.
+//! takes its time there, or hangs, and nobody else waits. [`pool`] is what the loop keeps of it.
 
 pub mod load;
 pub mod pool;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve;
-use gpuos_host::job_processes::{Proc, Processes};
-use gpuos_host::nvml::{self, Error, GpuLibrary, RecoveryAction};
+use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, RecoveryAction};
+use gpuos_host::steps::job_processes::{Proc, Processes};
 use gpuos_model::mig::{Profile, Window};
 
 use self::load::Loads;
 use crate::gpus::Library;
-use crate::owner::Message;
+use crate::sink::Sink;
 use crate::slices::{Layout, Slices};
 
 /// How long a library that is closed for a reset of another GPU is waited for.
@@ -81,7 +81,7 @@ pub enum Kept {
     Refused(String),
 }
 
-/// What the owner is told; each with NVML's index of the GPU.
+/// What the loop is told; each with NVML's index of the GPU.
 #[derive(Debug)]
 pub enum Told {
     /// NVML says that instances were made or destroyed.
@@ -108,8 +108,8 @@ pub struct Hands {
     pub slices: Slices,
     /// Who processes are.
     pub proc: Proc,
-    /// To the owner.
-    pub to: SyncSender<Message>,
+    /// To the loop.
+    pub to: Sink<(u8, Told)>,
     /// By GPU.
     pub threads: Mutex<BTreeMap<u8, Sender<Task>>>,
 }
@@ -169,7 +169,7 @@ impl Hand<'_> {
                     continue;
                 }
             };
-            if self.hands.to.send(Message::Mig(self.gpu, told)).is_err() {
+            if !self.hands.to.send((self.gpu, told)) {
                 return;
             }
         }

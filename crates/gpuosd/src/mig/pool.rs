@@ -9,11 +9,11 @@ use gpuos_core::health::number;
 use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::{Claim, Held, Phase};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
-use gpuos_host::slurm::Job;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::mig::{Geometry, Window};
 use gpuos_placement::mig::Serves;
 use gpuos_placement::mig::tile::{Cut, tile, tile_beside};
+use gpuos_workload::job::Job;
 use serde::{Deserialize, Serialize};
 
 use crate::slices::Layout;
@@ -195,7 +195,7 @@ impl Pool {
     ) -> Result<Grant, String> {
         let (bits, whole) = self.has(node, job);
         let told = GpuSet(bits);
-        let note = noted(&job.system_comment);
+        let note = noted(&job.note);
         // A job with whole nodes has slices for which nobody asked: no instances are made of them.
         let for_nothing = note.is_none()
             && ask.is_some_and(|ask| ask.request.is_empty())
@@ -398,7 +398,7 @@ pub fn layout(claims: &[Claim], slices: u8) -> Layout {
 #[cfg(test)]
 mod tests {
     use gpuos_config::gpuos_toml::Config;
-    use gpuos_host::slurm::Allocation;
+    use gpuos_workload::job::Allocation;
 
     use super::*;
 
@@ -416,15 +416,12 @@ mod tests {
         Job {
             id: 7,
             restarts: 2,
-            system_comment: comment.into(),
+            note: comment.into(),
             allocations: vec![Allocation {
                 nodes: vec!["n1".into()],
                 gpus: GpuSet::EMPTY,
-                gpu_count: 0,
                 slices: GpuSet(bits),
                 shared: GpuSet::EMPTY,
-                cpus: 1,
-                memory_mib: 1,
             }],
             ..Job::default()
         }

@@ -4,34 +4,32 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_config::slurm_conf::Addresses;
 use gpuos_core::peers::{
     Act, Body, Datagram, Effect, Event, Group, HeartbeatConfig, PeerView, Peers as State,
     SlurmdAnswer, step,
 };
-use gpuos_host::munge::{Munge, socket_of};
-use gpuos_host::slurm::act::{Outcome, is_set_down, resume, set_down};
-use gpuos_host::slurm::{addresses, ask_slurmd};
-use gpuos_host::{Machine, ThisMachine};
+use gpuos_host::munge::Munge;
+use gpuos_workload::action::Outcome;
+use gpuos_workload::{Addresses, Silent, WorkloadManager};
 
 use super::net::Net;
 use super::{Peers, Report, Told, port};
-use crate::owner::Message;
+use crate::sink::Sink;
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(100);
 /// What did not work is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(30);
-/// The owner is told how the peers are so often at least, while there are some.
+/// The loop is told how the peers are so often at least, while there are some.
 const VIEW: Duration = Duration::from_secs(2);
 /// slurmctld is asked about this node itself so often at most.
 const SELF_EVERY: Duration = Duration::from_secs(20);
-/// How long a slurmd may take.
-const SLURMD: Duration = Duration::from_millis(1000);
+/// How long its daemon on a node may take.
+const DAEMON: Duration = Duration::from_millis(1000);
 
 /// A port that somebody else has is tried again so often.
 const TAKEN: Duration = Duration::from_secs(10);
@@ -45,8 +43,9 @@ const OLD: usize = 65_536;
 /// A thread cannot be made.
 pub fn start(
     node: &str,
+    manager: Arc<dyn WorkloadManager>,
     (first, proc): (HeartbeatConfig, &Path),
-    to: SyncSender<Message>,
+    to: Sink<Report>,
 ) -> std::io::Result<Peers> {
     let (told, from) = channel();
     let now = Instant::now();
@@ -55,6 +54,7 @@ pub fn start(
     let driver = Driver {
         state: State::new(node, nonce, 0),
         node: node.into(),
+        manager,
         nonce,
         began: now,
         config: HeartbeatConfig {
@@ -66,7 +66,7 @@ pub fn start(
         not_before: now,
         trouble: None,
         names: runner("peers-names")?,
-        slurm: runner("peers-slurm")?,
+        errands: runner("peers-workload")?,
         told: told.clone(),
         to,
         shown: Shown::default(),
@@ -98,6 +98,7 @@ fn runner(name: &str) -> std::io::Result<Sender<Errand>> {
 struct Driver {
     state: State,
     node: String,
+    manager: Arc<dyn WorkloadManager>,
     nonce: u64,
     began: Instant,
     config: HeartbeatConfig,
@@ -107,9 +108,10 @@ struct Driver {
     not_before: Instant,
     trouble: Option<String>,
     names: Sender<Errand>,
-    slurm: Sender<Errand>,
+    /// What the workload manager is asked and told.
+    errands: Sender<Errand>,
     told: Sender<Told>,
-    to: SyncSender<Message>,
+    to: Sink<Report>,
     shown: Shown,
     ticked: Instant,
     /// When slurmctld is asked whether it holds this node for silent.
@@ -129,17 +131,17 @@ struct Driver {
 /// The ways to other nodes.
 struct Ways {
     net: Net,
-    /// slurm.conf's.
-    addresses: Arc<Addresses>,
-    /// Of slurmds, where the name is known.
-    slurmds: HashMap<String, SocketAddr>,
+    /// By the workload manager's configuration.
+    addresses: Arc<dyn Addresses>,
+    /// Of daemons, where the name is known.
+    daemons: HashMap<String, SocketAddr>,
     /// Names that are being looked up.
     asked: BTreeSet<String>,
     /// Where messages came from: of nodes that this one does not ping.
     heard: HashMap<String, SocketAddr>,
 }
 
-/// What the owner was told last.
+/// What the loop was told last.
 #[derive(Default)]
 struct Shown {
     states: Vec<(String, gpuos_core::peers::PeerState)>,
@@ -187,12 +189,12 @@ impl Driver {
                     self.event(Event::Heard(told));
                 }
             }
-            Told::Slurmd(node, answer) => self.event(Event::Slurmd(node, answer)),
+            Told::Daemon(node, answer) => self.event(Event::Slurmd(node, answer)),
             Told::Resolved(node, address) => {
                 if let Some(ways) = &mut self.ways {
                     ways.asked.remove(&node);
                     if let Some(address) = address {
-                        ways.slurmds.insert(node, address);
+                        ways.daemons.insert(node, address);
                     }
                 }
             }
@@ -237,7 +239,10 @@ impl Driver {
         }
         self.keep_at = Instant::now() + TAKEN;
         // Where slurm.conf or this node's name is not to be had yet, that is said when a job needs it.
-        let Ok(own) = addresses(&ThisMachine).and_then(|addresses| self.own(&addresses, wanted))
+        let Ok(own) = self
+            .manager
+            .addresses()
+            .and_then(|addresses| self.own(&*addresses, wanted))
         else {
             return;
         };
@@ -265,7 +270,7 @@ impl Driver {
     }
 
     /// This node's address for the heartbeat.
-    fn own(&self, addresses: &Addresses, wanted: u16) -> Result<SocketAddr, String> {
+    fn own(&self, addresses: &dyn Addresses, wanted: u16) -> Result<SocketAddr, String> {
         let (host, port) = addresses.of(&self.node);
         let mut own = first(&host, port).ok_or_else(|| {
             format!("this node's address {host}, by slurm.conf, is none: see `getent hosts {host}`")
@@ -328,10 +333,10 @@ impl Driver {
     }
 
     fn try_open(&self) -> Result<Ways, String> {
-        let addresses = addresses(&ThisMachine)?;
-        let socket = socket_of(&addresses.auth_info).map(Path::to_path_buf);
+        let addresses = self.manager.addresses()?;
+        let socket = addresses.munge_socket();
         let munge = Munge::open(None, socket.as_deref()).map_err(|e| e.to_string())?;
-        let own = self.own(&addresses, self.config.port)?;
+        let own = self.own(&*addresses, self.config.port)?;
         let Some((_, socket)) = &self.kept else {
             // What is in the way is said once, by whoever tries to keep it.
             return Err(format!("this node has no UDP port {}", own.port()));
@@ -343,8 +348,8 @@ impl Driver {
         tracing::info!("peers are heard at UDP port {}", own.port());
         Ok(Ways {
             net,
-            addresses: Arc::new(addresses),
-            slurmds: HashMap::new(),
+            addresses,
+            daemons: HashMap::new(),
             asked: BTreeSet::new(),
             heard: HashMap::new(),
         })
@@ -365,7 +370,7 @@ impl Driver {
 
     fn look_up(&mut self, node: &str) {
         let Some(ways) = &mut self.ways else { return };
-        if ways.slurmds.contains_key(node) || !ways.asked.insert(node.into()) {
+        if ways.daemons.contains_key(node) || !ways.asked.insert(node.into()) {
             return;
         }
         let (told, addresses, node) = (self.told.clone(), ways.addresses.clone(), node.to_string());
@@ -406,7 +411,7 @@ impl Driver {
     fn send(&mut self, told: Datagram) {
         let port = self.config.port;
         let Some(ways) = &self.ways else { return };
-        let listens = ways.slurmds.get(&told.to).map(|address| {
+        let listens = ways.daemons.get(&told.to).map(|address| {
             let mut address = *address;
             if port > 0 {
                 address.set_port(port);
@@ -423,18 +428,19 @@ impl Driver {
         let address = self
             .ways
             .as_ref()
-            .and_then(|w| w.slurmds.get(&node).copied());
+            .and_then(|w| w.daemons.get(&node).copied());
         let told = self.told.clone();
         let Some(address) = address else {
             // Without an answer the node has no say about it.
             return self.look_up(&node);
         };
+        let manager = self.manager.clone();
         let ask = move || {
-            let answer: SlurmdAnswer = ask_slurmd(address, SLURMD);
-            let _ = told.send(Told::Slurmd(node, answer));
+            let answer: SlurmdAnswer = manager.ask_daemon(address, DAEMON);
+            let _ = told.send(Told::Daemon(node, answer));
         };
         let _ = thread::Builder::new()
-            .name("peers-slurmd".into())
+            .name("peers-daemon".into())
             .spawn(ask);
     }
 
@@ -453,12 +459,18 @@ impl Driver {
         if self.config.act != Act::Down {
             return;
         }
-        let (told, own) = (self.told.clone(), self.node.clone());
-        let errand = move || {
-            let outcome = set_down(&ThisMachine, &own, job, &node, (silent_ms, &agreed));
-            let _ = told.send(Told::Asked(job, node, outcome));
+        let (told, manager) = (self.told.clone(), self.manager.clone());
+        let silent = Silent {
+            job,
+            node,
+            silent_ms,
+            agreed,
         };
-        let _ = self.slurm.send(Box::new(errand));
+        let errand = move || {
+            let outcome = manager.set_down(&silent);
+            let _ = told.send(Told::Asked(job, silent.node, outcome));
+        };
+        let _ = self.errands.send(Box::new(errand));
     }
 
     fn asked(&mut self, job: u32, node: String, outcome: Outcome) {
@@ -484,20 +496,21 @@ impl Driver {
     fn look_at_self(&mut self) {
         self.looking = true;
         let (told, own, to) = (self.told.clone(), self.node.clone(), self.to.clone());
+        let manager = self.manager.clone();
         let errand = move || {
-            let again = match is_set_down(&ThisMachine, &own) {
-                Ok(true) => !come_back(&ThisMachine, &own, &to),
+            let again = match manager.is_set_down() {
+                Ok(true) => !come_back(&*manager, &own, &to),
                 Ok(false) => false,
                 Err(_) => true,
             };
             let _ = told.send(Told::Self_(again));
         };
-        let _ = self.slurm.send(Box::new(errand));
+        let _ = self.errands.send(Box::new(errand));
     }
 
     fn report(&self, report: Report) {
-        // The owner may be slow; what is only told must not hold up pings.
-        let _ = self.to.try_send(Message::Peers(report));
+        // The loop may be slow; what is only told must not hold up pings.
+        let _ = self.to.try_send(report);
     }
 
     fn show(&mut self) {
@@ -536,18 +549,18 @@ impl Driver {
 }
 
 /// Returns whether it is done with.
-fn come_back(machine: &dyn Machine, own: &str, to: &SyncSender<Message>) -> bool {
-    let slurmd = addresses(machine).ok().and_then(|addresses| {
+fn come_back(manager: &dyn WorkloadManager, own: &str, to: &Sink<Report>) -> bool {
+    let daemon = manager.addresses().ok().and_then(|addresses| {
         let (host, port) = addresses.of(own);
         first(&host, port)
     });
-    let answers = slurmd.map(|address| ask_slurmd(address, SLURMD));
+    let answers = daemon.map(|address| manager.ask_daemon(address, DAEMON));
     if answers != Some(SlurmdAnswer::Answers) {
         return false;
     }
-    match resume(machine, own) {
+    match manager.resume() {
         Outcome::Done(text) => {
-            let _ = to.try_send(Message::Peers(Report::Note(text)));
+            let _ = to.try_send(Report::Note(text));
             true
         }
         Outcome::Nothing(_) | Outcome::Refused(_) => true,

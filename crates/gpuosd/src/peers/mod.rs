@@ -1,7 +1,7 @@
 //! Heartbeats between the nodes of a job: what [`gpuos_core::peers::step`] says is done here.
 //!
 //! One thread has the state. Others do what may hang: [`net`] reads and writes datagrams at the
-//! port that [`port`] keeps, and asks munge about them, and [`driver`] has threads for host names, for slurmds and for slurmctld. The owner of the daemon's state only
+//! port that [`port`] keeps, and asks munge about them, and [`driver`] has threads for host names, for slurmds and for slurmctld. The daemon's loop only
 //! tells the jobs and the configuration, and is told what happens.
 
 mod driver;
@@ -13,23 +13,23 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use gpuos_core::peers::{Group, HeartbeatConfig, PeerView, SlurmdAnswer};
-use gpuos_host::slurm::Job;
-use gpuos_host::slurm::act::Outcome;
+use gpuos_workload::action::Outcome;
+use gpuos_workload::job::{Job, JobState};
 
 pub use driver::start;
 
 /// What the thread with the state is told.
 pub(super) enum Told {
-    /// By the owner: gpuos.toml was read.
+    /// By the loop: gpuos.toml was read.
     Config(HeartbeatConfig),
-    /// By the owner: jobs of several nodes that run here.
+    /// By the loop: jobs of several nodes that run here.
     Groups(Vec<Group>),
-    /// By the owner: gpuosd ends; an answer when the others know.
+    /// By the loop: gpuosd ends; an answer when the others know.
     End(Sender<()>),
     /// A message, and where it came from.
     Heard(gpuos_core::peers::Datagram, std::net::SocketAddr),
     /// A slurmd answered, or did not.
-    Slurmd(String, SlurmdAnswer),
+    Daemon(String, SlurmdAnswer),
     /// A host name has this address.
     Resolved(String, Option<std::net::SocketAddr>),
     /// slurmctld was asked to set a node down.
@@ -38,7 +38,7 @@ pub(super) enum Told {
     Self_(bool),
 }
 
-/// What the owner is told.
+/// What the loop is told.
 #[derive(Debug)]
 pub enum Report {
     /// How the peers are, and what keeps them from being watched.
@@ -49,7 +49,7 @@ pub enum Report {
     Down(u32),
 }
 
-/// The owner's end.
+/// The loop's end.
 #[derive(Clone)]
 pub struct Peers(Sender<Told>);
 
@@ -66,7 +66,7 @@ impl Peers {
 
     /// slurmctld has told the jobs of this node.
     pub fn jobs(&self, jobs: &[Job]) {
-        let runs = |job: &&Job| job.state == "RUNNING" && job.nodes.len() > 1;
+        let runs = |job: &&Job| job.state == JobState::Running && job.nodes.len() > 1;
         let group = |job: &Job| Group {
             job: job.id,
             nodes: job.nodes.clone(),

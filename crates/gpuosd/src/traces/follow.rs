@@ -21,7 +21,7 @@ const MOST: usize = 1000;
 /// How something went; the sentence of a failure.
 pub type Went = Result<(), String>;
 
-/// What the owner tells.
+/// What the loop tells.
 #[derive(Debug)]
 pub enum What {
     /// The GPU showed a fault.

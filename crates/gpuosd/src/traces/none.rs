@@ -1,8 +1,11 @@
 //! A gpuosd that was built without traces.
 
+use std::sync::Arc;
+
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event};
-use gpuos_host::slurm::act::{Action, Outcome};
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::{Action, Outcome};
 
 use crate::jobs::Table;
 
@@ -14,7 +17,7 @@ pub struct Traces {
 
 impl Traces {
     /// Nothing is told, of whatever node.
-    pub fn new(_node: &str) -> Traces {
+    pub fn new(_node: &str, _manager: Arc<dyn WorkloadManager>) -> Traces {
         Traces::default()
     }
 

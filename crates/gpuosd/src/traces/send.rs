@@ -1,5 +1,5 @@
-//! The thread of traces: it follows what the owner tells, looks whether requeued jobs run again, and sends spans to a
-//! collector by OTLP over HTTP. A collector that does not answer costs the owner nothing.
+//! The thread of traces: it follows what the loop tells, looks whether requeued jobs run again, and sends spans to a
+//! collector by OTLP over HTTP. A collector that does not answer costs the loop nothing.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_executor::block_on;
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event, RecoveryAction};
-use gpuos_host::ThisMachine;
-use gpuos_host::slurm::act::{self, Action, Outcome};
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::JobState;
 use opentelemetry::trace::{SpanContext, SpanKind, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -30,10 +31,10 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Longest time for one request.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What the owner holds of traces. No call waits for anybody.
-#[derive(Debug)]
+/// What the loop holds of traces. No call waits for anybody.
 pub struct Traces {
     node: String,
+    manager: Arc<dyn WorkloadManager>,
     url: Option<String>,
     to: Option<SyncSender<(u64, What)>>,
     trouble: Trouble,
@@ -56,9 +57,10 @@ fn set(trouble: &Trouble, what: Option<String>) {
 
 impl Traces {
     /// Nothing is told before [`Traces::set`].
-    pub fn new(node: &str) -> Traces {
+    pub fn new(node: &str, manager: Arc<dyn WorkloadManager>) -> Traces {
         Traces {
             node: node.into(),
+            manager,
             url: None,
             to: None,
             trouble: Trouble::default(),
@@ -77,7 +79,8 @@ impl Traces {
         let Some(url) = self.url.clone() else { return };
         let (to, from) = sync_channel(WAITING);
         let (node, trouble) = (self.node.clone(), Arc::clone(&self.trouble));
-        let run = move || run(&from, &url, &node, &trouble);
+        let manager = self.manager.clone();
+        let run = move || run(&from, &*manager, (&url, &node), &trouble);
         match thread::Builder::new().name("traces".into()).spawn(run) {
             Ok(_) => self.to = Some(to),
             Err(e) => set(&self.trouble, Some(format!("no thread for traces: {e}"))),
@@ -184,7 +187,12 @@ impl Traces {
     }
 }
 
-fn run(from: &Receiver<(u64, What)>, url: &str, node: &str, trouble: &Trouble) {
+fn run(
+    from: &Receiver<(u64, What)>,
+    manager: &dyn WorkloadManager,
+    (url, node): (&str, &str),
+    trouble: &Trouble,
+) {
     let exporter = match exporter(url, node) {
         Ok(exporter) => exporter,
         Err(why) => return set(trouble, Some(format!("no traces to {url}: {why}"))),
@@ -203,7 +211,7 @@ fn run(from: &Receiver<(u64, What)>, url: &str, node: &str, trouble: &Trouble) {
         };
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            look(&mut follower);
+            look(&mut follower, manager);
             follower.tick(now_ms());
         }
         if !follower.done().is_empty() && (ended || Instant::now() >= again) {
@@ -226,22 +234,24 @@ fn run(from: &Receiver<(u64, What)>, url: &str, node: &str, trouble: &Trouble) {
 }
 
 /// Looks which of the jobs that may start again run.
-fn look(follower: &mut Follower) {
+fn look(follower: &mut Follower, manager: &dyn WorkloadManager) {
     for job in follower.waiting() {
         let now = now_ms();
         // Where slurmctld is away: another time.
-        let Ok(record) = act::job(&ThisMachine, job) else {
+        let Ok(record) = manager.job(job) else {
             return;
         };
         let what = match record {
             None => What::Gone(job, "the job is gone".into()),
-            Some(record) => match record.state.as_str() {
-                "RUNNING" => {
+            Some(record) => match record.state {
+                JobState::Running => {
                     let since = now.saturating_sub(record.run_seconds * 1000);
                     What::Runs(job, since, record.nodes.join(","))
                 }
-                "PENDING" | "REQUEUED" | "COMPLETING" | "CONFIGURING" => continue,
-                state => What::Gone(job, format!("the job is {state}")),
+                JobState::Waiting | JobState::Starting | JobState::Ending => continue,
+                JobState::Stopped | JobState::Over => {
+                    What::Gone(job, format!("the job is {}", record.state_word))
+                }
             },
         };
         follower.take(now, what);

@@ -5,12 +5,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{Asked, ClockRange, MpsWish, PowerCap};
-use gpuos_core::wire::{Reply, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::Reply;
 
 use crate::isolation::{audited, findings, of_job, record};
 use crate::site::{Daemon, Site};
 
-const BATCH: u32 = 0xffff_fffb;
+const BATCH: u32 = StepId::BATCH;
 /// The last of a step's 2 s of patience is for the way back.
 const PATIENCE: Duration = Duration::from_millis(1900);
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_host::device_groups::{Cgroups, DeviceGroups};
+use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups};
 
 use crate::bpf::{self, Below};
 use crate::site::Site;

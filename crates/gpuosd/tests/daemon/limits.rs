@@ -2,11 +2,12 @@
 //! between.
 
 use gpuos_core::limits::{Asked, ClockRange, PowerCap};
-use gpuos_core::wire::{Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Reply, Request};
 
 use crate::site::{Daemon, Site};
 
-const BATCH: u32 = 0xffff_fffb;
+const BATCH: u32 = StepId::BATCH;
 
 fn cap(watts: u32) -> Asked {
     Asked {

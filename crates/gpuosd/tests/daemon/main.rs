@@ -24,7 +24,8 @@ mod unit;
 mod walls;
 
 use gpuos_core::health::Verb;
-use gpuos_core::wire::{Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Reply, Request};
 use gpuos_host::socket::ClientError;
 use site::Site;
 

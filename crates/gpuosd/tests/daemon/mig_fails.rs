@@ -189,3 +189,21 @@ fn a_gpuosd_that_starts_before_slurmctld_reads_its_pool_when_that_answers() {
     let told = step(&daemon, 7, 0, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
     assert!(told["CUDA_VISIBLE_DEVICES"].starts_with("MIG-"), "{told:?}");
 }
+
+#[test]
+fn a_gpu_that_is_not_in_mig_mode_gets_no_instance() {
+    let site = pool("");
+    site.change(5, |gpu| gpu.mig = [0, 0]);
+    let daemon = start(&site);
+    job(&site, 8, "8", ("gpuos: mig=1g.10gb:1", ""));
+    let why = step(&daemon, 8, BATCH, ("1g.10gb", &[8])).unwrap_err();
+    assert!(why.contains("not in MIG mode"), "{why}");
+    let troubles = daemon.status().daemon.troubles;
+    assert!(
+        troubles
+            .iter()
+            .any(|why| why.contains("nvidia-smi -i 5 -mig 1")),
+        "{troubles:?}"
+    );
+    assert!(instances(&site, 5).is_empty());
+}

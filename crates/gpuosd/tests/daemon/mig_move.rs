@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_core::limits::{Asked, PowerCap};
-use gpuos_core::wire::{MigGpuStatus, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MigGpuStatus, Request};
 use gpuos_host::socket::ClientError;
 
 use crate::isolation::{Ends, findings, of_job, record};

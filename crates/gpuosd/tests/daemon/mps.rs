@@ -8,12 +8,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use gpuos_core::limits::{Asked, MpsWish};
-use gpuos_core::wire::{MPS_VARIABLES, Reply, Request, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MPS_VARIABLES, Reply, Request};
 
 use crate::program::program;
 use crate::site::{Daemon, Site};
 
-const BATCH: u32 = 0xffff_fffb;
+const BATCH: u32 = StepId::BATCH;
 const GID: u32 = 100;
 
 /// The control program: a daemon with a server, and `quit`. One that is deaf heeds SIGKILL only; one that hangs is

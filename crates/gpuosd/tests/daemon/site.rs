@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health::Verb;
 use gpuos_core::limits::Asked;
-use gpuos_core::wire::{Reply, Request, Status, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::thread;
 
 use gpuos_core::limits::{Asked, ClockRange, PowerCap};
-use gpuos_core::wire::{Reply, Request, Status, StepId};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;

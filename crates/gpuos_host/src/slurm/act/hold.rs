@@ -6,7 +6,9 @@
 
 use gpuos_model::screen::is_control;
 
-use super::{Outcome, Slurm};
+use gpuos_workload::action::Outcome;
+
+use super::Slurm;
 
 /// What the comment begins with, before the name of the node.
 const HELD: &str = "gpuos: held by node ";

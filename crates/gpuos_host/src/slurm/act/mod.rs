@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
-use serde::{Deserialize, Serialize};
+use gpuos_workload::action::{Action, Outcome};
 
 use super::rows::{Row, said};
 use super::{Job, NodeRecord, read, rows};
@@ -24,74 +25,11 @@ pub(super) const LIMIT: Duration = Duration::from_secs(45);
 /// Reasons of ours start with this.
 const OURS: &str = "gpuos: ";
 
-/// Something for slurmctld to do.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Action {
-    /// Put gpuos's part into the node's `Extra`; other text in it is kept.
-    Extra(ExtraPart),
-    /// Requeue a job. [`Action::Release`] has to follow.
-    Requeue {
-        /// The job.
-        job: u32,
-    },
-    /// Let a requeued job start at once: Slurm holds it back for about two minutes.
-    Release {
-        /// The job.
-        job: u32,
-        /// Keep it off this node, too.
-        avoid_node: bool,
-    },
-    /// Requeue a job and hold it, for a trouble of the node that ends by itself; its `AdminComment` says why.
-    Hold {
-        /// The job.
-        job: u32,
-        /// Why, for people.
-        why: String,
-    },
-    /// Let a job go that [`Action::Hold`] held here, and nobody else since.
-    LetGo {
-        /// The job.
-        job: u32,
-    },
-    /// End a step; without one the whole job.
-    Kill {
-        /// The job.
-        job: u32,
-        /// The step.
-        step: Option<u32>,
-    },
-    /// Drain the node.
-    Drain {
-        /// Why, for people.
-        reason: String,
-    },
-    /// Take our own drain of the node back, and nobody else's.
-    Undrain {
-        /// The reason that we gave.
-        reason: String,
-    },
-}
-
-/// How an action went.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// It is done; a sentence for the log.
-    Done(String),
-    /// There was nothing to do; why.
-    Nothing(String),
-    /// The time for it has not come: ask again soon.
-    NotYet(String),
-    /// slurmctld does not answer: ask again later.
-    Away(String),
-    /// slurmctld will not do it, however often it is asked.
-    Refused(String),
-}
-
 /// Does `action` for the node of that name.
 pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
     let slurm = Slurm::new(machine, node);
     let done = match action {
-        Action::Extra(part) => slurm.extra(part),
+        Action::Publish(part) => slurm.publish(part),
         Action::Requeue { job } => slurm.requeue(*job),
         Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
         Action::Hold { job, why } => hold::hold(&slurm, *job, why),
@@ -189,7 +127,7 @@ impl Slurm<'_> {
         self.run("scontrol", &args)
     }
 
-    fn extra(&self, part: &ExtraPart) -> Result<Outcome, Outcome> {
+    fn publish(&self, part: &ExtraPart) -> Result<Outcome, Outcome> {
         let extra = self.record()?.extra;
         let wanted = part.write_into(&extra);
         if wanted == extra {
@@ -317,11 +255,11 @@ impl Slurm<'_> {
 
     fn kill(&self, job: u32, step: Option<u32>) -> Result<Outcome, Outcome> {
         // Of an array, the number alone means all tasks.
-        let job = self.job_here(job)?.label;
+        let label = self.job_here(job)?.label;
         // The batch script and the like are the job.
-        let what = match step.filter(|step| *step < SPECIAL_STEPS) {
-            Some(step) => format!("{job}.{step}"),
-            None => job,
+        let what = match step.filter(|step| !StepId { job, step: *step }.is_special()) {
+            Some(step) => format!("{label}.{step}"),
+            None => label,
         };
         self.run("scancel", &[&what])?;
         Ok(Outcome::Done(format!("{what} is ended")))
@@ -358,9 +296,6 @@ impl Slurm<'_> {
         Ok(Outcome::Done("the node is back in service".into()))
     }
 }
-
-/// Step numbers from here on are the batch script, the extern step and the like.
-pub const SPECIAL_STEPS: u32 = 0xffff_fff0;
 
 /// A reason as it goes into the node's record: with our name, in one line.
 fn ours(reason: &str) -> String {

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Outcome, Slurm};
+use gpuos_workload::Silent;
+use gpuos_workload::action::Outcome;
+
+use super::Slurm;
 use crate::Machine;
 use crate::slurm::NodeRecord;
 
@@ -16,15 +19,16 @@ const SILENT: &str = "gpuos: silent: ";
 /// Names in a reason.
 const NAMED: usize = 3;
 
-/// Asks slurmctld to set `node` DOWN, which requeues its jobs, if that makes sense to slurmctld: it does not hold
-/// `own`, which asks, for down itself; `job` runs on the node; and nobody has taken the node out already.
-pub fn set_down(
-    machine: &dyn Machine,
-    own: &str,
-    job: u32,
-    node: &str,
-    (silent_ms, agreed): (u64, &[String]),
-) -> Outcome {
+/// Asks slurmctld to set a silent node DOWN, which requeues its jobs, if that makes sense to slurmctld: it does not hold
+/// `own`, which asks, for down itself; the job runs on the node; and nobody has taken the node out already.
+pub fn set_down(machine: &dyn Machine, own: &str, silent: &Silent) -> Outcome {
+    let Silent {
+        job,
+        node,
+        silent_ms,
+        agreed,
+    } = silent;
+    let job = *job;
     let of = |node| slurm(machine, node);
     let down = || {
         let asker = of(own).record()?;
@@ -47,7 +51,7 @@ pub fn set_down(
                 record.states.join("+")
             )));
         }
-        let reason = format!("Reason={}", reason(node, silent_ms, agreed));
+        let reason = format!("Reason={}", reason(node, *silent_ms, agreed));
         of(node).update(&["State=DOWN", &reason])?;
         Ok(Outcome::Done(format!("slurmctld has set {node} DOWN")))
     };

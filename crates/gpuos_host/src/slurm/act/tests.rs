@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuos_core::health::ExtraPart;
+use gpuos_workload::Silent;
 
 use super::{Action, Outcome, act, is_set_down, jobs_on, resume, set_down};
 use crate::slurm::sample::record;
@@ -97,7 +98,7 @@ fn node(state: &str, rest: &str) -> String {
 }
 
 fn out(gpu: u8) -> Action {
-    Action::Extra(ExtraPart {
+    Action::Publish(ExtraPart {
         out: vec![gpu],
         ..ExtraPart::default()
     })
@@ -425,7 +426,13 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
     let agreed = ["a", "b", "c", "d", "e"].map(String::from);
     let down = |lines: &[(&str, Result<&str, &str>)]| {
         let play = Play::new(lines);
-        let outcome = set_down(&play, "n1", 7, "n3", (3120, &agreed));
+        let silent = Silent {
+            job: 7,
+            node: "n3".into(),
+            silent_ms: 3120,
+            agreed: agreed.to_vec(),
+        };
+        let outcome = set_down(&play, "n1", &silent);
         assert!(play.0.lock().unwrap().is_empty(), "{outcome:?}");
         outcome
     };

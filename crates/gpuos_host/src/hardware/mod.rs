@@ -1,0 +1,11 @@
+//! The machine's hardware, and what the kernel and NVIDIA's library tell of it. Nothing here knows a workload manager.
+//!
+//! - [`nvml`]: NVIDIA's management library as a trait, MIG instances too: the driver's, opened at run time, and a twin in memory,
+//! - [`discover`]: NVML and sysfs joined into a node type and a pool of slices, and what differs from the configured ones,
+//! - [`kernel_log`]: Xids in /dev/kmsg; [`host_state`]: links and memory; [`file_systems`]: whether they answer.
+
+pub mod discover;
+pub mod file_systems;
+pub mod host_state;
+pub mod kernel_log;
+pub mod nvml;

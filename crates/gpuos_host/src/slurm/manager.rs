@@ -1,0 +1,235 @@
+//! Slurm as the workload manager of a node.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpuos_config::slurm_conf::Addresses as Lines;
+use gpuos_core::health::ExtraPart;
+use gpuos_core::peers::SlurmdAnswer;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
+use gpuos_workload::node::NodeRecord;
+use gpuos_workload::numbering::GpuNumbering;
+use gpuos_workload::{Addresses, Silent, WorkloadManager};
+
+use super::local::conf_folder;
+use super::{act, address, numbering, running};
+use crate::Machine;
+use crate::munge::socket_of;
+
+/// Slurm's commands and files on a node.
+pub struct Slurm {
+    machine: Arc<dyn Machine + Send + Sync>,
+    node: String,
+}
+
+impl Slurm {
+    /// Of the node of that name.
+    pub fn new(machine: Arc<dyn Machine + Send + Sync>, node: &str) -> Slurm {
+        Slurm {
+            machine,
+            node: node.into(),
+        }
+    }
+}
+
+impl WorkloadManager for Slurm {
+    fn act(&self, action: &Action) -> Outcome {
+        act::act(&*self.machine, &self.node, action)
+    }
+
+    fn node(&self) -> Result<NodeRecord, Outcome> {
+        act::node(&*self.machine, &self.node).map(node)
+    }
+
+    fn jobs(&self) -> Result<Vec<Job>, Outcome> {
+        let jobs = act::jobs_on(&*self.machine, &self.node)?;
+        Ok(jobs.into_iter().map(job).collect())
+    }
+
+    fn job(&self, number: u32) -> Result<Option<Job>, Outcome> {
+        Ok(act::job(&*self.machine, number)?.map(job))
+    }
+
+    /// `SlurmUser = slurm(64030)`.
+    fn own_user(&self) -> Option<u32> {
+        let running = running(&*self.machine).ok()?;
+        let (_, number) = running.get("SlurmUser")?.rsplit_once('(')?;
+        number.strip_suffix(')')?.parse().ok()
+    }
+
+    fn config_folder(&self) -> Option<PathBuf> {
+        Some(running(&*self.machine).ok()?.directory())
+    }
+
+    fn local_folder(&self) -> Option<PathBuf> {
+        conf_folder(&*self.machine)
+    }
+
+    fn numbering(&self) -> Result<GpuNumbering, String> {
+        numbering::of_node(&*self.machine, &self.node)
+    }
+
+    fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
+        let lines = address::addresses(&*self.machine)?;
+        Ok(Arc::new(OfSlurmConf(lines)))
+    }
+
+    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> SlurmdAnswer {
+        address::ask_slurmd(address, limit)
+    }
+
+    fn set_down(&self, silent: &Silent) -> Outcome {
+        act::set_down(&*self.machine, &self.node, silent)
+    }
+
+    fn is_set_down(&self) -> Result<bool, Outcome> {
+        act::is_set_down(&*self.machine, &self.node)
+    }
+
+    fn resume(&self) -> Outcome {
+        act::resume(&*self.machine, &self.node)
+    }
+}
+
+struct OfSlurmConf(Lines);
+
+impl Addresses for OfSlurmConf {
+    fn of(&self, node: &str) -> (String, u16) {
+        self.0.of(node)
+    }
+
+    fn munge_socket(&self) -> Option<PathBuf> {
+        socket_of(&self.0.auth_info).map(Path::to_path_buf)
+    }
+}
+
+/// What gpuosd needs of a node's record.
+fn node(record: super::NodeRecord) -> NodeRecord {
+    let (published, damaged) = ExtraPart::read(&record.extra);
+    let drained = record.states.iter().any(|state| state.starts_with("DRAIN"));
+    NodeRecord {
+        drain: drained.then_some(record.reason),
+        name: record.name,
+        sockets: record.sockets,
+        cores_per_socket: record.cores_per_socket,
+        gpus: record.gpus,
+        published,
+        damaged: damaged.map(|why| why.to_string()),
+    }
+}
+
+/// What gpuosd needs of a job's record.
+fn job(record: super::Job) -> Job {
+    let has = |part: super::Allocation| gpuos_workload::job::Allocation {
+        nodes: part.nodes,
+        gpus: part.gpus,
+        slices: part.slices,
+        shared: part.shared,
+    };
+    Job {
+        id: record.id,
+        state: state(&record),
+        user: record.user,
+        uid: record.uid,
+        account: record.account,
+        qos: record.qos,
+        partitions: record.partitions,
+        state_word: record.state,
+        nodes: record.nodes,
+        required_nodes: record.required_nodes,
+        may_requeue: record.may_requeue,
+        restarts: record.restarts,
+        run_seconds: record.run_seconds,
+        allocations: record.allocations.into_iter().map(has).collect(),
+        shares: record.shares,
+        note: record.system_comment,
+        unreadable: record.unreadable,
+    }
+}
+
+fn state(record: &super::Job) -> JobState {
+    match record.state.as_str() {
+        "PENDING" | "REQUEUED" => JobState::Waiting,
+        "CONFIGURING" => JobState::Starting,
+        "RUNNING" => JobState::Running,
+        "COMPLETING" => JobState::Ending,
+        _ if record.is_running() => JobState::Stopped,
+        _ => JobState::Over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Recorded;
+
+    #[test]
+    fn a_record_has_what_is_published_of_its_gpus_and_what_is_wrong_with_that() {
+        let record = |state: &str, extra: &str| {
+            node(super::super::NodeRecord {
+                states: vec!["IDLE".into(), state.into()],
+                reason: "fan".into(),
+                extra: extra.into(),
+                gpus: vec![("h100".into(), 6), ("a100".into(), 2)],
+                ..Default::default()
+            })
+        };
+        let well = record("", "rack=7 [gpuos:1 out=2]");
+        assert_eq!(
+            (&well.published.out[..], &well.damaged, &well.drain),
+            (&[2][..], &None, &None)
+        );
+        assert_eq!(well.gpu_count(), 8);
+        let damaged = record("DRAINED", "[gpuos:1 degraded=x]");
+        assert!(
+            damaged
+                .damaged
+                .is_some_and(|why| why.contains("degraded=x"))
+        );
+        assert_eq!(damaged.drain.as_deref(), Some("fan"));
+        assert_eq!(record("DRAINING", "").drain.as_deref(), Some("fan"));
+    }
+
+    #[test]
+    fn slurms_words_for_states_become_what_a_node_needs_to_know() {
+        for (word, wanted) in [
+            ("PENDING", JobState::Waiting),
+            ("REQUEUED", JobState::Waiting),
+            ("CONFIGURING", JobState::Starting),
+            ("RUNNING", JobState::Running),
+            ("SUSPENDED", JobState::Stopped),
+            ("STAGE_OUT", JobState::Stopped),
+            ("COMPLETING", JobState::Ending),
+            ("CANCELLED", JobState::Over),
+            ("", JobState::Over),
+        ] {
+            let record = super::super::Job {
+                state: word.into(),
+                ..Default::default()
+            };
+            let has_nodes = record.is_running();
+            let job = job(record);
+            assert_eq!((job.state, job.state_word.as_str()), (wanted, word));
+            assert_eq!(job.is_running(), has_nodes, "{word}");
+        }
+    }
+
+    #[test]
+    fn the_users_number_is_what_stands_behind_its_name() {
+        for (value, wanted) in [
+            ("slurm(64030)", Some(64030)),
+            ("root(0)", Some(0)),
+            ("slurm", None),
+        ] {
+            let config = format!("SlurmUser               = {value}\n");
+            let machine = Recorded::default().command("scontrol show config", &config);
+            let slurm = Slurm::new(Arc::new(machine), "n1");
+            assert_eq!(slurm.own_user(), wanted);
+        }
+        let nobody = Slurm::new(Arc::new(Recorded::default()), "n1");
+        assert_eq!((nobody.own_user(), nobody.config_folder()), (None, None));
+    }
+}

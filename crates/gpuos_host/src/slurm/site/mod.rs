@@ -1,0 +1,252 @@
+//! A Slurm cluster at one moment, in the planner's terms: [`Site`], Slurm and gpuos.toml joined; [`JobRequest`], a job as scontrol and
+//! its script have it; [`moving`], GPUs that move, in one GRES and the other.
+
+mod ends;
+pub mod moving;
+mod neighbours;
+mod request;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use gpuos_config::gpuos_toml::Config;
+use gpuos_config::slurm_conf::NodeLines;
+use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
+use gpuos_model::cluster::{Cluster, Fabric};
+use gpuos_model::node_types::NodeFacts;
+
+use crate::Machine;
+use crate::config_file;
+use crate::slurm::{self, NodeRecord, Running};
+
+pub use ends::seconds_between;
+pub use neighbours::{Asker, Judge, Neighbours};
+pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
+
+/// The cluster as slurmctld has it now.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Site {
+    /// What slurmctld runs with.
+    pub running: Running,
+    /// Nodes, in the order of Slurm's node table.
+    pub nodes: Vec<NodeRecord>,
+    /// gpuos.toml, or the defaults.
+    pub config: Config,
+    /// The file that `config` came from.
+    pub config_file: Option<PathBuf>,
+    /// Node types and fabric; nodes by the same index as `nodes`.
+    pub cluster: Cluster,
+    /// What could not be read and is missed: sentences.
+    pub notes: Vec<String>,
+    /// Nodes that Slurm's topology file names and slurmctld does not have.
+    pub topology_strangers: Vec<String>,
+    /// Index of each node by name.
+    by_name: HashMap<String, u32>,
+}
+
+impl Site {
+    /// Asks slurmctld and reads the files. `config` names the gpuos.toml to take instead of
+    /// the usual one. Errors are those that leave nothing to show.
+    pub fn read(machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
+        let running = slurm::running(machine)?;
+        let mut nodes = slurm::nodes(machine)?;
+        let mut notes = Vec::new();
+        let (config_file, config) = config_file::read(machine, config, &running.directory())?;
+        for node in &mut nodes {
+            if let Some(own) = config.mig.pool_of(&node.name) {
+                node.gpus_divided = moving::whole_of(own, node.slices_used);
+            }
+        }
+        let facts = facts(machine, &running, &nodes, &mut notes);
+        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        let mut topology_strangers = Vec::new();
+        let fabric = fabric(
+            machine,
+            &running,
+            &names,
+            &mut notes,
+            &mut topology_strangers,
+        );
+        let cluster = config.cluster(&facts, fabric.as_ref())?;
+        Ok(Site {
+            running,
+            nodes,
+            config,
+            config_file,
+            cluster,
+            notes,
+            topology_strangers,
+            by_name: names.into_iter().zip(0..).collect(),
+        })
+    }
+
+    /// Indices of nodes, ascending, and the names that are no node.
+    pub fn indices(&self, names: &[String]) -> (Vec<u32>, Vec<String>) {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for name in names {
+            match self.by_name.get(name) {
+                Some(&at) => found.push(at),
+                None => missing.push(name.clone()),
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        (found, missing)
+    }
+
+    /// Whether slurmctld allocates memory (`SelectTypeParameters` with `MEMORY`).
+    pub fn memory_counts(&self) -> bool {
+        self.running
+            .get("SelectTypeParameters")
+            .is_some_and(|p| p.to_uppercase().contains("MEMORY"))
+    }
+}
+
+/// gpuos.toml alone: that which `given` or `$GPUOS_CONF` names, else the one beside the slurm.conf that
+/// slurmctld tells of; the defaults where Slurm does not answer.
+///
+/// # Errors
+/// A named file cannot be read, or the file has a mistake.
+pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
+    let folder = || Some(slurm::running(machine).ok()?.directory());
+    Ok(config_file::found(machine, given, folder)?.unwrap_or_default())
+}
+
+/// What Slurm knows of the nodes: counts from slurmctld, links and sockets from gres.conf.
+fn facts(
+    machine: &dyn Machine,
+    running: &Running,
+    nodes: &[NodeRecord],
+    notes: &mut Vec<String>,
+) -> Vec<NodeFacts> {
+    let dir = running.directory();
+    let slurm_conf = running.slurm_conf();
+    let read = |name: &str| {
+        let path = if name == "slurm.conf" {
+            slurm_conf.clone()
+        } else {
+            dir.join(name)
+        };
+        match machine.read(&path) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(format!("{}: {e}", path.display())),
+        }
+    };
+    let lines = NodeLines::read(&read).unwrap_or_else(|e| {
+        notes.push(format!(
+            "{e}; links and sockets of GPUs come from node types only (run this where Slurm's \
+             files can be read)"
+        ));
+        NodeLines::default()
+    });
+    let told: HashMap<String, NodeFacts> = lines
+        .all()
+        .into_iter()
+        .map(|facts| (facts.name.clone(), facts))
+        .collect();
+    nodes
+        .iter()
+        .map(|node| {
+            let gpus = node.gpu_count();
+            let told = told.get(&node.name).filter(|facts| facts.gpus == gpus);
+            NodeFacts {
+                name: node.name.clone(),
+                gpus,
+                gres_type: match &node.gpus[..] {
+                    [(only, _)] => only.clone(),
+                    _ => told
+                        .map(|facts| facts.gres_type.clone())
+                        .unwrap_or_default(),
+                },
+                sockets: node.sockets,
+                cores_per_socket: node.cores_per_socket,
+                links: told.and_then(|facts| facts.links.clone()),
+                gpu_sockets: told.and_then(|facts| facts.gpu_sockets.clone()),
+            }
+        })
+        .collect()
+}
+
+/// The fabric that Slurm's topology plugin has: topology.yaml (25.05 on), topology.conf, or,
+/// where the files cannot be read, what slurmctld answers.
+fn fabric(
+    machine: &dyn Machine,
+    running: &Running,
+    names: &[String],
+    notes: &mut Vec<String>,
+    strangers: &mut Vec<String>,
+) -> Option<Fabric> {
+    let plugin = running.get("TopologyPlugin").unwrap_or("");
+    if !plugin.contains("tree") && !plugin.contains("block") {
+        return None;
+    }
+    match topology_file(machine, running) {
+        Some((_, Ok(file))) => {
+            strangers.extend(file.unknown_nodes(names));
+            Some(file.fabric(names))
+        }
+        Some((_, Err(e))) => {
+            notes.push(format!("{e}; the fabric is left out"));
+            None
+        }
+        None => {
+            let shown = slurm::scontrol(machine, &["show", "topology"]).ok()?;
+            match parse_topology_conf(&without_levels(&shown), "scontrol show topology") {
+                Ok(file) => Some(file.fabric(names)),
+                Err(e) => {
+                    notes.push(format!("{e}; the fabric is left out"));
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// Slurm's topology file, parsed; `None` when there is none that can be read.
+pub(crate) fn topology_file(
+    machine: &dyn Machine,
+    running: &Running,
+) -> Option<(
+    PathBuf,
+    Result<TopologyFile, gpuos_model::reading::ConfigError>,
+)> {
+    let dir = running.directory();
+    for name in ["topology.yaml", "topology.conf"] {
+        let path = dir.join(name);
+        if let Ok(bytes) = machine.read(&path) {
+            let text = String::from_utf8_lossy(&bytes);
+            let label = path.display().to_string();
+            let parsed = match name {
+                "topology.yaml" => parse_topology_yaml(&text, &label),
+                _ => parse_topology_conf(&text, &label),
+            };
+            return Some((path, parsed));
+        }
+    }
+    None
+}
+
+/// `scontrol show topology` in the form of topology.conf: without what is only shown (levels,
+/// and the nodes below switches of switches).
+fn without_levels(shown: &str) -> String {
+    let mut text = String::new();
+    for line in shown.lines() {
+        let tree = line.contains("Switches=");
+        for word in line.split_whitespace() {
+            let key = word.split('=').next().unwrap_or("");
+            let keep = match key {
+                "SwitchName" | "Switches" | "BlockName" => true,
+                "Nodes" => !tree,
+                _ => false,
+            };
+            if keep {
+                text.push_str(word);
+                text.push(' ');
+            }
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,144 @@
+//! A job as a workload manager has it, as far as the daemon of a node needs to know.
+
+use gpuos_model::gpuset::GpuSet;
+
+/// What a job has on some nodes (all alike).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Allocation {
+    /// The nodes.
+    pub nodes: Vec<String>,
+    /// GPUs on each of them, by the workload manager's number; empty when it names none.
+    pub gpus: GpuSet,
+    /// Memory slices of GPUs on each of them, as bits.
+    pub slices: GpuSet,
+    /// GPUs of which it has parts on each of them: others may have them too.
+    pub shared: GpuSet,
+}
+
+/// What becomes of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum JobState {
+    /// It waits for nodes.
+    Waiting,
+    /// It has its nodes, which are being prepared.
+    Starting,
+    /// It runs.
+    Running,
+    /// It has its nodes and does not run: suspended and the like.
+    Stopped,
+    /// It has ended, and its nodes are being cleaned up.
+    Ending,
+    /// It is over.
+    #[default]
+    Over,
+}
+
+/// One job.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Job {
+    /// Number of the job.
+    pub id: u32,
+    /// User.
+    pub user: String,
+    /// Number of the user.
+    pub uid: u32,
+    /// Account; empty when it has none.
+    pub account: String,
+    /// Quality of service; empty when it has none.
+    pub qos: String,
+    /// Partitions.
+    pub partitions: Vec<String>,
+    /// What becomes of it.
+    pub state: JobState,
+    /// The same in the workload manager's own word.
+    pub state_word: String,
+    /// Nodes that it has.
+    pub nodes: Vec<String>,
+    /// Nodes without which it would not run.
+    pub required_nodes: Vec<String>,
+    /// Whether it could be requeued: a batch job that allows it.
+    pub may_requeue: bool,
+    /// How often it was requeued.
+    pub restarts: u32,
+    /// How long it has run, in seconds.
+    pub run_seconds: u64,
+    /// What it has, by node.
+    pub allocations: Vec<Allocation>,
+    /// Whether it has parts of GPUs that `allocations` does not name.
+    pub shares: bool,
+    /// Where gpuos notes its decision.
+    pub note: String,
+    /// Why what it has on its nodes and what it asked for cannot be read; empty when it can. Of such a job its numbers, user, state
+    /// and nodes are known, and nothing else.
+    pub unreadable: String,
+}
+
+impl Job {
+    /// Whether the job has its nodes.
+    pub fn is_running(&self) -> bool {
+        !matches!(self.state, JobState::Waiting | JobState::Over)
+    }
+
+    /// Memory slices that it has on a node, as bits.
+    pub fn slices_on(&self, node: &str) -> GpuSet {
+        self.sum_on(node, |part| part.slices)
+    }
+
+    /// GPUs of which it has parts on a node.
+    pub fn shared_on(&self, node: &str) -> GpuSet {
+        self.sum_on(node, |part| part.shared)
+    }
+
+    /// GPUs that it has on a node, as a whole or in part.
+    pub fn gpus_on(&self, node: &str) -> GpuSet {
+        self.sum_on(node, |part| GpuSet(part.gpus.0 | part.shared.0))
+    }
+
+    /// What the parts of the job on a node have together.
+    fn sum_on(&self, node: &str, of: impl Fn(&Allocation) -> GpuSet) -> GpuSet {
+        let here = self.allocations.iter();
+        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
+        here.fold(GpuSet::EMPTY, |set, part| GpuSet(set.0 | of(part).0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_job_on_a_node_count_together() {
+        let part = |node: &str, gpus, shared, slices| Allocation {
+            nodes: vec![node.into()],
+            gpus: GpuSet(gpus),
+            shared: GpuSet(shared),
+            slices: GpuSet(slices),
+        };
+        let job = Job {
+            allocations: vec![
+                part("n1", 1, 4, 0xf0),
+                part("n1", 2, 0, 1),
+                part("n2", 8, 8, 2),
+            ],
+            ..Job::default()
+        };
+        assert_eq!(job.gpus_on("n1"), GpuSet(7));
+        assert_eq!(job.shared_on("n1"), GpuSet(4));
+        assert_eq!(job.slices_on("n1"), GpuSet(0xf1));
+        assert_eq!(job.gpus_on("n3"), GpuSet::EMPTY);
+    }
+
+    #[test]
+    fn a_job_has_its_nodes_from_their_preparation_to_their_cleaning() {
+        let has = |state| {
+            Job {
+                state,
+                ..Job::default()
+            }
+            .is_running()
+        };
+        let states = [JobState::Starting, JobState::Running, JobState::Stopped];
+        assert!(states.into_iter().chain([JobState::Ending]).all(has));
+        assert!(!has(JobState::Waiting) && !has(JobState::Over));
+    }
+}

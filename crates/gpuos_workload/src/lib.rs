@@ -1,0 +1,112 @@
+//! The seam between gpuosd and a workload manager: what the daemon of a node asks it and tells it, as the trait [`WorkloadManager`], and
+//! the plain types that cross it. No workload manager is in here; Slurm's commands and files stand behind the trait in
+//! `gpuos_host::slurm`.
+//!
+//! - [`action`]: what it is told to do, and how that went,
+//! - [`job`]: a job and what it has; [`node`]: the node's record,
+//! - [`numbering`]: which GPU is which number,
+//! - [`recorded`]: a twin in memory that answers from a table and notes what it is told.
+
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod job;
+pub mod node;
+pub mod numbering;
+pub mod recorded;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpuos_core::peers::SlurmdAnswer;
+
+use crate::action::{Action, Outcome};
+use crate::job::Job;
+use crate::node::NodeRecord;
+use crate::numbering::GpuNumbering;
+
+/// A workload manager as the daemon of one node sees it. Calls may take as long as the workload manager's own limits allow: they are
+/// made by threads that wait for nothing else.
+pub trait WorkloadManager: Send + Sync {
+    /// Has it do something about this node or a job. Every action can be repeated: what is as wanted already is left.
+    fn act(&self, action: &Action) -> Outcome;
+
+    /// This node's record.
+    ///
+    /// # Errors
+    /// It does not answer, or does not know the node.
+    fn node(&self) -> Result<NodeRecord, Outcome>;
+
+    /// The jobs on this node, with what each has.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn jobs(&self) -> Result<Vec<Job>, Outcome>;
+
+    /// A job, with whose devices it has; `None`: it is not known any more.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn job(&self, job: u32) -> Result<Option<Job>, Outcome>;
+
+    /// Number of the user that its controller runs as; `None`: it does not say.
+    fn own_user(&self) -> Option<u32>;
+
+    /// The folder of its configuration, where gpuos.toml lies if no other is named; `None`: it does not answer.
+    fn config_folder(&self) -> Option<PathBuf>;
+
+    /// The same by the files of this node, without asking anybody; `None`: there are none.
+    fn local_folder(&self) -> Option<PathBuf>;
+
+    /// How it numbers this node's GPUs, by its configuration.
+    ///
+    /// # Errors
+    /// The configuration cannot be read; the sentence names the file.
+    fn numbering(&self) -> Result<GpuNumbering, String>;
+
+    /// Where the nodes are, by its configuration.
+    ///
+    /// # Errors
+    /// The configuration cannot be read; the sentence names the file.
+    fn addresses(&self) -> Result<Arc<dyn Addresses>, String>;
+
+    /// Whether its daemon on another node answers within `limit`.
+    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> SlurmdAnswer;
+
+    /// Asks for `silent` to be set down, which requeues its jobs, unless that makes no sense: this node is down itself, the job does not
+    /// run there any more, or somebody has taken the node out already.
+    fn set_down(&self, silent: &Silent) -> Outcome;
+
+    /// Whether this node is set down because its peers found it silent.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn is_set_down(&self) -> Result<bool, Outcome>;
+
+    /// Resumes this node if its peers had it set down, and for no other reason.
+    fn resume(&self) -> Outcome;
+}
+
+/// Where the nodes of a cluster are.
+pub trait Addresses: Send + Sync {
+    /// Host name or address of a node, and the port of the workload manager's daemon there.
+    fn of(&self, node: &str) -> (String, u16);
+
+    /// The socket of munged that the cluster uses; `None`: munge's own.
+    fn munge_socket(&self) -> Option<PathBuf>;
+}
+
+/// A node that its peers find silent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Silent {
+    /// A job that runs there and on this node.
+    pub job: u32,
+    /// Its name.
+    pub node: String,
+    /// For how long nobody heard it, in milliseconds.
+    pub silent_ms: u64,
+    /// The nodes that agree.
+    pub agreed: Vec<String>,
+}

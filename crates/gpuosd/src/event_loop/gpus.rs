@@ -1,0 +1,166 @@
+//! Who the GPUs are, and whether NVIDIA's library answers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gpuos_core::health::{Event, number};
+
+use super::effect::{Effect, Effects, Now};
+use crate::gpus::Found;
+
+/// The library counts as silent after so many seconds more than an interval.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// What NVIDIA's library has shown of the GPUs.
+pub struct Gpus {
+    /// Those of GRES `gpu`.
+    found: Vec<Found>,
+    /// Those of the pool.
+    pooled: Vec<Found>,
+    /// Time between polls.
+    interval: Duration,
+    /// The last round of polls, or the daemon's start.
+    heard: Instant,
+    polled: bool,
+    silent: bool,
+    trouble: Option<String>,
+}
+
+impl Gpus {
+    /// Nothing is known yet.
+    pub fn new(interval: Duration, now: Instant) -> Gpus {
+        Gpus {
+            found: Vec::new(),
+            pooled: Vec::new(),
+            interval,
+            heard: now,
+            polled: false,
+            silent: false,
+            trouble: None,
+        }
+    }
+
+    /// Those of GRES `gpu`; empty before the library has shown them.
+    pub fn found(&self) -> &[Found] {
+        &self.found
+    }
+
+    /// Those of the pool.
+    pub fn pooled(&self) -> &[Found] {
+        &self.pooled
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = &Found> {
+        self.found.iter().chain(&self.pooled)
+    }
+
+    /// Whether the library has shown no GPU yet.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty() && self.pooled.is_empty()
+    }
+
+    /// Who a GPU is. One that the library never showed is told to commands by its number.
+    pub fn known(&self, gpu: u8) -> Found {
+        let known = self.all().find(|found| found.gres == gpu).cloned();
+        let index = number::pool_index(gpu).unwrap_or(gpu);
+        known.unwrap_or(Found {
+            gres: gpu,
+            nvml: index,
+            uuid: String::new(),
+            name: String::new(),
+            pci: index.to_string(),
+        })
+    }
+
+    /// When the library has answered last.
+    pub fn polled(&self) -> Option<Instant> {
+        self.polled.then_some(self.heard)
+    }
+
+    /// Whether the library does not answer, or cannot be opened.
+    pub fn is_away(&self) -> bool {
+        self.silent || self.trouble.is_some()
+    }
+
+    /// The library was opened, or why not.
+    pub fn opened(&mut self, told: Result<Vec<Found>, String>) -> Effects {
+        let mut fx = Effects::default();
+        match told {
+            Ok(all) => {
+                tracing::info!("{} GPUs: {}", all.len(), names(&all));
+                let pooled = |gpu: &Found| number::is_of_pool(gpu.gres);
+                let (pool, found): (Vec<Found>, Vec<Found>) = all.into_iter().partition(pooled);
+                let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
+                fx.push(Effect::Grow(usize::from(most)));
+                named(&mut self.found, found);
+                named(&mut self.pooled, pool);
+                let pool: Vec<u8> = self.pooled.iter().map(|gpu| gpu.gres).collect();
+                pool.iter()
+                    .for_each(|gpu| fx.push(Effect::KnowPooled(*gpu)));
+                fx.push(Effect::KeepPooled(pool));
+                self.troubled(None, &mut fx);
+                fx.push(Effect::TellLimits);
+            }
+            Err(why) => {
+                if self.trouble.as_ref() != Some(&why) {
+                    tracing::error!("{why}");
+                    self.troubled(Some(why), &mut fx);
+                }
+            }
+        }
+        fx
+    }
+
+    /// A round of polls has come to its end.
+    pub fn answered(&mut self, now: Now) -> Effects {
+        let mut fx = Effects::default();
+        (self.polled, self.heard) = (true, now.at);
+        if std::mem::take(&mut self.silent) {
+            self.troubled(None, &mut fx);
+            fx.push(Effect::Rules(Event::LibraryBack));
+        }
+        fx
+    }
+
+    /// Time went by.
+    pub fn tick(&mut self, now: Now) -> Effects {
+        let mut fx = Effects::default();
+        // A library that was never there is a trouble of its own, and no silence.
+        let late = now.at.duration_since(self.heard) > self.interval + SILENT;
+        if late && !self.silent && !self.is_empty() {
+            self.silent = true;
+            let why = "NVIDIA's library does not answer; what is shown of GPUs is from before";
+            self.troubled(Some(why.into()), &mut fx);
+            fx.push(Effect::Rules(Event::LibrarySilent));
+        }
+        fx
+    }
+
+    fn troubled(&mut self, why: Option<String>, fx: &mut Effects) {
+        self.trouble.clone_from(&why);
+        fx.trouble("library", why);
+    }
+}
+
+/// A GPU that did not say who it is keeps the name that it had.
+fn named(known: &mut Vec<Found>, now: Vec<Found>) {
+    let before = std::mem::replace(known, now);
+    for gpu in known.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
+        if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
+            *gpu = old.clone();
+        }
+    }
+}
+
+/// `8 x NVIDIA H100` and the like, for the log.
+fn names(found: &[Found]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for gpu in found {
+        *counts.entry(&gpu.name).or_default() += 1;
+    }
+    let each = counts
+        .iter()
+        .map(|(name, count)| format!("{count} x {name}"));
+    each.collect::<Vec<_>>().join(", ")
+}

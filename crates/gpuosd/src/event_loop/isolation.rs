@@ -1,0 +1,70 @@
+//! What becomes of what is found on the GPUs.
+
+use gpuos_core::health::Audit;
+use gpuos_core::isolation::{Effect as Said, Finding};
+use gpuos_host::steps::job_processes::Killed;
+
+use super::effect::{Effect, Effects, Look, Now, Quota};
+use super::reports::LOOK_AGAIN;
+use crate::isolation::keep::Keeper;
+use crate::isolation::{Order, Told};
+use crate::jobs::Table;
+
+/// The thread has looked, or killed.
+pub fn told(keeper: &mut Keeper, told: Told, jobs: &Table, now: Now) -> Effects {
+    let mut fx = Effects::default();
+    match told {
+        Told::Round { seen, blind } => {
+            for said in keeper.round(seen, blind, jobs, now.at) {
+                isolate(said, now, &mut fx);
+            }
+        }
+        Told::Killed { pid, gpu, outcome } => {
+            let text = match outcome {
+                Ok(Killed::Sent) => format!("process {pid} was killed"),
+                Ok(Killed::Gone) => format!("process {pid} was gone before it was killed"),
+                Err(why) => format!("process {pid} could not be killed: {why}"),
+            };
+            fx.push(Effect::Log(audit(gpu, None, text, now), Quota::None));
+        }
+    }
+    fx
+}
+
+fn isolate(said: Said, now: Now, fx: &mut Effects) {
+    match said {
+        Said::Found(finding) => {
+            let line = line(&finding, finding.message.clone(), now);
+            fx.push(Effect::Found(finding, line));
+        }
+        Said::Over(finding) => {
+            let line = line(&finding, format!("over: {}", finding.message), now);
+            fx.push(Effect::Log(line, Quota::User(finding.uid)));
+        }
+        Said::Kill { pid, started, gpu } => {
+            fx.push(Effect::Isolation(Order::Kill { pid, started, gpu }));
+        }
+        Said::Ask => fx.look(Look::AfterLast(LOOK_AGAIN)),
+    }
+}
+
+fn line(finding: &Finding, text: String, now: Now) -> Audit {
+    audit(finding.gpu, about(finding), text, now)
+}
+
+/// A line of the audit log, which watchers hear, too.
+fn audit(gpu: u8, job: Option<u32>, text: String, now: Now) -> Audit {
+    Audit {
+        at_ms: now.wall_ms,
+        gpu: Some(gpu),
+        job,
+        rule: Some("isolation".into()),
+        text,
+        ..Audit::default()
+    }
+}
+
+/// The job whose business it is: that of the process, else the one that is disturbed.
+fn about(finding: &Finding) -> Option<u32> {
+    finding.job.or(finding.holders.first().copied())
+}

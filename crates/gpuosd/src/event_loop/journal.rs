@@ -1,0 +1,146 @@
+//! What is written down of what happens, and who hears it: the log, the audit log and those who watch.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
+
+use gpuos_config::access::Access;
+use gpuos_core::health::{Audit, number};
+use gpuos_core::isolation::Finding;
+use gpuos_core::wire::{Happening, Peer};
+
+use super::effect::{Now, Quota};
+use super::quiet::Quiet;
+use super::watchers::{Seers, Watchers};
+use crate::audit;
+
+/// Who hears what.
+pub struct Journal {
+    node: String,
+    watchers: Watchers,
+    seers: Seers,
+    quiet: Quiet,
+}
+
+/// Users of the jobs of this node.
+pub type Users = BTreeMap<u32, u32>;
+
+impl Journal {
+    /// Nobody watches yet.
+    pub fn new(node: &str) -> Journal {
+        Journal {
+            node: node.into(),
+            watchers: Watchers::default(),
+            seers: Seers::default(),
+            quiet: Quiet::default(),
+        }
+    }
+
+    /// Who is told everything.
+    pub fn seers(&self) -> &Seers {
+        &self.seers
+    }
+
+    /// Takes `[access]` of gpuos.toml.
+    pub fn set(&mut self, access: Access) {
+        self.seers.access = access;
+    }
+
+    /// The controller of the workload manager has told which user it runs as.
+    pub fn workload_user(&mut self, uid: u32) {
+        self.seers.workload_user = Some(uid);
+    }
+
+    /// Somebody watches.
+    pub fn watch(&mut self, peer: Peer, watcher: SyncSender<Happening>) {
+        self.watchers.add(peer, watcher);
+    }
+
+    /// Whose a job is.
+    pub fn knows(&mut self, job: u32, uid: u32) {
+        self.quiet.knows(job, uid);
+    }
+
+    /// Whether a line about something is written: one user does not fill the log.
+    pub fn is_heard(
+        &mut self,
+        (quota, job): (Quota, Option<u32>),
+        users: &Users,
+        now: Now,
+    ) -> bool {
+        let uid = match quota {
+            Quota::None => None,
+            Quota::User(uid) => uid,
+            Quota::Job => job.and_then(|job| {
+                let here = users.get(&job).copied();
+                here.or_else(|| self.quiet.user_of(job))
+            }),
+        };
+        uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now.at))
+    }
+
+    /// A line of the audit log, as it is written there.
+    pub fn log(&mut self, audit: &Audit, users: &Users) -> String {
+        let what = audit.rule.as_deref().unwrap_or("audit");
+        let on = audit
+            .gpu
+            .map_or_else(String::new, |gpu| format!("GPU {}: ", number::name(gpu)));
+        tracing::info!(
+            gpu = audit.gpu.map(number::name),
+            rule = audit.rule.as_deref(),
+            job = audit.job,
+            uid = audit.uid,
+            "{on}{}",
+            audit.text
+        );
+        self.happen(
+            Happening {
+                at_ms: audit.at_ms,
+                what: what.into(),
+                gpu: audit.gpu,
+                job: audit.job,
+                message: audit.text.clone(),
+            },
+            users,
+        );
+        audit::line(&self.node, audit)
+    }
+
+    /// A warning of the rules.
+    pub fn warn(&mut self, gpu: Option<u8>, text: String, users: &Users, now: Now) {
+        tracing::warn!(gpu = gpu.map(number::name), "{text}");
+        self.happen(
+            Happening {
+                at_ms: now.wall_ms,
+                what: "warn".into(),
+                gpu,
+                job: None,
+                message: text,
+            },
+            users,
+        );
+    }
+
+    /// What was left out of late.
+    pub fn left_out(&mut self, now: Now) -> Vec<(u32, String)> {
+        let mut told = Vec::new();
+        for (uid, count) in self.quiet.due(now.at) {
+            let text = format!(
+                "{count} lines about jobs and processes of uid {uid} were left out: too many in a short time"
+            );
+            tracing::warn!(uid, "{text}");
+            told.push((uid, text));
+        }
+        told
+    }
+
+    fn happen(&mut self, event: Happening, users: &Users) {
+        if !self.watchers.is_empty() {
+            self.watchers.tell(&event, &self.seers, users);
+        }
+    }
+}
+
+/// Somebody is on a GPU who should not be.
+pub fn warn_of(finding: &Finding) {
+    tracing::warn!(gpu = finding.gpu, job = finding.job, "{}", finding.message);
+}

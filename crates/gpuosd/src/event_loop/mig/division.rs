@@ -1,0 +1,168 @@
+//! Which GPUs are divided, or can be: `[[mig.pool]]` of gpuos.toml.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use gpuos_core::health::number;
+use gpuos_model::gpuset::GpuSet;
+
+use crate::event_loop::gpus::Gpus;
+use crate::mig::pool::{Moving, Pool};
+
+/// A gres.conf that does not fit `moving` is read again so often.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// The pool, as gpuos.toml had it when it could be read last.
+#[derive(Default)]
+pub struct Division {
+    pool: Option<Pool>,
+    /// The GPUs that are in MIG mode for good by NVML's index, and those that move.
+    fixed: GpuSet,
+    moving: Moving,
+    /// gpuos.toml has been read.
+    configured: bool,
+    /// When gres.conf was to be read again last.
+    renewed: Option<Instant>,
+}
+
+impl Division {
+    /// As it was saved.
+    pub fn restore(fixed: GpuSet, moving: Moving) -> Division {
+        Division {
+            fixed,
+            moving,
+            ..Division::default()
+        }
+    }
+
+    /// gpuos.toml was read. Returns what was there before.
+    pub fn set(&mut self, pool: Option<Pool>) -> Division {
+        let moving = pool
+            .as_ref()
+            .map(|pool| pool.moving.clone())
+            .unwrap_or_default();
+        let gpus = pool.iter().flat_map(|pool| &pool.gpus);
+        let fixed = gpus.filter(|gpu| !moving.contains_key(gpu));
+        let fixed = fixed.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
+        let now = Division {
+            fixed,
+            moving,
+            configured: true,
+            renewed: self.renewed,
+            pool,
+        };
+        std::mem::replace(self, now)
+    }
+
+    /// Whether the same GPUs are divided, and can be.
+    pub fn has_same_gpus(&self, other: &Division) -> bool {
+        (self.fixed, &self.moving) == (other.fixed, &other.moving)
+    }
+
+    /// The pool; none before gpuos.toml was read.
+    pub fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
+    }
+
+    /// GPUs that are in MIG mode for good, by NVML's index.
+    pub fn fixed(&self) -> GpuSet {
+        self.fixed
+    }
+
+    /// Those that move, with their numbers in GRES `gpu`.
+    pub fn moving(&self) -> &Moving {
+        &self.moving
+    }
+
+    /// Whether gpuos.toml has been read.
+    pub fn is_configured(&self) -> bool {
+        self.configured
+    }
+
+    /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it moves.
+    pub fn number(&self, gpu: u8) -> Option<u8> {
+        let whole = self.moving.get(&gpu).copied();
+        whole.or_else(|| number::of_pool(gpu))
+    }
+
+    /// NVML's index of a GPU of the pool; `None`: it is none.
+    pub fn index(&self, number: u8) -> Option<u8> {
+        let mut moving = self.moving.iter();
+        let moving = moving.find(|(_, gres)| **gres == number);
+        moving
+            .map(|(gpu, _)| *gpu)
+            .or_else(|| number::pool_index(number))
+    }
+
+    /// The numbers of the GPUs on which these bits lie.
+    pub fn numbers(&self, pool: &Pool, bits: u64) -> Vec<u8> {
+        let on = pool.gpus.iter().copied();
+        let on = on.filter(|gpu| pool.all_bits(*gpu) & bits != 0);
+        let on: BTreeSet<u8> = on.filter_map(|gpu| self.number(gpu)).collect();
+        on.into_iter().collect()
+    }
+
+    /// Whether a step with these GPUs of GRES `gpu` has to wait until they are whole. `asks`: it waits for an answer.
+    pub fn concerns(&self, gpus: &[u8], asks: bool) -> bool {
+        let moves = |gpu: &u8| self.moving.values().any(|one| one == gpu);
+        gpus.iter().any(moves) || asks && !self.configured
+    }
+
+    /// NVML's indexes of those of GPUs of GRES `gpu` that move. `None`: the library has not shown which they are.
+    pub fn whole_of(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<BTreeSet<u8>> {
+        if self.moving.is_empty() {
+            return Some(BTreeSet::new());
+        }
+        let own = known.found().iter().filter(|gpu| gpus.contains(&gpu.gres));
+        let moves = own.map(|gpu| gpu.nvml);
+        let moves = moves.filter(|gpu| self.moving.contains_key(gpu));
+        (!known.found().is_empty()).then(|| moves.collect())
+    }
+
+    /// Where gres.conf does not number GPUs that move as their place in gpuos.toml does: a sentence.
+    pub fn misnumbered(&self, known: &Gpus) -> Option<String> {
+        let mut wrong = self.moving.iter().filter(|_| !known.found().is_empty());
+        wrong.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
+    }
+
+    /// Why the mode of a GPU cannot be changed: it is not known which GPU it is.
+    pub fn wrong(&self, gpu: u8, known: &Gpus) -> Option<String> {
+        match self.moving.get(&gpu) {
+            Some(number) => misnumbered(gpu, *number, known),
+            None => Some(format!(
+                "GPU {gpu} is not in `moving` of gpuos.toml any more"
+            )),
+        }
+    }
+
+    /// Why a step with these GPUs of GRES `gpu` must not run: it is not known which GPUs they are.
+    pub fn misnamed(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<String> {
+        let named = |(_, number): &(&u8, &u8)| !known.found().is_empty() && gpus.contains(*number);
+        let mut named = self.moving.iter().filter(named);
+        named.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
+    }
+
+    /// Whether gres.conf is to be read again. `began`: when the daemon started.
+    pub fn renews(&mut self, known: &Gpus, now: Instant, began: Instant) -> bool {
+        let renewed = self.renewed.unwrap_or(began);
+        let renews =
+            now.duration_since(renewed) >= RENEW_EVERY && self.misnumbered(known).is_some();
+        if renews {
+            self.renewed = Some(now);
+        }
+        renews
+    }
+}
+
+fn misnumbered(gpu: u8, number: u8, known: &Gpus) -> Option<String> {
+    let found = known.found().iter().find(|found| found.nvml == gpu);
+    let is = match found {
+        Some(found) if found.gres == number => return None,
+        Some(found) => format!("by gres.conf it is {}", found.gres),
+        None => "gres.conf does not have it".into(),
+    };
+    Some(format!(
+        "GPU {gpu} is in `moving` of a [[mig.pool]] and therefore number {number} of GRES gpu, but {is}: list GRES gpu in \
+         gres.conf by NVML's index without the GPUs that are in MIG mode for good; until then its MIG mode stays"
+    ))
+}

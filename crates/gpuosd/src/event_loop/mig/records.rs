@@ -1,0 +1,317 @@
+//! What Slurm's records give to jobs, and what becomes of jobs that cannot have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use gpuos_core::mig::carve::Event;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
+
+use super::endings::End;
+use super::steps::{Tell, Waiting, refuse};
+use super::{Mig, boards};
+use crate::event_loop::effect::{Effect, Effects, Then};
+use crate::event_loop::facts::Facts;
+use crate::mig::pool::Grant;
+use crate::queue::Task as WorkloadTask;
+
+/// What is known of jobs by Slurm's records.
+#[derive(Default)]
+pub struct Records {
+    /// What was given to jobs, and is made for them.
+    pub grants: BTreeMap<u32, Grant>,
+    /// Bits that Slurm had given to jobs when it told all of them, with or without a grant.
+    pub given: BTreeMap<u32, u64>,
+    /// Jobs that ran then and did not end.
+    pub running: BTreeSet<u32>,
+    /// Whether it would requeue these jobs.
+    pub requeue: BTreeMap<u32, bool>,
+    /// When it was asked for all jobs of the node; it has told them.
+    pub asked: Option<Instant>,
+}
+
+impl Mig {
+    /// Slurm told all jobs of the node, for which it was asked then.
+    pub fn jobs_told(&mut self, jobs: &[Job], asked: Instant, on: &Facts<'_>, fx: &mut Effects) {
+        if self.division.pool().is_none() && self.records.grants.is_empty() {
+            return;
+        }
+        self.records.asked = Some(asked);
+        let here = jobs.iter().filter(|job| job.is_running());
+        let given = here.clone().map(|job| match job.unreadable.is_empty() {
+            true => (job.id, self.has(job, on).0),
+            false => {
+                let before = self.records.given.get(&job.id);
+                (job.id, before.copied().unwrap_or_default())
+            }
+        });
+        self.records.given = given.collect();
+        let stays = here.filter(|job| job.state != JobState::Ending);
+        self.records.running = stays.map(|job| job.id).collect();
+        let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
+        self.records.requeue = requeue.collect();
+        // Slurm is asked about these by themselves: this answer may be older than their steps.
+        let waits: BTreeSet<u32> = self.steps.waiting.iter().map(|one| one.id.job).collect();
+        let mut there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
+        there.extend(&waits);
+        let grants = self.records.grants.keys().copied();
+        let gone: Vec<u32> = grants.filter(|job| !there.contains(job)).collect();
+        for job in gone {
+            self.release(job, on, fx);
+        }
+        self.steps.only(&there);
+        for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
+            self.record(job, on, fx);
+        }
+        self.boards.look_at_all(on.now, fx);
+    }
+
+    /// Slurm told one job; `None`: it knows it no more.
+    pub fn job_told(&mut self, job: u32, record: Option<&Job>, on: &Facts<'_>, fx: &mut Effects) {
+        let late = |one: &Waiting| {
+            one.id.job == job && !one.asked_record && !one.granted && one.failed.is_none()
+        };
+        if self.steps.waiting.iter().any(late) {
+            fx.ask_first(WorkloadTask::Job(job));
+            return;
+        }
+        if self.endings.has(job) {
+            return;
+        }
+        let here = record.is_some_and(|record| self.record(record, on, fx));
+        if !here {
+            self.release(job, on, fx);
+            let what = match self.steps.wait_for_slices(job) {
+                true => "any memory slice",
+                false => "these GPUs",
+            };
+            let why = match record.map(|record| &record.unreadable[..]) {
+                Some(why) if !why.is_empty() => format!(
+                    "what Slurm has given job {job} cannot be read, for a text of the job looks like a part of its \
+                     record ({why}): give the job a name and paths of one line"
+                ),
+                _ => format!("Slurm has not given job {job} {what} of this node"),
+            };
+            self.steps.tell(job, &why, refuse, fx);
+        }
+        self.steps.asked_about(job, here, on.now.at);
+        self.answer(on, fx);
+    }
+
+    /// What a job has here by its record: bits, and GPUs that move and that it has whole.
+    fn has(&self, record: &Job, on: &Facts<'_>) -> (u64, GpuSet) {
+        match self.division.pool() {
+            Some(pool) => pool.has(on.node, record),
+            None => (record.slices_on(on.node).0, GpuSet::EMPTY),
+        }
+    }
+
+    /// A job whose record cannot be read keeps its grant for as long as it runs on here, and gets none. Returns whether it
+    /// has one.
+    fn unread(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) -> bool {
+        let here = is_here(record, on);
+        let grant = self.records.grants.get(&record.id);
+        let keeps = here && grant.is_some_and(|grant| grant.restarts == record.restarts);
+        if !keeps {
+            self.release(record.id, on, fx);
+            return false;
+        }
+        self.steps.granted(record.id);
+        true
+    }
+
+    /// Compares a job's grant with its record. Returns whether the job has slices here, or GPUs whole that move.
+    fn record(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) -> bool {
+        let job = record.id;
+        if !record.unreadable.is_empty() {
+            return self.unread(record, on, fx);
+        }
+        let (bits, whole) = self.has(record, on);
+        let here = is_here(record, on);
+        let old = self.records.grants.get(&job);
+        // A record without numbers says nothing about the slices of a job that still runs as it did.
+        let nothing = bits == 0 && whole.is_empty();
+        let runs_on = |old: &Grant| here && old.restarts == record.restarts;
+        let same = old.is_some_and(|old| {
+            let as_before = nothing || (bits, whole) == (old.bits, old.whole);
+            runs_on(old) && as_before
+        });
+        // Its GPUs have left `moving`, and it has them as before, with what was made for it.
+        let left = |old: &Grant| old.whole != whole && old.bits & !bits == 0;
+        let left = !same && old.is_some_and(|old| runs_on(old) && left(old));
+        let known = left && self.division.pool().is_some();
+        if let (true, Some(old)) = (known, self.records.grants.get_mut(&job)) {
+            (old.bits, old.whole) = (bits, whole);
+            fx.save();
+        }
+        let same = same || left;
+        if !same {
+            self.release(job, on, fx);
+        }
+        if !here || (nothing && !same) {
+            return false;
+        }
+        if !same && !self.grant(record, (bits, whole), on, fx) {
+            return true;
+        }
+        let (waits, ask) = self.steps.of(job);
+        if let (Some(grant), true) = (self.records.grants.get_mut(&job), waits) {
+            grant.wanted |= ask.is_some();
+            let mut gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
+            gpus.extend(grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok()));
+            self.steps.granted(job);
+            for gpu in gpus {
+                self.boards.look(gpu, on.now, fx);
+            }
+        }
+        true
+    }
+
+    /// Gives a job what its record says. Returns whether there was anything to say of it.
+    fn grant(
+        &mut self,
+        record: &Job,
+        (bits, whole): (u64, GpuSet),
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) -> bool {
+        let (waits, ask) = self.steps.of(record.id);
+        let Some(pool) = self.division.pool() else {
+            return false;
+        };
+        let others = self.records.grants.iter();
+        // Who had these slices before has them no more.
+        let others = others.filter(|(_, other)| other.bits & bits == 0);
+        let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
+        let pinned = record.required_nodes.iter().any(|node| node == on.node);
+        match pool.grant(on.node, record, (ask.as_ref(), &others)) {
+            Ok(grant) => self.granted(record.id, Grant { pinned, ..grant }, on, fx),
+            // Its whole GPUs are to be had all the same.
+            Err(_) if ask.is_none() && waits => {
+                let grant = Grant {
+                    restarts: record.restarts,
+                    requeue: record.may_requeue,
+                    whole,
+                    pinned,
+                    ..Grant::default()
+                };
+                self.granted(record.id, grant, on, fx);
+            }
+            // It would be so again: the job is not requeued.
+            Err(why) if ask.is_some() => self.end(record.id, (&why, End::Killed), on, fx),
+            // Without a step there is nobody to tell, and nothing to be made.
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Slurm gives a bit to one job: whoever had these before has them no more.
+    fn granted(&mut self, job: u32, grant: Grant, on: &Facts<'_>, fx: &mut Effects) {
+        let others = self.records.grants.iter();
+        let others = others.filter(|(other, old)| **other != job && old.bits & grant.bits != 0);
+        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        for other in others {
+            self.release(other, on, fx);
+        }
+        self.records.grants.insert(job, grant);
+        fx.save();
+    }
+
+    /// A job is over here.
+    fn release(&mut self, job: u32, on: &Facts<'_>, fx: &mut Effects) {
+        self.steps.released(job);
+        if self.records.grants.remove(&job).is_none() {
+            return;
+        }
+        for gpu in self.boards.all() {
+            self.event(gpu, Event::Release { job }, on, fx);
+        }
+        fx.save();
+    }
+
+    /// A job cannot have its instances now: it is requeued, or ended where that may not be or was so too often.
+    pub(super) fn fail(&mut self, job: u32, why: &str, on: &Facts<'_>, fx: &mut Effects) {
+        if self.endings.has(job) {
+            return;
+        }
+        let grant = self.records.grants.get(&job);
+        let Some((requeue, pinned)) = grant.map(|grant| (grant.requeue, grant.pinned)) else {
+            // Slurm has not said what the job is.
+            self.steps.tell(job, why, refuse, fx);
+            return;
+        };
+        let away = self.is_driver_away(job, on);
+        if away && !requeue {
+            // As where a GPU is out of service: it keeps what it has, and only its step does not run.
+            self.denied(job, (why, refuse), on, fx);
+            return;
+        }
+        let end = self.endings.failed(job, (requeue, pinned), away);
+        self.end(job, (why, end), on, fx);
+    }
+
+    /// A job cannot have its instances on a GPU that is out of service. One that may not be requeued keeps what it has: only
+    /// its step does not run.
+    pub(super) fn withheld(&mut self, job: u32, why: &str, on: &Facts<'_>, fx: &mut Effects) {
+        let grant = self.records.grants.get(&job);
+        if grant.is_some_and(|grant| grant.requeue) {
+            self.fail(job, why, on, fx);
+            return;
+        }
+        self.denied(job, (why, refuse), on, fx);
+    }
+
+    /// Tells a job's steps why they must not run, and has the job requeued, held or ended.
+    fn end(&mut self, job: u32, (why, end): (&str, End), on: &Facts<'_>, fx: &mut Effects) {
+        let gpus = self.gpus_of(job);
+        self.denied(job, (why, super::steps::fail), on, fx);
+        self.endings.begin(job, (why, end), gpus, fx);
+        fx.push(Effect::Save(Then::MigCounted(job)));
+    }
+
+    /// A job does not get its instances: what was made for it goes, and its steps are told.
+    fn denied(&mut self, job: u32, (why, tell): (&str, Tell), on: &Facts<'_>, fx: &mut Effects) {
+        let what = match self.steps.wait_for_slices(job) {
+            true => "MIG instances",
+            false => "whole GPUs",
+        };
+        self.release(job, on, fx);
+        let text = format!("job {job} does not get its {what}: {why}");
+        boards::note(Some(job), text, on.now, fx);
+        self.steps.tell(job, why, tell, fx);
+    }
+
+    /// A failure of a job is on the disk.
+    pub fn counted(&mut self, job: u32, fx: &mut Effects) {
+        self.endings.counted(job, fx);
+    }
+
+    /// slurmctld has changed something, or not.
+    pub fn acted(&mut self, action: &Action, outcome: &Outcome, fx: &mut Effects) {
+        self.endings.acted(action, outcome, fx);
+    }
+
+    /// The GPUs on which a job has something, by NVML's index.
+    fn gpus_of(&self, job: u32) -> GpuSet {
+        let Some(grant) = self.records.grants.get(&job) else {
+            return GpuSet::EMPTY;
+        };
+        let pieces = grant.pieces.iter();
+        let gpus = pieces.fold(GpuSet::EMPTY, |all, piece| all.with(usize::from(piece.gpu)));
+        grant.whole.iter().fold(gpus, GpuSet::with)
+    }
+
+    /// Whether the driver says nothing of a job's GPUs: then the job cannot be at fault.
+    fn is_driver_away(&self, job: u32, on: &Facts<'_>) -> bool {
+        let answers = |gpu: usize| {
+            let view = u8::try_from(gpu).ok().map(|gpu| self.boards.view(gpu));
+            !matches!(view.flatten(), Some(Err(_)))
+        };
+        on.gpus.is_away() || !self.gpus_of(job).iter().all(answers)
+    }
+}
+
+fn is_here(record: &Job, on: &Facts<'_>) -> bool {
+    record.is_running() && record.nodes.iter().any(|node| node == on.node)
+}

@@ -1,0 +1,343 @@
+//! Steps that wait for MIG instances, without threads: what is told to the subsystem, and what it wants done.
+
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use gpuos_config::gpuos_toml::Config;
+use gpuos_core::health::NodeHealth;
+use gpuos_core::mig::Shown;
+use gpuos_core::mig::carve::Effect as Call;
+use gpuos_core::wire::{MigAsk, Reply};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Allocation, JobState};
+
+use super::*;
+use crate::event_loop::client::Client;
+use crate::event_loop::effect::{Now, Starting, Then};
+use crate::event_loop::facts::Node;
+use crate::event_loop::gpus::Gpus;
+use crate::event_loop::health::Health;
+use crate::event_loop::reports::Reports;
+use crate::event_loop::scheduler::Scheduler;
+use crate::event_loop::troubles::Troubles;
+use crate::mig::Task;
+
+/// GPU 1 is divided, with bits 0 to 3.
+const CONFIG: &str = "[[mig.board]]\nname = \"a30\"\nprofiles = [\n  \
+    { id = 14, name = \"1g.6gb\", compute = 1, memory-mib = 5952, most = 4, size = 1, starts = [0, 1, 2, 3] },\n  \
+    { id = 5, name = \"2g.12gb\", compute = 2, memory-mib = 11968, most = 2, size = 2, starts = [0, 2] },\n]\n\
+    [[mig.pool]]\nnodes = \"n1\"\ngpus = \"1\"\nboard = \"a30\"\n";
+const GPU: u8 = 1;
+
+/// The subsystem, what of the node it looks at, and what is done at once: looks, slice files, the disk.
+struct World {
+    mig: Mig,
+    node: Node,
+    start: Instant,
+    ms: u64,
+    /// What NVML shows.
+    shown: Vec<Shown>,
+    /// What the driver is asked to do.
+    calls: Vec<Call>,
+    /// What slurmctld is asked.
+    asked: Vec<WorkloadTask>,
+    /// Lines of the audit log.
+    log: Vec<String>,
+}
+
+impl World {
+    fn new() -> World {
+        let (start, name) = (Instant::now(), "n1".to_owned());
+        let interval = Duration::from_secs(1);
+        let mut world = World {
+            mig: Mig::restore(Journal::default(), start),
+            node: Node {
+                interval,
+                health: Health::restore(NodeHealth::new(0, 0)),
+                gpus: Gpus::new(interval, start),
+                reports: Reports::restore(&name, Default::default()),
+                scheduler: Scheduler::new(Vec::new(), false, start),
+                troubles: Troubles::default(),
+                name,
+            },
+            start,
+            ms: 0,
+            shown: Vec::new(),
+            calls: Vec::new(),
+            asked: Vec::new(),
+            log: Vec::new(),
+        };
+        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
+        world.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
+        let start = world.start;
+        world.tell(|mig, on, fx| mig.jobs_told(&[], start, on, fx));
+        world
+    }
+
+    fn tell(&mut self, tell: impl FnOnce(&mut Mig, &Facts<'_>, &mut Effects)) {
+        let now = Now {
+            at: self.start + Duration::from_millis(self.ms),
+            running_ms: self.ms,
+            wall_ms: self.ms,
+        };
+        let mut fx = Effects::default();
+        tell(&mut self.mig, &self.node.facts(now), &mut fx);
+        for effect in fx {
+            self.carry_out(effect);
+        }
+    }
+
+    /// The thread of the GPU has done something.
+    fn told(&mut self, told: Told) {
+        self.tell(|mig, on, fx| mig.told(GPU, told, on, fx));
+        self.tell(|mig, on, fx| mig.settle(on, fx));
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Mig(GPU, Task::Look) => {
+                let shown = self.shown.clone();
+                self.told(Told::Shown(Ok(Box::new(View {
+                    shown,
+                    ..View::default()
+                }))));
+            }
+            Effect::Mig(GPU, Task::Files(layout)) => self.told(Told::Files(layout, Ok(()))),
+            Effect::Mig(GPU, Task::Call(call)) => self.calls.push(call),
+            Effect::Save(Then::Mig(gpu, revision)) => {
+                assert_eq!(gpu, GPU);
+                self.told(Told::Saved(revision, Ok(())));
+            }
+            Effect::Save(Then::MigCounted(job)) => self.tell(|mig, _, fx| mig.counted(job, fx)),
+            Effect::Carve(gpu) => self.tell(|mig, on, fx| mig.carve(gpu, on, fx)),
+            Effect::Ask(task) | Effect::AskFirst(task) => self.asked.push(task),
+            Effect::Log(audit, _) => self.log.push(audit.text),
+            Effect::Reply(client, reply) => client.answer(reply),
+            // Nothing is to be set for it.
+            Effect::Prepare(one) => one.client.answer(Reply::Prepared {
+                notes: Vec::new(),
+                environment: one.environment,
+                failed: None,
+            }),
+            _ => {}
+        }
+    }
+
+    /// A step of job 7 with these slices.
+    fn step(&mut self, step: u32, request: &str, slices: &[u8]) -> Receiver<Reply> {
+        let (to, from) = sync_channel(1);
+        let starting = Starting {
+            id: StepId { job: 7, step },
+            gpus: Vec::new(),
+            asked: Default::default(),
+            mig: Some(MigAsk {
+                request: request.into(),
+                slices: slices.to_vec(),
+                tasks: 1,
+            }),
+            moves: false,
+            client: Client::new(to),
+        };
+        self.tell(|mig, on, fx| mig.step(starting, on, fx));
+        from
+    }
+
+    /// slurmctld answers about job 7, for which it was asked.
+    fn record(&mut self, record: Option<&Record>) {
+        assert_eq!(std::mem::take(&mut self.asked), [WorkloadTask::Job(7)]);
+        self.mig.job_asked(7);
+        self.tell(|mig, on, fx| mig.job_told(7, record, on, fx));
+    }
+
+    /// The driver has done what it was asked to do.
+    fn done(&mut self, answer: Answer) {
+        self.told(Told::Done(answer));
+    }
+
+    fn seconds(&mut self, count: u64) {
+        for _ in 0..count {
+            self.ms += 1000;
+            self.tell(|mig, on, fx| mig.tick(on, fx));
+        }
+    }
+}
+
+fn record(bits: u64, requeue: bool) -> Record {
+    Record {
+        id: 7,
+        state: JobState::Running,
+        nodes: vec!["n1".into()],
+        may_requeue: requeue,
+        allocations: vec![Allocation {
+            nodes: vec!["n1".into()],
+            gpus: GpuSet::EMPTY,
+            slices: GpuSet(bits),
+            shared: GpuSet::EMPTY,
+        }],
+        ..Record::default()
+    }
+}
+
+fn refused(reply: &Receiver<Reply>) -> String {
+    match reply.try_recv() {
+        Ok(Reply::Refused { message, .. }) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A world in which job 7 has an instance for its first step.
+fn served() -> World {
+    let mut world = World::new();
+    let step = world.step(0, "2g.12gb", &[2, 3]);
+    assert_eq!(world.calls, [], "nothing before slurmctld's word");
+    world.record(Some(&record(0b1100, true)));
+    let calls = std::mem::take(&mut world.calls);
+    let [Call::MakeGpu { profile: 5, window }] = calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!((window.start, window.size), (2, 2));
+    world.shown.push(Shown {
+        gi: 4,
+        profile: 5,
+        window,
+        computes: vec![(0, "MIG-1".into())],
+        busy: false,
+    });
+    world.done(Answer::GpuMade { gi: 4 });
+    assert_eq!(
+        std::mem::take(&mut world.calls),
+        [Call::MakeCompute { gi: 4 }]
+    );
+    assert!(step.try_recv().is_err(), "not ready yet");
+    let uuid = "MIG-1".to_owned();
+    world.done(Answer::ComputeMade { ci: 0, uuid });
+    match step.try_recv() {
+        Ok(Reply::Prepared {
+            environment,
+            failed: None,
+            ..
+        }) => {
+            assert_eq!(environment["CUDA_VISIBLE_DEVICES"], "MIG-1");
+        }
+        other => panic!("{other:?}"),
+    }
+    world
+}
+
+#[test]
+fn a_step_gets_its_instance_once_slurm_has_given_it_and_the_driver_has_made_it() {
+    let mut world = served();
+    let has = "job 7 has 2g.12gb in memory slices 2-3 of GPU 1: MIG-1";
+    assert_eq!(world.log, [has]);
+    // Another step beside it has what is there at once, and slurmctld is not asked.
+    let beside = world.step(1, "2g.12gb", &[2, 3]);
+    assert!(matches!(beside.try_recv(), Ok(Reply::Prepared { .. })));
+    assert_eq!((&world.asked[..], &world.calls[..]), (&[][..], &[][..]));
+    // One with slices of somebody else is refused.
+    let other = world.step(2, "1g.6gb", &[0]);
+    let why = "none of the memory slices that step 2 names is one that Slurm gave to job 7";
+    assert_eq!(refused(&other), why);
+}
+
+#[test]
+fn after_the_last_step_slurm_is_asked_ever_more_seldom_whether_the_job_is_gone() {
+    let mut world = served();
+    world.tell(|mig, on, _| mig.ended(StepId { job: 7, step: 0 }, on));
+    let mut asked = Vec::new();
+    for second in 1..=60 {
+        world.seconds(1);
+        if !world.asked.is_empty() {
+            asked.push(second);
+            world.record(Some(&record(0b1100, true)));
+        }
+    }
+    assert_eq!(asked, [1, 2, 4, 8, 16, 31, 46]);
+    assert_eq!(world.calls, []);
+    world.seconds(1);
+    world.record(None);
+    assert_eq!(world.calls, [Call::DestroyCompute { gi: 4 }]);
+}
+
+#[test]
+fn a_step_to_which_slurm_has_given_nothing_is_refused() {
+    for record in [None, Some(record(0, true))] {
+        let mut world = World::new();
+        let step = world.step(0, "2g.12gb", &[0, 1]);
+        world.record(record.as_ref());
+        let why = "Slurm has not given job 7 any memory slice of this node";
+        assert_eq!(refused(&step), why);
+        assert_eq!(world.calls, []);
+    }
+}
+
+#[test]
+fn an_answer_that_is_older_than_the_step_is_asked_for_once_more() {
+    let mut world = World::new();
+    let step = world.step(0, "2g.12gb", &[0, 1]);
+    world.asked.clear();
+    // It was asked for before the step came: of the job's run before, perhaps.
+    world.tell(|mig, on, fx| mig.job_told(7, None, on, fx));
+    assert!(step.try_recv().is_err());
+    world.record(Some(&record(0b11, true)));
+    assert_eq!(world.calls.len(), 1);
+}
+
+#[test]
+fn a_driver_that_refuses_has_the_job_requeued_once_that_is_on_the_disk() {
+    for (requeue, action) in [
+        (true, Action::Requeue { job: 7 }),
+        (false, Action::Kill { job: 7, step: None }),
+    ] {
+        let mut world = World::new();
+        let step = world.step(0, "2g.12gb", &[0, 1]);
+        world.record(Some(&record(0b11, requeue)));
+        let why = "no room".to_owned();
+        world.done(Answer::Refused { why });
+        match step.try_recv() {
+            Ok(Reply::Prepared {
+                failed: Some(why), ..
+            }) => assert!(why.contains("no room")),
+            other => panic!("{other:?}"),
+        }
+        let act = WorkloadTask::Act(action.clone(), crate::queue::Why::Rule);
+        assert_eq!(std::mem::take(&mut world.asked), std::slice::from_ref(&act));
+        // A slurmctld that is away is asked again, and a step that comes meanwhile is told the same.
+        let away = Outcome::Away("no contact".into());
+        world.tell(|mig, _, fx| mig.acted(&action, &away, fx));
+        let late = world.step(1, "2g.12gb", &[0, 1]);
+        assert!(matches!(
+            late.try_recv(),
+            Ok(Reply::Prepared {
+                failed: Some(_),
+                ..
+            })
+        ));
+        world.seconds(1);
+        assert_eq!(std::mem::take(&mut world.asked), [act]);
+        let done = Outcome::Done(String::new());
+        world.tell(|mig, _, fx| mig.acted(&action, &done, fx));
+        world.seconds(1);
+        assert_eq!(world.asked, []);
+    }
+}
+
+#[test]
+fn a_step_waits_forty_seconds_and_no_longer() {
+    let mut world = World::new();
+    let step = world.step(0, "2g.12gb", &[0, 1]);
+    world.record(Some(&record(0b11, true)));
+    world.seconds(39);
+    assert!(step.try_recv().is_err());
+    world.seconds(1);
+    match step.try_recv() {
+        Ok(Reply::Prepared {
+            failed: Some(why), ..
+        }) => {
+            assert_eq!(
+                why,
+                "they were not there within 40 s: see `gpuos mig` on the node"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
