@@ -2,7 +2,8 @@
 //!
 //! Nothing here can fail a job: what is not known is left out, with a line in slurmd's debug log.
 
-use gpuos_config::options::is_off;
+use gpuos_config::options::{OPTIONS, is_off};
+use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::MigAsk;
 use gpuos_model::gpuset::GpuSet;
@@ -12,12 +13,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
-use crate::report::EXTERN;
 use crate::{limits, mig, ranks, report};
-
-/// Step ids with the job's GPUs instead of own ones: the batch script and `salloc`'s shell.
-const BATCH_SCRIPT: u32 = 0xffff_fffb;
-const INTERACTIVE: u32 = 0xffff_fffa;
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {
@@ -53,7 +49,7 @@ pub fn set_variables(spank: Spank<'_>) {
 
 /// Whether a step is that of a batch script or of salloc's shell, which have all that their job has.
 fn has_whole_job(step: u32) -> bool {
-    matches!(step, BATCH_SCRIPT | INTERACTIVE)
+    matches!(step, StepId::BATCH | StepId::INTERACTIVE)
 }
 
 /// Tells gpuosd which GPUs and slices the step has, and its user what could not be done with them as asked; a
@@ -69,7 +65,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         mig::hand_on(spank);
     }
     let slices = match step {
-        EXTERN => mig::Slices::None,
+        StepId::EXTERN => mig::Slices::None,
         _ => mig::slices(spank, whole_job),
     };
     let ask = match slices {
@@ -83,15 +79,20 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     if ask.is_none() {
         mig::forget_inherited(spank);
     }
-    if gpus.is_empty() && ask.is_none() {
+    let options = limits::of_step(spank);
+    let has_devices = !gpus.is_empty() || ask.is_some();
+    let Some(reason) = report::reason(has_devices, &options, OPTIONS) else {
         return;
-    }
+    };
     let node = match socket.contains("%n") {
         true => node_name(spank).unwrap_or_default(),
         false => String::new(),
     };
-    let options = limits::of_step(spank);
-    let asked = limits::asked(&options, limits::is_shared(spank), spank.job_gid());
+    // Without devices there is nothing to set.
+    let asked = match has_devices {
+        true => limits::asked(&options, limits::is_shared(spank), spank.job_gid()),
+        false => Asked::default(),
+    };
     let per_task = ask
         .as_ref()
         .filter(|_| !whole_job)
@@ -105,6 +106,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         gpus,
         asked,
         mig: ask,
+        reason,
     };
     let told = report::started(socket, &node, start);
     for note in told.notes {
@@ -161,7 +163,7 @@ fn rank_file(spank: Spank<'_>, gpus: GpuSet, shape: &str) -> Option<String> {
 fn step_nodes(spank: Spank<'_>) -> String {
     let job = || spank.getenv(c"SLURM_JOB_NODELIST").unwrap_or_default();
     match spank.step_id() {
-        Some(BATCH_SCRIPT | INTERACTIVE) | None => job(),
+        Some(StepId::BATCH | StepId::INTERACTIVE) | None => job(),
         Some(_) => spank.getenv(c"SLURM_STEP_NODELIST").unwrap_or_else(job),
     }
 }
@@ -169,7 +171,7 @@ fn step_nodes(spank: Spank<'_>) -> String {
 /// The step's GPUs on this node, by Slurm's own account.
 fn own_gpus(spank: Spank<'_>) -> Option<GpuSet> {
     let list = match spank.step_id()? {
-        BATCH_SCRIPT | INTERACTIVE => spank.getenv(c"SLURM_JOB_GPUS"),
+        StepId::BATCH | StepId::INTERACTIVE => spank.getenv(c"SLURM_JOB_GPUS"),
         _ => spank.getenv(c"SLURM_STEP_GPUS"),
     };
     job_env::parse_gpus(&list?)

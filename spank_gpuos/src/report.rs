@@ -12,17 +12,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpuos_config::options::{Inherited, OptionHelp};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{
-    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reply, Request, decode, encode,
+    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reason, Reply, Request, decode, encode,
     moving_file, root_socket,
 };
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::parse_gpus;
-
-/// The step of a job that holds what it adopts: it has no program that could use anything.
-pub(crate) const EXTERN: u32 = 0xffff_fffc;
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
 /// name of the node.
@@ -119,6 +117,17 @@ pub struct Start {
     pub asked: Asked,
     /// What it has of the node's slices.
     pub mig: Option<MigAsk>,
+    /// Why it is told.
+    pub reason: Reason,
+}
+
+/// Why a step is told, if it is: it has GPUs or slices, or its job has an option of this table for which gpuosd has to know of it.
+pub fn reason(has_devices: bool, said: &Inherited, table: &[OptionHelp]) -> Option<Reason> {
+    match (said.needs_report(table), has_devices) {
+        (true, _) => Some(Reason::Option),
+        (false, true) => Some(Reason::Devices),
+        (false, false) => None,
+    }
 }
 
 /// Tells that a step has started. Gives what its user is to be told: what was asked for its GPUs and could
@@ -131,8 +140,9 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         gpus,
         asked,
         mig,
+        reason,
     } = start;
-    let moves = id.step != EXTERN && !gpus.and(moving(&path)).is_empty();
+    let moves = !id.is_extern() && !gpus.and(moving(&path)).is_empty();
     let lacks = match (mig.is_some(), moves) {
         (true, _) => Some(Lacks::Slices),
         (false, true) => Some(Lacks::Whole),
@@ -145,6 +155,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         asked,
         mig,
         moves,
+        reason,
     };
     let sent = send(&path, &request);
     if sent.is_some() || lacks.is_some() {

@@ -4,6 +4,8 @@ use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use gpuos_config::options::OPTIONS;
+
 use super::*;
 
 /// [`TOLD`] is one for the process.
@@ -36,6 +38,7 @@ fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
         gpus: GpuSet::first(2),
         asked: Asked::default(),
         mig: None,
+        reason: Reason::Devices,
     };
     started(pattern, "n1", start.clone());
     assert!(TOLD.lock().unwrap().is_none());
@@ -89,6 +92,7 @@ fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
         gpus: GpuSet::first(1),
         asked,
         mig: None,
+        reason: Reason::Devices,
     };
     let tell = || started(text, "n1", start.clone()).notes;
     assert!(tell()[0].contains("no gpuosd listens"));
@@ -140,6 +144,7 @@ fn a_step_with_slices_has_them_or_does_not_run() {
             tasks: 1,
         }),
         moves: false,
+        reason: Reason::Devices,
     };
     let long = Duration::from_secs(60);
     let wait = |absence, patience| {
@@ -210,6 +215,7 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
         gpus: GpuSet::EMPTY.with(gpu),
         asked: Asked::default(),
         mig: None,
+        reason: Reason::Devices,
     };
     let tell = |gpu| started(pattern.to_str().unwrap(), "n1", start(gpu));
     let listener = UnixListener::bind(&path).unwrap();
@@ -219,7 +225,7 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     assert_eq!(tell(5).failed, None);
     // Nor does the step that only holds what a job adopts.
     let mut holds = start(6);
-    holds.id.step = EXTERN;
+    holds.id.step = StepId::EXTERN;
     let told = started(pattern.to_str().unwrap(), "n1", holds);
     assert_eq!(told.failed, None);
     drop([listener.accept(), listener.accept(), listener.accept()].map(Result::unwrap));
@@ -268,4 +274,20 @@ fn arguments_name_the_socket() {
     assert_eq!(unsafe { socket(2, argv.as_mut_ptr()) }, "/x/%n");
     // SAFETY: none at all.
     assert_eq!(unsafe { socket(0, std::ptr::null()) }, SOCKET);
+}
+
+#[test]
+fn a_step_without_devices_is_told_for_an_option_that_needs_it_alone() {
+    let said = Inherited::parse("watch=5");
+    let none = Inherited::default();
+    let need = |row: &OptionHelp| OptionHelp {
+        without_gpus: row.name == "gpuos-watch",
+        ..*row
+    };
+    let needing: Vec<OptionHelp> = OPTIONS.iter().map(need).collect();
+    assert_eq!(reason(false, &said, OPTIONS), None);
+    assert_eq!(reason(true, &said, OPTIONS), Some(Reason::Devices));
+    assert_eq!(reason(false, &said, &needing), Some(Reason::Option));
+    assert_eq!(reason(true, &said, &needing), Some(Reason::Option));
+    assert_eq!(reason(false, &none, &needing), None);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::limits::{Asked, PowerCap};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Reply, Request};
+use gpuos_core::wire::{Reason, Reply, Request};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite, program, slices};
@@ -154,6 +154,7 @@ fn how_long(cluster: &Cluster) {
             asked,
             mig,
             moves,
+            reason: Reason::Devices,
         };
         let begun = Instant::now();
         let mut client = Client::connect(&socket, Duration::from_secs(30)).expect("it listens");

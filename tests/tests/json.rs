@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MigAsk, Request};
+use gpuos_core::wire::{MigAsk, Reason, Request};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_tests::plugins::{daemons, programs};
 use gpuos_tests::program::JOBS;
@@ -201,6 +201,7 @@ impl Node {
                 asked,
                 mig: None,
                 moves: false,
+                reason: Reason::Devices,
             })
             .unwrap();
     }
@@ -435,6 +436,7 @@ fn the_slices_of_a_node_are_shown() {
             tasks: 1,
         }),
         moves: false,
+        reason: Reason::Devices,
     };
     client.ask(&asked).unwrap();
     let made = |json: &Value| {

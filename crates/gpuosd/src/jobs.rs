@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::JobStatus;
+use gpuos_core::wire::{JobStatus, Reason};
 use gpuos_workload::job::Job;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,9 @@ pub struct Held {
     /// GPUs of its last step, until Slurm says whether the job is gone.
     #[serde(default)]
     pub last: BTreeSet<u8>,
+    /// It is kept without GPUs, too: the daemon has to know of it for an option that it has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    needed: bool,
     /// When it was reported last, in the table's own count.
     #[serde(skip)]
     touched: u64,
@@ -89,6 +92,13 @@ impl Table {
             held.script = Some(asked);
         }
         new
+    }
+
+    /// Why a step of a job that has started was reported: one that is needed for an option stays to its end, whatever it has.
+    pub fn reported(&mut self, job: u32, reason: Reason) {
+        if let Some(held) = self.jobs.get_mut(&job) {
+            held.needed |= reason == Reason::Option;
+        }
     }
 
     /// What slurmctld's record of a job gives it on `node`, asked for by itself and before its step is told.
@@ -147,7 +157,9 @@ impl Table {
             held.last = gpus;
             return true;
         }
-        if held.steps.is_empty() && held.gpus.is_empty() {
+        // Of a job without GPUs the batch script is the last; where there is none, only Slurm knows which step is.
+        let stays = held.needed && !id.is_special();
+        if held.steps.is_empty() && held.gpus.is_empty() && !stays {
             self.jobs.remove(&id.job);
             return false;
         }
@@ -178,13 +190,17 @@ impl Table {
             .map(|job| (job.id, gpus_of(job, node)))
             .filter(|(_, gpus)| !gpus.is_empty())
             .collect();
+        let there = told.iter().filter(|job| job.is_running());
+        let there: BTreeSet<u32> = there.map(|job| job.id).collect();
         // Of a job whose record cannot be read it is only known that it is there: what it had stays its own.
         let unread = told
             .iter()
             .filter(|job| !job.unreadable.is_empty() && job.is_running());
         let unread: BTreeSet<u32> = unread.map(|job| job.id).collect();
-        self.jobs
-            .retain(|id, held| here.contains_key(id) || unread.contains(id) || held.touched > mark);
+        self.jobs.retain(|id, held| {
+            let needed = held.needed && there.contains(id);
+            here.contains_key(id) || unread.contains(id) || needed || held.touched > mark
+        });
         for job in told {
             let Some(gpus) = here.get(&job.id) else {
                 continue;
@@ -266,7 +282,8 @@ impl Table {
             gpus: held.all_gpus().into_iter().collect(),
             steps: held.steps.keys().copied().collect(),
         };
-        let has = |held: &Held| !held.given.is_empty() || !held.all_gpus().is_empty();
+        let has =
+            |held: &Held| held.needed || !held.given.is_empty() || !held.all_gpus().is_empty();
         let here = self.jobs.iter().filter(|(_, held)| has(held));
         here.map(status).collect()
     }
@@ -502,6 +519,39 @@ mod tests {
             told(&table),
             [(7, None, vec![3]), (8, None, vec![3]), (9, None, vec![2])]
         );
+    }
+
+    #[test]
+    fn a_job_without_gpus_that_an_option_needs_stays_to_its_end() {
+        let listed = |table: &Table| -> Vec<u32> {
+            let jobs = table.status().into_iter();
+            jobs.inspect(|job| assert!(job.gpus.is_empty()))
+                .map(|job| job.job)
+                .collect()
+        };
+        for (reason, kept) in [(Reason::Option, vec![7]), (Reason::Devices, vec![])] {
+            let mut table = Table::default();
+            table.started(id(7, BATCH), 1000, &[], NOTHING);
+            table.reported(7, reason);
+            assert_eq!(listed(&table), kept);
+            table.started(id(7, 0), 1000, &[], NOTHING);
+            table.ended(id(7, 0));
+            table.given("n1", &running(7, &[]));
+            table.set("n1", &[running(7, &[])], table.mark());
+            assert_eq!(listed(&table), kept);
+            assert!(table.told().is_empty(), "no rule is told of it");
+            table.ended(id(7, BATCH));
+            assert!(table.jobs.is_empty());
+        }
+        // Without a batch script Slurm says when it is over.
+        let mut table = Table::default();
+        table.started(id(8, 0), 1000, &[], NOTHING);
+        table.reported(8, Reason::Option);
+        assert!(table.ended(id(8, 0)), "it is looked at");
+        table.set("n1", &[running(8, &[])], table.mark());
+        assert_eq!(listed(&table), [8]);
+        table.set("n1", &[], table.mark());
+        assert!(table.jobs.is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::step::StepId;
-use gpuos_core::wire::Request;
+use gpuos_core::wire::{Reason, Request};
 use gpuos_host::socket::{Client, NAME};
 use nvidia_ml::fault::{self, Fault};
 use nvidia_ml::model::kind_named;
@@ -190,6 +190,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     });
     node.line(
         "gpuos_gpu_job_info{node=\"n1\",gpu=\"4\"",
@@ -326,6 +327,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);
@@ -397,6 +399,7 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         asked: Default::default(),
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);
     assert_eq!(prometheus.finds("gpuos_gpu_polled == 1").len(), 8);

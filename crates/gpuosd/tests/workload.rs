@@ -7,7 +7,9 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Event, Sample};
-use gpuos_core::wire::{Peer, Reply, Request, Status};
+use gpuos_core::limits::Asked;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{Peer, Reason, Reply, Request, Status};
 use gpuos_host::Recorded as RecordedMachine;
 use gpuos_host::hardware::nvml::Error;
 use gpuos_host::steps::job_processes::Proc;
@@ -130,15 +132,20 @@ impl Node {
         }
     }
 
-    fn status(&mut self) -> Box<Status> {
+    fn ask(&mut self, request: Request) -> Reply {
         let (reply, answer) = sync_channel(1);
+        let peer = Peer { uid: 0, pid: 1 };
         self.take(Message::Asked {
-            peer: Peer { uid: 0, pid: 1 },
-            request: Request::Status,
+            peer,
+            request,
             reply,
         });
-        match answer.recv_timeout(LONG) {
-            Ok(Reply::Status { status }) => status,
+        answer.recv_timeout(LONG).unwrap()
+    }
+
+    fn status(&mut self) -> Box<Status> {
+        match self.ask(Request::Status) {
+            Reply::Status { status } => status,
             other => panic!("{other:?}"),
         }
     }
@@ -281,4 +288,37 @@ fn a_workload_manager_that_is_away_is_told_once_it_answers() {
     node.until("the job is requeued", |node| {
         node.manager.done().contains(&Action::Requeue { job: 7 })
     });
+}
+
+#[test]
+fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
+    let without = |id| Job {
+        allocations: Vec::new(),
+        ..job(id, 0)
+    };
+    let manager = cluster([job(7, 2), without(8), without(9)]);
+    let mut node = Node::new(&manager);
+    let step = |job| StepId {
+        job,
+        step: StepId::BATCH,
+    };
+    for (job, reason) in [(8, Reason::Devices), (9, Reason::Option)] {
+        node.ask(Request::StepStart {
+            id: step(job),
+            uid: 1000,
+            gpus: Vec::new(),
+            asked: Asked::default(),
+            mig: None,
+            moves: false,
+            reason,
+        });
+    }
+    assert_eq!(node.jobs(), [9]);
+    // What the workload manager says of all jobs leaves it there.
+    node.until("job 7 is known", |node| node.jobs().contains(&7));
+    let jobs = node.status().jobs;
+    let nine = jobs.iter().find(|job| job.job == 9).unwrap();
+    assert!(nine.gpus.is_empty() && nine.steps == [StepId::BATCH]);
+    node.ask(Request::StepEnd { id: step(9) });
+    assert_eq!(node.jobs(), [7]);
 }

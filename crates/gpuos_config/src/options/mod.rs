@@ -51,6 +51,8 @@ pub struct OptionHelp {
     pub summary: &'static str,
     /// A paragraph for the man page.
     pub details: &'static str,
+    /// Whether gpuosd has to know of a job that has it also where the job has no GPUs.
+    pub without_gpus: bool,
 }
 
 /// All options, in the order in which help shows them.
@@ -66,6 +68,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   until one has, and squeue shows the reason. off undoes this option and every \
                   other one but --gpuos: a default of the environment and a line of the script. \
                   What is about GPUs is ignored for a job without any, with a word to its user.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-placement",
@@ -82,6 +85,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   class=NAME stands for the jobs of a class, switch=NAME or LEVEL=NAME (leaf=l1, \
                   rack=r7) for a domain of the fabric, power=NAME for a power domain of \
                   gpuos.toml. Up to 16 names.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos",
@@ -89,6 +93,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         environment: "GPUOS",
         summary: "off: let Slurm place this job as it would without gpuos",
         details: "With off, Slurm alone chooses nodes and GPUs of this job. on is the default.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-shape",
@@ -101,6 +106,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   ep is a part of cp times dp. The job finds the order of nodes and ranks that \
                   keeps tensor groups in NVLink and pipelines under one switch in the file \
                   $GPUOS_RANK_FILE, which mpirun --rankfile reads.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-profile",
@@ -111,6 +117,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   links between GPUs, or files and the host. Where nodes of several types are \
                   free, those are taken first that suit it best by the objectives of the \
                   partition or QOS, or by speed where there are none; the job waits for none.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-class",
@@ -120,6 +127,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         details: "The rules of the site ([[rule]] in gpuos.toml) and affinity:class=NAME go by \
                   it. Where gpuos.toml describes classes, only these can be named, and a job \
                   that names none may get one by its partition, account or user.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-exclusive",
@@ -129,6 +137,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         details: "The job starts only in domains of LEVEL where no other job has GPUs, and while \
                   it runs no job with GPUs joins it there. It waits until such a domain is \
                   free, and squeue shows the reason. Jobs without GPUs are not kept out.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-power",
@@ -141,6 +150,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   others keep their limit. gpuosd does it, and the job's standard error says what was \
                   moved, with the board's range, and what could not be done. srun --gpuos-power=off in a \
                   job undoes it for the step.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-clocks",
@@ -149,6 +159,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         summary: "lock the clocks of the job's GPUs to 1200 MHz, or to a range 1200-1500",
         details: "The clocks of the multiprocessors stay in this range from the job's first step to its \
                   end, as far as power and heat allow. Else as --gpuos-power.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-watch",
@@ -159,6 +170,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   rule hang says: by default the job is requeued, and its GPUs are checked before they \
                   get another one. on stands for the time in the rule, 10 minutes by default. The \
                   time in which a job reads its data counts too.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-mps",
@@ -171,6 +183,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   a fatal fault of one ends all of the job on that GPU. Memory is not limited. Not on GPUs \
                   that are shared with other jobs, and not in MIG instances. Where MPS cannot be started, \
                   the job's standard error says so and the job runs without.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-mig",
@@ -184,6 +197,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   node. A CUDA process uses one slice: for three processes write \
                   1g.10gb:per-task and --ntasks-per-node=3. sbatch says what was chosen. The job finds its instances in \
                   CUDA_VISIBLE_DEVICES and GPUOS_MIG_UUIDS. Not about the place: goes with --gpuos=off.",
+        without_gpus: false,
     },
     OptionHelp {
         name: "gpuos-share",
@@ -196,6 +210,7 @@ pub const OPTIONS: &[OptionHelp] = &[
                   the GPU's memory; sbatch says what is kept apart and what is not. Where that is \
                   too little, --gpuos-mig. Not with other GPUs in the same job, --exclusive, \
                   --gpuos-mig, --gpuos-mps, --gpuos-power or --gpuos-clocks. Goes with --gpuos=off.",
+        without_gpus: false,
     },
 ];
 

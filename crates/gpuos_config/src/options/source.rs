@@ -179,6 +179,16 @@ impl Inherited {
             .any(|said| Some(said) == option.strip_prefix("gpuos-").zip(Some(value)))
     }
 
+    /// Whether it has an option of which gpuosd has to know although the job has no GPUs, by this [table](OPTIONS).
+    pub fn needs_report(&self, table: &[OptionHelp]) -> bool {
+        let needs = |name: &str| {
+            let mut needing = table.iter().filter(|row| row.without_gpus);
+            needing.any(|row| short(row) == name)
+        };
+        self.pairs()
+            .any(|(name, value)| !is_off(value) && needs(name))
+    }
+
     /// Whether an option is undone.
     pub fn undoes(&self) -> bool {
         self.pairs().any(|(_, value)| value == "off")

@@ -457,3 +457,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_option_that_needs_it_has_a_job_reported_without_gpus() {
+    let mut said = Inherited::default();
+    said.say("gpuos-watch", "5", Source::Flag);
+    // None of today's does.
+    assert!(!said.needs_report(OPTIONS));
+    let needing = |name: &str| {
+        let need = |row: &OptionHelp| OptionHelp {
+            without_gpus: row.name == name,
+            ..*row
+        };
+        OPTIONS.iter().map(need).collect::<Vec<_>>()
+    };
+    assert!(said.needs_report(&needing("gpuos-watch")));
+    assert!(!said.needs_report(&needing("gpuos-power")));
+    said.say("gpuos-watch", "off", Source::Flag);
+    assert!(!said.needs_report(&needing("gpuos-watch")));
+}

@@ -79,6 +79,9 @@ pub enum Request {
         /// [`Reply::Prepared`] until they are whole.
         #[serde(default, skip_serializing_if = "super::mig::is_false")]
         moves: bool,
+        /// Why it is reported.
+        #[serde(default, skip_serializing_if = "Reason::is_devices")]
+        reason: Reason,
     },
     /// A step has ended on this node.
     StepEnd {
@@ -94,6 +97,23 @@ pub enum Request {
         /// How many, at most.
         lines: u32,
     },
+}
+
+/// Why a step is reported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    /// It has GPUs, or slices of some.
+    #[default]
+    Devices,
+    /// Its job has an option for which the daemon has to know of it, with GPUs or without.
+    Option,
+}
+
+impl Reason {
+    fn is_devices(&self) -> bool {
+        *self == Reason::Devices
+    }
 }
 
 /// What the daemon answers.

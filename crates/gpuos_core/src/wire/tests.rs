@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
-    MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reply, Request, Status,
-    WireError, decode, encode, may,
+    MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request,
+    Status, WireError, decode, encode, may,
 };
 use crate::health::Verb;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
@@ -33,6 +33,7 @@ fn requests() -> Vec<Request> {
             asked: Asked::default(),
             mig: None,
             moves: false,
+            reason: Reason::Devices,
         },
         Request::StepStart {
             id,
@@ -45,6 +46,7 @@ fn requests() -> Vec<Request> {
                 tasks: 2,
             }),
             moves: false,
+            reason: Reason::Devices,
         },
         Request::StepStart {
             id,
@@ -67,6 +69,7 @@ fn requests() -> Vec<Request> {
             },
             mig: None,
             moves: true,
+            reason: Reason::Option,
         },
         Request::StepEnd { id },
         Request::Mig,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::access::{Forbidden, Standing, allowed, needs_standing};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Peer, Request};
+use gpuos_core::wire::{Peer, Reason, Request};
 use gpuos_workload::job::Job;
 
 use super::client::Client;
@@ -255,11 +255,12 @@ impl Reports {
     }
 
     /// A step has started.
-    pub fn started(&mut self, starting: Starting, uid: u32) -> Effects {
+    pub fn started(&mut self, starting: Starting, uid: u32, reason: Reason) -> Effects {
         let mut fx = Effects::default();
         let (id, asked) = (starting.id, starting.asked);
         fx.push(Effect::User(id.job, uid));
         let new = self.table.started(id, uid, &starting.gpus, asked);
+        self.table.reported(id.job, reason);
         let held = self.table.jobs.get(&id.job);
         if new && held.is_some_and(|job| job.requeue.is_none()) {
             fx.look(Look::In(MEET));
@@ -323,6 +324,7 @@ mod tests {
             },
             mig: None,
             moves: false,
+            reason: Reason::Devices,
         };
         (request, Client::new(to), from)
     }

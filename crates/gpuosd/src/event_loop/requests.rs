@@ -41,6 +41,7 @@ impl EventLoop {
                 asked,
                 mig,
                 moves,
+                reason,
             } => {
                 let starting = Starting {
                     id,
@@ -50,7 +51,7 @@ impl EventLoop {
                     moves,
                     client,
                 };
-                let fx = self.node.reports.started(starting, uid);
+                let fx = self.node.reports.started(starting, uid, reason);
                 return self.carry_out(fx);
             }
             Request::StepEnd { id } => {

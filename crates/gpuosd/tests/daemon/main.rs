@@ -25,7 +25,7 @@ mod walls;
 
 use gpuos_core::health::Verb;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Reply, Request};
+use gpuos_core::wire::{Reason, Reply, Request};
 use gpuos_host::socket::ClientError;
 use site::Site;
 
@@ -149,6 +149,7 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     };
     daemon.ask(&start).unwrap();
     site.until("job 8", || {

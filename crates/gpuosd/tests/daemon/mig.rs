@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reply, Request};
+use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reason, Reply, Request};
 use gpuos_host::socket::ClientError;
 use gpuos_model::mig::Window;
 use nvidia_ml::model::kind_named;
@@ -121,6 +121,7 @@ pub fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
             tasks: 1,
         }),
         moves: false,
+        reason: Reason::Devices,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gpuos_core::limits::{Asked, PowerCap};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MigGpuStatus, Request};
+use gpuos_core::wire::{MigGpuStatus, Reason, Request};
 use gpuos_host::socket::ClientError;
 
 use crate::isolation::{Ends, findings, of_job, record};
@@ -40,6 +40,7 @@ fn whole(job: u32, number: u32) -> Request {
         asked: Asked::default(),
         mig: None,
         moves: true,
+        reason: Reason::Devices,
     }
 }
 

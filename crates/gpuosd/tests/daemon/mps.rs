@@ -9,7 +9,7 @@ use std::path::Path;
 
 use gpuos_core::limits::{Asked, MpsWish};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MPS_VARIABLES, Reply, Request};
+use gpuos_core::wire::{MPS_VARIABLES, Reason, Reply, Request};
 
 use crate::program::program;
 use crate::site::{Daemon, Site};
@@ -93,6 +93,7 @@ fn start_as(
         },
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     };
     match daemon.ask(&request).unwrap() {
         Reply::Prepared {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::Verb;
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Reply, Request, Status};
+use gpuos_core::wire::{Reason, Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use nvidia_ml::fault::{Fault, inject, reset};
 use nvidia_ml::model::kind_named;
@@ -344,6 +344,7 @@ impl Daemon<'_> {
             asked,
             mig: None,
             moves: false,
+            reason: Reason::Devices,
         };
         self.ask(&request).unwrap()
     }

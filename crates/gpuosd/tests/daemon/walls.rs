@@ -9,7 +9,7 @@ use std::thread;
 
 use gpuos_core::limits::{Asked, ClockRange, PowerCap};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Reply, Request, Status};
+use gpuos_core::wire::{Reason, Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
@@ -237,6 +237,7 @@ fn start(job: u32, asked: Asked) -> Request {
         asked,
         mig: None,
         moves: false,
+        reason: Reason::Devices,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Event, ExtraPart, Sample, Verb};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Peer, Reply, Request, Status};
+use gpuos_core::wire::{Peer, Reason, Reply, Request, Status};
 use gpuos_host::hardware::nvml::Error;
 use gpuos_host::steps::job_processes::Proc;
 use gpuos_model::gpuset::GpuSet;
@@ -484,6 +484,7 @@ impl World {
                 asked: Default::default(),
                 mig: None,
                 moves: false,
+                reason: Reason::Devices,
             });
         }
     }
