@@ -17,7 +17,7 @@ use super::learn::WEIGHTS;
 
 /// A price is given in thousandths; 1000 is what a GPU is worth where demand is even.
 pub const PRICE_UNIT: u64 = 1000;
-/// What counts of a price, in percent: see docs/internals/placement.md for others.
+/// What counts of a price, in percent: see docs/results/placement-tried.md for others.
 pub const PRICE_PERCENT: u64 = 60;
 /// Part of all GPUs that counts as idle besides, in thousandths.
 const COMING: u64 = 20;

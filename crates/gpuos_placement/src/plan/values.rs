@@ -28,7 +28,7 @@ use crate::frag::{Expected, Share, WEIGHTS};
 const HORIZON: u64 = 64;
 /// What room counts beside the fill, in percent.
 const ROOM_PERCENT: u64 = 50;
-/// Values are compared in steps of this many thousandths of a GPU: see docs/internals/placement.md.
+/// Values are compared in steps of this many thousandths of a GPU: see docs/results/placement-tried.md.
 pub const STEP: u32 = 100;
 /// Losses are told apart up to so many steps.
 pub const STEPS: usize = 128;
