@@ -233,8 +233,8 @@ pub struct HealthArgs {
 #[derive(Args)]
 pub struct AdminArgs {
     /// Node, or GPUs of it by their indices in gres.conf: n3, n3:5, n3:gpu5, n3:0-3,6; those of a MIG pool by NVML's: n3:mig4.
-    #[arg(value_name = "NODE[:GPU]", value_parser = crate::drain::Target::parse)]
-    pub target: crate::drain::Target,
+    #[arg(value_name = "NODE[:GPU]", value_parser = crate::target::Target::parse)]
+    pub target: crate::target::Target,
     /// Why, for other people.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reason: String,

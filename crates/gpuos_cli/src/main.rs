@@ -19,6 +19,7 @@ mod mig;
 mod mix;
 mod names;
 mod network;
+mod notes;
 mod outlook;
 mod pages;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod sim;
 mod smaller;
 mod steering;
 mod table;
+mod target;
 mod top;
 mod topo;
 mod why;

@@ -16,6 +16,7 @@ use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
 use crate::mix::Mix;
 use crate::network::{self, Network};
+use crate::notes::notes;
 use crate::outlook::{Outlook, known_level, lead, outlook};
 use crate::replay::recording;
 use crate::reply::Reply;
@@ -193,14 +194,6 @@ fn fits(
         text,
         yes: true,
     }
-}
-
-/// What is missed, one a line.
-pub fn notes(site: &Site) -> String {
-    site.notes
-        .iter()
-        .map(|note| format!("note: {note}\n"))
-        .collect()
 }
 
 /// Refuses what names nothing in this cluster; its answer would be about another job. `levels` are those that

@@ -5,7 +5,8 @@ use std::io::Write;
 use gpuos_model::screen::lines;
 use serde_json::{Value, json};
 
-use crate::doctor;
+/// The form of the doctor's answer.
+pub const DOCTOR: &str = "gpuos.doctor/1";
 
 /// The answer of a subcommand.
 pub struct Reply {
@@ -32,7 +33,7 @@ impl Reply {
             out(&format!("{text}\n"));
         } else {
             // Whatever users wrote into it is shown and does nothing. The doctor's text has colours, and looks itself.
-            match self.schema == doctor::SCHEMA {
+            match self.schema == DOCTOR {
                 true => out(&self.text),
                 false => out(&lines(&self.text)),
             }

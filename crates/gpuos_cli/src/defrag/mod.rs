@@ -22,7 +22,7 @@ use crate::cli::PlanArgs;
 use crate::figures::choice_json;
 use crate::mix::Mix;
 use crate::network::Network;
-use crate::plan::notes;
+use crate::notes::notes;
 use crate::reply::Reply;
 use crate::smaller::Case;
 use crate::table::{Table, count};

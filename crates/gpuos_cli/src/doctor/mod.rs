@@ -35,7 +35,7 @@ use findings::Findings;
 use log::Log;
 
 /// The form of the JSON.
-pub const SCHEMA: &str = "gpuos.doctor/1";
+pub const SCHEMA: &str = crate::reply::DOCTOR;
 
 /// What the checks look at.
 struct Look<'a> {

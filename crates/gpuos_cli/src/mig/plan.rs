@@ -18,7 +18,7 @@ use super::pool::{Slices, lacks};
 use super::{ask, defrag, local, outlook, slices_of, windows};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
 use crate::forecast::known_end;
-use crate::plan::notes;
+use crate::notes::notes;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 

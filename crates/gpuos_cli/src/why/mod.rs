@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::cli::WhyArgs;
 use crate::names::Name;
-use crate::plan::notes;
+use crate::notes::notes;
 use crate::replay::recording;
 use crate::reply::Reply;
 
