@@ -285,7 +285,13 @@ mod tests {
         let found = look();
         let _ = sleep.kill();
         let _ = sleep.wait();
-        let left = fs::read_to_string(step.join("tasks"));
+        // A thread that was joined is in its group for a moment more: the kernel tells of its end first.
+        let left = (0..100).find_map(|_| {
+            let left = fs::read_to_string(step.join("tasks"));
+            let empty = left.is_ok_and(|left| left.is_empty());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            empty.then_some(())
+        });
         for folder in step.ancestors().take(5) {
             for _ in 0..100 {
                 if fs::remove_dir(folder).is_ok() {
@@ -298,7 +304,7 @@ mod tests {
             Ok((steps, allowed)) => {
                 assert_eq!((steps[0].step.job, &steps[0].step.step[..]), (7, "0"));
                 assert_eq!(allowed, [2, 4].into());
-                assert_eq!(left.unwrap(), "");
+                assert!(left.is_some(), "nobody is left in it");
             }
             Err(error) => eprintln!("skipped: {error}"),
         }
