@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,8 @@ pub struct Site {
     name: &'static str,
     folder: tempfile::TempDir,
     gpus: Shared,
+    /// Where the log of the newest daemon begins.
+    begun: AtomicUsize,
 }
 
 impl Site {
@@ -122,7 +125,12 @@ impl Site {
         program(&path("reset"), reset);
         let (index, kind) = kind_named(kind).unwrap();
         let gpus = Shared::create(&path("gpus"), &node(index, kind, Options::default())).unwrap();
-        Site { name, folder, gpus }
+        Site {
+            name,
+            folder,
+            gpus,
+            begun: AtomicUsize::default(),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -158,9 +166,28 @@ impl Site {
 
     /// Breaks a GPU.
     pub fn fault(&self, gpu: Option<usize>, words: &str) {
+        self.hears_faults();
         let words: Vec<&str> = words.split(' ').collect();
         let fault = Fault::parse(&words).unwrap();
         self.gpus.update(|node| inject(node, gpu, &fault)).unwrap();
+    }
+
+    /// NVML tells nobody of events that were before he asked for them. A daemon that hears none, as its library hangs, is not
+    /// waited for long.
+    fn hears_faults(&self) {
+        let begun = self.begun.load(Ordering::Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            // No daemon was started yet.
+            let Ok(log) = fs::read(self.path("log")) else {
+                return;
+            };
+            let newest = String::from_utf8_lossy(log.get(begun..).unwrap_or_default());
+            if newest.contains("NVML's events are heard") {
+                return;
+            }
+            sleep(Duration::from_millis(30));
+        }
     }
 
     /// A simulated GPU as it is now.
@@ -227,6 +254,8 @@ impl Site {
         let own = Some(self.path("nvml.so")).filter(|own| own.exists());
         let library = own.unwrap_or_else(|| test.with_file_name("libnvidia_ml.so"));
         let path = std::env::var("PATH").unwrap_or_default();
+        let begun = fs::metadata(self.path("log")).map_or(0, |log| log.len());
+        self.begun.store(begun as usize, Ordering::Relaxed);
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
