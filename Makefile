@@ -36,7 +36,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check random reference bench replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check style random reference bench replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -89,10 +89,7 @@ test:
 	scripts/costs.sh $$GPUOS_COSTS; exit $$status
 
 # The daily round: all that needs no Slurm and no root.
-check:
-	@scripts/needs.sh build lint
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+check: style
 	GPUOS_TEST_SUITES=none $(CARGO) test --workspace --locked
 
 # Property tests and simulators without a Slurm, with cases of their own in each run and all seeds.
@@ -105,10 +102,12 @@ reference:
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test health_docs --test reference
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos pages_reference
 
-lint:
+style:
 	@scripts/needs.sh build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+lint: style
 	$(CARGO) clippy $(OTEL) -- -D warnings
 	@$(MAKE) --no-print-directory licences
 

@@ -244,17 +244,8 @@ pub struct AdminArgs {
     /// Ask gpuosd of this machine only.
     #[arg(long)]
     pub local: bool,
-    /// Command that runs this command on another node.
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        env = "GPUOS_VIA",
-        default_value = "ssh -o BatchMode=yes"
-    )]
-    pub via: String,
-    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
-    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
-    pub runtime_dir: PathBuf,
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 fn node_name(text: &str) -> Result<String, String> {

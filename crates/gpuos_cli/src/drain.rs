@@ -19,9 +19,9 @@ use crate::reply::Reply;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
-    let path = daemons::pick(&args.runtime_dir, Some(&args.target.node)).join(NAME);
+    let path = daemons::pick(&args.reach.runtime_dir, Some(&args.target.node)).join(NAME);
     // In a lab all nodes are here.
-    let only_here = args.local || daemons::is_of_nodes(&args.runtime_dir);
+    let only_here = args.local || daemons::is_of_nodes(&args.reach.runtime_dir);
     match Client::connect(&path, PATIENCE) {
         Ok(client) if client.daemon.1 == args.target.node => here(client, verb, args),
         Ok(client) if args.local => bail!(
@@ -63,7 +63,7 @@ fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
 fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
     let (told, yes) = remote::ask(
         machine,
-        &args.via,
+        &args.reach.via,
         &args.target.node,
         &remote_line(verb, args),
     )?;
@@ -95,13 +95,14 @@ fn remote_line(verb: Verb, args: &AdminArgs) -> String {
     if args.force {
         line += " --force";
     }
-    line += &remote::runtime_dir(&args.runtime_dir);
+    line += &remote::runtime_dir(&args.reach.runtime_dir);
     line
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Reach;
     use crate::target::Target;
 
     #[test]
@@ -111,8 +112,10 @@ mod tests {
             reason: "Ann's fan; rm -rf $HOME `x`".into(),
             force: true,
             local: false,
-            via: "ssh".into(),
-            runtime_dir: daemons::RUNTIME_DIR.into(),
+            reach: Reach {
+                via: "ssh".into(),
+                runtime_dir: daemons::RUNTIME_DIR.into(),
+            },
         };
         let line = remote_line(Verb::Drain, &args);
         let wanted = "gpuos --json drain --local n3:5,mig4 --reason='Ann'\\''s fan; rm -rf $HOME `x`' --force";

@@ -3,8 +3,6 @@
 //! them: as they are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -208,22 +206,6 @@ impl Machine for Slurm {
             stdout: stdout + "\n",
             stderr: String::new(),
         })
-    }
-
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn env(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn glob(&self, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
-    }
-
-    fn find(&self, _: &str) -> Option<PathBuf> {
-        None
     }
 }
 

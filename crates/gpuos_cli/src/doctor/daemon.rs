@@ -266,18 +266,6 @@ mod tests {
         ) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
-        fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-            Err(io::ErrorKind::NotFound.into())
-        }
-        fn env(&self, _: &str) -> Option<String> {
-            None
-        }
-        fn glob(&self, _: &Path) -> Vec<PathBuf> {
-            Vec::new()
-        }
-        fn find(&self, _: &str) -> Option<PathBuf> {
-            None
-        }
         fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
             Ok(match path.to_str() {
                 Some("/state") => (1 << 20, 500 << 30),

@@ -10,7 +10,7 @@ use gpuos_placement::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
 use gpuos_placement::mig::{Ask, Effort, Pick, tile};
 use serde_json::{Value, json};
 
-use super::plan::{Piece, pieces};
+use super::offers::{Piece, pieces};
 use super::pool::{Slices, asked, out_of_service};
 use super::slices_of;
 use crate::table::{Table, count};

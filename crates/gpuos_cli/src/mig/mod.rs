@@ -3,6 +3,7 @@
 
 mod assert;
 mod defrag;
+pub mod offers;
 mod outlook;
 pub mod plan;
 pub mod pool;

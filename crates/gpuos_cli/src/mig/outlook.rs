@@ -7,7 +7,7 @@ use gpuos_placement::explain::{Away, Claim};
 use gpuos_placement::mig::{Ask, Effort};
 use gpuos_placement::plan::Never;
 
-use super::plan::Question;
+use super::offers::Question;
 use super::pool::{Slices, out_of_service};
 use crate::forecast::known_end;
 use crate::outlook::{has_to_be_back, may_use, state_of};

@@ -9,7 +9,8 @@ use gpuos_placement::plan::{GpuShape, Request};
 use serde_json::json;
 
 use super::{Answer, reason};
-use crate::mig::plan::{Question, answer, pieces};
+use crate::mig::offers::{Piece, Question, pieces};
+use crate::mig::plan::answer;
 use crate::mig::pool::{Slices, asked};
 
 /// How many slices of each node a job asks for, and of which board if it names one. `None`: it asks for none.
@@ -242,7 +243,7 @@ fn instances(slices: &Slices<'_>, job: &Job, node: usize, bits: u64) -> Vec<Inst
         .map(|ask| pieces(slices, &ask, own.board, node, bits))
         .unwrap_or_default();
     if !made.is_empty() {
-        let at = |piece: crate::mig::plan::Piece| InstanceAt {
+        let at = |piece: Piece| InstanceAt {
             node: record.name.clone(),
             gpu: piece.gpu,
             profile: piece.profile,

@@ -1,8 +1,6 @@
 //! What is run, in which order, and what is made of the answers.
 
 use std::collections::VecDeque;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -71,22 +69,6 @@ impl Machine for Play {
             output.stdout = crate::slurm::rows_of(&output.stdout, format);
         }
         Ok(output)
-    }
-
-    fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-        Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn env(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn glob(&self, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
-    }
-
-    fn find(&self, _: &str) -> Option<PathBuf> {
-        None
     }
 }
 
@@ -395,18 +377,6 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
             args: &[&str],
         ) -> Result<Output> {
             self.run(program, args)
-        }
-        fn read(&self, _: &Path) -> io::Result<Vec<u8>> {
-            Err(io::ErrorKind::NotFound.into())
-        }
-        fn env(&self, _: &str) -> Option<String> {
-            None
-        }
-        fn glob(&self, _: &Path) -> Vec<PathBuf> {
-            Vec::new()
-        }
-        fn find(&self, _: &str) -> Option<PathBuf> {
-            None
         }
     }
     assert!(matches!(jobs_on(&Mute, "n1"), Err(Outcome::Away(_))));
