@@ -72,7 +72,7 @@ pub fn reload() {
         let mig = std::mem::take(&mut site.settings.config.mig);
         site.settings = settings::load(&site.fields);
         if site.settings.broken || site.settings.absent {
-            // Which GPUs move is as true as it was, and nobody is to be given one twice.
+            // Which GPUs are MIG-switchable is as true as it was, and nobody is to be given one twice.
             site.settings.config.mig = mig;
         }
         engine.cluster.standing.reload();

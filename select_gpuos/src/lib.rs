@@ -18,7 +18,7 @@
 //!   (MIG-switchable GPUs, each given in one GRES at a time, and when a job gets one of the other mode), `shards` (a part of a GPU: of which one),
 //!   `slices` (the pool), `steer` (narrow, mask, ask, undo),
 //! - `decide`: `no_choice` (calls with nothing to choose), `policy` (what holds for a job's partition and QOS, and what it is worth where),
-//!   `refusals` (what cons_tres refused, learned), `forecast`, `offer`, `slices` (whole windows, or they wait), `mix` (the jobs that come,
+//!   `refusals` (what cons_tres refused, learned), `forecast`, `offer`, `slices` (whole placements, or they wait), `mix` (the jobs that come,
 //!   learned), `neighbours` (nodes that rules forbid), `note`, `cluster_state`, `running`.
 
 mod abi;

@@ -27,7 +27,7 @@ const DEVICES: [&CStr; 2] = [c"CUDA_VISIBLE_DEVICES", c"NVIDIA_VISIBLE_DEVICES"]
 const LISTS: [&CStr; 3] = [
     c"GPUOS_MIG_PROFILES",
     c"GPUOS_MIG_UUIDS",
-    c"GPUOS_MIG_WINDOWS",
+    c"GPUOS_MIG_PLACEMENTS",
 ];
 
 /// How long a task leaves slurmctld for a requeue before it ends its job by ending itself.
@@ -45,7 +45,7 @@ struct Step {
     per_task: Option<usize>,
     /// Devices and lists go together.
     sets_devices: bool,
-    /// Profiles, UUIDs and windows, one of each for each instance.
+    /// Profiles, UUIDs and placements, one of each for each instance.
     instances: Vec<[String; 3]>,
 }
 
@@ -227,7 +227,7 @@ pub fn give(
 
 /// The instances of an answer, which has at least one, and only words of which the tasks' environment may be made.
 fn instances(told: &BTreeMap<String, String>) -> Option<Vec<[String; 3]>> {
-    let [.., profiles, uuids, windows] = MIG_VARIABLES;
+    let [.., profiles, uuids, placements] = MIG_VARIABLES;
     let list = |name: &str| -> Option<Vec<String>> {
         let text = told.get(name).filter(|text| text.len() < MAX_VALUE)?;
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-./:,".contains(&b);
@@ -236,13 +236,13 @@ fn instances(told: &BTreeMap<String, String>) -> Option<Vec<[String; 3]>> {
             .map(|word| Some(word).filter(|word| !word.is_empty()).map(String::from))
             .collect()
     };
-    let lists: [Vec<String>; 3] = [list(profiles)?, list(uuids)?, list(windows)?];
-    let [profiles, uuids, windows] = lists;
-    let same = profiles.len() == uuids.len() && uuids.len() == windows.len();
+    let lists: [Vec<String>; 3] = [list(profiles)?, list(uuids)?, list(placements)?];
+    let [profiles, uuids, placements] = lists;
+    let same = profiles.len() == uuids.len() && uuids.len() == placements.len();
     let uuid = |uuid: &String| uuid.starts_with("MIG-");
     (same && uuids.iter().all(uuid)).then(|| {
-        let all = profiles.into_iter().zip(uuids).zip(windows);
-        all.map(|((profile, uuid), window)| [profile, uuid, window])
+        let all = profiles.into_iter().zip(uuids).zip(placements);
+        all.map(|((profile, uuid), placement)| [profile, uuid, placement])
             .collect()
     })
 }
@@ -324,9 +324,9 @@ mod tests {
         assert_eq!(parse_bits("5-3"), Some(vec![]));
     }
 
-    fn told(profiles: &str, uuids: &str, windows: &str) -> BTreeMap<String, String> {
+    fn told(profiles: &str, uuids: &str, placements: &str) -> BTreeMap<String, String> {
         let [.., a, b, c] = MIG_VARIABLES;
-        let all = [(a, profiles), (b, uuids), (c, windows)];
+        let all = [(a, profiles), (b, uuids), (c, placements)];
         all.map(|(name, value)| (name.into(), value.into())).into()
     }
 

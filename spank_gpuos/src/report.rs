@@ -3,7 +3,7 @@
 //! The socket does not block, two lines go out in one piece that fits into any socket's buffer, and no answer
 //! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
 //! GPUs set waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
-//! they are made, for [`CARVING`], also over a gpuosd that is started anew. So does one with a whole GPU that moves between
+//! they are made, for [`CARVING`], also over a gpuosd that is started anew. So does one with a whole MIG-switchable GPU, in
 //! GRES `gpu` and GRES `gpuos`: it may still be divided.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{
     Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reason, Reply, Request, decode, encode,
-    moving_file, root_socket,
+    root_socket, switchable_file,
 };
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::parse_gpus;
@@ -142,8 +142,8 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         mig,
         reason,
     } = start;
-    let moves = !id.is_extern() && !gpus.and(moving(&path)).is_empty();
-    let lacks = match (mig.is_some(), moves) {
+    let switchable = !id.is_extern() && !gpus.and(switchable(&path)).is_empty();
+    let lacks = match (mig.is_some(), switchable) {
         (true, _) => Some(Lacks::Slices),
         (false, true) => Some(Lacks::Whole),
         (false, false) => None,
@@ -154,7 +154,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,
         mig,
-        moves,
+        switchable,
         reason,
     };
     let sent = send(&path, &request);
@@ -189,9 +189,9 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
     }
 }
 
-/// The GPUs that move between GRES `gpu` and GRES `gpuos`, by their numbers in GRES `gpu`: gpuosd says so beside its socket.
-fn moving(path: &str) -> GpuSet {
-    let text = std::fs::read_to_string(moving_file(path)).unwrap_or_default();
+/// The MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos`, by their numbers in GRES `gpu`: gpuosd says so beside its socket.
+fn switchable(path: &str) -> GpuSet {
+    let text = std::fs::read_to_string(switchable_file(path)).unwrap_or_default();
     parse_gpus(text.trim()).unwrap_or_default()
 }
 
@@ -200,7 +200,7 @@ fn moving(path: &str) -> GpuSet {
 enum Lacks {
     /// Its slices.
     Slices,
-    /// GPUs that move, out of MIG mode.
+    /// MIG-switchable GPUs, out of MIG mode.
     Whole,
 }
 
@@ -224,7 +224,7 @@ fn carved(
                     heard = Instant::now();
                 }
                 Some(Answer::Refused(_, message)) => return Told::failed(message),
-                // None of them moves any more.
+                // None of them is MIG-switchable any more.
                 Some(Answer::Unknown) if lacks == Lacks::Whole => return Told::default(),
                 Some(Answer::Unknown) => {
                     return Told::failed("the gpuosd of this node makes no slices of GPUs");

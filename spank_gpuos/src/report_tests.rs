@@ -143,7 +143,7 @@ fn a_step_with_slices_has_them_or_does_not_run() {
             slices: vec![3],
             tasks: 1,
         }),
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     };
     let long = Duration::from_secs(60);
@@ -221,7 +221,7 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     let listener = UnixListener::bind(&path).unwrap();
     // Nobody answers: without the file, and for a GPU that is not in it, nobody waits.
     assert_eq!(tell(6).failed, None);
-    std::fs::write(folder.join("n1.sock.moving"), "6-7\n").unwrap();
+    std::fs::write(folder.join("n1.sock.switchable"), "6-7\n").unwrap();
     assert_eq!(tell(5).failed, None);
     // Nor does the step that only holds what a job adopts.
     let mut holds = start(6);
@@ -253,7 +253,7 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     let told = tell(7);
     let why = "job 7 has slices of it".to_owned();
     assert_eq!((told.failed, told.requeues), (Some(why), true));
-    // A gpuosd for which it does not move.
+    // A gpuosd for which it is not MIG-switchable.
     assert_eq!(tell(6).failed, None);
     answers.join().unwrap();
     drop(listener);

@@ -20,10 +20,10 @@ pub fn pool(name: &str, suite: &Suite, nodes: usize, gpus: u64) -> Setup {
     setup
 }
 
-/// The same, of which these move.
-pub fn moving(name: &str, suite: &Suite, nodes: usize, gpus: u64, moving: u64) -> Setup {
+/// The same, of which these are MIG-switchable.
+pub fn switchable(name: &str, suite: &Suite, nodes: usize, gpus: u64, switchable: u64) -> Setup {
     let mut setup = pool(name, suite, nodes, gpus);
-    setup.spec.mig_moving = GpuSet(moving);
+    setup.spec.mig_switchable = GpuSet(switchable);
     setup
 }
 
@@ -179,7 +179,7 @@ pub fn told(text: &str, name: &str) -> String {
         .to_owned()
 }
 
-/// How often a job has told its devices (`batch=UUIDS WINDOWS` or `step=…`), each of which the driver had then in the window that the
+/// How often a job has told its devices (`batch=UUIDS PLACEMENTS` or `step=…`), each of which the driver had then in the placement that the
 /// job was told (lines `batch sees gpu7 gi …`, as of [`instances`]).
 ///
 /// # Errors
@@ -192,7 +192,7 @@ pub fn devices(text: &str) -> Result<usize, String> {
             .split_once('=')
             .filter(|(who, _)| ["batch", "step"].contains(who));
         let Some((who, told)) = told else { continue };
-        let (uuids, windows) = told.split_once(' ').unwrap_or((told, ""));
+        let (uuids, placements) = told.split_once(' ').unwrap_or((told, ""));
         let (next, head) = (format!("{who}="), format!("{who} sees gpu"));
         let run = lines[at + 1..]
             .iter()
@@ -202,16 +202,16 @@ pub fn devices(text: &str) -> Result<usize, String> {
         if sees.is_empty() {
             continue;
         }
-        let own: Vec<(&str, &str)> = uuids.split(',').zip(windows.split(',')).collect();
-        for (uuid, window) in &own {
-            let there = window.split_once(':').is_some_and(|(gpu, slices)| {
+        let own: Vec<(&str, &str)> = uuids.split(',').zip(placements.split(',')).collect();
+        for (uuid, placement) in &own {
+            let there = placement.split_once(':').is_some_and(|(gpu, slices)| {
                 let (start, end) = (format!("{gpu} gi "), format!(" slices {slices} {uuid}"));
                 sees.iter()
                     .any(|one| one.starts_with(&start) && one.ends_with(&end))
             });
             if !uuid.starts_with("MIG-") || !there {
                 return Err(format!(
-                    "{who} has {uuid} in {window}, which the driver has not: {text}"
+                    "{who} has {uuid} in {placement}, which the driver has not: {text}"
                 ));
             }
         }

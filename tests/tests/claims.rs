@@ -146,14 +146,14 @@ fn how_long(cluster: &Cluster) {
         };
         let gpus = gpus.iter().map(|gpu| *gpu as u8).collect();
         let id = StepId { job, step };
-        let (uid, mig, moves) = (0, None, false);
+        let (uid, mig, switchable) = (0, None, false);
         let request = Request::StepStart {
             id,
             uid,
             gpus,
             asked,
             mig,
-            moves,
+            switchable,
             reason: Reason::Devices,
         };
         let begun = Instant::now();

@@ -317,19 +317,19 @@ fn gpus_in_mig_mode_are_printed_as_a_pool_and_compared_with_it() {
     );
 }
 
-/// GPUs that move stand in both GRES, by NVML's index, and may be in either mode.
+/// MIG-switchable GPUs stand in both GRES, by NVML's index, and may be in either mode.
 #[test]
-fn gpus_that_move_are_printed_in_both_gres() {
+fn mig_switchable_gpus_are_printed_in_both_gres() {
     let node = Node::new("dgx-h100");
     node.record_sys("dgx-h100");
     node.nvml(&["mig", "4-7", "on"]);
-    let text = node.gpuos(&["discover", "--moving", "6-7"]).out;
+    let text = node.gpuos(&["discover", "--switchable", "6-7"]).out;
     for line in [
-        "# n1: 6 x NVIDIA H100 80GB HBM3, 4 x NVIDIA H100 80GB HBM3 in MIG mode (GPU 6-7 is counted twice: it moves), \
+        "# n1: 6 x NVIDIA H100 80GB HBM3, 4 x NVIDIA H100 80GB HBM3 in MIG mode (GPU 6-7 is counted twice: it is MIG-switchable), \
          driver 580.95.05",
         "gpus = \"4-7\"",
         "# reset: not A100 and A30.",
-        "moving = \"6-7\"",
+        "switchable = \"6-7\"",
         "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[0-3] Cores=0-55",
         "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia[6-7] Cores=56-111",
         "NodeName=n1 Name=gpuos Type=h100-80gb File=/var/lib/gpuos/slices/gpu7s[0-7] Cores=56-111",
@@ -341,11 +341,16 @@ fn gpus_that_move_are_printed_in_both_gres() {
         );
     }
     assert!(!text.contains("# note: GPU"), "{text}");
-    let json = node.gpuos(&["discover", "--json", "--moving=6-7"]).json();
-    let moves = |at: usize| &json["divided"][at]["moves"];
-    assert_eq!((moves(1), moves(2)), (&false.into(), &true.into()));
+    let json = node
+        .gpuos(&["discover", "--json", "--switchable=6-7"])
+        .json();
+    let switchable = |at: usize| &json["divided"][at]["switchable"];
+    assert_eq!(
+        (switchable(1), switchable(2)),
+        (&false.into(), &true.into())
+    );
     assert_eq!(json["node_type"]["gpus"], 6);
-    let off = node.gpuos(&["discover", "--moving", "3,7"]);
+    let off = node.gpuos(&["discover", "--switchable", "3,7"]);
     assert!(
         off.code == 1 && off.out.contains("n1 shows no GPU 3 in MIG mode"),
         "{}",
@@ -366,7 +371,7 @@ fn gpus_that_move_are_printed_in_both_gres() {
     };
     let all = slurm(gres, toml);
     assert_eq!((all.len(), all[0][0].as_str()), (1, "ok"), "{all:?}");
-    // Mode off is how a GPU that moves may be, and is a fault of one that does not.
+    // Mode off is how a MIG-switchable GPU may be, and is a fault of one that is not.
     node.nvml(&["mig", "6", "off"]);
     let all = slurm(gres, toml);
     assert_eq!((all.len(), all[0][0].as_str()), (1, "ok"), "{all:?}");
@@ -384,7 +389,7 @@ fn gpus_that_move_are_printed_in_both_gres() {
     let told = |words: &str| all.iter().any(|[_, message, _]| message.contains(words));
     assert!(
         told(
-            "GPU 7 of n1 moves ([[mig.pool]]) and has to be number 5 of GRES gpu: gres.conf makes it number 1"
+            "GPU 7 of n1 is MIG-switchable ([[mig.pool]]) and has to be number 5 of GRES gpu: gres.conf makes it number 1"
         ),
         "{all:?}"
     );

@@ -292,23 +292,23 @@ fn forecasts_and_preemption(suite: &Suite) {
 
 /// Degraded GPUs are given where nothing else is left, and nobody waits for them.
 fn degraded_ones_are_given_last(suite: &Suite) {
-    let Some(cluster) = Setup::new("worn", suite).steered() else {
+    let Some(cluster) = Setup::new("degraded", suite).steered() else {
         return;
     };
     set(&cluster, "n1", "Extra=[gpuos:1 degraded=0,1,2,3]");
     set(&cluster, "n2", "Extra=[gpuos:1 degraded=4]");
-    let worn = |job: u32| {
+    let degraded = |job: u32| {
         let gpus = cluster.gpus(job);
         let of = |node: &str| gpus.get(node).cloned().unwrap_or_default();
         of("n1").iter().any(|gpu| *gpu < 4) || of("n2").contains(&4)
     };
     let jobs: Vec<u32> = (0..11).map(|_| cluster.start(&["--gres=gpu:1"])).collect();
     for job in &jobs {
-        assert!(!worn(*job), "{:?}", cluster.gpus(*job));
+        assert!(!degraded(*job), "{:?}", cluster.gpus(*job));
     }
     let last: Vec<u32> = (0..5).map(|_| cluster.start(&["--gres=gpu:1"])).collect();
     for job in &last {
-        assert!(worn(*job), "{:?}", cluster.gpus(*job));
+        assert!(degraded(*job), "{:?}", cluster.gpus(*job));
     }
     let counts = cluster.recording().replay(&mut |_| ());
     assert_eq!(counts.same, counts.replayed, "{counts:?}");

@@ -200,7 +200,7 @@ impl Node {
                 gpus,
                 asked,
                 mig: None,
-                moves: false,
+                switchable: false,
                 reason: Reason::Devices,
             })
             .unwrap();
@@ -373,9 +373,9 @@ fn the_json_of_a_node_has_the_agreed_form() {
         discover
     };
     let mut divided = [None, Some("4-7"), Some("all")].map(discover).to_vec();
-    let (code, moving) = node.gpuos(&["discover", "--moving=7"]);
+    let (code, switchable) = node.gpuos(&["discover", "--switchable=7"]);
     assert_eq!(code, 0);
-    divided.push(moving);
+    divided.push(switchable);
     agreed("discover", "gpuos.discover/1", &divided);
     node.nvml(&["mig", "all", "off"]);
     let (code, live) = node.gpuos(&["topo", "--live"]);
@@ -435,7 +435,7 @@ fn the_slices_of_a_node_are_shown() {
             slices: vec![12, 13, 14, 15],
             tasks: 1,
         }),
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     };
     client.ask(&asked).unwrap();

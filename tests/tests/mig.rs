@@ -40,7 +40,7 @@ fn nothing_is_left(cluster: &Cluster) {
 
 /// What a job of the tests writes: its devices, in its script and in a step.
 const SHOW: &str = "echo batch=$CUDA_VISIBLE_DEVICES; \
-     srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES; echo profiles=$GPUOS_MIG_PROFILES; echo windows=$GPUOS_MIG_WINDOWS'; \
+     srun -n1 sh -c 'echo step=$CUDA_VISIBLE_DEVICES; echo profiles=$GPUOS_MIG_PROFILES; echo placements=$GPUOS_MIG_PLACEMENTS'; \
      echo end=1; sleep 600";
 
 fn a_gpu_is_filled_exactly(suite: &Suite) {
@@ -63,7 +63,7 @@ fn a_gpu_is_filled_exactly(suite: &Suite) {
             assert!(own.starts_with("MIG-") && !own.contains(','), "{text}");
             assert_eq!(told(&text, "batch"), own, "{text}");
             assert_eq!(told(&text, "profiles"), *profile, "{text}");
-            assert!(told(&text, "windows").starts_with("7:"), "{text}");
+            assert!(told(&text, "placements").starts_with("7:"), "{text}");
             uuids.push(own);
             jobs.push(job);
             check(&cluster, &[7]);

@@ -236,7 +236,7 @@ impl Scene {
         cluster.lab.restart().expect("restarts");
         // What the program sees is compared with what the driver has at that moment.
         let lines = format!(
-            "echo $1=$CUDA_VISIBLE_DEVICES $GPUOS_MIG_WINDOWS\n\
+            "echo $1=$CUDA_VISIBLE_DEVICES $GPUOS_MIG_PLACEMENTS\n\
              {0}/bin/gpuos-nvml --state {1}/state instances | sed \"s/^/$1 sees /\"\n\
              while [ -e hold-$1 ]; do sleep 0.1; done",
             cluster.lab.dir().display(),

@@ -1,4 +1,4 @@
-//! Memory slices of GPUs under select/gpuos: jobs get whole windows that the board has, what fits in none waits, and
+//! Memory slices of GPUs under select/gpuos: jobs get whole placements that the board has, what fits in none waits, and
 //! nothing is lost in a restart. On every release, with the same plugins.
 //!
 //! Allocations have no steps, so that slurmctld alone is seen.
@@ -58,13 +58,13 @@ fn on_one(cluster: &Cluster, job: u32) -> u64 {
     all.into_values().fold(0, |all, bits| all | bits)
 }
 
-/// A job waits, and squeue says that it is for windows.
+/// A job waits, and squeue says that it is for placements.
 fn waits(cluster: &Cluster, job: u32) {
     let id = job.to_string();
-    cluster.until("squeue says that windows are missing", || {
+    cluster.until("squeue says that placements are missing", || {
         let text = cluster.run("squeue", &["-h", "-j", &id, "-o", "%T %r"]);
         assert!(text.starts_with("PENDING"), "{text}{}", cluster.show(job));
-        text.contains("whole windows").then_some(())
+        text.contains("whole placements").then_some(())
     });
 }
 
@@ -77,7 +77,7 @@ fn board(cluster: &Cluster) -> Geometry {
 }
 
 fn one_gpu(suite: &Suite) {
-    let mut setup = setup("windows", suite, 1, 1 << 7);
+    let mut setup = setup("placements", suite, 1, 1 << 7);
     // Debian suites in folders have no database.
     let has = |program: &str| Path::new("/usr/sbin").join(program).exists();
     let billed = *suite == Suite::Native && has("mariadbd") && has("slurmdbd");
@@ -98,7 +98,7 @@ fn one_gpu(suite: &Suite) {
     seven_small(&cluster);
     halves_and_wholes(&cluster);
     an_exact_mix(&cluster);
-    slices_without_a_window(&cluster);
+    slices_without_a_placement(&cluster);
     by_number(&cluster);
     media(&cluster);
 }
@@ -135,7 +135,7 @@ fn seven_small(cluster: &Cluster) {
     let comment = show::long_field(&cluster.show(jobs[0]), "SystemComment").map(String::from);
     let comment = comment.unwrap_or_default();
     assert!(comment.contains(" mig=1g.10gb:1 "), "{comment}");
-    // Slice 7 is free, and no window of one slice begins there.
+    // Slice 7 is free, and no placement of one slice begins there.
     let eighth = ask(cluster, "eighth", "--gpuos-mig=1g.10gb");
     waits(cluster, eighth);
     cluster.cancel(&jobs[3..4]);
@@ -172,7 +172,7 @@ fn planned(cluster: &Cluster, request: &str) -> Value {
 /// Three jobs, one of several instances, that fill the GPU exactly.
 fn an_exact_mix(cluster: &Cluster) {
     let four = start(cluster, "four", "--gpuos-mig=4g.40gb");
-    assert_eq!(on_one(cluster, four), 0x0f, "its only window");
+    assert_eq!(on_one(cluster, four), 0x0f, "its only placement");
     let plan = planned(cluster, "1g.10gb:2,1g.20gb");
     assert_eq!(plan["place"][0]["bits"], json!([4, 5, 6, 7]), "{plan}");
     assert_eq!(plan["place"][0]["instances"][0]["gpu"], 7, "{plan}");
@@ -183,8 +183,8 @@ fn an_exact_mix(cluster: &Cluster) {
     cluster.drained();
 }
 
-/// Four slices are free, in no window.
-fn slices_without_a_window(cluster: &Cluster) {
+/// Four slices are free, in no placement.
+fn slices_without_a_placement(cluster: &Cluster) {
     let jobs: Vec<u32> = (0..7)
         .map(|n| start(cluster, &format!("one{n}"), "--gpuos-mig=1g.10gb --time=60"))
         .collect();
@@ -217,7 +217,7 @@ fn slices_without_a_window(cluster: &Cluster) {
     cluster.drained();
 }
 
-/// Slices that are asked for by number are a window of the smallest profile with so many.
+/// Slices that are asked for by number are a placement of the smallest profile with so many.
 fn by_number(cluster: &Cluster) {
     let one = start(cluster, "beside", "--gpuos-mig=1g.10gb");
     let two = start(cluster, "number", "--gres=gpuos:2");
@@ -386,8 +386,8 @@ fn check(cluster: &Cluster, geometry: &Geometry, jobs: &[(u32, &str)]) {
             let own = cuts.iter().filter(|cut| cut.gpu == gpu);
             let spot = |cut: &Cut| {
                 states
-                    .spot(cut.profile, cut.window.start)
-                    .expect("a window")
+                    .spot(cut.profile, cut.placement.start)
+                    .expect("a placement")
             };
             let state = states.of(own.map(spot));
             assert_ne!(state, gpuos_model::mig::NONE, "{node}: {cuts:?}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuos_lab::{Select, Suite};
-use gpuos_tests::{Cluster, per_suite, plugins, skip, slices};
+use gpuos_tests::{Cluster, Setup, per_suite, plugins, skip, slices};
 
 per_suite!(jobs_keep_what_they_have);
 
@@ -48,8 +48,46 @@ fn tell(cluster: &Cluster, words: &[&str]) {
     gpuos_says(cluster, &[words, &dir].concat());
 }
 
+/// Keys of gpuos.toml that have another name since the older build: old, new.
+const RENAMED: [(&str, &str); 3] = [
+    ("moving = ", "switchable = "),
+    ("move-after = ", "switch-after = "),
+    ("move-hold = ", "switch-hold = "),
+];
+
+/// Rewrites gpuos.toml, as an administrator does whom a daemon tells a key's new name.
+fn rename(cluster: &Cluster, names: impl Fn(&(&'static str, &'static str)) -> [&'static str; 2]) {
+    let file = cluster.lab.dir().join("etc/gpuos.toml");
+    let text = std::fs::read_to_string(&file).expect("the lab writes it");
+    let text = RENAMED.iter().map(names).fold(text, |text, [from, to]| {
+        text.replace(&format!("\n{from}"), &format!("\n{to}"))
+    });
+    std::fs::write(&file, text).expect("writes");
+}
+
+fn restart_gpuosds(cluster: &Cluster) {
+    for node in cluster.lab.spec().node_names() {
+        assert!(cluster.lab.kill_gpuosd(&node, 15).expect("ends"));
+        cluster.lab.start_gpuosd(&node).expect("starts");
+    }
+}
+
+/// A cluster of the older build, which may refuse what this one's lab writes into gpuos.toml.
+fn older(setup: Setup) -> Option<Cluster> {
+    let cluster = setup.up()?;
+    let steers = |cluster: &Cluster| cluster.lab.slurmctld_log().contains("steering cons_tres");
+    if !steers(&cluster) {
+        rename(&cluster, |&(old, new)| [new, old]);
+        cluster.restart_slurmctld();
+        restart_gpuosds(&cluster);
+        cluster.until("the older build steers", || steers(&cluster).then_some(()));
+    }
+    Some(cluster)
+}
+
 /// New plugins, a new gpuosd, and both in force.
 fn upgrade(cluster: &mut Cluster) {
+    rename(cluster, |&(old, new)| [old, new]);
     cluster
         .lab
         .set_select(gpuos(plugins::built()))
@@ -64,10 +102,7 @@ fn upgrade(cluster: &mut Cluster) {
         assert!(copy.status().expect("cp runs").success());
         std::fs::rename(&new, bin.join(file)).expect("replaces it");
     }
-    for node in cluster.lab.spec().node_names() {
-        assert!(cluster.lab.kill_gpuosd(&node, 15).expect("ends"));
-        cluster.lab.start_gpuosd(&node).expect("starts");
-    }
+    restart_gpuosds(cluster);
 }
 
 fn jobs_keep_what_they_have(suite: &Suite) {
@@ -77,10 +112,10 @@ fn jobs_keep_what_they_have(suite: &Suite) {
             "GPUOS_UPGRADE_FROM names no folder with an older build: make upgrade",
         );
     };
-    let mut setup = slices::moving("upgraded", suite, 2, POOL, 0xc0);
+    let mut setup = slices::switchable("upgraded", suite, 2, POOL, 0xc0);
     setup.spec.select = gpuos(&old);
     setup.spec.simulated_gpus = Some(old);
-    let Some(mut cluster) = setup.steered() else {
+    let Some(mut cluster) = older(setup) else {
         return;
     };
     let whole = cluster.start(&["--gres=gpu:2", "-w", "n1", "--gpuos-power=300W"]);

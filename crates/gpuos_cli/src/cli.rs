@@ -143,10 +143,10 @@ pub struct TopoArgs {
 /// `gpuos discover`.
 #[derive(Args)]
 pub struct DiscoverArgs {
-    /// GPUs in MIG mode now, by NVML's index, that shall move between whole jobs and slices: 6-7. Not for boards that change
+    /// GPUs in MIG mode now, by NVML's index, that are to be MIG-switchable, whole for one job and divided for the next: 6-7. Not for boards that change
     /// MIG mode only by a reset (A100, A30).
     #[arg(long, value_name = "GPUS", value_parser = crate::lab::gpus)]
-    pub moving: Option<GpuSet>,
+    pub switchable: Option<GpuSet>,
     /// Where to look.
     #[command(flatten)]
     pub hardware: HardwareArgs,

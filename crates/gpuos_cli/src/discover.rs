@@ -2,7 +2,8 @@
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_host::hardware::discover::{
-    Divided, Found, FoundGpu, Sysfs, cores, described, discover_moving, mig_modes, print, shipped,
+    Divided, Found, FoundGpu, Sysfs, cores, described, discover_switchable, mig_modes, print,
+    shipped,
 };
 use gpuos_host::hardware::nvml::Driver;
 use gpuos_host::{Machine, host_name};
@@ -16,12 +17,17 @@ use crate::matrix;
 use crate::reply::Reply;
 
 pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
-    let moving = args.moving.unwrap_or(GpuSet::EMPTY);
-    let (name, found) = look(machine, &args.hardware, &GpuNumbering::identity(), moving)?;
-    let whole = moving.minus(found.moving());
+    let switchable = args.switchable.unwrap_or(GpuSet::EMPTY);
+    let (name, found) = look(
+        machine,
+        &args.hardware,
+        &GpuNumbering::identity(),
+        switchable,
+    )?;
+    let whole = switchable.minus(found.switchable());
     if !whole.is_empty() {
         bail!(
-            "--moving {moving}: {name} shows no GPU {whole} in MIG mode, and only then the driver tells how one is divided: \
+            "--switchable {switchable}: {name} shows no GPU {whole} in MIG mode, and only then the driver tells how one is divided: \
              give NVML's indexes, and turn MIG mode on for all GPUs of the pool (`nvidia-smi -i {whole} -mig 1`)"
         );
     }
@@ -37,9 +43,9 @@ pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
         .collect();
     if let Some(first) = found.divided.first() {
         let count = found.divided.len();
-        let both = match moving.is_empty() {
+        let both = match switchable.is_empty() {
             true => String::new(),
-            false => format!(" (GPU {moving} is counted twice: it moves)"),
+            false => format!(" (GPU {switchable} is counted twice: it is MIG-switchable)"),
         };
         kinds.push(format!(
             "{count} x {} in MIG mode{both}",
@@ -84,12 +90,12 @@ pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
     })
 }
 
-/// Opens the library and looks at this machine, of whose GPUs these move; with its name in Slurm.
+/// Opens the library and looks at this machine, of whose GPUs these are MIG-switchable; with its name in Slurm.
 pub fn look(
     machine: &dyn Machine,
     args: &HardwareArgs,
     order: &GpuNumbering,
-    moving: GpuSet,
+    switchable: GpuSet,
 ) -> Result<(String, Found)> {
     let name = node_name(machine, args)
         .ok_or_else(|| anyhow!("this machine has no host name: give --node-name"))?;
@@ -98,7 +104,7 @@ pub fn look(
             .ok_or_else(|| anyhow!("--nvml {}: write a path in UTF-8", path.display()))
     });
     let library = Driver::open(path.transpose()?)?;
-    let found = discover_moving(&library, &Sysfs::at(&args.sysfs), order, moving)?;
+    let found = discover_switchable(&library, &Sysfs::at(&args.sysfs), order, switchable)?;
     Ok((name, found))
 }
 
@@ -136,7 +142,7 @@ fn divided(found: &Found) -> Vec<Value> {
         let told = one.geometry.as_ref();
         json!({
             "gpu": one.index,
-            "moves": one.gpu.number.is_some(),
+            "switchable": one.gpu.number.is_some(),
             "uuid": who.uuid,
             "minor": who.minor,
             "pci": who.pci,

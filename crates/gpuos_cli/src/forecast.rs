@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gpuos_host::slurm::Job;
-use gpuos_host::slurm::site::{Judge, Site, moving};
+use gpuos_host::slurm::site::{Judge, Site, switchable};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Claim;
 use gpuos_placement::plan::{Choice, Planner};
@@ -94,11 +94,12 @@ pub fn forecast(planner: &mut Planner, case: Case<'_>) -> Option<Forecast> {
                 let of_type = node.gpus_in_service(wanted.gres_type.as_deref());
                 let mut whole = allocation.gpus;
                 if let Some(own) = site.config.mig.pool_of(&node.name) {
-                    // A GPU that moves is whole again when the last one with slices of it has ended.
+                    // A MIG-switchable GPU is whole again when the last one with slices of it has ended.
                     slices[at] = slices[at].minus(allocation.slices);
-                    let left = moving::whole_of(own, slices[at]);
-                    whole =
-                        GpuSet(whole.0 | moving::whole_of(own, allocation.slices).minus(left).0);
+                    let left = switchable::whole_of(own, slices[at]);
+                    whole = GpuSet(
+                        whole.0 | switchable::whole_of(own, allocation.slices).minus(left).0,
+                    );
                 }
                 free.free = GpuSet(free.free.0 | whole.and(of_type).0);
                 free.free_cpus = free.free_cpus.saturating_add(allocation.cpus);

@@ -126,9 +126,9 @@ struct UpArgs {
     /// GPUs of every node that are divided by MIG, for example 4-7: GRES gpuos instead of gpu.
     #[arg(long, value_name = "GPUS", value_parser = gpus)]
     mig: Option<GpuSet>,
-    /// Those of --mig that move: in GRES gpu too, whole or divided as jobs need them (after 2 s each).
+    /// Those of --mig that are MIG-switchable: in GRES gpu too, whole or divided as jobs need them (after 2 s each).
     #[arg(long, value_name = "GPUS", value_parser = gpus, requires = "mig")]
-    mig_moving: Option<GpuSet>,
+    mig_switchable: Option<GpuSet>,
     /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     daemon_dir: Option<PathBuf>,
@@ -279,7 +279,7 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
         },
         accounting: args.accounting,
         mig: args.mig.unwrap_or(GpuSet::EMPTY),
-        mig_moving: args.mig_moving.unwrap_or(GpuSet::EMPTY),
+        mig_switchable: args.mig_switchable.unwrap_or(GpuSet::EMPTY),
         cloud_nodes: args.cloud_nodes.map(|n| n as usize),
         slurm_conf_extra: args.conf.clone(),
         detached: true,
@@ -456,7 +456,7 @@ fn summary(record: &Record) -> Value {
         "nodes": spec.node_names(),
         "simulated_gpus": spec.simulated_gpus.is_some(),
         "mig_gpus": spec.mig.iter().collect::<Vec<_>>(),
-        "mig_moving_gpus": spec.mig_moving.iter().collect::<Vec<_>>(),
+        "mig_switchable_gpus": spec.mig_switchable.iter().collect::<Vec<_>>(),
         "cloud_nodes": spec.cloud_nodes.unwrap_or(0),
         "device_cgroups": record.cgroup,
         "created": record.created,

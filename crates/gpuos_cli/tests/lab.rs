@@ -107,7 +107,7 @@ fn wrong_usage_is_exit_code_2() {
         (vec!["--node-type", "dgx-x"], "dgx-h100"),
         (vec!["--name", "a/b"], "lab name"),
         (vec!["--conf", "nonsense"], "Key=Value"),
-        (vec!["--mig-moving", "7"], "--mig"),
+        (vec!["--mig-switchable", "7"], "--mig"),
     ] {
         let out = gpuos(&[&["lab", "up", "--select", "stock"], &args[..]].concat());
         assert_eq!(out.status.code(), Some(2), "{args:?}");

@@ -102,7 +102,10 @@ fn node(random: &mut Random, geometry: Geometry) -> Node {
         let cuts = tile(&geometry, pick.bits, ask.serves(0).unwrap()).unwrap();
         let cuts = cuts.iter().filter(|cut| states.is_scarce(cut.profile));
         let spot = |cut: &gpuos_placement::mig::Cut| {
-            (cut.gpu, states.spot(cut.profile, cut.window.start).unwrap())
+            (
+                cut.gpu,
+                states.spot(cut.profile, cut.placement.start).unwrap(),
+            )
         };
         tenants.push(Tenant {
             bits: pick.bits,

@@ -45,7 +45,7 @@ impl Checker {
             let cuts = jobs.flat_map(|job| &job.cuts);
             cuts.filter(move |cut| cut.gpu == gpu)
         };
-        let spot = |cut: &Cut| self.states.spot(cut.profile, cut.window.start).unwrap();
+        let spot = |cut: &Cut| self.states.spot(cut.profile, cut.placement.start).unwrap();
         let each = (0..self.gpus).map(|gpu| self.states.of(own(gpu).map(spot)));
         let all: Vec<State> = each.collect();
         assert!(all.iter().all(|state| *state != NONE), "cannot be together");
@@ -288,8 +288,8 @@ fn ask_all(pool: &mut Pool, ask: &Ask, nodes: std::ops::Range<u32>) -> (usize, u
 }
 
 #[test]
-fn nodes_with_too_few_windows_are_not_searched() {
-    // 19 windows of one slice are free on each, besides the last slices, in which there is none.
+fn nodes_with_too_few_placements_are_not_searched() {
+    // 19 placements of one slice are free on each, besides the last slices, in which there is none.
     let few = [0, 0, 0b11, 0xff, 0xff, 0x7f, 0x7f, 0x7f];
     let mut pool = thousand(few);
     for (text, slices) in [("1g.10gb:20", 20), ("1g.10gb:40", 40), ("3g.40gb:6", 24)] {
@@ -302,7 +302,7 @@ fn nodes_with_too_few_windows_are_not_searched() {
 
 #[test]
 fn nodes_that_are_alike_are_searched_once() {
-    // Nine slices and all windows that each profile needs, but the ninth slice is in none.
+    // Nine slices and all placements that each profile needs, but the ninth slice is in none.
     let halves = [0xf0, 0xf0, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff];
     let mut pool = thousand(halves);
     let ask = ask(&pool, "3g.40gb:2,1g.10gb:1", 9);
@@ -313,7 +313,7 @@ fn nodes_that_are_alike_are_searched_once() {
 
 #[test]
 fn a_decision_ends_and_what_fits_without_a_search_is_still_found() {
-    // 26 slices are free and 24 of them in windows: all ways to put 24 instances there.
+    // 26 slices are free and 24 of them in placements: all ways to put 24 instances there.
     let mut pool = thousand([0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0x7f, 0x7f]);
     let ask = ask(&pool, "2g.20gb:2,1g.10gb:22", 26);
     pool.see(999, 0, 0);
@@ -322,10 +322,10 @@ fn a_decision_ends_and_what_fits_without_a_search_is_still_found() {
 }
 
 #[test]
-fn room_is_foreseen_when_a_window_is_free_not_when_enough_slices_are() {
+fn room_is_foreseen_when_a_placement_is_free_not_when_enough_slices_are() {
     let mut pool = pool(1);
     let half = ask(&pool, "3g.40gb", 4);
-    // Free: 1, 2, 5 and 6, four slices and no window.
+    // Free: 1, 2, 5 and 6, four slices and no placement.
     let taken = 0b1001_1001;
     pool.see(0, taken, 0);
     assert_eq!(pick(&mut pool, &half), None);
@@ -333,7 +333,7 @@ fn room_is_foreseen_when_a_window_is_free_not_when_enough_slices_are() {
     let ends = [(10, 0b1000_0000), (20, 0b1000), (30, 0b1), (40, 0b1_0000)];
     let (at, later) = pool
         .pick_later(&mut Effort::default(), &prices, 0, &half, &ends)
-        .expect("a window");
+        .expect("a placement");
     assert_eq!((at, later.bits), (30, 0b1111));
     assert_eq!(pick(&mut pool, &half), None, "nothing has changed");
 }

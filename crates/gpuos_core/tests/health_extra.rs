@@ -98,7 +98,7 @@ fn what_is_damaged_counts_as_out_and_is_said() {
         let written = part(&[3], &[]).write_into(text);
         assert!(!part(&[], &[]).write_into(&written).contains("out"));
     }
-    // One that is only worn serves anyway.
+    // One that is only degraded serves anyway.
     let (read, wrong) = ExtraPart::read("[gpuos:1 out=2 degraded=3,x]");
     assert_eq!(read, part(&[2], &[3]));
     let said = wrong.expect("said").to_string();

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use gpuos_core::mig::carve::{Answer, Carver, Effect, Event, step};
 use gpuos_core::mig::reconcile::{Foreign, reconcile};
 use gpuos_core::mig::{Claim, Held, Shown};
-use gpuos_model::mig::{Geometry, States, Window};
+use gpuos_model::mig::{Geometry, MigPlacement, States};
 use mig_support::board;
 use random::Random;
 
@@ -109,7 +109,7 @@ impl World {
                 self.disk = claims;
                 return Some(Event::Saved(revision));
             }
-            Effect::MakeGpu { profile, window } => self.make(profile, window),
+            Effect::MakeGpu { profile, placement } => self.make(profile, placement),
             Effect::MakeCompute { gi } if self.refuse => {
                 let why = format!("compute instance in {gi}: insufficient resources");
                 Answer::Refused { why }
@@ -128,12 +128,12 @@ impl World {
                 let pids: Vec<u32> = users.map(|process| process.0).collect();
                 // No process of a job that still runs is ever in the way.
                 let instance = self.instances.iter().find(|i| i.gi == gi);
-                let window = instance.map(|instance| instance.window);
+                let placement = instance.map(|instance| instance.placement);
                 for job in &pids {
                     let runs = self
                         .held
                         .iter()
-                        .any(|h| h.job == *job && Some(h.window) == window);
+                        .any(|h| h.job == *job && Some(h.placement) == placement);
                     assert!(
                         !runs,
                         "the instance of job {job} was to be destroyed under it"
@@ -176,55 +176,55 @@ impl World {
         Some(Event::Done(answer))
     }
 
-    fn make(&mut self, profile: u32, window: Window) -> Answer {
+    fn make(&mut self, profile: u32, placement: MigPlacement) -> Answer {
         let spots = self.instances.iter().map(|i| {
             let number = self.geometry.by_id(i.profile).unwrap();
-            self.states.spot(number, i.window.start).unwrap()
+            self.states.spot(number, i.placement.start).unwrap()
         });
         let state = self.states.of(spots);
         let number = self.geometry.by_id(profile).unwrap();
         let spot = self
             .states
-            .spot(number, window.start)
-            .expect("a legal window");
+            .spot(number, placement.start)
+            .expect("a legal placement");
         if self.states.make(state, spot) == gpuos_model::mig::NONE {
             let why = "insufficient resources".into();
             return Answer::Refused { why };
         }
-        let gi = 8 * u32::from(window.size) + u32::from(window.start);
+        let gi = 8 * u32::from(placement.size) + u32::from(placement.start);
         self.instances.push(Shown {
             gi,
             profile,
-            window,
+            placement,
             computes: Vec::new(),
             busy: false,
         });
         Answer::GpuMade { gi }
     }
 
-    /// The window of a profile, and its id.
-    fn spot(&self, name: &str, start: u8) -> (u32, Window) {
+    /// The placement of a profile, and its id.
+    fn spot(&self, name: &str, start: u8) -> (u32, MigPlacement) {
         let profile = &self.geometry.profiles()[self.geometry.by_name(name).unwrap()];
-        let window = Window {
+        let placement = MigPlacement {
             start,
             size: profile.size,
         };
-        (profile.id, window)
+        (profile.id, placement)
     }
 
     /// Slurm starts a job, and its prolog asks.
     fn begin(&mut self, job: u32, name: &str, start: u8) -> bool {
-        let (profile, window) = self.spot(name, start);
-        self.held.push(holds(job, profile, window));
+        let (profile, placement) = self.spot(name, start);
+        self.held.push(holds(job, profile, placement));
         self.ask(job, name, start)
     }
 
     fn ask(&mut self, job: u32, name: &str, start: u8) -> bool {
-        let (profile, window) = self.spot(name, start);
+        let (profile, placement) = self.spot(name, start);
         self.event(Event::Carve {
             job,
             profile,
-            window,
+            placement,
         })
     }
 
@@ -249,11 +249,11 @@ impl World {
     fn check(&self) {
         let mut taken = 0u16;
         for instance in &self.instances {
-            let window = instance.window;
-            let mask = ((1u16 << window.size) - 1) << window.start;
+            let placement = instance.placement;
+            let mask = ((1u16 << placement.size) - 1) << placement.start;
             assert_eq!(taken & mask, 0, "two instances overlap");
             taken |= mask;
-            let held = self.held.iter().find(|held| held.window == window);
+            let held = self.held.iter().find(|held| held.placement == placement);
             let job = held.map(|held| held.job);
             assert!(job.is_some(), "leaked: {instance:?}, {:?}", self.disk);
             let (_, uuid) = instance
@@ -278,16 +278,16 @@ impl World {
     }
 }
 
-fn holds(job: u32, profile: u32, window: Window) -> Held {
+fn holds(job: u32, profile: u32, placement: MigPlacement) -> Held {
     Held {
         job,
-        window,
+        placement,
         profile: Some(profile),
         own: false,
     }
 }
 
-/// Two jobs come, one ends with a process left behind, a third gets its window. Gives how many
+/// Two jobs come, one ends with a process left behind, a third gets its placement. Gives how many
 /// effects there were, the daemon dying before or after one of them.
 fn story(dies: Option<(usize, bool)>) -> usize {
     const LONG: usize = 1_000;
@@ -319,13 +319,13 @@ fn story(dies: Option<(usize, bool)>) -> usize {
     let gi = world
         .instances
         .iter()
-        .find(|i| i.window.start == 4)
+        .find(|i| i.placement.start == 4)
         .unwrap()
         .gi;
     world.processes.push((1, gi, 3));
     let alive = world.end(1);
     again(&mut world, alive, &[]);
-    // Slurm gives the window to another job at once.
+    // Slurm gives the placement to another job at once.
     let alive = world.begin(3, "2g.20gb", 4);
     again(&mut world, alive, &[(3, "2g.20gb", 4)]);
     for _ in 0..40 {
@@ -384,8 +384,8 @@ fn what_the_driver_refuses_is_rolled_back_and_told() {
     assert!(world.instances.is_empty() && world.disk.is_empty());
     world.refuse = false;
     // Somebody made an instance by hand: it stays, and the job is told who is in the way.
-    let (profile, window) = world.spot("2g.20gb", 2);
-    world.make(profile, window);
+    let (profile, placement) = world.spot("2g.20gb", 2);
+    world.make(profile, placement);
     world.begin(2, "3g.40gb", 0);
     assert!(world.told.last().unwrap().1.is_err());
     world.held.clear();
@@ -417,11 +417,11 @@ fn a_prolog_that_asks_again_is_told_again_and_early_release_undoes() {
         foreign: Foreign::Leave,
     };
     step(&mut carver, seen, 0);
-    let (profile, window) = world.spot("1g.10gb", 0);
+    let (profile, placement) = world.spot("1g.10gb", 0);
     let wanted = Event::Carve {
         job: 7,
         profile,
-        window,
+        placement,
     };
     let effects = step(&mut carver, wanted, 0);
     assert!(
@@ -464,18 +464,21 @@ fn thousands_of_random_jobs_and_crashes_leave_no_leak() {
                 let number = random.index(7);
                 let profile = world.geometry.profiles()[number].clone();
                 let start = random.pick(&profile.starts);
-                let window = Window {
+                let placement = MigPlacement {
                     start,
                     size: profile.size,
                 };
                 let media = |&(_, other, _): &(u32, usize, u8)| other == 1 && number == 1;
-                if world.held.iter().all(|held| !held.window.overlaps(window))
+                if world
+                    .held
+                    .iter()
+                    .all(|held| !held.placement.overlaps(placement))
                     && !running.iter().any(media)
                 {
                     running.push((job, number, start));
                     alive = world.begin(job, &profile.name, start);
                     if random.below(3) == 0 {
-                        let gi = 8 * u32::from(window.size) + u32::from(start);
+                        let gi = 8 * u32::from(placement.size) + u32::from(start);
                         let there = world.instances.iter().any(|i| i.gi == gi);
                         if alive && there && world.uuid(job).is_some() {
                             world.processes.push((job, gi, 1 + random.below(4) as u32));

@@ -2,21 +2,21 @@
 
 use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
 use gpuos_core::mig::{Held, Shown};
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 #[test]
 fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_processes() {
-    let window = Window { start: 0, size: 4 };
+    let placement = MigPlacement { start: 0, size: 4 };
     let shown = |profile, busy| Shown {
         gi: 1,
         profile,
-        window,
+        placement,
         computes: vec![(0, "MIG-1".into())],
         busy,
     };
     let held = |profile, own| Held {
         job: 7,
-        window,
+        placement,
         profile,
         own,
     };
@@ -47,11 +47,11 @@ fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_proce
         "destroyed"
     );
     // What a running job has there is not known: it may be this.
-    let part = Window { start: 2, size: 1 };
+    let part = MigPlacement { start: 2, size: 1 };
     for unknown in [
         held(None, false),
         Held {
-            window: part,
+            placement: part,
             ..held(None, false)
         },
     ] {

@@ -2,11 +2,11 @@
 
 use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
 use gpuos_core::mig::{Claim, Held, Phase, Shown};
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use proptest::prelude::*;
 
-fn window() -> impl Strategy<Value = Window> {
-    (0u8..8, 1u8..5).prop_map(|(start, size)| Window { start, size })
+fn placement() -> impl Strategy<Value = MigPlacement> {
+    (0u8..8, 1u8..5).prop_map(|(start, size)| MigPlacement { start, size })
 }
 
 fn phase() -> impl Strategy<Value = Phase> {
@@ -37,13 +37,13 @@ fn applied(
             }
             Action::Forget { id } => journal.retain(|claim| claim.id != *id),
             Action::Fail { id, job, .. } => {
-                let window = journal
+                let placement = journal
                     .iter()
                     .find(|claim| claim.id == *id)
-                    .map(|c| c.window);
+                    .map(|c| c.placement);
                 // Slices of unknown instances stay the job's until Slurm says otherwise.
                 held.retain(|held| {
-                    held.job != *job || Some(held.window) != window || held.profile.is_none()
+                    held.job != *job || Some(held.placement) != placement || held.profile.is_none()
                 });
                 journal.retain(|claim| claim.id != *id);
             }
@@ -68,7 +68,7 @@ fn applied(
                     None => shown.push(Shown {
                         gi,
                         profile: claim.profile,
-                        window: claim.window,
+                        placement: claim.placement,
                         computes,
                         busy: false,
                     }),
@@ -85,43 +85,43 @@ proptest! {
     /// of another, and nothing of a running job was destroyed.
     #[test]
     fn reconciling_twice_is_reconciling_once(
-        windows in proptest::collection::vec((window(), 0u32..3, 0usize..3, any::<bool>()), 0..5),
-        jobs in proptest::collection::vec((1u32..5, window(), proptest::option::of(0u32..3), any::<bool>()), 0..5),
-        claims in proptest::collection::vec((1u32..5, 0u32..3, window(), phase()), 0..5),
+        placements in proptest::collection::vec((placement(), 0u32..3, 0usize..3, any::<bool>()), 0..5),
+        jobs in proptest::collection::vec((1u32..5, placement(), proptest::option::of(0u32..3), any::<bool>()), 0..5),
+        claims in proptest::collection::vec((1u32..5, 0u32..3, placement(), phase()), 0..5),
         same in proptest::collection::vec((0usize..5, 0usize..5), 0..6),
         destroy in any::<bool>(),
     ) {
-        // NVML and Slurm never show overlapping windows, the journal may say anything.
+        // NVML and Slurm never show overlapping placements, the journal may say anything.
         let mut shown: Vec<Shown> = Vec::new();
-        for (number, (window, profile, computes, busy)) in windows.into_iter().enumerate() {
-            if shown.iter().all(|other| !other.window.overlaps(window)) {
+        for (number, (placement, profile, computes, busy)) in placements.into_iter().enumerate() {
+            if shown.iter().all(|other| !other.placement.overlaps(placement)) {
                 let computes = (0..computes as u32).map(|ci| (ci, format!("MIG-{number}-{ci}")));
                 let computes: Vec<(u32, String)> = computes.collect();
                 let busy = busy && !computes.is_empty();
-                shown.push(Shown { gi: number as u32, profile, window, computes, busy });
+                shown.push(Shown { gi: number as u32, profile, placement, computes, busy });
             }
         }
         let mut held: Vec<Held> = Vec::new();
-        for (job, window, profile, own) in jobs {
-            if held.iter().all(|other| !other.window.overlaps(window)) {
-                held.push(Held { job, window, profile, own });
+        for (job, placement, profile, own) in jobs {
+            if held.iter().all(|other| !other.placement.overlaps(placement)) {
+                held.push(Held { job, placement, profile, own });
             }
         }
         let mut journal: Vec<Claim> = claims.into_iter().enumerate().map(|(id, claim)| {
-            let (job, profile, window, phase) = claim;
-            Claim { id: 1 + id as u64, job, profile, window, phase }
+            let (job, profile, placement, phase) = claim;
+            Claim { id: 1 + id as u64, job, profile, placement, phase }
         }).collect();
         // Most of it agrees.
         for (a, b) in same {
             if let (Some(claim), Some(instance)) = (journal.get_mut(a), shown.get(b)) {
-                (claim.window, claim.profile) = (instance.window, instance.profile);
+                (claim.placement, claim.profile) = (instance.placement, instance.profile);
             }
             if let Some(claim) = journal.get(a) {
-                let fits = held.iter().all(|held| !held.window.overlaps(claim.window));
+                let fits = held.iter().all(|held| !held.placement.overlaps(claim.placement));
                 if fits && b % 2 == 0 {
                     held.push(Held {
                         job: claim.job,
-                        window: claim.window,
+                        placement: claim.placement,
                         profile: Some(claim.profile),
                         own: false,
                     });
@@ -135,8 +135,8 @@ proptest! {
                 let instance = shown.iter().find(|instance| instance.gi == *gi).unwrap();
                 let holds = |claim: &&Claim| {
                     matches!(claim.phase, Phase::Ready { .. })
-                        && (claim.window, claim.profile) == (instance.window, instance.profile)
-                        && held.iter().any(|h| h.job == claim.job && h.window == claim.window)
+                        && (claim.placement, claim.profile) == (instance.placement, instance.profile)
+                        && held.iter().any(|h| h.job == claim.job && h.placement == claim.placement)
                 };
                 prop_assert_eq!(journal.iter().find(holds), None);
             }
@@ -145,14 +145,14 @@ proptest! {
         applied(&plan.actions, &mut shown, &mut journal, &mut held);
         for (at, instance) in shown.iter().enumerate() {
             for other in &shown[..at] {
-                prop_assert!(!instance.window.overlaps(other.window), "{:?}", plan);
+                prop_assert!(!instance.placement.overlaps(other.placement), "{:?}", plan);
             }
         }
         for (at, claim) in journal.iter().enumerate() {
             prop_assert!(matches!(claim.phase, Phase::Ready { .. }), "{:?}", claim);
             prop_assert!(before.contains(&claim.job));
             for other in &journal[..at] {
-                prop_assert!(!claim.window.overlaps(other.window), "{:?}", journal);
+                prop_assert!(!claim.placement.overlaps(other.placement), "{:?}", journal);
             }
         }
         let again = reconcile(&shown, &held, &journal, foreign);

@@ -430,11 +430,11 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_move_are_in_both_gres() {
+    fn mig_switchable_gpus_are_in_both_gres() {
         let record = record(LabSpec {
             nodes: 1.into(),
             mig: GpuSet(0b1111_0000),
-            mig_moving: GpuSet(0b1000_0000),
+            mig_switchable: GpuSet(0b1000_0000),
             ..LabSpec::default()
         });
         let text = gres_conf(&record).expect("gres.conf");

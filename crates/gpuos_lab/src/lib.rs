@@ -6,7 +6,7 @@
 //!
 //! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `jobs`, `accounting`, `cgroup`: what it is made of,
 //! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
-//! - `gpus`: simulated GPUs and gpuosd; `node_type`; `mig`: a pool of divided GPUs, and of those that move,
+//! - `gpus`: simulated GPUs and gpuosd; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
 //! - `guard` and `store`: nothing is left behind.
 //!
 //! ```no_run

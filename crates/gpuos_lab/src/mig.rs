@@ -113,7 +113,7 @@ pub(crate) fn board(spec: &LabSpec, node_type: &NodeType) -> Result<Option<Board
     })
 }
 
-/// The GPUs of a node that are in GRES `gpu`: those that move are.
+/// The GPUs of a node that are in GRES `gpu`: the MIG-switchable ones are.
 pub(crate) fn whole(spec: &LabSpec, node_type: &NodeType) -> Vec<usize> {
     let fixed = fixed(spec);
     (0..node_type.gpus)
@@ -123,7 +123,7 @@ pub(crate) fn whole(spec: &LabSpec, node_type: &NodeType) -> Vec<usize> {
 
 /// The GPUs of a node that are in MIG mode for good.
 pub(crate) fn fixed(spec: &LabSpec) -> GpuSet {
-    spec.mig.minus(spec.mig_moving)
+    spec.mig.minus(spec.mig_switchable)
 }
 
 /// The `[mig]` part of gpuos.toml; empty without a pool, or where the lab's own text has one.
@@ -154,11 +154,11 @@ pub(crate) fn stanza(spec: &LabSpec) -> Result<String, LabError> {
         }
     }
     let mut text = "\n[mig]\nforeign = \"leave\"\n".to_string();
-    let mut moving = String::new();
-    if !spec.mig_moving.is_empty() {
-        let [after, hold] = spec.mig_move_seconds;
-        text += &format!("move-after = \"{after}s\"\nmove-hold = \"{hold}s\"\n");
-        moving = format!("moving = \"{}\"\n", spec.mig_moving);
+    let mut switchable = String::new();
+    if !spec.mig_switchable.is_empty() {
+        let [after, hold] = spec.mig_switch_seconds;
+        text += &format!("switch-after = \"{after}s\"\nswitch-hold = \"{hold}s\"\n");
+        switchable = format!("switchable = \"{}\"\n", spec.mig_switchable);
     }
     for (board, _) in &boards {
         text += &board.stanza();
@@ -166,7 +166,7 @@ pub(crate) fn stanza(spec: &LabSpec) -> Result<String, LabError> {
     for (board, nodes) in &boards {
         let nodes = hostlist::compress(nodes.iter().map(String::as_str));
         text += &format!(
-            "[[mig.pool]]\nnodes = {nodes:?}\ngpus = \"{}\"\n{moving}board = {:?}\n",
+            "[[mig.pool]]\nnodes = {nodes:?}\ngpus = \"{}\"\n{switchable}board = {:?}\n",
             spec.mig, board.name
         );
     }
@@ -312,15 +312,15 @@ mod tests {
             text.contains("nodes = \"n[1-3]\"\ngpus = \"4-7\"\nboard = \"h100-80gb\""),
             "{text}"
         );
-        let moves = LabSpec {
-            mig_moving: GpuSet(0b1000_0000),
-            mig_move_seconds: [1, 90],
+        let switchable = LabSpec {
+            mig_switchable: GpuSet(0b1000_0000),
+            mig_switch_seconds: [1, 90],
             ..spec.clone()
         };
-        let text = stanza(&moves).expect("a stanza");
+        let text = stanza(&switchable).expect("a stanza");
         for part in [
-            "move-after = \"1s\"\nmove-hold = \"90s\"\n",
-            "gpus = \"4-7\"\nmoving = \"7\"\n",
+            "switch-after = \"1s\"\nswitch-hold = \"90s\"\n",
+            "gpus = \"4-7\"\nswitchable = \"7\"\n",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -204,10 +204,10 @@ pub struct LabSpec {
     /// GPUs of every node that are divided by MIG: in GRES `gpuos` instead of `gpu`, with slice files, and `[mig]`
     /// in gpuos.toml. Simulated ones are in MIG mode. Needs a [`LabSpec::select`] that sees gpuos's plugins.
     pub mig: GpuSet,
-    /// Those of [`LabSpec::mig`] that move: in GRES `gpu` too, and not in MIG mode at the start.
-    pub mig_moving: GpuSet,
-    /// `move-after` and `move-hold` of gpuos.toml where GPUs move, in seconds.
-    pub mig_move_seconds: [u32; 2],
+    /// Those of [`LabSpec::mig`] that are MIG-switchable: in GRES `gpu` too, and not in MIG mode at the start.
+    pub mig_switchable: GpuSet,
+    /// `switch-after` and `switch-hold` of gpuos.toml where GPUs are MIG-switchable, in seconds.
+    pub mig_switch_seconds: [u32; 2],
     /// Shards of every whole GPU, for jobs that share it (GRES `shard`); 0 = no such GRES.
     pub shards: u32,
     /// Put spank_gpuos.so into plugstack.conf.
@@ -243,8 +243,8 @@ impl Default for LabSpec {
             simulated_gpus: None,
             kernel_log: None,
             mig: GpuSet::EMPTY,
-            mig_moving: GpuSet::EMPTY,
-            mig_move_seconds: [2, 2],
+            mig_switchable: GpuSet::EMPTY,
+            mig_switch_seconds: [2, 2],
             shards: 0,
             spank: false,
             accounting: false,
@@ -374,10 +374,10 @@ impl LabSpec {
                     .to_string(),
             );
         }
-        if !self.mig_moving.minus(self.mig).is_empty() {
+        if !self.mig_switchable.minus(self.mig).is_empty() {
             return fail(format!(
-                "--mig-moving {}: give some of the GPUs of --mig, {}",
-                self.mig_moving, self.mig
+                "--mig-switchable {}: give some of the GPUs of --mig, {}",
+                self.mig_switchable, self.mig
             ));
         }
         for line in &self.slurm_conf_extra {

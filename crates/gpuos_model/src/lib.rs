@@ -4,7 +4,7 @@
 //! - [`cluster`]: nodes, links, the fabric; [`gpuset`]: GPUs of one node; [`gpu_index`]: the numbers that a GPU has,
 //! - [`figures`]: what a GPU can do and takes,
 //! - [`node_types`]: shipped ones (data in `data/`), tables of a site, and what Slurm itself knows,
-//! - [`mig`]: what a kind of GPU can be divided into: geometry, states, windows,
+//! - [`mig`]: what a kind of GPU can be divided into: geometry, states, placements,
 //! - [`reading`]: tables of TOML: checked values, and mistakes with their place,
 //! - [`words`] and [`screen`]: what users wrote: what is taken, and how it is harmless on screens and in logs,
 //! - [`hostlist`], [`fnv`], [`rng`]: Slurm's lists of nodes, a hash, numbers from a seed.

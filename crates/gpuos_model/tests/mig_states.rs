@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use gpuos_model::mig::{Geometry, NONE, States};
 use mig_support::{board, boards, profile};
 
-/// What the driver would refuse, told without the tables: windows, limits, engines, compute slices.
+/// What the driver would refuse, told without the tables: placements, limits, engines, compute slices.
 fn legal(geometry: &Geometry, instances: &[(usize, u8)]) -> bool {
     let profiles = geometry.profiles();
     let apart = instances.iter().enumerate().all(|(at, &(a, from))| {
@@ -51,7 +51,7 @@ fn walk(geometry: &Geometry, states: &States) -> (usize, BTreeSet<u16>) {
         assert_ne!(state, NONE, "{instances:?}");
         seen.insert(state);
         let mask = instances.iter().fold(0, |mask, &(p, start)| {
-            mask | geometry.profiles()[p].window(start)
+            mask | geometry.profiles()[p].placement(start)
         });
         assert_eq!(states.mask(state), mask);
         let last = instances
@@ -94,7 +94,7 @@ fn every_mask_of_slices_that_can_be_is_a_state() {
     assert_eq!(masks, reachable.collect());
 }
 
-/// The most compute slices of instances from memory slice `from` on whose windows do not overlap.
+/// The most compute slices of instances from memory slice `from` on whose placements do not overlap.
 fn largest(geometry: &Geometry, from: u8) -> u8 {
     let mut most = 0;
     for profile in geometry.profiles() {
@@ -105,7 +105,7 @@ fn largest(geometry: &Geometry, from: u8) -> u8 {
     most
 }
 
-/// On the boards known the windows alone keep to the compute slices; where they do not, the limit
+/// On the boards known the placements alone keep to the compute slices; where they do not, the limit
 /// holds besides.
 #[test]
 fn compute_slices_are_never_exceeded() {

@@ -1,4 +1,4 @@
-//! Which nodes with windows a job with slices is offered.
+//! Which nodes with placements a job with slices is offered.
 
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
 use gpuos_model::gpuset::GpuSet;
@@ -104,22 +104,22 @@ proptest! {
 
     #[test]
     fn a_gpu_of_a_pool_is_out_by_either_number(
-        (pool, moving) in (0u64..256, 0u64..256),
+        (pool, switchable) in (0u64..256, 0u64..256),
         (pool_out, gres_out) in (any::<u8>(), any::<u8>()),
     ) {
-        let (pool, moving) = (GpuSet(pool), GpuSet(moving & pool));
+        let (pool, switchable) = (GpuSet(pool), GpuSet(switchable & pool));
         let (pool_out, gres_out) = (GpuSet(pool_out.into()), GpuSet(gres_out.into()));
         // gres.conf has all but those that are in MIG mode for good.
-        let fixed = pool.minus(moving);
+        let fixed = pool.minus(switchable);
         let gres_of = |nvml: NvmlIndex| {
             let before = fixed.iter().filter(|gpu| *gpu < nvml.index()).count();
-            moving.contains(nvml.index()).then(|| GresGpu::new(nvml.index() - before)).flatten()
+            switchable.contains(nvml.index()).then(|| GresGpu::new(nvml.index() - before)).flatten()
         };
         let out = out_of_service(NvmlSet(pool), NvmlSet(pool_out), gres_out, gres_of);
         let mut expected = Vec::new();
         for (nth, nvml) in pool.iter().enumerate() {
             let by_gres = (0..8).filter(|gpu| !fixed.contains(*gpu)).position(|gpu| gpu == nvml);
-            let by_gres = by_gres.filter(|_| moving.contains(nvml));
+            let by_gres = by_gres.filter(|_| switchable.contains(nvml));
             if pool_out.contains(nvml) || by_gres.is_some_and(|gres| gres_out.contains(gres)) {
                 expected.push(nth);
             }

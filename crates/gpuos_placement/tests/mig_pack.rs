@@ -32,7 +32,7 @@ fn pool(geometry: &Geometry, nodes: u32, gpus: u32) -> Packer {
     packer
 }
 
-/// First slice of the window that was chosen, and the GPU; the instance is made.
+/// First slice of the placement that was chosen, and the GPU; the instance is made.
 fn place(packer: &mut Packer, class: &Class) -> (Gpu, u8) {
     let place = packer.choose(class).expect("it fits");
     assert!(packer.make(place.gpu, place.spot));
@@ -42,7 +42,7 @@ fn place(packer: &mut Packer, class: &Class) -> (Gpu, u8) {
     )
 }
 
-/// The most instances of a profile on a GPU in a state, by trying all sets of windows.
+/// The most instances of a profile on a GPU in a state, by trying all sets of placements.
 fn brute(states: &States, state: State, profile: usize, from: usize) -> u8 {
     let spots = states.spots_of(profile).filter(|&spot| spot >= from);
     let each = spots.map(|spot| match states.make(state, spot) {
@@ -105,7 +105,10 @@ fn the_choice_is_the_cheapest_there_is() {
                 let (kind, state) = packer.at(place.gpu);
                 let spot = packer.kinds()[kind].states().spots()[place.spot];
                 assert_eq!(spot.profile, class[kind]);
-                assert_eq!(packer.kinds()[kind].states().mask(state) & spot.window, 0);
+                assert_eq!(
+                    packer.kinds()[kind].states().mask(state) & spot.placement,
+                    0
+                );
                 assert!(packer.make(place.gpu, place.spot));
                 made.push((place.gpu, place.spot));
             }
@@ -139,11 +142,11 @@ fn the_choice_is_the_cheapest_there_is() {
 }
 
 #[test]
-fn small_slices_leave_the_windows_of_large_ones() {
+fn small_slices_leave_the_placements_of_large_ones() {
     let h100 = board("h100-80gb");
     let one = named(&h100, "1g.10gb");
     let mut packer = pool(&h100, 1, 2);
-    // On one GPU, all of them, before the other is cut; and not into the only window of 4g.40gb.
+    // On one GPU, all of them, before the other is cut; and not into the only placement of 4g.40gb.
     let places: Vec<(Gpu, u8)> = (0..3).map(|_| place(&mut packer, &one)).collect();
     assert!(
         places
@@ -157,7 +160,7 @@ fn small_slices_leave_the_windows_of_large_ones() {
     assert_eq!(
         (gpu, start),
         (1 - places[0].0, 4),
-        "4g.40gb keeps its window"
+        "4g.40gb keeps its placement"
     );
     assert_eq!(place(&mut packer, &named(&h100, "4g.40gb")), (gpu, 0));
     assert!(packer.choose(&named(&h100, "7g.80gb")).is_none());
@@ -198,7 +201,7 @@ fn whole_nodes_are_kept_for_gangs() {
             (0..50).for_each(|_| packer.gang_arrives(8, 2));
             let (gpu, _) = place(&mut packer, &named(&h100, "1g.10gb"));
             assert!((8..16).contains(&gpu), "{gpu}");
-            // All windows of that GPU go before another node is broken.
+            // All placements of that GPU go before another node is broken.
             let (other, _) = place(&mut packer, &named(&h100, "7g.80gb"));
             assert!((8..16).contains(&other) && other != gpu, "{other}");
         } else {
@@ -207,10 +210,10 @@ fn whole_nodes_are_kept_for_gangs() {
     }
 }
 
-/// The mix counts: the only window of 4g.40gb is dear where 4g.40gb come, and a half like the other
+/// The mix counts: the only placement of 4g.40gb is dear where 4g.40gb come, and a half like the other
 /// where 3g.40gb do.
 #[test]
-fn windows_cost_what_the_mix_makes_of_them() {
+fn placements_cost_what_the_mix_makes_of_them() {
     let h100 = board("h100-80gb");
     let (three, four) = (named(&h100, "3g.40gb"), named(&h100, "4g.40gb"));
     let costs = |comes: &Class| {

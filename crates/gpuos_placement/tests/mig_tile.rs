@@ -5,7 +5,7 @@ mod mig_support;
 #[path = "../../gpuos_model/tests/random/mod.rs"]
 mod random;
 
-use gpuos_model::mig::{Geometry, NONE, State, States, Window};
+use gpuos_model::mig::{Geometry, MigPlacement, NONE, State, States};
 use gpuos_placement::mig::tile::tile_beside;
 use gpuos_placement::mig::{Cut, Serves, tile};
 use mig_support::{board, boards, numbered, profile};
@@ -40,7 +40,7 @@ impl<'a> Node<'a> {
             Cut {
                 gpu,
                 profile: usize::from(spot.profile),
-                window: Window {
+                placement: MigPlacement {
                     start: spot.start,
                     size,
                 },
@@ -76,7 +76,7 @@ fn holds(
     let mut seen = 0u64;
     for cut in cuts {
         let own = cut.bits(geometry);
-        assert_eq!(own.count_ones(), u32::from(cut.window.size));
+        assert_eq!(own.count_ones(), u32::from(cut.placement.size));
         assert_eq!(seen & own, 0, "two instances share a slice");
         seen |= own;
     }
@@ -91,9 +91,9 @@ fn holds(
     for gpu in 0..64 {
         let own = beside.iter().chain(cuts).filter(|cut| cut.gpu == gpu);
         let spots: Option<Vec<usize>> = own
-            .map(|cut| states.spot(cut.profile, cut.window.start))
+            .map(|cut| states.spot(cut.profile, cut.placement.start))
             .collect();
-        let state = states.of(spots.expect("windows that the profile has"));
+        let state = states.of(spots.expect("placements that the profile has"));
         assert_ne!(state, NONE, "the driver would refuse");
     }
 }
@@ -143,11 +143,11 @@ fn brute(
     let mut found = false;
     for gpu in 0..on.len() {
         for spot in states.spots_of(profile) {
-            let window = u64::from(states.spots()[spot].window) << (gpu * size);
+            let placement = u64::from(states.spots()[spot].placement) << (gpu * size);
             let next = states.make(on[gpu], spot);
-            if next != NONE && window & !bits == 0 {
+            if next != NONE && placement & !bits == 0 {
                 let before = std::mem::replace(&mut on[gpu], next);
-                found = found || brute(geometry, states, bits & !window, left, on);
+                found = found || brute(geometry, states, bits & !placement, left, on);
                 on[gpu] = before;
             }
         }
@@ -169,7 +169,7 @@ fn bits_of_anything_else_are_refused_as_brute_force_does() {
             let cuts: Vec<Cut> = (0..6).filter_map(|_| node.cut(&mut random)).collect();
             let mut bits = bits_of(&geometry, &cuts);
             let mut wanted: Vec<usize> = cuts.iter().map(|cut| cut.profile).collect();
-            // Another profile of the same size, or the slices moved: often no legal windows.
+            // Another profile of the same size, or the slices moved: often no legal placements.
             for profile in &mut wanted {
                 let size = |number: usize| geometry.profiles()[number].size;
                 let other = random.index(geometry.profiles().len());
@@ -207,7 +207,7 @@ fn bits_of_anything_else_are_refused_as_brute_force_does() {
 }
 
 #[test]
-fn windows_decide_which_instance_stands_where() {
+fn placements_decide_which_instance_stands_where() {
     let h100 = board("h100-80gb");
     let [one, two, three, four] =
         ["1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb"].map(|name| numbered(&h100, name));
@@ -215,7 +215,7 @@ fn windows_decide_which_instance_stands_where() {
         let cuts = cuts.expect("it tiles");
         let each = cuts
             .iter()
-            .map(|cut| (cut.profile, cut.gpu, cut.window.start));
+            .map(|cut| (cut.profile, cut.gpu, cut.placement.start));
         each.collect::<Vec<_>>()
     };
     // 4g.40gb has only the first half, 2g.20gb not the last quarter.
@@ -246,7 +246,7 @@ fn what_others_use_is_not_given_twice() {
     let other = |gpu| Cut {
         gpu,
         profile: media,
-        window: Window { start: 6, size: 1 },
+        placement: MigPlacement { start: 6, size: 1 },
     };
     let on = |beside: &[Cut]| {
         let cuts = tile_beside(&h100, 0x101, &serves, beside)?;

@@ -102,10 +102,10 @@ fn nobody_accepts_more_than_there_is_and_the_same_seed_gives_the_same() {
     assert_eq!(report::csv(&options, &first).lines().count(), 1 + 3 * 4 * 2);
 }
 
-/// The order in which the driver itself takes windows: seven of 1g.10gb print as instances 13, 11,
+/// The order in which the driver itself takes placements: seven of 1g.10gb print as instances 13, 11,
 /// 12, 7, 8, 9, 10 on A100 and H100, which are 7 and the slice.
 #[test]
-fn the_driver_takes_windows_in_its_own_order() {
+fn the_driver_takes_placements_in_its_own_order() {
     let h100 = board("h100-80gb").expect("it is there");
     let starts = |name: &str| -> Vec<u8> {
         let profile = h100.geometry.by_name(name).expect("a profile");

@@ -10,7 +10,7 @@
 //! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
-//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`moving_file`]: which GPUs move),
+//! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`desk`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
@@ -38,7 +38,6 @@ pub mod jobs;
 pub mod limits;
 pub mod metrics;
 pub mod mig;
-pub mod moving_file;
 pub mod mps;
 pub mod numbering;
 pub mod options;
@@ -50,6 +49,7 @@ pub mod sink;
 pub mod slices;
 pub mod status;
 pub mod store;
+pub mod switchable_file;
 pub mod traces;
 pub mod work;
 

@@ -19,7 +19,7 @@ pub struct Numbering {
     known: Condvar,
 }
 
-/// By NVML's index, the GPUs of the pool that are in MIG mode for good, and those that move.
+/// By NVML's index, the GPUs of the pool that are in MIG mode for good, and the MIG-switchable ones.
 type Sets = (GpuSet, GpuSet);
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Divided {
     before: Sets,
     /// Nobody ever knew them.
     guess: bool,
-    /// How often gres.conf may have changed with GPUs that move.
+    /// How often gres.conf may have changed with MIG-switchable GPUs.
     renewed: u64,
 }
 
@@ -60,16 +60,16 @@ impl Numbering {
 
     /// What a gpuosd before this one knew, for a gpuos.toml that cannot be read. Without it a GPU of the pool would be
     /// taken for one of Slurm's, and its faults for those of another.
-    pub fn remembered(&self, fixed: GpuSet, moving: GpuSet) {
+    pub fn remembered(&self, fixed: GpuSet, switchable: GpuSet) {
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
-        divided.before = (fixed, moving);
+        divided.before = (fixed, switchable);
     }
 
     /// gpuos.toml was read. `None`: it could not be; what was known before stays, and where nothing was, no GPU is in
     /// a pool, which [`Numbering::is_guess`] tells.
     pub fn configured(&self, node: &str, config: Option<&MigConfig>) {
         let pool = config.map(|config| config.pool_of(node));
-        let sets = |pool: &MigPool| (pool.fixed(), pool.moving);
+        let sets = |pool: &MigPool| (pool.fixed(), pool.switchable);
         let pool = pool.map(|pool| pool.map_or(Sets::default(), |(pool, _)| sets(pool)));
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         let nothing = divided.now.is_none() && divided.before == Sets::default();
@@ -120,8 +120,8 @@ impl Numbering {
         self.sets().0
     }
 
-    /// Those that move, which Slurm counts as GPUs, too. It waits likewise.
-    pub fn moving(&self) -> GpuSet {
+    /// The MIG-switchable ones, which Slurm counts as GPUs, too. It waits likewise.
+    pub fn switchable(&self) -> GpuSet {
         self.sets().1
     }
 
@@ -169,10 +169,10 @@ mod tests {
         assert_eq!(numbering.divided().to_string(), "4-7");
         numbering.configured("n1", Some(&config("n2", "0-7")));
         assert_eq!(numbering.divided(), GpuSet::EMPTY);
-        // A GPU that moves is one that Slurm counts.
-        let moves = config("n1", "4-7\"\nmoving = \"6-7");
-        numbering.configured("n1", Some(&moves));
+        // A MIG-switchable GPU is one that Slurm counts.
+        let switchable = config("n1", "4-7\"\nswitchable = \"6-7");
+        numbering.configured("n1", Some(&switchable));
         assert_eq!(numbering.divided().to_string(), "4-5");
-        assert_eq!(numbering.moving().to_string(), "6-7");
+        assert_eq!(numbering.switchable().to_string(), "6-7");
     }
 }

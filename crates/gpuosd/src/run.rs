@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::{moving_file as beside, root_socket};
+use gpuos_core::wire::{root_socket, switchable_file as beside};
 use gpuos_host::hardware::discover::Sysfs;
 use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
 use gpuos_host::slurm::Slurm;
@@ -28,7 +28,6 @@ use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
 use crate::mig::Hands;
-use crate::moving_file;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
@@ -37,6 +36,7 @@ use crate::places;
 use crate::sink::Sink;
 use crate::slices::Slices;
 use crate::store::{self, Found};
+use crate::switchable_file;
 use crate::work::{self, Setting};
 
 /// Messages that wait for the loop; who has more to say, waits.
@@ -106,12 +106,13 @@ pub fn run(options: &Options) -> Result<()> {
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
     // The one place that knows which workload manager this is.
     let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
-    let moving = PathBuf::from(beside(&door.path.to_string_lossy()));
+    let switchable = PathBuf::from(beside(&door.path.to_string_lossy()));
     if let Some(saved) = &saved
-        && !saved.mig.moving.is_empty()
+        && !saved.mig.switchable.is_empty()
     {
         // Before the node's steps come: gpuos.toml may be read later than that.
-        moving_file::write(&moving, &saved.mig.moving).unwrap_or_else(|e| tracing::error!("{e}"));
+        switchable_file::write(&switchable, &saved.mig.switchable)
+            .unwrap_or_else(|e| tracing::error!("{e}"));
     }
     let setting = Arc::new(Setting {
         node: node.clone(),
@@ -119,7 +120,7 @@ pub fn run(options: &Options) -> Result<()> {
         reset: options.reset_command.clone(),
         check: options.check_command.clone(),
         limit: COMMAND,
-        moving,
+        switchable,
     });
     let nvml = options.nvml.clone();
     let open = move || {

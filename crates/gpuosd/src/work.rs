@@ -17,11 +17,11 @@ use gpuos_workload::job::Job;
 use gpuos_workload::node::NodeRecord;
 
 use crate::gpus::{Found, Library};
-use crate::mig::pool::{self, Moving};
-use crate::moving_file;
+use crate::mig::pool::{self, Switchable};
 use crate::numbering::Numbering;
 use crate::queue::Task;
 use crate::sink::Sink;
+use crate::switchable_file;
 
 /// How long the library may take to be let go before a reset.
 const LET_GO: Duration = Duration::from_secs(15);
@@ -38,7 +38,7 @@ pub enum Answer {
     /// One job; `None`: slurmctld knows it no more.
     Job(Result<Option<Box<Job>>, Outcome>),
     /// gpuos.toml, or what is wrong with it; `None`: slurmctld, which does not answer, has to say where it is.
-    /// And why spank_gpuos cannot be told which GPUs move, if so.
+    /// And why spank_gpuos cannot be told which GPUs are MIG-switchable, if so.
     Config(Result<Option<Box<Config>>, String>, Option<String>),
 }
 
@@ -63,8 +63,8 @@ pub struct Setting {
     pub check: String,
     /// Longest time for either.
     pub limit: Duration,
-    /// The file that tells spank_gpuos which GPUs move.
-    pub moving: PathBuf,
+    /// The file that tells spank_gpuos which GPUs are MIG-switchable.
+    pub switchable: PathBuf,
 }
 
 /// Starts the thread that asks and tells the workload manager.
@@ -120,8 +120,9 @@ fn do_task(
                 Ok(Some(config)) => {
                     // A step that comes between finds the file first: it waits for nothing rather than not at all.
                     let pool = config.mig.pool_of(node);
-                    let moving = pool.map_or_else(Moving::new, |(pool, _)| pool::moving(pool));
-                    untold = moving_file::write(&setting.moving, &moving).err();
+                    let switchable =
+                        pool.map_or_else(Switchable::new, |(pool, _)| pool::switchable(pool));
+                    untold = switchable_file::write(&setting.switchable, &switchable).err();
                     Ok(Some(Box::new(config)))
                 }
                 other => other.map(|_| None).map_err(|e| format!("{e:#}")),
@@ -194,14 +195,14 @@ impl Worker {
     fn reset(&self, gpu: &Found) -> Result<String, String> {
         let index = usize::from(gpu.nvml);
         let pooled = self.numbering.divided().contains(index);
-        let moves = self.numbering.moving().contains(index);
+        let switchable = self.numbering.switchable().contains(index);
         match (number::is_of_pool(gpu.gres), pooled) {
             // Where it was numbered before the pool was: every instance there would be lost.
             (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
             (true, false) => {
                 return Err(format!("NVML's GPU {} is in no [[mig.pool]]", gpu.nvml));
             }
-            (false, false) if !moves => {}
+            (false, false) if !switchable => {}
             _ => {
                 let library = self.library.get().map_err(|e| e.to_string())?;
                 nobody_on(&*library, gpu)?;

@@ -189,7 +189,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         gpus,
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     });
     node.line(
@@ -326,7 +326,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         gpus,
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);
@@ -398,7 +398,7 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         gpus,
         asked: Default::default(),
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);

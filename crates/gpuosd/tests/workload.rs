@@ -176,7 +176,7 @@ fn ports(
         reset: String::new(),
         check: String::new(),
         limit: LONG,
-        moving: folder.join("moving"),
+        switchable: folder.join("switchable"),
     });
     // A machine without any command and file: who would run scontrol fails.
     let machine = Arc::new(RecordedMachine::default());
@@ -309,7 +309,7 @@ fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
             gpus: Vec::new(),
             asked: Asked::default(),
             mig: None,
-            moves: false,
+            switchable: false,
             reason,
         });
     }

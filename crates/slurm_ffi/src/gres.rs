@@ -71,6 +71,16 @@ impl<'a> NodeGres<'a> {
         unsafe { Bitmap::new(self.get::<usize>(self.layout.gres_bit_alloc) as *mut c_void) }
     }
 
+    /// Number of device files; 0 where the GRES has none.
+    pub fn devices(self) -> usize {
+        self.bits().map_or(0, |bits| bits.len())
+    }
+
+    /// The first 64 devices that are given to jobs, as bits; none where the GRES has no device files.
+    pub fn given(self) -> u64 {
+        self.bits().map_or(0, |bits| bits.chunk(0))
+    }
+
     /// Number of topology entries: lines of gres.conf that name cores or a type.
     pub fn topologies(self) -> usize {
         self.get::<u16>(self.layout.topo_cnt) as usize

@@ -62,8 +62,7 @@ impl ShardsOfCall {
             let [shards, gpus] = [own.shards, own.gpus]
                 .map(|at| unsafe { NodeGres::new(at as *mut c_void, &layout.gres_node) });
             if let (Some(shards), Some(gpus)) = (shards, gpus) {
-                let given = gpus.bits().map_or(0, |bits| bits.chunk(0));
-                masks.close_shards(layout, shards, given);
+                masks.close_shards(layout, shards, gpus.given());
             }
         }
     }

@@ -24,7 +24,7 @@ impl Decide<'_, '_> {
     /// Offers choices to cons_tres, best first. `None`: let it choose by itself.
     pub fn offer(&mut self, wanted: &mut Wanted) -> Option<c_int> {
         let mut wait = None;
-        // A GPU that is worn is given where there is no other way.
+        // A degraded GPU is given where there is no other way.
         if self.cluster.snapshot.spare_degraded() {
             let spared = self.offer_choices(wanted, &mut wait);
             self.cluster.snapshot.offer_degraded();

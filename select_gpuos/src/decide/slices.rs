@@ -42,7 +42,7 @@ pub struct SlicePlacing<'e, 'a> {
     pub doubt: Option<Misfit>,
 }
 
-/// What came of the search for windows that are free now.
+/// What came of the search for placements that are free now.
 #[derive(Clone, Copy)]
 struct Search {
     /// Nodes with room.
@@ -95,7 +95,7 @@ impl<'a> SlicePlacing<'_, 'a> {
         Some(code)
     }
 
-    /// Finds the candidates with windows for the job's instances, the best first.
+    /// Finds the candidates with placements for the job's instances, the best first.
     fn find(&mut self, ask: &Ask, effort: &mut Effort) {
         let frame = self.frame;
         self.slices.candidates.clear();
@@ -190,7 +190,7 @@ impl<'a> SlicePlacing<'_, 'a> {
         }
     }
 
-    /// A forecast for a job that has no room now: on the nodes where windows are free first, as running jobs end.
+    /// A forecast for a job that has no room now: on the nodes where placements are free first, as running jobs end.
     /// cons_tres says when: until then too few of the slices that it may take are free.
     #[inline(never)]
     fn later(&mut self, ask: &Ask, effort: &mut Effort, needs: Needs) -> c_int {

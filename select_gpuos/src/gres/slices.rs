@@ -1,9 +1,9 @@
 //! Jobs that ask for memory slices of GPUs (GRES `gpuos`).
 //!
 //! cons_tres counts slices; which of them together make an instance is known here. So it is offered, on
-//! each node, exactly the slices of the windows that the job's instances get, all other free ones
-//! count as taken for the length of the call. A job for which no windows are free waits: slices that make
-//! no window could never be carved.
+//! each node, exactly the slices of the placements that the job's instances get, all other free ones
+//! count as taken for the length of the call. A job for which no placements are free waits: slices that make
+//! no placement could never be carved.
 
 use gpuos_config::options::JobOptions;
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
@@ -245,7 +245,7 @@ impl Slices {
         {
             return Some(ask);
         }
-        // Its instances need windows; a job that only counts slices may do without gpuos.
+        // Its instances need placements; a job that only counts slices may do without gpuos.
         (!options.off)
             .then(|| Ask::of_slices(pool, slices))
             .flatten()
@@ -280,7 +280,7 @@ impl Slices {
         if registration::loses(site.release, node, slices) {
             return None;
         }
-        let has = slices.bits().map_or(0, |bits| bits.len());
+        let has = slices.devices();
         if has != pool.slices_of(number) || slices.topologies() == 0 {
             if !self.said.contains(&index) {
                 self.said.push(index);
@@ -293,7 +293,7 @@ impl Slices {
             }
             return None;
         }
-        let taken = slices.bits().map_or(0, |bits| bits.chunk(0));
+        let taken = slices.given();
         // A MIG-switchable one is known by its number in GRES gpu.
         let (gres_out, _) = service.of(index);
         let gres_of = |nvml: NvmlIndex| own.whole(nvml.index()).and_then(GresGpu::new);

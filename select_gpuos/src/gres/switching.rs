@@ -90,9 +90,9 @@ impl<'a> Both<'a> {
     fn read(source: &Source<'a>, release: Release, ids: Ids, index: usize) -> Option<Both<'a>> {
         let node = source.node(index)?;
         let (gpus, slices) = (source.gpus(node)?, source.gres(node, ids.slices)?);
-        let shards = source.shards(node).map_or(0, given);
+        let shards = source.shards(node).map_or(0, NodeGres::given);
         let mps = source.gres(node, ids.mps);
-        let mps = mps.map_or(0, |mps| given(mps) | mps.in_use());
+        let mps = mps.map_or(0, |mps| mps.given() | mps.in_use());
         let [gpu_state, slice_state] = [gpus, slices].map(|gres| gres_state(release, node, gres));
         let state = NodeState {
             gpus: gpu_state,
@@ -117,14 +117,10 @@ impl<'a> Both<'a> {
     }
 }
 
-fn given(gres: NodeGres<'_>) -> u64 {
-    gres.bits().map_or(0, |bits| bits.chunk(0))
-}
-
 fn gres_state(release: Release, node: handles::Node<'_>, gres: NodeGres<'_>) -> GresState {
     GresState {
-        devices: gres.bits().map_or(0, |bits| bits.len()),
-        given: given(gres),
+        devices: gres.devices(),
+        given: gres.given(),
         allocated: gres.allocated(),
         has_topology: gres.topologies() > 0,
         provisional: gres.is_provisional(),
@@ -136,7 +132,7 @@ fn gres_state(release: Release, node: handles::Node<'_>, gres: NodeGres<'_>) -> 
 fn say_unknown(node: &Node) {
     if node.gpus.is_empty() {
         log::error(&format!(
-            "{}: without a sound gpuos.toml nobody knows which of its GPUs are divided and which move. It gets no job \
+            "{}: without a sound gpuos.toml nobody knows which of its GPUs are divided and which are MIG-switchable. It gets no job \
              with slices, and no job with GPUs while somebody has slices there, until there is one and slurmctld is \
              reconfigured",
             node.name,
@@ -144,8 +140,8 @@ fn say_unknown(node: &Node) {
         return;
     }
     log::error(&format!(
-        "{}: its GPUs do not move: Slurm has no GRES gpuos there with {} slices and no GRES gpu with all the GPUs that \
-         move, both with Type= and File= in gres.conf and at most 64 of each. It gets no job with slices, and no job \
+        "{}: its GPUs are not switched: Slurm has no GRES gpuos there with {} slices and no GRES gpu with all MIG-switchable \
+         GPUs, both with Type= and File= in gres.conf and at most 64 of each. It gets no job with slices, and no job \
          with GPUs while somebody has slices there, until gres.conf and [[mig.pool]] in gpuos.toml say the same \
          (gpuos discover prints them)",
         node.name, node.slices,
@@ -171,8 +167,8 @@ impl Switchable {
     pub fn reload(&mut self, settings: &Settings) {
         let mig = &settings.config.mig;
         self.blind = !settings.knows_pools();
-        self.may_be = self.blind || mig.pools.iter().any(|pool| !pool.moving.is_empty());
-        (self.after, self.hold) = (mig.move_after.into(), mig.move_hold.into());
+        self.may_be = self.blind || mig.pools.iter().any(|pool| !pool.switchable.is_empty());
+        (self.after, self.hold) = (mig.switch_after.into(), mig.switch_hold.into());
         self.clear();
     }
 

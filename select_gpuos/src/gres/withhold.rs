@@ -1,4 +1,4 @@
-//! GPUs that gpuosd has taken out of service, or holds for worn.
+//! GPUs that gpuosd has taken out of service, or takes for degraded.
 //!
 //! It writes them into the node's `Extra`. For the length of a `job_test` those that are out and free count
 //! as allocated, so that nobody is given them: neither the planner nor cons_tres, whatever the job is and
@@ -218,10 +218,9 @@ impl Withholding<'_, '_> {
 
 /// The GPUs of a node of which some are out of service.
 fn node_state(gpus: Option<NodeGres<'_>>, out: GpuSet) -> NodeState {
-    let bits = gpus.and_then(NodeGres::bits);
     NodeState {
-        devices: bits.map_or(0, |bits| bits.len()),
-        given: GpuSet(bits.map_or(0, |bits| bits.chunk(0))),
+        devices: gpus.map_or(0, NodeGres::devices),
+        given: GpuSet(gpus.map_or(0, NodeGres::given)),
         out,
         is_pool_out: false,
     }

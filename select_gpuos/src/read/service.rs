@@ -1,4 +1,4 @@
-//! What a node's `Extra` says of its GPUs: which gpuosd has taken out of service, and which it holds for worn.
+//! What a node's `Extra` says of its GPUs: which gpuosd has taken out of service, and which it takes for degraded.
 
 use gpuos_core::health::{ExtraError, ExtraPart};
 use gpuos_model::gpu_index::NvmlSet;

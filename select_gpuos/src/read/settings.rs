@@ -25,7 +25,7 @@ pub struct Settings {
 
 impl Settings {
     /// Whether gpuos.toml was read, of this or an earlier time: else nobody knows which GPUs are divided, and which
-    /// move.
+    /// are MIG-switchable.
     pub fn knows_pools(&self) -> bool {
         !(self.broken || self.absent) || !self.config.mig.pools.is_empty()
     }

@@ -12,9 +12,9 @@ use crate::state::{ComputeInstance, Gpu, GpuInstance, MAX_INSTANCES, Node};
 pub enum Refusal {
     /// MIG is off, or the board has none.
     NotSupported,
-    /// No such profile, window or instance.
+    /// No such profile, placement or instance.
     Invalid,
-    /// The window is taken, or as many exist as may.
+    /// The placement is taken, or as many exist as may.
     NoRoom,
     /// Something still uses the instance.
     InUse,
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_windows_are_those_of_the_hardware() {
+    fn ids_and_placements_are_those_of_the_hardware() {
         let mut gpu = gpu();
         for (start, id) in [(0, 1), (4, 2)] {
             gpu.create_instance(&H100_80, 9, Some(start), start.into())
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_windows_are_taken() {
+    fn only_listed_placements_are_taken() {
         let mut gpu = gpu();
         for (profile, start) in [(9, 2), (14, 1), (15, 7), (0, 4), (77, 0)] {
             let refused = gpu.create_instance(&A100_80, profile, Some(start), 1);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Site, on};
 use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Load, Twin};
-use gpuos_model::mig::{Geometry, Window};
+use gpuos_model::mig::{Geometry, MigPlacement};
 use nvidia_ml::model::kind_named;
 use nvml::{NvmlLib, nvmlDevice_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};
 use nvml_wrapper_sys::bindings as nvml;
@@ -99,8 +99,8 @@ impl C {
     }
 }
 
-/// Window of the half of an H100 that begins at slice 4.
-const HALF: Window = Window { start: 4, size: 4 };
+/// MigPlacement of the half of an H100 that begins at slice 4.
+const HALF: MigPlacement = MigPlacement { start: 4, size: 4 };
 
 #[test]
 fn two_samples_make_metrics() {
@@ -242,7 +242,7 @@ fn boards_before_hopper_have_none() {
     on("boards_before_hopper_have_none", "a30-4", |site| {
         site.run("mig gpu1 on");
         let library = open(site);
-        let whole = Window { start: 0, size: 4 };
+        let whole = MigPlacement { start: 0, size: 4 };
         let gi = library.mig_make_gpu(1, 0, whole).unwrap();
         library.mig_make_compute(1, gi).unwrap();
         assert_eq!(library.mig_load(1), Err(Error::NotSupported));
@@ -298,7 +298,7 @@ fn on_twin(twin: &Twin, destroy: impl Fn()) {
     twin.change(1, |gpu| gpu.gpm = true);
     assert_eq!(twin.mig_load(0), Ok(Vec::new()));
     for _ in 0..2 {
-        let whole = Window { start: 0, size: 8 };
+        let whole = MigPlacement { start: 0, size: 8 };
         let gi = twin.mig_make_gpu(1, 0, whole).unwrap();
         assert_eq!(twin.mig_load(1), Ok(Vec::new()));
         twin.mig_make_compute(1, gi).unwrap();
@@ -308,7 +308,7 @@ fn on_twin(twin: &Twin, destroy: impl Fn()) {
         destroy();
     }
     let gi = twin
-        .mig_make_gpu(1, 19, Window { start: 0, size: 1 })
+        .mig_make_gpu(1, 19, MigPlacement { start: 0, size: 1 })
         .unwrap();
     twin.mig_make_compute(1, gi).unwrap();
 }

@@ -71,9 +71,9 @@ fn text(fill: impl FnOnce(*mut c_char, c_uint) -> c_uint) -> String {
 }
 
 #[test]
-fn profiles_and_windows_are_those_of_the_board() {
+fn profiles_and_placements_are_those_of_the_board() {
     on(
-        "profiles_and_windows_are_those_of_the_board",
+        "profiles_and_placements_are_those_of_the_board",
         "dgx-h100",
         |site| {
             let lib = open(site);

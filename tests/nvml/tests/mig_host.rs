@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Site, on};
 use gpuos_core::mig::Shown;
 use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
-use gpuos_model::mig::{Geometry, Window};
+use gpuos_model::mig::{Geometry, MigPlacement};
 use nvidia_ml::model::kind_named;
 
 /// Kinds of node, and the board of `crates/gpuos_sim/data/mig/boards.json` that they have.
@@ -44,21 +44,21 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
     let told = Geometry::new(library.mig_profiles(1).unwrap()).unwrap();
     assert_eq!(&told, geometry);
     assert_eq!(library.mig_instances(1), Ok(Vec::new()));
-    // Every profile at every window, alone on the GPU: one after the other.
+    // Every profile at every placement, alone on the GPU: one after the other.
     for profile in geometry.profiles() {
         for &start in &profile.starts {
             let size = profile.size;
-            let window = Window { start, size };
-            let gi = library.mig_make_gpu(1, profile.id, window).unwrap();
+            let placement = MigPlacement { start, size };
+            let gi = library.mig_make_gpu(1, profile.id, placement).unwrap();
             let bare = Shown {
                 gi,
                 profile: profile.id,
-                window,
+                placement,
                 computes: Vec::new(),
                 busy: false,
             };
             assert_eq!(library.mig_instances(1), Ok(vec![bare.clone()]));
-            let taken = library.mig_make_gpu(1, profile.id, window);
+            let taken = library.mig_make_gpu(1, profile.id, placement);
             assert_eq!(taken, Err(Error::NoRoom), "{} at {start}", profile.name);
             let (ci, uuid) = library.mig_make_compute(1, gi).unwrap();
             assert!(uuid.starts_with("MIG-") && uuid.len() == 40, "{uuid}");
@@ -86,21 +86,21 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
         }
     }
     full(library, geometry);
-    let window = Window { start: 1, size: 2 };
-    for (profile, window) in [(geometry.profiles()[0].id, window), (77, window)] {
-        let refused = library.mig_make_gpu(1, profile, window).unwrap_err();
+    let placement = MigPlacement { start: 1, size: 2 };
+    for (profile, placement) in [(geometry.profiles()[0].id, placement), (77, placement)] {
+        let refused = library.mig_make_gpu(1, profile, placement).unwrap_err();
         assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
         let text = refused.to_string();
         assert!(text.contains("memory slice 1 (2 slices)"), "{text}");
     }
     // GPU 0 is not in MIG mode.
-    let window = Window { start: 0, size: 1 };
+    let placement = MigPlacement { start: 0, size: 1 };
     let id = geometry.profiles()[0].id;
     assert_eq!(library.mig_profiles(0), Err(Error::NotSupported));
     assert_eq!(library.mig_instances(0), Ok(Vec::new()));
     assert_eq!(library.mig_memory(0), Ok(Vec::new()));
     assert_eq!(
-        library.mig_make_gpu(0, id, window),
+        library.mig_make_gpu(0, id, placement),
         Err(Error::NotSupported)
     );
     assert_eq!(library.mig_destroy_gpu(0, 1), Ok(()));
@@ -112,15 +112,15 @@ fn full(library: &dyn GpuLibrary, geometry: &Geometry) {
     let profile = &geometry.profiles()[0];
     let size = profile.size;
     for &start in &profile.starts {
-        let window = Window { start, size };
-        let gi = library.mig_make_gpu(1, profile.id, window).unwrap();
+        let placement = MigPlacement { start, size };
+        let gi = library.mig_make_gpu(1, profile.id, placement).unwrap();
         library.mig_make_compute(1, gi).unwrap();
     }
     let shown = library.mig_instances(1).unwrap();
     assert_eq!(shown.len(), usize::from(profile.most));
     assert!(shown.is_sorted_by(|a, b| a.gi < b.gi && a.computes[0].1 != b.computes[0].1));
     let largest = geometry.profiles().last().unwrap();
-    let whole = Window {
+    let whole = MigPlacement {
         start: 0,
         size: largest.size,
     };
@@ -190,8 +190,8 @@ fn what_a_process_holds_is_not_destroyed() {
         |site| {
             site.run("mig 1-2 on");
             let library = open(site);
-            let window = Window { start: 4, size: 4 };
-            let gi = library.mig_make_gpu(1, 9, window).unwrap();
+            let placement = MigPlacement { start: 4, size: 4 };
+            let gi = library.mig_make_gpu(1, 9, placement).unwrap();
             let (ci, _) = library.mig_make_compute(1, gi).unwrap();
             let pid = std::process::id();
             site.run(&format!("run gpu1 --pid {pid} --instance {gi}/{ci}"));
@@ -203,7 +203,7 @@ fn what_a_process_holds_is_not_destroyed() {
                     .collect::<Vec<_>>()
             };
             // The same id on another GPU is another instance.
-            library.mig_make_gpu(2, 9, window).unwrap();
+            library.mig_make_gpu(2, 9, placement).unwrap();
             assert_eq!((busy(1), busy(2)), (vec![true], vec![false]));
             assert_eq!(library.mig_destroy_compute(1, gi), Err(Error::InUse));
             assert_eq!(library.mig_destroy_gpu(1, gi), Err(Error::InUse));
@@ -225,7 +225,7 @@ fn several_compute_instances_are_one_instance() {
             site.run("mig all on");
             let library = open(site);
             let gi = library
-                .mig_make_gpu(0, 9, Window { start: 0, size: 4 })
+                .mig_make_gpu(0, 9, MigPlacement { start: 0, size: 4 })
                 .unwrap();
             by_hand(site, gi, 2);
             let shown = library.mig_instances(0).unwrap();
@@ -263,7 +263,7 @@ fn who_waits_is_told_of_changes() {
     let geometry = board("h100-80gb");
     let twin = twin("dgx-h100", 3, &geometry);
     let gi = twin
-        .mig_make_gpu(3, 19, Window { start: 2, size: 1 })
+        .mig_make_gpu(3, 19, MigPlacement { start: 2, size: 1 })
         .unwrap();
     twin.mig_destroy_compute(3, gi).unwrap();
     let events = twin.wait_events(Duration::ZERO).unwrap();
@@ -281,8 +281,8 @@ fn switches(library: &dyn GpuLibrary, profile: u32) {
     assert_eq!(mode(), (false, false));
     library.set_mig_mode(1, true).unwrap();
     assert_eq!(mode(), (true, true));
-    let window = Window { start: 0, size: 1 };
-    let gi = library.mig_make_gpu(1, profile, window).unwrap();
+    let placement = MigPlacement { start: 0, size: 1 };
+    let gi = library.mig_make_gpu(1, profile, placement).unwrap();
     assert_eq!(library.set_mig_mode(1, false), Err(Error::InUse));
     assert_eq!(mode(), (true, true), "nothing waits for a reset");
     library.mig_destroy_gpu(1, gi).unwrap();
@@ -308,7 +308,7 @@ fn mig_mode_goes_on_and_off_where_nothing_is_on_the_gpu() {
 fn a_mode_that_would_wait_for_a_reset_is_taken_back() {
     let refused = |library: &dyn GpuLibrary| {
         let why = library.set_mig_mode(1, true).unwrap_err().to_string();
-        assert!(why.contains("out of `moving`"), "{why}");
+        assert!(why.contains("out of `switchable`"), "{why}");
         let mig = library.identity(1).unwrap().mig.unwrap();
         assert_eq!((mig.on, mig.pending), (false, false));
     };

@@ -82,7 +82,7 @@ fn order() -> impl Strategy<Value = Order> {
     ]
 }
 
-/// Instances lie in their windows, do not overlap, and have ids of their own.
+/// Instances lie in their placements, do not overlap, and have ids of their own.
 fn sound(gpu: &Gpu, mig: &'static nvidia_ml::model::Mig) {
     let instances = gpu.gpu_instances();
     let mut used = 0u32;
@@ -91,9 +91,9 @@ fn sound(gpu: &Gpu, mig: &'static nvidia_ml::model::Mig) {
     for instance in instances {
         let profile = mig.by_id(instance.profile).unwrap();
         assert!(profile.starts.contains(&instance.start));
-        let window = ((1 << instance.size) - 1) << instance.start;
-        assert_eq!(used & window, 0, "two instances in one window");
-        used |= window;
+        let placement = ((1 << instance.size) - 1) << instance.start;
+        assert_eq!(used & placement, 0, "two instances in one placement");
+        used |= placement;
         compute_slices += profile.slices[0];
         assert!(ids.insert(instance.id), "two instances with one id");
         let profiles = ComputeProfile::of(mig, profile);
@@ -103,9 +103,9 @@ fn sound(gpu: &Gpu, mig: &'static nvidia_ml::model::Mig) {
                 .iter()
                 .find(|p| p.index == compute.profile)
                 .unwrap();
-            let window = ((1 << own.slices) - 1) << compute.start;
-            assert!(taken & window == 0 && window >> profile.slices[0] == 0);
-            taken |= window;
+            let placement = ((1 << own.slices) - 1) << compute.start;
+            assert!(taken & placement == 0 && placement >> profile.slices[0] == 0);
+            taken |= placement;
         }
     }
     assert!(compute_slices <= 7 && used >> mig.slices == 0);

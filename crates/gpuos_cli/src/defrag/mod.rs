@@ -326,7 +326,7 @@ fn level(site: &Site, wanted: &JobRequest, nodes: u32) -> Result<Option<usize>> 
 
 /// Free GPUs of each node, by what running jobs hold: some releases name no indices.
 fn free(site: &Site, running: &[&Job]) -> Vec<u32> {
-    // Whoever has slices of a GPU that moves stays.
+    // Whoever has slices of a MIG-switchable GPU stays.
     let whole = |node: &NodeRecord| (node.gpu_count() - node.gpus_divided.len()) as u32;
     let mut free: Vec<u32> = site.nodes.iter().map(whole).collect();
     for job in running {

@@ -26,8 +26,8 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     let folder = site.running.directory();
     let order = numbering::read(machine, &folder, &name).unwrap_or_default();
     let pool = site.config.mig.pool_of(&name);
-    let moving = pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.moving);
-    let found = match discover::look(machine, args, &order, moving) {
+    let switchable = pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.switchable);
+    let found = match discover::look(machine, args, &order, switchable) {
         Ok((_, found)) => found,
         // A node without GPUs has no driver.
         Err(_) if configured == 0 => return,
@@ -67,8 +67,8 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
         Err(error) => Err(format!("{file}: {error}")),
     };
     if let Ok(devices) = gpu_devices(&name, &read) {
-        // Where GPUs move the order is NVML's, and was looked at above.
-        if moving.is_empty() {
+        // Where GPUs are MIG-switchable the order is NVML's, and was looked at above.
+        if switchable.is_empty() {
             in_order(&name, &devices, findings);
         }
         gres_conf(&name, &devices, &found, findings);

@@ -70,12 +70,16 @@ pub fn check(machine: &dyn Machine, site: &Site, running: &Running, findings: &m
         } else {
             right.entry(&board.name).or_default().push(&node.name);
         }
-        let highest = pool.moving.iter().filter_map(|gpu| pool.whole(gpu)).max();
+        let highest = pool
+            .switchable
+            .iter()
+            .filter_map(|gpu| pool.whole(gpu))
+            .max();
         if highest.is_some_and(|number| number >= node.gpu_count()) {
             let has = node.gpu_count();
             let what = format!(
-                "GPU {} of the pool moves, so it is in GRES gpu too, of which slurm.conf has {has}",
-                pool.moving
+                "GPU {} of the pool is MIG-switchable, so it is in GRES gpu too, of which slurm.conf has {has}",
+                pool.switchable
             );
             wrong.entry(what).or_default().push(&node.name);
         }

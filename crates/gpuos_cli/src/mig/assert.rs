@@ -10,7 +10,7 @@ use gpuos_config::gpuos_toml::{MigLayout, Pinned, Wanted};
 use gpuos_core::wire::{MigGpuStatus, MigStatus};
 use gpuos_host::Machine;
 use gpuos_model::gpuset::GpuSet;
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use gpuos_model::mig::profile::bare;
 use serde_json::json;
 
@@ -129,15 +129,17 @@ fn compare(mig: &MigStatus, gpu: usize, wanted: &Wanted) -> Result<Vec<String>, 
         return Err(gpu.trouble.clone().unwrap_or_else(|| why.into()));
     }
     let there = there(gpu);
-    let there: Vec<(&str, Window)> = there.iter().map(|(p, w)| (p.as_str(), *w)).collect();
+    let there: Vec<(&str, MigPlacement)> = there.iter().map(|(p, w)| (p.as_str(), *w)).collect();
     let found = wanted.differences(&there);
     Ok(found.iter().map(ToString::to_string).collect())
 }
 
 /// The GPU instances that NVML shows: what is only wanted is not there.
-fn there(gpu: &MigGpuStatus) -> Vec<(String, Window)> {
+fn there(gpu: &MigGpuStatus) -> Vec<(String, MigPlacement)> {
     let there = gpu.instances.iter().filter(|one| one.gi.is_some());
-    there.map(|one| (one.profile.clone(), one.window)).collect()
+    there
+        .map(|one| (one.profile.clone(), one.placement))
+        .collect()
 }
 
 /// How the GPUs of a node are divided, as a file.
@@ -147,7 +149,7 @@ pub fn layout(node: &str, mig: &MigStatus) -> Reply {
         gpus: GpuSet::EMPTY.with(gpu.gpu.into()),
         instances: there(gpu)
             .iter()
-            .map(|(profile, window)| Pinned::at(bare(profile), *window))
+            .map(|(profile, placement)| Pinned::at(bare(profile), *placement))
             .collect(),
     };
     let known = mig.gpus.iter().filter(|gpu| gpu.ready);

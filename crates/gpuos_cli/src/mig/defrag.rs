@@ -32,7 +32,7 @@ pub struct Wanted<'a> {
     pub ask: &'a Ask,
     /// Number of their board.
     pub board: usize,
-    /// Nodes of the site without windows for them.
+    /// Nodes of the site without placements for them.
     pub full: &'a [usize],
     /// Nodes that lack CPUs or memory: what would be gained there is not looked at.
     pub short: Vec<usize>,
@@ -94,7 +94,7 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
                 name(*node).to_string(),
                 piece.gpu.to_string(),
                 piece.profile.clone(),
-                slices_of(piece.window),
+                slices_of(piece.placement),
             ]);
         }
         let found: Vec<Value> = found.iter().map(Piece::json).collect();
@@ -276,6 +276,6 @@ fn scarce(
     let cuts = serves.and_then(|serves| tile(geometry, bits, serves));
     let cuts = cuts.into_iter().flatten();
     let cuts = cuts.filter(|cut| states.is_scarce(cut.profile));
-    cuts.filter_map(|cut| Some((cut.gpu, states.spot(cut.profile, cut.window.start)?)))
+    cuts.filter_map(|cut| Some((cut.gpu, states.spot(cut.profile, cut.placement.start)?)))
         .collect()
 }

@@ -17,7 +17,7 @@ use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Percent, Reply as A
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
 use gpuos_model::gpuset::GpuSet;
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use serde_json::json;
 
 use crate::cli::{MigArgs, MigCommand, Reach};
@@ -134,14 +134,14 @@ fn is_held(gpu: &MigGpuStatus) -> bool {
     gpu.holder.is_some() || gpu.others
 }
 
-/// The bar of a GPU, its free windows, and what fits into them.
+/// The bar of a GPU, its free placements, and what fits into them.
 fn of_gpu(gpu: &MigGpuStatus) -> String {
     let mut text = format!("\nGPU {:<3} {}", gpu.gpu, bar(gpu));
     text += &match (gpu.holder, gpu.free.is_empty()) {
         (Some(job), _) => format!("  whole: job {job} has it"),
         (None, _) if gpu.others => "  whole: another user's job has it".into(),
         (None, true) => "  full".into(),
-        (None, false) => format!("  free {}", windows(&gpu.free)),
+        (None, false) => format!("  free {}", ranges(&gpu.free)),
     };
     let some = |count: u32| count > 0 && !is_held(gpu);
     let fits = gpu.fits.iter().filter(|(_, count)| some(**count));
@@ -151,9 +151,9 @@ fn of_gpu(gpu: &MigGpuStatus) -> String {
     if !fits.is_empty() {
         text += &format!("  fits {}", fits.join(" or "));
     }
-    text += match (gpu.moving, gpu.whole) {
-        (true, true) => "  (moves; MIG mode is off)",
-        (true, false) => "  (moves; MIG mode is on)",
+    text += match (gpu.switchable, gpu.whole) {
+        (true, true) => "  (MIG-switchable; MIG mode is off)",
+        (true, false) => "  (MIG-switchable; MIG mode is on)",
         (false, _) => "",
     };
     if !gpu.ready {
@@ -175,8 +175,8 @@ fn bar(gpu: &MigGpuStatus) -> String {
         }
     }
     for (nth, instance) in gpu.instances.iter().enumerate() {
-        let start = usize::from(instance.window.start);
-        let end = start + usize::from(instance.window.size);
+        let start = usize::from(instance.placement.start);
+        let end = start + usize::from(instance.placement.size);
         for cell in cells.iter_mut().take(end).skip(start) {
             *cell = letter(nth);
         }
@@ -191,19 +191,19 @@ fn letter(nth: usize) -> char {
 }
 
 /// Slices as ranges: `0-3,6`.
-pub(super) fn windows(slices: &[u8]) -> String {
+pub(super) fn ranges(slices: &[u8]) -> String {
     let set = slices
         .iter()
         .fold(GpuSet::EMPTY, |set, slice| set.with((*slice).into()));
     set.to_string()
 }
 
-/// The slices of a window: `4-7`, `2`.
-pub fn slices_of(window: Window) -> String {
-    let last = window.start.saturating_add(window.size.max(1)) - 1;
-    match window.size {
+/// The slices of a placement: `4-7`, `2`.
+pub fn slices_of(placement: MigPlacement) -> String {
+    let last = placement.start.saturating_add(placement.size.max(1)) - 1;
+    match placement.size {
         0 | 1 => last.to_string(),
-        _ => format!("{}-{last}", window.start),
+        _ => format!("{}-{last}", placement.start),
     }
 }
 
@@ -230,7 +230,7 @@ fn holders(mig: &MigStatus) -> String {
                 gpu.gpu.to_string(),
                 letter(nth).to_string(),
                 instance.profile.clone(),
-                slices_of(instance.window),
+                slices_of(instance.placement),
                 holder(instance),
                 instance.phase.clone(),
                 memory(instance),
@@ -308,7 +308,7 @@ mod tests {
     fn instance(start: u8, size: u8) -> MigInstance {
         MigInstance {
             profile: "3g.40gb".into(),
-            window: Window { start, size },
+            placement: MigPlacement { start, size },
             gi: Some(1),
             ci: Some(0),
             uuid: Some("MIG-1".into()),
@@ -335,7 +335,7 @@ mod tests {
             ..MigGpuStatus::default()
         };
         assert_eq!(bar(&gpu), "[..b-aaac]");
-        assert_eq!(windows(&[0, 1, 3, 6, 7]), "0-1,3,6-7");
+        assert_eq!(ranges(&[0, 1, 3, 6, 7]), "0-1,3,6-7");
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
             gpu: 4,
             slices: 4,
             ready: true,
-            moving: true,
+            switchable: true,
             free: vec![0, 1, 2, 3],
             ..MigGpuStatus::default()
         };
@@ -358,11 +358,14 @@ mod tests {
             ..idle.clone()
         };
         for (gpu, line) in [
-            (divided, "[....]  free 0-3  (moves; MIG mode is on)"),
-            (idle, "[....]  free 0-3  (moves; MIG mode is off)"),
+            (
+                divided,
+                "[....]  free 0-3  (MIG-switchable; MIG mode is on)",
+            ),
+            (idle, "[....]  free 0-3  (MIG-switchable; MIG mode is off)"),
             (
                 held,
-                "[----]  whole: job 17 has it  (moves; MIG mode is off)",
+                "[----]  whole: job 17 has it  (MIG-switchable; MIG mode is off)",
             ),
         ] {
             assert_eq!(of_gpu(&gpu), format!("\nGPU 4   {line}\n"));

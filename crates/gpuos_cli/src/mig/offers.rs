@@ -1,10 +1,10 @@
-//! Which nodes have windows for a job's instances now, and when the others will have.
+//! Which nodes have placements for a job's instances now, and when the others will have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::JobRequest;
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use gpuos_placement::mig::{Ask, Effort, MigRequest, Pick, tile};
 use serde_json::{Value, json};
 
@@ -38,13 +38,13 @@ pub struct Piece {
     /// Name of its profile.
     pub profile: String,
     /// Where.
-    pub window: Window,
+    pub placement: MigPlacement,
 }
 
 impl Piece {
     /// It as JSON.
     pub fn json(&self) -> Value {
-        json!({ "gpu": self.gpu, "profile": self.profile, "window": self.window })
+        json!({ "gpu": self.gpu, "profile": self.profile, "placement": self.placement })
     }
 }
 
@@ -61,14 +61,14 @@ pub struct Given {
 pub struct Waits {
     pub node: usize,
     pub why: String,
-    /// When its windows are free at the latest, and the jobs that have ended then.
+    /// When its placements are free at the latest, and the jobs that have ended then.
     pub later: Option<(String, Vec<String>)>,
 }
 
 /// Nodes with room now, the best first, and those without.
 pub struct Found {
     pub rooms: Vec<(usize, Pick)>,
-    /// Those of the others that have no free windows, and nothing else is against them.
+    /// Those of the others that have no free placements, and nothing else is against them.
     pub full: Vec<usize>,
     pub waits: Vec<Waits>,
 }
@@ -131,7 +131,7 @@ pub fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usiz
         });
         waits.push(Waits {
             node,
-            why: "no free windows".into(),
+            why: "no free placements".into(),
             later,
         });
     }
@@ -209,7 +209,7 @@ pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u
         Some(Piece {
             gpu: pool?.0.gpu(cut.gpu)?,
             profile: geometry.profiles()[cut.profile].name.clone(),
-            window: cut.window,
+            placement: cut.placement,
         })
     };
     cuts.into_iter().flatten().filter_map(piece).collect()

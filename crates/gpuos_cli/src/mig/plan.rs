@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::offers::{Found, Given, Piece, Question, Waits, find, forecast, given};
 use super::pool::{Slices, lacks};
-use super::{ask, defrag, local, outlook, slices_of, windows};
+use super::{ask, defrag, local, outlook, ranges, slices_of};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
 use crate::notes::notes;
 use crate::reply::Reply;
@@ -332,12 +332,13 @@ fn in_the_way(
                 .iter()
                 .filter(|gpu| usize::from(gpu.gpu) == piece.gpu);
             let foreign = gpu.flat_map(|gpu| &gpu.instances);
-            let foreign = foreign.filter(|one| one.foreign && one.window.overlaps(piece.window));
+            let foreign =
+                foreign.filter(|one| one.foreign && one.placement.overlaps(piece.placement));
             said.extend(foreign.map(|one| {
                 format!(
                     "{} made by hand is in memory slices {} of GPU {} of {node}: {} could not be made beside it",
                     one.profile,
-                    slices_of(one.window),
+                    slices_of(one.placement),
                     piece.gpu,
                     piece.profile,
                 )
@@ -357,7 +358,7 @@ fn table(site: &Site, given: &[Given]) -> String {
                 node.clone(),
                 piece.gpu.to_string(),
                 piece.profile.clone(),
-                slices_of(piece.window),
+                slices_of(piece.placement),
             ]);
         }
         let fits = one.after.iter().filter(|(_, count)| **count > 0);
@@ -384,7 +385,7 @@ fn waiting(slices: &Slices<'_>, found: &Found) -> String {
             .into_iter()
             .filter(|(_, free)| !free.is_empty());
         let free: Vec<String> = free
-            .map(|(gpu, free)| format!("{gpu}:{}", windows(&free)))
+            .map(|(gpu, free)| format!("{gpu}:{}", ranges(&free)))
             .collect();
         let (at, jobs) = one.later.clone().unwrap_or_default();
         table.row([

@@ -3,20 +3,20 @@
 use anyhow::{Result, bail};
 use gpuos_config::options::{parse_gres, parse_mig};
 use gpuos_core::health::ExtraPart;
-use gpuos_host::slurm::site::{Site, moving, options_in_words};
+use gpuos_host::slurm::site::{Site, options_in_words, switchable};
 use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Note;
 use gpuos_placement::mig::{Ask, Pool};
 use gpuos_placement::plan::Request;
 
-/// A running job with slices of a node, or with a GPU of the pool that moves.
+/// A running job with slices of a node, or with a MIG-switchable GPU.
 pub struct Tenant<'a> {
     /// The job.
     pub job: &'a Job,
     /// Its bits of GRES `gpuos` there.
     pub bits: u64,
-    /// Slices of GPUs that move, and which it has whole.
+    /// Slices of MIG-switchable GPUs, and which it has whole.
     pub whole: u64,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Slices<'a> {
         Some(number)
     }
 
-    /// Slices of a node that running jobs have, also those of GPUs that move and are whole, and those of jobs that
+    /// Slices of a node that running jobs have, also those of MIG-switchable GPUs that are whole, and those of jobs that
     /// slurmctld does not show to who asks.
     pub fn taken(&self, node: usize) -> u64 {
         let record = &self.site.nodes[node];
@@ -141,10 +141,10 @@ impl<'a> Slices<'a> {
         own.fold(used, |all, one| all | one.taken())
     }
 
-    /// Slices of those of these GPUs, by their numbers in GRES `gpu`, that move.
+    /// Slices of those of these GPUs, by their numbers in GRES `gpu`, that are MIG-switchable.
     fn whole(&self, node: usize, gpus: GpuSet) -> u64 {
         let own = self.site.config.mig.pool_of(&self.site.nodes[node].name);
-        own.map_or(0, |own| moving::slices_of(own, gpus))
+        own.map_or(0, |own| switchable::slices_of(own, gpus))
     }
 
     /// Has the pool look at a node of the site with these slices taken besides.
@@ -230,7 +230,7 @@ pub fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
         return 0;
     };
     let out = ExtraPart::read(&node.extra).0.pool_out;
-    // One that moves is known by its number in GRES gpu.
+    // A MIG-switchable one is known by its number in GRES gpu.
     let gpus = node.gpus_out();
     let is_out = |nvml: usize| match own.whole(nvml) {
         Some(number) => gpus.contains(number),

@@ -138,7 +138,7 @@ fn text(options: &Options, cases: &[Case]) -> String {
     }
     format!(
         "{} of {}, {}: mean lifetime {} h, jobs that fit nowhere are rejected, nothing waits\n\n{}\n\
-         accepted: slices that run, of all. pooled: a pool without windows that takes what fits; most: nobody can \
+         accepted: slices that run, of all. pooled: a pool without placements that takes what fits; most: nobody can \
          accept more.\nAgainst {base}: on the same jobs, mean difference and its standard error.\n",
         options.gpus,
         options.board.name,

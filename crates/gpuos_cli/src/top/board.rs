@@ -441,7 +441,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
         gpu: gpu.into(),
         instance: one.gi,
         profile: one.profile.clone(),
-        slices: crate::mig::slices_of(one.window),
+        slices: crate::mig::slices_of(one.placement),
         job: one.job,
         others: one.others,
         phase: one.phase.clone(),

@@ -247,8 +247,8 @@ fn instances(slices: &Slices<'_>, job: &Job, node: usize, bits: u64) -> Vec<Inst
             node: record.name.clone(),
             gpu: piece.gpu,
             profile: piece.profile,
-            start: piece.window.start,
-            size: piece.window.size,
+            start: piece.placement.start,
+            size: piece.placement.size,
         };
         return made.into_iter().map(at).collect();
     }

@@ -207,14 +207,14 @@ fn doctor_compares_pools_of_slices_with_slurm() {
     let rest = rest.replacen("(S:0-1)\n", "(S:0-1),gpuos:a30:8\n", 1);
     site.file("nodes.txt", &format!("{first}NodeName=n2 {rest}"));
     assert_eq!(slices(&site), ["ok: a30 (n[1-2])"]);
-    // One that moves has to be among the eight of GRES gpu: GPU 8 is not, so 9 would be number 8.
-    let moving = "gpus = \"8-9\"\nmoving = \"9\"";
-    site.edit("gpuos.toml", "gpus = \"0-1\"", moving);
+    // A MIG-switchable one has to be among the eight of GRES gpu: GPU 8 is not, so 9 would be number 8.
+    let switchable = "gpus = \"8-9\"\nswitchable = \"9\"";
+    site.edit("gpuos.toml", "gpus = \"0-1\"", switchable);
     let told = slices(&site);
     assert_eq!(
         told,
         [
-            "fail: n[1-2]: GPU 9 of the pool moves, so it is in GRES gpu too, of which slurm.conf has 8"
+            "fail: n[1-2]: GPU 9 of the pool is MIG-switchable, so it is in GRES gpu too, of which slurm.conf has 8"
         ]
     );
 }

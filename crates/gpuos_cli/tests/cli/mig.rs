@@ -8,7 +8,7 @@ use gpuos_core::wire::{
     Happening, MigGpuStatus, MigInstance, MigLoad, MigStatus, Peer, Percent, Reply, Request,
 };
 use gpuos_host::socket::{Desk, Limits, NAME, Server, bind};
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 use crate::site::Site;
 
@@ -42,7 +42,7 @@ pub fn daemon(site: &Site, status: MigStatus) -> String {
 fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance {
     MigInstance {
         profile: profile.into(),
-        window: Window { start, size },
+        placement: MigPlacement { start, size },
         gi: Some(2),
         ci: Some(0),
         uuid: Some("MIG-aaaa".into()),

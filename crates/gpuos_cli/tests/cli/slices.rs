@@ -25,7 +25,7 @@ board = "h100-80gb"
 /// Number, node, slices as Slurm writes them, instances, and the hour of its end; `None`: it has none.
 pub type Runs = (u32, &'static str, &'static str, &'static str, Option<u32>);
 
-/// n1 has four free slices of GPU 4 without a window for 3g.40gb, n2 half a GPU, n3 is drained.
+/// n1 has four free slices of GPU 4 without a placement for 3g.40gb, n2 half a GPU, n3 is drained.
 pub const JOBS: [Runs; 5] = [
     (21, "n1", "4(IDX:0-3)", "3g.40gb:1", Some(21)),
     (22, "n1", "1(IDX:6)", "1g.10gb:1", Some(22)),
@@ -74,7 +74,7 @@ fn plan(site: &Site, args: &[&str]) -> crate::site::Answer {
 }
 
 #[test]
-fn a_job_gets_a_whole_window_and_what_still_fits_is_shown() {
+fn a_job_gets_a_whole_placement_and_what_still_fits_is_shown() {
     let site = site(&JOBS);
     let answer = plan(&site, &["3g.40gb"]);
     assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
@@ -96,7 +96,7 @@ fn a_job_gets_a_whole_window_and_what_still_fits_is_shown() {
         (&json["profiles"], &json["slices_per_node"], &json["fits"]),
         (&"1g.10gb:2".into(), &2.into(), &true.into())
     );
-    // Half a window of 3g.40gb that is broken already costs least.
+    // Half a placement of 3g.40gb that is broken already costs least.
     let place = &json["place"][0];
     assert_eq!(place["instances"].as_array().unwrap().len(), 2, "{json}");
     assert_eq!(place["node"], "n1");
@@ -121,7 +121,7 @@ fn what_waits_is_told_for_whom_and_until_when() {
     for words in [
         "no node that it may use has room for 7g.80gb now",
         "At 2026-11-20T20:00:00 at the latest there is room, when job 25 has ended.",
-        "n1    4:4-5,7  no free windows  2026-11-20T22:00:00  21,22\n",
+        "n1    4:4-5,7  no free placements  2026-11-20T22:00:00  21,22\n",
         "n3    4:0-7 5:0-7  idle+drain",
     ] {
         let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -138,7 +138,7 @@ fn what_waits_is_told_for_whom_and_until_when() {
         serde_json::json!(["25", "21", "22"])
     );
     assert_eq!(json["waits"].as_array().unwrap().len(), 3);
-    // Only n1, where four slices are free and no window of them.
+    // Only n1, where four slices are free and no placement of them.
     let json = plan(&site, &["3g.40gb", "n1", "--json"]).json();
     assert_eq!(
         (&json["fits"], &json["forecast"]["jobs"]),

@@ -17,10 +17,10 @@ use super::raw::{RawMig, RawMigBoard, RawMigPool, RawMigProfile};
 /// past it are left to Slurm, and no job with `--gpuos-mig` gets them.
 pub const STEERED_SLICES: usize = 64;
 
-/// `move-after` where the file has none, in seconds.
-const MOVE_AFTER: u32 = 60;
-/// `move-hold` where the file has none, in seconds.
-const MOVE_HOLD: u32 = 600;
+/// `switch-after` where the file has none, in seconds.
+const SWITCH_AFTER: u32 = 60;
+/// `switch-hold` where the file has none, in seconds.
+const SWITCH_HOLD: u32 = 600;
 
 const WORDS: [(&str, Foreign); 2] = [("leave", Foreign::Leave), ("destroy", Foreign::Destroy)];
 
@@ -42,7 +42,7 @@ pub struct MigPool {
     pub gpus: GpuSet,
     /// Those of them that are in GRES `gpu` too, and are divided only while jobs have slices of them. The others are in MIG
     /// mode for good.
-    pub moving: GpuSet,
+    pub switchable: GpuSet,
     /// Number of their board in [`MigConfig::boards`].
     pub board: usize,
     place: Place,
@@ -54,10 +54,10 @@ pub struct MigPool {
 pub struct MigConfig {
     /// What gpuosd does about instances that somebody made by hand.
     pub foreign: Foreign,
-    /// A GPU that moves is given to the other kind of job only to one that has waited so many seconds.
-    pub move_after: u32,
+    /// A MIG-switchable GPU is given to the other kind of job only to one that has waited so many seconds.
+    pub switch_after: u32,
     /// It stays with the kind of job that it was given to for so many seconds at least.
-    pub move_hold: u32,
+    pub switch_hold: u32,
     /// The boards, in the order of the file.
     pub boards: Vec<MigBoard>,
     /// The pools, in the order of the file. No node is in two.
@@ -68,8 +68,8 @@ impl Default for MigConfig {
     fn default() -> MigConfig {
         MigConfig {
             foreign: Foreign::default(),
-            move_after: MOVE_AFTER,
-            move_hold: MOVE_HOLD,
+            switch_after: SWITCH_AFTER,
+            switch_hold: SWITCH_HOLD,
             boards: Vec::new(),
             pools: Vec::new(),
         }
@@ -109,13 +109,13 @@ impl MigPool {
 
     /// NVML indexes of the GPUs that are in MIG mode for good, and in GRES `gpuos` only.
     pub fn fixed(&self) -> GpuSet {
-        self.gpus.minus(self.moving)
+        self.gpus.minus(self.switchable)
     }
 
-    /// Number in GRES `gpu` of a GPU that moves: gres.conf has them by NVML's index, without those in MIG mode for good.
+    /// Number in GRES `gpu` of a MIG-switchable GPU: gres.conf has them by NVML's index, without those in MIG mode for good.
     pub fn whole(&self, gpu: usize) -> Option<usize> {
         let before = self.fixed().and(GpuSet::first(gpu)).len();
-        self.moving.contains(gpu).then(|| gpu - before)
+        self.switchable.contains(gpu).then(|| gpu - before)
     }
 
     /// Memory slices of each of its nodes, as GRES `gpuos` counts them. See [`STEERED_SLICES`].
@@ -127,12 +127,12 @@ impl MigPool {
 pub(super) fn read(check: Check, raw: &RawMig) -> Result<MigConfig, ConfigError> {
     let mut config = MigConfig {
         foreign: check.word("foreign", &raw.foreign, &WORDS, Foreign::default())?,
-        move_after: check
-            .seconds("move-after", &raw.move_after)?
-            .unwrap_or(MOVE_AFTER),
-        move_hold: check
-            .seconds("move-hold", &raw.move_hold)?
-            .unwrap_or(MOVE_HOLD),
+        switch_after: check
+            .seconds("switch-after", &raw.switch_after)?
+            .unwrap_or(SWITCH_AFTER),
+        switch_hold: check
+            .seconds("switch-hold", &raw.switch_hold)?
+            .unwrap_or(SWITCH_HOLD),
         ..MigConfig::default()
     };
     for table in &raw.board {
@@ -240,13 +240,14 @@ fn read_pool(
         let form = format!("NVML indexes from 0 to {last}, such as \"0,4-7\"");
         check.refuse("gpus", gpus, quoted(gpus.get_ref()), form)
     })?;
-    let moving = match &raw.moving {
+    let switchable = match &raw.switchable {
         None => GpuSet::EMPTY,
         Some(list) => {
-            let moving = parse_gpus(list.get_ref()).filter(|moving| moving.minus(set).is_empty());
-            moving.ok_or_else(|| {
+            let switchable =
+                parse_gpus(list.get_ref()).filter(|switchable| switchable.minus(set).is_empty());
+            switchable.ok_or_else(|| {
                 let form = format!("some of `gpus` of this pool, {set}");
-                check.refuse("moving", list, quoted(list.get_ref()), form)
+                check.refuse("switchable", list, quoted(list.get_ref()), form)
             })?
         }
     };
@@ -265,7 +266,7 @@ fn read_pool(
     Ok(MigPool {
         nodes,
         gpus: set,
-        moving,
+        switchable,
         board,
         place: check.place(list),
     })
@@ -311,26 +312,25 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_move_have_numbers_in_gres_gpu() {
-        let pool =
-            "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4-7\"\nmoving = \"6-7\"\nboard = \"a30\"\n";
+    fn mig_switchable_gpus_have_numbers_in_gres_gpu() {
+        let pool = "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4-7\"\nswitchable = \"6-7\"\nboard = \"a30\"\n";
         let config = read(&format!("{BOARD}{pool}")).unwrap();
-        assert_eq!((config.move_after, config.move_hold), (60, 600));
+        assert_eq!((config.switch_after, config.switch_hold), (60, 600));
         let (pool, _) = config.pool_of("n1").unwrap();
         assert_eq!(pool.fixed().to_string(), "1,4-5");
         let whole = [0, 1, 5, 6, 7].map(|gpu| pool.whole(gpu));
         // GRES gpu has 0, 2, 3, 6, 7.
         assert_eq!(whole, [None, None, None, Some(3), Some(4)]);
-        let times = "[mig]\nmove-after = \"5s\"\nmove-hold = \"1h\"\n";
+        let times = "[mig]\nswitch-after = \"5s\"\nswitch-hold = \"1h\"\n";
         let config = read(&format!("{times}{BOARD}{pool}", pool = "")).unwrap();
-        assert_eq!((config.move_after, config.move_hold), (5, 3600));
+        assert_eq!((config.switch_after, config.switch_hold), (5, 3600));
         for (text, why) in [
-            ("moving = \"3\"", "some of `gpus` of this pool, 1,4"),
-            ("moving = \"x\"", "some of `gpus` of this pool, 1,4"),
+            ("switchable = \"3\"", "some of `gpus` of this pool, 1,4"),
+            ("switchable = \"x\"", "some of `gpus` of this pool, 1,4"),
         ] {
             let pool = "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4\"\nboard = \"a30\"\n";
             let error = read(&format!("{BOARD}{pool}{text}\n")).unwrap_err();
-            assert!(error.contains(":11:10") && error.contains(why), "{error}");
+            assert!(error.contains(":11:14") && error.contains(why), "{error}");
         }
     }
 
@@ -452,5 +452,22 @@ mod tests {
                 "{text}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn renamed_keys_are_told_with_their_new_names() {
+        let pool =
+            "[[mig.pool]]\nnodes = \"n1\"\ngpus = \"1,4\"\nboard = \"a30\"\nmoving = \"4\"\n";
+        let error = read(&format!("{BOARD}{pool}")).unwrap_err();
+        let told = "the key `moving` is called `switchable` now: write switchable = ...";
+        assert!(error.contains(":11:1") && error.contains(told), "{error}");
+        for (old, new) in [("move-after", "switch-after"), ("move-hold", "switch-hold")] {
+            let error = read(&format!("[mig]\n{old} = \"1m\"\n")).unwrap_err();
+            let told = format!("the key `{old}` is called `{new}` now");
+            assert!(error.contains(":2:1") && error.contains(&told), "{error}");
+        }
+        // A table that never had it says what it has.
+        let error = read("[health]\nmoving = \"4\"\n").unwrap_err();
+        assert!(error.contains("there is no key `moving`"), "{error}");
     }
 }

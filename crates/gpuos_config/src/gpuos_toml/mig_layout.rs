@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use gpuos_model::mig::profile::{MOST_SLICES, bare, is_name};
 use gpuos_model::reading::{Check, ConfigError, quoted};
 use gpuos_placement::explain::parse_gpus;
@@ -55,17 +55,17 @@ pub struct Pinned {
     /// Its name.
     pub profile: String,
     /// Memory slices of the one instance; `None`: anywhere.
-    pub window: Option<Window>,
-    /// How many; 1 with a window.
+    pub placement: Option<MigPlacement>,
+    /// How many; 1 with a placement.
     pub count: u16,
 }
 
 impl fmt::Display for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.profile)?;
-        match (self.window, self.count) {
-            (Some(Window { start, size: 0 | 1 }), _) => write!(f, "@{start}"),
-            (Some(Window { start, size }), _) => {
+        match (self.placement, self.count) {
+            (Some(MigPlacement { start, size: 0 | 1 }), _) => write!(f, "@{start}"),
+            (Some(MigPlacement { start, size }), _) => {
                 write!(f, "@{start}-{}", start.saturating_add(size) - 1)
             }
             (None, 1) => Ok(()),
@@ -76,10 +76,10 @@ impl fmt::Display for Pinned {
 
 impl Pinned {
     /// An instance where it is.
-    pub fn at(profile: &str, window: Window) -> Pinned {
+    pub fn at(profile: &str, placement: MigPlacement) -> Pinned {
         Pinned {
             profile: profile.into(),
-            window: Some(window),
+            placement: Some(placement),
             count: 1,
         }
     }
@@ -90,20 +90,20 @@ impl Pinned {
 
     /// `PROFILE[@FIRST[-LAST]]` or `PROFILE[:COUNT]`.
     fn parse(text: &str) -> Option<Pinned> {
-        let (name, window, count) = match (text.split_once('@'), text.split_once(':')) {
+        let (name, placement, count) = match (text.split_once('@'), text.split_once(':')) {
             (Some((name, slices)), _) => {
                 let (first, last) = slices.split_once('-').unwrap_or((slices, slices));
                 let (start, last) = (number(first)?, number(last)?);
                 let size = last.checked_sub(start)? + 1;
                 let (start, size) = (u8::try_from(start).ok()?, u8::try_from(size).ok()?);
-                (name, Some(Window { start, size }), 1)
+                (name, Some(MigPlacement { start, size }), 1)
             }
             (_, Some((name, count))) => (name, None, number(count).filter(|count| *count > 0)?),
             _ => (text, None, 1),
         };
         is_name(&bare(name).to_ascii_lowercase()).then(|| Pinned {
             profile: bare(name).to_string(),
-            window,
+            placement,
             count,
         })
     }
@@ -137,15 +137,17 @@ impl fmt::Display for Difference {
 impl Wanted {
     /// What differs on one GPU, on which these instances are: first those that are missing in the order of the
     /// file, then those that are too many in theirs.
-    pub fn differences(&self, there: &[(&str, Window)]) -> Vec<Difference> {
-        let mut left: Vec<(&str, Window)> = there.to_vec();
+    pub fn differences(&self, there: &[(&str, MigPlacement)]) -> Vec<Difference> {
+        let mut left: Vec<(&str, MigPlacement)> = there.to_vec();
         let mut missing = Vec::new();
         // Those with a place first: a count may stand for any of the others.
-        let (at, anywhere): (Vec<_>, Vec<_>) =
-            self.instances.iter().partition(|one| one.window.is_some());
+        let (at, anywhere): (Vec<_>, Vec<_>) = self
+            .instances
+            .iter()
+            .partition(|one| one.placement.is_some());
         for wanted in at {
-            let own = |(profile, window): &(&str, Window)| {
-                wanted.is(profile) && Some(*window) == wanted.window
+            let own = |(profile, placement): &(&str, MigPlacement)| {
+                wanted.is(profile) && Some(*placement) == wanted.placement
             };
             match left.iter().position(own) {
                 Some(found) => drop(left.remove(found)),
@@ -169,7 +171,7 @@ impl Wanted {
         }
         let extra = left
             .into_iter()
-            .map(|(profile, window)| Pinned::at(bare(profile), window));
+            .map(|(profile, placement)| Pinned::at(bare(profile), placement));
         missing
             .into_iter()
             .chain(extra.map(Difference::Extra))
@@ -262,17 +264,17 @@ fn wanted(check: Check, table: &Spanned<RawGpu>) -> Result<Wanted, ConfigError> 
             check.refuse("instances", entry, quoted(entry.get_ref()), form)
         })?;
         let overlaps = |other: &&Pinned| {
-            let both = other.window.zip(one.window);
+            let both = other.placement.zip(one.placement);
             both.is_some_and(|(other, own)| other.overlaps(own))
         };
         if let Some(other) = instances.iter().find(overlaps) {
             let message = format!("instances: {one} and {other} have a memory slice in common");
             return Err(check.error(entry, message));
         }
-        let twice = one.window.is_none()
+        let twice = one.placement.is_none()
             && instances
                 .iter()
-                .any(|other| other.window.is_none() && other.is(&one.profile));
+                .any(|other| other.placement.is_none() && other.is(&one.profile));
         if twice {
             let message = format!(
                 "instances: {} is counted twice; add the numbers",
@@ -302,9 +304,9 @@ mod tests {
     }
 
     fn differs(instances: &str, there: &[(&str, u8, u8)]) -> Vec<String> {
-        let there: Vec<(&str, Window)> = there
+        let there: Vec<(&str, MigPlacement)> = there
             .iter()
-            .map(|&(profile, start, size)| (profile, Window { start, size }))
+            .map(|&(profile, start, size)| (profile, MigPlacement { start, size }))
             .collect();
         let found = layout(instances).gpus[0].differences(&there);
         found.iter().map(Difference::to_string).collect()

@@ -135,7 +135,7 @@ impl Config {
     /// # Errors
     /// The first mistake: broken TOML, an unknown key, a value that is not accepted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigError> {
-        let (raw, check): (RawFile, _) = read(text, file_name)?;
+        let (raw, check): (RawFile, _) = read(text, file_name).map_err(names::renamed)?;
         let mut apart = RuleTables::read(check, &raw)?;
         let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
         apart.partitions.extend(partitions);

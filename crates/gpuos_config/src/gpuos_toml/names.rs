@@ -10,6 +10,27 @@ use super::raw::RawPolicy;
 use super::{Config, Rule};
 use crate::options::topology_of;
 
+/// Keys that have another name since gpuos was first tried, with that name.
+const RENAMED: [(&str, &str); 3] = [
+    ("moving", "switchable"),
+    ("move-after", "switch-after"),
+    ("move-hold", "switch-hold"),
+];
+
+/// Tells the new name of a key that was renamed, where the reader refuses the old one.
+pub(super) fn renamed(mut error: ConfigError) -> ConfigError {
+    let new = RENAMED.iter().find(|(old, new)| {
+        // Another table may know no key of either name.
+        let refused = error.message.strip_prefix("there is no key ");
+        let refused = refused.and_then(|rest| rest.strip_prefix(&format!("`{old}`;")));
+        refused.is_some_and(|rest| rest.contains(&format!("`{new}`")))
+    });
+    if let Some((old, new)) = new {
+        error.message = format!("the key `{old}` is called `{new}` now: write {new} = ...");
+    }
+    error
+}
+
 /// The names in `[policy]` and `[[policy.rule]]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Named {

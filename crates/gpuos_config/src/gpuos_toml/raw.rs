@@ -106,8 +106,8 @@ pub(crate) struct RawIsolation {
 #[serde(expecting = "a table: write [mig], [[mig.board]] or [[mig.pool]]")]
 pub(crate) struct RawMig {
     pub foreign: Option<Spanned<String>>,
-    pub move_after: Option<Spanned<String>>,
-    pub move_hold: Option<Spanned<String>>,
+    pub switch_after: Option<Spanned<String>>,
+    pub switch_hold: Option<Spanned<String>>,
     pub board: Vec<Spanned<RawMigBoard>>,
     pub pool: Vec<Spanned<RawMigPool>>,
 }
@@ -140,7 +140,7 @@ pub(crate) struct RawMigProfile {
 pub(crate) struct RawMigPool {
     pub nodes: Option<Spanned<String>>,
     pub gpus: Option<Spanned<String>>,
-    pub moving: Option<Spanned<String>>,
+    pub switchable: Option<Spanned<String>>,
     pub board: Option<Spanned<String>>,
 }
 

@@ -107,7 +107,7 @@ pub enum Event {
         /// Reason of the node's drain; `None` = it is not drained.
         drain: Option<String>,
     },
-    /// MIG instances were counted on a GPU of a pool, or on one that moves, those of nobody among them.
+    /// MIG instances were counted on a GPU of a pool, or on a MIG-switchable one, those of nobody among them.
     Instances {
         /// The GPU.
         gpu: u8,

@@ -162,7 +162,7 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         .filter(|job| at.job.is_none_or(|only| job.job == only))
         .collect();
     let jobs: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
-    // One that moves is divided where somebody has an instance of it.
+    // A MIG-switchable one is divided where somebody has an instance of it.
     let divided = |job: &&Job| job.instances.iter().any(|(of, _)| *of == gpu);
     let shared = number::is_of_pool(gpu) || jobs.len() > 1 || on.iter().any(divided);
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));

@@ -1,10 +1,10 @@
 //! Making and destroying the instances of one GPU, as one step function.
 //!
 //! The journal is written before anything is done, and one call of the driver is under way at a
-//! time. A GPU instance is made at its window, then its compute instance; they go in the other
+//! time. A GPU instance is made at its placement, then its compute instance; they go in the other
 //! order. Whatever fails is rolled back. What cannot be destroyed because a process uses it is tried
 //! again, the process is asked to end, then killed.
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 use super::claim::{Claim, Held, Phase, Shown};
 use super::reconcile::{Action, Foreign, reconcile};
@@ -28,7 +28,7 @@ pub enum Event {
         /// NVML's id of the profile.
         profile: u32,
         /// Where.
-        window: Window,
+        placement: MigPlacement,
     },
     /// A job is over on this GPU.
     Release {
@@ -43,7 +43,7 @@ pub enum Event {
     Seen {
         /// All GPU instances.
         shown: Vec<Shown>,
-        /// Windows of running jobs.
+        /// Placements of running jobs.
         held: Vec<Held>,
         /// What is done about instances of nobody.
         foreign: Foreign,
@@ -91,13 +91,13 @@ pub enum Effect {
         /// All claims.
         claims: Vec<Claim>,
     },
-    /// Make a GPU instance at a window; answer with [`Event::Done`], as to all that follow up to
+    /// Make a GPU instance at a placement; answer with [`Event::Done`], as to all that follow up to
     /// [`Effect::DestroyGpu`].
     MakeGpu {
         /// NVML's id of the profile.
         profile: u32,
         /// Where.
-        window: Window,
+        placement: MigPlacement,
     },
     /// Make the compute instance that takes all of a GPU instance.
     MakeCompute {
@@ -257,8 +257,8 @@ pub fn step(carver: &mut Carver, event: Event, now: u64) -> Vec<Effect> {
         Event::Carve {
             job,
             profile,
-            window,
-        } => carve(carver, &mut effects, job, profile, window),
+            placement,
+        } => carve(carver, &mut effects, job, profile, placement),
         Event::Release { job } => release(carver, &mut effects, job, now),
         Event::Saved(revision) => carver.saved = carver.saved.max(revision.min(carver.revision)),
         Event::Done(answer) => done(carver, &mut effects, answer, now),
@@ -273,16 +273,22 @@ pub fn step(carver: &mut Carver, event: Event, now: u64) -> Vec<Effect> {
     effects
 }
 
-fn carve(carver: &mut Carver, effects: &mut Vec<Effect>, job: u32, profile: u32, window: Window) {
+fn carve(
+    carver: &mut Carver,
+    effects: &mut Vec<Effect>,
+    job: u32,
+    profile: u32,
+    placement: MigPlacement,
+) {
     let same = |live: &&Live| {
         let claim = &live.claim;
-        !live.going() && (claim.job, claim.profile, claim.window) == (job, profile, window)
+        !live.going() && (claim.job, claim.profile, claim.placement) == (job, profile, placement)
     };
     if let Some(live) = carver.live.iter().find(same) {
         effects.extend(ready(&live.claim));
         return;
     }
-    let taken = |live: &&Live| !live.going() && live.claim.window.overlaps(window);
+    let taken = |live: &&Live| !live.going() && live.claim.placement.overlaps(placement);
     if let Some(other) = carver.live.iter().find(taken) {
         let why = format!("its memory slices belong to job {}", other.claim.job);
         effects.push(Effect::Failed { job, why });
@@ -292,7 +298,7 @@ fn carve(carver: &mut Carver, effects: &mut Vec<Effect>, job: u32, profile: u32,
         id: carver.next.max(1),
         job,
         profile,
-        window,
+        placement,
         phase: Phase::Wanted,
     };
     carver.next = claim.id.saturating_add(1);
@@ -404,7 +410,7 @@ fn later(live: &mut Live, now: u64) {
     live.due = now.saturating_add(wait.min(LAST_MS));
 }
 
-/// A claim is over; its end is written down before its window is used again.
+/// A claim is over; its end is written down before its placement is used again.
 fn over(carver: &mut Carver, effects: &mut Vec<Effect>, id: u64) {
     carver.live.retain(|live| live.claim.id != id);
     if id != NOBODYS {
@@ -457,7 +463,7 @@ fn act(carver: &mut Carver, effects: &mut Vec<Effect>, action: Action, shown: &[
                     id: NOBODYS,
                     job: 0,
                     profile: instance.profile,
-                    window: instance.window,
+                    placement: instance.placement,
                     phase: Phase::Going,
                 });
                 (live.gi, live.due) = (Some(gi), now);
@@ -522,12 +528,12 @@ fn advance(carver: &mut Carver, effects: &mut Vec<Effect>, now: u64) {
 fn call(carver: &Carver, live: &Live, now: u64) -> Option<Effect> {
     let waits = || {
         let mut before = carver.live.iter().filter(|other| other.going());
-        before.any(|other| live.tries > 0 || other.claim.window.overlaps(live.claim.window))
+        before.any(|other| live.tries > 0 || other.claim.placement.overlaps(live.claim.placement))
     };
     match (&live.claim.phase, live.gi) {
         (Phase::Wanted, _) if !waits() => Some(Effect::MakeGpu {
             profile: live.claim.profile,
-            window: live.claim.window,
+            placement: live.claim.placement,
         }),
         (Phase::Made { gi }, _) => Some(Effect::MakeCompute { gi: *gi }),
         (Phase::Going, Some(gi)) if now >= live.due => Some(match live.bare {

@@ -1,5 +1,5 @@
 //! What is written down about an instance that gpuosd makes for a job.
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use serde::{Deserialize, Serialize};
 
 /// How far an instance is. Each stands in the journal before the next thing is done.
@@ -35,7 +35,8 @@ pub struct Claim {
     /// NVML's id of the profile.
     pub profile: u32,
     /// Where.
-    pub window: Window,
+    #[serde(alias = "window")]
+    pub placement: MigPlacement,
     /// How far it is.
     pub phase: Phase,
 }
@@ -48,22 +49,24 @@ pub struct Shown {
     /// Id of its profile.
     pub profile: u32,
     /// Where.
-    pub window: Window,
+    #[serde(alias = "window")]
+    pub placement: MigPlacement,
     /// Its compute instances: id and UUID.
     pub computes: Vec<(u32, String)>,
     /// A process uses it.
     pub busy: bool,
 }
 
-/// A window that a job holds by Slurm's records. Those of different jobs do not overlap.
+/// A placement that a job holds by Slurm's records. Those of different jobs do not overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Held {
     /// The job.
     pub job: u32,
     /// Where.
-    pub window: Window,
+    #[serde(alias = "window")]
+    pub placement: MigPlacement,
     /// NVML's id of the profile that it is to have there; `None` where the records do not say it.
     pub profile: Option<u32>,
-    /// There are processes on an instance in this window, and all of them are the job's.
+    /// There are processes on an instance in this placement, and all of them are the job's.
     pub own: bool,
 }

@@ -4,13 +4,13 @@
 //! `scontrol reconfigure` and whenever NVML tells that instances changed. Once its actions are done,
 //! it has nothing more to say.
 //!
-//! An instance belongs to the claim in the journal with its window and profile: first to one of a
-//! job that still holds the window and was told of the instance, then to one that was told before,
+//! An instance belongs to the claim in the journal with its placement and profile: first to one of a
+//! job that still holds the placement and was told of the instance, then to one that was told before,
 //! at last to one that had not been told yet, if no process uses it. An instance of nobody is
-//! adopted where a job holds exactly its window with its profile and no process of anybody else
+//! adopted where a job holds exactly its placement with its profile and no process of anybody else
 //! uses it. It is foreign otherwise: reported and left, unless the policy says otherwise, nobody
 //! uses it, and it is not where a job has slices whose instances are unknown.
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 use super::claim::{Claim, Held, Phase, Shown};
 
@@ -39,7 +39,7 @@ pub enum Action {
         /// The claim.
         id: u64,
     },
-    /// The job's instance is gone or its window is taken: the job must be requeued or fail, and the
+    /// The job's instance is gone or its placement is taken: the job must be requeued or fail, and the
     /// claim is over.
     Fail {
         /// The claim.
@@ -61,7 +61,7 @@ pub enum Action {
         /// The GPU instance.
         gi: u32,
     },
-    /// Make the GPU instance at its window, then the compute instance.
+    /// Make the GPU instance at its placement, then the compute instance.
     MakeGpu {
         /// The claim.
         id: u64,
@@ -83,12 +83,13 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
     let owners = owners(shown, held, journal);
     // What is where a job has slices of unknown instances may be one of these.
     let left = |instance: &Shown| {
-        let maybe = |held: &Held| held.profile.is_none() && held.window.overlaps(instance.window);
+        let maybe =
+            |held: &Held| held.profile.is_none() && held.placement.overlaps(instance.placement);
         foreign == Foreign::Leave || instance.busy || held.iter().any(maybe)
     };
     let (mut destroy, mut over, mut make) = (Vec::new(), Vec::new(), Vec::new());
     let mut plan = Plan::default();
-    let mut kept: Vec<Window> = Vec::new();
+    let mut kept: Vec<MigPlacement> = Vec::new();
     // Those with an instance first: of two claims for the same slices it is the true one.
     let of = |at: usize| owners.iter().position(|owner| *owner == Some(at));
     let mut order: Vec<usize> = (0..journal.len()).collect();
@@ -97,9 +98,11 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
         let claim = &journal[at];
         let id = claim.id;
         let instance = of(at).map(|number| &shown[number]);
-        // Windows of different jobs do not overlap: what is settled here is the same job's, written
+        // Placements of different jobs do not overlap: what is settled here is the same job's, written
         // down twice.
-        let settled = kept.iter().any(|window| window.overlaps(claim.window));
+        let settled = kept
+            .iter()
+            .any(|placement| placement.overlaps(claim.placement));
         if settled || !alive(claim, held) {
             match instance {
                 Some(instance) => destroy.push(gone(Some(id), instance)),
@@ -107,7 +110,7 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
             }
             continue;
         }
-        kept.push(claim.window);
+        kept.push(claim.placement);
         match (instance, &claim.phase) {
             (Some(instance), _) => match instance.computes.first() {
                 None => make.push(Action::MakeCompute {
@@ -130,7 +133,7 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
                         Some(at) => alive(&journal[at], held),
                         None => left(instance),
                     };
-                    stays && instance.window.overlaps(claim.window)
+                    stays && instance.placement.overlaps(claim.placement)
                 };
                 if let Some((_, Shown { gi, .. })) = shown.iter().enumerate().find(stays) {
                     let why = format!(
@@ -150,19 +153,23 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
         .map_or(1, |id| id.saturating_add(1));
     for instance in unowned(shown, &owners) {
         let its = |held: &&Held| {
-            (held.window, held.profile) == (instance.window, Some(instance.profile))
+            (held.placement, held.profile) == (instance.placement, Some(instance.profile))
                 && (held.own || !instance.busy)
         };
         let by = held.iter().find(its);
-        let free = |held: &&Held| !kept.iter().any(|window| window.overlaps(held.window));
+        let free = |held: &&Held| {
+            !kept
+                .iter()
+                .any(|placement| placement.overlaps(held.placement))
+        };
         match (by.filter(free), instance.computes.first()) {
             (Some(held), Some(found)) => {
-                kept.push(held.window);
+                kept.push(held.placement);
                 let claim = Claim {
                     id: next,
                     job: held.job,
                     profile: instance.profile,
-                    window: instance.window,
+                    placement: instance.placement,
                     phase: Phase::Wanted,
                 };
                 next = next.saturating_add(1);
@@ -177,9 +184,9 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
     plan
 }
 
-/// Whether the claim's job still holds its window and wants it.
+/// Whether the claim's job still holds its placement and wants it.
 fn alive(claim: &Claim, held: &[Held]) -> bool {
-    let mine = |held: &Held| held.job == claim.job && held.window == claim.window;
+    let mine = |held: &Held| held.job == claim.job && held.placement == claim.placement;
     claim.phase != Phase::Going && held.iter().any(mine)
 }
 
@@ -187,7 +194,7 @@ fn alive(claim: &Claim, held: &[Held]) -> bool {
 fn owners(shown: &[Shown], held: &[Held], journal: &[Claim]) -> Vec<Option<usize>> {
     let mut owners = vec![None; shown.len()];
     let rank = |claim: &Claim, instance: &Shown| {
-        let same = claim.window == instance.window && claim.profile == instance.profile;
+        let same = claim.placement == instance.placement && claim.profile == instance.profile;
         match (&claim.phase, alive(claim, held)) {
             _ if !same => None,
             (Phase::Made { .. } | Phase::Ready { .. }, true) => Some(0),

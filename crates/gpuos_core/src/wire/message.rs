@@ -20,10 +20,10 @@ pub const MPS_VARIABLES: [&str; 4] = [
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 ];
 
-/// The file beside gpuosd's socket that lists the numbers in GRES `gpu` of the GPUs that move, as `6-7`; there is none where
-/// none move.
-pub fn moving_file(socket: &str) -> String {
-    format!("{socket}.moving")
+/// The file beside gpuosd's socket that lists the numbers in GRES `gpu` of the MIG-switchable GPUs, as `6-7`; there is none where
+/// none are MIG-switchable.
+pub fn switchable_file(socket: &str) -> String {
+    format!("{socket}.switchable")
 }
 
 /// The socket beside gpuosd's that only root can reach: users cannot fill its queue, and so keep no report of a step out.
@@ -75,10 +75,10 @@ pub enum Request {
         /// What it wants of the node's pool of GPU slices: answered with [`Reply::Prepared`], too.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mig: Option<MigAsk>,
-        /// Some of `gpus` move between GRES `gpu` and GRES `gpuos`, by [`moving_file`]: the step waits for
+        /// Some of `gpus` are MIG-switchable, by [`switchable_file`]: the step waits for
         /// [`Reply::Prepared`] until they are whole.
-        #[serde(default, skip_serializing_if = "super::mig::is_false")]
-        moves: bool,
+        #[serde(default, alias = "moves", skip_serializing_if = "super::mig::is_false")]
+        switchable: bool,
         /// Why it is reported.
         #[serde(default, skip_serializing_if = "Reason::is_devices")]
         reason: Reason,

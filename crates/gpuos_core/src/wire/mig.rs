@@ -2,18 +2,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use serde::{Deserialize, Serialize};
 
 /// Variables by which a step's programs find the instances of their job: what CUDA reads, what the NVIDIA container
-/// toolkit reads, and profiles, UUIDs and windows (`4:0-3`: memory slices 0 to 3 of GPU 4) for scripts, in one
+/// toolkit reads, and profiles, UUIDs and placements (`4:0-3`: memory slices 0 to 3 of GPU 4) for scripts, in one
 /// order.
 pub const MIG_VARIABLES: [&str; 5] = [
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
     "GPUOS_MIG_PROFILES",
     "GPUOS_MIG_UUIDS",
-    "GPUOS_MIG_WINDOWS",
+    "GPUOS_MIG_PLACEMENTS",
 ];
 
 /// What a step wants of the node's pool of GPU slices.
@@ -62,10 +62,10 @@ pub struct MigGpuStatus {
     /// What is wrong with it, in a sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// It moves between GRES `gpu` and GRES `gpuos`, as jobs come.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub moving: bool,
-    /// It moves, and its MIG mode is off: a job can have it whole, and before it is divided again the mode is turned on.
+    /// It is MIG-switchable: in GRES `gpu` and in GRES `gpuos`.
+    #[serde(default, alias = "moving", skip_serializing_if = "is_false")]
+    pub switchable: bool,
+    /// It is MIG-switchable, and its MIG mode is off: a job can have it whole, and before it is divided again the mode is turned on.
     #[serde(default, skip_serializing_if = "is_false")]
     pub whole: bool,
     /// The job that has it whole, if one does. Several may share it.
@@ -86,7 +86,8 @@ pub struct MigInstance {
     /// Name of its profile; its number where no profile has it.
     pub profile: String,
     /// Where.
-    pub window: Window,
+    #[serde(alias = "window")]
+    pub placement: MigPlacement,
     /// NVML's id of the GPU instance, if it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gi: Option<u32>,

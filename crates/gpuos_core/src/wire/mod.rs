@@ -22,7 +22,7 @@ mod tests;
 
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{
-    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, moving_file, root_socket,
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, root_socket, switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
 pub use reveal::Viewer;

@@ -214,7 +214,7 @@ mod tests {
     use crate::wire::{
         CapStatus, DaemonStatus, FaultStatus, IsolationStatus, JobStatus, PeerStatus, ProcessStatus,
     };
-    use gpuos_model::mig::Window;
+    use gpuos_model::mig::MigPlacement;
 
     /// Numbers that stand for one user's things, and that no other may read: 4 digits that nothing else has.
     fn status(of: &[(u32, u32)]) -> Status {
@@ -286,7 +286,7 @@ mod tests {
     fn mig(of: &[(u32, u32)]) -> MigStatus {
         let instance = |(uid, job): &(u32, u32)| MigInstance {
             profile: "1g.10gb".into(),
-            window: Window { start: 0, size: 1 },
+            placement: MigPlacement { start: 0, size: 1 },
             gi: Some(1),
             ci: Some(0),
             uuid: Some(format!("MIG-{}", uid + 5000)),

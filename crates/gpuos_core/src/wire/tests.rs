@@ -1,5 +1,5 @@
 //! Messages survive the way, and no bytes can upset the reader.
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use proptest::prelude::*;
 
 use super::{
@@ -32,7 +32,7 @@ fn requests() -> Vec<Request> {
             gpus: vec![0, 1],
             asked: Asked::default(),
             mig: None,
-            moves: false,
+            switchable: false,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -45,7 +45,7 @@ fn requests() -> Vec<Request> {
                 slices: vec![12, 13],
                 tasks: 2,
             }),
-            moves: false,
+            switchable: false,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -68,7 +68,7 @@ fn requests() -> Vec<Request> {
                 undone: false,
             },
             mig: None,
-            moves: true,
+            switchable: true,
             reason: Reason::Option,
         },
         Request::StepEnd { id },
@@ -79,10 +79,10 @@ fn requests() -> Vec<Request> {
 }
 
 fn mig() -> MigStatus {
-    let window = Window { start: 4, size: 4 };
+    let placement = MigPlacement { start: 4, size: 4 };
     let instance = MigInstance {
         profile: "3g.40gb".into(),
-        window,
+        placement,
         gi: Some(2),
         ci: Some(0),
         uuid: Some("MIG-1".into()),
@@ -111,7 +111,7 @@ fn mig() -> MigStatus {
     };
     let whole = MigGpuStatus {
         gpu: 5,
-        moving: true,
+        switchable: true,
         whole: true,
         holder: Some(9),
         ..MigGpuStatus::default()
@@ -183,7 +183,9 @@ fn the_load_of_an_instance_may_be_missing_and_is_in_percent() {
     let old = r#"{"profile":"3g.40gb","window":{"start":4,"size":4},"phase":"ready","foreign":false,"pids":[]}"#;
     let instance: MigInstance = serde_json::from_str(old).unwrap();
     assert_eq!(instance.load, MigLoad::default());
-    assert_eq!(serde_json::to_string(&instance).unwrap(), old);
+    // An older one called the placement a window.
+    let new = old.replace("window", "placement");
+    assert_eq!(serde_json::to_string(&instance).unwrap(), new);
     let load = MigLoad {
         sm_percent: Some(Percent::of_ratio(0.5)),
         ..MigLoad::default()

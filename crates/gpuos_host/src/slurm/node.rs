@@ -58,7 +58,7 @@ pub struct NodeRecord {
     pub gpus_used: GpuSet,
     /// Memory slices allocated: bits of GRES `gpuos`.
     pub slices_used: GpuSet,
-    /// GPUs that move and of which jobs have slices, by index: nobody gets one whole. [`Site::read`](crate::slurm::site::Site::read) knows
+    /// MIG-switchable GPUs of which jobs have slices, by index: nobody gets one whole. [`Site::read`](crate::slurm::site::Site::read) knows
     /// them.
     pub gpus_divided: GpuSet,
     /// Features that are active.

@@ -1,6 +1,6 @@
 //! How a kind of GPU can be divided, as its driver tells it.
 //!
-//! Nothing about a board is written down here: profiles, windows and limits come from NVML
+//! Nothing about a board is written down here: profiles, placements and limits come from NVML
 //! (`nvmlDeviceGetGpuInstanceProfileInfo`, `nvmlDeviceGetGpuInstancePossiblePlacements`) and are
 //! checked before anything is built on them.
 use std::fmt;
@@ -55,7 +55,7 @@ impl Profile {
     }
 
     /// The memory slices of an instance from `start` on.
-    pub fn window(&self, start: u8) -> u16 {
+    pub fn placement(&self, start: u8) -> u16 {
         let whole = (1u32 << self.size.min(MOST_SLICES)) - 1;
         (whole << start.min(MOST_SLICES)) as u16
     }
@@ -98,10 +98,10 @@ impl From<Geometry> for Vec<Profile> {
 
 impl Geometry {
     /// Checks profiles; they are kept in the order given. A GPU has as many memory slices as the
-    /// farthest window reaches, and as many compute slices as its largest profile.
+    /// farthest placement reaches, and as many compute slices as its largest profile.
     ///
     /// # Errors
-    /// Windows, limits or names that cannot be, with the profile that says so.
+    /// Placements, limits or names that cannot be, with the profile that says so.
     pub fn new(profiles: Vec<Profile>) -> Result<Geometry, GeometryError> {
         if profiles.is_empty() {
             return Err(GeometryError("the GPU names no MIG profile".into()));
@@ -208,17 +208,17 @@ fn check(profile: &Profile) -> Result<(), String> {
         ));
     }
     if starts.is_empty() || !starts.is_sorted_by(|a, b| a < b) {
-        return Err("its windows are missing, or not in ascending order".into());
+        return Err("its placements are missing, or not in ascending order".into());
     }
     let end = starts.last().map_or(0, |&start| u32::from(start)) + u32::from(size);
     if end > u32::from(MOST_SLICES) {
         return Err(format!(
-            "a window ends at memory slice {end}, and {MOST_SLICES} is the most"
+            "a placement ends at memory slice {end}, and {MOST_SLICES} is the most"
         ));
     }
     if most == 0 || usize::from(most) > starts.len() {
         return Err(format!(
-            "{most} instances cannot be with {} windows",
+            "{most} instances cannot be with {} placements",
             starts.len()
         ));
     }

@@ -1,7 +1,7 @@
 //! All that can stand on a GPU at once, as numbers.
 //!
 //! A state says which memory slices are taken and how much of what else is scarce: instances of a
-//! profile with a limit, media engines, compute slices. What can never run out before the windows do
+//! profile with a limit, media engines, compute slices. What can never run out before the placements do
 //! is left out, so that on every board known a state is little more than the mask of its slices
 //! (A100 to B200: 8 slices, the media extension is the only scarce thing). The states that can be
 //! reached from the idle GPU are numbered once, and making or destroying an instance is a look into
@@ -21,7 +21,7 @@ pub const NONE: State = State::MAX;
 /// scarce thing make 8,192.
 const MOST_STATES: usize = 16_384;
 
-/// A profile at a window: one thing that can be made on a GPU.
+/// A profile at a placement: one thing that can be made on a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
     /// Number of the profile in the geometry.
@@ -29,7 +29,7 @@ pub struct Spot {
     /// First memory slice.
     pub start: u8,
     /// The memory slices.
-    pub window: u16,
+    pub placement: u16,
 }
 
 /// The states of a kind of GPU, and what leads from one to another.
@@ -69,7 +69,7 @@ impl States {
             spots.extend(profile.starts.iter().map(|&start| Spot {
                 profile: number as u8,
                 start,
-                window: profile.window(start),
+                placement: profile.placement(start),
             }));
             ranges.push((first, spots.len() as u16));
         }
@@ -154,7 +154,7 @@ impl States {
         self.gone.get(at).copied().unwrap_or(NONE)
     }
 
-    /// Whether a GPU can run out of something for an instance of this profile while windows are free.
+    /// Whether a GPU can run out of something for an instance of this profile while placements are free.
     pub fn is_scarce(&self, profile: usize) -> bool {
         self.scarce.get(profile).copied().unwrap_or(false)
     }
@@ -196,7 +196,7 @@ impl States {
 
 /// The state after a spot was made.
 fn after((mask, used): &Key, spot: &Spot, scarce: &[Scarce]) -> Option<Key> {
-    if mask & spot.window != 0 {
+    if mask & spot.placement != 0 {
         return None;
     }
     let mut used = used.clone();
@@ -206,10 +206,10 @@ fn after((mask, used): &Key, spot: &Spot, scarce: &[Scarce]) -> Option<Key> {
             return None;
         }
     }
-    Some((mask | spot.window, used))
+    Some((mask | spot.placement, used))
 }
 
-/// What can run out on a GPU while windows are still free.
+/// What can run out on a GPU while placements are still free.
 pub fn scarce(geometry: &Geometry) -> Vec<Scarce> {
     let profiles = geometry.profiles();
     let each = |of: &dyn Fn(&Profile) -> u32| profiles.iter().map(of).collect::<Vec<u32>>();
@@ -237,7 +237,7 @@ pub fn scarce(geometry: &Geometry) -> Vec<Scarce> {
     binding
 }
 
-/// The most of something that instances take whose windows do not overlap.
+/// The most of something that instances take whose placements do not overlap.
 fn most_of(geometry: &Geometry, takes: &[u32]) -> u32 {
     let slices = usize::from(geometry.slices());
     // By first free slice.

@@ -23,7 +23,7 @@ pub fn slices_sentence(mig: &str, nodes: &str, count: u32) -> String {
     let each = if count > 1 { " on each" } else { "" };
     let on = plural(count, "node");
     format!(
-        "{}{each} of {on} ({nodes}), at the windows that leave the most useful ones to others.",
+        "{}{each} of {on} ({nodes}), at the placements that leave the most useful ones to others.",
         instances(mig)
     )
 }
@@ -68,7 +68,7 @@ pub fn slices_of_job(instances: &[InstanceAt]) -> String {
     }
 }
 
-/// Why a job with slices waits: of the nodes that it may use now so many have windows for its instances, and it needs
+/// Why a job with slices waits: of the nodes that it may use now so many have placements for its instances, and it needs
 /// `needed`. Of those that it names, which it needs all, `named` are (how many have, how many they are).
 pub fn no_slices(mig: &str, feasible: u32, needed: u32, named: (u32, u32)) -> String {
     let what = instances(mig);
@@ -90,13 +90,13 @@ pub fn no_slices(mig: &str, feasible: u32, needed: u32, named: (u32, u32)) -> St
         }
     };
     format!(
-        "{found} room for {what} now: free slices count only where they make whole windows that the board has."
+        "{found} room for {what} now: free slices count only where they make whole placements that the board has."
     )
 }
 
-/// Why a job waits although GPUs that move are idle: they served the other kind of job last. `nodes` are nodes with
+/// Why a job waits although MIG-switchable GPUs are idle: they served the other kind of job last. `nodes` are nodes with
 /// these GPUs by NVML's index, `whole` whether the job wants whole GPUs, `after` and `hold` the seconds of
-/// `move-after` and `move-hold`.
+/// `switch-after` and `switch-hold`.
 pub fn other_kind(nodes: &[(&str, NvmlSet)], whole: bool, after: i64, hold: i64) -> String {
     const NAMED: usize = 3;
     let each = nodes.iter().take(NAMED);
@@ -112,8 +112,8 @@ pub fn other_kind(nodes: &[(&str, NvmlSet)], whole: bool, after: i64, hold: i64)
         false => ("jobs with whole GPUs", "slices"),
     };
     format!(
-        "GPUs that move are idle and served {served} last: {}{more}. They go to a job with {wants} that has waited {after} s \
-         (move-after), not before {hold} s on the other side (move-hold).",
+        "MIG-switchable GPUs are idle and served {served} last: {}{more}. They go to a job with {wants} that has waited {after} s \
+         (switch-after), not before {hold} s on the other side (switch-hold).",
         gpus.join(", ")
     )
 }
@@ -162,8 +162,8 @@ mod tests {
         let said = other_kind(&[node("n1")], true, 60, 600);
         assert_eq!(
             said,
-            "GPUs that move are idle and served jobs with slices last: n1 GPU 6-7. They go to a job with whole GPUs that has \
-             waited 60 s (move-after), not before 600 s on the other side (move-hold)."
+            "MIG-switchable GPUs are idle and served jobs with slices last: n1 GPU 6-7. They go to a job with whole GPUs that has \
+             waited 60 s (switch-after), not before 600 s on the other side (switch-hold)."
         );
         let said = other_kind(&["n1", "n2", "n3", "n4"].map(node), false, 60, 600);
         assert!(said.contains("whole GPUs last: n1 GPU 6-7, n2 GPU 6-7, n3 GPU 6-7 and 1 more node. They go to a job with slices"), "{said}");

@@ -23,7 +23,7 @@ const UNIT: u64 = 64;
 /// A gang counts by its GPUs up to so many: one large job is not what is typical.
 const HEAVIEST: u64 = 512;
 /// What each class counts before it has come: without it a profile that nobody asked for yet would
-/// be worth nothing, and its windows would go first.
+/// be worth nothing, and its placements would go first.
 const PRIOR: u64 = 64 * 1000;
 
 /// Counts of arrivals, in thousandths of a GPU.

@@ -19,7 +19,7 @@ const MOST_PARTS: usize = 4096;
 pub struct Tenant {
     /// Its slices as bits of the node.
     pub bits: u64,
-    /// Its instances of profiles that a GPU can run out of while windows are free: GPU and spot.
+    /// Its instances of profiles that a GPU can run out of while placements are free: GPU and spot.
     pub scarce: Vec<(usize, usize)>,
     /// What it costs to requeue it or to wait for it, in any unit; `None`: it stays.
     pub cost: Option<u64>,

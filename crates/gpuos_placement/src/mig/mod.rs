@@ -2,9 +2,9 @@
 //!
 //! - [`request`]: `--gpuos-mig`, and which profile serves it;
 //! - [`demand`]: the recent mix;
-//! - [`pack`]: which GPU and which window an instance gets, and [`set`] which several of one job get;
+//! - [`pack`]: which GPU and which placement an instance gets, and [`set`] which several of one job get;
 //! - [`pool`]: the slices of a cluster as slurmctld sees them, bits that are taken or free;
-//! - [`offer`]: which nodes with windows a job is offered, and in which order;
+//! - [`offer`]: which nodes with placements a job is offered, and in which order;
 //! - [`tile`](mod@tile): the instances of a job in the memory slices that Slurm gave it;
 //! - [`mod@evict`]: which jobs would have to go so that all instances of one fit.
 //!

@@ -1,4 +1,4 @@
-//! Which nodes with windows a job with slices is offered, and in which order.
+//! Which nodes with placements a job with slices is offered, and in which order.
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu, PoolSet};
 use gpuos_model::gpuset::GpuSet;
 
@@ -19,18 +19,18 @@ pub fn out_of_service(
     out.filter_map(|(nth, _)| PoolGpu::new(nth)).collect()
 }
 
-/// A node on which a job's instances have windows.
+/// A node on which a job's instances have placements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// Its index.
     pub node: usize,
     /// Whether the job names the node: it needs all that it names.
     pub named: bool,
-    /// When the windows are free; 0 = now.
+    /// When the placements are free; 0 = now.
     pub at: i64,
     /// Slurm's weight of the node.
     pub weight: u64,
-    /// The windows.
+    /// The placements.
     pub pick: Pick,
 }
 

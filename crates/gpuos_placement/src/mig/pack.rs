@@ -1,6 +1,6 @@
-//! Which GPU and which window an instance gets.
+//! Which GPU and which placement an instance gets.
 //!
-//! Every instance costs the windows that others lose. A lost fit of a class of requests has a price
+//! Every instance costs the placements that others lose. A lost fit of a class of requests has a price
 //! in the manner of [`crate::frag::prices`]: how much of the demand leans on it, by how many such
 //! fits there still are. With `w_c` the part of the recent mix that a class has (by GPU work asked
 //! for), `I` the idle thousandths of GPUs and `C` all of them, `n_c(s)` how many instances of the
@@ -31,7 +31,7 @@ pub(super) const FINE: u64 = 1 << 10;
 /// A GPU of a pool, by the number that [`Packer::add`] gave.
 pub type Gpu = u32;
 
-/// A GPU and a window for one instance.
+/// A GPU and a placement for one instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The GPU.
@@ -86,7 +86,7 @@ impl Prices {
 
 impl Packer {
     /// A pool without GPUs. Every profile of every kind counts a little from the start, so that
-    /// windows have a price before the first job.
+    /// placements have a price before the first job.
     ///
     /// # Errors
     /// Too many kinds of GPU, or one that can be divided in too many ways.
@@ -464,8 +464,8 @@ fn told((place, _): (Place, u32)) -> Place {
     Place { cost, ..place }
 }
 
-/// Looks at the windows of one GPU. Of equally cheap places the fullest GPU wins, and on it the
-/// window at the far end, as the driver has it.
+/// Looks at the placements of one GPU. Of equally cheap places the fullest GPU wins, and on it the
+/// placement at the far end, as the driver has it.
 pub(super) fn consider(
     best: &mut Option<(Place, u32)>,
     prices: &Prices,

@@ -202,9 +202,12 @@ impl Pool {
         let own = (taken >> (gpu * slices) & mask(slices)) as u16;
         let mut state = 0;
         for one in node.scarce.iter().filter(|one| one.gpu == gpu) {
-            let window = states.spots().get(one.spot).map_or(0, |spot| spot.window);
+            let placement = states
+                .spots()
+                .get(one.spot)
+                .map_or(0, |spot| spot.placement);
             // Of a job whose slices are free again.
-            if window & own != window {
+            if placement & own != placement {
                 continue;
             }
             match states.make(state, one.spot) {
@@ -229,7 +232,7 @@ impl Pool {
             node.stale = true;
             let cuts = tile(kind.geometry(), bits, &asked.serves).unwrap_or_default();
             for cut in cuts {
-                let spot = kind.states().spot(cut.profile, cut.window.start);
+                let spot = kind.states().spot(cut.profile, cut.placement.start);
                 if let Some(spot) = spot.filter(|_| kind.states().is_scarce(cut.profile)) {
                     let gpu = cut.gpu;
                     node.scarce.push(Scarce { job, gpu, spot });
@@ -275,7 +278,7 @@ impl Pool {
     }
 
     /// When a node has room for a job, as the jobs on it end, and as many slices that are free then and not before:
-    /// `ends` are times with the slices that are given back, in the order of time. They are windows for its
+    /// `ends` are times with the slices that are given back, in the order of time. They are placements for its
     /// instances, unless it waits for something else that a GPU has only one of.
     pub fn pick_later(
         &mut self,
@@ -321,9 +324,9 @@ impl Pool {
         let bits = |places: &[Place]| {
             let each = places.iter().map(|place| {
                 let kind = &packer.kinds()[kind];
-                let window = kind.states().spots()[place.spot].window;
+                let placement = kind.states().spots()[place.spot].placement;
                 let gpu = (place.gpu - first) as usize;
-                u64::from(window) << (gpu * usize::from(kind.geometry().slices()))
+                u64::from(placement) << (gpu * usize::from(kind.geometry().slices()))
             });
             each.fold(0, |all, bits| all | bits)
         };
@@ -356,7 +359,7 @@ fn found_again(
     };
     let mut states = *states;
     cuts.iter().all(|cut| {
-        let Some(spot) = kind.states().spot(cut.profile, cut.window.start) else {
+        let Some(spot) = kind.states().spot(cut.profile, cut.placement.start) else {
             return false;
         };
         let state = &mut states[cut.gpu];
@@ -403,7 +406,7 @@ impl Ask {
         any.then_some(Ask { kinds, classes })
     }
 
-    /// What a job asks for that only says how many slices of each node it wants: one window of the smallest
+    /// What a job asks for that only says how many slices of each node it wants: one placement of the smallest
     /// profile with so many. `None`: no kind of GPU has such a profile.
     pub fn of_slices(pool: &Pool, slices: u64) -> Option<Ask> {
         let mut class = [NO_PROFILE; KINDS];

@@ -1,7 +1,7 @@
 //! Where several instances of one job go on a node.
 //!
 //! The instances are placed one by one, largest first, each at its cheapest place beside those before
-//! it. That can leave the last ones without a window although there is a way; then all ways are tried,
+//! it. That can leave the last ones without a placement although there is a way; then all ways are tried,
 //! up to [`MOST_STEPS`]. Prices are those before the first: what is compared are nodes, and all of
 //! them get the same instances.
 use std::collections::HashSet;
@@ -101,20 +101,20 @@ impl Packer {
     }
 }
 
-/// Whether enough slices are free, and windows for the instances of each profile if they were alone.
+/// Whether enough slices are free, and placements for the instances of each profile if they were alone.
 fn may_fit(kind: &Kind, states: &NodeStates, profiles: &[u8]) -> bool {
     let there = || states.iter().filter(|state| **state != NONE);
     let slices = u32::from(kind.geometry.slices());
     let free = |state: &State| slices.saturating_sub(kind.states.mask(*state).count_ones());
     let size = |profile: &u8| u32::from(kind.geometry.profiles()[usize::from(*profile)].size);
-    let windows = |profile: u8| {
+    let placements = |profile: u8| {
         let each = there().map(|state| usize::from(kind.fit(*state, profile.into())));
         each.sum::<usize>()
     };
     profiles.iter().map(size).sum::<u32>() <= there().map(free).sum()
         && profiles
             .chunk_by(|one, next| one == next)
-            .all(|same| same.len() <= windows(same[0]))
+            .all(|same| same.len() <= placements(same[0]))
 }
 
 struct Search<'a, A> {

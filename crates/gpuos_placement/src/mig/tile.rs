@@ -1,11 +1,11 @@
 //! The instances of a job in the memory slices that Slurm gave it.
 //!
-//! Slurm keeps bits, not windows: bit `b` of a node is memory slice `b % S` of the `b / S`-th GPU of
-//! its pool. The placement takes exactly the windows of the instances, so that the bits always tile;
+//! Slurm keeps bits, not placements: bit `b` of a node is memory slice `b % S` of the `b / S`-th GPU of
+//! its pool. The placement takes exactly the placements of the instances, so that the bits always tile;
 //! which instance stands where is found again here, by whoever carves and whoever tells of it.
 use std::collections::BTreeSet;
 
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use gpuos_model::mig::profile::Geometry;
 use gpuos_model::mig::states::{Scarce, scarce};
 
@@ -19,19 +19,19 @@ pub struct Cut {
     /// Number of the profile in the geometry.
     pub profile: usize,
     /// Its memory slices.
-    pub window: Window,
+    pub placement: MigPlacement,
 }
 
 impl Cut {
     /// The slices as bits of the node; 0 for those past 64.
     pub fn bits(&self, geometry: &Geometry) -> u64 {
-        let first = self.gpu * usize::from(geometry.slices()) + usize::from(self.window.start);
-        let last = first + usize::from(self.window.size);
+        let first = self.gpu * usize::from(geometry.slices()) + usize::from(self.placement.start);
+        let last = first + usize::from(self.placement.size);
         (first..last.min(64)).fold(0, |bits, bit| bits | 1 << bit)
     }
 }
 
-/// The instances of a request in exactly these bits, at windows that the geometry has, by ascending
+/// The instances of a request in exactly these bits, at placements that the geometry has, by ascending
 /// bit; the same for the same arguments. `None` when they do not tile. For requests for each task the
 /// caller multiplies the counts.
 pub fn tile(geometry: &Geometry, bits: u64, serves: &Serves) -> Option<Vec<Cut>> {
@@ -100,13 +100,13 @@ impl Search<'_> {
             let cut = Cut {
                 gpu,
                 profile: number,
-                window: Window {
+                placement: MigPlacement {
                     start,
                     size: profile.size,
                 },
             };
-            let window = cut.bits(self.geometry);
-            let whole = window.count_ones() == u32::from(profile.size) && window & !bits == 0;
+            let placement = cut.bits(self.geometry);
+            let whole = placement.count_ones() == u32::from(profile.size) && placement & !bits == 0;
             if self.left[at] == 0 || !profile.starts.contains(&start) || !whole {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Search<'_> {
             }
             self.left[at] -= 1;
             self.cuts.push(cut);
-            if self.cover(bits & !window, Some((gpu, used))) {
+            if self.cover(bits & !placement, Some((gpu, used))) {
                 return true;
             }
             self.cuts.pop();

@@ -108,7 +108,7 @@ impl Marks {
         };
         (!nodes.any(enough)).then(|| {
             format!(
-                "a job with slices gets no GPU that moves as a whole, and no node has {each} others. Ask for fewer whole \
+                "a job with slices gets no MIG-switchable GPU as a whole, and no node has {each} others. Ask for fewer whole \
                  GPUs, or for the slices in a job of its own."
             )
         })

@@ -47,9 +47,9 @@ pub type Card = (usize, usize);
 pub enum Ask {
     Whole(usize),
     Shards(u64),
-    /// A window of so many slices.
+    /// A placement of so many slices.
     Slices(u32),
-    /// Whole GPUs, and a window.
+    /// Whole GPUs, and a placement.
     Both(usize, u32),
     WholeNode,
 }
@@ -319,10 +319,10 @@ impl Site {
                     "{has:?}"
                 );
             }
-            // A window is of one GPU.
+            // A placement is of one GPU.
             Ask::Slices(count) => assert_eq!(slices, [count]),
-            Ask::Both(count, window) => {
-                assert_eq!((whole, slices.iter().sum::<u32>()), (count, window));
+            Ask::Both(count, placement) => {
+                assert_eq!((whole, slices.iter().sum::<u32>()), (count, placement));
             }
             Ask::WholeNode => assert_eq!(has.len(), NODES[node].len()),
         }
@@ -346,7 +346,8 @@ impl Site {
         let whole =
             |card: &Card| role(card) != Role::Divided && idle(card) && switches(card, false);
         // Only GPUs without anybody: what fits beside others is for the geometry to say.
-        let window = |card: &Card| role(card) != Role::Whole && idle(card) && switches(card, true);
+        let placement =
+            |card: &Card| role(card) != Role::Whole && idle(card) && switches(card, true);
         match job.ask {
             Ask::Whole(count) => cards.filter(whole).count() >= count,
             Ask::Shards(count) => cards.clone().any(|card| {
@@ -358,12 +359,12 @@ impl Site {
                 let shared = !ledger.is_free(card) && sound(&card) && role(&card) != Role::Divided;
                 whole(&card) || shared && left >= count
             }),
-            Ask::Slices(_) => cards.clone().any(|card| window(&card)),
-            // Which GPU the window is of is open: those that are whole are of the others.
+            Ask::Slices(_) => cards.clone().any(|card| placement(&card)),
+            // Which GPU the placement is of is open: those that are whole are of the others.
             Ask::Both(count, _) => {
                 let fixed = |card: &Card| role(card) == Role::Whole && idle(card);
                 cards.clone().filter(fixed).count() >= count
-                    && cards.clone().any(|card| window(&card))
+                    && cards.clone().any(|card| placement(&card))
             }
             Ask::WholeNode => cards.clone().all(|card| idle(&card)),
         }

@@ -53,7 +53,7 @@ pub fn board(name: &str) -> Result<Board, String> {
         match spots.len() == profile.starts.len() {
             true => Ok(spots),
             false => Err(format!(
-                "{name}: the default order of {} lacks windows",
+                "{name}: the default order of {} lacks placements",
                 profile.name
             )),
         }

@@ -1,4 +1,4 @@
-//! Who chooses GPU and window.
+//! Who chooses GPU and placement.
 
 use gpuos_model::mig::{NONE, State};
 use gpuos_placement::mig::{Class, KINDS, NO_PROFILE, Packer};
@@ -13,11 +13,11 @@ pub const NODE: u32 = 8;
 pub enum Packing {
     /// gpuos's packer, which learns the mix as jobs come.
     Gpuos,
-    /// The first GPU that has room, the first window on it.
+    /// The first GPU that has room, the first placement on it.
     FirstFit,
-    /// The first GPU that has room, and there the window that the driver takes by itself.
+    /// The first GPU that has room, and there the placement that the driver takes by itself.
     NvidiaOrder,
-    /// The GPU with the fewest free slices that has room, the first window on it.
+    /// The GPU with the fewest free slices that has room, the first placement on it.
     BestFit,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Pool<'a> {
         assert_ne!(
             next,
             NONE,
-            "{} chose a window that is taken",
+            "{} chose a placement that is taken",
             self.packing.name()
         );
         self.states[gpu] = next;

@@ -175,7 +175,7 @@ fn usable(board: &Board, mix: &[(usize, u64)]) -> Vec<u128> {
     let all: u64 = mix.iter().map(|entry| entry.1).sum();
     let profiles = board.geometry.profiles();
     let fit = |state: State, profile: usize| -> u64 {
-        // Aligned windows: as many as are free one after the other.
+        // Aligned placements: as many as are free one after the other.
         let mut state = state;
         let mut count = 0;
         for spot in board.states.spots_of(profile) {
@@ -196,7 +196,7 @@ fn usable(board: &Board, mix: &[(usize, u64)]) -> Vec<u128> {
     states.collect()
 }
 
-/// The work of a pool of slices that need no windows: what comes and finds as many free, or with
+/// The work of a pool of slices that need no placements: what comes and finds as many free, or with
 /// `rejects` off all that comes, counted up to the slices that there are.
 fn slices_only(board: &Board, jobs: &[Job], capacity: u128, rejects: bool) -> u64 {
     let mut clock = Clock::new();

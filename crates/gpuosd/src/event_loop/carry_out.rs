@@ -113,7 +113,7 @@ impl EventLoop {
 
     /// Has the GPUs of a step prepared.
     fn start(&mut self, step: Starting) {
-        let waits = !step.id.is_extern() && self.mig.concerns(&step.gpus, step.moves);
+        let waits = !step.id.is_extern() && self.mig.concerns(&step.gpus, step.switchable);
         if step.mig.is_some() || waits {
             return self.mig(|mig, on, fx| mig.step(step, on, fx));
         }

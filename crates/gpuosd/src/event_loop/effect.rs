@@ -77,7 +77,7 @@ pub struct Starting {
     /// Its memory slices.
     pub mig: Option<MigAsk>,
     /// It waits until GPUs are whole.
-    pub moves: bool,
+    pub switchable: bool,
     /// Where the answer goes.
     pub client: Client,
 }

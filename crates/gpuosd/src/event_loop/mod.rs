@@ -178,9 +178,9 @@ impl EventLoop {
         if rebooted {
             saved.jobs = Default::default();
         }
-        let moving = saved.mig.moving.keys().copied().map(usize::from);
-        let moving = moving.fold(GpuSet::EMPTY, GpuSet::with);
-        ports.numbering.remembered(saved.mig.pool, moving);
+        let switchable = saved.mig.switchable.keys().copied().map(usize::from);
+        let switchable = switchable.fold(GpuSet::EMPTY, GpuSet::with);
+        ports.numbering.remembered(saved.mig.pool, switchable);
         let mut all = EventLoop {
             boot: start.boot,
             host: Host::default(),

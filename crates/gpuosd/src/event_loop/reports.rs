@@ -323,7 +323,7 @@ mod tests {
                 ..Asked::default()
             },
             mig: None,
-            moves: false,
+            switchable: false,
             reason: Reason::Devices,
         };
         (request, Client::new(to), from)

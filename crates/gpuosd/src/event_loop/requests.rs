@@ -40,7 +40,7 @@ impl EventLoop {
                 gpus,
                 asked,
                 mig,
-                moves,
+                switchable,
                 reason,
             } => {
                 let starting = Starting {
@@ -48,7 +48,7 @@ impl EventLoop {
                     gpus,
                     asked,
                     mig,
-                    moves,
+                    switchable,
                     client,
                 };
                 let fx = self.node.reports.started(starting, uid, reason);
@@ -159,7 +159,7 @@ impl EventLoop {
         let mut gres = status::gpus(health, facts.gpus.found(), jobs, kept, &self.isolation);
         let holders = mig::health::holders(&self.mig, health);
         for gpu in &mut gres {
-            // Those with slices of one that moves.
+            // Those with slices of a MIG-switchable one.
             let on = holders.iter().filter(|job| job.gpus.contains(&gpu.index));
             gpu.jobs.extend(on.map(|job| job.job));
             gpu.jobs.sort_unstable();

@@ -73,9 +73,14 @@ impl Hardware {
         let name = &facts.name;
         let sliced = mig_differences(found, &config.mig, name).into_iter();
         let sliced = sliced.map(|(sentence, advice)| format!("{sentence}: {advice}"));
-        let moving = config.mig.pool_of(name).map(|(pool, _)| pool.moving);
-        let moves = |gpu: u8| moving.is_some_and(|moving| moving.contains(usize::from(gpu)));
-        let away = found.divided.iter().filter(|one| moves(one.index)).count();
+        let switchable = config.mig.pool_of(name).map(|(pool, _)| pool.switchable);
+        let switchable =
+            |gpu: u8| switchable.is_some_and(|switchable| switchable.contains(usize::from(gpu)));
+        let away = found
+            .divided
+            .iter()
+            .filter(|one| switchable(one.index))
+            .count();
         if away > 0 && found.gpus.len() + away == facts.gpus {
             // It was looked at while some of its GPUs were divided: of the whole node nothing is known.
             return sliced.collect();

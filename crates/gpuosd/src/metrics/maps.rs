@@ -223,7 +223,7 @@ fn write_on(from: &Receiver<Work>, trouble: &Mutex<Option<String>>) {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_model::mig::Window;
+    use gpuos_model::mig::MigPlacement;
 
     use super::*;
 
@@ -277,7 +277,7 @@ mod tests {
             gi,
             uuid: format!("MIG-{gi}"),
             profile: "1g.10gb".into(),
-            window: Window { start: 0, size: 1 },
+            placement: MigPlacement { start: 0, size: 1 },
             job,
             memory_mib: None,
             load: Default::default(),

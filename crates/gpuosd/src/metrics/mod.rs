@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::health::{GpuState, Sample};
 use gpuos_core::wire::MigLoad;
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 pub use count::Counts;
 pub use keep::Keeper;
@@ -92,7 +92,7 @@ pub struct Slice {
     /// Name of its profile.
     pub profile: String,
     /// Its memory slices.
-    pub window: Window,
+    pub placement: MigPlacement,
     /// The job that has it; `None`: somebody made it by hand.
     pub job: Option<u32>,
     /// Total and used MiB, where the newest poll told it.

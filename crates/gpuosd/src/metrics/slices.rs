@@ -58,7 +58,7 @@ pub(super) fn encode(
             let mut labels = of(slice);
             labels.push(("uuid", slice.uuid.clone()));
             labels.push(("profile", slice.profile.clone()));
-            labels.push(("first_slice", slice.window.start.to_string()));
+            labels.push(("first_slice", slice.placement.start.to_string()));
             labels.push(("jobid", job(slice)));
             family.value(&labels, 1.0)?;
         }

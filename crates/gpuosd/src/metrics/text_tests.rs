@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::wire::{MigLoad, Percent};
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 
 use super::*;
 use crate::metrics::{Counts, Holder, Slice};
@@ -16,7 +16,7 @@ fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -
         gi,
         uuid: format!("MIG-{gi}"),
         profile: "1g.10gb".into(),
-        window: Window { start, size: 1 },
+        placement: MigPlacement { start, size: 1 },
         job,
         memory_mib,
         load: MigLoad {

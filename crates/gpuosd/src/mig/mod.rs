@@ -14,7 +14,7 @@ use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve;
 use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, RecoveryAction};
 use gpuos_host::steps::job_processes::{Proc, Processes};
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 
 use self::load::Loads;
 use crate::gpus::Library;
@@ -200,10 +200,10 @@ impl Hand<'_> {
             Err(e) => refused(e.to_string()),
         };
         match *call {
-            carve::Effect::MakeGpu { profile, window } => {
-                match nvml.mig_make_gpu(gpu, profile, window) {
+            carve::Effect::MakeGpu { profile, placement } => {
+                match nvml.mig_make_gpu(gpu, profile, placement) {
                     Ok(gi) => carve::Answer::GpuMade { gi },
-                    Err(e) => refused(self.in_the_way(nvml, window, &e)),
+                    Err(e) => refused(self.in_the_way(nvml, placement, &e)),
                 }
             }
             carve::Effect::MakeCompute { gi } => match nvml.mig_make_compute(gpu, gi) {
@@ -235,14 +235,14 @@ impl Hand<'_> {
     }
 
     /// Why an instance could not be made: what the driver says, and what is in its slices.
-    fn in_the_way(&self, nvml: &dyn GpuLibrary, window: Window, error: &Error) -> String {
-        let mut text = format!("memory slices {}: {error}", pool::slices_text(window));
+    fn in_the_way(&self, nvml: &dyn GpuLibrary, placement: MigPlacement, error: &Error) -> String {
+        let mut text = format!("memory slices {}: {error}", pool::slices_text(placement));
         let shown = nvml.mig_instances(self.gpu).unwrap_or_default();
-        for instance in shown.iter().filter(|one| one.window.overlaps(window)) {
+        for instance in shown.iter().filter(|one| one.placement.overlaps(placement)) {
             text.push_str(&format!(
                 "; GPU instance {} is in slices {}",
                 instance.gi,
-                pool::slices_text(instance.window)
+                pool::slices_text(instance.placement)
             ));
         }
         text

@@ -10,7 +10,7 @@ use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::{Claim, Held, Phase};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_model::mig::{Geometry, Window};
+use gpuos_model::mig::{Geometry, MigPlacement};
 use gpuos_placement::mig::Serves;
 use gpuos_placement::mig::tile::{Cut, tile, tile_beside};
 use gpuos_workload::job::Job;
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::slices::Layout;
 
-/// Numbers in GRES `gpu` of GPUs that move, by NVML's index.
-pub type Moving = BTreeMap<u8, u8>;
+/// Numbers in GRES `gpu` of MIG-switchable GPUs, by NVML's index.
+pub type Switchable = BTreeMap<u8, u8>;
 
 /// The pool, from gpuos.toml.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,8 +30,8 @@ pub struct Pool {
     pub geometry: Geometry,
     /// NVML's indexes, ascending.
     pub gpus: Vec<u8>,
-    /// Those that move between GRES `gpu` and GRES `gpuos`, with their numbers in GRES `gpu`.
-    pub moving: Moving,
+    /// The MIG-switchable ones, with their numbers in GRES `gpu`.
+    pub switchable: Switchable,
     /// What is done about instances of nobody.
     pub foreign: Foreign,
 }
@@ -44,7 +44,8 @@ pub struct Piece {
     /// NVML's id of the profile.
     pub profile: u32,
     /// Where.
-    pub window: Window,
+    #[serde(alias = "window")]
+    pub placement: MigPlacement,
 }
 
 /// What a job has by Slurm's record.
@@ -58,7 +59,7 @@ pub struct Grant {
     pub requeue: bool,
     /// The instances that its bits are.
     pub pieces: Vec<Piece>,
-    /// GPUs that move, by NVML's index, and that it has whole.
+    /// MIG-switchable GPUs that it has whole, by NVML's index.
     #[serde(default)]
     pub whole: GpuSet,
     /// It asks for this node (`--nodelist`): requeued, it comes back here.
@@ -92,18 +93,18 @@ pub struct Journal {
     /// The GPUs that are in MIG mode for good by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
     pub pool: GpuSet,
-    /// Those that move.
-    #[serde(default)]
-    pub moving: Moving,
+    /// The MIG-switchable ones.
+    #[serde(default, alias = "moving")]
+    pub switchable: Switchable,
     /// The bits of jobs as Slurm told them last: a job that is heard of again is no new one.
     #[serde(default)]
     pub given: BTreeMap<u32, u64>,
 }
 
 /// `0-3`.
-pub fn slices_text(window: Window) -> String {
-    let last = u32::from(window.start) + u32::from(window.size.max(1)) - 1;
-    format!("{}-{last}", window.start)
+pub fn slices_text(placement: MigPlacement) -> String {
+    let last = u32::from(placement.start) + u32::from(placement.size.max(1)) - 1;
+    format!("{}-{last}", placement.start)
 }
 
 impl Pool {
@@ -115,23 +116,23 @@ impl Pool {
             board: board.name.clone(),
             geometry: board.geometry.clone(),
             gpus: gpus.filter_map(|gpu| u8::try_from(gpu).ok()).collect(),
-            moving: moving(pool),
+            switchable: switchable(pool),
             foreign: config.foreign,
         })
     }
 
     /// The number of a GPU by NVML's index, as in [`gpuos_core::health::number`].
     pub fn number(&self, gpu: u8) -> Option<u8> {
-        let whole = self.moving.get(&gpu).copied();
+        let whole = self.switchable.get(&gpu).copied();
         whole.or_else(|| number::of_pool(gpu))
     }
 
-    /// What a job has on a node by Slurm's record: its bits of GRES `gpuos`, and the GPUs that move and that it has whole, by
+    /// What a job has on a node by Slurm's record: its bits of GRES `gpuos`, and the MIG-switchable GPUs that it has whole, by
     /// NVML's index. A job with whole nodes has both of a GPU: it is whole for it.
     pub fn has(&self, node: &str, job: &Job) -> (u64, GpuSet) {
         let gpus = job.gpus_on(node);
         let own = self
-            .moving
+            .switchable
             .iter()
             .filter(|(_, gres)| gpus.contains(usize::from(**gres)));
         let whole = own.fold(GpuSet::EMPTY, |all, (gpu, _)| all.with(usize::from(*gpu)));
@@ -145,7 +146,7 @@ impl Pool {
         self.bits(&Piece {
             gpu,
             profile: 0,
-            window: Window {
+            placement: MigPlacement {
                 start: 0,
                 size: self.geometry.slices(),
             },
@@ -167,8 +168,8 @@ impl Pool {
     /// The bits of an instance.
     pub fn bits(&self, piece: &Piece) -> u64 {
         let first = self.first(piece.gpu).unwrap_or(MAX_GPUS);
-        let start = first + usize::from(piece.window.start);
-        let slices = start..start + usize::from(piece.window.size);
+        let start = first + usize::from(piece.placement.start);
+        let slices = start..start + usize::from(piece.placement.size);
         slices.fold(GpuSet::EMPTY, GpuSet::with).0
     }
 
@@ -234,7 +235,7 @@ impl Pool {
             Some(Piece {
                 gpu: *self.gpus.get(cut.gpu)?,
                 profile: self.geometry.profiles().get(cut.profile)?.id,
-                window: cut.window,
+                placement: cut.placement,
             })
         };
         let pieces: Option<Vec<Piece>> = cuts.iter().map(piece).collect();
@@ -259,7 +260,7 @@ impl Pool {
         Some(Cut {
             gpu: self.gpus.iter().position(|gpu| *gpu == piece.gpu)?,
             profile: self.geometry.by_id(piece.profile)?,
-            window: piece.window,
+            placement: piece.placement,
         })
     }
 
@@ -302,13 +303,13 @@ impl Pool {
         });
         let mut own: Vec<&Piece> = own.collect();
         // The largest first: CUDA shows a program the first one only.
-        own.sort_by_key(|piece| (Reverse(piece.window.size), piece.gpu, piece.window));
-        let (mut profiles, mut uuids, mut windows) = (Vec::new(), Vec::new(), Vec::new());
+        own.sort_by_key(|piece| (Reverse(piece.placement.size), piece.gpu, piece.placement));
+        let (mut profiles, mut uuids, mut placements) = (Vec::new(), Vec::new(), Vec::new());
         for piece in own {
             let Some(uuid) = made(piece) else { continue };
             profiles.push(self.profile(piece.profile));
             uuids.push(uuid);
-            windows.push(format!("{}:{}", piece.gpu, slices_text(piece.window)));
+            placements.push(format!("{}:{}", piece.gpu, slices_text(piece.placement)));
         }
         let uuids = uuids.join(",");
         let values = [
@@ -316,17 +317,17 @@ impl Pool {
             uuids.clone(),
             profiles.join(","),
             uuids,
-            windows.join(","),
+            placements.join(","),
         ];
         let names = MIG_VARIABLES.map(String::from);
         names.into_iter().zip(values).collect()
     }
 }
 
-/// The GPUs of a pool that move.
-pub fn moving(pool: &MigPool) -> Moving {
+/// The MIG-switchable GPUs of a pool.
+pub fn switchable(pool: &MigPool) -> Switchable {
     let byte = |gpu: usize| u8::try_from(gpu).ok();
-    let each = pool.moving.iter();
+    let each = pool.switchable.iter();
     each.filter_map(|gpu| Some((byte(gpu)?, byte(pool.whole(gpu)?)?)))
         .collect()
 }
@@ -341,20 +342,20 @@ fn noted(comment: &str) -> Option<&str> {
     words.find_map(|word| word.strip_prefix("mig="))
 }
 
-/// What Slurm's records give to jobs on one GPU. `own` says whose all processes in a window are.
+/// What Slurm's records give to jobs on one GPU. `own` says whose all processes in a placement are.
 pub fn held(
     grants: &BTreeMap<u32, Grant>,
     gpu: u8,
-    own: impl Fn(Window) -> Option<u32>,
+    own: impl Fn(MigPlacement) -> Option<u32>,
 ) -> Vec<Held> {
     let mut all = Vec::new();
     for (job, grant) in grants {
         for piece in grant.pieces.iter().filter(|piece| piece.gpu == gpu) {
             all.push(Held {
                 job: *job,
-                window: piece.window,
+                placement: piece.placement,
                 profile: Some(piece.profile),
-                own: own(piece.window) == Some(*job),
+                own: own(piece.placement) == Some(*job),
             });
         }
     }
@@ -373,7 +374,7 @@ pub fn unknown(
         let own = |slice: &u8| GpuSet(*bits).contains(first + usize::from(*slice));
         all.extend((0..slices).filter(own).map(|start| Held {
             job: *job,
-            window: Window { start, size: 1 },
+            placement: MigPlacement { start, size: 1 },
             profile: None,
             own: false,
         }));
@@ -386,9 +387,9 @@ pub fn layout(claims: &[Claim], slices: u8) -> Layout {
     let mut layout = vec![None; usize::from(slices)];
     for claim in claims {
         if let Phase::Ready { gi, ci, .. } = claim.phase {
-            let start = usize::from(claim.window.start);
+            let start = usize::from(claim.placement.start);
             let own = layout.iter_mut().skip(start);
-            own.take(usize::from(claim.window.size))
+            own.take(usize::from(claim.placement.size))
                 .for_each(|slice| *slice = Some((gi, ci)));
         }
     }
@@ -448,7 +449,7 @@ mod tests {
         let places: Vec<_> = grant
             .pieces
             .iter()
-            .map(|one| (one.gpu, one.profile, one.window.start))
+            .map(|one| (one.gpu, one.profile, one.placement.start))
             .collect();
         assert_eq!(places, [(1, 5, 2), (3, 14, 0)]);
         assert_eq!((grant.bits, grant.restarts), (0b1_1100, 2));
@@ -463,10 +464,10 @@ mod tests {
             .unwrap();
         assert_eq!(grant.pieces.len(), 2);
         let one = pool.environment(&grant, 0b10_0000, |piece| {
-            Some(format!("MIG-{}", piece.window.start))
+            Some(format!("MIG-{}", piece.placement.start))
         });
         assert_eq!(one["CUDA_VISIBLE_DEVICES"], "MIG-1");
-        assert_eq!(one["GPUOS_MIG_WINDOWS"], "3:1-1");
+        assert_eq!(one["GPUOS_MIG_PLACEMENTS"], "3:1-1");
         assert_eq!(one["GPUOS_MIG_PROFILES"], "1g.6gb");
     }
 
@@ -479,7 +480,7 @@ mod tests {
         };
         assert!(
             why(0b110, "", "2g.12gb").contains("1-2"),
-            "no window begins at 1"
+            "no placement begins at 1"
         );
         assert!(why(0b1, "", "7g.80gb").contains("a30"));
         // Somebody's own text is no note.
@@ -504,11 +505,11 @@ mod tests {
             let me = grant.pieces.iter().find(|piece| piece.profile == 21);
             me.map(|piece| piece.gpu)
         };
-        let window = Window { start: 2, size: 1 };
+        let placement = MigPlacement { start: 2, size: 1 };
         let other = |gpu| Piece {
             gpu,
             profile: 21,
-            window,
+            placement,
         };
         assert_eq!(on(&[other(1)]), Some(3));
         assert_eq!(on(&[other(3)]), Some(1));
@@ -522,7 +523,9 @@ mod tests {
         let grants = BTreeMap::from([(8, Grant::default())]);
         let held = |first| -> Vec<(u32, u8)> {
             let all = unknown(&given, &grants, (first, 4));
-            all.iter().map(|one| (one.job, one.window.start)).collect()
+            all.iter()
+                .map(|one| (one.job, one.placement.start))
+                .collect()
         };
         assert_eq!(held(0), [(7, 1), (7, 2)]);
         assert_eq!(held(4), [(7, 0)]);
@@ -531,7 +534,7 @@ mod tests {
     /// A journal is a file: what stands in it may be anything.
     #[test]
     fn no_journal_upsets_the_arithmetic() {
-        let window = Window {
+        let placement = MigPlacement {
             start: 255,
             size: 255,
         };
@@ -540,7 +543,7 @@ mod tests {
             let piece = Piece {
                 gpu,
                 profile: 99,
-                window,
+                placement,
             };
             assert_eq!(pool.bits(&piece), 0);
         }
@@ -548,7 +551,7 @@ mod tests {
             id: 1,
             job: 7,
             profile: 0,
-            window: Window { start, size },
+            placement: MigPlacement { start, size },
             phase: Phase::Ready {
                 gi: 2,
                 ci: 0,
@@ -560,6 +563,6 @@ mod tests {
             layout(&[ready(3, 200)], 4),
             [None, None, None, Some((2, 0))]
         );
-        assert_eq!(slices_text(window), "255-509");
+        assert_eq!(slices_text(placement), "255-509");
     }
 }

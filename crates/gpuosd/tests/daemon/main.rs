@@ -13,7 +13,7 @@ mod mig;
 mod mig_fails;
 mod mig_health;
 mod mig_memory;
-mod mig_move;
+mod mig_switch;
 mod mps;
 mod partition;
 mod pooled;
@@ -148,7 +148,7 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
         gpus: vec![3],
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     };
     daemon.ask(&start).unwrap();

@@ -11,7 +11,7 @@ use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MigAsk, MigGpuStatus, MigStatus, Reason, Reply, Request};
 use gpuos_host::socket::ClientError;
-use gpuos_model::mig::Window;
+use gpuos_model::mig::MigPlacement;
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::Process;
 
@@ -120,7 +120,7 @@ pub fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
             slices: slices.to_vec(),
             tasks: 1,
         }),
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     }
 }
@@ -270,7 +270,7 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
     assert_eq!(instances(&site, 4), [(G3, 0, true)]);
     assert_eq!(instances(&site, 5), [(G1, 0, true)]);
     assert_eq!(own["GPUOS_MIG_PROFILES"], "3g.40gb,1g.10gb");
-    assert_eq!(own["GPUOS_MIG_WINDOWS"], "4:0-3,5:0-0");
+    assert_eq!(own["GPUOS_MIG_PLACEMENTS"], "4:0-3,5:0-0");
     let uuids: Vec<&str> = own["GPUOS_MIG_UUIDS"].split(',').collect();
     assert!(uuids.len() == 2 && uuids.iter().all(|uuid| uuid.starts_with("MIG-")));
     assert_eq!(own["CUDA_VISIBLE_DEVICES"], own["GPUOS_MIG_UUIDS"]);
@@ -288,7 +288,7 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
     // Another job on the same GPU, by what its step says; it names slices of others, too.
     job(&site, 8, "4-5", ("", ""));
     let other = step(&daemon, 8, 0, ("1g.10gb:2", &[0, 1, 2, 3, 4, 5])).unwrap();
-    assert_eq!(other["GPUOS_MIG_WINDOWS"], "4:4-4,4:5-5");
+    assert_eq!(other["GPUOS_MIG_PLACEMENTS"], "4:4-4,4:5-5");
     assert!(
         uuids
             .iter()
@@ -301,7 +301,7 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
     let shown: Vec<_> = gpu
         .instances
         .iter()
-        .map(|one| (one.job, one.window.start, &one.phase[..]))
+        .map(|one| (one.job, one.placement.start, &one.phase[..]))
         .collect();
     assert_eq!(
         shown,
@@ -446,7 +446,7 @@ fn an_instance_of_nobody_is_reported_once_and_left_and_a_job_that_needs_its_plac
     until_status(&site, &daemon, "the instance", |gpu| {
         gpu.instances
             .iter()
-            .any(|one| one.foreign && one.window == Window { start: 2, size: 1 })
+            .any(|one| one.foreign && one.placement == MigPlacement { start: 2, size: 1 })
     });
     site.until("the audit log", || {
         audited(
@@ -564,7 +564,7 @@ fn killed_at(delay: Duration, release: bool) {
         asks.join().unwrap();
         let daemon = start(&site);
         let own = step(&daemon, 7, BATCH, ("1g.10gb", &slices)).unwrap();
-        assert_eq!(own["GPUOS_MIG_WINDOWS"], "4:0-3,5:0-0", "{delay:?}");
+        assert_eq!(own["GPUOS_MIG_PLACEMENTS"], "4:0-3,5:0-0", "{delay:?}");
         assert_eq!(instances(&site, 4), [(G3, 0, true)], "{delay:?}");
         assert_eq!(instances(&site, 5), [(G1, 0, true)], "{delay:?}");
         gone(&site, 7);

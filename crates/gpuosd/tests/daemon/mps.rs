@@ -92,7 +92,7 @@ fn start_as(
             ..Asked::default()
         },
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     };
     match daemon.ask(&request).unwrap() {

@@ -372,7 +372,7 @@ impl Daemon<'_> {
             gpus: gpus.to_vec(),
             asked,
             mig: None,
-            moves: false,
+            switchable: false,
             reason: Reason::Devices,
         };
         self.ask(&request).unwrap()

@@ -236,7 +236,7 @@ fn start(job: u32, asked: Asked) -> Request {
         gpus: vec![job as u8],
         asked,
         mig: None,
-        moves: false,
+        switchable: false,
         reason: Reason::Devices,
     }
 }

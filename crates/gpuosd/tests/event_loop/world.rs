@@ -483,7 +483,7 @@ impl World {
                 gpus,
                 asked: Default::default(),
                 mig: None,
-                moves: false,
+                switchable: false,
                 reason: Reason::Devices,
             });
         }

@@ -1,4 +1,4 @@
-//! What MIG offers: profiles, windows, room.
+//! What MIG offers: profiles, placements, room.
 
 use std::ffi::c_uint;
 

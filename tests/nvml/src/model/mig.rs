@@ -1,6 +1,6 @@
 //! How GPUs can be divided (MIG): GPU instance profiles, their sizes, limits and places.
 //!
-//! Ids and windows: `nvidia-smi mig -lgip` and `-lgipp` as printed on A100, A30 and H100; windows of a
+//! Ids and placements: `nvidia-smi mig -lgip` and `-lgipp` as printed on A100, A30 and H100; placements of a
 //! kind have the length of the profile's memory slices, also on Hopper and Blackwell. Engine counts:
 //! NVIDIA's MIG User Guide, "Supported MIG Profiles". What stands under "estimated" in `source` was
 //! seen nowhere.
@@ -473,8 +473,8 @@ mod tests {
 
     use super::*;
 
-    /// What holds for every table, whatever it says: windows inside the GPU, counts that the windows
-    /// allow, and never more than 7 compute slices in windows that do not overlap.
+    /// What holds for every table, whatever it says: placements inside the GPU, counts that the placements
+    /// allow, and never more than 7 compute slices in placements that do not overlap.
     #[test]
     fn tables_are_consistent() {
         for mig in [&A100_40, &A100_80, &A30, &H100_80, &H200, &B200] {

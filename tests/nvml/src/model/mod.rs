@@ -27,7 +27,7 @@ pub struct Board {
     pub inforom: &'static str,
     /// Memory that the driver keeps for itself.
     pub reserved_mib: u64,
-    /// BAR1 window.
+    /// BAR1 placement.
     pub bar1_mib: u64,
     /// Multiprocessors, and CUDA cores in each.
     pub cores: [u32; 2],

@@ -96,23 +96,23 @@ pub fn units(job: &Waiting, offer: Offer) -> u32 {
         Form::Each(gpus) => u32::from(free >= gpus),
         Form::Total(_) => free,
         Form::Task(each, _) => free / each,
-        Form::Mig(profile, count) => u32::from(windows(offer.slices, profile, count)),
+        Form::Mig(profile, count) => u32::from(placements(offer.slices, profile, count)),
         Form::None => 1,
     }
 }
 
-/// Whether so many instances of a profile have windows of their own in free slices.
-fn windows(free: u64, profile: usize, count: u32) -> bool {
+/// Whether so many instances of a profile have placements of their own in free slices.
+fn placements(free: u64, profile: usize, count: u32) -> bool {
     if count == 0 {
         return true;
     }
     let (_, size, starts) = PROFILES[profile];
-    let window = ((1u128 << size) - 1) as u64;
+    let placement = ((1u128 << size) - 1) as u64;
     (0..64 / SLICES).any(|gpu| {
         starts.iter().any(|start| {
-            let mask = window << (gpu * SLICES + start);
+            let mask = placement << (gpu * SLICES + start);
             // The last slice's compute part is none: no profile starts there.
-            free & mask == mask && windows(free & !mask, profile, count - 1)
+            free & mask == mask && placements(free & !mask, profile, count - 1)
         })
     })
 }

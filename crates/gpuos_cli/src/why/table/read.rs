@@ -337,7 +337,7 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
         };
         let what = rest
             .strip_suffix(
-                " now: free slices count only where they make whole windows that the board has.",
+                " now: free slices count only where they make whole placements that the board has.",
             )
             .ok_or("another form")?;
         check!(

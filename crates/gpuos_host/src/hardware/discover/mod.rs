@@ -57,7 +57,7 @@ pub struct Found {
     pub driver: String,
     /// GPUs, in the order of their GRES indices.
     pub gpus: Vec<FoundGpu>,
-    /// GPUs in MIG mode that are none of GRES `gpu`, and those that move, by NVML index.
+    /// GPUs in MIG mode that are none of GRES `gpu`, and the MIG-switchable ones, by NVML index.
     pub divided: Vec<Divided>,
     /// Link between GPUs `i` and `j` at `i * gpus + j`.
     pub links: Vec<Link>,
@@ -85,7 +85,7 @@ impl Found {
     }
 
     /// GPUs in MIG mode that are in GRES `gpu` too: NVML indexes.
-    pub fn moving(&self) -> GpuSet {
+    pub fn switchable(&self) -> GpuSet {
         let both = self.divided.iter().filter(|one| one.gpu.number.is_some());
         both.fold(GpuSet::EMPTY, |set, one| set.with(one.index.into()))
     }
@@ -94,16 +94,16 @@ impl Found {
 /// Looks at all hardware. GPUs that do not answer are told in the notes. Error when the library
 /// answers nothing at all.
 pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GpuNumbering) -> Answer<Found> {
-    discover_moving(library, sysfs, order, GpuSet::EMPTY)
+    discover_switchable(library, sysfs, order, GpuSet::EMPTY)
 }
 
-/// The same where these GPUs, by NVML index, move between whole jobs and slices. Where gres.conf does not say otherwise,
+/// The same where these GPUs, by NVML index, are MIG-switchable. Where gres.conf does not say otherwise,
 /// GRES `gpu` then has its GPUs by NVML's index, without those that are divided for good.
-pub fn discover_moving(
+pub fn discover_switchable(
     library: &dyn GpuLibrary,
     sysfs: &Sysfs,
     order: &GpuNumbering,
-    moving: GpuSet,
+    switchable: GpuSet,
 ) -> Answer<Found> {
     let mut found = Found {
         driver: library.driver_version()?,
@@ -137,14 +137,14 @@ pub fn discover_moving(
     let mut next = 0..;
     for (mut one, told) in seen_gpus.into_iter().zip(order.number(&minors)) {
         let divided = one.1.identity.mig.is_some_and(|mig| mig.on);
-        let moves = moving.contains(one.0.into());
-        let place = match order.names_files() || moving.is_empty() {
+        let switched = switchable.contains(one.0.into());
+        let place = match order.names_files() || switchable.is_empty() {
             true => told.filter(|_| !divided || order.names_files()),
-            false if divided && !moves => None,
+            false if divided && !switched => None,
             false => next.next(),
         };
         one.1.number = place;
-        if divided && moves && place.is_some() {
+        if divided && switched && place.is_some() {
             let same = one.1.clone();
             found.divided.push(Divided::look(library, one.0, same));
         }
@@ -185,7 +185,7 @@ pub fn discover_moving(
                 .into(),
         );
     }
-    notes(&mut found, moving);
+    notes(&mut found, switchable);
     Ok(found)
 }
 
@@ -214,7 +214,7 @@ fn nvlinks(a: &FoundGpu, b: &FoundGpu, switched: bool) -> u8 {
     count.min(64) as u8
 }
 
-fn notes(found: &mut Found, moving: GpuSet) {
+fn notes(found: &mut Found, switchable: GpuSet) {
     for (gpu, seen) in found.gpus.iter().enumerate() {
         let down: Vec<String> = seen
             .nvlinks
@@ -231,8 +231,8 @@ fn notes(found: &mut Found, moving: GpuSet) {
                 seen.identity.pci
             ));
         }
-        let moves = moving.contains(seen.index.into());
-        if !moves && seen.identity.mig.is_some_and(|mig| mig.on) {
+        let switched = switchable.contains(seen.index.into());
+        if !switched && seen.identity.mig.is_some_and(|mig| mig.on) {
             found.notes.push(format!(
                 "GPU {gpu} is divided (MIG): it takes part in no NVLink and is one GPU here"
             ));

@@ -12,8 +12,8 @@ use crate::hardware::nvml::{GpuLibrary, MigMode};
 /// Where gpuosd writes which device files belong to which memory slice.
 pub const SLICES: &str = "/var/lib/gpuos/slices";
 
-/// What stands over `moving`.
-const MOVING: &str = "# In GRES gpu too: each is whole or divided, as jobs need it. Only for boards that change MIG mode \
+/// What stands over `switchable`.
+const SWITCHABLE: &str = "# In GRES gpu too: each is whole or divided, as jobs need it. Only for boards that change MIG mode \
                       without a\n# reset: not A100 and A30.\n";
 
 /// A GPU in MIG mode.
@@ -115,13 +115,13 @@ impl Pool<'_> {
         let board = &self.board;
         let both = self.gpus.iter().filter(|one| one.gpu.number.is_some());
         let both = both.fold(GpuSet::EMPTY, |set, one| set.with(one.index.into()));
-        let moving = match both.is_empty() {
+        let switchable = match both.is_empty() {
             true => String::new(),
-            false => format!("{MOVING}moving = \"{both}\"\n"),
+            false => format!("{SWITCHABLE}switchable = \"{both}\"\n"),
         };
         format!(
             "\n[[mig.board]]\nname = \"{board}\"\nprofiles = [\n{profiles}]\n\n\
-             [[mig.pool]]\nnodes = \"{node}\"\ngpus = \"{set}\"\n{moving}board = \"{board}\"\n"
+             [[mig.pool]]\nnodes = \"{node}\"\ngpus = \"{set}\"\n{switchable}board = \"{board}\"\n"
         )
     }
 
@@ -209,7 +209,7 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
                     "see to the GPU and its driver".into(),
                 )),
                 // Nobody has slices of it now.
-                None if pool.moving.contains(gpu) => {}
+                None if pool.switchable.contains(gpu) => {}
                 None => all.push((
                     format!("[[mig.pool]] has GPU {gpu} of {node}, and the driver shows no such GPU in MIG mode"),
                     format!("turn MIG mode on (`nvidia-smi -i {gpu} -mig 1`, on some boards a reset after it), or {discover}"),
@@ -218,8 +218,8 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
         }
     }
     if let Some((pool, _)) = pool {
-        let moving = pool.moving.iter();
-        all.extend(moving.filter_map(|gpu| misnumbered(found, pool, node, gpu)));
+        let switchable = pool.switchable.iter();
+        all.extend(switchable.filter_map(|gpu| misnumbered(found, pool, node, gpu)));
     }
     let known = |index: u8| pool.is_some_and(|(pool, _)| pool.gpus.contains(index.into()));
     let strange = found.divided.iter().filter(|one| !known(one.index));
@@ -233,7 +233,7 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
     all
 }
 
-/// Where a GPU that moves has another number in GRES `gpu` than gpuos takes it for: a sentence, and what to do.
+/// Where a MIG-switchable GPU has another number in GRES `gpu` than gpuos takes it for: a sentence, and what to do.
 fn misnumbered(found: &Found, pool: &MigPool, node: &str, gpu: usize) -> Option<(String, String)> {
     let own = found.gpus.iter().find(|one| usize::from(one.index) == gpu);
     let number = own.and_then(|one| one.number).map(usize::from);
@@ -245,13 +245,13 @@ fn misnumbered(found: &Found, pool: &MigPool, node: &str, gpu: usize) -> Option<
     };
     Some((
         format!(
-            "GPU {gpu} of {node} moves ([[mig.pool]]) and has to be number {wanted} of GRES gpu: {told}"
+            "GPU {gpu} of {node} is MIG-switchable ([[mig.pool]]) and has to be number {wanted} of GRES gpu: {told}"
         ),
         format!(
             "name GRES gpu in gres.conf by NVML's index, without the GPUs in MIG mode for good ({}), as `gpuos discover \
-             --moving {}` prints it while all of the pool are in MIG mode",
+             --switchable {}` prints it while all of the pool are in MIG mode",
             pool.fixed(),
-            pool.moving
+            pool.switchable
         ),
     ))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::mig::Shown;
 use gpuos_model::cluster::Link;
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 use nvml_wrapper_sys::bindings as nvml;
 
 use super::events::Listener;
@@ -362,9 +362,9 @@ impl GpuLibrary for Driver {
         })
     }
 
-    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, placement: MigPlacement) -> Answer<u32> {
         self.with(gpu, |session, device| {
-            let gi = mig::make_gpu(&self.raw, device, profile, window)?;
+            let gi = mig::make_gpu(&self.raw, device, profile, placement)?;
             session.gpm(gpu)?.made(gi);
             Ok(gi)
         })

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use gpuos_core::mig::Shown;
 use gpuos_model::mig::profile::bare;
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 use nvml_wrapper_sys::bindings as nvml;
 
 use super::driver::{instance as some, optional};
@@ -41,7 +41,7 @@ pub(super) fn profiles(raw: &Raw, device: Device) -> Answer<Vec<Profile>> {
     let mut profiles = Vec::new();
     for info in infos(raw, device)? {
         let places = optional(raw.mig_placements(device, info.id))?.unwrap_or_default();
-        // A profile without a window cannot be made.
+        // A profile without a placement cannot be made.
         let Some(&(_, size)) = places.first() else {
             continue;
         };
@@ -96,7 +96,7 @@ pub(super) fn set_mode(raw: &Raw, device: Device, on: bool) -> Answer<()> {
 /// What a GPU answers that changes its MIG mode by a reset only.
 pub(super) fn wants_reset() -> Error {
     Error::Refused(
-        "this GPU changes its MIG mode with a reset only: take it out of `moving` of its [[mig.pool]] in gpuos.toml".into(),
+        "this GPU changes its MIG mode with a reset only: take it out of `switchable` of its [[mig.pool]] in gpuos.toml".into(),
     )
 }
 
@@ -162,7 +162,7 @@ pub(super) fn instances(raw: &Raw, device: Device) -> Answer<Vec<Shown>> {
             shown.push(Shown {
                 gi,
                 profile: profile.id,
-                window: Window {
+                placement: MigPlacement {
                     start: byte(start),
                     size: byte(size),
                 },
@@ -200,11 +200,16 @@ pub(super) fn memory(raw: &Raw, device: Device) -> Answer<Vec<(String, Answer<[u
 }
 
 /// [`super::GpuLibrary::mig_make_gpu`].
-pub(super) fn make_gpu(raw: &Raw, device: Device, profile: u32, window: Window) -> Answer<u32> {
-    let place = (u32::from(window.start), u32::from(window.size));
+pub(super) fn make_gpu(
+    raw: &Raw,
+    device: Device,
+    profile: u32,
+    placement: MigPlacement,
+) -> Answer<u32> {
+    let place = (u32::from(placement.start), u32::from(placement.size));
     let made = raw.make_gpu_instance(device, profile, place);
     let made = made.map_err(|error| match is_invalid(&error) {
-        true => no_such_window(profile, window),
+        true => no_such_placement(profile, placement),
         false => error,
     })?;
     let told = raw.gpu_instance_info(made).and_then(|(gi, at)| {
@@ -212,7 +217,7 @@ pub(super) fn make_gpu(raw: &Raw, device: Device, profile: u32, window: Window) 
         let exact = at == place;
         exact
             .then_some(gi)
-            .ok_or_else(|| no_such_window(profile, window))
+            .ok_or_else(|| no_such_placement(profile, placement))
     });
     if told.is_err() {
         // Nobody would know of it.
@@ -221,12 +226,12 @@ pub(super) fn make_gpu(raw: &Raw, device: Device, profile: u32, window: Window) 
     told
 }
 
-/// What a GPU answers to a profile or window that it does not have.
-pub(super) fn no_such_window(profile: u32, window: Window) -> Error {
-    let Window { start, size } = window;
+/// What a GPU answers to a profile or placement that it does not have.
+pub(super) fn no_such_placement(profile: u32, placement: MigPlacement) -> Error {
+    let MigPlacement { start, size } = placement;
     Error::Refused(format!(
         "MIG profile {profile} at memory slice {start} ({size} slices): this GPU has no such profile or \
-         window; compare the board in gpuos.toml with gpuos discover"
+         placement; compare the board in gpuos.toml with gpuos discover"
     ))
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use gpuos_core::health::{RecoveryAction, Sample};
 use gpuos_core::mig::Shown;
 use gpuos_model::cluster::Link;
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 
 pub use driver::{Driver, LIBRARY};
 pub use error::{Answer, Error};
@@ -202,9 +202,9 @@ pub trait GpuLibrary: Send + Sync {
     /// None when it has no MIG or MIG mode is off.
     fn mig_load(&self, gpu: u8) -> Answer<Vec<(u32, Answer<Option<Load>>)>>;
     /// Makes a GPU instance of the profile with this id (as in `nvidia-smi mig -lgip`) at exactly this
-    /// window; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
-    /// GPU has no such profile or window.
-    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32>;
+    /// placement; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
+    /// GPU has no such profile or placement.
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, placement: MigPlacement) -> Answer<u32>;
     /// Makes the compute instance that takes all of a GPU instance; root only. Gives its id and UUID
     /// (`MIG-…`). [`Error::NoRoom`] when one is there.
     fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)>;

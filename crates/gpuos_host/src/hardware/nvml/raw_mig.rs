@@ -75,7 +75,7 @@ impl Raw {
         })
     }
 
-    /// Windows of a profile, by its id.
+    /// Placements of a profile, by its id.
     pub(super) fn mig_placements(&self, device: Device, profile: u32) -> Answer<Vec<Placement>> {
         let mut list = [zeroed::<nvml::nvmlGpuInstancePlacement_t>(); MOST_INSTANCES];
         let mut count = MOST_INSTANCES as u32;
@@ -111,14 +111,14 @@ impl Raw {
         Ok(GpuInstance(handle))
     }
 
-    /// Id and window of a GPU instance.
+    /// Id and placement of a GPU instance.
     pub(super) fn gpu_instance_info(&self, instance: GpuInstance) -> Answer<(u32, Placement)> {
         let mut info: nvml::nvmlGpuInstanceInfo_t = zeroed();
         call!(self, nvmlGpuInstanceGetInfo(instance.0, &raw mut info))?;
         Ok((info.id, (info.placement.start, info.placement.size)))
     }
 
-    /// Makes a GPU instance at a window.
+    /// Makes a GPU instance at a placement.
     pub(super) fn make_gpu_instance(
         &self,
         device: Device,

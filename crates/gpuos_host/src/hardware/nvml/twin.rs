@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::mig::Shown;
 use gpuos_model::cluster::{Link, NodeType};
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 
 use super::{
     Answer, Error, FabricDomain, GpuEvent, GpuLibrary, Happening, Identity, LinkPeer, Load, NvLink,
@@ -351,8 +351,8 @@ impl GpuLibrary for Twin {
         self.with(gpu, |gpu| gpu.loads())
     }
 
-    fn mig_make_gpu(&self, gpu: u8, profile: u32, window: Window) -> Answer<u32> {
-        self.changes(gpu, |gpu| gpu.make_gpu(profile, window))
+    fn mig_make_gpu(&self, gpu: u8, profile: u32, placement: MigPlacement) -> Answer<u32> {
+        self.changes(gpu, |gpu| gpu.make_gpu(profile, placement))
     }
 
     fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_core::mig::Shown;
-use gpuos_model::mig::{Geometry, Profile, Window};
+use gpuos_model::mig::{Geometry, MigPlacement, Profile};
 
 use super::twin::{Twin, TwinGpu};
 use super::{Answer, Error, GpuLibrary, Happening, Load, MigMode};
@@ -117,14 +117,14 @@ impl TwinGpu {
         Ok(told)
     }
 
-    pub(super) fn make_gpu(&mut self, profile: u32, window: Window) -> Answer<u32> {
+    pub(super) fn make_gpu(&mut self, profile: u32, placement: MigPlacement) -> Answer<u32> {
         self.mig_on()?;
         let known = self.mig_profiles.iter().find(|known| known.id == profile);
-        let placed = |known: &&Profile| known.size == window.size;
+        let placed = |known: &&Profile| known.size == placement.size;
         let placed = known
             .filter(placed)
-            .filter(|known| known.starts.contains(&window.start));
-        let known = placed.ok_or_else(|| super::mig::no_such_window(profile, window))?;
+            .filter(|known| known.starts.contains(&placement.start));
+        let known = placed.ok_or_else(|| super::mig::no_such_placement(profile, placement))?;
         let same = self
             .mig_instances
             .iter()
@@ -132,7 +132,7 @@ impl TwinGpu {
         let taken = self
             .mig_instances
             .iter()
-            .any(|other| other.window.overlaps(window));
+            .any(|other| other.placement.overlaps(placement));
         if taken || same.count() >= usize::from(known.most) {
             return Err(Error::NoRoom);
         }
@@ -142,12 +142,12 @@ impl TwinGpu {
             .iter()
             .flat_map(|p| p.starts.iter().map(|start| start + p.size));
         let slices = u32::from(ends.max().unwrap_or(0));
-        let (start, size) = (u32::from(window.start), u32::from(window.size));
+        let (start, size) = (u32::from(placement.start), u32::from(placement.size));
         let gi = slices / size - 1 + start / size;
         self.mig_instances.push(Shown {
             gi,
             profile,
-            window,
+            placement,
             computes: Vec::new(),
             busy: false,
         });

@@ -1,10 +1,10 @@
 //! A Slurm cluster at one moment, in the planner's terms: [`Site`], Slurm and gpuos.toml joined; [`JobRequest`], a job as scontrol and
-//! its script have it; [`moving`], GPUs that move, in one GRES and the other.
+//! its script have it; [`switchable`], MIG-switchable GPUs, in one GRES and the other.
 
 mod ends;
-pub mod moving;
 mod neighbours;
 mod request;
+pub mod switchable;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl Site {
         let (config_file, config) = config_file::read(machine, config, &running.directory())?;
         for node in &mut nodes {
             if let Some(own) = config.mig.pool_of(&node.name) {
-                node.gpus_divided = moving::whole_of(own, node.slices_used);
+                node.gpus_divided = switchable::whole_of(own, node.slices_used);
             }
         }
         let facts = facts(machine, &running, &nodes, &mut notes);

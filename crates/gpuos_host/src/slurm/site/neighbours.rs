@@ -223,7 +223,7 @@ pub struct Neighbours {
     pub kept: Vec<Kept>,
     last_resort: Vec<usize>,
     /// Nodes with degraded GPUs, and these.
-    worn: Vec<(usize, GpuSet)>,
+    degraded: Vec<(usize, GpuSet)>,
 }
 
 impl Neighbours {
@@ -238,10 +238,10 @@ impl Neighbours {
         let mut judge = Judge::new(site, jobs);
         Neighbours {
             last_resort: judge.mark(wanted, asker, states),
-            worn: (0..)
+            degraded: (0..)
                 .zip(&site.nodes)
                 .map(|(at, node)| (at, node.gpus_degraded()))
-                .filter(|(_, worn)| !worn.is_empty())
+                .filter(|(_, degraded)| !degraded.is_empty())
                 .collect(),
             kept: judge.kept(wanted, asker),
         }
@@ -252,12 +252,12 @@ impl Neighbours {
     pub fn first_resorts(&self, states: &[NodeState]) -> Vec<Vec<NodeState>> {
         let mut resorts = Vec::new();
         for (spared, apart) in [(true, true), (true, false), (false, true)] {
-            if spared && self.worn.is_empty() || apart && self.last_resort.is_empty() {
+            if spared && self.degraded.is_empty() || apart && self.last_resort.is_empty() {
                 continue;
             }
             let mut states = states.to_vec();
-            for (at, worn) in self.worn.iter().filter(|_| spared) {
-                states[*at].free = states[*at].free.minus(*worn);
+            for (at, degraded) in self.degraded.iter().filter(|_| spared) {
+                states[*at].free = states[*at].free.minus(*degraded);
             }
             for at in self.last_resort.iter().filter(|_| apart) {
                 states[*at].candidate = false;

@@ -141,15 +141,15 @@ impl Boards {
         carver.looked().then_some(())?;
         let claims = carver.claims();
         let at = claims.iter().find(|claim| {
-            (claim.job, claim.window, claim.profile) == (job, piece.window, piece.profile)
+            (claim.job, claim.placement, claim.profile) == (job, piece.placement, piece.profile)
                 && matches!(claim.phase, Phase::Ready { .. })
         })?;
         let files = self.files.get(&piece.gpu)?.written.as_ref()?;
         let Phase::Ready { gi, ci, .. } = at.phase else {
             return None;
         };
-        let start = usize::from(piece.window.start);
-        let own = files.get(start..start + usize::from(piece.window.size))?;
+        let start = usize::from(piece.placement.start);
+        let own = files.get(start..start + usize::from(piece.placement.size))?;
         own.iter()
             .all(|slice| *slice == Some((gi, ci)))
             .then_some(())
@@ -158,7 +158,7 @@ impl Boards {
     /// Whether what a job is to have is being made, or there.
     pub fn is_claimed(&self, job: u32, piece: &Piece) -> bool {
         self.claims(piece.gpu).iter().any(|claim| {
-            (claim.job, claim.window, claim.profile) == (job, piece.window, piece.profile)
+            (claim.job, claim.placement, claim.profile) == (job, piece.placement, piece.profile)
                 && claim.phase != Phase::Going
         })
     }
@@ -284,18 +284,18 @@ impl Boards {
         }
     }
 
-    /// NVML has shown a GPU, or not. Returns whether it has. `moves`: it may be whole.
+    /// NVML has shown a GPU, or not. Returns whether it has. `switchable`: it may be whole.
     pub fn shown(
         &mut self,
         gpu: u8,
         mut view: Result<Box<View>, String>,
-        moves: bool,
+        switchable: bool,
         (now, fx): (Now, &mut Effects),
     ) -> bool {
         if let Some(began) = self.looks.under_way.remove(&gpu) {
             self.looks.seen.insert(gpu, began);
         }
-        if let (Ok(view), true) = (&mut view, moves) {
+        if let (Ok(view), true) = (&mut view, switchable) {
             // Then it is as it is to be.
             view.unfit = view.unfit.take().filter(|_| !view.whole);
         }
@@ -325,11 +325,11 @@ impl Boards {
             return String::new();
         };
         let pieces = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
-        let windows: Vec<_> = pieces.map(|piece| piece.window).collect();
+        let placements: Vec<_> = pieces.map(|piece| piece.placement).collect();
         let there = view.shown.iter().filter(|instance| {
-            windows
+            placements
                 .iter()
-                .any(|window| window.overlaps(instance.window))
+                .any(|placement| placement.overlaps(instance.placement))
         });
         let pids = there
             .filter_map(|instance| view.pids.get(&instance.gi))
@@ -367,7 +367,7 @@ fn audit(
         });
         format!(
             "{profile} in memory slices {} of GPU {gpu}",
-            slices_text(claim.window)
+            slices_text(claim.placement)
         )
     };
     for claim in after {

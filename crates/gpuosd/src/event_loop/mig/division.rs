@@ -7,18 +7,18 @@ use gpuos_core::health::number;
 use gpuos_model::gpuset::GpuSet;
 
 use crate::event_loop::gpus::Gpus;
-use crate::mig::pool::{Moving, Pool};
+use crate::mig::pool::{Pool, Switchable};
 
-/// A gres.conf that does not fit `moving` is read again so often.
+/// A gres.conf that does not fit `switchable` is read again so often.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
 
 /// The pool, as gpuos.toml had it when it could be read last.
 #[derive(Default)]
 pub struct Division {
     pool: Option<Pool>,
-    /// The GPUs that are in MIG mode for good by NVML's index, and those that move.
+    /// The GPUs that are in MIG mode for good by NVML's index, and the MIG-switchable ones.
     fixed: GpuSet,
-    moving: Moving,
+    switchable: Switchable,
     /// gpuos.toml has been read.
     configured: bool,
     /// When gres.conf was to be read again last.
@@ -27,26 +27,26 @@ pub struct Division {
 
 impl Division {
     /// As it was saved.
-    pub fn restore(fixed: GpuSet, moving: Moving) -> Division {
+    pub fn restore(fixed: GpuSet, switchable: Switchable) -> Division {
         Division {
             fixed,
-            moving,
+            switchable,
             ..Division::default()
         }
     }
 
     /// gpuos.toml was read. Returns what was there before.
     pub fn set(&mut self, pool: Option<Pool>) -> Division {
-        let moving = pool
+        let switchable = pool
             .as_ref()
-            .map(|pool| pool.moving.clone())
+            .map(|pool| pool.switchable.clone())
             .unwrap_or_default();
         let gpus = pool.iter().flat_map(|pool| &pool.gpus);
-        let fixed = gpus.filter(|gpu| !moving.contains_key(gpu));
+        let fixed = gpus.filter(|gpu| !switchable.contains_key(gpu));
         let fixed = fixed.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
         let now = Division {
             fixed,
-            moving,
+            switchable,
             configured: true,
             renewed: self.renewed,
             pool,
@@ -56,7 +56,7 @@ impl Division {
 
     /// Whether the same GPUs are divided, and can be.
     pub fn has_same_gpus(&self, other: &Division) -> bool {
-        (self.fixed, &self.moving) == (other.fixed, &other.moving)
+        (self.fixed, &self.switchable) == (other.fixed, &other.switchable)
     }
 
     /// The pool; none before gpuos.toml was read.
@@ -69,9 +69,9 @@ impl Division {
         self.fixed
     }
 
-    /// Those that move, with their numbers in GRES `gpu`.
-    pub fn moving(&self) -> &Moving {
-        &self.moving
+    /// The MIG-switchable ones, with their numbers in GRES `gpu`.
+    pub fn switchable(&self) -> &Switchable {
+        &self.switchable
     }
 
     /// Whether gpuos.toml has been read.
@@ -79,17 +79,17 @@ impl Division {
         self.configured
     }
 
-    /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it moves.
+    /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it is MIG-switchable.
     pub fn number(&self, gpu: u8) -> Option<u8> {
-        let whole = self.moving.get(&gpu).copied();
+        let whole = self.switchable.get(&gpu).copied();
         whole.or_else(|| number::of_pool(gpu))
     }
 
     /// NVML's index of a GPU of the pool; `None`: it is none.
     pub fn index(&self, number: u8) -> Option<u8> {
-        let mut moving = self.moving.iter();
-        let moving = moving.find(|(_, gres)| **gres == number);
-        moving
+        let mut switchable = self.switchable.iter();
+        let switchable = switchable.find(|(_, gres)| **gres == number);
+        switchable
             .map(|(gpu, _)| *gpu)
             .or_else(|| number::pool_index(number))
     }
@@ -104,33 +104,33 @@ impl Division {
 
     /// Whether a step with these GPUs of GRES `gpu` has to wait until they are whole. `asks`: it waits for an answer.
     pub fn concerns(&self, gpus: &[u8], asks: bool) -> bool {
-        let moves = |gpu: &u8| self.moving.values().any(|one| one == gpu);
-        gpus.iter().any(moves) || asks && !self.configured
+        let switchable = |gpu: &u8| self.switchable.values().any(|one| one == gpu);
+        gpus.iter().any(switchable) || asks && !self.configured
     }
 
-    /// NVML's indexes of those of GPUs of GRES `gpu` that move. `None`: the library has not shown which they are.
+    /// NVML's indexes of those of GPUs of GRES `gpu` that are MIG-switchable. `None`: the library has not shown which they are.
     pub fn whole_of(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<BTreeSet<u8>> {
-        if self.moving.is_empty() {
+        if self.switchable.is_empty() {
             return Some(BTreeSet::new());
         }
         let own = known.found().iter().filter(|gpu| gpus.contains(&gpu.gres));
-        let moves = own.map(|gpu| gpu.nvml);
-        let moves = moves.filter(|gpu| self.moving.contains_key(gpu));
-        (!known.found().is_empty()).then(|| moves.collect())
+        let switchable = own.map(|gpu| gpu.nvml);
+        let switchable = switchable.filter(|gpu| self.switchable.contains_key(gpu));
+        (!known.found().is_empty()).then(|| switchable.collect())
     }
 
-    /// Where gres.conf does not number GPUs that move as their place in gpuos.toml does: a sentence.
+    /// Where gres.conf does not number MIG-switchable GPUs as their place in gpuos.toml does: a sentence.
     pub fn misnumbered(&self, known: &Gpus) -> Option<String> {
-        let mut wrong = self.moving.iter().filter(|_| !known.found().is_empty());
+        let mut wrong = self.switchable.iter().filter(|_| !known.found().is_empty());
         wrong.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
     }
 
     /// Why the mode of a GPU cannot be changed: it is not known which GPU it is.
     pub fn wrong(&self, gpu: u8, known: &Gpus) -> Option<String> {
-        match self.moving.get(&gpu) {
+        match self.switchable.get(&gpu) {
             Some(number) => misnumbered(gpu, *number, known),
             None => Some(format!(
-                "GPU {gpu} is not in `moving` of gpuos.toml any more"
+                "GPU {gpu} is not in `switchable` of gpuos.toml any more"
             )),
         }
     }
@@ -138,7 +138,7 @@ impl Division {
     /// Why a step with these GPUs of GRES `gpu` must not run: it is not known which GPUs they are.
     pub fn misnamed(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<String> {
         let named = |(_, number): &(&u8, &u8)| !known.found().is_empty() && gpus.contains(*number);
-        let mut named = self.moving.iter().filter(named);
+        let mut named = self.switchable.iter().filter(named);
         named.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
     }
 
@@ -162,7 +162,7 @@ fn misnumbered(gpu: u8, number: u8, known: &Gpus) -> Option<String> {
         None => "gres.conf does not have it".into(),
     };
     Some(format!(
-        "GPU {gpu} is in `moving` of a [[mig.pool]] and therefore number {number} of GRES gpu, but {is}: list GRES gpu in \
+        "GPU {gpu} is in `switchable` of a [[mig.pool]] and therefore number {number} of GRES gpu, but {is}: list GRES gpu in \
          gres.conf by NVML's index without the GPUs that are in MIG mode for good; until then its MIG mode stays"
     ))
 }

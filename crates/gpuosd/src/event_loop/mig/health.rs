@@ -69,8 +69,8 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
 /// for GPUs that are not known to be whole.
 pub fn holders_of_whole(mig: &Mig, on: &Facts<'_>) -> Vec<Holder> {
     let mut all = on.jobs.holders();
-    let moving = mig.division.moving();
-    let divided = moving
+    let switchable = mig.division.switchable();
+    let divided = switchable
         .iter()
         .filter(|(gpu, _)| mig.boards.is_whole(**gpu) == Some(false));
     let divided: BTreeSet<u8> = divided.map(|(_, number)| *number).collect();
@@ -78,7 +78,7 @@ pub fn holders_of_whole(mig: &Mig, on: &Facts<'_>) -> Vec<Holder> {
         holder.gpus.retain(|gpu| !divided.contains(gpu));
     }
     let to_come = |(gpu, _): &(&u8, &u8)| !mig.is_shown_whole(**gpu);
-    let to_come = moving.iter().filter(to_come);
+    let to_come = switchable.iter().filter(to_come);
     let to_come: BTreeSet<u8> = to_come.map(|(_, number)| *number).collect();
     all.retain(|holder| {
         let held = on.jobs.jobs.get(&holder.job);
@@ -106,7 +106,7 @@ fn instances(
         let claims = mig.boards.claims(piece.gpu);
         let own = claims
             .iter()
-            .filter(|claim| claim.job == job && claim.window == piece.window);
+            .filter(|claim| claim.job == job && claim.placement == piece.placement);
         let gis = own.filter_map(|claim| match claim.phase {
             Phase::Made { gi } | Phase::Ready { gi, .. } => Some(gi),
             Phase::Wanted | Phase::Going => None,
@@ -161,7 +161,7 @@ pub fn out(gpu: u8, division: &Division, health: &NodeHealth) -> Option<String> 
     ))
 }
 
-/// The numbers in GRES `gpu` of GPUs that move and of which a job has slices, by its record.
+/// The numbers in GRES `gpu` of MIG-switchable GPUs of which a job has slices, by its record.
 pub fn on_moving(division: &Division, node: &str, job: &Record) -> Vec<u8> {
     let Some(pool) = division.pool() else {
         return Vec::new();

@@ -68,7 +68,7 @@ struct Times {
     began: Instant,
     /// When instances were counted for the health rules.
     counted: Option<Instant>,
-    /// spank_gpuos could not be told which GPUs move: when that is tried again.
+    /// spank_gpuos could not be told which GPUs are MIG-switchable: when that is tried again.
     untold: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl Mig {
     /// As it was saved.
     pub fn restore(journal: Journal, now: Instant) -> Mig {
         Mig {
-            division: Division::restore(journal.pool, journal.moving),
+            division: Division::restore(journal.pool, journal.switchable),
             boards: Boards::restore(journal.claims),
             memory: memory::Polls::default(),
             records: Records {
@@ -104,7 +104,7 @@ impl Mig {
             failures: self.endings.failures().clone(),
             held: self.endings.held().clone(),
             pool: self.division.fixed(),
-            moving: self.division.moving().clone(),
+            switchable: self.division.switchable().clone(),
             given: self.records.given.clone(),
         }
     }
@@ -119,7 +119,7 @@ impl Mig {
         self.division.concerns(gpus, asks)
     }
 
-    /// The GPUs that move and of which a job has slices, by its record.
+    /// The MIG-switchable GPUs of which a job has slices, by its record.
     pub fn on_moving(&self, node: &str, job: &Record) -> Vec<u8> {
         health::on_moving(&self.division, node, job)
     }
@@ -131,9 +131,9 @@ impl Mig {
 
     /// Slices that jobs hold by Slurm's records, on one GPU.
     fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::Held> {
-        let own = |window| {
+        let own = |placement| {
             let view = self.boards.view(gpu)?.ok()?;
-            let mut on = view.shown.iter().filter(|one| one.window == window);
+            let mut on = view.shown.iter().filter(|one| one.placement == placement);
             view.jobs.get(&on.next()?.gi).copied()
         };
         let mut all = held(&self.records.grants, gpu, own);
@@ -152,17 +152,17 @@ impl Mig {
         self.boards.is_whole(gpu) == Some(true) && !self.switches.has(gpu)
     }
 
-    /// Whether spank_gpuos could be told which GPUs move; if not, that is tried again.
+    /// Whether spank_gpuos could be told which GPUs are MIG-switchable; if not, that is tried again.
     pub fn untold(&mut self, why: Option<String>, now: Instant, fx: &mut Effects) {
         self.times.untold = why.is_some().then_some(now + LOOK_EVERY);
-        fx.trouble("moving-file", why);
+        fx.trouble("switchable-file", why);
     }
 
     /// gpuos.toml was read.
     pub fn configured(&mut self, config: &MigConfig, on: &Facts<'_>, fx: &mut Effects) {
         let before = self.division.set(Pool::of(config, on.node));
-        let moves = |gpu: &&u8| !self.division.moving().values().any(|one| one == *gpu);
-        for gpu in before.moving().values().filter(moves) {
+        let switchable = |gpu: &&u8| !self.division.switchable().values().any(|one| one == *gpu);
+        for gpu in before.switchable().values().filter(switchable) {
             fx.push(Effect::Undivided(*gpu));
         }
         for gpu in self.division.pool().iter().flat_map(|pool| &pool.gpus) {
@@ -213,7 +213,7 @@ impl Mig {
     /// After each of these: what is wrong is told, and steps are answered.
     pub fn settle(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         fx.trouble("slices", self.boards.files_trouble());
-        fx.trouble("moving", self.division.misnumbered(on.gpus));
+        fx.trouble("switchable", self.division.misnumbered(on.gpus));
         fx.trouble("mig", self.boards.unfit());
         self.answer(on, fx);
     }
@@ -225,9 +225,9 @@ impl Mig {
         on: &Facts<'_>,
         fx: &mut Effects,
     ) {
-        let moves = self.division.moving().contains_key(&gpu);
+        let switchable = self.division.switchable().contains_key(&gpu);
         let shown = view.as_ref().ok().map(|view| view.shown.clone());
-        self.boards.shown(gpu, view, moves, (on.now, fx));
+        self.boards.shown(gpu, view, switchable, (on.now, fx));
         if let Some(shown) = shown.filter(|_| self.is_known()) {
             let held = self.held(gpu);
             let pool = self.division.pool();
@@ -283,7 +283,7 @@ impl Mig {
                 let carve = Event::Carve {
                     job,
                     profile: piece.profile,
-                    window: piece.window,
+                    placement: piece.placement,
                 };
                 self.event(gpu, carve, on, fx);
             }
@@ -373,13 +373,13 @@ impl Mig {
         }
     }
 
-    /// Looks at GPUs that move while gpuos.toml cannot be read: nothing else asks for that.
+    /// Looks at MIG-switchable GPUs while gpuos.toml cannot be read: nothing else asks for that.
     fn look_unread(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         let waits = self.steps.waiting.iter().any(|one| one.ask.is_none());
         if !waits || self.division.pool().is_some() {
             return;
         }
-        for gpu in self.division.moving().keys() {
+        for gpu in self.division.switchable().keys() {
             if !self.boards.is_looking(*gpu) {
                 self.boards.look(*gpu, on.now, fx);
             }
@@ -478,7 +478,7 @@ impl Mig {
             return BTreeSet::new();
         };
         if divided {
-            let number = self.division.moving().get(&gpu);
+            let number = self.division.switchable().get(&gpu);
             let whole = number.map(|number| on.jobs.on(*number));
             return whole.into_iter().flatten().collect();
         }
@@ -499,7 +499,7 @@ impl Mig {
         };
         match first {
             Some(one) if !claimed => {
-                let slices = slices_text(one.window);
+                let slices = slices_text(one.placement);
                 Left::OfNobody(format!(
                     "GPU {gpu}: GPU instance {} in memory slices {slices} was made by nobody that gpuos knows and stays",
                     one.gi

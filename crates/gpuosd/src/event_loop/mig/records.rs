@@ -99,7 +99,7 @@ impl Mig {
         self.answer(on, fx);
     }
 
-    /// What a job has here by its record: bits, and GPUs that move and that it has whole.
+    /// What a job has here by its record: bits, and MIG-switchable GPUs that it has whole.
     fn has(&self, record: &Job, on: &Facts<'_>) -> (u64, GpuSet) {
         match self.division.pool() {
             Some(pool) => pool.has(on.node, record),
@@ -121,7 +121,7 @@ impl Mig {
         true
     }
 
-    /// Compares a job's grant with its record. Returns whether the job has slices here, or GPUs whole that move.
+    /// Compares a job's grant with its record. Returns whether the job has slices here, or MIG-switchable GPUs whole.
     fn record(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) -> bool {
         let job = record.id;
         if !record.unreadable.is_empty() {
@@ -137,7 +137,7 @@ impl Mig {
             let as_before = nothing || (bits, whole) == (old.bits, old.whole);
             runs_on(old) && as_before
         });
-        // Its GPUs have left `moving`, and it has them as before, with what was made for it.
+        // Its GPUs have left `switchable`, and it has them as before, with what was made for it.
         let left = |old: &Grant| old.whole != whole && old.bits & !bits == 0;
         let left = !same && old.is_some_and(|old| runs_on(old) && left(old));
         let known = left && self.division.pool().is_some();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::mig::{Claim, Phase, Shown};
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus};
-use gpuos_model::mig::{Profile, Window};
+use gpuos_model::mig::{MigPlacement, Profile};
 
 use super::memory::Newest;
 use super::{Mig, health};
@@ -41,7 +41,7 @@ pub fn slices(mig: &Mig, on: &Facts<'_>) -> Vec<Slice> {
                 gi: one.gi?,
                 uuid: one.uuid?,
                 profile: one.profile,
-                window: one.window,
+                placement: one.placement,
                 job: one.job,
                 memory_mib: one.memory_total_mib.zip(one.memory_used_mib),
                 load: one.load,
@@ -60,9 +60,9 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
         _ => (Vec::new(), BTreeMap::new()),
     };
     let owner = |instance: &Shown| {
-        claims
-            .iter()
-            .find(|claim| (claim.profile, claim.window) == (instance.profile, instance.window))
+        claims.iter().find(|claim| {
+            (claim.profile, claim.placement) == (instance.profile, instance.placement)
+        })
     };
     let of = |gi: &u32| pids.get(gi).cloned().unwrap_or_default();
     let mut instances: Vec<MigInstance> = claims
@@ -70,7 +70,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
         .map(|claim| {
             let seen = shown
                 .iter()
-                .find(|one| (one.profile, one.window) == (claim.profile, claim.window));
+                .find(|one| (one.profile, one.placement) == (claim.profile, claim.placement));
             let (gi, ci, uuid) = match &claim.phase {
                 Phase::Ready { gi, ci, uuid } => (Some(*gi), Some(*ci), Some(uuid.clone())),
                 Phase::Made { gi } => (Some(*gi), None, None),
@@ -80,7 +80,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
             let there = uuid.is_some();
             MigInstance {
                 profile: pool.profile(claim.profile),
-                window: claim.window,
+                placement: claim.placement,
                 gi,
                 ci,
                 uuid,
@@ -102,7 +102,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
         let memory = newest.memory(gpu, compute.map(|compute| compute.1.as_str()));
         MigInstance {
             profile: pool.profile(instance.profile),
-            window: instance.window,
+            placement: instance.placement,
             gi: Some(instance.gi),
             ci: compute.map(|compute| compute.0),
             uuid: compute.map(|compute| compute.1.clone()),
@@ -117,13 +117,13 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
             load: newest.load(gpu, compute.map(|_| instance.gi)),
         }
     }));
-    instances.sort_by_key(|instance| instance.window);
+    instances.sort_by_key(|instance| instance.placement);
     let first = pool.first(gpu).unwrap_or(0);
     let held = mig.held(gpu);
-    let taken: Vec<Window> = instances
+    let taken: Vec<MigPlacement> = instances
         .iter()
-        .map(|one| one.window)
-        .chain(held.iter().map(|held| held.window))
+        .map(|one| one.placement)
+        .chain(held.iter().map(|held| held.placement))
         .collect();
     let given = mig.records.given.values().fold(0, |all, bits| all | bits);
     let own = |slice: u8| {
@@ -133,17 +133,17 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
                 .unwrap_or(0)
             != 0
     };
-    let moving = mig.division.moving().get(&gpu);
-    let holder = moving.and_then(|number| on.jobs.on(*number).first().copied());
-    let clear = |window: Window| {
-        let slices = window.start..window.start.saturating_add(window.size);
+    let switchable = mig.division.switchable().get(&gpu);
+    let holder = switchable.and_then(|number| on.jobs.on(*number).first().copied());
+    let clear = |placement: MigPlacement| {
+        let slices = placement.start..placement.start.saturating_add(placement.size);
         holder.is_none()
-            && taken.iter().all(|other| !other.overlaps(window))
+            && taken.iter().all(|other| !other.overlaps(placement))
             && slices.into_iter().all(|s| !own(s))
     };
     let slices = pool.geometry.slices();
     let free = (0..slices).filter(|start| {
-        clear(Window {
+        clear(MigPlacement {
             start: *start,
             size: 1,
         })
@@ -167,8 +167,8 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
             None => Some("NVIDIA's library has not shown it yet".into()),
         }),
         instances,
-        moving: moving.is_some(),
-        whole: moving.is_some() && matches!(view, Some(Ok(view)) if view.whole),
+        switchable: switchable.is_some(),
+        whole: switchable.is_some() && matches!(view, Some(Ok(view)) if view.whole),
         others: false,
         holder,
     }
@@ -183,13 +183,13 @@ fn phase(claim: &Claim) -> &'static str {
     }
 }
 
-/// How many windows of a profile are clear that do not overlap.
-fn fits(profile: &Profile, clear: &impl Fn(Window) -> bool) -> u32 {
+/// How many placements of a profile are clear that do not overlap.
+fn fits(profile: &Profile, clear: &impl Fn(MigPlacement) -> bool) -> u32 {
     let mut end = 0;
     let mut count = 0;
     for &start in &profile.starts {
         let size = profile.size;
-        if start >= end && clear(Window { start, size }) {
+        if start >= end && clear(MigPlacement { start, size }) {
             (count, end) = (count + 1, start.saturating_add(size));
         }
     }

@@ -60,14 +60,14 @@ enum Stand {
 /// How a step is told that it must not run.
 pub type Tell = fn(&str) -> Reply;
 
-/// Steps of jobs with slices, or with whole GPUs that move.
+/// Steps of jobs with slices, or with whole MIG-switchable GPUs.
 #[derive(Default)]
 pub struct Steps {
     /// Those that wait.
     pub waiting: Vec<Waiting>,
     /// Those of jobs with slices that run, and the bits that each was started with.
     running: BTreeMap<u32, BTreeMap<u32, u64>>,
-    /// GPUs that move and that steps of these jobs have whole, while such steps run.
+    /// MIG-switchable GPUs that steps of these jobs have whole, while such steps run.
     served: BTreeMap<u32, BTreeSet<u8>>,
     /// Jobs that Slurm is asked about, when next, and how long after that again.
     asks: BTreeMap<u32, (Instant, Duration)>,
@@ -189,7 +189,7 @@ impl Steps {
 }
 
 impl Mig {
-    /// A step starts whose job asked for slices, or has GPUs whole that move.
+    /// A step starts whose job asked for slices, or has MIG-switchable GPUs whole.
     pub fn step(&mut self, starting: Starting, on: &Facts<'_>, fx: &mut Effects) {
         let Starting {
             id,
@@ -298,7 +298,7 @@ impl Mig {
     fn stand(&self, one: &Waiting, on: &Facts<'_>) -> Stand {
         let Some(pool) = self.division.pool() else {
             return match (&one.ask, self.division.is_configured()) {
-                // gpuos.toml cannot be read, or not yet: what moves is as it was when it could be.
+                // gpuos.toml cannot be read, or not yet: what is MIG-switchable is as it was when it could be.
                 (None, false) if self.is_whole_as_known(one, on) => Stand::Ready(BTreeMap::new()),
                 (_, false) => Stand::Waits,
                 (Some(_), true) => {
@@ -334,7 +334,7 @@ impl Mig {
         let asked = bits_of(ask);
         let variables = pool.environment(grant, asked & grant.bits, |piece| {
             self.boards.uuid(piece.gpu, |claim| {
-                (claim.job, claim.window) == (job, piece.window)
+                (claim.job, claim.placement) == (job, piece.placement)
             })
         });
         if !variables.values().all(String::is_empty) {

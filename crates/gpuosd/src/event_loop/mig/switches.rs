@@ -1,4 +1,4 @@
-//! MIG mode of GPUs that move: on when the first step of a job with slices there comes, off when that of a job comes that has
+//! MIG mode of MIG-switchable GPUs: on when the first step of a job with slices there comes, off when that of a job comes that has
 //! the GPU whole, and otherwise as it is. What it is now, NVML says: nothing of it is kept.
 //!
 //! A mode changes where nobody of the other kind has the GPU by Slurm's records, which are asked for anew before, and no

@@ -135,7 +135,7 @@ impl World {
                 slices: slices.to_vec(),
                 tasks: 1,
             }),
-            moves: false,
+            switchable: false,
             client: Client::new(to),
         };
         self.tell(|mig, on, fx| mig.step(starting, on, fx));
@@ -192,14 +192,20 @@ fn served() -> World {
     assert_eq!(world.calls, [], "nothing before slurmctld's word");
     world.record(Some(&record(0b1100, true)));
     let calls = std::mem::take(&mut world.calls);
-    let [Call::MakeGpu { profile: 5, window }] = calls[..] else {
+    let [
+        Call::MakeGpu {
+            profile: 5,
+            placement,
+        },
+    ] = calls[..]
+    else {
         panic!("{calls:?}");
     };
-    assert_eq!((window.start, window.size), (2, 2));
+    assert_eq!((placement.start, placement.size), (2, 2));
     world.shown.push(Shown {
         gi: 4,
         profile: 5,
-        window,
+        placement,
         computes: vec![(0, "MIG-1".into())],
         busy: false,
     });

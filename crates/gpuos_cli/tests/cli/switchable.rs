@@ -1,15 +1,15 @@
-//! GPUs that move between GRES `gpu` and GRES `gpuos`: what is taken of one by jobs of the other.
+//! MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos`: what is taken of one by jobs of the other.
 
 use serde_json::json;
 
 use crate::site::Site;
 use crate::slices::CONFIG;
 
-/// Nodes with GPUs 0 to 5, of which 4 and 5 are in the pool and 5 moves. On n1 job 31 has it whole, on n2 job 32 has a slice.
+/// Nodes with GPUs 0 to 5, of which 4 and 5 are in the pool and 5 is MIG-switchable. On n1 job 31 has it whole, on n2 job 32 has a slice.
 fn site() -> Site {
     let site = Site::new("24.11.5");
-    let moving = CONFIG.replace("gpus = \"4-5\"", "gpus = \"4-5\"\nmoving = \"5\"");
-    site.file("gpuos.toml", &moving);
+    let switchable = CONFIG.replace("gpus = \"4-5\"", "gpus = \"4-5\"\nswitchable = \"5\"");
+    site.file("gpuos.toml", &switchable);
     let nodes = [
         ("n1", "gpu:h100:1(IDX:4),gpuos:h100-80gb:0(IDX:N/A)"),
         ("n2", "gpu:h100:0(IDX:N/A),gpuos:h100-80gb:1(IDX:8)"),

@@ -1,4 +1,4 @@
-//! GPUs that move between GRES `gpu` and GRES `gpuos` under select/gpuos: nobody has one whole of which somebody else
+//! MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos` under select/gpuos: nobody has one whole of which somebody else
 //! has a slice; they change sides for jobs that wait, and forecasts know of both. On every release, with the same plugins.
 //!
 //! Allocations have no steps, so that slurmctld alone is seen.
@@ -10,9 +10,9 @@ use gpuos_tests::{Cluster, Setup, per_suite, show};
 
 per_suite!(they_change_sides, come_and_go);
 
-/// GPU 5 is divided for good, 6 and 7 move: 5 and 6 of GRES gpu, slices 8 to 23.
+/// GPU 5 is divided for good, 6 and 7 are MIG-switchable: 5 and 6 of GRES gpu, slices 8 to 23.
 const POOL: u64 = 0b1110_0000;
-const MOVING: [(u64, u64); 2] = [(1 << 5, 0xff << 8), (1 << 6, 0xff << 16)];
+const SWITCHABLE: [(u64, u64); 2] = [(1 << 5, 0xff << 8), (1 << 6, 0xff << 16)];
 const FIXED: u64 = 0xff;
 /// All of GRES gpu.
 const WHOLE: u64 = 0x7f;
@@ -23,8 +23,8 @@ fn cluster(name: &str, suite: &Suite, seconds: [u32; 2], shards: u32) -> Option<
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
     setup.spec.mig = GpuSet(POOL);
-    setup.spec.mig_moving = GpuSet(0b1100_0000);
-    setup.spec.mig_move_seconds = seconds;
+    setup.spec.mig_switchable = GpuSet(0b1100_0000);
+    setup.spec.mig_switch_seconds = seconds;
     setup.spec.job_submit = true;
     setup.spec.shards = shards;
     setup.spec.slurm_conf_extra.extend([
@@ -87,7 +87,7 @@ fn check(cluster: &Cluster) {
         for (other, others) in all.iter().enumerate().filter(|(at, _)| *at != nth) {
             let twice = (gpus & (others.0 | others.2), slices & others.1);
             assert_eq!(twice, (0, 0), "{nth} {other} {text}");
-            for (whole, cut) in MOVING {
+            for (whole, cut) in SWITCHABLE {
                 let both = (gpus | shared) & whole != 0 && others.1 & cut != 0;
                 assert!(!both, "{nth} {other} {text}");
             }
@@ -125,14 +125,17 @@ fn they_change_sides(suite: &Suite) {
     let Some(mut cluster) = cluster("sides", suite, [3, HOUR], 0) else {
         return;
     };
-    // At the start all that move are whole: a job with slices waits its time for one.
+    // At the start all MIG-switchable ones are whole: a job with slices waits its time for one.
     let fixed = start(&cluster, "fixed", "--gpuos-mig=7g.80gb");
     assert_eq!(held(&cluster, fixed), (0, FIXED));
     let moved = ask(&cluster, "moved", "--gpuos-mig=7g.80gb --time=60");
     waits(&cluster, moved, "served jobs with whole GPUs last");
     cluster.wait(moved, &["RUNNING"]);
     let (_, slices) = held(&cluster, moved);
-    assert!(MOVING.iter().any(|(_, cut)| *cut == slices), "{slices:x}");
+    assert!(
+        SWITCHABLE.iter().any(|(_, cut)| *cut == slices),
+        "{slices:x}"
+    );
     let seconds = |letter| time(&cluster, moved, letter).expect("a time");
     assert!(
         seconds("%S") >= seconds("%V") + 3,
@@ -156,7 +159,7 @@ fn they_change_sides(suite: &Suite) {
         "{cut:x} {slices:x}"
     );
     cluster.cancel(&[again]);
-    change(&cluster, "move-hold = \"3600s\"", "move-hold = \"0s\"");
+    change(&cluster, "switch-hold = \"3600s\"", "switch-hold = \"0s\"");
     cluster.wait(all, &["RUNNING"]);
     assert_eq!(held(&cluster, all), (WHOLE, 0));
     // Slices of a GPU that somebody has whole come back when he ends.
@@ -177,7 +180,7 @@ fn they_change_sides(suite: &Suite) {
 
 /// Jobs that have whole GPUs and slices.
 fn both_kinds(cluster: &Cluster) {
-    // One job has no GPU that moves whole beside slices, for the slices might be its own.
+    // One job has no MIG-switchable GPU whole beside slices, for the slices might be its own.
     let both = start(cluster, "both", "--gres=gpu:5 --gpuos-mig=7g.80gb:2");
     let (gpus, slices) = held(cluster, both);
     assert_eq!((gpus, slices.count_ones()), (0x1f, 16), "{slices:x}");
@@ -186,7 +189,7 @@ fn both_kinds(cluster: &Cluster) {
     check(cluster);
     cluster.cancel(&[both, more]);
     let never = ask(cluster, "never", "--gres=gpu:6 --gpuos-mig=1g.10gb");
-    waits(cluster, never, "gets no GPU that moves as a whole");
+    waits(cluster, never, "gets no MIG-switchable GPU as a whole");
     cluster.cancel(&[never]);
     // Who takes the whole node has all of both.
     let node = start(cluster, "node", "--exclusive --time=60");
@@ -200,14 +203,17 @@ fn both_kinds(cluster: &Cluster) {
     cluster.drained();
 }
 
-/// Nobody is preempted where a GPU that moves is idle, whatever it served last.
+/// Nobody is preempted where a MIG-switchable GPU is idle, whatever it served last.
 fn nobody_has_to_go(cluster: &Cluster) {
     let cut = start(cluster, "cutall", "--gpuos-mig=7g.80gb:3");
     cluster.cancel(&[cut]);
     let low = start(cluster, "low", "--gres=gpu:5");
     let high = start(cluster, "high", "-p high --gres=gpu:1");
     let (gpus, _) = held(cluster, high);
-    assert!(MOVING.iter().any(|(whole, _)| *whole == gpus), "{gpus:x}");
+    assert!(
+        SWITCHABLE.iter().any(|(whole, _)| *whole == gpus),
+        "{gpus:x}"
+    );
     let state = cluster.lab.job_state(low).expect("known");
     assert_eq!(state, "RUNNING");
     // Where they are not enough somebody is.
@@ -237,14 +243,14 @@ fn nobody_knows_yet(cluster: &Cluster) {
     cluster.drained();
 }
 
-/// A GPU that moves is known by its number in GRES gpu: out of service, it gives no slices either.
+/// A MIG-switchable GPU is known by its number in GRES gpu: out of service, it gives no slices either.
 fn out_of_service(cluster: &Cluster) {
     let out = "Extra=[gpuos:1 out=5]";
     cluster.run("scontrol", &["update", "NodeName=n1", out]);
     let sound = start(cluster, "sound", "--gpuos-mig=7g.80gb:2");
-    assert_eq!(held(cluster, sound), (0, FIXED | MOVING[1].1));
+    assert_eq!(held(cluster, sound), (0, FIXED | SWITCHABLE[1].1));
     let third = ask(cluster, "outs", "--gpuos-mig=1g.10gb");
-    waits(cluster, third, "whole windows");
+    waits(cluster, third, "whole placements");
     let gpus = start(cluster, "gpus", "--gres=gpu:5");
     let sixth = ask(cluster, "sixth", "--gres=gpu:1");
     waits(cluster, sixth, "out of service");
@@ -263,7 +269,7 @@ fn mistakes(cluster: &Cluster) {
     let slice = ask(cluster, "sliced", "--gres=gpuos:1 --gpuos=off");
     cluster.until("the log says so", || {
         let log = cluster.lab.slurmctld_log();
-        log.contains("n1: its GPUs do not move").then_some(())
+        log.contains("n1: its GPUs are not switched").then_some(())
     });
     for job in [whole, slice] {
         waits(cluster, job, "");
@@ -288,7 +294,7 @@ fn mistakes(cluster: &Cluster) {
     without_gpuos_toml(cluster);
 }
 
-/// From a start without a gpuos.toml that can be read nobody knows which GPUs move: none is given beside slices.
+/// From a start without a gpuos.toml that can be read nobody knows which GPUs are MIG-switchable: none is given beside slices.
 fn without_gpuos_toml(cluster: &Cluster) {
     let cut = start(cluster, "kept", "--gpuos-mig=7g.80gb:2");
     let file = cluster.lab.dir().join("etc/gpuos.toml");
@@ -319,7 +325,7 @@ fn without_gpuos_toml(cluster: &Cluster) {
 
 /// Jobs of both kinds come and go at random, under gpuos and past it.
 fn come_and_go(suite: &Suite) {
-    let Some(cluster) = cluster("moves", suite, [0, 0], 2) else {
+    let Some(cluster) = cluster("switchable", suite, [0, 0], 2) else {
         return;
     };
     let requests = [

@@ -1,4 +1,4 @@
-//! GPUs that move between GRES gpu and GRES gpuos: whole for one job, divided for the next, whenever gpuosd dies between.
+//! MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos`: whole for one job, divided for the next, whenever gpuosd dies between.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,15 +19,15 @@ use crate::mig::{
 };
 use crate::site::{Daemon, Site};
 
-/// Number in GRES gpu of GPU 5, which moves beside GPU 4, which does not.
-const MOVES: u8 = 4;
+/// Number in GRES gpu of GPU 5, which is MIG-switchable beside GPU 4, which is not.
+const SWITCHABLE: u8 = 4;
 
-/// GPU 5 moves, and is whole.
+/// GPU 5 is MIG-switchable, and is whole.
 fn site(kind: &str, head: &str) -> Site {
     let site = pool_of(kind, head);
     site.change(5, |gpu| gpu.mig = [0, 0]);
     let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
-    let conf = conf.replace("gpus = \"4-5\"", "gpus = \"4-5\"\nmoving = \"5\"");
+    let conf = conf.replace("gpus = \"4-5\"", "gpus = \"4-5\"\nswitchable = \"5\"");
     fs::write(site.path("gpuos.toml"), conf).unwrap();
     site
 }
@@ -36,10 +36,10 @@ fn whole(job: u32, number: u32) -> Request {
     Request::StepStart {
         id: StepId { job, step: number },
         uid: 1000,
-        gpus: vec![MOVES],
+        gpus: vec![SWITCHABLE],
         asked: Asked::default(),
         mig: None,
-        moves: true,
+        switchable: true,
         reason: Reason::Devices,
     }
 }
@@ -80,14 +80,14 @@ fn until_requeued(site: &Site, job: u32) {
 fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     let site = site("dgx-h100", "");
     let daemon = start(&site);
-    let file = || fs::read_to_string(site.path("run/gpuosd.sock.moving")).ok();
-    assert_eq!(site.until("the list of GPUs that move", file), "4\n");
+    let file = || fs::read_to_string(site.path("run/gpuosd.sock.switchable")).ok();
+    assert_eq!(site.until("the list of MIG-switchable GPUs", file), "4\n");
     // It is whole: nothing is to be done.
     site.job(7, "4");
     assert_eq!(step_whole(&daemon, 7), Ok(BTreeMap::new()));
     let seen = || Some(of_5(&daemon)).filter(|gpu| gpu.holder == Some(7));
     let gpu = site.until("who has it whole", seen);
-    assert_eq!((gpu.moving, gpu.whole, gpu.trouble), (true, true, None));
+    assert_eq!((gpu.switchable, gpu.whole, gpu.trouble), (true, true, None));
     assert!(gpu.free.is_empty());
     // As long as that job has it, nobody else gets a part.
     job_slices(&site, 8);
@@ -100,10 +100,10 @@ fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     over(&site, &daemon, 7);
     job_slices(&site, 9);
     let own = step_slices(&daemon, 9).unwrap();
-    assert_eq!(own["GPUOS_MIG_WINDOWS"], "5:0-3");
+    assert_eq!(own["GPUOS_MIG_PLACEMENTS"], "5:0-3");
     assert_eq!(instances(&site, 5), [(G3, 0, true)]);
     let gpu = of_5(&daemon);
-    assert_eq!((gpu.moving, gpu.whole, gpu.holder), (true, false, None));
+    assert_eq!((gpu.switchable, gpu.whole, gpu.holder), (true, false, None));
     // The other way round.
     site.job(10, "4");
     let why = step_whole(&daemon, 10).unwrap_err();
@@ -141,9 +141,13 @@ fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     assert!(why.contains("Slurm has not given"), "{why}");
     assert_eq!(instances(&site, 5), [(G3, 0, true)]);
     assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
-    // Without GPUs that move there is no list.
+    // Without MIG-switchable GPUs there is no list.
     let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
-    fs::write(site.path("gpuos.toml"), conf.replace("moving = \"5\"", "")).unwrap();
+    fs::write(
+        site.path("gpuos.toml"),
+        conf.replace("switchable = \"5\"", ""),
+    )
+    .unwrap();
     daemon.ask(&Request::Reload).unwrap();
     assert_eq!(file(), None);
 }
@@ -159,8 +163,11 @@ fn a_gpu_of_which_a_job_has_all_is_whole_for_it() {
     site.set_slurm("jobs/7", &text);
     let asks = |request: &str, step, slices: Range<u8>| {
         let mut asks = crate::mig::request(7, step, request, &slices.collect::<Vec<_>>());
-        if let Request::StepStart { gpus, moves, .. } = &mut asks {
-            (*gpus, *moves) = (vec![MOVES], true);
+        if let Request::StepStart {
+            gpus, switchable, ..
+        } = &mut asks
+        {
+            (*gpus, *switchable) = (vec![SWITCHABLE], true);
         }
         asks
     };
@@ -190,7 +197,11 @@ fn a_job_keeps_its_instances_where_another_gpu_leaves_the_list() {
     let made = instances(&site, 4);
     assert_eq!(made.len(), 1);
     let conf = fs::read_to_string(site.path("gpuos.toml")).unwrap();
-    fs::write(site.path("gpuos.toml"), conf.replace("moving = \"5\"", "")).unwrap();
+    fs::write(
+        site.path("gpuos.toml"),
+        conf.replace("switchable = \"5\"", ""),
+    )
+    .unwrap();
     daemon.ask(&Request::Reload).unwrap();
     // Slurm is asked anew for a batch script that is told again.
     step(&daemon, 7, BATCH, ("7g.80gb", &all)).unwrap();
@@ -202,18 +213,21 @@ fn a_job_keeps_its_instances_where_another_gpu_leaves_the_list() {
 #[test]
 fn neither_the_list_nor_gpuos_toml_keeps_gpuosd_from_its_work() {
     let site = site("dgx-h100", "");
-    let list = site.path("run/gpuosd.sock.moving");
+    let list = site.path("run/gpuosd.sock.switchable");
     fs::create_dir_all(list.join("in-the-way")).unwrap();
     let daemon = start(&site);
     let trouble = site.until("the trouble", || daemon.status().daemon.troubles.pop());
-    assert!(trouble.contains("which GPUs move"), "{trouble}");
-    assert!(of_5(&daemon).moving);
+    assert!(
+        trouble.contains("which GPUs are MIG-switchable"),
+        "{trouble}"
+    );
+    assert!(of_5(&daemon).switchable);
     fs::remove_dir_all(&list).unwrap();
     daemon.ask(&Request::Reload).unwrap();
     assert_eq!(fs::read_to_string(&list).unwrap(), "4\n");
     assert_eq!(daemon.status().daemon.troubles, Vec::<String>::new());
     daemon.kill();
-    // What is whole, whole jobs may have, also where nobody can read what moves now.
+    // What is whole, whole jobs may have, also where nobody can read what is MIG-switchable now.
     fs::write(site.path("gpuos.toml"), "[mig").unwrap();
     let daemon = start(&site);
     site.job(7, "4");
@@ -283,7 +297,7 @@ fn a_gpu_that_changes_with_a_reset_only_is_to_be_kept_out_of_the_list() {
     job_slices(&site, 7);
     let why = step_slices(&daemon, 7).unwrap_err();
     assert!(
-        why.contains("GPU 5") && why.contains("out of `moving`"),
+        why.contains("GPU 5") && why.contains("out of `switchable`"),
         "{why}"
     );
     until_requeued(&site, 7);
@@ -306,7 +320,7 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
     step_slices(&daemon, 7).unwrap();
     site.until("who has slices of it", || {
         let gpus = daemon.status().gpus;
-        (gpus[usize::from(MOVES)].jobs == [7]).then_some(())
+        (gpus[usize::from(SWITCHABLE)].jobs == [7]).then_some(())
     });
     assert!(daemon.status().gpus.iter().all(|gpu| gpu.index != 64 + 5));
     // Its process is at home there.
@@ -320,7 +334,7 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
     });
     site.until("a process of its job", || {
         let gpus = daemon.status().gpus;
-        let on = &gpus[usize::from(MOVES)].processes;
+        let on = &gpus[usize::from(SWITCHABLE)].processes;
         on.iter().any(|one| one.pid == 41).then_some(())
     });
     thread::sleep(Duration::from_secs(3));
@@ -344,7 +358,7 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
     over(&site, &daemon, 7);
     site.until("the reset", || {
         site.mend();
-        (daemon.state(usize::from(MOVES)) == "available").then_some(())
+        (daemon.state(usize::from(SWITCHABLE)) == "available").then_some(())
     });
     assert!(site.slurm("resets").starts_with("reset 5:"));
     assert!(!site.slurm("log").contains("DRAIN"));
@@ -459,7 +473,10 @@ fn a_pool_whose_gpus_stay_is_as_ever() {
     let daemon = start(&site);
     job_slices(&site, 7);
     step_slices(&daemon, 7).unwrap();
-    assert!(!site.path("run/gpuosd.sock.moving").exists());
+    assert!(!site.path("run/gpuosd.sock.switchable").exists());
     let gpu = of_5(&daemon);
-    assert_eq!((gpu.moving, gpu.whole, gpu.holder), (false, false, None));
+    assert_eq!(
+        (gpu.switchable, gpu.whole, gpu.holder),
+        (false, false, None)
+    );
 }

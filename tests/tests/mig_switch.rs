@@ -1,4 +1,4 @@
-//! A GPU that moves, from the command line to the driver, in real Slurm clusters: whole, divided, and whole again. At no
+//! A MIG-switchable GPU, from the command line to the driver, in real Slurm clusters: whole, divided, and whole again. At no
 //! time a job has it whole while another has slices of it.
 
 use gpuos_core::wire::{MigGpuStatus, Reply, Request};
@@ -6,7 +6,7 @@ use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::show::indices;
-use gpuos_tests::slices::{SLICES, bits, check, instances, moving, nvml, told};
+use gpuos_tests::slices::{SLICES, bits, check, instances, nvml, switchable, told};
 use gpuos_tests::{Cluster, measured_runs, per_suite};
 
 per_suite!(a_gpu_moves_and_comes_back);
@@ -17,7 +17,7 @@ fn show(cluster: &Cluster) -> String {
     let step = cluster.script(
         "step",
         &format!(
-            "echo step=$CUDA_VISIBLE_DEVICES\necho windows=$GPUOS_MIG_WINDOWS\nfor file in {} {}; do\n\
+            "echo step=$CUDA_VISIBLE_DEVICES\necho placements=$GPUOS_MIG_PLACEMENTS\nfor file in {} {}; do\n\
              said=$( {{ : < $file; }} 2>&1 ) && echo open && continue\n\
              case $said in *'not permitted'*) echo EPERM;; *) echo ENXIO;; esac\n\
              done | paste -sd ' ' | sed s/^/opens=/",
@@ -187,10 +187,10 @@ fn churn(cluster: &Cluster, jobs: usize) {
     }
 }
 
-/// A node whose GPU 6 is in MIG mode for good, and whose GPU 7 moves.
+/// A node whose GPU 6 is in MIG mode for good, and whose GPU 7 is MIG-switchable.
 fn node(name: &str, suite: &Suite) -> Option<Cluster> {
-    let mut setup = moving(name, suite, 1, 0b1100_0000, 1 << 7);
-    setup.spec.mig_move_seconds = [1, 1];
+    let mut setup = switchable(name, suite, 1, 0b1100_0000, 1 << 7);
+    setup.spec.mig_switch_seconds = [1, 1];
     setup.spec.cgroup = Cgroup::Auto;
     setup.steered()
 }
@@ -198,10 +198,10 @@ fn node(name: &str, suite: &Suite) -> Option<Cluster> {
 /// Hundreds of jobs of both kinds; by `scripts/mig-soak.sh`.
 #[test]
 fn soak() {
-    let Some(jobs) = measured_runs("GPUOS_MIG_MOVE_JOBS", "scripts/mig-soak.sh") else {
+    let Some(jobs) = measured_runs("GPUOS_MIG_SWITCH_JOBS", "scripts/mig-soak.sh") else {
         return;
     };
-    if let Some(cluster) = node("mig-move-soak", &Suite::Native) {
+    if let Some(cluster) = node("mig-switch-soak", &Suite::Native) {
         let fixed = cluster.start(&["--gpuos-mig=7g.80gb"]);
         churn(&cluster, jobs);
         cluster.cancel(&[fixed]);
@@ -218,7 +218,7 @@ fn soak() {
 }
 
 fn a_gpu_moves_and_comes_back(suite: &Suite) {
-    let Some(cluster) = node("mig-move", suite) else {
+    let Some(cluster) = node("mig-switch", suite) else {
         return;
     };
     assert!(!mode_is_on(&cluster));
@@ -235,7 +235,7 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     opens(&cluster, &text, [true, true]);
     assert_eq!([told(&text, "batch"), told(&text, "step")], [all, all]);
     let told_of = status(&cluster);
-    assert!(told_of.moving && told_of.whole, "{told_of:?}");
+    assert!(told_of.switchable && told_of.whole, "{told_of:?}");
     cluster.until("slurmctld has said whose it is", || {
         (status(&cluster).holder == Some(first)).then_some(())
     });
@@ -247,13 +247,13 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     let device = told(&text, "step");
     assert!(device.starts_with("MIG-"), "{text}");
     assert_eq!(told(&text, "batch"), device, "{text}");
-    assert!(told(&text, "windows").starts_with("7:"), "{text}");
+    assert!(told(&text, "placements").starts_with("7:"), "{text}");
     opens(&cluster, &text, [false, true]);
     assert!(mode_is_on(&cluster));
     check(&cluster, &[6, 7]);
     let told_of = status(&cluster);
-    assert!(told_of.moving && !told_of.whole, "{told_of:?}");
-    // Those GPUs that do not move are for whole jobs all the time.
+    assert!(told_of.switchable && !told_of.whole, "{told_of:?}");
+    // Those GPUs that are not MIG-switchable are for whole jobs all the time.
     let third = waits(&cluster, &["--gres=gpu:7"]);
     let beside = cluster.sbatch(&["--gres=gpu:6", "--time=1"], &script);
     let text = output(&cluster, beside);
@@ -267,12 +267,12 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     let left = instances(&cluster, "n1");
     assert!(left.iter().all(|one| one.gpu == 6), "{left:?}");
     cluster.cancel(&[third]);
-    // A job with both has no whole GPU that moves.
+    // A job with both has no whole MIG-switchable GPU.
     let both = cluster.sbatch(&["--gres=gpu:6", "--gpuos-mig=1g.10gb"], &script);
     let text = output(&cluster, both);
     opens(&cluster, &text, [true, true]);
     assert_eq!(whole(&cluster, both), [0, 1, 2, 3, 4, 5], "{text}");
-    assert!(told(&text, "windows").starts_with("7:"), "{text}");
+    assert!(told(&text, "placements").starts_with("7:"), "{text}");
     check(&cluster, &[6, 7]);
     cluster.cancel(&[both]);
     churn(&cluster, 16);
