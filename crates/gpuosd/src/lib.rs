@@ -12,7 +12,7 @@
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
-//! - [`desk`]: answers clients,
+//! - [`handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
@@ -26,8 +26,8 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod blocking;
 pub mod clear;
-pub mod desk;
 pub mod disk;
 pub mod event_loop;
 pub mod events;
@@ -47,11 +47,11 @@ pub mod queue;
 pub mod run;
 pub mod sink;
 pub mod slices;
+pub mod socket_handler;
 pub mod status;
 pub mod store;
 pub mod switchable_file;
 pub mod traces;
-pub mod work;
 
 /// The daemon's release.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -14,7 +14,7 @@ pub use bucket::{Bucket, Rate};
 pub use client::{Client, ClientError};
 pub use gate::Limits;
 pub use listen::{BindError, bind, bind_for_root};
-pub use serve::{Desk, Server};
+pub use serve::{RequestHandler, Server};
 
 /// Name of the socket in gpuosd's runtime directory.
 pub const NAME: &str = "gpuosd.sock";

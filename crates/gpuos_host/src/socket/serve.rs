@@ -1,5 +1,5 @@
 //! The daemon's side: a thread that accepts, and a small one for each connection. None of them can
-//! hold up the daemon: all they do with it is to ask a [`Desk`].
+//! hold up the daemon: all they do with it is to ask a [`RequestHandler`].
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -34,7 +34,7 @@ const ACCEPTS: Rate = Rate {
 const STACK: usize = 256 << 10;
 
 /// What answers requests. Rights, limits and the protocol's first line are checked before.
-pub trait Desk: Send + Sync + 'static {
+pub trait RequestHandler: Send + Sync + 'static {
     /// The daemon's release and node, for the first line.
     fn who(&self) -> (String, String);
     /// Answers a request; it may take a few seconds.
@@ -54,7 +54,7 @@ impl Server {
     /// The thread cannot be made.
     pub fn start_for_root(
         listener: UnixListener,
-        desk: Arc<dyn Desk>,
+        handler: Arc<dyn RequestHandler>,
         limits: Limits,
     ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
@@ -62,7 +62,7 @@ impl Server {
         let accept = move || {
             for stream in listener.incoming() {
                 match stream {
-                    Ok(stream) => admit(stream, &gate, limits, daemon_uid, &desk),
+                    Ok(stream) => admit(stream, &gate, limits, daemon_uid, &handler),
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -79,7 +79,7 @@ impl Server {
     /// The thread cannot be made.
     pub fn start(
         listener: UnixListener,
-        desk: Arc<dyn Desk>,
+        handler: Arc<dyn RequestHandler>,
         limits: Limits,
     ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
@@ -93,7 +93,7 @@ impl Server {
                     thread::sleep(Duration::from_millis(100));
                     continue;
                 };
-                admit(stream, &gate, limits, daemon_uid, &desk);
+                admit(stream, &gate, limits, daemon_uid, &handler);
             }
         };
         thread::Builder::new().name("accept".into()).spawn(accept)?;
@@ -101,7 +101,13 @@ impl Server {
     }
 }
 
-fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk: &Arc<dyn Desk>) {
+fn admit(
+    stream: UnixStream,
+    gate: &Gate,
+    limits: Limits,
+    daemon_uid: u32,
+    handler: &Arc<dyn RequestHandler>,
+) {
     let set = stream
         .set_write_timeout(Some(SLOW))
         .and_then(|()| stream.set_read_timeout(Some(LOOK)));
@@ -115,7 +121,7 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
         lines: Lines::new(MAX_REQUEST),
         peer,
         daemon_uid,
-        desk: Arc::clone(desk),
+        handler: Arc::clone(handler),
         deaf: false,
     };
     match passed {
@@ -139,7 +145,7 @@ struct Talk {
     lines: Lines,
     peer: Peer,
     daemon_uid: u32,
-    desk: Arc<dyn Desk>,
+    handler: Arc<dyn RequestHandler>,
     /// The client writes and does not read, and may have gone: what it wrote still counts.
     deaf: bool,
 }
@@ -165,7 +171,7 @@ impl Talk {
                 Request::Watch => return self.watch(),
                 Request::Hello { .. } => self.hello()?,
                 request => {
-                    let reply = self.desk.ask(self.peer, request);
+                    let reply = self.handler.ask(self.peer, request);
                     self.send(&reply)?;
                 }
             }
@@ -193,7 +199,7 @@ impl Talk {
     }
 
     fn hello(&mut self) -> Result<(), End> {
-        let (release, node) = self.desk.who();
+        let (release, node) = self.handler.who();
         self.send(&Reply::Hello {
             protocol: PROTOCOL,
             release,
@@ -243,7 +249,7 @@ impl Talk {
 
     /// Tells what happens until the client goes or falls behind.
     fn watch(&mut self) -> Result<(), End> {
-        let happenings = self.desk.watch(self.peer);
+        let happenings = self.handler.watch(self.peer);
         let mut byte = [0];
         self.stream
             .set_read_timeout(Some(Duration::from_millis(1)))

@@ -17,9 +17,9 @@ const BEHIND: usize = 256;
 /// Most lines of the audit log in one answer.
 const MOST_LINES: u32 = 500;
 
-/// What the desk tells.
+/// What clients make it tell the loop.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// A client asks.
     Asked {
         /// Who.
@@ -33,18 +33,18 @@ pub enum Told {
     Watch(Peer, SyncSender<Happening>),
 }
 
-/// The daemon's desk.
+/// Answers the requests of clients for the daemon.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SocketHandler {
     /// The node's name.
     pub node: String,
     /// Where the audit log is.
     pub state_dir: PathBuf,
     /// To the loop.
-    pub to: Sink<Told>,
+    pub to: Sink<Notice>,
 }
 
-impl socket::Desk for Desk {
+impl socket::RequestHandler for SocketHandler {
     fn who(&self) -> (String, String) {
         (RELEASE.into(), self.node.clone())
     }
@@ -58,7 +58,7 @@ impl socket::Desk for Desk {
             };
         }
         let (reply, answer) = sync_channel(1);
-        let asked = Told::Asked {
+        let asked = Notice::Asked {
             peer,
             request,
             reply,
@@ -84,7 +84,7 @@ impl socket::Desk for Desk {
     fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
         // Where the loop does not take it, the sender goes and the watcher is told.
-        let _ = self.to.try_send(Told::Watch(peer, to));
+        let _ = self.to.try_send(Notice::Watch(peer, to));
         from
     }
 }
