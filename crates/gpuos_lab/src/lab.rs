@@ -452,21 +452,31 @@ impl Lab {
         self.wait_ready(Duration::from_secs(60))
     }
 
-    /// `scontrol reconfigure`. From 23.11 on slurmctld starts anew by it, a moment after the command has ended.
+    /// `scontrol reconfigure`. From 23.11 on slurmctld and each slurmd start anew by it, a moment after the command has ended.
     pub fn reconfigure(&self) -> Result<(), LabError> {
         let from = self.slurmctld_log().len();
+        let nodes = self.record.spec.node_names();
+        let ran: Vec<(&String, Option<u32>)> = nodes
+            .iter()
+            .map(|node| (node, self.slurmd_pid(node)))
+            .collect();
         self.run("scontrol", &["reconfigure"])?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let starts = self.version() >= "23.11";
-        // Else whoever asks next may hear of the nodes from the old one.
-        while starts && Instant::now() < deadline {
+        if self.version() < "23.11" {
+            return Ok(());
+        }
+        let started = || {
             let log = self.slurmctld_log();
-            if log
-                .get(from..)
+            log.get(from..)
                 .is_some_and(|new| new.contains(" started on cluster "))
-            {
-                break;
-            }
+        };
+        // One that did not run is not started, and one that is stopped does not hear of it.
+        let anew = |(node, before): &(&String, Option<u32>)| {
+            let now = self.slurmd_pid(node);
+            before.is_none() || now.is_some() && now != *before
+        };
+        // Else whoever asks next may hear of the nodes from the old slurmctld, or meet no slurmd.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline && !(started() && ran.iter().all(anew)) {
             sleep(Duration::from_millis(50));
         }
         Ok(())
