@@ -1,7 +1,7 @@
 //! How long a decision takes, as a histogram: p50 and p99, warm and cold, with the allocations
 //! counted; then a pass over 10,000 waiting jobs, and the cost against the size of the cluster.
 //!
-//! `cargo bench -p gpuos_placement --bench latency [-- FOLDER]` (relative to gpuos_core); with `-- --learned` only what a learned
+//! `cargo bench -p gpuos_placement --bench latency [-- FOLDER]` (relative to this crate); with `-- --learned` only what a learned
 //! mix of jobs matters to, with `-- --passes` only the passes and many forms in turns. With a folder the series of sizes is
 //! written there as `placement-speed.csv` and `placement-speed.svg`. Figures are of the machine
 //! that it runs on; nothing is asserted about them but that no decision allocates. A decision

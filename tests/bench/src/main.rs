@@ -5,6 +5,7 @@ mod peer;
 mod replay;
 mod report;
 mod samples;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ struct Options {
     /// 64-node gangs.
     #[arg(long)]
     check: bool,
-    /// Folder for bench.json and bench.svg.
+    /// Folder for bench.json, bench.csv, bench.md and bench.svg.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
     #[command(flatten)]
@@ -98,8 +99,9 @@ fn run(options: &Options) -> Result<bool> {
     }
     print!("{}", report.table());
     report.write(&options.out)?;
+    table::write(&report.runs, &options.out)?;
     println!(
-        "written: {0}/bench.json, {0}/bench.svg",
+        "written: {0}/bench.json, {0}/bench.csv, {0}/bench.md, {0}/bench.svg",
         options.out.display()
     );
     let missed = report.missed();

@@ -121,7 +121,8 @@ impl Line {
             .min(ratio(self.stock.cpu_median, self.gpuos.cpu_median))
     }
 
-    fn goal(&self, nodes: usize) -> f64 {
+    /// How many times faster it is to be in a cluster of so many nodes.
+    pub fn goal(&self, nodes: usize) -> f64 {
         if nodes >= 1000 && self.job_nodes == GANG {
             GANG_RATIO
         } else {
@@ -151,14 +152,16 @@ impl Line {
         (self.ratio() * 100.0).round() / 100.0 >= if goal > 1.0 { goal } else { NOISE }
     }
 
-    fn load(&self) -> &'static str {
+    /// The load, for people.
+    pub fn load(&self) -> &'static str {
         match self.load {
             Load::Idle => "idle",
             Load::Full => "90 % full",
         }
     }
 
-    fn call(&self) -> &'static str {
+    /// The question, for people.
+    pub fn call(&self) -> &'static str {
         match self.call {
             Call::Start => "RUN_NOW, starts",
             Call::Refused => "RUN_NOW, no room",
@@ -436,7 +439,8 @@ impl Report {
     }
 }
 
-fn us(ns: u64) -> String {
+/// Microseconds, in three digits or more.
+pub fn us(ns: u64) -> String {
     let us = ns as f64 / 1000.0;
     if us < 100.0 {
         format!("{us:.1}")
