@@ -16,7 +16,9 @@ RELEASE := $(TARGET)/release
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 ifneq ($(SUDO),)
 AS_ROOT := --config 'target."cfg(unix)".runner=["sudo","-E"]'
+WORDS_OF_SUDO := "sudo","-E",
 endif
+WITHOUT_SLURM := --config 'target."cfg(unix)".runner=[$(WORDS_OF_SUDO)"$(CURDIR)/scripts/without-slurm.sh"]'
 
 # What only gpuosd's feature otel has. With the whole workspace, so that crates are built with the features that they have already.
 OTEL := --workspace --locked --features gpuosd/otel --test traces
@@ -36,7 +38,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check style random reference bench results replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -44,6 +46,7 @@ help:
 	@echo 'make check      format, clippy and the tests that need no Slurm: the daily round'
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
+	@echo 'make results    make bench, and its figures into docs/results'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
@@ -82,9 +85,12 @@ test:
 	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS
 	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics
 	scripts/timed.sh build $(CARGO) build --workspace --locked --lib --bins --tests
-	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
-	scripts/timed.sh tests $(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT) || status=$$?; \
+	scripts/two-lanes.sh \
+	  "scripts/timed.sh 'tests on a real Slurm' $(CARGO) test --workspace --locked $(subst ",\",$(AS_ROOT)) --test slurm" \
+	  "bad=0; scripts/timed.sh 'instruction counts' scripts/instructions.sh || bad=1; \
+	   scripts/timed.sh 'other tests' $(CARGO) test --workspace --locked --no-fail-fast $(subst ",\",$(WITHOUT_SLURM)) || bad=1; exit \$$bad" \
+	  $(abspath $(TARGET))/others.log || status=$$?; \
 	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
 	scripts/costs.sh $$GPUOS_COSTS; exit $$status
 
@@ -121,6 +127,11 @@ licences:
 bench:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh $(ARGS)
+
+# docs/results/benchmarks.*: with nothing else on the machine.
+results:
+	@scripts/needs.sh build lab
+	@scripts/results.sh
 
 replay:
 	@scripts/needs.sh build lab

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::process::Output;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_lab::{Cgroup, Lab, LabSpec, Select, Suite};
+use gpuos_lab::{Cgroup, Lab, LabError, LabSpec, Pauses, Select, Suite};
 use gpuos_placement::explain::Note;
 use gpuos_placement::record::{self, Recording};
 
@@ -147,14 +148,15 @@ impl Cluster {
         }
     }
 
+    /// Runs a Slurm command that is ended after 30 s.
+    pub fn output(&self, program: &str, args: &[&str]) -> Result<Output, LabError> {
+        self.lab
+            .output_within(program, args, Duration::from_secs(30))
+    }
+
     /// Runs a Slurm command: its output, or what it wrote when it failed.
     pub fn try_run(&self, program: &str, args: &[&str]) -> Result<String, String> {
-        let mut all = vec!["-k", "5", "30", program];
-        all.extend(args);
-        let out = self
-            .lab
-            .output("timeout", &all)
-            .map_err(|e| e.to_string())?;
+        let out = self.output(program, args).map_err(|e| e.to_string())?;
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         if out.status.success() {
             Ok(text)
@@ -201,7 +203,7 @@ impl Cluster {
 
     /// Waits until `done` gives a value.
     pub fn until<T>(&self, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + LIMIT;
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + LIMIT);
         loop {
             if let Some(value) = done() {
                 return value;
@@ -211,7 +213,7 @@ impl Cluster {
                 "waited in vain: {what}{}",
                 self.report("")
             );
-            sleep(Duration::from_millis(100));
+            pauses.pause();
         }
     }
 

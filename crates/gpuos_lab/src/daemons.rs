@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::net::TcpStream;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -36,6 +37,58 @@ impl Daemons<'_> {
     /// A command in the lab's environment, and in its root where it has one.
     pub(crate) fn command(&self, program: &str, daemon: bool) -> Result<Command, LabError> {
         let mut command = Command::new(program);
+        self.set_environment(&mut command, daemon);
+        let view = match self.install.root {
+            None => View::Host,
+            Some(_) => self.join()?,
+        };
+        if daemon || !matches!(view, View::Host) {
+            ChildSetup {
+                new_session: daemon,
+                cgroups: if daemon {
+                    self.cgroups.open()
+                } else {
+                    Vec::new()
+                },
+                view,
+            }
+            .apply(&mut command);
+        }
+        Ok(command)
+    }
+
+    /// The same for a command that is waited for, without a fork: a large program that asks often, as tests do, pays more for
+    /// that than for the command. What has to be done before it starts is left to nsenter; where that is missing it is as above.
+    pub(crate) fn question(&self, program: &str) -> Result<Command, LabError> {
+        let mut command = match self.install.root {
+            // The standard library forks where it has to look for the program in another PATH.
+            None => match find(program, &self.path()) {
+                Some(file) => Command::new(file),
+                None => return self.command(program, false),
+            },
+            Some(_) => {
+                let Some(nsenter) = find("nsenter", "/usr/bin:/bin") else {
+                    return self.command(program, false);
+                };
+                let root = format!("/proc/{}/root", self.munged()?);
+                let here = std::env::current_dir().unwrap_or_default();
+                let here = format!("{root}{}", here.display());
+                let work = Some(here).filter(|here| Path::new(here).is_dir());
+                let mut command = Command::new(nsenter);
+                command
+                    .arg(format!("--mount=/proc/{}/ns/mnt", self.munged()?))
+                    .arg(format!("--root={root}"))
+                    .arg(format!("--wd={}", work.as_ref().unwrap_or(&root)))
+                    .arg("--")
+                    .arg(program);
+                command
+            }
+        };
+        self.set_environment(&mut command, false);
+        Ok(command)
+    }
+
+    fn set_environment(&self, command: &mut Command, daemon: bool) {
         for (key, _) in std::env::vars_os() {
             let name = key.to_string_lossy();
             // What a surrounding job or shell says about Slurm is not about this lab.
@@ -64,23 +117,6 @@ impl Daemons<'_> {
         } else {
             command.env_remove(MARK);
         }
-        let view = match self.install.root {
-            None => View::Host,
-            Some(_) => self.join()?,
-        };
-        if daemon || !matches!(view, View::Host) {
-            ChildSetup {
-                new_session: daemon,
-                cgroups: if daemon {
-                    self.cgroups.open()
-                } else {
-                    Vec::new()
-                },
-                view,
-            }
-            .apply(&mut command);
-        }
-        Ok(command)
     }
 
     /// PATH in the lab: the command `gpuos` that made it, then Slurm's programs.
@@ -92,13 +128,19 @@ impl Daemons<'_> {
         )
     }
 
+    /// Pid of the lab's munged.
+    fn munged(&self) -> Result<u32, LabError> {
+        let munged = self.pid("munged");
+        munged
+            .map(|(pid, _)| pid)
+            .ok_or_else(|| self.failed("munged", "has ended"))
+    }
+
     /// The view of the lab's munged, which holds the lab's root.
     fn join(&self) -> Result<View, LabError> {
-        let munged = self
-            .pid("munged")
-            .ok_or_else(|| self.failed("munged", "has ended"))?;
+        let munged = self.munged()?;
         let open = |what: &str| {
-            let path = format!("/proc/{}/{what}", munged.0);
+            let path = format!("/proc/{munged}/{what}");
             File::open(&path).context(|| format!("cannot open {path}"))
         };
         Ok(View::Join(open("ns/mnt")?, open("root")?))
@@ -269,6 +311,18 @@ impl Daemons<'_> {
             ))
         }
     }
+}
+
+/// A program in a PATH; `None` for one that names its folder.
+fn find(program: &str, path: &str) -> Option<PathBuf> {
+    let runs = |file: &PathBuf| {
+        let data = fs::metadata(file);
+        data.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    };
+    let folders = path.split(':').filter(|_| !program.contains('/'));
+    folders
+        .map(|folder| Path::new(folder).join(program))
+        .find(runs)
 }
 
 /// The last lines of a file; empty when there is none.

@@ -1,11 +1,11 @@
 //! Jobs of a lab: what tests need most, in few words.
 
 use std::fs;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::error::LabError;
 use crate::lab::Lab;
+use crate::pauses::Pauses;
 use crate::process;
 
 /// How long a killed process may take to go.
@@ -72,7 +72,7 @@ impl Lab {
 
     /// Waits until the job is in one of these states; returns which.
     pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
-        let deadline = Instant::now() + limit;
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
         loop {
             let state = self.job_state(job)?;
             if states.contains(&state.as_str()) {
@@ -85,13 +85,13 @@ impl Lab {
                     stderr: self.run("scontrol", &["show", "job", "-d", &job.to_string()])?,
                 });
             }
-            sleep(Duration::from_millis(50));
+            pauses.pause();
         }
     }
 
     /// Waits until the output of a job of [`Lab::sbatch`] contains a text; returns the output.
     pub fn wait_output(&self, job: u32, part: &str, limit: Duration) -> Result<String, LabError> {
-        let deadline = Instant::now() + limit;
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
         loop {
             let text = self.job_output(job);
             if text.contains(part) {
@@ -104,7 +104,7 @@ impl Lab {
                     stderr: text,
                 });
             }
-            sleep(Duration::from_millis(50));
+            pauses.pause();
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output};
+use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use crate::guard::Guard;
 use crate::install::{Install, inside};
 use crate::mig;
 use crate::node_type;
+use crate::pauses::Pauses;
 use crate::plugins;
 use crate::spec::{Cgroup, LabSpec, Select, Suite};
 use crate::store::{self, Record};
@@ -301,33 +302,10 @@ impl Lab {
         self.daemons().command(program, false)
     }
 
-    /// Runs a command in the lab and returns what it wrote to standard output.
-    pub fn run(&self, program: &str, args: &[&str]) -> Result<String, LabError> {
-        let out = self.output(program, args)?;
-        if out.status.success() {
-            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-        } else {
-            Err(LabError::Command {
-                command: format!("{program} {}", args.join(" ")),
-                status: out.status.to_string(),
-                stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
-            })
-        }
-    }
-
-    /// Runs a command in the lab, whatever it returns.
-    pub fn output(&self, program: &str, args: &[&str]) -> Result<Output, LabError> {
-        let mut command = self.command(program)?;
-        command
-            .args(args)
-            .output()
-            .context(|| format!("cannot run {program} in lab {}", self.name()))
-    }
-
     /// Waits until all nodes with a slurmd can run jobs, or, without any, slurmctld answers.
     pub fn wait_ready(&self, limit: Duration) -> Result<(), LabError> {
         let nodes = self.record.spec.node_names();
-        let deadline = Instant::now() + limit;
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
         loop {
             let out = self.output("sinfo", &["-h", "-N", "-o", "%N %T"])?;
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -365,7 +343,7 @@ impl Lab {
                     log,
                 });
             }
-            sleep(Duration::from_millis(50));
+            pauses.pause();
         }
     }
 
