@@ -25,6 +25,7 @@ pub fn all() -> Vec<Attempt> {
     nonsense(&mut all);
     crowds(&mut all);
     others(&mut all);
+    audits(&mut all);
     all
 }
 
@@ -298,6 +299,72 @@ fn others(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+}
+
+/// What is told of the audit log, of which a user may read what is about his own jobs.
+fn audits(all: &mut Vec<Attempt>) {
+    let ask = |stage: &Stage, user, jobs: &[u32]| {
+        let request = |job: &u32| {
+            let (lines, job) = (500, Some(*job));
+            let request = Request::Audit { lines, job };
+            serde_json::to_string(&request).expect("JSON") + "\n"
+        };
+        let text: String = jobs.iter().map(request).collect();
+        let text = format!("{HELLO}{text}");
+        stage.talk(user, "n1", text.as_bytes(), 1 + jobs.len())
+    };
+    all.push(
+        attempt(
+            INPUT,
+            "asks for the audit log about another's job, and about none",
+            "each is refused in the same words, and nothing is told",
+            move |stage| {
+                let victims = stage.victims;
+                let jobs = [
+                    victims.plain,
+                    victims.capped,
+                    victims.slices,
+                    0,
+                    3_999_999,
+                    u32::MAX,
+                ];
+                let told = ask(stage, MALLORY, &jobs);
+                judge(move |_| {
+                    let told = told.heard();
+                    let answers = told.get(1..).unwrap_or_default();
+                    let forbidden = |line: &String| line.contains("\"code\":\"forbidden\"");
+                    let same = answers.iter().all(|line| *line == answers[0]);
+                    let all = answers.len() == jobs.len();
+                    ensure(all && same && answers.iter().all(forbidden), || {
+                        format!("told {told:?}")
+                    })
+                })
+            },
+        )
+        .short(),
+    );
+    all.push(attempt(
+        INPUT,
+        "asks for the audit log about a job of one's own",
+        "it is told, and nothing of other jobs",
+        move |stage| {
+            let own = stage.victims.capped;
+            let told = ask(stage, ALICE, &[own]);
+            judge(move |_| {
+                let told = told.heard();
+                let answer = told.last().cloned().unwrap_or_default();
+                let value: serde_json::Value =
+                    serde_json::from_str(&answer).map_err(|e| format!("{e}: {told:?}"))?;
+                let lines = value["lines"].as_array().cloned().unwrap_or_default();
+                let is_own = |line: &serde_json::Value| {
+                    let line = line.as_str().unwrap_or_default();
+                    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+                    line["job"] == own && line["job_uid"] == ALICE.uid
+                };
+                ensure(!lines.is_empty() && lines.iter().all(is_own), || answer)
+            })
+        },
+    ));
 }
 
 fn watched(stage: &Stage) -> PathBuf {

@@ -21,6 +21,7 @@ use gpuos_workload::recorded::{Recorded, Table};
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{Found, Library};
+use gpuosd::known::Known;
 use gpuosd::mig::Hands;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -210,6 +211,7 @@ fn ports(
         }),
         isolation: channel().0,
         disk: Disk::start(folder.into()).unwrap(),
+        known: Known::default(),
         to,
         wall: Box::new(move || 1_795_305_600_000 + began.elapsed().as_millis() as u64),
         steady: Box::new(Instant::now),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::wire::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, WireError,
-    decode, encode, may,
+    decode, encode, may, refusal,
 };
 
 use super::Limits;
@@ -39,6 +39,11 @@ pub trait Desk: Send + Sync + 'static {
     fn who(&self) -> (String, String);
     /// Answers a request; it may take a few seconds.
     fn ask(&self, peer: Peer, request: Request) -> Reply;
+    /// Whose a job is, by the word of root or of the workload manager; `None`: it is not known, and nobody's. A desk that does not
+    /// look it up knows no job.
+    fn user_of(&self, _job: u32) -> Option<u32> {
+        None
+    }
     /// What happens from now on. The sender goes when the receiver is too slow.
     fn watch(&self, peer: Peer) -> Receiver<Happening>;
 }
@@ -152,9 +157,9 @@ impl Talk {
         self.greet()?;
         loop {
             let request = self.request()?;
-            if !may(self.peer, self.daemon_uid, &request) {
-                let only = "only root may do that";
-                self.refuse(Code::Forbidden, only);
+            let user_of = |job| self.desk.user_of(job);
+            if !may(self.peer, self.daemon_uid, &request, user_of) {
+                self.refuse(Code::Forbidden, refusal(&request));
                 continue;
             }
             match request {

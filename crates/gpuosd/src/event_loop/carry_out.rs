@@ -6,6 +6,7 @@ use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
 use super::{EventLoop, Message, health};
 use crate::disk::Ack;
+use crate::known::Jobs;
 use crate::store::{self, Saved};
 use gpuos_core::limits::{self, MpsEvent};
 
@@ -134,6 +135,12 @@ impl EventLoop {
     /// Users of the jobs of this node.
     pub(super) fn users(&self) -> Users {
         self.isolation.users(self.node.reports.table())
+    }
+
+    /// Tells those who answer clients whose jobs are here.
+    pub(super) fn make_known(&self) {
+        let users = self.users();
+        self.ports.known.set(Jobs { users });
     }
 
     /// Writes a line of the audit log, unless its user has had too many.
