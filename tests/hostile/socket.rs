@@ -18,6 +18,9 @@ const HELLO: &str = "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n";
 /// Accounts that open connections; they need no entry in passwd for that.
 const CROWD: [u32; 6] = [61_001, 61_002, 61_011, 61_012, 61_013, 61_014];
 
+/// An account that has no job anywhere.
+const NOBODY: u32 = 61_021;
+
 /// The attempts.
 pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
@@ -174,6 +177,27 @@ fn crowds(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+    all.push(attempt(
+        INPUT,
+        "a user without jobs wants more connections than eight",
+        "he gets eight, and one with GPUs on the node those of her need besides",
+        |stage| {
+            // The victim has two GPUs of n2: four more for each.
+            let socket = stage.socket("n2").display().to_string();
+            let wanted = [(NOBODY, 8), (ALICE.uid, 8 + 2 * 4)];
+            let held = wanted.map(|(uid, most)| {
+                let mut one = stage.part(uid, "places", &[&socket, "18"]);
+                let held: usize = first_line(&mut one).parse().unwrap_or(0);
+                stage.keep(one);
+                (uid, most, held)
+            });
+            judge(move |stage| {
+                let right = held.iter().all(|(_, most, held)| most == held);
+                ensure(right, || format!("(uid, wanted, held): {held:?}"))?;
+                stage.status("n2").map(drop)
+            })
+        },
+    ));
     all.push(attempt(
         INPUT,
         "asks for the status as fast as it can",

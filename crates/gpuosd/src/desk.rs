@@ -1,11 +1,12 @@
 //! What clients ask is asked of the loop, and what it answers is handed on.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use gpuos_core::wire::{Code, Happening, Peer, Reply, Request, is_root};
-use gpuos_host::socket;
+use gpuos_host::socket::{self, Need};
 
 use crate::known::Known;
 use crate::sink::{NotTaken, Sink};
@@ -85,6 +86,10 @@ impl socket::Desk for Desk {
         // The log is read whatever is known, so that the time that it takes says nothing either.
         let recorded = audit::user_of(&self.state_dir, job);
         self.known.user_of(job).or(recorded.ok().flatten())
+    }
+
+    fn need(&self) -> Arc<Need> {
+        self.known.need()
     }
 
     fn watch(&self, peer: Peer) -> Receiver<Happening> {

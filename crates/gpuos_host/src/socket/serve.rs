@@ -13,10 +13,10 @@ use gpuos_core::wire::{
     decode, encode, may, refusal,
 };
 
-use super::Limits;
 use super::bucket::{Bucket, Rate};
 use super::gate::{Gate, Pass};
 use super::peer::peer;
+use super::{Limits, Need};
 
 /// A connection that says nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
@@ -43,6 +43,10 @@ pub trait Desk: Send + Sync + 'static {
     /// look it up knows no job.
     fn user_of(&self, _job: u32) -> Option<u32> {
         None
+    }
+    /// How many GPUs of this node the running jobs of each user have, by the same word: that many more connections he may have.
+    fn need(&self) -> Arc<Need> {
+        Arc::default()
     }
     /// What happens from now on. The sender goes when the receiver is too slow.
     fn watch(&self, peer: Peer) -> Receiver<Happening>;
@@ -113,7 +117,10 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
     let (Ok(()), Ok(peer)) = (set, peer(&stream)) else {
         return;
     };
-    let passed = gate.enter(peer.uid, limits, Some(&stream), Instant::now());
+    // One open file for both: who is to give his place up is told by it.
+    let stream = Arc::new(stream);
+    let by = (limits, &*desk.need());
+    let passed = gate.enter(peer.uid, by, Some(&stream), Instant::now());
     let mut talk = Talk {
         stream,
         pass: None,
@@ -138,7 +145,7 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
 }
 
 struct Talk {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     /// Its place; `None`: it has none, and is refused.
     pass: Option<Pass>,
     lines: Lines,
@@ -237,7 +244,7 @@ impl Talk {
                     return Err(End);
                 }
             }
-            match self.stream.read(&mut bytes) {
+            match (&*self.stream).read(&mut bytes) {
                 Ok(0) => return Err(End),
                 Ok(count) => self.lines.push(&bytes[..count]),
                 Err(e) if is_wait(&e) && Instant::now() < deadline => {}
@@ -263,7 +270,7 @@ impl Talk {
                         return Err(End);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => match self.stream.read(&mut byte) {
+                Err(RecvTimeoutError::Timeout) => match (&*self.stream).read(&mut byte) {
                     Ok(0) => return Err(End),
                     Ok(_) => {}
                     Err(e) if is_wait(&e) => {}
@@ -292,7 +299,7 @@ impl Talk {
         if self.deaf {
             return Ok(());
         }
-        match self.stream.write_all(&line) {
+        match (&*self.stream).write_all(&line) {
             Ok(()) => Ok(()),
             Err(e)
                 if matches!(

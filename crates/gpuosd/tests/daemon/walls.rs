@@ -206,6 +206,50 @@ fn users_who_take_all_places_keep_neither_others_nor_root_out() {
 }
 
 #[test]
+fn gpus_of_a_users_running_jobs_give_him_more_places() {
+    let Some(site) = site() else { return };
+    let (ann, eve) = (1000, 1001);
+    site.job(7, "0-1");
+    let daemon = site.start();
+    daemon.ready();
+    site.until("the job", || {
+        (daemon.status().jobs.len() == 1).then_some(())
+    });
+    // A step of a job of which slurmctld says nothing: its environment names GPUs.
+    let claim = Request::StepStart {
+        id: StepId { job: 9, step: 0 },
+        uid: eve,
+        gpus: vec![2, 3, 4, 5],
+        asked: Asked::default(),
+        mig: None,
+        switchable: false,
+        reason: Reason::Devices,
+    };
+    daemon.ask(&claim).unwrap();
+    let path = site.path("run").join(NAME);
+    let connect = |_| match Client::connect(&path, LIMIT) {
+        Ok(client) => Some(client),
+        Err(ClientError::Refused(why)) => {
+            assert!(why.contains("GPUs of his running jobs"), "{why}");
+            None
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let open = |uid| as_user(uid, || (0..18).filter_map(connect).collect::<Vec<_>>());
+    let (own, others) = (open(ann), open(eve));
+    assert_eq!((own.len(), others.len()), (8 + 2 * 4, 8));
+    // The job ends: what is open stays open, as there is room.
+    fs::remove_file(site.path("slurm/jobs/7")).unwrap();
+    site.until("the job is gone", || {
+        daemon.ask(&Request::Reload).unwrap();
+        daemon.status().jobs.is_empty().then_some(())
+    });
+    let answered = own.into_iter().map(|mut one| one.status().is_ok());
+    assert_eq!(answered.filter(|answered| *answered).count(), 16);
+    assert_eq!(open(ann).len(), 8);
+}
+
+#[test]
 fn users_may_not_report_steps_nor_act() {
     let Some(site) = site() else { return };
     let daemon = site.start();
