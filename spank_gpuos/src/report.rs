@@ -68,7 +68,7 @@ pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
 
 /// What a step that asked for something is told.
 #[derive(Default, Debug)]
-pub struct Told {
+pub struct StepAnswer {
     /// For its user.
     pub notes: Vec<String>,
     /// For its tasks.
@@ -79,18 +79,18 @@ pub struct Told {
     pub requeues: bool,
 }
 
-impl Told {
-    fn note(text: impl Into<String>) -> Told {
-        Told {
+impl StepAnswer {
+    fn note(text: impl Into<String>) -> StepAnswer {
+        StepAnswer {
             notes: vec![text.into()],
-            ..Told::default()
+            ..StepAnswer::default()
         }
     }
 
-    fn failed(text: impl Into<String>) -> Told {
-        Told {
+    fn failed(text: impl Into<String>) -> StepAnswer {
+        StepAnswer {
             failed: Some(text.into()),
-            ..Told::default()
+            ..StepAnswer::default()
         }
     }
 }
@@ -132,7 +132,7 @@ pub fn reason(has_devices: bool, said: &Inherited, table: &[OptionHelp]) -> Opti
 
 /// Tells that a step has started. Gives what its user is to be told: what was asked for its GPUs and could
 /// not be done.
-pub fn started(socket: &str, node: &str, start: Start) -> Told {
+pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
     let path = socket.replace("%n", node);
     let Start {
         id,
@@ -165,8 +165,8 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
         return carved(&path, (&request, lacks), sent, (ABSENCE, CARVING));
     }
     match sent {
-        _ if !asked.waits() => Told::default(),
-        None => Told::note(format!(
+        _ if !asked.waits() => StepAnswer::default(),
+        None => StepAnswer::note(format!(
             "{}: no gpuosd listens on this node",
             wishes(&asked)
         )),
@@ -174,13 +174,13 @@ pub fn started(socket: &str, node: &str, start: Start) -> Told {
             let undone = wishes(&asked);
             match answer(&socket, Instant::now() + PATIENCE) {
                 Some(Answer::Prepared(told)) => told,
-                Some(Answer::Refused(_, message)) => Told::note(message),
+                Some(Answer::Refused(_, message)) => StepAnswer::note(message),
                 Some(Answer::Unknown) => {
-                    Told::note(format!("{undone}: the gpuosd of this node does not do it"))
+                    StepAnswer::note(format!("{undone}: the gpuosd of this node does not do it"))
                 }
                 None => {
                     let after = PATIENCE.as_secs();
-                    Told::note(format!(
+                    StepAnswer::note(format!(
                         "{undone}, or not yet: gpuosd has not answered within {after} s"
                     ))
                 }
@@ -211,7 +211,7 @@ fn carved(
     (request, lacks): (&Request, Lacks),
     mut sent: Option<OwnedFd>,
     (absence, patience): (Duration, Duration),
-) -> Told {
+) -> StepAnswer {
     let begin = Instant::now();
     let mut heard = begin;
     let mut refused = None;
@@ -223,11 +223,11 @@ fn carved(
                     refused = Some(message);
                     heard = Instant::now();
                 }
-                Some(Answer::Refused(_, message)) => return Told::failed(message),
+                Some(Answer::Refused(_, message)) => return StepAnswer::failed(message),
                 // None of them is MIG-switchable any more.
-                Some(Answer::Unknown) if lacks == Lacks::Whole => return Told::default(),
+                Some(Answer::Unknown) if lacks == Lacks::Whole => return StepAnswer::default(),
                 Some(Answer::Unknown) => {
-                    return Told::failed("the gpuosd of this node makes no slices of GPUs");
+                    return StepAnswer::failed("the gpuosd of this node makes no slices of GPUs");
                 }
                 None => heard = Instant::now(),
             }
@@ -249,13 +249,13 @@ fn carved(
             Lacks::Slices => "the slices of this job are not there",
             Lacks::Whole => "the GPUs of this job may still be in MIG mode",
         };
-        return Told::failed(format!("{what}: {why}"));
+        return StepAnswer::failed(format!("{what}: {why}"));
     }
 }
 
 /// What gpuosd says to a step.
 enum Answer {
-    Prepared(Told),
+    Prepared(StepAnswer),
     Refused(Code, String),
     /// A release that knew no such wish.
     Unknown,
@@ -273,7 +273,7 @@ fn answer(socket: &OwnedFd, deadline: Instant) -> Option<Answer> {
                     environment,
                     failed,
                 } => {
-                    return Some(Answer::Prepared(Told {
+                    return Some(Answer::Prepared(StepAnswer {
                         notes,
                         environment,
                         requeues: failed.is_some(),

@@ -11,7 +11,7 @@ use gpuos_lab::Suite;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 use gpuos_model::mig::{Geometry, States};
-use gpuos_placement::mig::{Cut, tile};
+use gpuos_placement::mig::{JobInstance, tile};
 use gpuos_tests::plugins::programs;
 use gpuos_tests::slices::{ask, start};
 use gpuos_tests::{Cluster, Setup, per_suite, show};
@@ -368,7 +368,7 @@ fn come_and_go(suite: &Suite) {
 /// Instances of all jobs, found again in their slices, can be on the GPUs at once.
 fn check(cluster: &Cluster, geometry: &Geometry, jobs: &[(u32, &str)]) {
     let states = States::new(geometry).expect("it is sound");
-    let mut cuts: BTreeMap<String, Vec<Cut>> = BTreeMap::new();
+    let mut cuts: BTreeMap<String, Vec<JobInstance>> = BTreeMap::new();
     for (job, request) in jobs {
         let serves = parse_mig(request)
             .expect("is understood")
@@ -384,7 +384,7 @@ fn check(cluster: &Cluster, geometry: &Geometry, jobs: &[(u32, &str)]) {
     for (node, cuts) in cuts {
         for gpu in 0..2 {
             let own = cuts.iter().filter(|cut| cut.gpu == gpu);
-            let spot = |cut: &Cut| {
+            let spot = |cut: &JobInstance| {
                 states
                     .spot(cut.profile, cut.placement.start)
                     .expect("a placement")

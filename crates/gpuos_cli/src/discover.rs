@@ -2,8 +2,8 @@
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_host::hardware::discover::{
-    Divided, Found, FoundGpu, Sysfs, cores, described, discover_switchable, mig_modes, print,
-    shipped,
+    Divided, GpuHardware, NodeHardware, Sysfs, cores, described, discover_switchable, mig_modes,
+    print, shipped,
 };
 use gpuos_host::hardware::nvml::Driver;
 use gpuos_host::{Machine, host_name};
@@ -96,7 +96,7 @@ pub fn look(
     args: &HardwareArgs,
     order: &GpuNumbering,
     switchable: GpuSet,
-) -> Result<(String, Found)> {
+) -> Result<(String, NodeHardware)> {
     let name = node_name(machine, args)
         .ok_or_else(|| anyhow!("this machine has no host name: give --node-name"))?;
     let path = args.nvml.as_deref().map(|path| {
@@ -113,8 +113,8 @@ pub fn node_name(machine: &dyn Machine, args: &HardwareArgs) -> Option<String> {
     args.node_name.clone().or_else(|| host_name(machine))
 }
 
-fn gpus(found: &Found) -> Vec<Value> {
-    let one = |(index, gpu): (usize, &FoundGpu)| {
+fn gpus(found: &NodeHardware) -> Vec<Value> {
+    let one = |(index, gpu): (usize, &GpuHardware)| {
         let who = &gpu.identity;
         let up = gpu.nvlinks.iter().filter(|link| link.up).count();
         json!({
@@ -136,7 +136,7 @@ fn gpus(found: &Found) -> Vec<Value> {
 }
 
 /// GPUs in MIG mode, by NVML index.
-fn divided(found: &Found) -> Vec<Value> {
+fn divided(found: &NodeHardware) -> Vec<Value> {
     let one = |one: &Divided| {
         let who = &one.gpu.identity;
         let told = one.geometry.as_ref();
@@ -156,7 +156,7 @@ fn divided(found: &Found) -> Vec<Value> {
     found.divided.iter().map(one).collect()
 }
 
-fn adapters(found: &Found, node_type: Option<&NodeType>) -> Vec<Value> {
+fn adapters(found: &NodeHardware, node_type: Option<&NodeType>) -> Vec<Value> {
     let one = |adapter: &gpuos_host::hardware::discover::Adapter| {
         let nics = node_type.map_or(&[][..], |node_type| &node_type.nics);
         let used = nics.iter().any(|nic| nic.name == adapter.name);

@@ -10,7 +10,7 @@ use gpuos_placement::plan::{Choice, Planner};
 use serde_json::{Value, json};
 
 use crate::figures::choice_json;
-use crate::smaller::{Case, place_among};
+use crate::remedies::{Case, place_among};
 
 /// When running jobs will have made room.
 pub struct Forecast {

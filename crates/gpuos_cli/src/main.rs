@@ -27,11 +27,11 @@ mod pages_commands;
 #[cfg(test)]
 mod pages_reference;
 mod plan;
+mod remedies;
 mod remote;
 mod replay;
 mod reply;
 mod sim;
-mod smaller;
 mod steering;
 mod table;
 mod target;

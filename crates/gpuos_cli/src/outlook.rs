@@ -9,7 +9,7 @@ use gpuos_placement::plan::{GpuShape, Never, NodeState, Planner, Wait};
 use serde_json::{Value, json};
 
 use crate::forecast::{Forecast, forecast};
-use crate::smaller::{Case, place_among};
+use crate::remedies::{Case, place_among};
 
 /// Of more things that are away than this only the first ones are tried one by one.
 const TRIED: usize = 256;

@@ -18,9 +18,9 @@ use crate::mix::Mix;
 use crate::network::{self, Network};
 use crate::notes::notes;
 use crate::outlook::{Outlook, known_level, lead, outlook};
+use crate::remedies::{Case, changes, told};
 use crate::replay::recording;
 use crate::reply::Reply;
-use crate::smaller::{Case, changes, told};
 use crate::table::count;
 use crate::worth::Worths;
 

@@ -101,7 +101,7 @@ fn node(random: &mut Random, geometry: Geometry) -> Node {
         pool.see(number, taken, 0);
         let cuts = tile(&geometry, pick.bits, ask.serves(0).unwrap()).unwrap();
         let cuts = cuts.iter().filter(|cut| states.is_scarce(cut.profile));
-        let spot = |cut: &gpuos_placement::mig::Cut| {
+        let spot = |cut: &gpuos_placement::mig::JobInstance| {
             (
                 cut.gpu,
                 states.spot(cut.profile, cut.placement.start).unwrap(),

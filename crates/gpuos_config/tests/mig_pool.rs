@@ -7,7 +7,7 @@ mod random;
 
 use gpuos_config::options::parse_mig;
 use gpuos_model::mig::{Geometry, NONE, State, States};
-use gpuos_placement::mig::{Ask, Cut, Effort, MOST_STEPS, Pick, Pool, tile};
+use gpuos_placement::mig::{Ask, Effort, JobInstance, MOST_STEPS, Pick, Pool, tile};
 use mig_support::{board, boards};
 use random::Random;
 
@@ -18,7 +18,7 @@ struct Running {
     job: u32,
     node: u32,
     bits: u64,
-    cuts: Vec<Cut>,
+    cuts: Vec<JobInstance>,
 }
 
 /// What runs, kept apart from the pool.
@@ -45,7 +45,7 @@ impl Checker {
             let cuts = jobs.flat_map(|job| &job.cuts);
             cuts.filter(move |cut| cut.gpu == gpu)
         };
-        let spot = |cut: &Cut| self.states.spot(cut.profile, cut.placement.start).unwrap();
+        let spot = |cut: &JobInstance| self.states.spot(cut.profile, cut.placement.start).unwrap();
         let each = (0..self.gpus).map(|gpu| self.states.of(own(gpu).map(spot)));
         let all: Vec<State> = each.collect();
         assert!(all.iter().all(|state| *state != NONE), "cannot be together");

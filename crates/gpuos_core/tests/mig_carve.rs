@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use gpuos_core::mig::carve::{Answer, Carver, Effect, Event, step};
 use gpuos_core::mig::reconcile::{Foreign, reconcile};
-use gpuos_core::mig::{Claim, Held, Shown};
+use gpuos_core::mig::{Claim, JobPlacement, Shown};
 use gpuos_model::mig::{Geometry, MigPlacement, States};
 use mig_support::board;
 use random::Random;
@@ -22,7 +22,7 @@ struct World {
     /// Process of a job in an instance: job, GPU instance, signals that it still ignores.
     processes: Vec<(u32, u32, u32)>,
     disk: Vec<Claim>,
-    held: Vec<Held>,
+    held: Vec<JobPlacement>,
     made: u64,
     told: Vec<(u32, Result<String, String>)>,
     carver: Carver,
@@ -278,8 +278,8 @@ impl World {
     }
 }
 
-fn holds(job: u32, profile: u32, placement: MigPlacement) -> Held {
-    Held {
+fn holds(job: u32, profile: u32, placement: MigPlacement) -> JobPlacement {
+    JobPlacement {
         job,
         placement,
         profile: Some(profile),

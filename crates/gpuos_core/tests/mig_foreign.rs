@@ -1,7 +1,7 @@
 //! Instances of nobody: when they become a job's, are left, or go.
 
 use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
-use gpuos_core::mig::{Held, Shown};
+use gpuos_core::mig::{JobPlacement, Shown};
 use gpuos_model::mig::MigPlacement;
 
 #[test]
@@ -14,13 +14,13 @@ fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_proce
         computes: vec![(0, "MIG-1".into())],
         busy,
     };
-    let held = |profile, own| Held {
+    let held = |profile, own| JobPlacement {
         job: 7,
         placement,
         profile,
         own,
     };
-    let plan = |shown: Shown, held: Held, foreign| {
+    let plan = |shown: Shown, held: JobPlacement, foreign| {
         let plan = reconcile(&[shown], &[held], &[], foreign);
         match &plan.actions[..] {
             [] => "left",
@@ -50,7 +50,7 @@ fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_proce
     let part = MigPlacement { start: 2, size: 1 };
     for unknown in [
         held(None, false),
-        Held {
+        JobPlacement {
             placement: part,
             ..held(None, false)
         },

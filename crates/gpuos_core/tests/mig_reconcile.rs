@@ -1,7 +1,7 @@
 //! NVML, Slurm and the journal contradict each other in any way.
 
 use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
-use gpuos_core::mig::{Claim, Held, Phase, Shown};
+use gpuos_core::mig::{Claim, JobPlacement, Phase, Shown};
 use gpuos_model::mig::MigPlacement;
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn applied(
     actions: &[Action],
     shown: &mut Vec<Shown>,
     journal: &mut Vec<Claim>,
-    held: &mut Vec<Held>,
+    held: &mut Vec<JobPlacement>,
 ) {
     for action in actions {
         match action {
@@ -101,10 +101,10 @@ proptest! {
                 shown.push(Shown { gi: number as u32, profile, placement, computes, busy });
             }
         }
-        let mut held: Vec<Held> = Vec::new();
+        let mut held: Vec<JobPlacement> = Vec::new();
         for (job, placement, profile, own) in jobs {
             if held.iter().all(|other| !other.placement.overlaps(placement)) {
-                held.push(Held { job, placement, profile, own });
+                held.push(JobPlacement { job, placement, profile, own });
             }
         }
         let mut journal: Vec<Claim> = claims.into_iter().enumerate().map(|(id, claim)| {
@@ -119,7 +119,7 @@ proptest! {
             if let Some(claim) = journal.get(a) {
                 let fits = held.iter().all(|held| !held.placement.overlaps(claim.placement));
                 if fits && b % 2 == 0 {
-                    held.push(Held {
+                    held.push(JobPlacement {
                         job: claim.job,
                         placement: claim.placement,
                         profile: Some(claim.profile),

@@ -5,7 +5,8 @@ mod recorded;
 use gpuos_config::gpuos_toml::Config;
 use gpuos_host::Recorded as Files;
 use gpuos_host::hardware::discover::{
-    Found, Sysfs, described, differences, discover, mig_differences, mig_modes, print, shipped,
+    NodeHardware, Sysfs, described, differences, discover, mig_differences, mig_modes, print,
+    shipped,
 };
 use gpuos_host::hardware::nvml::{Error, GpuLibrary, LinkPeer, Twin};
 use gpuos_host::slurm::numbering;
@@ -34,17 +35,17 @@ fn node(node_type: &NodeType) -> Node {
 }
 
 impl Node {
-    fn found(&self) -> Found {
+    fn found(&self) -> NodeHardware {
         self.found_in(&GpuNumbering::identity())
     }
 
-    fn found_in(&self, order: &GpuNumbering) -> Found {
+    fn found_in(&self, order: &GpuNumbering) -> NodeHardware {
         discover(&self.twin, &Sysfs::at(self.folder.path()), order).unwrap()
     }
 }
 
 /// The type that the printed stanza gives, read by gpuos's own parser.
-fn parsed(found: &Found) -> NodeType {
+fn parsed(found: &NodeHardware) -> NodeType {
     let printed = print(found, "n1").unwrap();
     let config = Config::parse(&printed.gpuos_toml, "printed").unwrap();
     (*config.node_type(&printed.type_name.unwrap()).unwrap()).clone()

@@ -7,7 +7,7 @@ mod random;
 
 use gpuos_model::mig::{Geometry, MigPlacement, NONE, State, States};
 use gpuos_placement::mig::tile::tile_beside;
-use gpuos_placement::mig::{Cut, Serves, tile};
+use gpuos_placement::mig::{JobInstance, Serves, tile};
 use mig_support::{board, boards, numbered, profile};
 use random::Random;
 
@@ -29,7 +29,7 @@ impl<'a> Node<'a> {
     }
 
     /// Cuts one instance at random, if it fits where it falls.
-    fn cut(&mut self, random: &mut Random) -> Option<Cut> {
+    fn cut(&mut self, random: &mut Random) -> Option<JobInstance> {
         let gpu = random.index(self.gpus.len());
         let number = random.index(self.states.spots().len());
         let spot = self.states.spots()[number];
@@ -37,7 +37,7 @@ impl<'a> Node<'a> {
         (next != NONE).then(|| {
             self.gpus[gpu] = next;
             let size = self.geometry.profiles()[usize::from(spot.profile)].size;
-            Cut {
+            JobInstance {
                 gpu,
                 profile: usize::from(spot.profile),
                 placement: MigPlacement {
@@ -49,11 +49,11 @@ impl<'a> Node<'a> {
     }
 }
 
-fn bits_of(geometry: &Geometry, cuts: &[Cut]) -> u64 {
+fn bits_of(geometry: &Geometry, cuts: &[JobInstance]) -> u64 {
     cuts.iter().fold(0, |bits, cut| bits | cut.bits(geometry))
 }
 
-fn serves_of(cuts: &[Cut]) -> Serves {
+fn serves_of(cuts: &[JobInstance]) -> Serves {
     let mut serves = Serves::new();
     for cut in cuts {
         match serves.iter_mut().find(|(known, _)| *known == cut.profile) {
@@ -71,7 +71,7 @@ fn holds(
     states: &States,
     bits: u64,
     serves: &Serves,
-    (cuts, beside): (&[Cut], &[Cut]),
+    (cuts, beside): (&[JobInstance], &[JobInstance]),
 ) {
     let mut seen = 0u64;
     for cut in cuts {
@@ -107,9 +107,9 @@ fn what_was_cut_is_found_again() {
         for _ in 0..400 {
             let mut node = Node::idle(&geometry, &states);
             let tries = 1 + random.index(40);
-            let all: Vec<Cut> = (0..tries).filter_map(|_| node.cut(&mut random)).collect();
+            let all: Vec<JobInstance> = (0..tries).filter_map(|_| node.cut(&mut random)).collect();
             // Some are of other jobs.
-            let (beside, own): (Vec<Cut>, Vec<Cut>) =
+            let (beside, own): (Vec<JobInstance>, Vec<JobInstance>) =
                 all.iter().partition(|_| random.below(3) == 0);
             let (bits, serves) = (bits_of(&geometry, &own), serves_of(&own));
             divided += own.len();
@@ -166,7 +166,7 @@ fn bits_of_anything_else_are_refused_as_brute_force_does() {
         for _ in 0..600 {
             let mut node = Node::idle(&geometry, &states);
             node.gpus.truncate(2);
-            let cuts: Vec<Cut> = (0..6).filter_map(|_| node.cut(&mut random)).collect();
+            let cuts: Vec<JobInstance> = (0..6).filter_map(|_| node.cut(&mut random)).collect();
             let mut bits = bits_of(&geometry, &cuts);
             let mut wanted: Vec<usize> = cuts.iter().map(|cut| cut.profile).collect();
             // Another profile of the same size, or the slices moved: often no legal placements.
@@ -211,7 +211,7 @@ fn placements_decide_which_instance_stands_where() {
     let h100 = board("h100-80gb");
     let [one, two, three, four] =
         ["1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb"].map(|name| numbered(&h100, name));
-    let starts = |cuts: Option<Vec<Cut>>| {
+    let starts = |cuts: Option<Vec<JobInstance>>| {
         let cuts = cuts.expect("it tiles");
         let each = cuts
             .iter()
@@ -243,12 +243,12 @@ fn what_others_use_is_not_given_twice() {
     let h100 = board("h100-80gb");
     let [plain, media] = ["1g.10gb", "1g.10gb+me"].map(|name| numbered(&h100, name));
     let serves = vec![(plain, 1), (media, 1)];
-    let other = |gpu| Cut {
+    let other = |gpu| JobInstance {
         gpu,
         profile: media,
         placement: MigPlacement { start: 6, size: 1 },
     };
-    let on = |beside: &[Cut]| {
+    let on = |beside: &[JobInstance]| {
         let cuts = tile_beside(&h100, 0x101, &serves, beside)?;
         cuts.iter()
             .find(|cut| cut.profile == media)

@@ -8,7 +8,7 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::NodeChoice;
 use gpuos_placement::plan::Placement;
 use gpuos_sim::gangs::philly::{self, TraceJob};
-use gpuos_sim::gangs::policy::{Ask, Policy, PolicyKind, Room};
+use gpuos_sim::gangs::policy::{Ask, FreeCapacity, Policy, PolicyKind};
 use gpuos_sim::gangs::queue::Settings;
 use gpuos_sim::gangs::site::{Site, SiteKind};
 use gpuos_sim::gangs::workload::{Scale, build};
@@ -252,7 +252,7 @@ fn chosen(kind: PolicyKind, site: &Site, free: &[usize], wanted: (u32, u32)) -> 
         .iter()
         .map(|&free| GpuSet::first(8).minus(GpuSet::first(8 - free)))
         .collect();
-    let room = Room {
+    let room = FreeCapacity {
         free: &free,
         kept: &[],
         until: &vec![0; free.len()],

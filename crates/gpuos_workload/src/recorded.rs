@@ -34,12 +34,12 @@ pub struct Table {
     /// The node is set down because its peers found it silent.
     pub set_down: bool,
     /// What it was told, in order.
-    pub told: Vec<Told>,
+    pub told: Vec<Call>,
 }
 
 /// Something that the twin was told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Call {
     /// An action, and how it went.
     Act(Action, Outcome),
     /// A node is silent.
@@ -65,8 +65,8 @@ impl Recorded {
 
     /// The actions that were done, in order.
     pub fn done(&self) -> Vec<Action> {
-        let done = |told: &Told| match told {
-            Told::Act(action, Outcome::Done(_)) => Some(action.clone()),
+        let done = |told: &Call| match told {
+            Call::Act(action, Outcome::Done(_)) => Some(action.clone()),
             _ => None,
         };
         self.with(|table| table.told.iter().filter_map(done).collect())
@@ -139,7 +139,7 @@ impl WorkloadManager for Recorded {
                 Some(why) => Outcome::Away(why.clone()),
                 None => table.act(action),
             };
-            table.told.push(Told::Act(action.clone(), outcome.clone()));
+            table.told.push(Call::Act(action.clone(), outcome.clone()));
             outcome
         })
     }
@@ -188,7 +188,7 @@ impl WorkloadManager for Recorded {
             if let Some(why) = &table.away {
                 return Outcome::Away(why.clone());
             }
-            table.told.push(Told::SetDown(silent.clone()));
+            table.told.push(Call::SetDown(silent.clone()));
             Outcome::Done(format!("{} is set down", silent.node))
         })
     }
@@ -202,7 +202,7 @@ impl WorkloadManager for Recorded {
             if let Some(why) = &table.away {
                 return Outcome::Away(why.clone());
             }
-            table.told.push(Told::Resume);
+            table.told.push(Call::Resume);
             match std::mem::take(&mut table.set_down) {
                 true => Outcome::Done("the node is resumed".into()),
                 false => Outcome::Nothing("it was not set down as silent".into()),

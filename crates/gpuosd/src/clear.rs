@@ -172,7 +172,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
         let _ = setrlimit(of, limit);
     }
     let stdin = io::stdin();
-    match Work::new(time).all(stdin.as_fd()) {
+    match Progress::new(time).all(stdin.as_fd()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => ExitCode::from(stop as u8),
     }
@@ -186,7 +186,7 @@ fn id(folder: &OwnedFd) -> Result<Id, Stop> {
     Ok((of.st_dev, of.st_ino))
 }
 
-struct Work {
+struct Progress {
     until: Instant,
     /// Entries that were looked at.
     looked: u64,
@@ -203,9 +203,9 @@ enum Gone {
     No,
 }
 
-impl Work {
-    fn new(time: Duration) -> Work {
-        Work {
+impl Progress {
+    fn new(time: Duration) -> Progress {
+        Progress {
             until: Instant::now() + time,
             looked: 0,
             stays: BTreeSet::new(),

@@ -52,7 +52,7 @@ impl Disk {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a state over; `ack` is told once.
+    /// GpuThreads a state over; `ack` is told once.
     pub fn save(&self, state: Vec<u8>, ack: Option<Ack>) {
         let mut pending = self.lock();
         pending.state = Some(state);

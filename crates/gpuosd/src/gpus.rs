@@ -24,7 +24,7 @@ pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
 
 /// A GPU: who it is, and its number in Slurm's eyes and in the library's.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct GpuIdentity {
     /// GRES index; of a GPU of the pool its number as in [`gpuos_core::health::number`].
     pub gres: u8,
     /// NVML's index.
@@ -39,21 +39,21 @@ pub struct Found {
 
 /// What the threads tell.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// The library was opened, or why not.
-    Library(Result<Vec<Found>, String>),
+    Library(Result<Vec<GpuIdentity>, String>),
     /// A round of polls has come to its end.
     Polled,
     /// Something for the health rules.
     Health(health::Event),
     /// What the node is made of, once the library was opened.
-    Hardware(Box<discover::Found>),
+    Hardware(Box<discover::NodeHardware>),
     /// Instances of a GPU were made or destroyed, by NVML's index.
     Divided(u8),
 }
 
 /// As of [`Numbering::at`], all GPUs.
-type Known = ((GpuSet, u64), Vec<Found>);
+type Known = ((GpuSet, u64), Vec<GpuIdentity>);
 
 #[derive(Default)]
 struct Shared {
@@ -168,7 +168,7 @@ pub fn start(
     numbering: &Arc<Numbering>,
     sysfs: Sysfs,
     interval: Duration,
-    to: &Sink<Told>,
+    to: &Sink<Notice>,
 ) -> std::io::Result<()> {
     let (own, order, tell) = (Arc::clone(library), Arc::clone(numbering), to.clone());
     let poll = move || poll_on(&own, &order, &sysfs, interval, &tell);
@@ -185,7 +185,7 @@ pub(crate) fn found(
     library: &dyn GpuLibrary,
     numbering: &Numbering,
     divided: GpuSet,
-) -> Answer<Vec<Found>> {
+) -> Answer<Vec<GpuIdentity>> {
     // A guess here would take a healthy GPU out of service in place of a bad one.
     let order = numbering.order().map_err(Error::Refused)?;
     let count = library.count()?;
@@ -213,7 +213,7 @@ pub(crate) fn found(
     let minors: Vec<Option<u32>> = all.iter().map(|(_, id)| id.minor).collect();
     let found = all.into_iter().zip(order.number(&minors));
     let found = found.filter_map(|((nvml, identity), gres)| {
-        Some(Found {
+        Some(GpuIdentity {
             gres: gres?,
             nvml,
             uuid: identity.uuid,
@@ -225,7 +225,11 @@ pub(crate) fn found(
 }
 
 /// The same with the GPUs of the pool after them.
-fn all(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answer<Vec<Found>> {
+fn all(
+    library: &dyn GpuLibrary,
+    numbering: &Numbering,
+    divided: GpuSet,
+) -> Answer<Vec<GpuIdentity>> {
     let mut all = found(library, numbering, divided)?;
     let count = library.count()?;
     for nvml in (0..count).filter(|nvml| divided.contains(usize::from(*nvml))) {
@@ -234,7 +238,7 @@ fn all(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answ
         };
         // One that does not say who it is keeps its place: its polls say the rest.
         let identity = library.identity(nvml).unwrap_or_default();
-        all.push(Found {
+        all.push(GpuIdentity {
             gres,
             nvml,
             uuid: identity.uuid,
@@ -250,7 +254,7 @@ fn poll_on(
     numbering: &Numbering,
     sysfs: &Sysfs,
     interval: Duration,
-    to: &Sink<Told>,
+    to: &Sink<Notice>,
 ) {
     let mut wait = CLOSED[0];
     let mut gpus: Option<Known> = None;
@@ -269,7 +273,7 @@ fn poll_on(
         let pause = match told {
             Ok(closed) => {
                 wait = CLOSED[0];
-                if !to.send(Told::Polled) {
+                if !to.send(Notice::Polled) {
                     return;
                 }
                 match closed {
@@ -280,7 +284,7 @@ fn poll_on(
             Err(e) => {
                 gpus = None;
                 library.forget();
-                if !to.send(Told::Library(Err(e.to_string()))) {
+                if !to.send(Notice::Library(Err(e.to_string()))) {
                     return;
                 }
                 let now = wait;
@@ -293,12 +297,12 @@ fn poll_on(
 }
 
 /// Looks at what the node is made of. Where that fails, polls say why.
-fn tell_hardware(library: &Library, numbering: &Numbering, sysfs: &Sysfs, to: &Sink<Told>) {
+fn tell_hardware(library: &Library, numbering: &Numbering, sysfs: &Sysfs, to: &Sink<Notice>) {
     let (Ok(nvml), Ok(order)) = (library.get(), numbering.order()) else {
         return;
     };
     if let Ok(found) = discover(&*nvml, sysfs, &order) {
-        let _ = to.send(Told::Hardware(Box::new(found)));
+        let _ = to.send(Notice::Hardware(Box::new(found)));
     }
 }
 
@@ -307,7 +311,7 @@ fn poll(
     library: &Library,
     numbering: &Numbering,
     gpus: &mut Option<Known>,
-    to: &Sink<Told>,
+    to: &Sink<Notice>,
 ) -> Answer<bool> {
     let at = numbering.at();
     let nvml = match library.get() {
@@ -321,7 +325,7 @@ fn poll(
             let list = all(&*nvml, numbering, at.0)?;
             let before = gpus.as_ref();
             if before.is_none_or(|(of, before)| of.0 != at.0 || *before != list) {
-                let _ = to.send(Told::Library(Ok(list.clone())));
+                let _ = to.send(Notice::Library(Ok(list.clone())));
             }
             &mut gpus.insert((at, list)).1
         }
@@ -343,20 +347,20 @@ fn poll(
             }
         };
         spoke = true;
-        let _ = to.send(Told::Health(event));
+        let _ = to.send(Notice::Health(event));
     }
     match silent {
         Some(e) if !spoke => Err(e),
         _ => {
             for gpu in without {
-                let _ = to.send(Told::Health(health::Event::Silent { gpu }));
+                let _ = to.send(Notice::Health(health::Event::Silent { gpu }));
             }
             Ok(false)
         }
     }
 }
 
-fn wait_on(library: &Library, numbering: &Numbering, to: &Sink<Told>) {
+fn wait_on(library: &Library, numbering: &Numbering, to: &Sink<Notice>) {
     let mut order: Option<Known> = None;
     let mut heard = false;
     loop {
@@ -380,7 +384,7 @@ fn wait_once(
     library: &Library,
     numbering: &Numbering,
     order: &mut Option<Known>,
-    to: &Sink<Told>,
+    to: &Sink<Notice>,
 ) -> Answer<()> {
     let at = numbering.at();
     let nvml = library.get()?;
@@ -393,7 +397,7 @@ fn wait_once(
     };
     for event in nvml.wait_events(WAIT)? {
         if event.what == Happening::MigChanged {
-            let _ = to.send(Told::Divided(event.gpu));
+            let _ = to.send(Notice::Divided(event.gpu));
             continue;
         }
         let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {
@@ -420,7 +424,7 @@ fn wait_once(
             // The next poll counts them.
             Happening::Ecc { .. } | Happening::MigChanged | Happening::Other(_) => continue,
         };
-        let _ = to.send(Told::Health(told));
+        let _ = to.send(Notice::Health(told));
     }
     Ok(())
 }

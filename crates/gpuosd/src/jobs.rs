@@ -17,7 +17,7 @@ const MOST: usize = 4096;
 
 /// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Held {
+pub struct JobOnNode {
     /// Its user.
     pub uid: u32,
     /// The user's name, once Slurm was asked.
@@ -56,7 +56,7 @@ pub struct Held {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Table {
     /// By number.
-    pub jobs: BTreeMap<u32, Held>,
+    pub jobs: BTreeMap<u32, JobOnNode>,
     /// Reports so far.
     #[serde(skip)]
     count: u64,
@@ -120,7 +120,7 @@ impl Table {
 
     /// How many GPUs the node has at least, for this job to have those that it has.
     pub fn room_for(&self, job: u32) -> usize {
-        let gpus = self.jobs.get(&job).map(Held::all_gpus);
+        let gpus = self.jobs.get(&job).map(JobOnNode::all_gpus);
         gpus.and_then(|gpus| gpus.last().map(|gpu| usize::from(*gpu) + 1))
             .unwrap_or(0)
     }
@@ -264,7 +264,7 @@ impl Table {
 
     /// What decides about power limits and clocks.
     pub fn holders(&self) -> Vec<Holder> {
-        let holder = |(id, held): (&u32, &Held)| Holder {
+        let holder = |(id, held): (&u32, &JobOnNode)| Holder {
             job: *id,
             uid: held.uid,
             gpus: held.all_gpus().union(&held.last).copied().collect(),
@@ -276,27 +276,27 @@ impl Table {
 
     /// What clients are told.
     pub fn status(&self) -> Vec<JobStatus> {
-        let status = |(id, held): (&u32, &Held)| JobStatus {
+        let status = |(id, held): (&u32, &JobOnNode)| JobStatus {
             job: *id,
             uid: held.uid,
             gpus: held.all_gpus().into_iter().collect(),
             steps: held.steps.keys().copied().collect(),
         };
         let has =
-            |held: &Held| held.needed || !held.given.is_empty() || !held.all_gpus().is_empty();
+            |held: &JobOnNode| held.needed || !held.given.is_empty() || !held.all_gpus().is_empty();
         let here = self.jobs.iter().filter(|(_, held)| has(held));
         here.map(status).collect()
     }
 
     /// Jobs that hold a GPU.
     pub fn on(&self, gpu: u8) -> Vec<u32> {
-        let on = |held: &Held| held.all_gpus().contains(&gpu);
+        let on = |held: &JobOnNode| held.all_gpus().contains(&gpu);
         let jobs = self.jobs.iter().filter(|(_, held)| on(held));
         jobs.map(|(id, _)| *id).collect()
     }
 }
 
-impl Held {
+impl JobOnNode {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
     fn confirm(&mut self, job: u32) {
         for (step, named) in std::mem::take(&mut self.claims) {

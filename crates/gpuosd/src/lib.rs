@@ -12,12 +12,12 @@
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
-//! - [`desk`]: answers clients,
+//! - [`handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
-//! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`desk`]), [`status`] (the state as
+//! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`handler`]), [`status`] (the state as
 //! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and
 //! [`places`] (whether a folder is nobody else's). [`options`] and [`run`] start it all.
 //!
@@ -26,8 +26,8 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod blocking;
 pub mod clear;
-pub mod desk;
 pub mod disk;
 pub mod event_loop;
 pub mod events;
@@ -48,11 +48,11 @@ pub mod queue;
 pub mod run;
 pub mod sink;
 pub mod slices;
+pub mod socket_handler;
 pub mod status;
 pub mod store;
 pub mod switchable_file;
 pub mod traces;
-pub mod work;
 
 /// The daemon's release.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

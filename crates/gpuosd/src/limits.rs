@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::limits::{Board, Clocks, Event, Setting};
 use gpuos_host::hardware::nvml::{Error, GpuLibrary};
 
-use crate::gpus::{Found, Library};
+use crate::gpus::{GpuIdentity, Library};
 use crate::sink::Sink;
 
 /// How long a library that is closed for a reset of another GPU is waited for.
@@ -20,11 +20,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub enum Task {
     /// What a GPU shows before it is set.
-    Read(Found),
+    Read(GpuIdentity),
     /// Sets it.
-    Set(Found, Setting),
+    Set(GpuIdentity, Setting),
     /// Which power limit was set last: the one in force may be lower for reasons of the board's own.
-    Look(Found),
+    Look(GpuIdentity),
 }
 
 /// Starts the thread.
@@ -67,7 +67,7 @@ fn event(library: &Library, task: &Task) -> Option<Event> {
 /// Does something with a GPU, once the library is open and shows the GPU that is meant.
 fn with<T>(
     library: &Library,
-    found: &Found,
+    found: &GpuIdentity,
     work: impl FnOnce(&dyn GpuLibrary) -> Result<T, Error>,
 ) -> Result<T, String> {
     let deadline = Instant::now() + RESET;
@@ -138,7 +138,7 @@ mod tests {
         let uuid = twin.identity(3).unwrap().uuid;
         let own: Arc<Mutex<Arc<dyn GpuLibrary>>> = Arc::new(Mutex::new(twin.clone()));
         let library = Library::new(Box::new(move || Ok(own.lock().unwrap().clone())));
-        let mut found = Found {
+        let mut found = GpuIdentity {
             gres: 5,
             nvml: 3,
             uuid,

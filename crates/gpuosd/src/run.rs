@@ -21,14 +21,14 @@ use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::desk::Desk;
+use crate::blocking::{self, Setting};
 use crate::disk::Disk;
 use crate::event_loop::{EventLoop, Message, Ports, Start};
 use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
 use crate::known::Known;
-use crate::mig::Hands;
+use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
@@ -36,9 +36,9 @@ use crate::peers;
 use crate::places;
 use crate::sink::Sink;
 use crate::slices::Slices;
-use crate::store::{self, Found};
+use crate::socket_handler::SocketHandler;
+use crate::store::{self, Loaded};
 use crate::switchable_file;
-use crate::work::{self, Setting};
 
 /// Messages that wait for the loop; who has more to say, waits.
 const WAITING: usize = 1024;
@@ -73,9 +73,9 @@ pub fn run(options: &Options) -> Result<()> {
         }
     }
     let saved = match store::load(&options.state_dir) {
-        Ok(Found::State(saved)) => Some(*saved),
-        Ok(Found::Nothing) => None,
-        Ok(Found::Damaged { kept, why }) => {
+        Ok(Loaded::State(saved)) => Some(*saved),
+        Ok(Loaded::Nothing) => None,
+        Ok(Loaded::Damaged { kept, why }) => {
             tracing::error!(
                 "the saved state is damaged ({why}) and is kept as {}; GPUs that Slurm's node record \
                  shows as out stay out",
@@ -95,14 +95,14 @@ pub fn run(options: &Options) -> Result<()> {
     let mut door = Door::new(path);
     let (to, from) = sync_channel(WAITING);
     let known = Known::default();
-    let desk = Arc::new(Desk {
+    let handler = Arc::new(SocketHandler {
         node: node.clone(),
         known: known.clone(),
         state_dir: options.state_dir.clone(),
         to: Sink::of(&to),
     });
     // Two daemons on one node would undo each other's work.
-    if let Err(e @ BindError::InUse) = door.open(&desk) {
+    if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path.display().to_string());
     }
     let disk = Disk::start(options.state_dir.clone())?;
@@ -148,14 +148,14 @@ pub fn run(options: &Options) -> Result<()> {
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
-        workload: work::workload(
+        workload: blocking::workload(
             manager.clone(),
             machine.clone(),
             setting.clone(),
             Sink::of(&to),
         )?,
         manager,
-        device: work::device(machine, gpus, setting, Sink::of(&to))?,
+        device: blocking::device(machine, gpus, setting, Sink::of(&to))?,
         isolation: isolation::start(sources, interval, Sink::of(&to))?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, Sink::of(&to))?,
         limits: crate::limits::start(library.clone(), Sink::of(&to))?,
@@ -165,7 +165,7 @@ pub fn run(options: &Options) -> Result<()> {
             proc: Proc::at("/proc"),
             to: Sink::of(&to),
         }),
-        mig: Arc::new(Hands {
+        mig: Arc::new(GpuThreads {
             library: library.clone(),
             slices: Slices {
                 folder: options.slices.clone(),
@@ -196,14 +196,19 @@ pub fn run(options: &Options) -> Result<()> {
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    serve(events, &from, &mut door, &desk);
+    serve(events, &from, &mut door, &handler);
     peers.end(FAREWELL);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
 }
 
-fn serve(mut events: EventLoop, from: &Receiver<Message>, door: &mut Door, desk: &Arc<Desk>) {
+fn serve(
+    mut events: EventLoop,
+    from: &Receiver<Message>,
+    door: &mut Door,
+    handler: &Arc<SocketHandler>,
+) {
     let mut due = Instant::now();
     loop {
         let next = events.held_until().map_or(due, |held| due.min(held));
@@ -220,7 +225,7 @@ fn serve(mut events: EventLoop, from: &Receiver<Message>, door: &mut Door, desk:
         events.let_late_go();
         // However many messages come, time goes by as well.
         if Instant::now() >= due {
-            events.trouble("socket", door.look(desk));
+            events.trouble("socket", door.look(handler));
             events.tick();
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
             due = Instant::now() + TICK;
@@ -299,8 +304,8 @@ impl Door {
         own.is_some() && identity(path) == own
     }
 
-    fn open(&mut self, desk: &Arc<Desk>) -> Result<(), BindError> {
-        let opened = self.open_both(desk);
+    fn open(&mut self, handler: &Arc<SocketHandler>) -> Result<(), BindError> {
+        let opened = self.open_both(handler);
         let before = self.trouble.take();
         if let Err((path, e)) = &opened {
             let why = format!("{}: {e}", path.display());
@@ -317,12 +322,12 @@ impl Door {
         opened.map_err(|(_, e)| e)
     }
 
-    fn open_both(&mut self, desk: &Arc<Desk>) -> Result<(), (PathBuf, BindError)> {
+    fn open_both(&mut self, handler: &Arc<SocketHandler>) -> Result<(), (PathBuf, BindError)> {
         // Root's first: whoever listens there is another gpuosd, also where the one for everybody was taken away.
         if !Door::has(&self.for_root, self.own_for_root) {
             let path = &self.for_root;
             let opened = socket::bind_for_root(path).and_then(|listener| {
-                Server::start_for_root(listener, desk.clone(), Limits::default())?;
+                Server::start_for_root(listener, handler.clone(), Limits::default())?;
                 Ok(())
             });
             opened.map_err(|e| (path.clone(), e))?;
@@ -331,7 +336,7 @@ impl Door {
         if !Door::has(&self.path, self.own) {
             let path = &self.path;
             let opened = socket::bind(path).and_then(|listener| {
-                Server::start(listener, desk.clone(), Limits::default())?;
+                Server::start(listener, handler.clone(), Limits::default())?;
                 Ok(())
             });
             opened.map_err(|e| (path.clone(), e))?;
@@ -341,13 +346,13 @@ impl Door {
     }
 
     /// Looks whether the sockets are there still; why not, if they are not.
-    fn look(&mut self, desk: &Arc<Desk>) -> Option<String> {
+    fn look(&mut self, handler: &Arc<SocketHandler>) -> Option<String> {
         if self.looked.elapsed() >= SOCKET_EVERY {
             self.looked = Instant::now();
             let both =
                 Door::has(&self.path, self.own) && Door::has(&self.for_root, self.own_for_root);
             if !both {
-                let _ = self.open(desk);
+                let _ = self.open(handler);
             }
         }
         self.trouble.clone()

@@ -7,14 +7,14 @@ use gpuos_core::limits::{Limits, Mps, Serving, Whom};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 
-use crate::gpus::Found;
+use crate::gpus::GpuIdentity;
 use crate::isolation::keep::Keeper;
 use crate::jobs::Table;
 
 /// The GPUs of GRES gpu.
 pub fn gpus(
     health: &NodeHealth,
-    found: &[Found],
+    found: &[GpuIdentity],
     jobs: &Table,
     (limits, mps): (&Limits, &Mps),
     isolation: &Keeper,
@@ -32,7 +32,7 @@ pub fn gpus(
 }
 
 /// The GPUs of its pool. Who is on their instances is told by [`gpuos_core::wire::Request::Mig`].
-pub fn pool(health: &NodeHealth, found: &[Found], holders: &[Job]) -> Vec<GpuStatus> {
+pub fn pool(health: &NodeHealth, found: &[GpuIdentity], holders: &[Job]) -> Vec<GpuStatus> {
     let one = |(index, gpu): (&u8, &GpuHealth)| {
         let on = holders.iter().filter(|job| job.gpus.contains(index));
         let jobs: BTreeSet<u32> = on.map(|job| job.job).collect();
@@ -45,9 +45,10 @@ pub fn pool(health: &NodeHealth, found: &[Found], holders: &[Job]) -> Vec<GpuSta
 }
 
 /// What a GPU shows itself, and what the rules make of it.
-fn own(health: &NodeHealth, found: &[Found], (index, gpu): (u8, &GpuHealth)) -> GpuStatus {
+fn own(health: &NodeHealth, found: &[GpuIdentity], (index, gpu): (u8, &GpuHealth)) -> GpuStatus {
     let found = found.iter().find(|found| found.gres == index);
-    let text = |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
+    let text =
+        |of: fn(&GpuIdentity) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
     let last = gpu.last.as_ref();
     GpuStatus {
         index,

@@ -121,7 +121,7 @@ pub fn write(folder: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// What was found at the start.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Found {
+pub enum Loaded {
     /// A state.
     State(Box<Saved>),
     /// None: the daemon is new here.
@@ -139,24 +139,24 @@ pub enum Found {
 ///
 /// # Errors
 /// The file is there and cannot be read, or not be moved.
-pub fn load(folder: &Path) -> io::Result<Found> {
+pub fn load(folder: &Path) -> io::Result<Loaded> {
     use std::io::Read;
     let path = folder.join(NAME);
     let file = match File::open(&path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Loaded::Nothing),
         Err(e) => return Err(e),
     };
     let mut bytes = Vec::new();
     file.take(MOST).read_to_end(&mut bytes)?;
     match decode(&bytes) {
-        Ok(saved) => Ok(Found::State(Box::new(saved))),
+        Ok(saved) => Ok(Loaded::State(Box::new(saved))),
         Err(why) => {
             let free = (1..100).map(|n| folder.join(format!("{NAME}.damaged.{n}")));
             let kept = free.into_iter().find(|name| !name.exists());
             let kept = kept.unwrap_or_else(|| folder.join(format!("{NAME}.damaged")));
             fs::rename(&path, &kept)?;
-            Ok(Found::Damaged { kept, why })
+            Ok(Loaded::Damaged { kept, why })
         }
     }
 }
@@ -193,10 +193,10 @@ mod tests {
     #[test]
     fn a_state_comes_back_from_the_disk_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(load(folder.path()).unwrap(), Found::Nothing);
+        assert_eq!(load(folder.path()).unwrap(), Loaded::Nothing);
         let saved = saved();
         write(folder.path(), &encode(&saved)).unwrap();
-        assert_eq!(load(folder.path()).unwrap(), Found::State(Box::new(saved)));
+        assert_eq!(load(folder.path()).unwrap(), Loaded::State(Box::new(saved)));
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
         for number in 1..3 {
             fs::write(folder.path().join(NAME), &bytes).unwrap();
             match load(folder.path()).unwrap() {
-                Found::Damaged { kept, why } => {
+                Loaded::Damaged { kept, why } => {
                     assert!(
                         kept.ends_with(format!("state.damaged.{number}")),
                         "{kept:?}"
@@ -217,7 +217,7 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             }
-            assert_eq!(load(folder.path()).unwrap(), Found::Nothing);
+            assert_eq!(load(folder.path()).unwrap(), Loaded::Nothing);
         }
     }
 

@@ -18,17 +18,17 @@ use gpuos_workload::action::Action;
 use gpuos_workload::job::{Allocation, Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::recorded::{Recorded, Table};
+use gpuosd::blocking::{self, Device, Setting};
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
-use gpuosd::gpus::{Found, Library};
+use gpuosd::gpus::{GpuIdentity, Library};
 use gpuosd::known::Known;
-use gpuosd::mig::Hands;
+use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
 use gpuosd::peers::Peers;
 use gpuosd::sink::Sink;
 use gpuosd::slices::Slices;
-use gpuosd::work::{self, Device, Setting};
 
 const NODE: &str = "n1";
 const GPUS: u8 = 4;
@@ -75,7 +75,7 @@ impl Node {
             ticked: Instant::now(),
             _folder: folder,
         };
-        let found = |gpu| Found {
+        let found = |gpu| GpuIdentity {
             gres: gpu,
             nvml: gpu,
             uuid: format!("GPU-{gpu}"),
@@ -186,7 +186,7 @@ fn ports(
     Ports {
         numbering: Arc::new(Numbering::new(Box::new(|| Err("none".into())))),
         peers: Peers::none(),
-        workload: work::workload(manager.clone(), machine, setting, Sink::of(&to)).unwrap(),
+        workload: blocking::workload(manager.clone(), machine, setting, Sink::of(&to)).unwrap(),
         manager,
         device,
         file_systems: channel().0,
@@ -197,7 +197,7 @@ fn ports(
             proc: Proc::at("/proc"),
             to: Sink::of(&sync_channel::<Message>(1).0),
         }),
-        mig: Arc::new(Hands {
+        mig: Arc::new(GpuThreads {
             library: Arc::new(Library::new(Box::new(|| Err(Error::Closed)))),
             slices: Slices {
                 folder: folder.join("slices"),

@@ -9,7 +9,7 @@ use gpuos_placement::defrag::{Action, Plan, Problem};
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request};
 
 use crate::network::{self, Network};
-use crate::smaller::{Case, place_among};
+use crate::remedies::{Case, place_among};
 
 /// Where the job would go.
 pub struct Place {

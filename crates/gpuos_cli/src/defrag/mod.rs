@@ -12,7 +12,7 @@ use gpuos_model::cluster::NO_DOMAIN;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_placement::defrag::{
-    Action, Cost, Gang, Impossible, Job as Held, Limits, Method, Plan, Prices, Problem, solve,
+    Action, Cost, Gang, Impossible, Job as RunningJob, Limits, Method, Plan, Prices, Problem, solve,
 };
 use gpuos_placement::explain::sentence;
 use gpuos_placement::plan::{Choice, GpuShape, Never, NodeState, Planner, Wait};
@@ -23,8 +23,8 @@ use crate::figures::choice_json;
 use crate::mix::Mix;
 use crate::network::Network;
 use crate::notes::notes;
+use crate::remedies::Case;
 use crate::reply::Reply;
-use crate::smaller::Case;
 use crate::table::{Table, count};
 
 const SCHEMA: &str = "gpuos.plan-defrag/2";
@@ -60,7 +60,7 @@ pub fn run(
     let shapes = shapes(site, wanted)?;
     let free = free(site, &running);
     let mut judge = Judge::new(site, jobs);
-    let held: Vec<Held> = running
+    let held: Vec<RunningJob> = running
         .iter()
         .map(|job| held(&mut judge, case, job, &rules, args, &mut classes))
         .collect();
@@ -406,7 +406,7 @@ fn held(
     rules: &Preemption,
     args: &PlanArgs,
     classes: &mut Classes,
-) -> Held {
+) -> RunningJob {
     let shares = shares(site, job);
     let request = JobRequest::of_job(job, &Default::default(), site);
     // What Slurm pins to its place stays there.
@@ -428,7 +428,7 @@ fn held(
         true => Vec::new(),
         false => others(site, &shares),
     };
-    Held {
+    RunningJob {
         id: job.id,
         preemptable: rules.may(job),
         movable: movable && class.is_some(),

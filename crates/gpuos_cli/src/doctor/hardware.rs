@@ -2,7 +2,9 @@
 
 use gpuos_config::slurm_conf::{GpuDevice, gpu_devices};
 use gpuos_host::Machine;
-use gpuos_host::hardware::discover::{Found, cores, described, differences, mig_differences};
+use gpuos_host::hardware::discover::{
+    NodeHardware, cores, described, differences, mig_differences,
+};
 use gpuos_host::slurm::numbering;
 use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NodeType;
@@ -115,7 +117,7 @@ fn in_order(node: &str, devices: &[GpuDevice], findings: &mut Findings) {
 }
 
 /// gres.conf: the cores beside each GPU.
-fn gres_conf(node: &str, devices: &[GpuDevice], found: &Found, findings: &mut Findings) {
+fn gres_conf(node: &str, devices: &[GpuDevice], found: &NodeHardware, findings: &mut Findings) {
     for (gpu, device) in devices.iter().enumerate().take(found.gpus.len()) {
         let Some(near) = cores(found, gpu) else {
             continue;

@@ -19,7 +19,7 @@ use crate::table::{Table, count};
 const NOT_ALL: &str = "several nodes, or many jobs on several GPUs, are not tried in all ways";
 
 /// Room that requeueing makes.
-struct Room<'a> {
+struct Preemption<'a> {
     jobs: Vec<&'a Job>,
     place: Vec<(usize, Pick)>,
     /// No other set of jobs costs less.
@@ -172,7 +172,7 @@ fn cost(job: &Job, restart: u64) -> u64 {
     held(job).saturating_mul(job.run_seconds.saturating_add(restart))
 }
 
-fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Room<'a>, NoRoom> {
+fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'a>, NoRoom> {
     let geometry = &slices.site.config.mig.boards[wanted.board].geometry;
     let states = States::new(geometry).map_err(|_| NoRoom::NotFound)?;
     let mut none = NoRoom::Proved;
@@ -253,7 +253,7 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Room<'a>, No
         place.push((*node, pick));
     }
     match place.len() == missing {
-        true => Ok(Room {
+        true => Ok(Preemption {
             jobs: jobs.into_values().collect(),
             place,
             proved,

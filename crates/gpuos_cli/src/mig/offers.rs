@@ -66,14 +66,14 @@ pub struct Waits {
 }
 
 /// Nodes with room now, the best first, and those without.
-pub struct Found {
+pub struct Offers {
     pub rooms: Vec<(usize, Pick)>,
     /// Those of the others that have no free placements, and nothing else is against them.
     pub full: Vec<usize>,
     pub waits: Vec<Waits>,
 }
 
-pub fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -> Found {
+pub fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usize) -> Offers {
     let site = slices.site;
     let named = &question.filter.request.required_nodes;
     let prices = slices.pool.prices();
@@ -137,7 +137,7 @@ pub fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usiz
     }
     let at = |one: &Waits| one.later.as_ref().map(|later| later.0.clone());
     waits.sort_by_cached_key(|one| (at(one).is_none(), at(one), one.node));
-    Found {
+    Offers {
         rooms,
         full: all_full,
         waits,
@@ -205,7 +205,7 @@ pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u
     let cuts = ask
         .serves(board)
         .and_then(|serves| tile(geometry, bits, serves));
-    let piece = |cut: gpuos_placement::mig::Cut| {
+    let piece = |cut: gpuos_placement::mig::JobInstance| {
         Some(Piece {
             gpu: pool?.0.gpu(cut.gpu)?,
             profile: geometry.profiles()[cut.profile].name.clone(),
@@ -216,7 +216,7 @@ pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u
 }
 
 /// When enough nodes have room, the named ones among them, and the jobs that have ended then.
-pub fn forecast(found: &Found, wanted: usize, named: &[u32]) -> Option<(String, Vec<String>)> {
+pub fn forecast(found: &Offers, wanted: usize, named: &[u32]) -> Option<(String, Vec<String>)> {
     let is_named = |node: usize| named.contains(&(node as u32));
     let has = |node: &&u32| found.rooms.iter().any(|room| room.0 == **node as usize);
     let free = found.rooms.iter().filter(|room| !is_named(room.0)).count();

@@ -12,7 +12,7 @@ use gpuos_placement::mig::{Ask, MigRequest, Pick};
 use gpuos_placement::plan::{GpuShape, Request};
 use serde_json::{Value, json};
 
-use super::offers::{Found, Given, Piece, Question, Waits, find, forecast, given};
+use super::offers::{Given, Offers, Piece, Question, Waits, find, forecast, given};
 use super::pool::{Slices, lacks};
 use super::{ask, defrag, local, outlook, ranges, slices_of};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
@@ -377,7 +377,7 @@ fn table(site: &Site, given: &[Given]) -> String {
     format!("{}\n{}{}", table.render(), then.render(), more(given.len()))
 }
 
-fn waiting(slices: &Slices<'_>, found: &Found) -> String {
+fn waiting(slices: &Slices<'_>, found: &Offers) -> String {
     let mut table = Table::new(&["NODE", "FREE", "WHY NOT", "ROOM FROM", "WHEN ENDED"]);
     for one in found.waits.iter().take(SHOWN) {
         let free = slices

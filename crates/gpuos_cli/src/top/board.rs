@@ -9,7 +9,7 @@ use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 
-use super::prometheus::{Figures, Told};
+use super::prometheus::{Figures, FiguresByNode};
 use crate::health::others as others_of;
 
 /// What was to be had.
@@ -24,7 +24,7 @@ pub struct Sources {
     /// Slurm's jobs.
     pub jobs: Option<Vec<Job>>,
     /// What Prometheus has of nodes.
-    pub figures: Option<Told>,
+    pub figures: Option<FiguresByNode>,
     /// What was not to be had, in sentences with what to do about it.
     pub missing: Vec<String>,
 }

@@ -34,20 +34,20 @@ pub struct Figures {
 }
 
 /// By node and number of the GPU.
-pub type Told = BTreeMap<String, BTreeMap<usize, Figures>>;
+pub type FiguresByNode = BTreeMap<String, BTreeMap<usize, Figures>>;
 
 /// Asks the Prometheus at `url`.
 ///
 /// # Errors
 /// Why there is no answer, with what to look at.
-pub fn ask(url: &str) -> Result<Told, String> {
+pub fn ask(url: &str) -> Result<FiguresByNode, String> {
     let config = ureq::Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
         // A server of the site's own.
         .proxy(None);
     let agent: ureq::Agent = config.build().into();
-    let mut told = Told::new();
+    let mut told = FiguresByNode::new();
     for query in [POLLED, MEASURED, FAULTS] {
         for series in query_one(&agent, url, query)? {
             take(&mut told, &series);
@@ -84,7 +84,7 @@ fn query_one(agent: &ureq::Agent, url: &str, query: &str) -> Result<Vec<Value>, 
 }
 
 /// Takes one series; what is not as gpuosd writes it is passed over.
-fn take(told: &mut Told, series: &Value) {
+fn take(told: &mut FiguresByNode, series: &Value) {
     let label = |name: &str| series["metric"][name].as_str().unwrap_or_default();
     let value = series["value"][1]
         .as_str()

@@ -14,7 +14,7 @@ use crate::figures;
 use crate::forecast::is_endless;
 use crate::mix::Mix;
 use crate::outlook::{Outlook, known_level, lead, outlook};
-use crate::smaller::{Case, Who, changes, told};
+use crate::remedies::{Case, Who, changes, told};
 use crate::table::count;
 
 pub fn explain(

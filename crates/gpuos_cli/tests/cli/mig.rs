@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, channel};
 use gpuos_core::wire::{
     Happening, MigGpuStatus, MigInstance, MigLoad, MigStatus, Peer, Percent, Reply, Request,
 };
-use gpuos_host::socket::{Desk, Limits, NAME, Server, bind};
+use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 use gpuos_model::mig::MigPlacement;
 
 use crate::site::Site;
 
 struct Pool(MigStatus);
 
-impl Desk for Pool {
+impl RequestHandler for Pool {
     fn who(&self) -> (String, String) {
         ("0.1.0".into(), "n1".into())
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use gpuos_core::wire::{Happening, Peer, Reply, Request, Status};
-use gpuos_host::socket::{Desk, Limits, NAME, Server, bind};
+use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 
 use crate::site::{RELEASES, Site};
 
 /// Answers with a recorded status.
 struct Recorded(Status);
 
-impl Desk for Recorded {
+impl RequestHandler for Recorded {
     fn who(&self) -> (String, String) {
         ("0.1.0".into(), self.0.node.clone())
     }

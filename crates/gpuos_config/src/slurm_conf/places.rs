@@ -47,7 +47,7 @@ pub type ConfText = (Vec<ConfLine>, Vec<ConfFault>);
 /// # Errors
 /// The file itself cannot be read; the sentence names it.
 pub fn conf_lines(file: &str, read: Read<'_>) -> Result<Option<ConfText>, String> {
-    let mut found = Found::default();
+    let mut found = Reader::default();
     let Some(text) = read(file)? else {
         return Ok(None);
     };
@@ -56,14 +56,14 @@ pub fn conf_lines(file: &str, read: Read<'_>) -> Result<Option<ConfText>, String
 }
 
 #[derive(Default)]
-struct Found {
+struct Reader {
     lines: Vec<ConfLine>,
     faults: Vec<ConfFault>,
     cluster: String,
     total: usize,
 }
 
-impl Found {
+impl Reader {
     fn fault(&mut self, file: &str, line: usize, message: String) {
         self.faults.push(ConfFault {
             file: file.into(),

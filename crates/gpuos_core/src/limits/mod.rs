@@ -17,7 +17,7 @@ mod whom;
 mod wish;
 
 pub use mps::{Mps, MpsEffect, MpsEvent, NotEnded, Process, REMOVALS, Serving, mps_step};
-pub use state::{Board, Clocks, Effect, Event, Holder, Kept, Limits, Setting};
+pub use state::{AppliedLimits, Board, Clocks, Effect, Event, Holder, Limits, Setting};
 pub use step::step;
 pub use whom::Whom;
 pub use wish::{Asked, ClockRange, MpsWish, PowerCap, Share};

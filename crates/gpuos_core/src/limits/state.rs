@@ -128,7 +128,7 @@ pub enum Clocks {
 
 /// What gpuos has set on a GPU, or is about to: on the disk before it is done and until it is undone.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Kept {
+pub struct AppliedLimits {
     /// For which job.
     pub job: u32,
     /// Power limit in milliwatts: before, and set.
@@ -145,7 +145,7 @@ pub struct Kept {
     pub(super) notes: Vec<String>,
 }
 
-impl Kept {
+impl AppliedLimits {
     /// In words: `300 W, clocks 1200-1500 MHz`.
     pub fn text(&self) -> String {
         let power = self.power_mw.map(|[_, set]| format!("{} W", set / 1000));
@@ -187,7 +187,7 @@ pub(super) enum Phase {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    pub(super) kept: BTreeMap<u8, Kept>,
+    pub(super) kept: BTreeMap<u8, AppliedLimits>,
     #[serde(skip)]
     pub(super) now: BTreeMap<u8, Now>,
     #[serde(skip)]
@@ -213,14 +213,14 @@ pub(super) struct Now {
 
 impl Limits {
     /// What is set, by GPU.
-    pub fn kept(&self) -> &BTreeMap<u8, Kept> {
+    pub fn kept(&self) -> &BTreeMap<u8, AppliedLimits> {
         &self.kept
     }
 
     /// What a job is to be told, once all of its GPUs are set or cannot be; `None` before. What holds for some of them
     /// only names them, and those that are set as well.
     pub fn settled(&self, job: u32) -> Option<Vec<String>> {
-        let mut said: Vec<(Told, Vec<u8>)> = Vec::new();
+        let mut said: Vec<(Deviation, Vec<u8>)> = Vec::new();
         let mut set = Vec::new();
         for holder in self.holders.iter().filter(|holder| holder.job == job) {
             for &gpu in &holder.gpus {
@@ -234,18 +234,18 @@ impl Limits {
                 }
             }
         }
-        let sentence = |(told, gpus): (Told, Vec<u8>)| match told {
-            Told::NotSet(why) if !set.is_empty() => {
+        let sentence = |(told, gpus): (Deviation, Vec<u8>)| match told {
+            Deviation::NotSet(why) if !set.is_empty() => {
                 format!("{}: {why}; {}", named(&gpus), are_set(&set))
             }
-            Told::NotSet(why) | Told::Moved(why) => format!("{}: {why}", named(&gpus)),
+            Deviation::NotSet(why) | Deviation::Moved(why) => format!("{}: {why}", named(&gpus)),
         };
         Some(said.into_iter().map(sentence).collect())
     }
 
     /// Notes for a job about one of its GPUs, and whether it is set.
-    fn settled_on(&self, gpu: u8, holder: &Holder) -> Option<(Vec<Told>, bool)> {
-        let not_set = |why: &str| (vec![Told::NotSet(why.to_owned())], false);
+    fn settled_on(&self, gpu: u8, holder: &Holder) -> Option<(Vec<Deviation>, bool)> {
+        let not_set = |why: &str| (vec![Deviation::NotSet(why.to_owned())], false);
         let wish = match self.wanted(gpu) {
             Wanted::Shared if holder.asked.sets() => {
                 let why = "it is shared with other jobs: power and clocks stay as they are";
@@ -259,7 +259,7 @@ impl Limits {
             return Some(not_set(why));
         }
         let kept = self.kept.get(&gpu)?;
-        let notes = || kept.notes.iter().cloned().map(Told::Moved).collect();
+        let notes = || kept.notes.iter().cloned().map(Deviation::Moved).collect();
         (kept.wish == wish && now.phase == Phase::InForce).then(|| (notes(), true))
     }
 
@@ -274,7 +274,7 @@ impl Limits {
         let holder = match working[..] {
             // A job between two steps keeps what it has as long as nobody else comes.
             [] => on.iter().find(|holder| {
-                let own = |kept: &Kept| kept.job == holder.job;
+                let own = |kept: &AppliedLimits| kept.job == holder.job;
                 self.kept.get(&gpu).is_some_and(own)
             }),
             [one] => Some(one),
@@ -305,7 +305,7 @@ pub(super) enum Wanted {
 
 /// What a job is told of a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Told {
+enum Deviation {
     /// It is set to something else than was asked.
     Moved(String),
     /// It is not set.

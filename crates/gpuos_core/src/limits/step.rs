@@ -4,7 +4,9 @@
 //! A GPU with nothing set is read, then what was before and what is to be stands on the disk, then it is set.
 //! Whatever ends in between, the disk knows what has to be undone. Nothing is set over what another job had
 //! set: that is undone first.
-use super::state::{Board, Clocks, Effect, Event, Kept, Limits, Now, Phase, Setting, Wanted, Wish};
+use super::state::{
+    AppliedLimits, Board, Clocks, Effect, Event, Limits, Now, Phase, Setting, Wanted, Wish,
+};
 use super::wish::PowerCap;
 use crate::health::Audit;
 
@@ -128,7 +130,7 @@ fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<Board, String>
 }
 
 /// What is to be set for a wish on a board, and what the job is to know of it.
-fn plan(wish: Wish, board: Board) -> Result<Kept, String> {
+fn plan(wish: Wish, board: Board) -> Result<AppliedLimits, String> {
     if board.divided {
         return Err("it is divided into MIG instances".into());
     }
@@ -167,7 +169,7 @@ fn plan(wish: Wish, board: Board) -> Result<Kept, String> {
         }
         None => range,
     });
-    Ok(Kept {
+    Ok(AppliedLimits {
         job: wish.job,
         power_mw,
         clocks,

@@ -6,7 +6,7 @@
 //! again, the process is asked to end, then killed.
 use gpuos_model::mig::MigPlacement;
 
-use super::claim::{Claim, Held, Phase, Shown};
+use super::claim::{Claim, JobPlacement, Phase, Shown};
 use super::reconcile::{Action, Foreign, reconcile};
 
 /// Waits between tries to destroy double from this to [`LAST_MS`].
@@ -44,7 +44,7 @@ pub enum Event {
         /// All GPU instances.
         shown: Vec<Shown>,
         /// Placements of running jobs.
-        held: Vec<Held>,
+        held: Vec<JobPlacement>,
         /// What is done about instances of nobody.
         foreign: Foreign,
     },
@@ -421,7 +421,7 @@ fn over(carver: &mut Carver, effects: &mut Vec<Effect>, id: u64) {
 fn seen(
     carver: &mut Carver,
     effects: &mut Vec<Effect>,
-    (shown, held, foreign): (&[Shown], &[Held], Foreign),
+    (shown, held, foreign): (&[Shown], &[JobPlacement], Foreign),
     now: u64,
 ) {
     // A call under way changes what was seen: the daemon looks again when it has ended.

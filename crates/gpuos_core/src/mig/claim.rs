@@ -59,7 +59,7 @@ pub struct Shown {
 
 /// A placement that a job holds by Slurm's records. Those of different jobs do not overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Held {
+pub struct JobPlacement {
     /// The job.
     pub job: u32,
     /// Where.

@@ -4,4 +4,4 @@ pub mod carve;
 pub mod claim;
 pub mod reconcile;
 
-pub use claim::{Claim, Held, Phase, Shown};
+pub use claim::{Claim, JobPlacement, Phase, Shown};

@@ -12,7 +12,7 @@
 //! uses it, and it is not where a job has slices whose instances are unknown.
 use gpuos_model::mig::MigPlacement;
 
-use super::claim::{Claim, Held, Phase, Shown};
+use super::claim::{Claim, JobPlacement, Phase, Shown};
 
 /// What is done about instances that somebody made by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -79,12 +79,18 @@ pub struct Plan {
 
 /// Brings together what is known of one GPU. No input is an error: records that contradict each
 /// other are settled in favour of running jobs.
-pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: Foreign) -> Plan {
+pub fn reconcile(
+    shown: &[Shown],
+    held: &[JobPlacement],
+    journal: &[Claim],
+    foreign: Foreign,
+) -> Plan {
     let owners = owners(shown, held, journal);
     // What is where a job has slices of unknown instances may be one of these.
     let left = |instance: &Shown| {
-        let maybe =
-            |held: &Held| held.profile.is_none() && held.placement.overlaps(instance.placement);
+        let maybe = |held: &JobPlacement| {
+            held.profile.is_none() && held.placement.overlaps(instance.placement)
+        };
         foreign == Foreign::Leave || instance.busy || held.iter().any(maybe)
     };
     let (mut destroy, mut over, mut make) = (Vec::new(), Vec::new(), Vec::new());
@@ -152,12 +158,12 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
         .max()
         .map_or(1, |id| id.saturating_add(1));
     for instance in unowned(shown, &owners) {
-        let its = |held: &&Held| {
+        let its = |held: &&JobPlacement| {
             (held.placement, held.profile) == (instance.placement, Some(instance.profile))
                 && (held.own || !instance.busy)
         };
         let by = held.iter().find(its);
-        let free = |held: &&Held| {
+        let free = |held: &&JobPlacement| {
             !kept
                 .iter()
                 .any(|placement| placement.overlaps(held.placement))
@@ -185,13 +191,13 @@ pub fn reconcile(shown: &[Shown], held: &[Held], journal: &[Claim], foreign: For
 }
 
 /// Whether the claim's job still holds its placement and wants it.
-fn alive(claim: &Claim, held: &[Held]) -> bool {
-    let mine = |held: &Held| held.job == claim.job && held.placement == claim.placement;
+fn alive(claim: &Claim, held: &[JobPlacement]) -> bool {
+    let mine = |held: &JobPlacement| held.job == claim.job && held.placement == claim.placement;
     claim.phase != Phase::Going && held.iter().any(mine)
 }
 
 /// By instance: the claim that it belongs to. No claim has two.
-fn owners(shown: &[Shown], held: &[Held], journal: &[Claim]) -> Vec<Option<usize>> {
+fn owners(shown: &[Shown], held: &[JobPlacement], journal: &[Claim]) -> Vec<Option<usize>> {
     let mut owners = vec![None; shown.len()];
     let rank = |claim: &Claim, instance: &Shown| {
         let same = claim.placement == instance.placement && claim.profile == instance.profile;

@@ -1,5 +1,5 @@
 //! The daemon's side: a thread that accepts, and a small one for each connection. None of them can
-//! hold up the daemon: all they do with it is to ask a [`Desk`].
+//! hold up the daemon: all they do with it is to ask a [`RequestHandler`].
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -34,12 +34,12 @@ const ACCEPTS: Rate = Rate {
 const STACK: usize = 256 << 10;
 
 /// What answers requests. Rights, limits and the protocol's first line are checked before.
-pub trait Desk: Send + Sync + 'static {
+pub trait RequestHandler: Send + Sync + 'static {
     /// The daemon's release and node, for the first line.
     fn who(&self) -> (String, String);
     /// Answers a request; it may take a few seconds.
     fn ask(&self, peer: Peer, request: Request) -> Reply;
-    /// Whose a job is, by the word of root or of the workload manager; `None`: it is not known, and nobody's. A desk that does not
+    /// Whose a job is, by the word of root or of the workload manager; `None`: it is not known, and nobody's. A handler that does not
     /// look it up knows no job.
     fn user_of(&self, _job: u32) -> Option<u32> {
         None
@@ -63,7 +63,7 @@ impl Server {
     /// The thread cannot be made.
     pub fn start_for_root(
         listener: UnixListener,
-        desk: Arc<dyn Desk>,
+        handler: Arc<dyn RequestHandler>,
         limits: Limits,
     ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
@@ -71,7 +71,7 @@ impl Server {
         let accept = move || {
             for stream in listener.incoming() {
                 match stream {
-                    Ok(stream) => admit(stream, &gate, limits, daemon_uid, &desk),
+                    Ok(stream) => admit(stream, &gate, limits, daemon_uid, &handler),
                     Err(_) => thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -88,7 +88,7 @@ impl Server {
     /// The thread cannot be made.
     pub fn start(
         listener: UnixListener,
-        desk: Arc<dyn Desk>,
+        handler: Arc<dyn RequestHandler>,
         limits: Limits,
     ) -> io::Result<Server> {
         let daemon_uid = rustix::process::getuid().as_raw();
@@ -102,7 +102,7 @@ impl Server {
                     thread::sleep(Duration::from_millis(100));
                     continue;
                 };
-                admit(stream, &gate, limits, daemon_uid, &desk);
+                admit(stream, &gate, limits, daemon_uid, &handler);
             }
         };
         thread::Builder::new().name("accept".into()).spawn(accept)?;
@@ -110,7 +110,13 @@ impl Server {
     }
 }
 
-fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk: &Arc<dyn Desk>) {
+fn admit(
+    stream: UnixStream,
+    gate: &Gate,
+    limits: Limits,
+    daemon_uid: u32,
+    handler: &Arc<dyn RequestHandler>,
+) {
     let set = stream
         .set_write_timeout(Some(SLOW))
         .and_then(|()| stream.set_read_timeout(Some(LOOK)));
@@ -119,7 +125,7 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
     };
     // One open file for both: who is to give his place up is told by it.
     let stream = Arc::new(stream);
-    let by = (limits, &*desk.need());
+    let by = (limits, &*handler.need());
     let passed = gate.enter(peer.uid, by, Some(&stream), Instant::now());
     let mut talk = Talk {
         stream,
@@ -127,7 +133,7 @@ fn admit(stream: UnixStream, gate: &Gate, limits: Limits, daemon_uid: u32, desk:
         lines: Lines::new(MAX_REQUEST),
         peer,
         daemon_uid,
-        desk: Arc::clone(desk),
+        handler: Arc::clone(handler),
         deaf: false,
     };
     match passed {
@@ -151,7 +157,7 @@ struct Talk {
     lines: Lines,
     peer: Peer,
     daemon_uid: u32,
-    desk: Arc<dyn Desk>,
+    handler: Arc<dyn RequestHandler>,
     /// The client writes and does not read, and may have gone: what it wrote still counts.
     deaf: bool,
 }
@@ -164,7 +170,7 @@ impl Talk {
         self.greet()?;
         loop {
             let request = self.request()?;
-            let user_of = |job| self.desk.user_of(job);
+            let user_of = |job| self.handler.user_of(job);
             if !may(self.peer, self.daemon_uid, &request, user_of) {
                 self.refuse(Code::Forbidden, refusal(&request));
                 continue;
@@ -177,7 +183,7 @@ impl Talk {
                 Request::Watch => return self.watch(),
                 Request::Hello { .. } => self.hello()?,
                 request => {
-                    let reply = self.desk.ask(self.peer, request);
+                    let reply = self.handler.ask(self.peer, request);
                     self.send(&reply)?;
                 }
             }
@@ -205,7 +211,7 @@ impl Talk {
     }
 
     fn hello(&mut self) -> Result<(), End> {
-        let (release, node) = self.desk.who();
+        let (release, node) = self.handler.who();
         self.send(&Reply::Hello {
             protocol: PROTOCOL,
             release,
@@ -255,7 +261,7 @@ impl Talk {
 
     /// Tells what happens until the client goes or falls behind.
     fn watch(&mut self) -> Result<(), End> {
-        let happenings = self.desk.watch(self.peer);
+        let happenings = self.handler.watch(self.peer);
         let mut byte = [0];
         self.stream
             .set_read_timeout(Some(Duration::from_millis(1)))

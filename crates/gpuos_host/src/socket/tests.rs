@@ -11,7 +11,7 @@ use gpuos_core::wire::{
     Code, Happening, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, decode, encode,
 };
 
-use super::{BindError, Client, ClientError, Desk, Limits, Server, bind};
+use super::{BindError, Client, ClientError, Limits, RequestHandler, Server, bind};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -34,7 +34,7 @@ impl Echo {
     }
 }
 
-impl Desk for Echo {
+impl RequestHandler for Echo {
     fn who(&self) -> (String, String) {
         ("0.0.0".into(), "n1".into())
     }
@@ -55,19 +55,19 @@ impl Desk for Echo {
 struct Place {
     _folder: tempfile::TempDir,
     path: PathBuf,
-    desk: Arc<Echo>,
+    handler: Arc<Echo>,
 }
 
 fn place(limits: Limits) -> Place {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run").join(super::NAME);
-    let desk = Arc::new(Echo::default());
+    let handler = Arc::new(Echo::default());
     let listener = bind(&path).unwrap();
-    Server::start(listener, desk.clone(), limits).unwrap();
+    Server::start(listener, handler.clone(), limits).unwrap();
     Place {
         _folder: folder,
         path,
-        desk,
+        handler,
     }
 }
 
@@ -158,7 +158,7 @@ fn who_writes_and_goes_is_heard() {
         stream.write_all(&lines).unwrap();
     }
     let deadline = std::time::Instant::now() + PATIENCE;
-    while place.desk.watchers.lock().unwrap().len() < 6 {
+    while place.handler.watchers.lock().unwrap().len() < 6 {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -225,11 +225,11 @@ fn a_watcher_hears_and_a_slow_one_is_told_so() {
     let place = place(Limits::default());
     let mut client = Client::connect(&place.path, PATIENCE).unwrap();
     client.watch().unwrap();
-    let watched = || !place.desk.watchers.lock().unwrap().is_empty();
+    let watched = || !place.handler.watchers.lock().unwrap().is_empty();
     while !watched() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    place.desk.happen("one");
+    place.handler.happen("one");
     match client.next_reply().unwrap() {
         Some(Reply::Happened { event }) => assert_eq!(event.message, "one"),
         other => panic!("{other:?}"),
@@ -237,6 +237,6 @@ fn a_watcher_hears_and_a_slow_one_is_told_so() {
     // More than socket and queue hold, and nobody reads: telling it never blocks.
     let long = "x".repeat(100_000);
     while watched() {
-        place.desk.happen(&long);
+        place.handler.happen(&long);
     }
 }

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::fit::{Found, Places, could_fit, places};
+use super::fit::{FitResult, Places, could_fit, places};
 use super::{Action, Domains, Impossible, Kind, Limits, Method, Plan, Problem};
 
 /// Nodes and jobs that are looked at in all sets together: on a large cluster fewer sets are tried.
@@ -155,9 +155,9 @@ fn attempt(
         return None;
     }
     match places(problem, domains, kinds, steps) {
-        Found::Yes(places) => Some(plan(problem, kinds, places, Method::Exact)),
-        Found::No => None,
-        Found::Unknown => {
+        FitResult::Yes(places) => Some(plan(problem, kinds, places, Method::Exact)),
+        FitResult::No => None,
+        FitResult::Unknown => {
             *known = false;
             None
         }

@@ -12,7 +12,7 @@ pub struct Places {
 }
 
 /// What came of a search for places.
-pub enum Found {
+pub enum FitResult {
     /// There they are.
     Yes(Places),
     /// There are none.
@@ -43,7 +43,7 @@ pub fn places(
     domains: &Domains,
     kinds: &[Option<Kind>],
     steps: u32,
-) -> Found {
+) -> FitResult {
     let mut movers: Vec<usize> = (0..problem.jobs.len())
         .filter(|&job| kinds[job] == Some(Kind::Move))
         .collect();
@@ -71,16 +71,16 @@ pub fn places(
         able.sort_by_key(|&node| (search.free[node], node));
         if search.gang(&able, problem.gang.nodes) {
             search.gang.sort_unstable();
-            return Found::Yes(Places {
+            return FitResult::Yes(Places {
                 gang: search.gang,
                 moved: search.moved,
             });
         }
         if search.steps == 0 {
-            return Found::Unknown;
+            return FitResult::Unknown;
         }
     }
-    Found::No
+    FitResult::No
 }
 
 struct Search<'a> {

@@ -26,4 +26,4 @@ pub use pack::{Gpu, Packer, Place};
 pub use pool::{Ask, Pick, Pool};
 pub use request::{Item, MigRequest, NotServed, Serves, Want};
 pub use set::{Effort, MOST_STEPS};
-pub use tile::{Cut, tile};
+pub use tile::{JobInstance, tile};

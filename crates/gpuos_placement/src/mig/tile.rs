@@ -13,7 +13,7 @@ use super::request::Serves;
 
 /// One instance of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cut {
+pub struct JobInstance {
     /// The GPU, as the number in its node's pool.
     pub gpu: usize,
     /// Number of the profile in the geometry.
@@ -22,7 +22,7 @@ pub struct Cut {
     pub placement: MigPlacement,
 }
 
-impl Cut {
+impl JobInstance {
     /// The slices as bits of the node; 0 for those past 64.
     pub fn bits(&self, geometry: &Geometry) -> u64 {
         let first = self.gpu * usize::from(geometry.slices()) + usize::from(self.placement.start);
@@ -34,7 +34,7 @@ impl Cut {
 /// The instances of a request in exactly these bits, at placements that the geometry has, by ascending
 /// bit; the same for the same arguments. `None` when they do not tile. For requests for each task the
 /// caller multiplies the counts.
-pub fn tile(geometry: &Geometry, bits: u64, serves: &Serves) -> Option<Vec<Cut>> {
+pub fn tile(geometry: &Geometry, bits: u64, serves: &Serves) -> Option<Vec<JobInstance>> {
     tile_beside(geometry, bits, serves, &[])
 }
 
@@ -44,8 +44,8 @@ pub fn tile_beside(
     geometry: &Geometry,
     bits: u64,
     serves: &Serves,
-    beside: &[Cut],
-) -> Option<Vec<Cut>> {
+    beside: &[JobInstance],
+) -> Option<Vec<JobInstance>> {
     let mut slices = 0;
     for &(profile, count) in serves {
         slices += u64::from(geometry.profiles().get(profile)?.size) * u64::from(count);
@@ -69,14 +69,14 @@ pub fn tile_beside(
 struct Search<'a> {
     geometry: &'a Geometry,
     serves: &'a Serves,
-    beside: &'a [Cut],
+    beside: &'a [JobInstance],
     scarce: Vec<Scarce>,
     /// How many are still to be placed, in the order of `serves`.
     left: Vec<u16>,
     /// Bits, what was used of what is scarce on the GPU of the lowest, and what was left, where it led
     /// nowhere. Without it the GPUs would be tried in all combinations.
     dead: BTreeSet<(u64, Vec<u32>, Vec<u16>)>,
-    cuts: Vec<Cut>,
+    cuts: Vec<JobInstance>,
 }
 
 impl Search<'_> {
@@ -97,7 +97,7 @@ impl Search<'_> {
         for at in 0..self.left.len() {
             let number = self.serves[at].0;
             let profile = &self.geometry.profiles()[number];
-            let cut = Cut {
+            let cut = JobInstance {
                 gpu,
                 profile: number,
                 placement: MigPlacement {

@@ -4,7 +4,7 @@ use super::rank::{nodes_of, pick};
 use super::state::State;
 use super::{Linked, Planner, bits};
 
-/// Whether a job could run on one node under the assumption of [`super::room::offers`].
+/// Whether a job could run on one node under the assumption of [`super::capacity::offers`].
 pub(super) fn fits_one(planner: &mut Planner, job: &Job, linked: Linked) -> bool {
     field(planner, job) && found(planner, job, job.gpus_on_one() as usize, linked) > 0
 }
@@ -12,10 +12,10 @@ pub(super) fn fits_one(planner: &mut Planner, job: &Job, linked: Linked) -> bool
 /// Collects the nodes with room for the whole job as things are; returns how many they are.
 pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
     let (state, field) = (&planner.state, planner.single.field.as_mut_slice());
-    planner.room.assume = Assume::Now;
-    planner.room.offered = 0;
+    planner.capacity.assume = Assume::Now;
+    planner.capacity.offered = 0;
     let all = job.gpus_on_one();
-    if job.unit as usize > planner.room.gpus() {
+    if job.unit as usize > planner.capacity.gpus() {
         return 0;
     }
     let (candidates, part) = (state.candidates(), state.now.least(job.unit as usize));
@@ -27,15 +27,15 @@ pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
             *field = part & candidates;
             found += field.count_ones();
         }
-        planner.room.offered = found;
+        planner.capacity.offered = found;
     } else {
-        planner.room.offered = field_of_needy(planner, job);
+        planner.capacity.offered = field_of_needy(planner, job);
     }
     if !job.required.is_empty() {
         only_required(planner, job);
     }
     match job.required.is_empty() && all == u64::from(job.unit) {
-        true => planner.room.offered,
+        true => planner.capacity.offered,
         false => bits::count_all(&planner.single.field),
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
 /// have room for one.
 #[inline(never)]
 fn field_of_needy(planner: &mut Planner, job: &Job) -> u32 {
-    let rooms = Rooms::new(&planner.state, job, planner.room.gpus());
+    let rooms = Rooms::new(&planner.state, job, planner.capacity.gpus());
     let mut offered = 0;
     for (word, field) in planner.single.field.iter_mut().enumerate() {
         let (fit, enough) = rooms.word(word, u64::MAX);
@@ -68,10 +68,10 @@ fn only_required(planner: &mut Planner, job: &Job) {
     }
 }
 
-/// Collects the nodes with room for the whole job by what [`super::room::offers`] has found; false when
+/// Collects the nodes with room for the whole job by what [`super::capacity::offers`] has found; false when
 /// there is none.
 fn field(planner: &mut Planner, job: &Job) -> bool {
-    let room = &planner.room;
+    let room = &planner.capacity;
     let units = job.units.unwrap_or(1);
     let field = &mut planner.single.field;
     field.fill(0);
@@ -91,7 +91,7 @@ pub(super) fn found(planner: &mut Planner, job: &Job, count: usize, linked: Link
         return bits::count_all(field);
     }
     let mut found = 0;
-    let index = planner.state.index(planner.room.assume);
+    let index = planner.state.index(planner.capacity.assume);
     for &slot in index.active() {
         let pattern = *index.pattern(slot);
         if let Some((_, side)) = pick(&mut planner.tables, &pattern, count, job, linked) {

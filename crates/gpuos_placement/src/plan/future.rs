@@ -4,7 +4,7 @@ use gpuos_model::gpuset::GpuSet;
 
 use super::job::{Assume, Job};
 use super::types::{Choice, Criterion, NodeChoice, NodeState, Request};
-use super::{Planner, Reach, bits, gang, room};
+use super::{Planner, Reach, bits, capacity, gang};
 
 /// A place that would hold the job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -72,7 +72,7 @@ pub(super) fn foresee<'p>(
         reached = level as u32 + 2;
         domain = (level < planner.fabric.levels).then_some(span.domain);
         for at in span.start..span.end {
-            if bits::has(&planner.room.fit, at) {
+            if bits::has(&planner.capacity.fit, at) {
                 planner.choice.nodes.push(NodeChoice {
                     node: planner.fabric.node(at),
                     gpus: GpuSet::EMPTY,
@@ -153,9 +153,9 @@ fn future_nodes(planner: &mut Planner, job: &Job, reach: Reach, places: &mut Vec
 }
 
 fn future_domains(planner: &mut Planner, job: &Job, level: usize, places: &mut Vec<Place>) {
-    room::offers(planner, Assume::Idle, job);
+    capacity::offers(planner, Assume::Idle, job);
     if level < planner.fabric.levels {
-        room::confine(planner, level);
+        capacity::confine(planner, level);
     }
     for (number, span) in planner.fabric.spans(level).iter().enumerate() {
         if span.domain == NO_DOMAIN || gang::left_over(planner, job, span).is_none() {
@@ -164,7 +164,7 @@ fn future_domains(planner: &mut Planner, job: &Job, level: usize, places: &mut V
         let (now, candidates) = (&planner.state.now, planner.state.candidates());
         // A node with three free GPUs is counted three times.
         let with = |gpus| bits::count_both(now.least(gpus), candidates, span.start, span.end);
-        let free: u32 = (1..=planner.room.gpus()).map(with).sum();
+        let free: u32 = (1..=planner.capacity.gpus()).map(with).sum();
         places.push(Place {
             busy: u32::MAX - free,
             fabric: true,

@@ -21,7 +21,7 @@ use super::gpus::MILLI;
 use super::job::{Job, Rule};
 use super::links::UNITS_PER_GBPS;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Levels, Planner, bits, leaf, rails, room, select, single};
+use super::{Levels, Planner, bits, capacity, leaf, rails, select, single};
 
 /// A node that takes a part of the job.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,7 +166,7 @@ impl Default for Count {
 /// takes the number of choices off `skip`. After the domains of a level come those with room
 /// left over once more, with other nodes. Domains that contain one with room at a level asked
 /// before give nothing new and are left out, also across calls with ascending levels.
-/// [`super::room::offers`] has been asked.
+/// [`super::capacity::offers`] has been asked.
 #[cold]
 #[inline(never)]
 pub(super) fn gang(planner: &mut Planner, job: &Job, levels: Levels, skip: &mut u32) -> bool {
@@ -273,7 +273,7 @@ pub(super) fn fits_gang(
     within: Option<usize>,
 ) -> bool {
     if let Some(level) = within {
-        room::confine(planner, level);
+        capacity::confine(planner, level);
     }
     let spans = planner.fabric.spans(to).iter();
     spans
@@ -287,7 +287,7 @@ pub(super) fn wide_enough(planner: &Planner, job: &Job, level: usize) -> bool {
     nodes >= job.min
         && job
             .units
-            .is_none_or(|units| nodes * planner.room.most >= units)
+            .is_none_or(|units| nodes * planner.capacity.most >= units)
 }
 
 /// Collects the domains of a level that have room and are not covered yet.
@@ -301,7 +301,7 @@ fn find_domains(planner: &mut Planner, job: &Job, level: usize) {
         let covered = || {
             bits::meet(
                 &planner.gang.covered,
-                &planner.room.fit,
+                &planner.capacity.fit,
                 span.start,
                 span.end,
             )
@@ -347,18 +347,18 @@ pub(super) fn distance(planner: &Planner, job: &Job, at: u32) -> u32 {
 /// Counts what a domain has; `None` when a node that must be part offers nothing there.
 pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> {
     let mut count = Count::default();
-    for units in 1..=planner.room.most {
-        let nodes = bits::count(planner.room.exactly(units), span.start, span.end);
+    for units in 1..=planner.capacity.most {
+        let nodes = bits::count(planner.capacity.exactly(units), span.start, span.end);
         count.by_room[units as usize] = nodes;
         count.nodes += nodes;
         count.room += nodes * units;
     }
     for &node in job.required {
         let at = planner.fabric.place(node)?;
-        if at < span.start || at >= span.end || !bits::has(&planner.room.fit, at) {
+        if at < span.start || at >= span.end || !bits::has(&planner.capacity.fit, at) {
             return None;
         }
-        let units = room::units_at(planner, job, at);
+        let units = capacity::units_at(planner, job, at);
         count.by_room[units as usize] -= 1;
         count.held += units;
     }
@@ -370,15 +370,15 @@ pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> 
 pub(super) fn left_over(planner: &Planner, job: &Job, span: &Span) -> Option<u32> {
     let Some(units) = job.units else {
         if job.required.is_empty() {
-            let nodes = bits::count(&planner.room.fit, span.start, span.end);
+            let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
             return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
         }
         let nodes = count(planner, job, span)?.nodes;
         return (nodes >= job.min).then(|| nodes - job.wanted(nodes));
     };
     // Most domains of a full cluster are told by this alone.
-    let nodes = bits::count(&planner.room.fit, span.start, span.end);
-    if nodes < job.min || nodes * planner.room.most < units {
+    let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
+    if nodes < job.min || nodes * planner.capacity.most < units {
         return None;
     }
     let count = count(planner, job, span)?;
@@ -422,7 +422,7 @@ fn around(planner: &mut Planner, level: usize, span: &Span) -> u32 {
             let outer = planner.fabric.spans(level + 1)[span.parent as usize];
             let units = match outer.domain {
                 NO_DOMAIN => 0,
-                _ => room::units_within(planner, outer.start, outer.end),
+                _ => capacity::units_within(planner, outer.start, outer.end),
             };
             planner.gang.around = Some((span.parent, units));
             units
@@ -443,7 +443,7 @@ pub(super) fn settle(planner: &mut Planner, job: &Job, found: u32, decided: Crit
     for at in 0..planner.gang.picked.len() {
         let entry = planner.gang.picked[at];
         let node = planner.fabric.node(entry.at);
-        let own = room::price(planner, job, entry.at, entry.give * job.unit);
+        let own = capacity::price(planner, job, entry.at, entry.give * job.unit);
         let pick = rails::align(planner, job, entry.at, own, aligned);
         let (mut set, mut ring) = (pick.set, pick.ring);
         if job.whole {
@@ -498,7 +498,7 @@ pub(super) fn settle(planner: &mut Planner, job: &Job, found: u32, decided: Crit
             bus as f32 / UNITS_PER_GBPS
         },
         usability_lost: lost as f32 / MILLI as f32,
-        feasible_nodes: planner.room.offered,
+        feasible_nodes: planner.capacity.offered,
         feasible_domains: found,
         decided,
     };

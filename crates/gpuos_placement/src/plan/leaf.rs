@@ -5,15 +5,15 @@
 //! are alike, or they are few: what [`super::select`] would take follows from their figures.
 use super::Planner;
 use super::bits;
+use super::capacity;
 use super::fabric::Span;
 use super::gang::Sums;
 use super::job::{Job, Rule};
-use super::room;
 
 /// Up to so many nodes that are not alike are put in order here.
 const FEW: usize = 16;
 
-/// A node with its figures: see [`super::room::Figure`].
+/// A node with its figures: see [`super::capacity::Figure`].
 #[derive(Clone, Copy, Default)]
 struct Member {
     order: [u32; 3],
@@ -37,10 +37,10 @@ pub(super) fn sums_of_leaf(
     if level > 0 || !simple || planner.gang.avoiding {
         return None;
     }
-    room::rank(planner, job, job.unit);
+    capacity::rank(planner, job, job.unit);
     let index = &planner.state.now;
-    let figures = &planner.room.ranks(job.unit).figures;
-    let fit = &planner.room.fit;
+    let figures = &planner.capacity.ranks(job.unit).figures;
+    let fit = &planner.capacity.fit;
     let nodes = bits::count(fit, span.start, span.end);
     let wanted = job.wanted(nodes);
     let slot = index.slot(bits::next(fit, span.start)?);

@@ -21,13 +21,17 @@
 //! 7. the lowest index, so that equal states give equal answers.
 //!
 //! `first-fit` goes by closeness and index alone. The modules say it in full: `gpus` for the GPUs
-//! of a node, `single` and `field` for jobs on one node, `quick` for what is kept for them, `learn`, `values`, `kinds`, `scores` and `supply` for the mix
+//! of a node, `single` and `field` for jobs on one node, `pattern_figures` for what is kept for them, `learn`, `values`, `kinds`, `scores` and `supply` for the mix
 //! of jobs, `reserve` for what is kept for jobs that wait, `gang` and `leaf` for the domain, `select` for the nodes in it and `rails` for the same GPUs on each; `index` and `bits` for how the state is held. A decision looks at patterns of free GPUs and
-//! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. On large clusters `kept` holds ranks
-//! from one decision to the next (`tree`, `kept_one`, `kept_gang`). The
+//! at domains, and at 64 nodes in one step where it has to count them; it allocates nothing. On large clusters `cache` holds ranks
+//! from one decision to the next (`tree`, `cache_single`, `cache_gang`). The
 //! tests compare it with brute force and with a pass over all nodes.
 
 mod bits;
+mod cache;
+mod cache_gang;
+mod cache_single;
+mod capacity;
 mod costs;
 mod fabric;
 mod field;
@@ -36,20 +40,16 @@ mod gang;
 mod gpus;
 mod index;
 mod job;
-mod kept;
-mod kept_gang;
-mod kept_one;
 mod kinds;
 mod large;
 mod leaf;
 mod learn;
 mod links;
 mod never;
-mod quick;
+mod pattern_figures;
 mod rails;
 mod rank;
 mod reserve;
-mod room;
 mod scores;
 mod select;
 mod single;
@@ -63,11 +63,11 @@ use std::sync::Arc;
 
 use gpuos_model::cluster::{Cluster, NodeType};
 
+use capacity::Capacity;
 use fabric::FabricIndex;
 use gpus::GpuTable;
 use job::{Assume, Job, Rule};
 use kinds::Kinds;
-use room::Room;
 use scores::Scores;
 use state::State;
 use supply::Supplies;
@@ -93,8 +93,8 @@ pub struct Planner {
     type_of: Vec<u16>,
     fabric: FabricIndex,
     state: State,
-    room: Room,
-    quick: quick::Quick,
+    capacity: Capacity,
+    figures: pattern_figures::PatternFigures,
     single: single::Scratch,
     gang: gang::Scratch,
     future: Vec<future::Place>,
@@ -107,7 +107,7 @@ pub struct Planner {
     choice: Choice,
     costs: costs::Costs,
     /// Ranks of past decisions, for clusters that are large enough.
-    kept: Option<Box<kept::Kept>>,
+    kept: Option<Box<cache::DecisionCache>>,
 }
 
 /// A level of closeness, by what it means to the planner.
@@ -163,8 +163,8 @@ impl Planner {
             costs: costs::Costs::new(&types, &tables),
             tables,
             state: State::new(cluster.nodes.len(), &fabric, gpus, kinds),
-            quick: quick::Quick::new(gpus),
-            room: Room::new(positions, gpus),
+            figures: pattern_figures::PatternFigures::new(gpus),
+            capacity: Capacity::new(positions, gpus),
             single: single::Scratch::new(&fabric),
             gang: gang::Scratch::new(&fabric),
             future: Vec::with_capacity(cluster.nodes.len()),
@@ -177,7 +177,7 @@ impl Planner {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
                 ..Choice::default()
             },
-            kept: kept::Kept::new(&fabric, false),
+            kept: cache::DecisionCache::new(&fabric, false),
             cluster,
             types,
             type_of,
@@ -192,7 +192,7 @@ impl Planner {
     /// Whether ranks are kept from one decision to the next: `true` also where the cluster is so small
     /// that it would not pay. It makes no difference to any choice. Allocates.
     pub fn keep_ranks(&mut self, keep: bool) {
-        self.kept = kept::Kept::new(&self.fabric, keep).filter(|_| keep);
+        self.kept = cache::DecisionCache::new(&self.fabric, keep).filter(|_| keep);
     }
 
     fn forget_kept(&mut self) {
@@ -361,11 +361,11 @@ impl Planner {
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => single::one(planner, job, linked, &mut skip),
             Stage::Several(reach) => {
-                if best && kept_gang::gang_kept(planner, job, reach) {
+                if best && cache_gang::gang_kept(planner, job, reach) {
                     return true;
                 }
                 if !asked {
-                    room::offers(planner, Assume::Now, job);
+                    capacity::offers(planner, Assume::Now, job);
                     asked = true;
                 }
                 gang::gang(planner, job, reach, &mut skip)
@@ -375,7 +375,7 @@ impl Planner {
 
     /// Whether there is any choice under an assumption.
     fn fits(&mut self, assume: Assume, job: &Job, wish: Option<(Reach, bool)>) -> bool {
-        room::offers(self, assume, job);
+        capacity::offers(self, assume, job);
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => field::fits_one(planner, job, linked),
             Stage::Several(reach) => gang::fits_gang(planner, job, reach.to, reach.within),

@@ -3,7 +3,7 @@ use super::fabric::FabricIndex;
 use super::gpus::Pick;
 use super::index::{Index, Pattern};
 use super::job::{Job, Rule};
-use super::quick::Figures;
+use super::pattern_figures::Figures;
 use super::state::State;
 use super::types::Criterion;
 use super::{Linked, bits};

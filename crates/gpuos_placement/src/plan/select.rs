@@ -15,7 +15,7 @@ use gpuos_model::cluster::NO_DOMAIN;
 use super::fabric::Span;
 use super::gang::{Count, Entry};
 use super::job::{Job, Rule};
-use super::{Planner, bits, costs, gang, room};
+use super::{Planner, bits, capacity, costs, gang};
 
 /// A child of a domain: a range of positions, and what is in it.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ pub(super) fn select(planner: &mut Planner, job: &Job, level: usize, number: u32
     let span = planner.fabric.spans(level)[number as usize];
     match job.units {
         None => {
-            let nodes = bits::count(&planner.room.fit, span.start, span.end);
+            let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
             for &node in job.required {
                 choose_node(planner, job, node, 1);
             }
@@ -102,9 +102,9 @@ pub(super) fn select(planner: &mut Planner, job: &Job, level: usize, number: u32
     for at in 0..planner.gang.picked.len() {
         let entry = planner.gang.picked[at];
         let gpus = entry.give * job.unit;
-        room::rank(planner, job, gpus);
+        capacity::rank(planner, job, gpus);
         let slot = planner.state.now.slot(entry.at);
-        let figure = planner.room.ranks(gpus).figures[slot as usize];
+        let figure = planner.capacity.ranks(gpus).figures[slot as usize];
         let entry = &mut planner.gang.picked[at];
         (entry.ring, entry.lost) = (figure.ring, figure.lost);
         entry.penalty = u32::from(planner.state.now.pattern(slot).penalty);
@@ -138,7 +138,7 @@ fn fill(
     equal: u32,
 ) {
     let span = planner.fabric.spans(level)[number as usize];
-    for room in smallest + 1..=planner.room.most {
+    for room in smallest + 1..=planner.capacity.most {
         gather(planner, &span, room..=room);
         choose_all(planner, job, span.start, span.end, room);
     }
@@ -157,7 +157,7 @@ fn fill(
         number,
         1,
         rest,
-        rest..=planner.room.most,
+        rest..=planner.capacity.most,
     );
 }
 
@@ -175,7 +175,7 @@ fn share_evenly(
     let more = nodes - picked.len() as u32;
     let share = units.div_ceil(nodes);
     let held: u32 = picked.iter().map(|entry| entry.units.min(share)).sum();
-    let able = gather(planner, &span, share..=planner.room.most);
+    let able = gather(planner, &span, share..=planner.capacity.most);
     if able >= more && held + more * share >= units {
         place(
             planner,
@@ -184,7 +184,7 @@ fn share_evenly(
             number,
             more,
             share,
-            share..=planner.room.most,
+            share..=planner.capacity.most,
         );
     } else {
         roomiest(planner, job, &span, more);
@@ -204,7 +204,7 @@ fn share_evenly(
 /// Takes the nodes with the most room, as many as are wanted.
 fn roomiest(planner: &mut Planner, job: &Job, span: &Span, wanted: u32) {
     let mut missing = wanted;
-    for room in (1..=planner.room.most).rev() {
+    for room in (1..=planner.capacity.most).rev() {
         let here = gather(planner, span, room..=room);
         if here <= missing {
             choose_all(planner, job, span.start, span.end, room);
@@ -229,8 +229,8 @@ fn gather(planner: &mut Planner, span: &Span, room: RangeInclusive<u32>) -> u32 
     let mut found = 0;
     for (word, mask) in bits::words(span.start, span.end) {
         let mut nodes = 0;
-        for units in *room.start()..=(*room.end()).min(planner.room.most) {
-            nodes |= planner.room.exactly(units)[word];
+        for units in *room.start()..=(*room.end()).min(planner.capacity.most) {
+            nodes |= planner.capacity.exactly(units)[word];
         }
         nodes &= mask & !planner.gang.taken[word];
         planner.gang.work[word] = nodes;
@@ -241,7 +241,7 @@ fn gather(planner: &mut Planner, span: &Span, room: RangeInclusive<u32>) -> u32 
 
 fn choose_node(planner: &mut Planner, job: &Job, node: u32, give: u32) {
     if let Some(at) = planner.fabric.place(node) {
-        let units = room::units_at(planner, job, at);
+        let units = capacity::units_at(planner, job, at);
         choose(planner, job, at, units, give.min(units));
     }
 }
@@ -290,7 +290,7 @@ fn choose_listed(
 fn room_of(planner: &Planner, job: &Job, at: u32, give: u32) -> u32 {
     match job.units {
         None => give,
-        Some(_) => room::units_at(planner, job, at),
+        Some(_) => capacity::units_at(planner, job, at),
     }
 }
 
@@ -308,7 +308,7 @@ fn place(
     if gather(planner, &span, room) < wanted || wanted == 0 {
         return;
     }
-    room::rank(planner, job, give * job.unit);
+    capacity::rank(planner, job, give * job.unit);
     if job.rule == Rule::FirstFit {
         list(planner, job, span.start, span.end, give);
         let list = std::mem::take(&mut planner.gang.listed);
@@ -316,7 +316,7 @@ fn place(
         return;
     }
     costs::keep_worthy(planner, job, &span, wanted);
-    if planner.room.ranks(give * job.unit).rings.len() > 1 {
+    if planner.capacity.ranks(give * job.unit).rings.len() > 1 {
         keep_fast(planner, job, &span, wanted, give);
     }
     take(planner, job, level, number, wanted, give);
@@ -325,7 +325,7 @@ fn place(
 /// Leaves only the collected nodes whose ring is no worse than that of the last one wanted can
 /// be.
 fn keep_fast(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u32) {
-    let ranks = planner.room.ranks(give * job.unit);
+    let ranks = planner.capacity.ranks(give * job.unit);
     let index = &planner.state.now;
     let ring_of = |slot: u32| ranks.figures[slot as usize].ring;
     let worst = if gang::uneven(planner, job) {
@@ -456,7 +456,7 @@ fn take_best(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u
     let (mut at, gpus) = (0, give * job.unit);
     while missing > 0 {
         // The patterns that rank equal: among their nodes the index decides.
-        let ranks = planner.room.ranks(gpus);
+        let ranks = planner.capacity.ranks(gpus);
         let order = |at: usize| ranks.figures[ranks.order[at] as usize].order;
         if at >= ranks.order.len() {
             return;
@@ -464,7 +464,7 @@ fn take_best(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u
         let equal = (at..ranks.order.len()).take_while(|&next| order(next) == order(at));
         let end = at + equal.count();
         for (word, mask) in bits::words(span.start, span.end) {
-            let group = &planner.room.ranks(gpus).order[at..end];
+            let group = &planner.capacity.ranks(gpus).order[at..end];
             let nodes = group
                 .iter()
                 .map(|&slot| planner.state.now.nodes(slot)[word]);
@@ -484,7 +484,7 @@ fn take_best(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u
 fn list(planner: &mut Planner, job: &Job, start: u32, end: u32, give: u32) {
     let mut list = std::mem::take(&mut planner.gang.listed);
     list.clear();
-    let ranks = planner.room.ranks(give * job.unit);
+    let ranks = planner.capacity.ranks(give * job.unit);
     for (word, mask) in bits::words(start, end) {
         for at in bits::each(word, planner.gang.work[word] & mask) {
             let slot = planner.state.now.slot(at);

@@ -22,12 +22,12 @@ use super::gpus::MILLI;
 use super::index::Pattern;
 use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
-use super::quick::{self, fill};
+use super::pattern_figures::{self, fill};
 use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick, wished};
 use super::scores::Look;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Linked, Planner, bits, field, kept_one};
+use super::{Linked, Planner, bits, cache_single, field};
 
 /// A node that has room, with its rank.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ pub fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) ->
 pub(super) fn one(planner: &mut Planner, job: &Job, linked: Linked, skip: &mut u32) -> bool {
     if planner.kept.is_some()
         && *skip == 0
-        && let Some(done) = kept_one::one_kept(planner, job, linked)
+        && let Some(done) = cache_single::one_kept(planner, job, linked)
     {
         return done;
     }
@@ -181,7 +181,7 @@ fn best_of_patterns(
         field, tied, best, ..
     } = &mut planner.single;
     let (index, tables) = (&planner.state.now, &mut planner.tables);
-    let known = planner.quick.of(count, job.worth);
+    let known = planner.figures.of(count, job.worth);
     best.clear();
     let mut first = u128::MAX;
     let mut second = u128::MAX;
@@ -247,7 +247,7 @@ fn best_of_patterns(
     let decided = match decided {
         Criterion::Only if narrowed => Criterion::Mix,
         // No other node has this rank.
-        Criterion::Only if second != u128::MAX => quick::criterion(job, first, second),
+        Criterion::Only if second != u128::MAX => pattern_figures::criterion(job, first, second),
         Criterion::Only if nearer => Criterion::Affinity,
         told => told,
     };
@@ -445,7 +445,7 @@ pub(super) fn settle_one(
         ..*planner.state.now.pattern(planner.state.now.slot(at))
     };
     let slot = planner.state.now.slot(at);
-    let known = planner.quick.of(count, job.worth)[slot as usize];
+    let known = planner.figures.of(count, job.worth)[slot as usize];
     let plain = linked == Linked::Ignore && !job.whole && known.free > 0;
     let (mut pick, side) = if plain {
         // All but the set itself is the same as that of the pattern.
@@ -495,7 +495,7 @@ pub(super) fn settle_one(
         domain,
         bus_gbps: bus as f32 / UNITS_PER_GBPS,
         usability_lost: pick.lost as f32 / MILLI as f32,
-        feasible_nodes: planner.room.offered,
+        feasible_nodes: planner.capacity.offered,
         feasible_domains: found,
         decided,
     };

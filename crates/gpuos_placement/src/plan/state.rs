@@ -280,7 +280,7 @@ impl Planner {
             format!("there is no node type number {node_type}: the cluster has {types}")
         })?;
         table.learn(values)?;
-        self.quick.forget_all();
+        self.figures.forget_all();
         self.forget_kept();
         for at in 0..self.fabric.len() {
             let node = self.fabric.node(at);
@@ -315,11 +315,11 @@ impl Planner {
             held.empty.set(at, all, pattern(all, all, 0));
         }
         let slots = held.now.slots().max(held.empty.slots());
-        self.room.reserve(slots);
+        self.capacity.reserve(slots);
         self.single.reserve(slots);
-        self.quick.reserve(held.now.slots());
+        self.figures.reserve(held.now.slots());
         if let Some(slot) = opened {
-            self.quick.forget(slot);
+            self.figures.forget(slot);
         }
     }
 

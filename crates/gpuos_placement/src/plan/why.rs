@@ -6,7 +6,7 @@ use super::gang::Count;
 use super::job::{Assume, Job};
 use super::never::Never;
 use super::types::{Unit, Wait};
-use super::{Planner, Reach, bits, room};
+use super::{Planner, Reach, bits, capacity};
 
 /// The domain that comes nearest to having room.
 struct Nearest {
@@ -60,7 +60,7 @@ fn could_fit(planner: &Planner, job: &Job) -> bool {
     }
     let mut count = Count::default();
     let mut more = 0;
-    for size in (1..=planner.room.gpus() as u32 / job.unit).rev() {
+    for size in (1..=planner.capacity.gpus() as u32 / job.unit).rev() {
         let nodes = index.count(u64::from(size * job.unit));
         count.by_room[size as usize] = nodes - more;
         count.room += (nodes - more) * size;
@@ -173,9 +173,9 @@ fn nearest_node(planner: &mut Planner, assume: Assume, job: &Job, linked: bool) 
 }
 
 fn nearest_domain(planner: &mut Planner, assume: Assume, job: &Job, level: usize) -> Nearest {
-    room::offers(planner, assume, job);
+    capacity::offers(planner, assume, job);
     if level < planner.fabric.levels {
-        room::confine(planner, level);
+        capacity::confine(planner, level);
     }
     let mut best = Nearest {
         domain: String::new(),
@@ -191,7 +191,7 @@ fn nearest_domain(planner: &mut Planner, assume: Assume, job: &Job, level: usize
         if span.domain == NO_DOMAIN || !job.required.iter().all(holds) {
             continue;
         }
-        let count = bits::count(&planner.room.fit, span.start, span.end);
+        let count = bits::count(&planner.capacity.fit, span.start, span.end);
         let (unit, have, need) = match job.units {
             Some(units) if count >= job.min => (
                 Unit::Gpus,
@@ -216,7 +216,7 @@ fn nearest_domain(planner: &mut Planner, assume: Assume, job: &Job, level: usize
 }
 
 fn capacity(planner: &mut Planner, job: &Job) -> Wait {
-    room::offers(planner, Assume::Now, job);
+    capacity::offers(planner, Assume::Now, job);
     let named = job
         .required
         .iter()
@@ -224,9 +224,9 @@ fn capacity(planner: &mut Planner, job: &Job) -> Wait {
         .count() as u32;
     let (feasible_nodes, needed_nodes) = match job.units {
         _ if named < job.required.len() as u32 => (named, job.required.len() as u32),
-        None => (planner.room.offered, job.min),
+        None => (planner.capacity.offered, job.min),
         Some(units) => (
-            planner.room.offered,
+            planner.capacity.offered,
             job.min.max(fewest(planner, job, units)),
         ),
     };
@@ -238,7 +238,7 @@ fn capacity(planner: &mut Planner, job: &Job) -> Wait {
             let candidates = planner.state.candidates();
             // A node with three free GPUs is counted three times.
             let with = |gpus| bits::count_both_all(planner.state.now.least(gpus), candidates);
-            (1..=planner.room.gpus()).map(with).sum()
+            (1..=planner.capacity.gpus()).map(with).sum()
         }
     };
     Wait::Capacity {
@@ -252,7 +252,7 @@ fn capacity(planner: &mut Planner, job: &Job) -> Wait {
 /// Whether a node has room for a part of the job.
 fn offered(planner: &Planner, node: u32) -> bool {
     let place = planner.fabric.place(node);
-    place.is_some_and(|at| bits::has(&planner.room.fit, at))
+    place.is_some_and(|at| bits::has(&planner.capacity.fit, at))
 }
 
 /// Units that the nodes of a span offer on as many of them as the job may have, the named ones
@@ -264,11 +264,11 @@ fn most_units(planner: &Planner, job: &Job, span: &Span) -> u32 {
             .place(node)
             .filter(|_| offered(planner, node))
     };
-    let held = |at: u32| room::units_at(planner, job, at);
+    let held = |at: u32| capacity::units_at(planner, job, at);
     let mut units = 0;
     let mut more = job.max - job.required.len() as u32;
-    for size in (1..=planner.room.most).rev() {
-        let all = bits::count(planner.room.exactly(size), span.start, span.end);
+    for size in (1..=planner.capacity.most).rev() {
+        let all = bits::count(planner.capacity.exactly(size), span.start, span.end);
         let of_size = job.required.iter().filter_map(|node| named(&node));
         let of_size = of_size.filter(|&at| held(at) == size).count() as u32;
         let others = all.saturating_sub(of_size).min(more);

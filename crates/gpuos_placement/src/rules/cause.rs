@@ -100,7 +100,7 @@ impl fmt::Display for Cause {
 /// Nodes that a job is kept from, or that it avoids, for one cause. Displays as a sentence without
 /// a full stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct Exclusion {
     /// How bad it is.
     pub verdict: Verdict,
     /// Why.
@@ -109,7 +109,7 @@ pub struct Kept {
     pub nodes: Vec<String>,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = compress(self.nodes.iter().map(String::as_str));
         let are = if self.nodes.len() == 1 { "is" } else { "are" };
@@ -135,9 +135,9 @@ impl Book {
         job: &Newcomer,
         in_service: &dyn Fn(u32) -> bool,
         asked: &dyn Fn(u32) -> bool,
-    ) -> Vec<Kept> {
+    ) -> Vec<Exclusion> {
         self.reserve(job, in_service);
-        let mut all: Vec<Kept> = Vec::new();
+        let mut all: Vec<Exclusion> = Vec::new();
         let (mut known, mut firsts) = (BTreeMap::new(), Firsts::new());
         for node in (0..self.scopes[0].of.len()).filter(|node| asked(*node as u32)) {
             let Some(blame) = self.blame(job, node) else {
@@ -145,7 +145,7 @@ impl Book {
             };
             let cause = self.cause(job, blame, node, &mut firsts);
             let at = *known.entry(cause).or_insert_with_key(|cause| {
-                all.push(Kept {
+                all.push(Exclusion {
                     verdict: self.verdict(blame),
                     cause: cause.clone(),
                     nodes: Vec::new(),

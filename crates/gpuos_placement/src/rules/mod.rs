@@ -15,7 +15,7 @@ mod names;
 mod target;
 
 pub use book::{Book, Newcomer};
-pub use cause::{Cause, Kept};
+pub use cause::{Cause, Exclusion};
 pub use target::Target;
 
 /// What gpuos.toml says, in the order of the file.

@@ -23,7 +23,7 @@ pub struct Ask {
 
 /// What a policy may use: the free GPUs by node, and the nodes that are kept for another job.
 #[derive(Clone, Copy)]
-pub struct Room<'a> {
+pub struct FreeCapacity<'a> {
     /// Free GPUs of each node.
     pub free: &'a [GpuSet],
     /// Whether a node is kept for another job; empty = none is.
@@ -32,7 +32,7 @@ pub struct Room<'a> {
     pub until: &'a [u32],
 }
 
-impl Room<'_> {
+impl FreeCapacity<'_> {
     /// Free GPUs that the job at hand may use on a node.
     pub fn free(&self, node: usize) -> GpuSet {
         match self.kept.get(node) {
@@ -47,11 +47,16 @@ pub trait Policy {
     /// Chooses exactly what is asked, nodes ascending, or answers `None` when it does not fit;
     /// with `close`, only a place as close together as the empty cluster has one. `room`
     /// describes the cluster at the moment of the start, now or later.
-    fn place(&mut self, room: Room<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>>;
+    fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>>;
 
     /// Chooses the nodes that are kept for a job which does not fit now; `room` describes the cluster as
     /// it will be then, `now` says what is free on each node now.
-    fn forecast(&mut self, _now: &[GpuSet], room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+    fn forecast(
+        &mut self,
+        _now: &[GpuSet],
+        room: FreeCapacity<'_>,
+        ask: Ask,
+    ) -> Option<Vec<NodeChoice>> {
         self.place(room, ask, false)
     }
 
@@ -129,7 +134,7 @@ pub(super) fn lowest(free: GpuSet, count: u32) -> GpuSet {
 pub struct BestFit;
 
 impl Policy for BestFit {
-    fn place(&mut self, room: Room<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
+    fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
         let wanted = ask.nodes as usize;
         let mut fits: Vec<(usize, u32)> = (0..room.free.len())
             .map(|node| (room.free(node).len(), node as u32))
@@ -145,7 +150,11 @@ impl Policy for BestFit {
 }
 
 /// The nodes with their lowest free GPUs, ascending.
-pub(super) fn take(room: Room<'_>, ask: Ask, nodes: impl Iterator<Item = u32>) -> Vec<NodeChoice> {
+pub(super) fn take(
+    room: FreeCapacity<'_>,
+    ask: Ask,
+    nodes: impl Iterator<Item = u32>,
+) -> Vec<NodeChoice> {
     let mut choice: Vec<NodeChoice> = nodes
         .map(|node| NodeChoice {
             node,
@@ -223,7 +232,7 @@ impl Gpuos {
     }
 
     /// Whether a domain of the level has room.
-    fn has_room(&mut self, room: Room<'_>, ask: Ask, level: usize) -> bool {
+    fn has_room(&mut self, room: FreeCapacity<'_>, ask: Ask, level: usize) -> bool {
         let level = &self.planner.cluster().fabric.levels[level];
         self.room.clear();
         self.room.resize(level.domains.len(), 0);
@@ -237,7 +246,12 @@ impl Gpuos {
 }
 
 impl Policy for Gpuos {
-    fn forecast(&mut self, now: &[GpuSet], room: Room<'_>, ask: Ask) -> Option<Vec<NodeChoice>> {
+    fn forecast(
+        &mut self,
+        now: &[GpuSet],
+        room: FreeCapacity<'_>,
+        ask: Ask,
+    ) -> Option<Vec<NodeChoice>> {
         let Some((able, stock)) = &mut self.ahead else {
             return self.place(room, ask, false);
         };
@@ -277,7 +291,7 @@ impl Policy for Gpuos {
         }
     }
 
-    fn place(&mut self, room: Room<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>> {
+    fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>> {
         if close && ask.nodes > 1 {
             let level = self.closest(ask)?;
             if !self.has_room(room, ask, level) {

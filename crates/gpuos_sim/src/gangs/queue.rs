@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{NodeChoice, quarters};
 
-use super::policy::{Ask, Policy, Room};
+use super::policy::{Ask, FreeCapacity, Policy};
 use super::workload::Job;
 
 /// How the queue is run.
@@ -242,7 +242,7 @@ impl Sim<'_> {
     fn start(&mut self, now: i64, id: u32, kept: &[bool]) -> Result<bool, String> {
         let job = &self.jobs[id as usize];
         let patient = self.patient(now, id);
-        let room = Room {
+        let room = FreeCapacity {
             free: &self.free.sets,
             kept,
             until: &self.until,
@@ -327,7 +327,7 @@ impl Sim<'_> {
         }
         let moment = at?;
         // Of nodes that are whole by then the planner asks no end.
-        let room = Room {
+        let room = FreeCapacity {
             free: &later.sets,
             kept: &[],
             until: &self.until,
@@ -426,7 +426,7 @@ impl Sim<'_> {
                 if !room(&later, &kept, ask(&job)) {
                     continue;
                 }
-                let open = Room {
+                let open = FreeCapacity {
                     free: &later,
                     kept: &kept,
                     until: &self.until,
@@ -483,7 +483,7 @@ fn room(free: &[GpuSet], kept: &[bool], ask: Ask) -> bool {
 }
 
 /// Whether a choice is what was asked for, and free.
-fn sound(room: Room<'_>, ask: Ask, nodes: &[NodeChoice]) -> bool {
+fn sound(room: FreeCapacity<'_>, ask: Ask, nodes: &[NodeChoice]) -> bool {
     nodes.len() == ask.nodes as usize
         && nodes.windows(2).all(|pair| pair[0].node < pair[1].node)
         && nodes.iter().all(|at| {

@@ -7,7 +7,7 @@
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
 use gpuos_placement::plan::NodeChoice;
 
-use super::policy::{Ask, Policy, Room, take};
+use super::policy::{Ask, FreeCapacity, Policy, take};
 
 /// Slurm without topology plugin (`topology/flat`, once `topology/default`).
 ///
@@ -26,7 +26,7 @@ struct Run {
 }
 
 impl Policy for StockFlat {
-    fn place(&mut self, room: Room<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
+    fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut open = false;
         let mut usable = 0;
@@ -213,7 +213,7 @@ impl StockTree {
 }
 
 impl Policy for StockTree {
-    fn place(&mut self, room: Room<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
+    fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, _close: bool) -> Option<Vec<NodeChoice>> {
         for counts in &mut self.usable {
             counts.fill(0);
         }

@@ -197,7 +197,7 @@ impl EventLoop {
                 Box::new(move |told| tell(MpsEvent::Saved { revision, told }.into()))
             }
             Then::Mig(gpu, revision) => Box::new(move |told| {
-                tell(Message::Mig(gpu, crate::mig::Told::Saved(revision, told)));
+                tell(Message::Mig(gpu, crate::mig::Notice::Saved(revision, told)));
             }),
             Then::MigCounted(job) => Box::new(move |_| tell(Message::MigCounted(job))),
             Then::Answer(client, message) => Box::new(move |saved| {

@@ -10,9 +10,9 @@ use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
 
 use super::client::Client;
 use super::limits::Prepare;
+use crate::blocking::Device;
 use crate::isolation::Order;
 use crate::queue::{Release, Task};
-use crate::work::Device;
 use crate::{limits, mig, mps};
 
 /// The clocks when a message is handled.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::{Event, number};
 
 use super::effect::{Effect, Effects, Now};
-use crate::gpus::Found;
+use crate::gpus::GpuIdentity;
 
 /// The library counts as silent after so many seconds more than an interval.
 const SILENT: Duration = Duration::from_secs(10);
@@ -14,9 +14,9 @@ const SILENT: Duration = Duration::from_secs(10);
 /// What NVIDIA's library has shown of the GPUs.
 pub struct Gpus {
     /// Those of GRES `gpu`.
-    found: Vec<Found>,
+    found: Vec<GpuIdentity>,
     /// Those of the pool.
-    pooled: Vec<Found>,
+    pooled: Vec<GpuIdentity>,
     /// Time between polls.
     interval: Duration,
     /// The last round of polls, or the daemon's start.
@@ -41,17 +41,17 @@ impl Gpus {
     }
 
     /// Those of GRES `gpu`; empty before the library has shown them.
-    pub fn found(&self) -> &[Found] {
+    pub fn found(&self) -> &[GpuIdentity] {
         &self.found
     }
 
     /// Those of the pool.
-    pub fn pooled(&self) -> &[Found] {
+    pub fn pooled(&self) -> &[GpuIdentity] {
         &self.pooled
     }
 
     /// All of them.
-    pub fn all(&self) -> impl Iterator<Item = &Found> {
+    pub fn all(&self) -> impl Iterator<Item = &GpuIdentity> {
         self.found.iter().chain(&self.pooled)
     }
 
@@ -61,10 +61,10 @@ impl Gpus {
     }
 
     /// Who a GPU is. One that the library never showed is told to commands by its number.
-    pub fn known(&self, gpu: u8) -> Found {
+    pub fn known(&self, gpu: u8) -> GpuIdentity {
         let known = self.all().find(|found| found.gres == gpu).cloned();
         let index = number::pool_index(gpu).unwrap_or(gpu);
-        known.unwrap_or(Found {
+        known.unwrap_or(GpuIdentity {
             gres: gpu,
             nvml: index,
             uuid: String::new(),
@@ -84,13 +84,14 @@ impl Gpus {
     }
 
     /// The library was opened, or why not.
-    pub fn opened(&mut self, told: Result<Vec<Found>, String>) -> Effects {
+    pub fn opened(&mut self, told: Result<Vec<GpuIdentity>, String>) -> Effects {
         let mut fx = Effects::default();
         match told {
             Ok(all) => {
                 tracing::info!("{} GPUs: {}", all.len(), names(&all));
-                let pooled = |gpu: &Found| number::is_of_pool(gpu.gres);
-                let (pool, found): (Vec<Found>, Vec<Found>) = all.into_iter().partition(pooled);
+                let pooled = |gpu: &GpuIdentity| number::is_of_pool(gpu.gres);
+                let (pool, found): (Vec<GpuIdentity>, Vec<GpuIdentity>) =
+                    all.into_iter().partition(pooled);
                 let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
                 fx.push(Effect::Grow(usize::from(most)));
                 named(&mut self.found, found);
@@ -144,7 +145,7 @@ impl Gpus {
 }
 
 /// A GPU that did not say who it is keeps the name that it had.
-fn named(known: &mut Vec<Found>, now: Vec<Found>) {
+fn named(known: &mut Vec<GpuIdentity>, now: Vec<GpuIdentity>) {
     let before = std::mem::replace(known, now);
     for gpu in known.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
         if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
@@ -154,7 +155,7 @@ fn named(known: &mut Vec<Found>, now: Vec<Found>) {
 }
 
 /// `8 x NVIDIA H100` and the like, for the log.
-fn names(found: &[Found]) -> String {
+fn names(found: &[GpuIdentity]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for gpu in found {
         *counts.entry(&gpu.name).or_default() += 1;

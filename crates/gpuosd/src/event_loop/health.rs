@@ -8,8 +8,8 @@ use gpuos_workload::action::Action;
 
 use super::effect::{Effect, Effects, Now, Quota};
 use super::gpus::Gpus;
+use crate::blocking::Device;
 use crate::queue::{Release, Task, Why};
-use crate::work::Device;
 
 /// The rules, and their state.
 pub struct Health {

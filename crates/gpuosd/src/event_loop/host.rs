@@ -9,8 +9,8 @@ use gpuos_workload::node::NodeRecord;
 use super::effect::{Effect, Effects, Now};
 use super::gpus::Gpus;
 use super::health::Health;
-use crate::gpus::Found;
-use crate::host::Told;
+use crate::gpus::GpuIdentity;
+use crate::host::Notice;
 use crate::host::hardware::Hardware;
 use crate::host::kernel::{Second, Strangers};
 use crate::host::links::Links;
@@ -27,22 +27,22 @@ pub struct Host {
 
 impl Host {
     /// The thread has seen something.
-    pub fn told(&mut self, told: Told, (gpus, health): (&Gpus, &Health), now: Now) -> Effects {
+    pub fn told(&mut self, told: Notice, (gpus, health): (&Gpus, &Health), now: Now) -> Effects {
         let mut fx = Effects::default();
         match told {
-            Told::Round(round) => {
-                let place = |gpu: &Found| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
+            Notice::Round(round) => {
+                let place = |gpu: &GpuIdentity| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
                 let gpus: Vec<(u8, &PciPlace)> = gpus.found().iter().filter_map(place).collect();
                 for event in self.links.events(&round, &gpus) {
                     fx.push(Effect::Rules(event));
                 }
             }
-            Told::Xids(xids) => {
+            Notice::Xids(xids) => {
                 for xid in xids {
                     self.logged(xid, (gpus, health), now);
                 }
             }
-            Told::Hardware(found) => differs(&self.hardware.found(found)),
+            Notice::Hardware(found) => differs(&self.hardware.found(found)),
         }
         fx
     }

@@ -7,19 +7,19 @@ use gpuos_host::steps::job_processes::Killed;
 use super::effect::{Effect, Effects, Look, Now, Quota};
 use super::reports::LOOK_AGAIN;
 use crate::isolation::keep::Keeper;
-use crate::isolation::{Order, Told};
+use crate::isolation::{Notice, Order};
 use crate::jobs::Table;
 
 /// The thread has looked, or killed.
-pub fn told(keeper: &mut Keeper, told: Told, jobs: &Table, now: Now) -> Effects {
+pub fn told(keeper: &mut Keeper, told: Notice, jobs: &Table, now: Now) -> Effects {
     let mut fx = Effects::default();
     match told {
-        Told::Round { seen, blind } => {
+        Notice::Round { seen, blind } => {
             for said in keeper.round(seen, blind, jobs, now.at) {
                 isolate(said, now, &mut fx);
             }
         }
-        Told::Killed { pid, gpu, outcome } => {
+        Notice::Killed { pid, gpu, outcome } => {
             let text = match outcome {
                 Ok(Killed::Sent) => format!("process {pid} was killed"),
                 Ok(Killed::Gone) => format!("process {pid} was gone before it was killed"),

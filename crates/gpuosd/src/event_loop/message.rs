@@ -6,17 +6,17 @@ use gpuos_core::health::Event;
 use gpuos_core::limits::{self, MpsEvent};
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
 
-use crate::gpus::{self, Found};
+use crate::blocking::{self, Answer};
+use crate::gpus::{self, GpuIdentity};
 use crate::peers::Report;
 use crate::queue::Task;
-use crate::work::{self, Answer};
-use crate::{desk, host, isolation, mig};
+use crate::{host, isolation, mig, socket_handler};
 
 /// What the loop is told.
 #[derive(Debug)]
 pub enum Message {
     /// The library was opened, or why not.
-    Library(Result<Vec<Found>, String>),
+    Library(Result<Vec<GpuIdentity>, String>),
     /// A round of polls has come to its end.
     Polled,
     /// Something for the rules.
@@ -37,19 +37,19 @@ pub enum Message {
     /// A task came to its end.
     Workload(Task, Answer),
     /// Something of the host beside its GPUs.
-    Host(host::Told),
+    Host(host::Notice),
     /// Something about power limits and clocks.
     Limits(limits::Event),
     /// Something about MPS.
     Mps(MpsEvent),
     /// Something about MIG instances, with NVML's index of the GPU.
-    Mig(u8, mig::Told),
+    Mig(u8, mig::Notice),
     /// The disk knows that a job could not get its MIG instances.
     MigCounted(u32),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.
-    Isolation(isolation::Told),
+    Isolation(isolation::Notice),
     /// Read gpuos.toml again.
     Reload,
     /// End.
@@ -74,20 +74,20 @@ impl From<MpsEvent> for Message {
     }
 }
 
-impl From<(u8, mig::Told)> for Message {
-    fn from((gpu, told): (u8, mig::Told)) -> Message {
+impl From<(u8, mig::Notice)> for Message {
+    fn from((gpu, told): (u8, mig::Notice)) -> Message {
         Message::Mig(gpu, told)
     }
 }
 
-impl From<host::Told> for Message {
-    fn from(told: host::Told) -> Message {
+impl From<host::Notice> for Message {
+    fn from(told: host::Notice) -> Message {
         Message::Host(told)
     }
 }
 
-impl From<isolation::Told> for Message {
-    fn from(told: isolation::Told) -> Message {
+impl From<isolation::Notice> for Message {
+    fn from(told: isolation::Notice) -> Message {
         Message::Isolation(told)
     }
 }
@@ -98,31 +98,31 @@ impl From<Report> for Message {
     }
 }
 
-impl From<work::Told> for Message {
-    fn from(told: work::Told) -> Message {
+impl From<blocking::Notice> for Message {
+    fn from(told: blocking::Notice) -> Message {
         match told {
-            work::Told::Answer(task, answer) => Message::Workload(task, answer),
-            work::Told::WorkloadUser(uid) => Message::WorkloadUser(uid),
+            blocking::Notice::Answer(task, answer) => Message::Workload(task, answer),
+            blocking::Notice::WorkloadUser(uid) => Message::WorkloadUser(uid),
         }
     }
 }
 
-impl From<gpus::Told> for Message {
-    fn from(told: gpus::Told) -> Message {
+impl From<gpus::Notice> for Message {
+    fn from(told: gpus::Notice) -> Message {
         match told {
-            gpus::Told::Library(told) => Message::Library(told),
-            gpus::Told::Polled => Message::Polled,
-            gpus::Told::Health(event) => Message::Health(event),
-            gpus::Told::Hardware(found) => Message::Host(host::Told::Hardware(found)),
-            gpus::Told::Divided(gpu) => Message::Mig(gpu, mig::Told::Changed),
+            gpus::Notice::Library(told) => Message::Library(told),
+            gpus::Notice::Polled => Message::Polled,
+            gpus::Notice::Health(event) => Message::Health(event),
+            gpus::Notice::Hardware(found) => Message::Host(host::Notice::Hardware(found)),
+            gpus::Notice::Divided(gpu) => Message::Mig(gpu, mig::Notice::Changed),
         }
     }
 }
 
-impl From<desk::Told> for Message {
-    fn from(told: desk::Told) -> Message {
+impl From<socket_handler::Notice> for Message {
+    fn from(told: socket_handler::Notice) -> Message {
         match told {
-            desk::Told::Asked {
+            socket_handler::Notice::Asked {
                 peer,
                 request,
                 reply,
@@ -131,7 +131,7 @@ impl From<desk::Told> for Message {
                 request,
                 reply,
             },
-            desk::Told::Watch(peer, watcher) => Message::Watch(peer, watcher),
+            socket_handler::Notice::Watch(peer, watcher) => Message::Watch(peer, watcher),
         }
     }
 }

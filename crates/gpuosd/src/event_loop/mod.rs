@@ -69,19 +69,19 @@ use scheduler::Scheduler;
 use telemetry::Telemetry;
 use troubles::Troubles;
 
-use crate::desk::refused;
+use crate::blocking::{Answer, Device};
 use crate::disk::Disk;
 use crate::isolation::keep::Keeper;
-use crate::isolation::{Order, Told as Seen};
+use crate::isolation::{Notice as Seen, Order};
 use crate::known::Known;
 use crate::metrics::keep::Rest;
-use crate::mig::Hands;
+use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::peers::{Peers, Report};
 use crate::queue::{Release, Task, Why};
+use crate::socket_handler::refused;
 use crate::store::Saved;
-use crate::work::{Answer, Device};
 
 /// The rules are told the jobs so often: what they asked for and is still there, they ask for again.
 const JOBS_EVERY: Duration = Duration::from_secs(5);
@@ -105,7 +105,7 @@ pub struct Ports {
     /// MPS daemons.
     pub mps: Arc<Runner>,
     /// Makes and destroys MIG instances.
-    pub mig: Arc<Hands>,
+    pub mig: Arc<GpuThreads>,
     /// To the loop itself, for those who answer later.
     pub to: SyncSender<Message>,
     /// Kills, and whether control groups are looked at.

@@ -16,7 +16,7 @@ use gpuos_workload::job::Job;
 use super::client::Client;
 use super::effect::{Effect, Effects, Look, Now, Quota, Starting, Then};
 use super::given;
-use crate::jobs::{Held, Table};
+use crate::jobs::{JobOnNode, Table};
 use crate::queue::Task;
 
 /// slurmctld is waited for so long: a step waits a little longer than that for its answer.
@@ -282,7 +282,7 @@ impl Reports {
     /// A step has ended.
     pub fn ended(&mut self, id: StepId) -> Effects {
         let mut fx = Effects::default();
-        let sets = |held: &Held| held.asked.waits();
+        let sets = |held: &JobOnNode| held.asked.waits();
         let is_set = self.table.jobs.get(&id.job).is_some_and(sets);
         if self.table.ended(id) {
             fx.look(match is_set {

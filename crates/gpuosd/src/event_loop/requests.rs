@@ -9,7 +9,7 @@ use super::EventLoop;
 use super::client::{Client, done};
 use super::effect::{Effect, Effects, Starting, Then};
 use super::mig;
-use crate::desk::refused;
+use crate::socket_handler::refused;
 use crate::{RELEASE, status};
 
 impl EventLoop {

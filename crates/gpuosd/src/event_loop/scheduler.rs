@@ -10,9 +10,9 @@ use gpuos_workload::node::NodeRecord;
 
 use super::client::Client;
 use super::effect::{Effect, Effects, Look, Now};
+use crate::blocking::Answer;
 use crate::jobs::Table;
 use crate::queue::{Queue, Release, Task, Why};
-use crate::work::Answer;
 
 /// With a GPU out of service, Slurm is asked so often what is still on the node.
 const LOOK_EVERY: Duration = Duration::from_secs(20);

@@ -1,14 +1,16 @@
 //! Where the hardware is not what gpuos.toml and Slurm say of it: said in the log, with what to write.
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_host::hardware::discover::{Found, PciPlace, described, differences, mig_differences};
+use gpuos_host::hardware::discover::{
+    NodeHardware, PciPlace, described, differences, mig_differences,
+};
 use gpuos_model::node_types::NodeFacts;
 use gpuos_workload::node::NodeRecord;
 
 /// What is known of the node from three sides, and what was said of it.
 #[derive(Debug, Default)]
 pub struct Hardware {
-    found: Option<Box<Found>>,
+    found: Option<Box<NodeHardware>>,
     config: Option<Box<Config>>,
     facts: Option<NodeFacts>,
     said: Vec<String>,
@@ -16,7 +18,7 @@ pub struct Hardware {
 
 impl Hardware {
     /// The hardware was looked at.
-    pub fn found(&mut self, found: Box<Found>) -> Vec<String> {
+    pub fn found(&mut self, found: Box<NodeHardware>) -> Vec<String> {
         self.found = Some(found);
         self.news()
     }
@@ -123,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn found(kind: &str) -> Box<Found> {
+    fn found(kind: &str) -> Box<NodeHardware> {
         let twin = Twin::of(&by_name(kind).unwrap());
         let found = discover(&twin, &Sysfs::at("/nowhere"), &GpuNumbering::identity());
         Box::new(found.unwrap())

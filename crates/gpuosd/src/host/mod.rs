@@ -31,13 +31,13 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// What the loop is told of the host.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// What a round showed.
     Round(Round),
     /// Xids in the kernel's log.
     Xids(Vec<KernelXid>),
     /// What the node is made of, once NVIDIA's library was opened.
-    Hardware(Box<discover::Found>),
+    Hardware(Box<discover::NodeHardware>),
 }
 
 /// One look at the host.
@@ -59,7 +59,7 @@ pub fn start(
     sysfs: &Path,
     log: &Path,
     interval: Duration,
-    to: Sink<Told>,
+    to: Sink<Notice>,
 ) -> std::io::Result<Sender<Vec<PathBuf>>> {
     let (paths, from) = channel();
     let log: Option<Box<dyn KernelLog>> = match log.as_os_str() == NO_LOG {
@@ -99,7 +99,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &Sink<Told>) {
+    fn run(mut self, from: &Receiver<Vec<PathBuf>>, to: &Sink<Notice>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -109,7 +109,7 @@ impl Watch {
                     memory: self.host.memory_errors(),
                     file_systems: self.probes.look(),
                 };
-                if !to.send(Told::Round(round)) {
+                if !to.send(Notice::Round(round)) {
                     return;
                 }
             }
@@ -129,13 +129,13 @@ impl Watch {
     }
 
     /// Tells what is new in the log. `false`: nobody listens any more.
-    fn read_log(&mut self, to: &Sink<Told>) -> bool {
+    fn read_log(&mut self, to: &Sink<Notice>) -> bool {
         let Some(log) = &mut self.log else {
             return true;
         };
         match log.xids() {
             Ok(xids) if xids.is_empty() => true,
-            Ok(xids) => to.send(Told::Xids(xids)),
+            Ok(xids) => to.send(Notice::Xids(xids)),
             Err(e) => {
                 tracing::warn!("the kernel's log is not read any more: {e}");
                 self.log = None;

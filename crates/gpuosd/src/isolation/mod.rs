@@ -45,7 +45,7 @@ pub enum Order {
 
 /// What the loop is told.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// A round.
     Round {
         /// What it showed.
@@ -83,7 +83,7 @@ pub struct Sources {
 pub fn start(
     sources: Sources,
     interval: Duration,
-    to: Sink<Told>,
+    to: Sink<Notice>,
 ) -> std::io::Result<Sender<Order>> {
     let (orders, from) = channel();
     let look = Look {
@@ -120,7 +120,7 @@ struct Look {
 }
 
 impl Look {
-    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &Sink<Told>) {
+    fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &Sink<Notice>) {
         let mut due = Instant::now();
         loop {
             if Instant::now() >= due {
@@ -136,7 +136,7 @@ impl Look {
                 Ok(Order::Kill { pid, started, gpu }) => {
                     let outcome = self.sources.processes.kill(pid, started);
                     let outcome = outcome.map_err(|e| e.to_string());
-                    let told = Told::Killed { pid, gpu, outcome };
+                    let told = Notice::Killed { pid, gpu, outcome };
                     if !to.send(told) {
                         return;
                     }
@@ -148,7 +148,7 @@ impl Look {
     }
 
     /// `None` while NVIDIA's library does not answer: the polling thread says so.
-    fn round(&mut self) -> Option<Told> {
+    fn round(&mut self) -> Option<Notice> {
         let Ok(on_gpus) = self.on_gpus() else {
             self.gpus = None;
             return None;
@@ -184,7 +184,7 @@ impl Look {
         };
         let seen = Seen { processes, groups };
         let blind = unclear.or(blind);
-        Some(Told::Round { seen, blind })
+        Some(Notice::Round { seen, blind })
     }
 
     /// Processes on GPUs, by GRES index. The library is let go before anything else is read.
@@ -268,7 +268,7 @@ impl Look {
 
 fn boards(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answer<Vec<Board>> {
     let found = gpus::found(library, numbering, divided)?;
-    let board = |gpu: gpus::Found| Board {
+    let board = |gpu: gpus::GpuIdentity| Board {
         gres: gpu.gres,
         nvml: gpu.nvml,
         minor: library.identity(gpu.nvml).ok().and_then(|who| who.minor),

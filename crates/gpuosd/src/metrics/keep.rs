@@ -10,10 +10,10 @@ use gpuos_core::peers::{PeerState, PeerView};
 use gpuos_workload::action::{Action, Outcome};
 
 use super::count::{Act, Counts};
-use super::maps::Writer;
+use super::job_mapping::Writer;
 use super::serve::Server;
 use super::{Gpu, Holder, Slice, Snapshot};
-use crate::gpus::Found;
+use crate::gpus::GpuIdentity;
 use crate::isolation;
 use crate::jobs::Table;
 
@@ -38,9 +38,9 @@ pub struct Rest<'a> {
     /// The health rules' state.
     pub health: &'a NodeHealth,
     /// Who the GPUs are.
-    pub found: &'a [Found],
+    pub found: &'a [GpuIdentity],
     /// Those of the pool.
-    pub pooled: &'a [Found],
+    pub pooled: &'a [GpuIdentity],
     /// Jobs.
     pub jobs: &'a Table,
     /// Processes.
@@ -180,8 +180,9 @@ impl Keeper {
         let gpu = |index: u8| {
             let mut all = rest.found.iter().chain(rest.pooled);
             let found = all.find(|found| found.gres == index);
-            let text =
-                |of: fn(&Found) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
+            let text = |of: fn(&GpuIdentity) -> &String| {
+                found.map_or_else(String::new, |gpu| of(gpu).clone())
+            };
             let fresh = self
                 .polls
                 .get(&index)

@@ -10,8 +10,8 @@
 //! - [`keep`]: what the loop holds of all this.
 
 pub mod count;
+pub mod job_mapping;
 pub mod keep;
-pub mod maps;
 pub mod serve;
 mod slices;
 pub mod table;

@@ -74,7 +74,7 @@ pub type Memories = Result<BTreeMap<String, Memory>, String>;
 
 /// Why MIG mode is as it was, in a sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Kept {
+pub enum NotSwitched {
     /// Somebody is on the GPU, who may go.
     Used(String),
     /// It would be so again.
@@ -83,7 +83,7 @@ pub enum Kept {
 
 /// What the loop is told; each with NVML's index of the GPU.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// NVML says that instances were made or destroyed.
     Changed,
     /// The journal of this revision is safe on the disk, or why not.
@@ -95,13 +95,13 @@ pub enum Told {
     /// How much memory of each instance is used, and how busy it is.
     Memory(Memories, Loads),
     /// MIG mode is on or off now, or why not.
-    Mode(bool, Result<(), Kept>),
+    Mode(bool, Result<(), NotSwitched>),
     /// Slice files are written, or why not.
     Files(Layout, Result<(), String>),
 }
 
 /// The threads.
-pub struct Hands {
+pub struct GpuThreads {
     /// NVIDIA's library.
     pub library: Arc<Library>,
     /// Where slice files go.
@@ -109,14 +109,14 @@ pub struct Hands {
     /// Who processes are.
     pub proc: Proc,
     /// To the loop.
-    pub to: Sink<(u8, Told)>,
+    pub to: Sink<(u8, Notice)>,
     /// By GPU.
     pub threads: Mutex<BTreeMap<u8, Sender<Task>>>,
 }
 
-impl Hands {
+impl GpuThreads {
     /// Has something done with a GPU, after all that it was told before.
-    pub fn begin(self: &Arc<Hands>, gpu: u8, task: Task) {
+    pub fn begin(self: &Arc<GpuThreads>, gpu: u8, task: Task) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = threads.entry(gpu).or_insert_with(|| self.start(gpu));
         if sender.send(task).is_err() {
@@ -124,12 +124,12 @@ impl Hands {
         }
     }
 
-    fn start(self: &Arc<Hands>, gpu: u8) -> Sender<Task> {
+    fn start(self: &Arc<GpuThreads>, gpu: u8) -> Sender<Task> {
         let (tasks, from) = channel();
         let hands = self.clone();
         let name = format!("mig{gpu}");
         let run = move || {
-            Hand {
+            GpuThread {
                 hands: &hands,
                 gpu,
                 held: BTreeMap::new(),
@@ -144,25 +144,25 @@ impl Hands {
 }
 
 /// One thread.
-struct Hand<'a> {
-    hands: &'a Hands,
+struct GpuThread<'a> {
+    hands: &'a GpuThreads,
     gpu: u8,
     /// When the processes were started that kept an instance from being destroyed: a signal is for these, and for
     /// none that has such a number later.
     held: BTreeMap<u32, u64>,
 }
 
-impl Hand<'_> {
+impl GpuThread<'_> {
     fn run(mut self, from: &Receiver<Task>) {
         for task in from {
             let told = match task {
-                Task::Call(call) => Told::Done(self.call(&call)),
-                Task::Look => Told::Shown(self.look().map(Box::new)),
-                Task::Memory => Told::Memory(self.memory(), self.load()),
-                Task::Mode(on) => Told::Mode(on, self.mode(on)),
+                Task::Call(call) => Notice::Done(self.call(&call)),
+                Task::Look => Notice::Shown(self.look().map(Box::new)),
+                Task::Memory => Notice::Memory(self.memory(), self.load()),
+                Task::Mode(on) => Notice::Mode(on, self.mode(on)),
                 Task::Files(layout) => {
                     let written = self.files(&layout);
-                    Told::Files(layout, written)
+                    Notice::Files(layout, written)
                 }
                 Task::Signal { pids, kill } => {
                     self.signal(&pids, kill);
@@ -309,15 +309,15 @@ impl Hand<'_> {
         })
     }
 
-    fn mode(&self, on: bool) -> Result<(), Kept> {
-        let nvml = self.library().map_err(Kept::Refused)?;
+    fn mode(&self, on: bool) -> Result<(), NotSwitched> {
+        let nvml = self.library().map_err(NotSwitched::Refused)?;
         nvml.set_mig_mode(self.gpu, on).map_err(|error| {
             if error != Error::InUse {
-                return Kept::Refused(error.to_string());
+                return NotSwitched::Refused(error.to_string());
             }
             let on = nvml.processes(self.gpu).unwrap_or_default();
             let names: Vec<String> = on.iter().take(4).map(|one| self.name(one.pid)).collect();
-            Kept::Used(match names.is_empty() {
+            NotSwitched::Used(match names.is_empty() {
                 true => error.to_string(),
                 false => format!("it is used by {}", names.join(", ")),
             })

@@ -7,12 +7,12 @@ use gpuos_config::gpuos_toml::{MigConfig, MigPool};
 use gpuos_config::options::parse_mig;
 use gpuos_core::health::number;
 use gpuos_core::mig::reconcile::Foreign;
-use gpuos_core::mig::{Claim, Held, Phase};
+use gpuos_core::mig::{Claim, JobPlacement, Phase};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::mig::{Geometry, MigPlacement};
 use gpuos_placement::mig::Serves;
-use gpuos_placement::mig::tile::{Cut, tile, tile_beside};
+use gpuos_placement::mig::tile::{JobInstance, tile, tile_beside};
 use gpuos_workload::job::Job;
 use serde::{Deserialize, Serialize};
 
@@ -222,7 +222,7 @@ impl Pool {
             )
         })?;
         let beside = others.iter().filter_map(|piece| self.cut(piece));
-        let beside: Vec<Cut> = beside.collect();
+        let beside: Vec<JobInstance> = beside.collect();
         let cuts = tile_beside(&self.geometry, bits, &serves, &beside)
             .or_else(|| tile(&self.geometry, bits, &serves));
         let cuts = cuts.ok_or_else(|| {
@@ -231,7 +231,7 @@ impl Pool {
                 job.id
             )
         })?;
-        let piece = |cut: &Cut| {
+        let piece = |cut: &JobInstance| {
             Some(Piece {
                 gpu: *self.gpus.get(cut.gpu)?,
                 profile: self.geometry.profiles().get(cut.profile)?.id,
@@ -256,8 +256,8 @@ impl Pool {
         })
     }
 
-    fn cut(&self, piece: &Piece) -> Option<Cut> {
-        Some(Cut {
+    fn cut(&self, piece: &Piece) -> Option<JobInstance> {
+        Some(JobInstance {
             gpu: self.gpus.iter().position(|gpu| *gpu == piece.gpu)?,
             profile: self.geometry.by_id(piece.profile)?,
             placement: piece.placement,
@@ -347,11 +347,11 @@ pub fn held(
     grants: &BTreeMap<u32, Grant>,
     gpu: u8,
     own: impl Fn(MigPlacement) -> Option<u32>,
-) -> Vec<Held> {
+) -> Vec<JobPlacement> {
     let mut all = Vec::new();
     for (job, grant) in grants {
         for piece in grant.pieces.iter().filter(|piece| piece.gpu == gpu) {
-            all.push(Held {
+            all.push(JobPlacement {
                 job: *job,
                 placement: piece.placement,
                 profile: Some(piece.profile),
@@ -368,11 +368,11 @@ pub fn unknown(
     given: &BTreeMap<u32, u64>,
     grants: &BTreeMap<u32, Grant>,
     (first, slices): (usize, u8),
-) -> Vec<Held> {
+) -> Vec<JobPlacement> {
     let mut all = Vec::new();
     for (job, bits) in given.iter().filter(|(job, _)| !grants.contains_key(job)) {
         let own = |slice: &u8| GpuSet(*bits).contains(first + usize::from(*slice));
-        all.extend((0..slices).filter(own).map(|start| Held {
+        all.extend((0..slices).filter(own).map(|start| JobPlacement {
             job: *job,
             placement: MigPlacement { start, size: 1 },
             profile: None,

@@ -17,7 +17,7 @@ use gpuos_workload::action::Outcome;
 use gpuos_workload::{Addresses, Silent, WorkloadManager};
 
 use super::net::Net;
-use super::{Peers, Report, Told, port};
+use super::{Notice, Peers, Report, port};
 use crate::sink::Sink;
 
 /// Between two looks at the time.
@@ -110,7 +110,7 @@ struct Driver {
     names: Sender<Errand>,
     /// What the workload manager is asked and told.
     errands: Sender<Errand>,
-    told: Sender<Told>,
+    told: Sender<Notice>,
     to: Sink<Report>,
     shown: Shown,
     ticked: Instant,
@@ -153,7 +153,7 @@ struct Shown {
 const MOST_HEARD: usize = 4096;
 
 impl Driver {
-    fn run(mut self, from: &Receiver<Told>) {
+    fn run(mut self, from: &Receiver<Notice>) {
         loop {
             let rest = TICK.saturating_sub(self.ticked.elapsed());
             match from.recv_timeout(rest) {
@@ -169,18 +169,18 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, told: Told) {
+    fn take(&mut self, told: Notice) {
         match told {
-            Told::Config(config) => self.configure(config),
-            Told::Groups(groups) => {
+            Notice::Config(config) => self.configure(config),
+            Notice::Groups(groups) => {
                 self.groups.clone_from(&groups);
                 if self.ways.is_some() {
                     self.event(Event::Groups(groups));
                     self.resolve();
                 }
             }
-            Told::End(done) => self.end(done),
-            Told::Heard(told, from) => {
+            Notice::End(done) => self.end(done),
+            Notice::Heard(told, from) => {
                 if let Some(ways) = &mut self.ways {
                     if ways.heard.len() >= MOST_HEARD {
                         ways.heard.clear();
@@ -189,8 +189,8 @@ impl Driver {
                     self.event(Event::Heard(told));
                 }
             }
-            Told::Daemon(node, answer) => self.event(Event::Slurmd(node, answer)),
-            Told::Resolved(node, address) => {
+            Notice::Daemon(node, answer) => self.event(Event::Slurmd(node, answer)),
+            Notice::Resolved(node, address) => {
                 if let Some(ways) = &mut self.ways {
                     ways.asked.remove(&node);
                     if let Some(address) = address {
@@ -198,8 +198,8 @@ impl Driver {
                     }
                 }
             }
-            Told::Asked(job, node, outcome) => self.asked(job, node, outcome),
-            Told::Self_(again) => {
+            Notice::Asked(job, node, outcome) => self.asked(job, node, outcome),
+            Notice::Self_(again) => {
                 self.looking = false;
                 self.look_at_self = again.then(|| Instant::now() + SELF_EVERY);
             }
@@ -376,7 +376,7 @@ impl Driver {
         let (told, addresses, node) = (self.told.clone(), ways.addresses.clone(), node.to_string());
         let errand = move || {
             let (host, port) = addresses.of(&node);
-            let _ = told.send(Told::Resolved(node, first(&host, port)));
+            let _ = told.send(Notice::Resolved(node, first(&host, port)));
         };
         let _ = self.names.send(Box::new(errand));
     }
@@ -437,7 +437,7 @@ impl Driver {
         let manager = self.manager.clone();
         let ask = move || {
             let answer: SlurmdAnswer = manager.ask_daemon(address, DAEMON);
-            let _ = told.send(Told::Daemon(node, answer));
+            let _ = told.send(Notice::Daemon(node, answer));
         };
         let _ = thread::Builder::new()
             .name("peers-daemon".into())
@@ -468,7 +468,7 @@ impl Driver {
         };
         let errand = move || {
             let outcome = manager.set_down(&silent);
-            let _ = told.send(Told::Asked(job, silent.node, outcome));
+            let _ = told.send(Notice::Asked(job, silent.node, outcome));
         };
         let _ = self.errands.send(Box::new(errand));
     }
@@ -503,7 +503,7 @@ impl Driver {
                 Ok(false) => false,
                 Err(_) => true,
             };
-            let _ = told.send(Told::Self_(again));
+            let _ = told.send(Notice::Self_(again));
         };
         let _ = self.errands.send(Box::new(errand));
     }

@@ -19,7 +19,7 @@ use gpuos_workload::job::{Job, JobState};
 pub use driver::start;
 
 /// What the thread with the state is told.
-pub(super) enum Told {
+pub(super) enum Notice {
     /// By the loop: gpuos.toml was read.
     Config(HeartbeatConfig),
     /// By the loop: jobs of several nodes that run here.
@@ -51,7 +51,7 @@ pub enum Report {
 
 /// The loop's end.
 #[derive(Clone)]
-pub struct Peers(Sender<Told>);
+pub struct Peers(Sender<Notice>);
 
 impl Peers {
     /// One that watches nobody.
@@ -61,7 +61,7 @@ impl Peers {
 
     /// gpuos.toml was read.
     pub fn configure(&self, config: HeartbeatConfig) {
-        let _ = self.0.send(Told::Config(config));
+        let _ = self.0.send(Notice::Config(config));
     }
 
     /// slurmctld has told the jobs of this node.
@@ -72,13 +72,13 @@ impl Peers {
             nodes: job.nodes.clone(),
         };
         let groups = jobs.iter().filter(runs).map(group).collect();
-        let _ = self.0.send(Told::Groups(groups));
+        let _ = self.0.send(Notice::Groups(groups));
     }
 
     /// Tells the others that this gpuosd ends, within `patience`.
     pub fn end(&self, patience: Duration) {
         let (to, done) = channel();
-        if self.0.send(Told::End(to)).is_ok() {
+        if self.0.send(Notice::End(to)).is_ok() {
             let _ = done.recv_timeout(patience);
         }
     }

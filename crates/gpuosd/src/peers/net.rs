@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::peers::Datagram;
 use gpuos_host::munge::{Credentials, Error, MAX_CREDENTIAL, looks_like_one};
 
-use super::Told;
+use super::Notice;
 use super::gate::Gate;
 
 /// Messages that wait to be sealed; what comes on top is lost, as datagrams may be.
@@ -64,7 +64,7 @@ impl Net {
     pub fn start(
         socket: UdpSocket,
         munge: Arc<dyn Credentials>,
-        to: Sender<Told>,
+        to: Sender<Notice>,
     ) -> std::io::Result<Net> {
         socket.set_read_timeout(Some(LOOK_UP))?;
         let state = Arc::new(State {
@@ -132,7 +132,7 @@ fn write(socket: &UdpSocket, munge: &dyn Credentials, state: &State, from: &Rece
     }
 }
 
-fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<Told>) {
+fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<Notice>) {
     let own = rustix::process::geteuid().as_raw();
     let mut gate = Gate::default();
     let port = socket.local_addr().ok().map(|own| own.port());
@@ -162,7 +162,7 @@ fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<
             continue;
         }
         let told = Datagram::decode(&opened.payload);
-        if told.is_some_and(|told| to.send(Told::Heard(told, from)).is_err()) {
+        if told.is_some_and(|told| to.send(Notice::Heard(told, from)).is_err()) {
             return;
         }
     }
@@ -211,7 +211,7 @@ mod tests {
         let mut names = Vec::new();
         while names.last().is_none_or(|name| name != "last") {
             match heard.recv_timeout(limit) {
-                Ok(Told::Heard(told, _)) => names.push(told.from),
+                Ok(Notice::Heard(told, _)) => names.push(told.from),
                 _ => panic!("nothing more is heard after {names:?}"),
             }
         }

@@ -17,11 +17,12 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Allocation, Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::recorded::Recorded;
+use gpuosd::blocking::{Answer, Device};
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
-use gpuosd::gpus::{Found, Library};
+use gpuosd::gpus::{GpuIdentity, Library};
 use gpuosd::known::Known;
-use gpuosd::mig::Hands;
+use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
 use gpuosd::peers::Peers;
@@ -29,7 +30,6 @@ use gpuosd::queue::Task;
 use gpuosd::sink::Sink;
 use gpuosd::slices::Slices;
 use gpuosd::store;
-use gpuosd::work::{Answer, Device};
 
 pub const GPUS: u8 = 8;
 const BATCH: u32 = StepId::BATCH;
@@ -195,7 +195,7 @@ pub struct World {
     devices: Option<Receiver<Device>>,
     task: Option<(u64, Task)>,
     device: Option<(u64, Device)>,
-    hands: Option<Arc<Hands>>,
+    hands: Option<Arc<GpuThreads>>,
 }
 
 impl World {
@@ -235,15 +235,15 @@ impl World {
             assert!(disk.flush(Duration::from_secs(60)));
         }
         let saved = match store::load(self.folder.path()).unwrap() {
-            store::Found::State(saved) => Some(*saved),
-            store::Found::Nothing => None,
+            store::Loaded::State(saved) => Some(*saved),
+            store::Loaded::Nothing => None,
             other => panic!("{other:?}"),
         };
         let disk = Disk::start(self.folder.path().into()).unwrap();
         let ((workload, tasks), (device, devices)) = (channel(), channel());
         let (steady, wall) = (self.steady.clone(), self.wall.clone());
         let base = Instant::now();
-        let hands = Arc::new(Hands {
+        let hands = Arc::new(GpuThreads {
             library: Arc::new(Library::new(Box::new(|| Err(Error::Closed)))),
             slices: Slices {
                 folder: self.folder.path().join("slices"),
@@ -290,7 +290,7 @@ impl World {
         self.events = Some(EventLoop::new(start, ports));
         (self.disk, self.tasks, self.devices) = (Some(disk), Some(tasks), Some(devices));
         (self.task, self.device) = (None, None);
-        let found = |gpu| Found {
+        let found = |gpu| GpuIdentity {
             gres: gpu,
             nvml: gpu,
             uuid: format!("GPU-{gpu}"),

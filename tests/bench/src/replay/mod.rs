@@ -183,7 +183,7 @@ fn replay(
     for side in &mut sides {
         side.samples.extend(side.peer.take()?);
         let figures = side.tally.figures(jobs, judge, scale.seconds)?;
-        peers.push((figures, report::Work::of(&side.samples)));
+        peers.push((figures, report::SchedulerTime::of(&side.samples)));
     }
     for at in steered() {
         crate::steers(&sides[at].peer)?;
@@ -351,7 +351,7 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Calls by kind, for [`report::Work`].
+/// Calls by kind, for [`report::SchedulerTime`].
 fn of_kind(samples: &[Sample], kind: Kind) -> impl Iterator<Item = &Sample> {
     samples.iter().filter(move |sample| sample.kind == kind)
 }

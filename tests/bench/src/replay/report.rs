@@ -19,7 +19,7 @@ const SECOND: f64 = 1.0;
 
 /// What the select plugin had to do in one peer, in processor time of the calling thread.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Work {
+pub struct SchedulerTime {
     /// Calls of `job_test`: start now, could it ever, when could it.
     pub calls: [usize; 3],
     /// Their time in nanoseconds.
@@ -28,10 +28,10 @@ pub struct Work {
     pub around_ns: u64,
 }
 
-impl Work {
+impl SchedulerTime {
     /// Of all samples of a peer.
-    pub fn of(samples: &[Sample]) -> Work {
-        let mut work = Work::default();
+    pub fn of(samples: &[Sample]) -> SchedulerTime {
+        let mut work = SchedulerTime::default();
         for sample in of_kind(samples, Kind::JobTest) {
             let kind = match sample.ask {
                 Ask::RunNow => 0,
@@ -75,7 +75,7 @@ pub struct Run {
     /// By how many seconds the latest submission was late.
     pub late: f64,
     /// The two; the second is held against the first.
-    pub peers: [(Figures, Work); 2],
+    pub peers: [(Figures, SchedulerTime); 2],
 }
 
 /// What is better, and what counts as level.
@@ -104,7 +104,7 @@ impl Row {
 
 impl Run {
     fn rows(&self) -> Vec<Row> {
-        let row = |name, key, of: &dyn Fn(&(Figures, Work)) -> f64, digits, better| Row {
+        let row = |name, key, of: &dyn Fn(&(Figures, SchedulerTime)) -> f64, digits, better| Row {
             name,
             key,
             values: [of(&self.peers[0]), of(&self.peers[1])],
@@ -245,7 +245,7 @@ impl Run {
     }
 
     fn json(&self) -> Value {
-        let side = |at: usize, (figures, work): &(Figures, Work)| {
+        let side = |at: usize, (figures, work): &(Figures, SchedulerTime)| {
             let mut value = json!({
                 "jobs": figures.waits.len(),
                 "median_wait_s": rank(&figures.waits, 0.5),

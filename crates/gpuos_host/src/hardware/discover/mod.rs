@@ -21,7 +21,7 @@ pub use types::{described, shipped};
 
 /// A GPU that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FoundGpu {
+pub struct GpuHardware {
     /// NVML index.
     pub index: u8,
     /// Its number in GRES `gpu`; `None`: it is none of these.
@@ -34,7 +34,7 @@ pub struct FoundGpu {
     pub place: Option<PciPlace>,
 }
 
-impl FoundGpu {
+impl GpuHardware {
     /// NUMA node: the kernel's word, then NVML's, then 0.
     pub fn numa(&self) -> u16 {
         let kernel = self.place.as_ref().and_then(|place| place.numa);
@@ -52,11 +52,11 @@ impl FoundGpu {
 
 /// A node as its hardware shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct NodeHardware {
     /// Version of the driver.
     pub driver: String,
     /// GPUs, in the order of their GRES indices.
-    pub gpus: Vec<FoundGpu>,
+    pub gpus: Vec<GpuHardware>,
     /// GPUs in MIG mode that are none of GRES `gpu`, and the MIG-switchable ones, by NVML index.
     pub divided: Vec<Divided>,
     /// Link between GPUs `i` and `j` at `i * gpus + j`.
@@ -75,9 +75,9 @@ pub struct Found {
     pub notes: Vec<String>,
 }
 
-impl Found {
+impl NodeHardware {
     /// All GPUs, those that are divided for good last.
-    pub fn seen(&self) -> impl Iterator<Item = &FoundGpu> {
+    pub fn seen(&self) -> impl Iterator<Item = &GpuHardware> {
         let divided = self.divided.iter().map(|divided| &divided.gpu);
         self.gpus
             .iter()
@@ -93,7 +93,11 @@ impl Found {
 
 /// Looks at all hardware. GPUs that do not answer are told in the notes. Error when the library
 /// answers nothing at all.
-pub fn discover(library: &dyn GpuLibrary, sysfs: &Sysfs, order: &GpuNumbering) -> Answer<Found> {
+pub fn discover(
+    library: &dyn GpuLibrary,
+    sysfs: &Sysfs,
+    order: &GpuNumbering,
+) -> Answer<NodeHardware> {
     discover_switchable(library, sysfs, order, GpuSet::EMPTY)
 }
 
@@ -104,11 +108,11 @@ pub fn discover_switchable(
     sysfs: &Sysfs,
     order: &GpuNumbering,
     switchable: GpuSet,
-) -> Answer<Found> {
-    let mut found = Found {
+) -> Answer<NodeHardware> {
+    let mut found = NodeHardware {
         driver: library.driver_version()?,
         nvswitches: sysfs.nvswitches(),
-        ..Found::default()
+        ..NodeHardware::default()
     };
     let mut seen_gpus = Vec::new();
     for index in 0..library.count()? {
@@ -118,7 +122,7 @@ pub fn discover_switchable(
         match seen {
             Ok((identity, nvlinks)) => {
                 let place = sysfs.pci(&identity.pci);
-                let gpu = FoundGpu {
+                let gpu = GpuHardware {
                     index,
                     number: None,
                     identity,
@@ -190,7 +194,7 @@ pub fn discover_switchable(
 }
 
 /// Whether links lead into switches. Drivers that cannot tell the other end register the GPU in a fabric.
-fn switched(gpus: &[&FoundGpu]) -> bool {
+fn switched(gpus: &[&GpuHardware]) -> bool {
     let mut ends = gpus.iter().flat_map(|gpu| {
         let fabric = gpu.identity.fabric.is_some();
         gpu.nvlinks.iter().map(move |link| (&link.peer, fabric))
@@ -203,7 +207,7 @@ fn switched(gpus: &[&FoundGpu]) -> bool {
 }
 
 /// NVLinks between two GPUs, whether they are up or not.
-fn nvlinks(a: &FoundGpu, b: &FoundGpu, switched: bool) -> u8 {
+fn nvlinks(a: &GpuHardware, b: &GpuHardware, switched: bool) -> u8 {
     let count = match switched {
         true => a.nvlinks.len().min(b.nvlinks.len()),
         false => {
@@ -214,7 +218,7 @@ fn nvlinks(a: &FoundGpu, b: &FoundGpu, switched: bool) -> u8 {
     count.min(64) as u8
 }
 
-fn notes(found: &mut Found, switchable: GpuSet) {
+fn notes(found: &mut NodeHardware, switchable: GpuSet) {
     for (gpu, seen) in found.gpus.iter().enumerate() {
         let down: Vec<String> = seen
             .nvlinks

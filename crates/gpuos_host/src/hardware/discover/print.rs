@@ -3,7 +3,7 @@
 use gpuos_model::cluster::{Link, NodeType};
 
 use super::types::{like, rank};
-use super::{Found, FoundGpu, described, shipped, slices};
+use super::{GpuHardware, NodeHardware, described, shipped, slices};
 
 /// Lines for three files.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct Printed {
 }
 
 /// Writes the lines for a node. `None` without GPUs.
-pub fn print(found: &Found, node: &str) -> Option<Printed> {
+pub fn print(found: &NodeHardware, node: &str) -> Option<Printed> {
     found.seen().next()?;
     let mine = described(found);
     let mut printed = match &mine {
@@ -45,7 +45,7 @@ pub fn print(found: &Found, node: &str) -> Option<Printed> {
 }
 
 /// The node type, and the lines for its GPUs that are not divided.
-fn print_type(found: &Found, mine: &NodeType, node: &str) -> Printed {
+fn print_type(found: &NodeHardware, mine: &NodeType, node: &str) -> Printed {
     let known = shipped(mine);
     let type_name = known.as_ref().unwrap_or(mine).name.clone();
     let mut gpuos_toml = match &known {
@@ -179,7 +179,7 @@ fn nic_lines(t: &NodeType) -> String {
 
 /// One line for each run of GPUs with the same cores; `Links=` where GPUs are joined by bridges, whose rows
 /// need a line each.
-fn gres_conf(found: &Found, t: &NodeType, node: &str, notes: &mut Vec<String>) -> String {
+fn gres_conf(found: &NodeHardware, t: &NodeType, node: &str, notes: &mut Vec<String>) -> String {
     let bridged = !t.nvswitch && t.links.iter().any(|link| matches!(link, Link::Nv(_)));
     let cores: Vec<Option<String>> = (0..t.gpus).map(|gpu| cores(found, gpu)).collect();
     if cores.contains(&None) {
@@ -229,12 +229,12 @@ fn gres_conf(found: &Found, t: &NodeType, node: &str, notes: &mut Vec<String>) -
 }
 
 /// The cores beside a GPU in Slurm's numbers, as ranges; `None` when not known.
-pub fn cores(found: &Found, gpu: usize) -> Option<String> {
+pub fn cores(found: &NodeHardware, gpu: usize) -> Option<String> {
     cores_beside(found, &found.gpus[gpu])
 }
 
 /// The same for any GPU of the node.
-pub(super) fn cores_beside(found: &Found, gpu: &FoundGpu) -> Option<String> {
+pub(super) fn cores_beside(found: &NodeHardware, gpu: &GpuHardware) -> Option<String> {
     let cpus = gpu.cpus().iter();
     let cores: Option<std::collections::BTreeSet<u32>> = cpus
         .map(|cpu| found.cpus.core_of.get(cpu).copied())
@@ -258,7 +258,7 @@ pub(super) fn cores_beside(found: &Found, gpu: &FoundGpu) -> Option<String> {
 }
 
 /// What the node's line says of GPUs, their slices and CPUs.
-fn slurm_conf(found: &Found, node: &str, gres: &[String], sliced: bool) -> String {
+fn slurm_conf(found: &NodeHardware, node: &str, gres: &[String], sliced: bool) -> String {
     let mut line = format!("NodeName={node} Gres={}", gres.join(","));
     let sockets = u32::from(found.cpus.sockets.max(1));
     let (cpus, cores) = (found.cpus.core_of.len() as u32, found.cpus.cores);

@@ -6,7 +6,7 @@ use gpuos_model::mig::{Geometry, Profile};
 
 use super::print::{cores_beside, quoted};
 use super::types::{gres_type_of, like};
-use super::{Found, FoundGpu};
+use super::{GpuHardware, NodeHardware};
 use crate::hardware::nvml::{GpuLibrary, MigMode};
 
 /// Where gpuosd writes which device files belong to which memory slice.
@@ -22,14 +22,14 @@ pub struct Divided {
     /// NVML index.
     pub index: u8,
     /// The GPU.
-    pub gpu: FoundGpu,
+    pub gpu: GpuHardware,
     /// How it can be divided; else why that is not known.
     pub geometry: Result<Geometry, String>,
 }
 
 impl Divided {
     /// Asks the driver how the GPU can be divided.
-    pub(super) fn look(library: &dyn GpuLibrary, index: u8, gpu: FoundGpu) -> Divided {
+    pub(super) fn look(library: &dyn GpuLibrary, index: u8, gpu: GpuHardware) -> Divided {
         let told = library.mig_profiles(index).map_err(|e| e.to_string());
         Divided {
             index,
@@ -47,7 +47,7 @@ pub(super) struct Pool<'a> {
 }
 
 /// The pool of a node: its first board that is known. What is left out is told in the notes.
-pub(super) fn pool<'a>(found: &'a Found, notes: &mut Vec<String>) -> Option<Pool<'a>> {
+pub(super) fn pool<'a>(found: &'a NodeHardware, notes: &mut Vec<String>) -> Option<Pool<'a>> {
     let mut pool: Option<Pool> = None;
     for one in &found.divided {
         let index = one.index;
@@ -126,7 +126,7 @@ impl Pool<'_> {
     }
 
     /// A line for each GPU: every slice is a file that gpuosd writes.
-    pub fn gres_conf(&self, found: &Found, node: &str) -> String {
+    pub fn gres_conf(&self, found: &NodeHardware, node: &str) -> String {
         let last = self.geometry.slices().max(1) - 1;
         let line = |one: &&Divided| {
             let (board, gpu) = (&self.board, one.index);
@@ -159,8 +159,8 @@ fn profile(profile: &Profile) -> String {
 }
 
 /// How MIG mode stands on the node, in a line; `None` when no GPU can be divided.
-pub fn mig_modes(found: &Found) -> Option<String> {
-    let mode = |gpu: &FoundGpu| gpu.identity.mig;
+pub fn mig_modes(found: &NodeHardware) -> Option<String> {
+    let mode = |gpu: &GpuHardware| gpu.identity.mig;
     let whole: Vec<MigMode> = found.gpus.iter().filter_map(mode).collect();
     let off = whole.iter().filter(|mig| !mig.on && !mig.pending).count();
     let waiting = whole.iter().filter(|mig| !mig.on && mig.pending).count();
@@ -185,7 +185,11 @@ pub fn mig_modes(found: &Found) -> Option<String> {
 
 /// Where gpuos.toml and the driver differ about GPUs in MIG mode: a sentence, and what to do. Nothing
 /// where gpuos.toml has no pool at all: then MIG is none of gpuos's business.
-pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(String, String)> {
+pub fn mig_differences(
+    found: &NodeHardware,
+    config: &MigConfig,
+    node: &str,
+) -> Vec<(String, String)> {
     let pool = config.pool_of(node);
     let discover = format!("write the lines that `gpuos discover --node-name {node}` prints");
     let mut all = Vec::new();
@@ -234,7 +238,12 @@ pub fn mig_differences(found: &Found, config: &MigConfig, node: &str) -> Vec<(St
 }
 
 /// Where a MIG-switchable GPU has another number in GRES `gpu` than gpuos takes it for: a sentence, and what to do.
-fn misnumbered(found: &Found, pool: &MigPool, node: &str, gpu: usize) -> Option<(String, String)> {
+fn misnumbered(
+    found: &NodeHardware,
+    pool: &MigPool,
+    node: &str,
+    gpu: usize,
+) -> Option<(String, String)> {
     let own = found.gpus.iter().find(|one| usize::from(one.index) == gpu);
     let number = own.and_then(|one| one.number).map(usize::from);
     let wanted = pool.whole(gpu)?;

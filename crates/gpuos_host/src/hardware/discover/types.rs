@@ -4,7 +4,7 @@ use gpuos_model::cluster::{Link, Nic, NodeType};
 use gpuos_model::node_types::builtin;
 
 use super::sysfs::{Adapter, between};
-use super::{Found, differences};
+use super::{NodeHardware, differences};
 
 /// The shipped type that describes the node wholly.
 pub fn shipped(found: &NodeType) -> Option<NodeType> {
@@ -25,7 +25,7 @@ pub(super) fn like(name: &str, gpus: usize) -> Option<NodeType> {
 
 /// The node type that the hardware amounts to. What no part of it tells (rates, figures of the cost
 /// model) is that of the shipped type with the same GPUs. `None` without GPUs.
-pub fn described(found: &Found) -> Option<NodeType> {
+pub fn described(found: &NodeHardware) -> Option<NodeType> {
     let first = found.gpus.first()?;
     let who = &first.identity;
     let gpus = found.gpus.len();
@@ -85,7 +85,7 @@ pub fn described(found: &Found) -> Option<NodeType> {
 
 /// The adapters that serve GPUs: those nearer to one than its host bridge's others are, or all where none is.
 /// Slow ones beside them are for storage and logins.
-fn nics(found: &Found, numa: &[u16]) -> Vec<Nic> {
+fn nics(found: &NodeHardware, numa: &[u16]) -> Vec<Nic> {
     let up = || {
         found
             .adapters

@@ -26,7 +26,7 @@ enum Who {
     Found(u64),
 }
 
-struct Kept {
+struct Sample {
     who: Who,
     at: Instant,
     counters: Counters,
@@ -42,7 +42,7 @@ pub(super) struct Gpm {
     changes: AtomicU64,
     /// By id, the instances that were made here, with a number that none had before.
     made: Mutex<BTreeMap<u32, u64>>,
-    kept: Mutex<BTreeMap<u32, Kept>>,
+    kept: Mutex<BTreeMap<u32, Sample>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -113,7 +113,7 @@ impl Gpm {
         raw: &Arc<Raw>,
         device: Device,
         gi: u32,
-        kept: &mut BTreeMap<u32, Kept>,
+        kept: &mut BTreeMap<u32, Sample>,
     ) -> Answer<Option<Load>> {
         let who = self.who(gi);
         let before = kept.remove(&gi).filter(|kept| kept.who == who);
@@ -132,7 +132,7 @@ impl Gpm {
             return Ok(None);
         }
         let at = Instant::now();
-        let new = Kept {
+        let new = Sample {
             who,
             at,
             counters,

@@ -7,7 +7,7 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Note;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement};
 use gpuos_placement::rules::Target;
-use gpuos_placement::rules::{Book, Facts, Kept, Newcomer, Rules, Verdict};
+use gpuos_placement::rules::{Book, Exclusion, Facts, Newcomer, Rules, Verdict};
 
 use crate::slurm::Job;
 use crate::slurm::site::JobRequest;
@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What speaks against nodes that the request allows, the worst first.
-    fn kept(&mut self, wanted: &JobRequest, asker: &Asker) -> Vec<Kept> {
+    fn kept(&mut self, wanted: &JobRequest, asker: &Asker) -> Vec<Exclusion> {
         let new = self.newcomer(wanted, asker);
         if !self.book.matters(&new) {
             return Vec::new();
@@ -220,7 +220,7 @@ impl<'a> Judge<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Neighbours {
     /// With their causes, the worst first.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<Exclusion>,
     last_resort: Vec<usize>,
     /// Nodes with degraded GPUs, and these.
     degraded: Vec<(usize, GpuSet)>,

@@ -40,7 +40,7 @@ use switches::{Left, Next, Switches};
 use super::effect::{Effect, Effects, Look};
 use super::facts::Facts;
 use crate::mig::pool::{Grant, Journal, Pool, held, slices_text, unknown};
-use crate::mig::{Kept, Told, View};
+use crate::mig::{NotSwitched, Notice, View};
 use crate::queue::Task as WorkloadTask;
 
 /// Slurm's jobs are looked at so often while there are grants, and a file that could not be written is tried again.
@@ -130,7 +130,7 @@ impl Mig {
     }
 
     /// Slices that jobs hold by Slurm's records, on one GPU.
-    fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::Held> {
+    fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::JobPlacement> {
         let own = |placement| {
             let view = self.boards.view(gpu)?.ok()?;
             let mut on = view.shown.iter().filter(|one| one.placement == placement);
@@ -186,16 +186,16 @@ impl Mig {
     }
 
     /// The thread of a GPU has done something.
-    pub fn told(&mut self, gpu: u8, told: Told, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn told(&mut self, gpu: u8, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         match told {
-            Told::Changed => {
+            Notice::Changed => {
                 self.memory.changed(gpu, &self.boards);
                 self.boards.look(gpu, on.now, fx);
             }
-            Told::Saved(revision, Ok(())) => self.event(gpu, Event::Saved(revision), on, fx),
+            Notice::Saved(revision, Ok(())) => self.event(gpu, Event::Saved(revision), on, fx),
             // Nothing is done before the journal is on the disk: it is written again.
-            Told::Saved(_, Err(_)) => self.unsaved = true,
-            Told::Done(answer) => {
+            Notice::Saved(_, Err(_)) => self.unsaved = true,
+            Notice::Done(answer) => {
                 if let Answer::Refused { why } = &answer {
                     tracing::warn!(gpu, "the driver refused: {why}");
                 }
@@ -203,10 +203,10 @@ impl Mig {
                 self.event(gpu, Event::Done(answer), on, fx);
                 self.boards.look_again(gpu, on.now, fx);
             }
-            Told::Shown(view) => self.shown(gpu, view, on, fx),
-            Told::Memory(memory, load) => self.memory.told(gpu, (memory, load), on.now.at),
-            Told::Mode(turned, told) => self.turned(gpu, turned, told, on, fx),
-            Told::Files(layout, written) => self.boards.files_written(gpu, layout, written),
+            Notice::Shown(view) => self.shown(gpu, view, on, fx),
+            Notice::Memory(memory, load) => self.memory.told(gpu, (memory, load), on.now.at),
+            Notice::Mode(turned, told) => self.turned(gpu, turned, told, on, fx),
+            Notice::Files(layout, written) => self.boards.files_written(gpu, layout, written),
         }
     }
 
@@ -545,7 +545,7 @@ impl Mig {
         &mut self,
         gpu: u8,
         divided: bool,
-        told: Result<(), Kept>,
+        told: Result<(), NotSwitched>,
         on: &Facts<'_>,
         fx: &mut Effects,
     ) {
@@ -562,13 +562,13 @@ impl Mig {
                 boards::note(None, format!("GPU {gpu} {what} now"), on.now, fx);
                 self.boards.look(gpu, on.now, fx);
             }
-            Err(Kept::Used(why)) => {
+            Err(NotSwitched::Used(why)) => {
                 let state = if divided { "on" } else { "off" };
                 let why = format!("GPU {gpu}: its MIG mode cannot be turned {state}: {why}");
                 let next = self.switches.held(gpu, why, on.now.at);
                 self.follow(gpu, next, on, fx);
             }
-            Err(Kept::Refused(why)) => self.keep(gpu, &format!("GPU {gpu}: {why}"), on, fx),
+            Err(NotSwitched::Refused(why)) => self.keep(gpu, &format!("GPU {gpu}: {why}"), on, fx),
         }
     }
 }

@@ -9,13 +9,13 @@ use gpuos_core::wire::{Code, MigAsk, Reply};
 use gpuos_model::gpuset::GpuSet;
 
 use super::{Mig, health};
-use crate::desk::refused;
 use crate::event_loop::client::Client;
 use crate::event_loop::effect::{Effect, Effects, Starting};
 use crate::event_loop::facts::Facts;
 use crate::event_loop::limits::Prepare;
 use crate::mig::pool::Grant;
 use crate::queue::Task as WorkloadTask;
+use crate::socket_handler::refused;
 
 /// A step whose instances are not there by then is told so: the client's own patience ends soon after.
 const ANSWER: Duration = Duration::from_secs(40);

@@ -88,7 +88,7 @@ impl World {
     }
 
     /// The thread of the GPU has done something.
-    fn told(&mut self, told: Told) {
+    fn told(&mut self, told: Notice) {
         self.tell(|mig, on, fx| mig.told(GPU, told, on, fx));
         self.tell(|mig, on, fx| mig.settle(on, fx));
     }
@@ -97,16 +97,16 @@ impl World {
         match effect {
             Effect::Mig(GPU, Task::Look) => {
                 let shown = self.shown.clone();
-                self.told(Told::Shown(Ok(Box::new(View {
+                self.told(Notice::Shown(Ok(Box::new(View {
                     shown,
                     ..View::default()
                 }))));
             }
-            Effect::Mig(GPU, Task::Files(layout)) => self.told(Told::Files(layout, Ok(()))),
+            Effect::Mig(GPU, Task::Files(layout)) => self.told(Notice::Files(layout, Ok(()))),
             Effect::Mig(GPU, Task::Call(call)) => self.calls.push(call),
             Effect::Save(Then::Mig(gpu, revision)) => {
                 assert_eq!(gpu, GPU);
-                self.told(Told::Saved(revision, Ok(())));
+                self.told(Notice::Saved(revision, Ok(())));
             }
             Effect::Save(Then::MigCounted(job)) => self.tell(|mig, _, fx| mig.counted(job, fx)),
             Effect::Carve(gpu) => self.tell(|mig, on, fx| mig.carve(gpu, on, fx)),
@@ -151,7 +151,7 @@ impl World {
 
     /// The driver has done what it was asked to do.
     fn done(&mut self, answer: Answer) {
-        self.told(Told::Done(answer));
+        self.told(Notice::Done(answer));
     }
 
     fn seconds(&mut self, count: u64) {

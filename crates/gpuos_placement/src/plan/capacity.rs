@@ -6,7 +6,7 @@ use super::Planner;
 use super::bits;
 use super::gpus::Pick;
 use super::job::{Assume, Job};
-use super::quick::fill;
+use super::pattern_figures::fill;
 use super::types::NodeState;
 
 /// How good a pattern is for a share of the job.
@@ -34,7 +34,7 @@ pub struct Ranks {
 
 /// Lists of the decision at hand, kept between calls.
 #[derive(Debug)]
-pub struct Room {
+pub struct Capacity {
     /// Counts the questions asked, so that old ranks are known as such.
     stamp: u64,
     /// What was assumed in the question at hand.
@@ -51,11 +51,11 @@ pub struct Room {
     ranks: Vec<Ranks>,
 }
 
-impl Room {
+impl Capacity {
     /// Room for questions about so many positions with up to so many GPUs each.
-    pub fn new(positions: usize, gpus: usize) -> Room {
+    pub fn new(positions: usize, gpus: usize) -> Capacity {
         let words = bits::words_for(positions);
-        Room {
+        Capacity {
             stamp: 0,
             assume: Assume::Now,
             words,
@@ -84,7 +84,7 @@ impl Room {
         self.ranks.len() - 1
     }
 
-    /// The nodes with room for exactly so many units; `units` from 1 to [`Room::most`].
+    /// The nodes with room for exactly so many units; `units` from 1 to [`Capacity::most`].
     pub fn exactly(&self, units: u32) -> &[u64] {
         &self.units[units as usize * self.words..][..self.words]
     }
@@ -111,13 +111,13 @@ impl Room {
 /// Finds out how much of the job each node has room for under an assumption.
 pub(super) fn offers(planner: &mut Planner, assume: Assume, job: &Job) {
     ask(planner, assume, job);
-    offers_in(planner, job, 0..planner.room.words);
-    planner.room.offered = bits::count_all(&planner.room.fit);
+    offers_in(planner, job, 0..planner.capacity.words);
+    planner.capacity.offered = bits::count_all(&planner.capacity.fit);
 }
 
 /// Begins with a question about a job.
 pub(super) fn ask(planner: &mut Planner, assume: Assume, job: &Job) {
-    let room = &mut planner.room;
+    let room = &mut planner.capacity;
     let gpus = room.ranks.len() as u32 - 1;
     room.stamp += 1;
     room.assume = assume;
@@ -129,7 +129,7 @@ pub(super) fn ask(planner: &mut Planner, assume: Assume, job: &Job) {
 
 /// The same for some words of the positions, after [`ask`].
 pub(super) fn offers_in(planner: &mut Planner, job: &Job, words: Range<usize>) {
-    let (room, state) = (&mut planner.room, &planner.state);
+    let (room, state) = (&mut planner.capacity, &planner.state);
     let assume = room.assume;
     room.fit[words.clone()].fill(0);
     let index = state.index(assume);
@@ -158,7 +158,7 @@ pub(super) fn offers_in(planner: &mut Planner, job: &Job, words: Range<usize>) {
 
 /// Takes back what CPUs or memory do not suffice for.
 fn withhold(planner: &mut Planner, job: &Job, words: Range<usize>) {
-    let (room, state) = (&mut planner.room, &planner.state);
+    let (room, state) = (&mut planner.capacity, &planner.state);
     // More than any share of the job can need.
     let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
         Some(_) => room.ranks.len() as u32 - 1,
@@ -192,15 +192,15 @@ fn withhold(planner: &mut Planner, job: &Job, words: Range<usize>) {
 
 /// Leaves only nodes that are in a domain of the level.
 pub(super) fn confine(planner: &mut Planner, level: usize) {
-    planner.room.confine(planner.fabric.inside(level));
+    planner.capacity.confine(planner.fabric.inside(level));
 }
 
 /// Units that the node at a position has room for.
 pub(super) fn units_at(planner: &Planner, job: &Job, at: u32) -> u32 {
-    match bits::has(&planner.room.fit, at) {
+    match bits::has(&planner.capacity.fit, at) {
         true => job.room(&NodeState {
             candidate: true,
-            ..planner.state.assumed(planner.room.assume, at)
+            ..planner.state.assumed(planner.capacity.assume, at)
         }),
         false => 0,
     }
@@ -208,14 +208,14 @@ pub(super) fn units_at(planner: &Planner, job: &Job, at: u32) -> u32 {
 
 /// Units of room in a range of positions.
 pub(super) fn units_within(planner: &Planner, start: u32, end: u32) -> u32 {
-    (1..=planner.room.most)
-        .map(|units| units * bits::count(planner.room.exactly(units), start, end))
+    (1..=planner.capacity.most)
+        .map(|units| units * bits::count(planner.capacity.exactly(units), start, end))
         .sum()
 }
 
 /// Sees to it that the patterns are ranked for a share of so many GPUs.
 pub(super) fn rank(planner: &mut Planner, job: &Job, gpus: u32) {
-    let (room, state) = (&mut planner.room, &planner.state);
+    let (room, state) = (&mut planner.capacity, &planner.state);
     let stamp = room.stamp;
     let ranks = &mut room.ranks[gpus as usize];
     if ranks.stamp == stamp {
@@ -227,7 +227,7 @@ pub(super) fn rank(planner: &mut Planner, job: &Job, gpus: u32) {
     let index = state.index(room.assume);
     // Those of the empty cluster are asked for rarely.
     let now = room.assume == Assume::Now;
-    let known = planner.quick.of(gpus as usize, job.worth);
+    let known = planner.figures.of(gpus as usize, job.worth);
     for &slot in index.active() {
         let pattern = index.pattern(slot);
         let table = &mut planner.tables[pattern.type_of as usize];
@@ -270,7 +270,7 @@ pub(super) fn rank(planner: &mut Planner, job: &Job, gpus: u32) {
 /// The best GPUs for `gpus` of the job's GPUs on the node at a position, and what taking them
 /// costs. Call it for nodes with so many free GPUs only.
 pub(super) fn price(planner: &mut Planner, job: &Job, at: u32, gpus: u32) -> Pick {
-    let free = planner.state.index(planner.room.assume).free(at);
+    let free = planner.state.index(planner.capacity.assume).free(at);
     let table = &mut planner.tables[planner.type_of[planner.fabric.node(at) as usize] as usize];
     let pick = table.best(free, gpus as usize, false, job.worth);
     let mut pick = pick.unwrap_or_default();

@@ -6,11 +6,11 @@
 //! kept follows from the nodes' states alone, so it makes no difference to the choice, only to
 //! what it costs. Clusters that are small enough to be looked at whole keep nothing.
 use super::bits;
+use super::cache_gang::Layer;
+use super::cache_single::Single;
 use super::fabric::FabricIndex;
 use super::gpus::Worth;
 use super::job::{Job, Rule};
-use super::kept_gang::Layer;
-use super::kept_one::Single;
 use super::state::State;
 use super::tree::Tree;
 
@@ -179,7 +179,7 @@ impl<T: Clone + Default> Ranks<T> {
 
 /// What is kept.
 #[derive(Debug)]
-pub struct Kept {
+pub struct DecisionCache {
     pub tree: Tree,
     /// Knots that are to be looked at; none between decisions.
     pub dirty: Vec<u64>,
@@ -190,9 +190,9 @@ pub struct Kept {
     pub full: Vec<bool>,
 }
 
-impl Kept {
+impl DecisionCache {
     /// For a cluster that is large enough, or where that is wanted.
-    pub fn new(fabric: &FabricIndex, wanted: bool) -> Option<Box<Kept>> {
+    pub fn new(fabric: &FabricIndex, wanted: bool) -> Option<Box<DecisionCache>> {
         if fabric.len() == 0 || !wanted && fabric.len() < WORTHWHILE {
             return None;
         }
@@ -203,7 +203,7 @@ impl Kept {
             (0..=fabric.levels).map(layer).collect()
         };
         let full = |level| bits::count_all(fabric.inside(level)) == fabric.len();
-        Some(Box::new(Kept {
+        Some(Box::new(DecisionCache {
             dirty: vec![0; bits::words_for(knots)],
             ones: Forms::new(ONES, || Single::new(knots, fabric.len())),
             gangs: Forms::new(GANGS, layers),

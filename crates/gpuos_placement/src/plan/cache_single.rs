@@ -5,13 +5,13 @@
 //! in the same domains above it, so they are compared by the domains below it alone.
 use std::cmp::Ordering;
 
+use super::cache::{DecisionCache, Ranks, changed};
 use super::fabric::FabricIndex;
 use super::field::Rooms;
 use super::gpus::GpuTable;
 use super::index::Index;
 use super::job::{Assume, Job, Rule};
-use super::kept::{Kept, Ranks, changed};
-use super::quick::{self, Figures, fill};
+use super::pattern_figures::{self, Figures, fill};
 use super::scores::Look;
 use super::single::by_place;
 use super::state::State;
@@ -113,7 +113,7 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
     let timed = job.rule == Rule::Backfill && job.until > 0;
     let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
     let all = usize::try_from(job.gpus_on_one()).ok()?;
-    if !plain || timed || near || all > planner.room.gpus() || !planner.state.unrestricted() {
+    if !plain || timed || near || all > planner.capacity.gpus() || !planner.state.unrestricted() {
         return None;
     }
     let values = planner.values.as_ref().filter(|_| job.learned);
@@ -138,16 +138,16 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
         state: &planner.state,
         fabric: &planner.fabric,
         tables: &mut planner.tables,
-        known: planner.quick.of(all, job.worth),
+        known: planner.figures.of(all, job.worth),
         needs: job.needs(),
-        most: planner.room.gpus(),
+        most: planner.capacity.gpus(),
     };
     let best = refresh(kept, table, job, &mut sight);
     if best.found == 0 {
         return None;
     }
-    planner.room.assume = Assume::Now;
-    planner.room.offered = best.offered;
+    planner.capacity.assume = Assume::Now;
+    planner.capacity.offered = best.offered;
     let strip = if job.learned { !MIX } else { u128::MAX };
     let (first, second) = (best.first & strip, best.second & strip);
     let decided = match (best.equal, best.others) {
@@ -156,7 +156,7 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
         _ if best.second == NONE => Criterion::Only,
         // The next best node is told apart by the mix alone.
         _ if first == second => Criterion::Mix,
-        _ => quick::criterion(job, first, second),
+        _ => pattern_figures::criterion(job, first, second),
     };
     Some(single::settle_one(
         planner,
@@ -169,8 +169,8 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
 }
 
 /// Brings the ranks of a form up to date; returns what the whole cluster has.
-fn refresh(kept: &mut Kept, table: usize, job: &Job, sight: &mut Sight) -> Best {
-    let Kept {
+fn refresh(kept: &mut DecisionCache, table: usize, job: &Job, sight: &mut Sight) -> Best {
+    let DecisionCache {
         tree, dirty, ones, ..
     } = kept;
     let Single { ranks, steps } = ones.ranks(table);

@@ -5,13 +5,13 @@
 //! these makes no difference.
 use gpuos_model::cluster::NO_DOMAIN;
 
+use super::cache::{DecisionCache, Ranks, changed};
 use super::fabric::FabricIndex;
 use super::gang::{AROUND, Key, Sums, TOUCHED, criterion, key, outermost};
 use super::job::{Assume, Job, Rule};
-use super::kept::{Kept, Ranks, changed};
 use super::tree::Knot;
 use super::types::Criterion;
-use super::{Levels, Planner, bits, gang, leaf, room, select};
+use super::{Levels, Planner, bits, capacity, gang, leaf, select};
 
 /// The rank of no domain.
 const NONE: Key = [u32::MAX; 10];
@@ -49,7 +49,7 @@ impl Default for Layer {
 #[inline(never)]
 pub(super) fn gang_kept(planner: &mut Planner, job: &Job, levels: Levels) -> bool {
     let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
-    let plain = !near && job.required.is_empty() && job.unit as usize <= planner.room.gpus();
+    let plain = !near && job.required.is_empty() && job.unit as usize <= planner.capacity.gpus();
     if !plain || !planner.state.unrestricted() {
         return false;
     }
@@ -66,12 +66,12 @@ pub(super) fn gang_kept(planner: &mut Planner, job: &Job, levels: Levels) -> boo
 
 fn best_domain(
     planner: &mut Planner,
-    kept: &mut Kept,
+    kept: &mut DecisionCache,
     table: usize,
     job: &Job,
     levels: Levels,
 ) -> bool {
-    room::ask(planner, Assume::Now, job);
+    capacity::ask(planner, Assume::Now, job);
     planner.gang.avoiding = false;
     planner.gang.last = None;
     let mut found = None;
@@ -105,7 +105,7 @@ fn best_domain(
         look_at(planner, job, level, domains.span as usize);
         select::select(planner, job, level, domains.span);
     }
-    planner.room.offered = domains.nodes;
+    planner.capacity.offered = domains.nodes;
     let decided = match domains.count {
         1 => Criterion::Only,
         _ => criterion(job.rule, &domains.best, &domains.next),
@@ -115,8 +115,14 @@ fn best_domain(
 }
 
 /// Brings the ranks of a form at a level up to date; returns what the whole cluster has.
-fn refresh(planner: &mut Planner, kept: &mut Kept, table: usize, job: &Job, level: usize) -> Layer {
-    let Kept {
+fn refresh(
+    planner: &mut Planner,
+    kept: &mut DecisionCache,
+    table: usize,
+    job: &Job,
+    level: usize,
+) -> Layer {
+    let DecisionCache {
         tree, dirty, gangs, ..
     } = kept;
     let Ranks { version, by_knot } = &mut gangs.ranks(table)[level];
@@ -164,18 +170,18 @@ fn refresh(planner: &mut Planner, kept: &mut Kept, table: usize, job: &Job, leve
 fn look_at(planner: &mut Planner, job: &Job, level: usize, number: usize) {
     let span = planner.fabric.spans(level)[number];
     let words = span.start as usize / 64..span.end.div_ceil(64) as usize;
-    room::offers_in(planner, job, words);
+    capacity::offers_in(planner, job, words);
 }
 
 /// What one domain of a level has.
 fn domain(planner: &mut Planner, job: &Job, level: usize, number: usize) -> Layer {
     look_at(planner, job, level, number);
     let span = planner.fabric.spans(level)[number];
-    let nodes = bits::count(&planner.room.fit, span.start, span.end);
+    let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
     let mut layer = Layer {
         room: match job.units {
             None => nodes,
-            Some(_) => room::units_within(planner, span.start, span.end),
+            Some(_) => capacity::units_within(planner, span.start, span.end),
         },
         nodes,
         ..Layer::default()

@@ -16,7 +16,7 @@ use gpuos_workload::action::Outcome;
 use gpuos_workload::job::Job;
 use gpuos_workload::node::NodeRecord;
 
-use crate::gpus::{Found, Library};
+use crate::gpus::{GpuIdentity, Library};
 use crate::mig::pool::{self, Switchable};
 use crate::numbering::Numbering;
 use crate::queue::Task;
@@ -44,7 +44,7 @@ pub enum Answer {
 
 /// What the thread that asks the workload manager tells.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// A task came to its end.
     Answer(Task, Answer),
     /// Which user the controller of the workload manager runs as, by its word.
@@ -75,7 +75,7 @@ pub fn workload(
     manager: Arc<dyn WorkloadManager>,
     machine: Arc<dyn Machine + Send + Sync>,
     setting: Arc<Setting>,
-    to: Sink<Told>,
+    to: Sink<Notice>,
 ) -> std::io::Result<Sender<Task>> {
     let (tasks, from) = channel::<Task>();
     let run = move || {
@@ -85,12 +85,12 @@ pub fn workload(
             // Once it is known that slurmctld answers: one that does not would be waited for.
             if !asked && matches!(answer, Answer::Show(Ok(_))) {
                 asked = true;
-                let uid = manager.own_user().map(Told::WorkloadUser);
+                let uid = manager.own_user().map(Notice::WorkloadUser);
                 if uid.is_some_and(|uid| !to.send(uid)) {
                     return;
                 }
             }
-            if !to.send(Told::Answer(task, answer)) {
+            if !to.send(Notice::Answer(task, answer)) {
                 return;
             }
         }
@@ -136,9 +136,9 @@ fn do_task(
 #[derive(Clone, Debug)]
 pub enum Device {
     /// Reset it.
-    Reset(Found),
+    Reset(GpuIdentity),
     /// Look whether it can serve.
-    Check(Found),
+    Check(GpuIdentity),
 }
 
 /// Starts the thread for resets and checks.
@@ -192,7 +192,7 @@ impl Worker {
     }
 
     /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
-    fn reset(&self, gpu: &Found) -> Result<String, String> {
+    fn reset(&self, gpu: &GpuIdentity) -> Result<String, String> {
         let index = usize::from(gpu.nvml);
         let pooled = self.numbering.divided().contains(index);
         let switchable = self.numbering.switchable().contains(index);
@@ -212,7 +212,7 @@ impl Worker {
         self.command(&self.setting.reset, gpu)
     }
 
-    fn check(&self, gpu: &Found) -> Result<String, String> {
+    fn check(&self, gpu: &GpuIdentity) -> Result<String, String> {
         let library = self.library.get().map_err(|e| e.to_string())?;
         look(&*library, gpu)?;
         match self.setting.check.is_empty() {
@@ -221,7 +221,7 @@ impl Worker {
         }
     }
 
-    fn command(&self, command: &str, gpu: &Found) -> Result<String, String> {
+    fn command(&self, command: &str, gpu: &GpuIdentity) -> Result<String, String> {
         let words = words(command, gpu);
         let (program, args) = words.split_first().ok_or("the command is empty")?;
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -242,7 +242,7 @@ fn told(done: Result<String, String>) -> (bool, String) {
 }
 
 /// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
-fn nobody_on(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
+fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
     let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
@@ -259,7 +259,7 @@ fn nobody_on(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
 }
 
 /// What a GPU has to show before it gets jobs again.
-fn look(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
+fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
     let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
@@ -288,7 +288,7 @@ fn look(library: &dyn GpuLibrary, gpu: &Found) -> Result<(), String> {
 }
 
 /// The words of a command, with what stands for the GPU put in.
-fn words(command: &str, gpu: &Found) -> Vec<String> {
+fn words(command: &str, gpu: &GpuIdentity) -> Vec<String> {
     let put = |word: &str| {
         word.replace("{index}", &gpu.nvml.to_string())
             .replace("{pci}", &gpu.pci)
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_command_is_words_and_the_gpu_stands_in_them_whole() {
-        let gpu = Found {
+        let gpu = GpuIdentity {
             gres: 5,
             nvml: 3,
             uuid: "GPU-1".into(),

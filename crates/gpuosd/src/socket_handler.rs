@@ -19,9 +19,9 @@ const BEHIND: usize = 256;
 /// Most lines of the audit log in one answer.
 const MOST_LINES: u32 = 500;
 
-/// What the desk tells.
+/// What clients make it tell the loop.
 #[derive(Debug)]
-pub enum Told {
+pub enum Notice {
     /// A client asks.
     Asked {
         /// Who.
@@ -35,9 +35,9 @@ pub enum Told {
     Watch(Peer, SyncSender<Happening>),
 }
 
-/// The daemon's desk.
+/// Answers the requests of clients for the daemon.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SocketHandler {
     /// The node's name.
     pub node: String,
     /// Where the audit log is.
@@ -45,10 +45,10 @@ pub struct Desk {
     /// The jobs of this node.
     pub known: Known,
     /// To the loop.
-    pub to: Sink<Told>,
+    pub to: Sink<Notice>,
 }
 
-impl socket::Desk for Desk {
+impl socket::RequestHandler for SocketHandler {
     fn who(&self) -> (String, String) {
         (RELEASE.into(), self.node.clone())
     }
@@ -59,7 +59,7 @@ impl socket::Desk for Desk {
             return self.audit(peer, lines, job);
         }
         let (reply, answer) = sync_channel(1);
-        let asked = Told::Asked {
+        let asked = Notice::Asked {
             peer,
             request,
             reply,
@@ -95,12 +95,12 @@ impl socket::Desk for Desk {
     fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
         // Where the loop does not take it, the sender goes and the watcher is told.
-        let _ = self.to.try_send(Told::Watch(peer, to));
+        let _ = self.to.try_send(Notice::Watch(peer, to));
         from
     }
 }
 
-impl Desk {
+impl SocketHandler {
     /// Lines of the audit log, to one who may have them: to a user those about his own job that were his when they were written.
     fn audit(&self, peer: Peer, lines: u32, job: Option<u32>) -> Reply {
         let most = lines.min(MOST_LINES) as usize;

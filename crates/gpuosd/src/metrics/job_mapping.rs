@@ -18,7 +18,7 @@ use std::thread;
 use gpuos_model::gpuset::MAX_GPUS;
 
 use super::{Holder, Slice, Snapshot};
-use crate::gpus::Found;
+use crate::gpus::GpuIdentity;
 use crate::places;
 
 /// Everybody may read them: exporters run as users of their own.
@@ -29,12 +29,12 @@ const DIR: u32 = 0o755;
 pub type Files = BTreeMap<String, String>;
 
 /// The number by which exporters know a GPU: NVML's. Without the library's word, Slurm's.
-fn number(found: &[Found], gpu: u8) -> u8 {
+fn number(found: &[GpuIdentity], gpu: u8) -> u8 {
     let known = found.iter().find(|found| found.gres == gpu);
     known.map_or(gpu, |found| found.nvml)
 }
 
-fn by_gpu<'a>(holders: &'a [Holder], found: &[Found]) -> BTreeMap<u8, Vec<&'a Holder>> {
+fn by_gpu<'a>(holders: &'a [Holder], found: &[GpuIdentity]) -> BTreeMap<u8, Vec<&'a Holder>> {
     let mut by_gpu: BTreeMap<u8, Vec<&Holder>> = BTreeMap::new();
     for holder in holders {
         by_gpu
@@ -50,7 +50,7 @@ fn by_gpu<'a>(holders: &'a [Holder], found: &[Found]) -> BTreeMap<u8, Vec<&'a Ho
 }
 
 /// What dcgm-exporter reads.
-pub fn dcgm(holders: &[Holder], found: &[Found], slices: &[Slice]) -> Files {
+pub fn dcgm(holders: &[Holder], found: &[GpuIdentity], slices: &[Slice]) -> Files {
     let lines = |list: Vec<&Holder>| {
         list.iter()
             .map(|holder| format!("{}\n", holder.job))
@@ -75,7 +75,7 @@ fn is_own(name: &str) -> bool {
 }
 
 /// What jobstats's exporter reads: it knows one job for a GPU; of several the oldest is told.
-pub fn jobstats(holders: &[Holder], found: &[Found]) -> Files {
+pub fn jobstats(holders: &[Holder], found: &[GpuIdentity]) -> Files {
     let files = by_gpu(holders, found).into_iter();
     let first = |(gpu, list): (u8, Vec<&Holder>)| {
         let holder = list.first()?;
@@ -140,15 +140,15 @@ fn replace(path: &Path, content: &str) -> io::Result<()> {
     written
 }
 
-type Work = Vec<(PathBuf, Files)>;
+type Batch = Vec<(PathBuf, Files)>;
 
 /// A thread that writes the files: a file system that hangs holds up nobody else.
 #[derive(Debug)]
 pub struct Writer {
     dcgm: Option<PathBuf>,
     jobstats: Option<PathBuf>,
-    to: SyncSender<Work>,
-    told: Option<Work>,
+    to: SyncSender<Batch>,
+    told: Option<Batch>,
     trouble: Arc<Mutex<Option<String>>>,
 }
 
@@ -173,9 +173,9 @@ impl Writer {
     }
 
     /// Hands on what the files are to hold, if it changed, or could not be written.
-    pub fn show(&mut self, snapshot: &Snapshot, found: &[Found]) {
+    pub fn show(&mut self, snapshot: &Snapshot, found: &[GpuIdentity]) {
         let holders = &snapshot.holders;
-        let mut work = Work::new();
+        let mut work = Batch::new();
         work.extend(
             self.dcgm
                 .clone()
@@ -203,7 +203,7 @@ impl Writer {
     }
 }
 
-fn write_on(from: &Receiver<Work>, trouble: &Mutex<Option<String>>) {
+fn write_on(from: &Receiver<Batch>, trouble: &Mutex<Option<String>>) {
     for work in from {
         let mut why = None;
         for (dir, files) in &work {
@@ -237,8 +237,8 @@ mod tests {
         }
     }
 
-    fn found(gres: u8, nvml: u8) -> Found {
-        Found {
+    fn found(gres: u8, nvml: u8) -> GpuIdentity {
+        GpuIdentity {
             gres,
             nvml,
             uuid: format!("GPU-{gres}"),

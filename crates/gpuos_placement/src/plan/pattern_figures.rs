@@ -68,15 +68,15 @@ pub fn criterion(job: &Job, a: u128, b: u128) -> Criterion {
 
 /// The figures of all patterns.
 #[derive(Debug)]
-pub struct Quick {
+pub struct PatternFigures {
     /// By number of GPUs and [`Worth`], then by slot.
     by: Vec<Vec<Figures>>,
 }
 
-impl Quick {
+impl PatternFigures {
     /// For nodes with up to so many GPUs.
-    pub fn new(gpus: usize) -> Quick {
-        Quick {
+    pub fn new(gpus: usize) -> PatternFigures {
+        PatternFigures {
             by: vec![Vec::new(); 2 * (gpus + 1)],
         }
     }
