@@ -27,6 +27,7 @@ pub fn play() {
         ("talk", [socket, answers]) => talk(socket, answers),
         ("flood", [socket, seconds]) => flood(socket, seconds),
         ("hold", [socket, count]) => hold(socket, count),
+        ("places", [socket, count]) => places(socket, count),
         ("watch", [socket]) => watch(socket),
         ("bind", ports) => bind(ports),
         ("name", [name]) => name_itself(name),
@@ -116,6 +117,22 @@ fn hold(socket: &str, count: &str) {
         open.push(stream);
     }
     say(&format!("holds {}", open.len()));
+    wait_for_the_end();
+}
+
+/// Opens as many connections as it is answered on, of so many, and keeps them.
+fn places(socket: &str, count: &str) {
+    let mut open = Vec::new();
+    for _ in 0..count.parse().expect("a count") {
+        let mut stream = connect(socket);
+        let _ = stream.write_all(HELLO.as_bytes());
+        let mut bytes = [0; 1024];
+        let read = stream.read(&mut bytes).unwrap_or(0);
+        if String::from_utf8_lossy(&bytes[..read]).contains("\"answer\":\"hello\"") {
+            open.push(stream);
+        }
+    }
+    say(&open.len().to_string());
     wait_for_the_end();
 }
 

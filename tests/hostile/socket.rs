@@ -18,6 +18,9 @@ const HELLO: &str = "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n";
 /// Accounts that open connections; they need no entry in passwd for that.
 const CROWD: [u32; 6] = [61_001, 61_002, 61_011, 61_012, 61_013, 61_014];
 
+/// An account that has no job anywhere.
+const NOBODY: u32 = 61_021;
+
 /// The attempts.
 pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
@@ -25,6 +28,7 @@ pub fn all() -> Vec<Attempt> {
     nonsense(&mut all);
     crowds(&mut all);
     others(&mut all);
+    audits(&mut all);
     all
 }
 
@@ -175,6 +179,27 @@ fn crowds(all: &mut Vec<Attempt>) {
     );
     all.push(attempt(
         INPUT,
+        "a user without jobs wants more connections than eight",
+        "he gets eight, and one with GPUs on the node those of her need besides",
+        |stage| {
+            // The victim has two GPUs of n2: four more for each.
+            let socket = stage.socket("n2").display().to_string();
+            let wanted = [(NOBODY, 8), (ALICE.uid, 8 + 2 * 4)];
+            let held = wanted.map(|(uid, most)| {
+                let mut one = stage.part(uid, "places", &[&socket, "18"]);
+                let held: usize = first_line(&mut one).parse().unwrap_or(0);
+                stage.keep(one);
+                (uid, most, held)
+            });
+            judge(move |stage| {
+                let right = held.iter().all(|(_, most, held)| most == held);
+                ensure(right, || format!("(uid, wanted, held): {held:?}"))?;
+                stage.status("n2").map(drop)
+            })
+        },
+    ));
+    all.push(attempt(
+        INPUT,
         "asks for the status as fast as it can",
         "it takes gpuosd less than a quarter of a core",
         |stage| {
@@ -298,6 +323,72 @@ fn others(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+}
+
+/// What is told of the audit log, of which a user may read what is about his own jobs.
+fn audits(all: &mut Vec<Attempt>) {
+    let ask = |stage: &Stage, user, jobs: &[u32]| {
+        let request = |job: &u32| {
+            let (lines, job) = (500, Some(*job));
+            let request = Request::Audit { lines, job };
+            serde_json::to_string(&request).expect("JSON") + "\n"
+        };
+        let text: String = jobs.iter().map(request).collect();
+        let text = format!("{HELLO}{text}");
+        stage.talk(user, "n1", text.as_bytes(), 1 + jobs.len())
+    };
+    all.push(
+        attempt(
+            INPUT,
+            "asks for the audit log about another's job, and about none",
+            "each is refused in the same words, and nothing is told",
+            move |stage| {
+                let victims = stage.victims;
+                let jobs = [
+                    victims.plain,
+                    victims.capped,
+                    victims.slices,
+                    0,
+                    3_999_999,
+                    u32::MAX,
+                ];
+                let told = ask(stage, MALLORY, &jobs);
+                judge(move |_| {
+                    let told = told.heard();
+                    let answers = told.get(1..).unwrap_or_default();
+                    let forbidden = |line: &String| line.contains("\"code\":\"forbidden\"");
+                    let same = answers.iter().all(|line| *line == answers[0]);
+                    let all = answers.len() == jobs.len();
+                    ensure(all && same && answers.iter().all(forbidden), || {
+                        format!("told {told:?}")
+                    })
+                })
+            },
+        )
+        .short(),
+    );
+    all.push(attempt(
+        INPUT,
+        "asks for the audit log about a job of one's own",
+        "it is told, and nothing of other jobs",
+        move |stage| {
+            let own = stage.victims.capped;
+            let told = ask(stage, ALICE, &[own]);
+            judge(move |_| {
+                let told = told.heard();
+                let answer = told.last().cloned().unwrap_or_default();
+                let value: serde_json::Value =
+                    serde_json::from_str(&answer).map_err(|e| format!("{e}: {told:?}"))?;
+                let lines = value["lines"].as_array().cloned().unwrap_or_default();
+                let is_own = |line: &serde_json::Value| {
+                    let line = line.as_str().unwrap_or_default();
+                    let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+                    line["job"] == own && line["job_uid"] == ALICE.uid
+                };
+                ensure(!lines.is_empty() && lines.iter().all(is_own), || answer)
+            })
+        },
+    ));
 }
 
 fn watched(stage: &Stage) -> PathBuf {

@@ -213,9 +213,12 @@ pub struct HealthArgs {
     /// Have gpuosd of the node read gpuos.toml again; root only.
     #[arg(long, conflicts_with = "audit")]
     pub reload: bool,
-    /// Print the newest lines of the node's audit log; root only.
+    /// Print the newest lines of the node's audit log; root only, but for --job.
     #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
     pub audit: Option<u32>,
+    /// Of the audit log only what is about this job, by its own number; for root and the user whose job it is.
+    #[arg(long, value_name = "JOB", requires = "audit")]
+    pub job: Option<u32>,
     /// Command that runs this command on another node, for --watch, --reload and --audit.
     #[arg(
         long,

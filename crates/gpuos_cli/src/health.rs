@@ -36,7 +36,7 @@ pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Op
             Some(node) if !here() => far(machine, as_json, args, node),
             _ if args.watch => watch(&dir, as_json).map(|()| None),
             _ if args.reload => reload(&dir).map(Some),
-            _ => audit(&dir, args.audit.unwrap_or(1)).map(Some),
+            _ => audit(&dir, args.audit.unwrap_or(1), args.job).map(Some),
         };
     }
     if lab && args.node.is_none() {
@@ -119,6 +119,9 @@ fn far(
         None => "--watch".into(),
     };
     let mut line = format!("gpuos{json} health {what}");
+    if let Some(job) = args.job {
+        line += &format!(" --job={job}");
+    }
     line += &remote::runtime_dir(&args.runtime_dir);
     if args.watch {
         return remote::watch(&args.via, node, &line).map(|()| None);
@@ -371,8 +374,8 @@ fn reloaded(message: &str) -> Reply {
     }
 }
 
-fn audit(runtime_dir: &Path, lines: u32) -> Result<Reply> {
-    let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines })? {
+fn audit(runtime_dir: &Path, lines: u32, job: Option<u32>) -> Result<Reply> {
+    let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines, job })? {
         Answer::Audit { lines } => lines,
         other => bail!("gpuosd gave another answer: {other:?}"),
     };

@@ -5,7 +5,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use gpuos_core::health::Audit;
-use serde_json::json;
+use gpuos_core::wire::names_others;
+use serde_json::{Value, json};
 
 /// Name of the file in the state directory; the one before has `.1` at its end.
 pub const NAME: &str = "audit.jsonl";
@@ -14,15 +15,15 @@ pub const MOST: u64 = 4 << 20;
 /// What is read at most for the newest lines.
 const TAIL: u64 = 512 << 10;
 
-/// A line of the log.
-pub fn line(node: &str, audit: &Audit) -> String {
+/// A line of the log. `user` is whose the job is that it is about: numbers of jobs come again, and by then may be somebody else's.
+pub fn line(node: &str, audit: &Audit, user: Option<u32>) -> String {
     let mut object = json!({
         "schema": "gpuos.audit/1",
         "at_ms": audit.at_ms,
         "node": node,
         "text": audit.text,
     });
-    let mut set = |key: &str, value: Option<serde_json::Value>| {
+    let mut set = |key: &str, value: Option<Value>| {
         if let Some(value) = value {
             object[key] = value;
         }
@@ -30,6 +31,7 @@ pub fn line(node: &str, audit: &Audit) -> String {
     set("gpu", audit.gpu.map(Into::into));
     set("rule", audit.rule.clone().map(Into::into));
     set("job", audit.job.map(Into::into));
+    set("job_uid", audit.job.and(user).map(Into::into));
     set("uid", audit.uid.map(Into::into));
     object.to_string()
 }
@@ -76,16 +78,70 @@ fn before(folder: &Path) -> PathBuf {
 /// # Errors
 /// The file system's; a log that is not there yet is empty.
 pub fn tail(folder: &Path, most: usize) -> io::Result<Vec<String>> {
-    let mut lines = last_lines(&before(folder))?;
-    lines.extend(last_lines(&folder.join(NAME))?);
-    let skip = lines.len().saturating_sub(most);
-    Ok(lines.split_off(skip))
+    let whole = |line: &str| serde_json::from_str::<Value>(line).is_ok();
+    newest(folder, most, |line| whole(line).then(|| line.into()))
 }
 
-fn last_lines(path: &Path) -> io::Result<Vec<String>> {
+/// The newest lines about a job, oldest first, as far as they are among the newest of the log. `user`: only those that were
+/// written while the job was this user's, as he may read them.
+///
+/// # Errors
+/// As of [`tail`].
+pub fn of_job(folder: &Path, most: usize, job: u32, user: Option<u32>) -> io::Result<Vec<String>> {
+    newest(folder, most, |line| {
+        let value = about(line, job)?;
+        match user {
+            None => Some(line.into()),
+            Some(user) => (user_in(&value) == Some(user)).then(|| told_to_user(value)),
+        }
+    })
+}
+
+/// Whose a job was when the newest line about it was written that says so.
+///
+/// # Errors
+/// As of [`tail`].
+pub fn user_of(folder: &Path, job: u32) -> io::Result<Option<u32>> {
+    let users = newest(folder, 1, |line| user_in(&about(line, job)?))?;
+    Ok(users.into_iter().next())
+}
+
+/// The line as JSON, if it is about this job. What is no line of ours is about none.
+fn about(line: &str, job: u32) -> Option<Value> {
+    // A quick look first: quotes inside of texts are escaped, so nothing else of a line looks so.
+    if !line.contains(&format!("\"job\":{job}")) {
+        return None;
+    }
+    let value: Value = serde_json::from_str(line).ok()?;
+    (value["job"].as_u64() == Some(job.into())).then_some(value)
+}
+
+fn user_in(line: &Value) -> Option<u32> {
+    u32::try_from(line["job_uid"].as_u64()?).ok()
+}
+
+/// A line about a user's own job as he may read it: what names others besides is root's.
+fn told_to_user(mut line: Value) -> String {
+    if let Some(rule) = line["rule"].as_str().filter(|rule| names_others(rule)) {
+        line["text"] = format!("{rule}; root is told more").into();
+    }
+    line.to_string()
+}
+
+/// The newest of what is made of lines, oldest first.
+fn newest<T>(folder: &Path, most: usize, make: impl Fn(&str) -> Option<T>) -> io::Result<Vec<T>> {
+    let mut made = Vec::new();
+    for path in [before(folder), folder.join(NAME)] {
+        made.extend(last_lines(&path)?.lines().filter_map(&make));
+    }
+    let skip = made.len().saturating_sub(most);
+    Ok(made.split_off(skip))
+}
+
+fn last_lines(path: &Path) -> io::Result<String> {
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         Err(e) => return Err(e),
     };
     let size = file.metadata()?.len();
@@ -95,9 +151,11 @@ fn last_lines(path: &Path) -> io::Result<Vec<String>> {
     file.take(TAIL).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     // The first line may have lost its start.
-    let lines = text.lines().skip(usize::from(from > 0));
-    let whole = lines.filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
-    Ok(whole.map(str::to_string).collect())
+    let whole = match from {
+        0 => &text[..],
+        _ => text.split_once('\n').map_or("", |(_, rest)| rest),
+    };
+    Ok(whole.to_owned())
 }
 
 #[cfg(test)]
@@ -113,7 +171,62 @@ mod tests {
                 text: format!("{number} {}", "x".repeat(2000)),
                 ..Audit::default()
             },
+            None,
         )
+    }
+
+    /// A line about a job.
+    fn of(job: u32, user: Option<u32>, rule: Option<&str>, text: &str) -> String {
+        let audit = Audit {
+            job: Some(job),
+            rule: rule.map(Into::into),
+            text: text.into(),
+            ..Audit::default()
+        };
+        line("n1", &audit, user)
+    }
+
+    #[test]
+    fn a_user_reads_of_a_job_what_was_written_while_it_was_his() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(user_of(folder.path(), 7).unwrap(), None);
+        let (alice, bob) = (1001, 1002);
+        let forged = r#"x","job":7,"job_uid":1002,"text":"y"#;
+        append(
+            folder.path(),
+            &[
+                of(7, Some(alice), None, "job 7 is requeued"),
+                of(71, Some(alice), None, "job 71 is requeued"),
+                of(8, Some(bob), None, forged),
+                of(7, None, None, "nobody knew whose it was"),
+                of(7, Some(alice), Some("isolation"), "process 9 of job 8"),
+                line("n1", &Audit::default(), Some(alice)),
+            ],
+        )
+        .unwrap();
+        let told = |job, user| {
+            let lines = of_job(folder.path(), 9, job, user).unwrap();
+            let text = |line: &String| {
+                let value: Value = serde_json::from_str(line).unwrap();
+                value["text"].as_str().unwrap().to_string()
+            };
+            lines.iter().map(text).collect::<Vec<_>>()
+        };
+        let own = ["job 7 is requeued", "isolation; root is told more"];
+        assert_eq!(told(7, Some(alice)), own);
+        assert_eq!(told(7, Some(bob)), [""; 0]);
+        assert_eq!(told(8, Some(bob)), [forged]);
+        assert_eq!(told(7, None).len(), 3, "root reads all of it");
+        assert_eq!(user_of(folder.path(), 7).unwrap(), Some(alice));
+        // The number comes again, as a job of somebody else.
+        append(folder.path(), &[of(7, Some(bob), None, "bob's job 7")]).unwrap();
+        assert_eq!(user_of(folder.path(), 7).unwrap(), Some(bob));
+        assert_eq!(told(7, Some(bob)), ["bob's job 7"]);
+        let newest = of_job(folder.path(), 1, 7, None).unwrap();
+        assert_eq!(newest, [of(7, Some(bob), None, "bob's job 7")]);
+        for job in [0, 1, u32::MAX] {
+            assert_eq!(user_of(folder.path(), job).unwrap(), None);
+        }
     }
 
     #[test]

@@ -12,12 +12,12 @@
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
-//! - [`handler`]: answers clients,
+//! - [`socket_handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
-//! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`status`] (the state as
+//! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
 //! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and
 //! [`places`] (whether a folder is nobody else's). [`options`] and [`run`] start it all.
 //!
@@ -35,6 +35,7 @@ pub mod gpus;
 pub mod host;
 pub mod isolation;
 pub mod jobs;
+pub mod known;
 pub mod limits;
 pub mod metrics;
 pub mod mig;

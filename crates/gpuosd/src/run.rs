@@ -27,6 +27,7 @@ use crate::event_loop::{EventLoop, Message, Ports, Start};
 use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
+use crate::known::Known;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
@@ -93,8 +94,10 @@ pub fn run(options: &Options) -> Result<()> {
     let path = options.runtime_dir.join(socket::NAME);
     let mut door = Door::new(path);
     let (to, from) = sync_channel(WAITING);
+    let known = Known::default();
     let handler = Arc::new(SocketHandler {
         node: node.clone(),
+        known: known.clone(),
         state_dir: options.state_dir.clone(),
         to: Sink::of(&to),
     });
@@ -176,6 +179,7 @@ pub fn run(options: &Options) -> Result<()> {
         }),
         to: to.clone(),
         disk,
+        known,
         wall: Box::new(wall_ms),
         steady: Box::new(Instant::now),
     };

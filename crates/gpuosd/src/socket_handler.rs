@@ -1,12 +1,14 @@
 //! What clients ask is asked of the loop, and what it answers is handed on.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use gpuos_core::wire::{Code, Happening, Peer, Reply, Request};
-use gpuos_host::socket;
+use gpuos_core::wire::{Code, Happening, Peer, Reply, Request, is_root};
+use gpuos_host::socket::{self, Need};
 
+use crate::known::Known;
 use crate::sink::{NotTaken, Sink};
 use crate::{RELEASE, audit};
 
@@ -40,6 +42,8 @@ pub struct SocketHandler {
     pub node: String,
     /// Where the audit log is.
     pub state_dir: PathBuf,
+    /// The jobs of this node.
+    pub known: Known,
     /// To the loop.
     pub to: Sink<Notice>,
 }
@@ -51,11 +55,8 @@ impl socket::RequestHandler for SocketHandler {
 
     fn ask(&self, peer: Peer, request: Request) -> Reply {
         // The file answers for itself.
-        if let Request::Audit { lines } = request {
-            return match audit::tail(&self.state_dir, lines.min(MOST_LINES) as usize) {
-                Ok(lines) => Reply::Audit { lines },
-                Err(e) => refused(Code::Failed, format!("the audit log cannot be read: {e}")),
-            };
+        if let Request::Audit { lines, job } = request {
+            return self.audit(peer, lines, job);
         }
         let (reply, answer) = sync_channel(1);
         let asked = Notice::Asked {
@@ -81,11 +82,38 @@ impl socket::RequestHandler for SocketHandler {
         answer.recv_timeout(PATIENCE).unwrap_or_else(none)
     }
 
+    fn user_of(&self, job: u32) -> Option<u32> {
+        // The log is read whatever is known, so that the time that it takes says nothing either.
+        let recorded = audit::user_of(&self.state_dir, job);
+        self.known.user_of(job).or(recorded.ok().flatten())
+    }
+
+    fn need(&self) -> Arc<Need> {
+        self.known.need()
+    }
+
     fn watch(&self, peer: Peer) -> Receiver<Happening> {
         let (to, from) = sync_channel(BEHIND);
         // Where the loop does not take it, the sender goes and the watcher is told.
         let _ = self.to.try_send(Notice::Watch(peer, to));
         from
+    }
+}
+
+impl SocketHandler {
+    /// Lines of the audit log, to one who may have them: to a user those about his own job that were his when they were written.
+    fn audit(&self, peer: Peer, lines: u32, job: Option<u32>) -> Reply {
+        let most = lines.min(MOST_LINES) as usize;
+        let own = rustix::process::getuid().as_raw();
+        let user = Some(peer.uid).filter(|uid| !is_root(*uid, own));
+        let told = match job {
+            Some(job) => audit::of_job(&self.state_dir, most, job, user),
+            None => audit::tail(&self.state_dir, most),
+        };
+        match told {
+            Ok(lines) => Reply::Audit { lines },
+            Err(e) => refused(Code::Failed, format!("the audit log cannot be read: {e}")),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use gpuosd::blocking::{self, Device, Setting};
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{GpuIdentity, Library};
+use gpuosd::known::Known;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -210,6 +211,7 @@ fn ports(
         }),
         isolation: channel().0,
         disk: Disk::start(folder.into()).unwrap(),
+        known: Known::default(),
         to,
         wall: Box::new(move || 1_795_305_600_000 + began.elapsed().as_millis() as u64),
         steady: Box::new(Instant::now),

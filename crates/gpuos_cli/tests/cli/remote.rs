@@ -125,6 +125,10 @@ fn health_asks_gpuosd_of_the_other_node() {
         audit.out
     );
     assert_eq!(words(&site), ["--json", "health", "--audit=5"]);
+    let audit = site.run(&["health", "n3", "--audit", "--job", "7"]);
+    assert_eq!(audit.code, 0, "{}", audit.err);
+    assert_eq!(words(&site), ["--json", "health", "--audit=20", "--job=7"]);
+    assert_eq!(site.run(&["health", "n3", "--job", "7"]).code, 2);
     let audit = site.run(&["--json", "health", "n4", "--audit"]);
     assert_eq!(audit.json()["schema"], "gpuos.health-audit/1");
     assert_eq!(audit.json()["lines"][0]["gpu"], 3);

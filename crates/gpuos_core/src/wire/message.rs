@@ -96,6 +96,10 @@ pub enum Request {
     Audit {
         /// How many, at most.
         lines: u32,
+        /// Only those about this job. Its own user may ask for them, and is given those that were his when they were
+        /// written.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<u32>,
     },
 }
 

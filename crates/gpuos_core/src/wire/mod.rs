@@ -25,8 +25,8 @@ pub use message::{
     Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, root_socket, switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
-pub use reveal::Viewer;
-pub use right::{Peer, Right, may, needs};
+pub use reveal::{Viewer, names_others};
+pub use right::{Peer, Right, is_root, may, needs, refusal};
 pub use status::{
     CapStatus, DaemonStatus, FaultStatus, GpuStatus, HiddenStatus, IsolationStatus, JobStatus,
     PeerStatus, ProcessStatus, Status,

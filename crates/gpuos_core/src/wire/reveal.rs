@@ -22,6 +22,11 @@ pub struct Viewer<'a> {
 /// Sentences with one of these may name jobs or processes of others.
 const NAMES: [&str; 5] = ["job", "step", "process", "pid", "uid "];
 
+/// Whether sentences of this kind name others besides the job that they are about: who is on whose GPU is told by both names.
+pub fn names_others(what: &str) -> bool {
+    what == "isolation"
+}
+
 impl Viewer<'_> {
     fn owns(&self, job: u32) -> bool {
         self.users.get(&job) == Some(&self.uid)
@@ -189,8 +194,7 @@ impl Happening {
     #[must_use]
     pub fn told_to(mut self, viewer: &Viewer<'_>) -> Happening {
         let own = self.job.is_some_and(|job| viewer.owns(job));
-        // Who is on whose GPU is told by both names.
-        if own && self.what != "isolation" {
+        if own && !names_others(&self.what) {
             return self;
         }
         self.job = self.job.filter(|_| own);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
     MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request,
-    Status, WireError, decode, encode, may,
+    Right, Status, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
@@ -74,7 +74,14 @@ fn requests() -> Vec<Request> {
         Request::StepEnd { id },
         Request::Mig,
         Request::Reload,
-        Request::Audit { lines: 20 },
+        Request::Audit {
+            lines: 20,
+            job: None,
+        },
+        Request::Audit {
+            lines: 20,
+            job: Some(7),
+        },
     ]
 }
 
@@ -240,17 +247,49 @@ fn what_is_no_request_is_an_error_with_a_place() {
 }
 
 #[test]
-fn users_see_and_root_acts() {
-    let (root, daemon, user) = (0, 990, 1000);
+fn an_audit_without_a_job_is_asked_for_as_ever() {
+    let line = r#"{"ask":"audit","lines":20}"#;
+    let request = decode::<Request>(line.as_bytes(), MAX_REQUEST).unwrap();
+    let (lines, job) = (20, None);
+    assert_eq!(request, Request::Audit { lines, job });
+    let written = encode(&request, MAX_REQUEST).unwrap();
+    assert_eq!(written, format!("{line}\n").into_bytes());
+}
+
+/// Each request by each kind of peer: root, the daemon's own user, the user of job 7, another user.
+#[test]
+fn users_see_owners_ask_about_their_jobs_and_root_acts() {
+    let (root, daemon, owner, other) = (0, 990, 1000, 1001);
     for request in requests() {
-        let everybody = matches!(
-            request,
-            Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig
-        );
-        let asks = |uid| may(Peer { uid, pid: 1 }, daemon, &request);
-        assert_eq!(asks(user), everybody, "{request:?}");
-        assert!(asks(root) && asks(daemon), "{request:?}");
+        // What a user may: with job 7 his, with job 7 somebody else's, and with job 7 unknown.
+        let [his, anothers, unknown] = match request {
+            Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => [true; 3],
+            Request::Audit { job: Some(7), .. } => [true, false, false],
+            _ => [false; 3],
+        };
+        let asks = |uid, user: Option<u32>| {
+            let user_of = |job| user.filter(|_| job == 7);
+            may(Peer { uid, pid: 1 }, daemon, &request, user_of)
+        };
+        assert_eq!(asks(owner, Some(owner)), his, "{request:?}");
+        assert_eq!(asks(other, Some(owner)), anothers, "{request:?}");
+        // A job of root's is no user's.
+        assert_eq!(asks(other, Some(root)), anothers, "{request:?}");
+        assert_eq!(asks(owner, None), unknown, "{request:?}");
+        for user in [None, Some(owner), Some(root)] {
+            assert!(asks(root, user) && asks(daemon, user), "{request:?}");
+        }
     }
+}
+
+/// A refusal says of no job whether it is there.
+#[test]
+fn refusals_are_the_same_for_all_jobs() {
+    let of = |job| Request::Audit { lines: 1, job };
+    let said = [7, 0, u32::MAX].map(|job| refusal(&of(Some(job))));
+    assert_eq!(said, [said[0]; 3]);
+    assert_eq!(needs(&of(Some(7))), Right::Owner(7));
+    assert_eq!(refusal(&of(None)), "only root may do that");
 }
 
 proptest! {

@@ -1,8 +1,9 @@
 //! How many connections there may be, and how often users may come and ask.
 //!
 //! Root has places of its own, and a socket of its own besides ([`gpuos_core::wire::root_socket`]): nothing that users do keeps
-//! reports of slurmstepd out. Among users the places are shared out: when all are taken, whoever has the most gives one
-//! up to a user who has fewer.
+//! reports of slurmstepd out. Among users the places are shared out ([`super::shares`]). What a user has by need is his own: it takes up
+//! nobody's place. The rest they have in common: when it is taken up, whoever is above his share gives one up, as he is whose job has ended,
+//! and where nobody is, whoever has the most of it, to a user who has fewer.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -11,27 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::bucket::{Bucket, Rate};
-
-/// Limits of connections at one time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Of all users but root together.
-    pub users: usize,
-    /// Of one user other than root.
-    pub one_user: usize,
-    /// Of root: kept free of what users do.
-    pub root: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            users: 64,
-            one_user: 8,
-            root: 64,
-        }
-    }
-}
+use super::shares::{Limits, Need, Shares};
 
 /// Watchers of one user other than root.
 const WATCHERS: usize = 4;
@@ -60,7 +41,9 @@ pub(super) enum Full {
 impl Full {
     pub(super) fn sentence(self) -> &'static str {
         match self {
-            Full::Places => "too many connections of this user: close some",
+            Full::Places => {
+                "too many connections of this user: close some; GPUs of his running jobs on this node give him more"
+            }
             Full::Often => "too many connections of this user in a short time: wait a second",
         }
     }
@@ -91,7 +74,7 @@ struct User {
 struct Place {
     id: u64,
     /// By which the connection is ended when its place goes to somebody else.
-    stream: Option<UnixStream>,
+    stream: Option<Arc<UnixStream>>,
     watches: bool,
 }
 
@@ -133,12 +116,13 @@ impl Gate {
     pub(super) fn enter(
         &self,
         uid: u32,
-        limits: Limits,
-        stream: Option<&UnixStream>,
+        (limits, need): (Limits, &Need),
+        stream: Option<&Arc<UnixStream>>,
         now: Instant,
     ) -> Result<Pass, Full> {
-        let mut state = self.lock();
         let root = self.is_root(uid);
+        let shares = Shares::new(limits, need, |uid| self.is_root(uid));
+        let mut state = self.lock();
         state.forget(now);
         if state.users.len() >= MOST && !state.users.contains_key(&uid) && !root {
             return Err(Full::Places);
@@ -148,22 +132,18 @@ impl Gate {
         if !root && !user.connects.take(now) {
             return Err(Full::Often);
         }
-        let most = if root { limits.root } else { limits.one_user };
+        let most = if root { limits.root } else { shares.of(uid) };
         if own >= most {
             return Err(Full::Places);
         }
-        if !root {
-            let others = state.users.iter().filter(|(uid, _)| !self.is_root(**uid));
-            let taken: usize = others.map(|(_, user)| user.places.len()).sum();
-            if taken >= limits.users && !state.make_room(own, |uid| self.is_root(uid)) {
-                return Err(Full::Places);
-            }
+        if !root && !state.has_room(uid, &shares, |uid| self.is_root(uid)) {
+            return Err(Full::Places);
         }
         state.next += 1;
         let id = state.next;
         let place = Place {
             id,
-            stream: stream.and_then(|stream| stream.try_clone().ok()),
+            stream: stream.cloned(),
             watches: false,
         };
         if let Some(user) = state.users.get_mut(&uid) {
@@ -187,13 +167,45 @@ impl State {
         }
     }
 
-    /// Ends the oldest connection of the user who has the most, if those are more than the one who comes would have then.
-    fn make_room(&mut self, own: usize, is_root: impl Fn(u32) -> bool) -> bool {
+    /// Whether there is a place for one more of a user below his share, or one that somebody else has to give up.
+    fn has_room(&mut self, uid: u32, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
+        let users = self.users.iter().filter(|(uid, _)| !is_root(**uid));
+        // How many each has, and how many of those he does not have by need.
+        let held = |(uid, user): (&u32, &User)| {
+            let held = user.places.len();
+            (held, held.saturating_sub(shares.by_need(*uid)))
+        };
+        let held: Vec<(usize, usize)> = users.map(held).collect();
+        let (all, common) = held
+            .iter()
+            .fold((0, 0), |(all, common), (held, of_common)| {
+                (all + held, common + of_common)
+            });
+        let own = self.users.get(&uid).map_or(0, |user| user.places.len());
+        let by_need = shares.by_need(uid);
+        if own < by_need {
+            // All places are taken only where jobs have ended: he gets in as one without need does.
+            return all < shares.all() || self.make_room(own, shares, is_root);
+        }
+        common < shares.common() || self.make_room(own - by_need, shares, is_root)
+    }
+
+    /// Ends the oldest connection of the user who is most above his share. Where nobody is: of the one who has the most that he does not
+    /// have by need, if those are more than the one who comes would have then.
+    fn make_room(&mut self, own: usize, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
         let users = self.users.iter_mut().filter(|(uid, _)| !is_root(**uid));
-        let Some((_, most)) = users.max_by_key(|(_, user)| user.places.len()) else {
+        // Who has most of these is most above his share as well.
+        let without_need = |uid: &u32, user: &User| {
+            let held = user.places.len();
+            held.saturating_sub(shares.by_need(*uid))
+        };
+        let most = users
+            .map(|(uid, user)| (without_need(uid, user), user))
+            .max_by_key(|(held, _)| *held);
+        let Some((held, most)) = most else {
             return false;
         };
-        if most.places.len() <= own + 1 {
+        if held <= shares.of_each() && held <= own + 1 {
             return false;
         }
         if let Some(stream) = most.places.remove(0).stream {
@@ -241,17 +253,185 @@ impl Drop for Pass {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const LIMITS: Limits = Limits {
         users: 32,
         one_user: 8,
+        each_gpu: 4,
+        one_at_most: 24,
+        for_gpus: 60,
         root: 4,
     };
 
+    /// Nobody has a GPU.
+    static NOBODY: Need = Need::new();
+
+    /// As many connections of a user as he gets, as slowly as he has to.
+    fn fill_by(gate: &Gate, uid: u32, need: &Need, now: &mut Instant) -> Vec<Pass> {
+        let mut enter = || {
+            *now += Duration::from_secs(1);
+            gate.enter(uid, (LIMITS, need), None, *now).ok()
+        };
+        std::iter::from_fn(&mut enter).take(100).collect()
+    }
+
+    fn taken(gate: &Gate, uid: u32) -> usize {
+        let state = gate.lock();
+        state.users.get(&uid).map_or(0, |user| user.places.len())
+    }
+
+    #[test]
+    fn gpus_give_a_user_more_places_and_others_no_fewer() {
+        let (gate, mut now) = (Gate::new(0), Instant::now());
+        let need: Need = [(1001, 3), (0, 8)].into();
+        let mut held = fill_by(&gate, 1001, &need, &mut now);
+        assert_eq!(held.len(), 8 + 3 * 4);
+        // Four others fill all that users have in common, where he has eight as each of them.
+        for uid in 2001..=2004 {
+            let own = fill_by(&gate, uid, &need, &mut now);
+            assert!(own.len() >= 32 / 5, "{uid}: {}", own.len());
+            held.extend(own);
+        }
+        let left = (2001..=2004).map(|uid| taken(&gate, uid));
+        assert_eq!(left.sum::<usize>() + taken(&gate, 1001), 32 + 3 * 4);
+        // Nobody takes from him what he has by need.
+        for uid in 3001..=3060 {
+            held.extend(fill_by(&gate, uid, &need, &mut now));
+        }
+        assert!(taken(&gate, 1001) >= 12, "{}", taken(&gate, 1001));
+        // With all of that taken he gets what he has by need, and costs nobody a place.
+        let others =
+            |gate: &Gate| -> Vec<usize> { (2001..=3060).map(|uid| taken(gate, uid)).collect() };
+        held.retain(|pass| pass.uid != 1001);
+        held.extend((3001..=3060).flat_map(|uid| fill_by(&gate, uid, &need, &mut now)));
+        let before = others(&gate);
+        let back = (0..12).filter_map(|_| {
+            now += Duration::from_secs(1);
+            gate.enter(1001, (LIMITS, &need), None, now).ok()
+        });
+        held.extend(back);
+        assert_eq!(taken(&gate, 1001), 12);
+        assert_eq!(others(&gate), before);
+    }
+
+    #[test]
+    fn what_a_job_gave_goes_first_once_it_has_ended() {
+        let (gate, mut now) = (Gate::new(0), Instant::now());
+        let need: Need = [(1001, 4)].into();
+        let _held = fill_by(&gate, 1001, &need, &mut now);
+        assert_eq!(taken(&gate, 1001), 24);
+        let mut others = fill_by(&gate, 1002, &need, &mut now);
+        // The job has ended: nothing is cut, and nothing comes in.
+        let gone = fill_by(&gate, 1001, &NOBODY, &mut now);
+        assert!(gone.is_empty() && taken(&gate, 1001) == 24);
+        // Who comes now takes his place, and not that of the one who has as many as he may.
+        for uid in 2001..=2002 {
+            others.extend(fill_by(&gate, uid, &NOBODY, &mut now));
+        }
+        assert_eq!(taken(&gate, 1002), 8);
+        assert_eq!(taken(&gate, 1001), 24 - 16);
+        assert_eq!(taken(&gate, 2001) + taken(&gate, 2002), 16);
+    }
+
+    /// One thing that happens.
+    #[derive(Clone, Debug)]
+    enum Op {
+        /// A connection of this user comes.
+        Enter(u32),
+        /// One of his goes.
+        Leave(u32, prop::sample::Index),
+        /// His running jobs have so many GPUs from now on.
+        Need(u32, usize),
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        // Root is 0, and as many others as need places more than there are.
+        let uid = 0..12u32;
+        let op = prop_oneof![
+            12 => uid.clone().prop_map(Op::Enter),
+            2 => (uid.clone(), any::<prop::sample::Index>()).prop_map(|(uid, at)| Op::Leave(uid, at)),
+            1 => (uid, 0..7usize).prop_map(|(uid, gpus)| Op::Need(uid, gpus)),
+        ];
+        prop::collection::vec(op, 1..400)
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_shared_out_by_need(ops in ops()) {
+            let (gate, mut now, mut need) = (Gate::new(0), Instant::now(), Need::new());
+            let mut passes: Vec<Pass> = Vec::new();
+            let mut largest = 0;
+            for op in ops {
+                now += Duration::from_secs(1);
+                let uid = match op {
+                    Op::Need(uid, gpus) => {
+                        need.insert(uid, gpus);
+                        continue;
+                    }
+                    Op::Leave(uid, at) => {
+                        let own: Vec<usize> = (0..passes.len()).filter(|n| passes[*n].uid == uid).collect();
+                        if !own.is_empty() {
+                            passes.swap_remove(*at.get(&own));
+                        }
+                        continue;
+                    }
+                    Op::Enter(uid) => uid,
+                };
+                let shares = Shares::new(LIMITS, &need, |uid| uid == 0);
+                largest = largest.max(shares.all());
+                let before: Vec<usize> = (0..12).map(|uid| taken(&gate, uid)).collect();
+                let told = gate.enter(uid, (LIMITS, &need), None, now);
+                let after: Vec<usize> = (0..12).map(|uid| taken(&gate, uid)).collect();
+                let own = before[uid as usize];
+                let above = |uid: u32| before[uid as usize].saturating_sub(shares.of(uid));
+                let common = |uid: u32, held: usize| held.saturating_sub(shares.by_need(uid));
+                if uid == 0 {
+                    // Root is never counted, and costs nobody a place.
+                    prop_assert_eq!(told.is_ok(), own < LIMITS.root);
+                    prop_assert_eq!(&before[1..], &after[1..]);
+                    passes.extend(told);
+                    continue;
+                }
+                let lost: Vec<u32> = (1..12).filter(|n| after[*n as usize] < before[*n as usize]).collect();
+                prop_assert!(after[1..].iter().sum::<usize>() <= largest, "{:?}", after);
+                let Ok(pass) = told else {
+                    prop_assert_eq!(&before, &after);
+                    // Who has fewer than his share, and so than everybody may have, gets in as long as somebody is above his.
+                    prop_assert!(own >= shares.of(uid) || (1..12).all(|uid| above(uid) == 0));
+                    // And who is within what his need gives him, as long as all is not taken.
+                    let all: usize = before[1..].iter().sum();
+                    prop_assert!(own >= shares.by_need(uid) || all >= shares.all());
+                    continue;
+                };
+                passes.push(pass);
+                // Nobody above his limit gets in.
+                prop_assert!(own < shares.of(uid));
+                prop_assert_eq!(after[uid as usize], own + 1);
+                prop_assert!(lost.len() <= 1);
+                let Some(loser) = lost.first().copied() else { continue };
+                let (had, has) = (before[loser as usize], after[loser as usize]);
+                prop_assert_eq!(has + 1, had);
+                prop_assert!((1..12).all(|uid| above(uid) <= above(loser)), "{:?}", before);
+                if above(loser) == 0 {
+                    // No need takes it from him: the other has fewer, without what his need gives him.
+                    let fair = match own < shares.by_need(uid) {
+                        true => own + 1,
+                        false => common(uid, own + 1),
+                    };
+                    prop_assert!(common(loser, has) >= fair, "{:?} {:?}", before, after);
+                } else {
+                    prop_assert!(has >= shares.of(loser) && has >= LIMITS.one_user);
+                }
+            }
+        }
+    }
+
     /// Many connections of a user, as slowly as he may.
     fn fill(gate: &Gate, uid: u32, count: usize, now: Instant) -> Vec<Pass> {
-        let enter = |_| gate.enter(uid, LIMITS, None, now).ok();
+        let enter = |_| gate.enter(uid, (LIMITS, &NOBODY), None, now).ok();
         (0..count).filter_map(enter).collect()
     }
 
@@ -291,7 +471,7 @@ mod tests {
             .flat_map(|n| fill(&gate, 1001 + n, 1, now))
             .collect();
         assert_eq!(
-            gate.enter(5000, LIMITS, None, now).err(),
+            gate.enter(5000, (LIMITS, &NOBODY), None, now).err(),
             Some(Full::Places)
         );
     }
@@ -300,21 +480,24 @@ mod tests {
     fn who_comes_too_often_waits_and_nobody_else() {
         let (gate, now) = (Gate::new(0), Instant::now());
         let got = (0..1000)
-            .filter(|_| gate.enter(1001, LIMITS, None, now).is_ok())
+            .filter(|_| gate.enter(1001, (LIMITS, &NOBODY), None, now).is_ok())
             .count();
         assert_eq!(got, CONNECTS.at_once as usize);
-        assert_eq!(gate.enter(1001, LIMITS, None, now).err(), Some(Full::Often));
-        assert!(gate.enter(1002, LIMITS, None, now).is_ok());
-        assert!((0..1000).all(|_| gate.enter(0, LIMITS, None, now).is_ok()));
+        assert_eq!(
+            gate.enter(1001, (LIMITS, &NOBODY), None, now).err(),
+            Some(Full::Often)
+        );
+        assert!(gate.enter(1002, (LIMITS, &NOBODY), None, now).is_ok());
+        assert!((0..1000).all(|_| gate.enter(0, (LIMITS, &NOBODY), None, now).is_ok()));
         let later = now + Duration::from_secs(1);
-        assert!(gate.enter(1001, LIMITS, None, later).is_ok());
+        assert!(gate.enter(1001, (LIMITS, &NOBODY), None, later).is_ok());
     }
 
     #[test]
     fn lines_of_users_wait_and_those_of_root_do_not() {
         let (gate, now) = (Gate::new(77), Instant::now());
         for (uid, waits) in [(0, false), (77, false), (1001, true)] {
-            let pass = gate.enter(uid, LIMITS, None, now).unwrap();
+            let pass = gate.enter(uid, (LIMITS, &NOBODY), None, now).unwrap();
             let longest = (0..1000).map(|_| pass.line(now)).max().unwrap();
             assert_eq!(
                 longest > Duration::from_secs(60),
@@ -339,10 +522,10 @@ mod tests {
         let (gate, now) = (Gate::new(0), Instant::now());
         for uid in 1..10_000 {
             let later = now + Duration::from_millis(u64::from(uid) * 10);
-            let _ = gate.enter(uid, LIMITS, None, later);
+            let _ = gate.enter(uid, (LIMITS, &NOBODY), None, later);
             assert!(gate.lock().users.len() <= MOST);
         }
         let late = now + Duration::from_secs(200);
-        assert!(gate.enter(20_000, LIMITS, None, late).is_ok());
+        assert!(gate.enter(20_000, (LIMITS, &NOBODY), None, late).is_ok());
     }
 }

@@ -7,14 +7,15 @@ mod gate;
 mod listen;
 mod peer;
 mod serve;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 pub use bucket::{Bucket, Rate};
 pub use client::{Client, ClientError};
-pub use gate::Limits;
 pub use listen::{BindError, bind, bind_for_root};
 pub use serve::{RequestHandler, Server};
+pub use shares::{Limits, Need};
 
 /// Name of the socket in gpuosd's runtime directory.
 pub const NAME: &str = "gpuosd.sock";

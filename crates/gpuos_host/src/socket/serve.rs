@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::wire::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, PROTOCOL, Peer, Reply, Request, WireError,
-    decode, encode, may,
+    decode, encode, may, refusal,
 };
 
-use super::Limits;
 use super::bucket::{Bucket, Rate};
 use super::gate::{Gate, Pass};
 use super::peer::peer;
+use super::{Limits, Need};
 
 /// A connection that says nothing for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
@@ -39,6 +39,15 @@ pub trait RequestHandler: Send + Sync + 'static {
     fn who(&self) -> (String, String);
     /// Answers a request; it may take a few seconds.
     fn ask(&self, peer: Peer, request: Request) -> Reply;
+    /// Whose a job is, by the word of root or of the workload manager; `None`: it is not known, and nobody's. A handler that does not
+    /// look it up knows no job.
+    fn user_of(&self, _job: u32) -> Option<u32> {
+        None
+    }
+    /// How many GPUs of this node the running jobs of each user have, by the same word: that many more connections he may have.
+    fn need(&self) -> Arc<Need> {
+        Arc::default()
+    }
     /// What happens from now on. The sender goes when the receiver is too slow.
     fn watch(&self, peer: Peer) -> Receiver<Happening>;
 }
@@ -114,7 +123,10 @@ fn admit(
     let (Ok(()), Ok(peer)) = (set, peer(&stream)) else {
         return;
     };
-    let passed = gate.enter(peer.uid, limits, Some(&stream), Instant::now());
+    // One open file for both: who is to give his place up is told by it.
+    let stream = Arc::new(stream);
+    let by = (limits, &*handler.need());
+    let passed = gate.enter(peer.uid, by, Some(&stream), Instant::now());
     let mut talk = Talk {
         stream,
         pass: None,
@@ -139,7 +151,7 @@ fn admit(
 }
 
 struct Talk {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     /// Its place; `None`: it has none, and is refused.
     pass: Option<Pass>,
     lines: Lines,
@@ -158,9 +170,9 @@ impl Talk {
         self.greet()?;
         loop {
             let request = self.request()?;
-            if !may(self.peer, self.daemon_uid, &request) {
-                let only = "only root may do that";
-                self.refuse(Code::Forbidden, only);
+            let user_of = |job| self.handler.user_of(job);
+            if !may(self.peer, self.daemon_uid, &request, user_of) {
+                self.refuse(Code::Forbidden, refusal(&request));
                 continue;
             }
             match request {
@@ -238,7 +250,7 @@ impl Talk {
                     return Err(End);
                 }
             }
-            match self.stream.read(&mut bytes) {
+            match (&*self.stream).read(&mut bytes) {
                 Ok(0) => return Err(End),
                 Ok(count) => self.lines.push(&bytes[..count]),
                 Err(e) if is_wait(&e) && Instant::now() < deadline => {}
@@ -264,7 +276,7 @@ impl Talk {
                         return Err(End);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => match self.stream.read(&mut byte) {
+                Err(RecvTimeoutError::Timeout) => match (&*self.stream).read(&mut byte) {
                     Ok(0) => return Err(End),
                     Ok(_) => {}
                     Err(e) if is_wait(&e) => {}
@@ -293,7 +305,7 @@ impl Talk {
         if self.deaf {
             return Ok(());
         }
-        match self.stream.write_all(&line) {
+        match (&*self.stream).write_all(&line) {
             Ok(()) => Ok(()),
             Err(e)
                 if matches!(

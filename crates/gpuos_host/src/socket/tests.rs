@@ -170,6 +170,7 @@ fn too_many_connections_are_refused_and_room_comes_back() {
         users: 2,
         one_user: 2,
         root: 2,
+        ..Limits::default()
     };
     let place = place(limits);
     let first = Client::connect(&place.path, PATIENCE).unwrap();

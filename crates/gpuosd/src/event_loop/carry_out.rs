@@ -1,11 +1,15 @@
 //! Does what subsystems want.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use gpuos_core::health::{Audit, Event};
 
 use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
 use super::{EventLoop, Message, health};
 use crate::disk::Ack;
+use crate::known::Jobs;
 use crate::store::{self, Saved};
 use gpuos_core::limits::{self, MpsEvent};
 
@@ -134,6 +138,22 @@ impl EventLoop {
     /// Users of the jobs of this node.
     pub(super) fn users(&self) -> Users {
         self.isolation.users(self.node.reports.table())
+    }
+
+    /// Tells those who answer clients whose jobs are here, and how many GPUs they have.
+    pub(super) fn make_known(&self) {
+        let users = self.users();
+        let mut gpus: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
+        for job in self.jobs_with_processes() {
+            if let Some(uid) = users.get(&job.job) {
+                gpus.entry(*uid).or_default().extend(job.gpus);
+            }
+        }
+        let need = gpus.into_iter().map(|(uid, gpus)| (uid, gpus.len()));
+        self.ports.known.set(Jobs {
+            need: Arc::new(need.collect()),
+            users,
+        });
     }
 
     /// Writes a line of the audit log, unless its user has had too many.

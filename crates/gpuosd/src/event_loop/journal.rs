@@ -70,12 +70,15 @@ impl Journal {
         let uid = match quota {
             Quota::None => None,
             Quota::User(uid) => uid,
-            Quota::Job => job.and_then(|job| {
-                let here = users.get(&job).copied();
-                here.or_else(|| self.quiet.user_of(job))
-            }),
+            Quota::Job => job.and_then(|job| self.user_of(job, users)),
         };
         uid.is_none_or(|uid| uid == 0 || self.quiet.lets(uid, now.at))
+    }
+
+    /// Whose a job is, or was.
+    fn user_of(&self, job: u32, users: &Users) -> Option<u32> {
+        let here = users.get(&job).copied();
+        here.or_else(|| self.quiet.user_of(job))
     }
 
     /// A line of the audit log, as it is written there.
@@ -102,7 +105,8 @@ impl Journal {
             },
             users,
         );
-        audit::line(&self.node, audit)
+        let user = audit.job.and_then(|job| self.user_of(job, users));
+        audit::line(&self.node, audit, user)
     }
 
     /// A warning of the rules.

@@ -73,6 +73,7 @@ use crate::blocking::{Answer, Device};
 use crate::disk::Disk;
 use crate::isolation::keep::Keeper;
 use crate::isolation::{Notice as Seen, Order};
+use crate::known::Known;
 use crate::metrics::keep::Rest;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
@@ -113,6 +114,8 @@ pub struct Ports {
     pub disk: Disk,
     /// The other nodes of jobs.
     pub peers: Peers,
+    /// What those who answer clients know of the jobs.
+    pub known: Known,
     /// Milliseconds since 1970, from a clock that may jump: for dates.
     pub wall: Box<dyn Fn() -> u64 + Send>,
     /// A clock that never jumps: for all that waits.
@@ -213,6 +216,7 @@ impl EventLoop {
         let started = MpsEvent::Started { rebooted };
         all.settings(|settings, on, fx| settings.mps(started, on, fx));
         all.rules(Event::Started { rebooted });
+        all.make_known();
         all
     }
 
@@ -458,6 +462,7 @@ impl EventLoop {
         self.isolation.jobs(node, jobs, slices, asked);
         // Before the rules, which are told who has slices now.
         self.mig(|mig, on, fx| mig.jobs_told(jobs, asked, on, fx));
+        self.make_known();
         self.times.told_jobs = self.now().at;
         let jobs = self.jobs_with_processes();
         self.rules(Event::Jobs(jobs));
@@ -542,6 +547,7 @@ impl EventLoop {
 
     /// Tells the rules and all others who has GPUs.
     fn tell_jobs(&mut self) {
+        self.make_known();
         self.times.told_jobs = self.now().at;
         let jobs = self.jobs_with_processes();
         self.rules(Event::Reported(jobs));

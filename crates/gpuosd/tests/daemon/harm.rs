@@ -300,7 +300,10 @@ fn nonsense_on_the_socket_changes_nothing() {
     };
     assert_eq!(states(&before), states(&after));
     assert!(matches!(
-        daemon.ask(&Request::Audit { lines: 5 }),
+        daemon.ask(&Request::Audit {
+            lines: 5,
+            job: None,
+        }),
         Ok(Reply::Audit { .. })
     ));
 }

@@ -40,7 +40,13 @@ fn until_watts(site: &Site, gpu: usize, wanted: u32) {
 }
 
 fn audited(daemon: &Daemon, text: &str) -> bool {
-    match daemon.ask(&Request::Audit { lines: 200 }).unwrap() {
+    match daemon
+        .ask(&Request::Audit {
+            lines: 200,
+            job: None,
+        })
+        .unwrap()
+    {
         Reply::Audit { lines } => lines.iter().any(|line| line.contains(text)),
         other => panic!("{other:?}"),
     }

@@ -46,7 +46,13 @@ fn a_fault_takes_one_gpu_out_and_the_log_tells_it() {
     let status = daemon.status();
     assert!(!status.gpus[5].faults.is_empty() && status.gpus[4].faults.is_empty());
     assert_eq!(site.slurm("state").trim(), "IDLE");
-    let told = || match daemon.ask(&Request::Audit { lines: 50 }).unwrap() {
+    let told = || match daemon
+        .ask(&Request::Audit {
+            lines: 50,
+            job: None,
+        })
+        .unwrap()
+    {
         Reply::Audit { lines } => lines
             .iter()
             .any(|line| line.contains("\"gpu\":5"))

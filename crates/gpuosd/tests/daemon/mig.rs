@@ -207,7 +207,13 @@ pub fn until_status(
 }
 
 fn audited(daemon: &Daemon, text: &str) -> bool {
-    match daemon.ask(&Request::Audit { lines: 200 }).unwrap() {
+    match daemon
+        .ask(&Request::Audit {
+            lines: 200,
+            job: None,
+        })
+        .unwrap()
+    {
         Reply::Audit { lines } => lines.iter().any(|line| line.contains(text)),
         other => panic!("{other:?}"),
     }

@@ -139,7 +139,13 @@ fn an_xid_of_an_instance_ends_its_job_and_no_other() {
     until_logged(&site, "scancel 7.0");
     site.fault(Some(5), "xid 43");
     let noted = || {
-        let lines = match daemon.ask(&Request::Audit { lines: 100 }).unwrap() {
+        let lines = match daemon
+            .ask(&Request::Audit {
+                lines: 100,
+                job: None,
+            })
+            .unwrap()
+        {
             Reply::Audit { lines } => lines.join("\n"),
             other => panic!("{other:?}"),
         };

@@ -206,6 +206,50 @@ fn users_who_take_all_places_keep_neither_others_nor_root_out() {
 }
 
 #[test]
+fn gpus_of_a_users_running_jobs_give_him_more_places() {
+    let Some(site) = site() else { return };
+    let (ann, eve) = (1000, 1001);
+    site.job(7, "0-1");
+    let daemon = site.start();
+    daemon.ready();
+    site.until("the job", || {
+        (daemon.status().jobs.len() == 1).then_some(())
+    });
+    // A step of a job of which slurmctld says nothing: its environment names GPUs.
+    let claim = Request::StepStart {
+        id: StepId { job: 9, step: 0 },
+        uid: eve,
+        gpus: vec![2, 3, 4, 5],
+        asked: Asked::default(),
+        mig: None,
+        switchable: false,
+        reason: Reason::Devices,
+    };
+    daemon.ask(&claim).unwrap();
+    let path = site.path("run").join(NAME);
+    let connect = |_| match Client::connect(&path, LIMIT) {
+        Ok(client) => Some(client),
+        Err(ClientError::Refused(why)) => {
+            assert!(why.contains("GPUs of his running jobs"), "{why}");
+            None
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let open = |uid| as_user(uid, || (0..18).filter_map(connect).collect::<Vec<_>>());
+    let (own, others) = (open(ann), open(eve));
+    assert_eq!((own.len(), others.len()), (8 + 2 * 4, 8));
+    // The job ends: what is open stays open, as there is room.
+    fs::remove_file(site.path("slurm/jobs/7")).unwrap();
+    site.until("the job is gone", || {
+        daemon.ask(&Request::Reload).unwrap();
+        daemon.status().jobs.is_empty().then_some(())
+    });
+    let answered = own.into_iter().map(|mut one| one.status().is_ok());
+    assert_eq!(answered.filter(|answered| *answered).count(), 16);
+    assert_eq!(open(ann).len(), 8);
+}
+
+#[test]
 fn users_may_not_report_steps_nor_act() {
     let Some(site) = site() else { return };
     let daemon = site.start();
@@ -216,7 +260,10 @@ fn users_may_not_report_steps_nor_act() {
             id: StepId { job: 7, step: 0 },
         },
         Request::Reload,
-        Request::Audit { lines: 5 },
+        Request::Audit {
+            lines: 5,
+            job: None,
+        },
     ];
     as_user(1001, || {
         for request in &asks {
@@ -229,10 +276,105 @@ fn users_may_not_report_steps_nor_act() {
     assert!(daemon.status().jobs.is_empty());
 }
 
+/// The audit log about a job, as a user asks for it: the lines, or why he is refused.
+fn audit_as(site: &Site, uid: u32, job: Option<u32>) -> Result<Vec<serde_json::Value>, String> {
+    let lines = 200;
+    let told = as_user(uid, || client(site).ask(&Request::Audit { lines, job }));
+    match told {
+        Ok(Reply::Audit { lines }) => {
+            let line = |line: &String| serde_json::from_str(line).unwrap();
+            Ok(lines.iter().map(line).collect())
+        }
+        Err(ClientError::Refused(why)) => Err(why),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A step of a job on the GPU of its number, with a power cap, of which the audit log tells.
+fn capped(site: &Site, daemon: &Daemon, job: u32, uid: u32) {
+    site.job(job, &job.to_string());
+    let text = site.slurm(&format!("jobs/{job}"));
+    let text = text.replace("UserId=ann(1000)", &format!("UserId=u{uid}({uid})"));
+    site.set_slurm(&format!("jobs/{job}"), &text);
+    let asked = Asked {
+        power: Some(PowerCap::Watts(300)),
+        ..Asked::default()
+    };
+    assert_eq!(notes(daemon, &start_of(uid, job, asked)), [""; 0]);
+    let told = || {
+        let of_user = format!("\"job\":{job},\"job_uid\":{uid},");
+        (crate::isolation::audited(site, &of_user) > 0).then_some(())
+    };
+    site.until("a line about the job", told);
+}
+
+/// The last step of a job has ended, and slurmctld knows it no more.
+fn over(site: &Site, daemon: &Daemon, job: u32) {
+    fs::remove_file(site.path(&format!("slurm/jobs/{job}"))).unwrap();
+    let id = StepId { job, step: 0 };
+    daemon.ask(&Request::StepEnd { id }).unwrap();
+    let gone = || {
+        let jobs = daemon.status().jobs;
+        jobs.iter().all(|one| one.job != job).then_some(())
+    };
+    site.until("the job is gone", gone);
+}
+
+#[test]
+fn a_user_reads_the_audit_log_about_his_own_jobs_and_nobody_elses() {
+    const REFUSED: &str = "only root and the user whose job it is may do that";
+    let Some(site) = site() else { return };
+    let (ann, bob, eve) = (1000, 1002, 1003);
+    let mut daemon = site.start();
+    daemon.ready();
+    capped(&site, &daemon, 1, ann);
+    capped(&site, &daemon, 2, bob);
+    let own = |uid, job: u32| {
+        let lines = audit_as(&site, uid, Some(job)).unwrap();
+        assert!(!lines.is_empty());
+        for line in &lines {
+            assert_eq!((&line["job"], &line["job_uid"]), (&job.into(), &uid.into()));
+        }
+        lines.len()
+    };
+    let refused = |uid, job: u32| {
+        assert_eq!(audit_as(&site, uid, Some(job)), Err(REFUSED.to_string()));
+    };
+    let before = own(ann, 1);
+    own(bob, 2);
+    // Of a job of others and of one that there is not he is told the same.
+    for job in [2, 0, 3, 71, u32::MAX] {
+        refused(ann, job);
+    }
+    refused(eve, 1);
+    for uid in [ann, bob, eve] {
+        let only = Err("only root may do that".to_string());
+        assert_eq!(audit_as(&site, uid, None), only);
+    }
+    assert_eq!(audit_as(&site, 0, Some(4711)), Ok(Vec::new()));
+    // A job that is over is still his whose it was, by what was written then; a new gpuosd knows it, too.
+    over(&site, &daemon, 1);
+    assert!(own(ann, 1) >= before);
+    daemon.kill();
+    daemon = site.start();
+    daemon.ready();
+    let lines = own(ann, 1);
+    refused(bob, 1);
+    // Its number comes again as a job of somebody else, who is told nothing of the one before.
+    capped(&site, &daemon, 1, bob);
+    own(bob, 1);
+    refused(ann, 1);
+    assert!(audit_as(&site, 0, Some(1)).unwrap().len() > lines);
+}
+
 fn start(job: u32, asked: Asked) -> Request {
+    start_of(1000, job, asked)
+}
+
+fn start_of(uid: u32, job: u32, asked: Asked) -> Request {
     Request::StepStart {
         id: StepId { job, step: 0 },
-        uid: 1000,
+        uid,
         gpus: vec![job as u8],
         asked,
         mig: None,

@@ -21,6 +21,7 @@ use gpuosd::blocking::{Answer, Device};
 use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{GpuIdentity, Library};
+use gpuosd::known::Known;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -276,6 +277,7 @@ impl World {
             to: sync_channel(1).0,
             isolation: channel().0,
             disk: disk.clone(),
+            known: Known::default(),
             wall: Box::new(move || wall.load(Ordering::Relaxed)),
             steady: Box::new(move || base + Duration::from_millis(steady.load(Ordering::Relaxed))),
         };
