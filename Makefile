@@ -107,6 +107,7 @@ random:
 reference:
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test health_docs --test reference
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos pages_reference
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --lib the_page_in_the_reference
 
 style:
 	@scripts/needs.sh build lint

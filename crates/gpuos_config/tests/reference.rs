@@ -1,4 +1,4 @@
-//! docs/reference/options.md has every option as it is.
+//! docs/reference: every option as it is, and every key of gpuos.toml.
 
 use gpuos_config::options::OPTIONS;
 
@@ -26,4 +26,77 @@ fn the_page_has_every_option_as_it_is() {
         );
     }
     page::hold("options.md", &text);
+}
+
+const SAMPLE: &str = include_str!("../../../packaging/gpuos.toml.sample");
+
+const KEYS_HEAD: &str = "\
+# Keys of gpuos.toml
+
+Every key, with its default or an example where there is none. This page is made of `packaging/gpuos.toml.sample` by `make reference`; a test holds that
+file against what the program reads.
+";
+
+/// `# text` of the sample, without the sign.
+fn comment(line: &str) -> Option<&str> {
+    line.strip_prefix("# ").or((line == "#").then_some(""))
+}
+
+/// `[table]` or `[[table]]`, also as an example.
+fn table(line: &str) -> Option<&str> {
+    let line = line.strip_prefix('#').unwrap_or(line);
+    let name = line.strip_prefix('[')?.strip_suffix(']')?;
+    name.chars()
+        .all(|c| c.is_ascii_lowercase() || "[].-".contains(c))
+        .then_some(line)
+}
+
+/// `key = value` of a line of the sample, which stands behind a sign there.
+fn key(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.strip_prefix('#')?.split_once(" = ")?;
+    let named = |key: &str| key.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    named(key).then_some((key, value))
+}
+
+#[test]
+fn the_page_of_keys_is_the_sample() {
+    let mut text = KEYS_HEAD.to_string();
+    // What was said since the last key: it is about the next ones.
+    let mut said: Vec<&str> = Vec::new();
+    let mut lines = SAMPLE.lines().peekable();
+    let mut keys = 0;
+    while let Some(line) = lines.next() {
+        if let Some(name) = table(line) {
+            text += &format!("\n## `{name}`\n");
+            // A table of several lines says first what it is for.
+            if !said.is_empty() {
+                text += &format!("\n{}\n", escaped(&said.join(" ")));
+                said.clear();
+            }
+        } else if let Some(words) = comment(line) {
+            said.push(words);
+        } else if let Some((name, first)) = key(line) {
+            let mut value = first.to_string();
+            while value.ends_with('[') || value.contains("= [") && !value.ends_with(']') {
+                let Some(row) = lines.next() else { break };
+                value += row.trim_start_matches('#').trim();
+            }
+            let what = match said.is_empty() {
+                true => String::new(),
+                false => format!("\n\n{}", escaped(&said.join(" "))),
+            };
+            said.clear();
+            text += &format!("\n`{name} = {value}`{what}\n");
+            keys += 1;
+        } else if line.is_empty() && !said.is_empty() {
+            text += &format!("\n{}\n", escaped(&said.join(" ")));
+            said.clear();
+        }
+    }
+    assert!(keys > 100, "{keys} keys");
+    page::hold("keys.md", &text);
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('<', "\\<").trim().replace("  ", "\n\n")
 }

@@ -276,12 +276,60 @@ fn named(text: &str) -> BTreeSet<String> {
     words.filter(ours).map(String::from).collect()
 }
 
+#[path = "../../../../tests/reference/page.rs"]
+mod page;
+
+const HEAD: &str = "\
+# Metrics
+
+Each metric that gpuosd gives to Prometheus, with what stands beside it there. [admin/metrics.md](../admin/metrics.md) says how to read them. This
+page is made of the text for Prometheus by `make reference`.
+
+| metric | type | labels | what |
+| --- | --- | --- | --- |
+";
+
+/// Names of the labels of a family's series.
+fn labels(text: &str, family: &str) -> Vec<String> {
+    let series = text.lines().filter_map(|line| line.strip_prefix(family));
+    let inside = series.filter_map(|rest| rest.strip_prefix('{')?.split_once('}'));
+    let of = |(labels, _): (&str, &str)| {
+        let names = labels
+            .split("\",")
+            .filter_map(|label| label.split_once('='));
+        names.map(|(name, _)| name.to_string()).collect()
+    };
+    inside.map(of).next().unwrap_or_default()
+}
+
 #[test]
-fn the_docs_have_every_metric_and_no_other() {
+fn the_page_in_the_reference_has_every_metric() {
+    let text = text(&full(), Some(PROCESS));
+    let mut page = HEAD.to_string();
+    for (name, kind) in families(&text) {
+        let base = name.strip_suffix("_total").unwrap_or(&name);
+        let help = format!("# HELP {base} ");
+        let what = text.lines().find_map(|line| line.strip_prefix(&help));
+        let labels = labels(&text, &name)
+            .into_iter()
+            .map(|label| format!("`{label}`"));
+        let labels = labels.collect::<Vec<_>>().join(", ");
+        page += &format!(
+            "| `{name}` | {kind} | {labels} | {} |\n",
+            what.unwrap_or_default()
+        );
+    }
+    page::hold("metrics.md", &page);
+}
+
+#[test]
+fn the_docs_name_metrics_that_there_are() {
     let known: BTreeSet<String> = families(&text(&full(), Some(PROCESS)))
         .into_keys()
         .collect();
-    assert_eq!(named(&file("docs/admin/metrics.md")), known);
+    let named = named(&file("docs/admin/metrics.md"));
+    let strange: Vec<&String> = named.difference(&known).collect();
+    assert!(strange.is_empty() && named.len() > 20, "{strange:?}");
 }
 
 #[test]
