@@ -181,17 +181,25 @@ fn crowds(all: &mut Vec<Attempt>) {
         INPUT,
         "a user without jobs wants more connections than eight",
         "he gets eight, and one with GPUs on the node those of her need besides",
-        |stage| {
-            // The victim has two GPUs of n2: four more for each.
-            let socket = stage.socket("n2").display().to_string();
-            let wanted = [(NOBODY, 8), (ALICE.uid, 8 + 2 * 4)];
-            let held = wanted.map(|(uid, most)| {
-                let mut one = stage.part(uid, "places", &[&socket, "18"]);
-                let held: usize = first_line(&mut one).parse().unwrap_or(0);
-                stage.keep(one);
-                (uid, most, held)
-            });
+        |_| {
             judge(move |stage| {
+                // The victim has two GPUs of n2, four more for each, once gpuosd has slurmctld's word.
+                let both = || {
+                    let jobs = stage.status("n2").ok()?.jobs;
+                    let own = jobs.iter().filter(|job| job.uid == ALICE.uid);
+                    let gpus: usize = own.map(|job| job.gpus.len()).sum();
+                    (gpus == 2).then_some(())
+                };
+                let known = stage.try_until(both);
+                known.ok_or("gpuosd does not know the victim's GPUs")?;
+                let socket = stage.socket("n2").display().to_string();
+                let wanted = [(NOBODY, 8), (ALICE.uid, 8 + 2 * 4)];
+                let held = wanted.map(|(uid, most)| {
+                    let mut one = stage.part(uid, "places", &[&socket, "18"]);
+                    let held: usize = first_line(&mut one).parse().unwrap_or(0);
+                    stage.keep(one);
+                    (uid, most, held)
+                });
                 let right = held.iter().all(|(_, most, held)| most == held);
                 ensure(right, || format!("(uid, wanted, held): {held:?}"))?;
                 stage.status("n2").map(drop)
