@@ -38,7 +38,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench results replay soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check style random reference bench replay results soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -46,8 +46,8 @@ help:
 	@echo 'make check      format, clippy and the tests that need no Slurm: the daily round'
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
-	@echo 'make results    make bench, and its figures into docs/results'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
+	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv with the day (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
@@ -129,14 +129,21 @@ bench:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh $(ARGS)
 
-# docs/results/benchmarks.*: with nothing else on the machine.
-results:
-	@scripts/needs.sh build lab
-	@scripts/results.sh
-
 replay:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh replay $(ARGS)
+
+# What was measured, with the day, where the pages of results have it. The tables of those pages are by hand.
+results:
+	@scripts/needs.sh build lab
+	@scripts/bench.sh $(ARGS)
+	@scripts/bench.sh $(ARGS) --huge --out $(TARGET)/bench/huge
+	@scripts/bench.sh replay $(ARGS)
+	cp $(TARGET)/bench/bench.csv docs/results/benchmarks.csv
+	cp $(TARGET)/bench/bench.svg docs/results/benchmarks.svg
+	cp $(TARGET)/bench/huge/bench.csv docs/results/benchmarks-huge.csv
+	cp $(TARGET)/bench/replay.csv docs/results/benchmarks-replay.csv
+	$(CARGO) bench --locked -p gpuos_placement --bench latency -- ../../docs/results
 
 matrix:
 	@scripts/needs.sh build lab

@@ -14,6 +14,7 @@ mod load;
 
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuos_model::cluster::NodeType;
@@ -270,7 +271,10 @@ fn series(runs: usize) -> Vec<Row> {
 }
 
 fn csv(rows: &[Row]) -> String {
-    let mut text = String::from("gpus,request,p50_us,p99_us\n");
+    let today = Command::new("date").args(["-u", "+%F"]).output();
+    let today = today.expect("date runs").stdout;
+    let today = String::from_utf8_lossy(&today);
+    let mut text = String::from("date,gpus,request,p50_us,p99_us\n");
     for Row {
         gpus,
         name,
@@ -278,7 +282,7 @@ fn csv(rows: &[Row]) -> String {
         p99,
     } in rows
     {
-        let _ = writeln!(text, "{gpus},\"{name}\",{p50:.2},{p99:.2}");
+        let _ = writeln!(text, "{},{gpus},\"{name}\",{p50:.2},{p99:.2}", today.trim());
     }
     text
 }

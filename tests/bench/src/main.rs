@@ -5,7 +5,6 @@ mod peer;
 mod replay;
 mod report;
 mod samples;
-mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,7 +47,7 @@ struct Options {
     /// 64-node gangs.
     #[arg(long)]
     check: bool,
-    /// Folder for bench.json, bench.csv, bench.md and bench.svg.
+    /// Folder for bench.json, bench.csv and bench.svg.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
     #[command(flatten)]
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<bool> {
-    let mut report = Report::new(options.flat);
+    let mut report = Report::new(options.flat, report::today()?);
     for name in &options.slurm {
         let suite: Suite = name.parse()?;
         let clusters = match (options.small, options.huge) {
@@ -99,9 +98,8 @@ fn run(options: &Options) -> Result<bool> {
     }
     print!("{}", report.table());
     report.write(&options.out)?;
-    table::write(&report.runs, &options.out)?;
     println!(
-        "written: {0}/bench.json, {0}/bench.csv, {0}/bench.md, {0}/bench.svg",
+        "written: {0}/bench.json, {0}/bench.csv, {0}/bench.svg",
         options.out.display()
     );
     let missed = report.missed();

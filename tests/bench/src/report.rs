@@ -1,10 +1,11 @@
-//! The figures as a table, as JSON and as a picture.
+//! The figures as a table, as JSON, as CSV and as a picture.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cells::{Call, Load};
@@ -121,8 +122,7 @@ impl Line {
             .min(ratio(self.stock.cpu_median, self.gpuos.cpu_median))
     }
 
-    /// How many times faster it is to be in a cluster of so many nodes.
-    pub fn goal(&self, nodes: usize) -> f64 {
+    fn goal(&self, nodes: usize) -> f64 {
         if nodes >= 1000 && self.job_nodes == GANG {
             GANG_RATIO
         } else {
@@ -152,16 +152,14 @@ impl Line {
         (self.ratio() * 100.0).round() / 100.0 >= if goal > 1.0 { goal } else { NOISE }
     }
 
-    /// The load, for people.
-    pub fn load(&self) -> &'static str {
+    fn load(&self) -> &'static str {
         match self.load {
             Load::Idle => "idle",
             Load::Full => "90 % full",
         }
     }
 
-    /// The question, for people.
-    pub fn call(&self) -> &'static str {
+    fn call(&self) -> &'static str {
         match self.call {
             Call::Start => "RUN_NOW, starts",
             Call::Refused => "RUN_NOW, no room",
@@ -203,15 +201,18 @@ pub struct Run {
 /// All that was measured.
 pub struct Report {
     flat: bool,
+    /// The day on which it was measured.
+    date: String,
     /// One per release and cluster.
     pub runs: Vec<Run>,
 }
 
 impl Report {
     /// Without any run yet.
-    pub fn new(flat: bool) -> Report {
+    pub fn new(flat: bool, date: String) -> Report {
         Report {
             flat,
+            date,
             runs: Vec::new(),
         }
     }
@@ -353,11 +354,63 @@ impl Report {
         })
     }
 
-    /// Writes bench.json and bench.svg.
+    /// A line for each cell, times in microseconds; what a cell does not have is empty.
+    fn csv(&self) -> String {
+        let mut text = String::from(
+            "date,slurm,nodes,gpus,topology,job,load,call,candidates,stock_median_us,stock_p95_us,gpuos_median_us,\
+             gpuos_p95_us,in_cons_tres_median_us,times_faster,goal,reached,stock_start_us,gpuos_start_us,\
+             stock_end_us,gpuos_end_us\n",
+        );
+        for run in &self.runs {
+            for line in &run.lines {
+                let _ = write!(
+                    text,
+                    "{},{},{},{},{},\"{}\",\"{}\",\"{}\",{}",
+                    self.date,
+                    run.slurm,
+                    run.nodes,
+                    run.gpus,
+                    self.topology(),
+                    line.job,
+                    line.load(),
+                    line.call(),
+                    line.candidates,
+                );
+                let (stock, gpuos) = (line.stock, line.gpuos);
+                for ns in [
+                    stock.median,
+                    stock.p95,
+                    gpuos.median,
+                    gpuos.p95,
+                    gpuos.inner_median,
+                ] {
+                    let _ = write!(text, ",{}", us(ns));
+                }
+                let reached = if line.reached(run.nodes) { "yes" } else { "no" };
+                let goal = line.goal(run.nodes);
+                let _ = write!(text, ",{:.2},{goal},{reached}", line.ratio());
+                for around in line.start.iter().chain(&line.end) {
+                    let value = match line.call {
+                        Call::Start => us(around.median),
+                        _ => String::new(),
+                    };
+                    let _ = write!(text, ",{value}");
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Writes bench.json, bench.csv and bench.svg.
     pub fn write(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let text = serde_json::to_string_pretty(&self.json())? + "\n";
-        for (name, text) in [("bench.json", text), ("bench.svg", self.svg())] {
+        for (name, text) in [
+            ("bench.json", text),
+            ("bench.csv", self.csv()),
+            ("bench.svg", self.svg()),
+        ] {
             let path = dir.join(name);
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -439,14 +492,21 @@ impl Report {
     }
 }
 
-/// Microseconds, in three digits or more.
-pub fn us(ns: u64) -> String {
+fn us(ns: u64) -> String {
     let us = ns as f64 / 1000.0;
     if us < 100.0 {
         format!("{us:.1}")
     } else {
         format!("{us:.0}")
     }
+}
+
+/// The day in UTC, as `2026-11-21`.
+pub fn today() -> Result<String> {
+    let out = Command::new("date").args(["-u", "+%F"]).output();
+    let out = out.context("cannot run date")?;
+    ensure!(out.status.success(), "date fails: {}", out.status);
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }
 
 /// Processor and its count, as figures without them mean little.
@@ -463,6 +523,55 @@ pub fn machine() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_csv_has_a_line_for_each_cell_with_the_day() {
+        let of = |median| Figures {
+            median,
+            p95: 2 * median,
+            cpu_median: median,
+            inner_median: median / 2,
+            ..Figures::default()
+        };
+        let line = |call| Line {
+            job: "64 nodes x 8 GPUs".into(),
+            job_nodes: 64,
+            load: Load::Full,
+            call,
+            candidates: 80,
+            stock: of(9_000_000),
+            gpuos: of(3_000_000),
+            start: [of(1_000), of(2_000)],
+            end: [of(3_000), of(4_000)],
+            ..Line::default()
+        };
+        let mut report = Report::new(false, "2026-11-21".into());
+        report.runs.push(Run {
+            slurm: "22.05.8".into(),
+            nodes: 1250,
+            gpus: 10_000,
+            lines: vec![line(Call::Start), line(Call::When)],
+        });
+        let csv = report.csv();
+        let (head, lines) = csv.split_once('\n').expect("a line of names");
+        let common = "2026-11-21,22.05.8,1250,10000,tree,\"64 nodes x 8 GPUs\",\"90 % full\"";
+        let times = "80,9000,18000,3000,6000,1500,3.00,4,no";
+        assert_eq!(
+            lines,
+            format!(
+                "{common},\"RUN_NOW, starts\",{times},1.0,2.0,3.0,4.0\n{common},\"WILL_RUN\",{times},,,,\n"
+            )
+        );
+        let columns = lines.lines().nth(1).expect("WILL_RUN").split(',').count();
+        assert_eq!(head.split(',').count(), columns);
+    }
+
+    #[test]
+    fn today_is_a_date() {
+        let today = today().expect("date runs");
+        let parts: Vec<usize> = today.split('-').map(str::len).collect();
+        assert_eq!(parts, [4, 2, 2], "{today}");
+    }
 
     #[test]
     fn ranks_are_values_that_were_measured() {

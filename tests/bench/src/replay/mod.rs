@@ -66,7 +66,7 @@ pub struct Options {
     /// Exit with 1 when gpuos is behind stock in some figure.
     #[arg(long)]
     check: bool,
-    /// Folder for replay.json.
+    /// Folder for replay.json and replay.csv.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
     #[command(flatten)]
@@ -105,7 +105,14 @@ pub fn run(options: &Options) -> Result<bool> {
     let [one, other] = options.peers[..] else {
         bail!("--peers takes two, each stock or gpuos");
     };
-    let mut report = Report::new(names(one, other), scale, leaf, &options.node_type, &jobs);
+    let mut report = Report::new(
+        crate::report::today()?,
+        names(one, other),
+        scale,
+        leaf,
+        &options.node_type,
+        &jobs,
+    );
     for name in &options.slurm {
         let suite: Suite = name.parse()?;
         match replay(options, &suite, &scale, leaf, &jobs, &mut judge) {
@@ -120,7 +127,10 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("nothing could be measured");
     }
     print!("{}", report.table());
-    println!("written: {}/replay.json", options.out.display());
+    println!(
+        "written: {0}/replay.json, {0}/replay.csv",
+        options.out.display()
+    );
     let missed = report.missed();
     for line in &missed {
         println!("behind: {line}");
@@ -183,7 +193,7 @@ fn replay(
     for side in &mut sides {
         side.samples.extend(side.peer.take()?);
         let figures = side.tally.figures(jobs, judge, scale.seconds)?;
-        peers.push((figures, report::SchedulerTime::of(&side.samples)));
+        peers.push((figures, report::Work::of(&side.samples)));
     }
     for at in steered() {
         crate::steers(&sides[at].peer)?;
@@ -351,7 +361,7 @@ fn now() -> f64 {
     since.map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Calls by kind, for [`report::SchedulerTime`].
+/// Calls by kind, for [`report::Work`].
 fn of_kind(samples: &[Sample], kind: Kind) -> impl Iterator<Item = &Sample> {
     samples.iter().filter(move |sample| sample.kind == kind)
 }

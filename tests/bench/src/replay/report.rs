@@ -19,7 +19,7 @@ const SECOND: f64 = 1.0;
 
 /// What the select plugin had to do in one peer, in processor time of the calling thread.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct SchedulerTime {
+pub struct Work {
     /// Calls of `job_test`: start now, could it ever, when could it.
     pub calls: [usize; 3],
     /// Their time in nanoseconds.
@@ -28,10 +28,10 @@ pub struct SchedulerTime {
     pub around_ns: u64,
 }
 
-impl SchedulerTime {
+impl Work {
     /// Of all samples of a peer.
-    pub fn of(samples: &[Sample]) -> SchedulerTime {
-        let mut work = SchedulerTime::default();
+    pub fn of(samples: &[Sample]) -> Work {
+        let mut work = Work::default();
         for sample in of_kind(samples, Kind::JobTest) {
             let kind = match sample.ask {
                 Ask::RunNow => 0,
@@ -75,7 +75,7 @@ pub struct Run {
     /// By how many seconds the latest submission was late.
     pub late: f64,
     /// The two; the second is held against the first.
-    pub peers: [(Figures, SchedulerTime); 2],
+    pub peers: [(Figures, Work); 2],
 }
 
 /// What is better, and what counts as level.
@@ -104,7 +104,7 @@ impl Row {
 
 impl Run {
     fn rows(&self) -> Vec<Row> {
-        let row = |name, key, of: &dyn Fn(&(Figures, SchedulerTime)) -> f64, digits, better| Row {
+        let row = |name, key, of: &dyn Fn(&(Figures, Work)) -> f64, digits, better| Row {
             name,
             key,
             values: [of(&self.peers[0]), of(&self.peers[1])],
@@ -245,7 +245,7 @@ impl Run {
     }
 
     fn json(&self) -> Value {
-        let side = |at: usize, (figures, work): &(Figures, SchedulerTime)| {
+        let side = |at: usize, (figures, work): &(Figures, Work)| {
             let mut value = json!({
                 "jobs": figures.waits.len(),
                 "median_wait_s": rank(&figures.waits, 0.5),
@@ -274,6 +274,8 @@ impl Run {
 
 /// All releases.
 pub struct Report {
+    /// The day on which it was measured.
+    date: String,
     about: Value,
     headline: String,
     names: [String; 2],
@@ -284,6 +286,7 @@ pub struct Report {
 impl Report {
     /// Without any run yet.
     pub fn new(
+        date: String,
         names: [String; 2],
         scale: Scale,
         leaf: usize,
@@ -296,6 +299,7 @@ impl Report {
         let gangs = count(&|job| job.nodes > 1);
         let local = count(&|job| job.nodes == 1 && job.per_node > 1);
         Report {
+            date,
             names,
             headline: headline(&scale, leaf, node_type, jobs),
             about: json!({
@@ -359,7 +363,31 @@ impl Report {
         missed
     }
 
-    /// Writes replay.json.
+    /// A line for each figure of each release.
+    fn csv(&self) -> String {
+        let [one, other] = &self.names;
+        let mut text =
+            format!("date,slurm,jobs,submitted_in_s,load,nodes,leaf,figure,{one},{other}\n");
+        let scale = ["jobs", "submitted_in_s", "load", "nodes", "leaf"]
+            .map(|key| self.about[key].to_string())
+            .join(",");
+        for run in &self.runs {
+            for row in run.rows() {
+                let [first, second] = row.values;
+                let _ = writeln!(
+                    text,
+                    "{},{},{scale},\"{}\",{first:.d$},{second:.d$}",
+                    self.date,
+                    run.slurm,
+                    row.name,
+                    d = row.digits
+                );
+            }
+        }
+        text
+    }
+
+    /// Writes replay.json and replay.csv.
     pub fn write(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let runs: Vec<Value> = self.runs.iter().map(Run::json).collect();
@@ -369,9 +397,12 @@ impl Report {
             "machine": crate::report::machine(),
             "runs": runs,
         });
-        let path = dir.join("replay.json");
-        fs::write(&path, serde_json::to_string_pretty(&value)? + "\n")
-            .with_context(|| format!("cannot write {}", path.display()))
+        let text = serde_json::to_string_pretty(&value)? + "\n";
+        for (name, text) in [("replay.json", text), ("replay.csv", self.csv())] {
+            let path = dir.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 }
 
@@ -401,4 +432,40 @@ fn rank(sorted: &[f64], share: f64) -> f64 {
     let at = (share * sorted.len() as f64).ceil() as usize;
     let found = sorted.get(at.saturating_sub(1));
     found.copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_csv_has_a_line_for_each_figure_with_the_day() {
+        let scale = Scale {
+            jobs: 60,
+            seconds: 10.0,
+            load: 0.95,
+            nodes: 16,
+            node_gpus: 8,
+            gang_scale: 4,
+            most_nodes: 4,
+            seed: 0,
+        };
+        let names = ["stock", "gpuos"].map(String::from);
+        let mut report = Report::new("2026-11-22".into(), names.clone(), scale, 4, "pairs-8", &[]);
+        report.runs.push(Run {
+            slurm: "22.05.8".into(),
+            names,
+            late: 0.0,
+            peers: Default::default(),
+        });
+        report.runs[0].peers[0].0.waits = vec![1.0];
+        report.runs[0].peers[1].0.waits = vec![1.0, 2.0];
+        let csv = report.csv();
+        let mut lines = csv.lines();
+        let head = "date,slurm,jobs,submitted_in_s,load,nodes,leaf,figure,stock,gpuos";
+        assert_eq!(lines.next(), Some(head));
+        let first = "2026-11-22,22.05.8,0,10.0,0.95,16,4,\"mean wait, s\",1.00,1.50";
+        assert_eq!(lines.next(), Some(first));
+        assert_eq!(csv.lines().count(), 1 + report.runs[0].rows().len());
+    }
 }
