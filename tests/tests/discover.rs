@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use gpuos_config::gpuos_toml::Config;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::node_types::by_name;
 use gpuos_tests::plugins::programs;
 use recorded::Recorded;
@@ -361,7 +362,7 @@ fn mig_switchable_gpus_are_printed_in_both_gres() {
     let (toml, gres) = (toml.unwrap(), gres.unwrap());
     let config = Config::parse(toml, "printed").unwrap();
     let (pool, _) = config.mig.pool_of("n1").unwrap();
-    assert_eq!(pool.whole(7), Some(5));
+    assert_eq!(pool.whole(NvmlIndex::new(7).unwrap()), GresGpu::new(5));
     let slurm = |gres: &str, toml: &str| {
         node.slurm(gres, toml);
         let nodes = fs::read_to_string(node.path("nodes")).unwrap();

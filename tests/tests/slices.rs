@@ -383,7 +383,7 @@ fn check(cluster: &Cluster, geometry: &Geometry, jobs: &[(u32, &str)]) {
     }
     for (node, cuts) in cuts {
         for gpu in 0..2 {
-            let own = cuts.iter().filter(|cut| cut.gpu == gpu);
+            let own = cuts.iter().filter(|cut| cut.gpu.index() == gpu);
             let spot = |cut: &JobInstance| {
                 states
                     .spot(cut.profile, cut.placement.start)

@@ -9,6 +9,8 @@ mod random;
 use std::cell::RefCell;
 
 use gpuos_config::options::parse_mig;
+use gpuos_model::gpu_index::PoolSet;
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, NONE, States};
 use gpuos_placement::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
 use gpuos_placement::mig::{Ask, Effort, Pool, tile};
@@ -32,7 +34,7 @@ impl Node {
             geometry: &self.geometry,
             states: &self.states,
             gpus: self.gpus,
-            out: 0,
+            out: PoolSet::EMPTY,
         }
     }
 
@@ -44,7 +46,7 @@ impl Node {
             taken |= tenant.bits;
             pool.holds(at as u32, &self.asks[at], [(0, tenant.bits)]);
         }
-        pool.see(0, taken, 0);
+        pool.see(0, taken, PoolSet::EMPTY);
         let prices = pool.prices();
         let room = pool.pick(&mut Effort::default(), &prices, 0, ask).is_some();
         (0..self.tenants.len()).for_each(|at| pool.ends(at as u32));
@@ -98,12 +100,12 @@ fn node(random: &mut Random, geometry: Geometry) -> Node {
         };
         taken |= pick.bits;
         pool.holds(job, &ask, [(number, pick.bits)]);
-        pool.see(number, taken, 0);
+        pool.see(number, taken, PoolSet::EMPTY);
         let cuts = tile(&geometry, pick.bits, ask.serves(0).unwrap()).unwrap();
         let cuts = cuts.iter().filter(|cut| states.is_scarce(cut.profile));
         let spot = |cut: &gpuos_placement::mig::JobInstance| {
             (
-                cut.gpu,
+                cut.gpu.index(),
                 states.spot(cut.profile, cut.placement.start).unwrap(),
             )
         };
@@ -179,7 +181,7 @@ fn a_job_goes_as_a_whole_and_the_others_make_up_the_rest() {
         geometry: &geometry,
         states: &states,
         gpus: 3,
-        out: 0b100,
+        out: PoolSet(GpuSet(0b100)),
     };
     let of = |text: &str| parse_mig(text).unwrap().serves(&geometry).unwrap();
     // One on a half of both GPUs, one on the other half of each.
@@ -219,7 +221,7 @@ fn many_jobs_on_several_gpus_are_bounded_and_said_so() {
         geometry: &geometry,
         states: &states,
         gpus: 8,
-        out: 0,
+        out: PoolSet::EMPTY,
     };
     // Twenty-eight jobs, each with a slice of two GPUs.
     let pairs = (0..4).flat_map(|pair| (0..7).map(move |slice| (pair, slice)));

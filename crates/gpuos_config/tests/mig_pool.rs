@@ -6,6 +6,8 @@ mod mig_support;
 mod random;
 
 use gpuos_config::options::parse_mig;
+use gpuos_model::gpu_index::PoolSet;
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, NONE, State, States};
 use gpuos_placement::mig::{Ask, Effort, JobInstance, MOST_STEPS, Pick, Pool, tile};
 use mig_support::{board, boards};
@@ -43,7 +45,7 @@ impl Checker {
         let own = |gpu: usize| {
             let jobs = self.jobs.iter().filter(move |job| job.node == node);
             let cuts = jobs.flat_map(|job| &job.cuts);
-            cuts.filter(move |cut| cut.gpu == gpu)
+            cuts.filter(move |cut| cut.gpu.index() == gpu)
         };
         let spot = |cut: &JobInstance| self.states.spot(cut.profile, cut.placement.start).unwrap();
         let each = (0..self.gpus).map(|gpu| self.states.of(own(gpu).map(spot)));
@@ -108,7 +110,7 @@ fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 3
             if random.below(2) == 0 {
                 pool.ends(gone.job);
             }
-            pool.see(gone.node, checker.taken(gone.node), 0);
+            pool.see(gone.node, checker.taken(gone.node), PoolSet::EMPTY);
             pool.ends(gone.job);
         }
         let (text, slices) = request(&mut random, &checker.geometry);
@@ -132,7 +134,7 @@ fn simulate(name: &str, geometry: Geometry, seed: u64, by_hand: bool) -> [u32; 3
             continue;
         }
         let taken = checker.taken(node);
-        pool.see(node, taken, 0);
+        pool.see(node, taken, PoolSet::EMPTY);
         let prices = pool.prices();
         let serves = parsed.serves(&checker.geometry).unwrap();
         let profiles: Vec<usize> = serves
@@ -224,7 +226,7 @@ fn the_media_extension_is_given_once_for_each_gpu() {
         let bits = pick(&mut pool, &me).expect("each GPU has one");
         pool.holds(job, &me, [(0, bits)]);
         taken |= bits;
-        pool.see(0, taken, 0);
+        pool.see(0, taken, PoolSet::EMPTY);
     }
     assert_eq!([taken & 0xff, taken >> 8].map(u64::count_ones), [1, 1]);
     assert_eq!(pick(&mut pool, &me), None);
@@ -238,7 +240,7 @@ fn the_media_extension_is_given_once_for_each_gpu() {
         .expect("then");
     assert_eq!((at, later.bits), (9, taken & 0xff));
     // Its bits are free again: so is the extension, whenever slurmctld tells of the end.
-    pool.see(0, taken & 0xff, 0);
+    pool.see(0, taken & 0xff, PoolSet::EMPTY);
     let again = pick(&mut pool, &me).expect("one is back");
     assert_eq!(again & 0xff, 0);
 }
@@ -260,11 +262,11 @@ fn a_request_for_each_task_is_multiplied_and_others_are_taken_at_their_word() {
 fn gpus_out_of_service_are_not_offered() {
     let mut pool = pool(2);
     let seven = ask(&pool, "7g.80gb", 8);
-    pool.see(0, 0, 0b01);
+    pool.see(0, 0, PoolSet(GpuSet(0b01)));
     assert_eq!(pick(&mut pool, &seven), Some(0xff00));
-    pool.see(0, 0, 0b11);
+    pool.see(0, 0, PoolSet(GpuSet(0b11)));
     assert_eq!(pick(&mut pool, &seven), None);
-    pool.see(0, 0, 0);
+    pool.see(0, 0, PoolSet::EMPTY);
     assert!(pick(&mut pool, &seven).is_some());
 }
 
@@ -274,7 +276,7 @@ fn thousand(taken: [u64; 8]) -> Pool {
     for node in 0..1_000 {
         pool.add_node(0, 8).expect("a node");
         let turned = (0..8).map(|at| taken[(at + node as usize) % 8] << (8 * at));
-        pool.see(node, turned.fold(0, |all, own| all | own), 0);
+        pool.see(node, turned.fold(0, |all, own| all | own), PoolSet::EMPTY);
     }
     pool
 }
@@ -316,7 +318,7 @@ fn a_decision_ends_and_what_fits_without_a_search_is_still_found() {
     // 26 slices are free and 24 of them in placements: all ways to put 24 instances there.
     let mut pool = thousand([0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0xf0, 0x7f, 0x7f]);
     let ask = ask(&pool, "2g.20gb:2,1g.10gb:22", 26);
-    pool.see(999, 0, 0);
+    pool.see(999, 0, PoolSet::EMPTY);
     assert_eq!(ask_all(&mut pool, &ask, 0..1_000), (1, MOST_STEPS));
     assert_eq!(ask_all(&mut pool, &ask, 999..1_000), (1, 0));
 }
@@ -327,7 +329,7 @@ fn room_is_foreseen_when_a_placement_is_free_not_when_enough_slices_are() {
     let half = ask(&pool, "3g.40gb", 4);
     // Free: 1, 2, 5 and 6, four slices and no placement.
     let taken = 0b1001_1001;
-    pool.see(0, taken, 0);
+    pool.see(0, taken, PoolSet::EMPTY);
     assert_eq!(pick(&mut pool, &half), None);
     let prices = pool.prices();
     let ends = [(10, 0b1000_0000), (20, 0b1000), (30, 0b1), (40, 0b1_0000)];

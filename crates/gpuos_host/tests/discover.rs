@@ -303,7 +303,7 @@ fn gpus_in_mig_mode_are_a_pool_beside_the_node_type() {
     // What is printed is what gpuos reads, and then nothing differs.
     let config = Config::parse(&printed.gpuos_toml, "printed").unwrap();
     let (pool, board) = config.mig.pool_of("n1").unwrap();
-    assert_eq!((pool.gpus, &board.geometry), (GpuSet(0xf0), &h100()));
+    assert_eq!((pool.gpus.0, &board.geometry), (GpuSet(0xf0), &h100()));
     assert_eq!(config.node_type("h100-x4").unwrap().gpus, 4);
     assert_eq!(mig_differences(&found, &config.mig, "n1"), []);
     // A GPU that is none of the pool, one whose mode is off, and another board.

@@ -4,15 +4,21 @@
 //! the GPUs that a `[[mig.pool]]` names. Where all GPUs of a node are in GRES `gpu`, the first two are the same.
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::gpuset::{GpuSet, MAX_GPUS};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(try_from = "u8", into = "u8")]
         pub struct $name(u8);
 
         impl $name {
+            /// The last one that a node can have.
+            pub const LAST: $name = $name(MAX_GPUS as u8 - 1);
+
             /// The GPU with this number, from 0 on. `None` from [`MAX_GPUS`] on.
             pub const fn new(index: usize) -> Option<$name> {
                 match index < MAX_GPUS {
@@ -25,7 +31,20 @@ macro_rules! number {
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
+        }
 
+        impl TryFrom<u8> for $name {
+            type Error = &'static str;
+
+            fn try_from(number: u8) -> Result<$name, &'static str> {
+                $name::new(number.into()).ok_or("no node has so many GPUs")
+            }
+        }
+
+        impl From<$name> for u8 {
+            fn from(gpu: $name) -> u8 {
+                gpu.0
+            }
         }
 
         impl fmt::Display for $name {
@@ -39,7 +58,8 @@ macro_rules! number {
 macro_rules! set {
     ($(#[$doc:meta])* $set:ident of $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
         pub struct $set(pub GpuSet);
 
         impl $set {
@@ -59,6 +79,16 @@ macro_rules! set {
             /// The GPUs in both sets.
             pub const fn and(self, other: $set) -> $set {
                 $set(self.0.and(other.0))
+            }
+
+            /// The GPUs of `self` that are not in `other`.
+            pub const fn minus(self, other: $set) -> $set {
+                $set(self.0.minus(other.0))
+            }
+
+            /// How many GPUs the set has.
+            pub const fn len(self) -> usize {
+                self.0.len()
             }
 
             /// Whether the set has no GPU.
@@ -156,6 +186,19 @@ mod tests {
             NvmlIndex::new(6).map(|gpu| gpu.to_string()).as_deref(),
             Some("6")
         );
+    }
+
+    #[test]
+    fn a_number_is_written_as_one_and_read_if_a_node_has_so_many() {
+        let gpu = NvmlIndex::new(6).expect("a GPU");
+        assert_eq!(serde_json::to_string(&gpu).expect("JSON"), "6");
+        let read = |text: &str| serde_json::from_str::<NvmlIndex>(text).ok();
+        assert_eq!((read("6"), read("64"), read("-1")), (Some(gpu), None, None));
+        // As the key of a map, too.
+        let map = std::collections::BTreeMap::from([(gpu, NvmlSet::EMPTY.with(gpu))]);
+        let text = serde_json::to_string(&map).expect("JSON");
+        assert_eq!(text, r#"{"6":64}"#);
+        assert_eq!(serde_json::from_str(&text).ok(), Some(map));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod mig_support;
 #[path = "../../gpuos_model/tests/random/mod.rs"]
 mod random;
 
+use gpuos_model::gpu_index::PoolGpu;
 use gpuos_model::mig::{Geometry, MigPlacement, NONE, State, States};
 use gpuos_placement::mig::tile::tile_beside;
 use gpuos_placement::mig::{JobInstance, Serves, tile};
@@ -38,7 +39,7 @@ impl<'a> Node<'a> {
             self.gpus[gpu] = next;
             let size = self.geometry.profiles()[usize::from(spot.profile)].size;
             JobInstance {
-                gpu,
+                gpu: PoolGpu::new(gpu).unwrap(),
                 profile: usize::from(spot.profile),
                 placement: MigPlacement {
                     start: spot.start,
@@ -89,7 +90,10 @@ fn holds(
     sorted.sort_unstable();
     assert_eq!(serves_of(cuts), sorted);
     for gpu in 0..64 {
-        let own = beside.iter().chain(cuts).filter(|cut| cut.gpu == gpu);
+        let own = beside
+            .iter()
+            .chain(cuts)
+            .filter(|cut| cut.gpu.index() == gpu);
         let spots: Option<Vec<usize>> = own
             .map(|cut| states.spot(cut.profile, cut.placement.start))
             .collect();
@@ -215,7 +219,7 @@ fn placements_decide_which_instance_stands_where() {
         let cuts = cuts.expect("it tiles");
         let each = cuts
             .iter()
-            .map(|cut| (cut.profile, cut.gpu, cut.placement.start));
+            .map(|cut| (cut.profile, cut.gpu.index(), cut.placement.start));
         each.collect::<Vec<_>>()
     };
     // 4g.40gb has only the first half, 2g.20gb not the last quarter.
@@ -244,7 +248,7 @@ fn what_others_use_is_not_given_twice() {
     let [plain, media] = ["1g.10gb", "1g.10gb+me"].map(|name| numbered(&h100, name));
     let serves = vec![(plain, 1), (media, 1)];
     let other = |gpu| JobInstance {
-        gpu,
+        gpu: PoolGpu::new(gpu).unwrap(),
         profile: media,
         placement: MigPlacement { start: 6, size: 1 },
     };
@@ -252,7 +256,7 @@ fn what_others_use_is_not_given_twice() {
         let cuts = tile_beside(&h100, 0x101, &serves, beside)?;
         cuts.iter()
             .find(|cut| cut.profile == media)
-            .map(|cut| cut.gpu)
+            .map(|cut| cut.gpu.index())
     };
     assert_eq!(on(&[other(0)]), Some(1));
     assert_eq!(on(&[other(1)]), Some(0));

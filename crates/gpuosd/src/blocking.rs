@@ -193,9 +193,8 @@ impl Worker {
 
     /// Resets a GPU. The driver refuses while anybody has it open, this daemon too.
     fn reset(&self, gpu: &GpuIdentity) -> Result<String, String> {
-        let index = usize::from(gpu.nvml);
-        let pooled = self.numbering.divided().contains(index);
-        let switchable = self.numbering.switchable().contains(index);
+        let pooled = self.numbering.divided().contains(gpu.nvml);
+        let switchable = self.numbering.switchable().contains(gpu.nvml);
         match (number::is_of_pool(gpu.gres), pooled) {
             // Where it was numbered before the pool was: every instance there would be lost.
             (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
@@ -243,13 +242,15 @@ fn told(done: Result<String, String>) -> (bool, String) {
 
 /// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
 fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
-    let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
+    let identity = library
+        .identity(gpu.nvml.into())
+        .map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
     }
     let on_it = |e: nvml::Error| format!("who is on it cannot be told: {e}");
-    let instances = library.mig_instances(gpu.nvml).map_err(on_it)?.len();
-    let processes = library.processes(gpu.nvml).map_err(on_it)?.len();
+    let instances = library.mig_instances(gpu.nvml.into()).map_err(on_it)?.len();
+    let processes = library.processes(gpu.nvml.into()).map_err(on_it)?.len();
     match (instances, processes) {
         (0, 0) => Ok(()),
         _ => Err(format!(
@@ -260,7 +261,9 @@ fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> 
 
 /// What a GPU has to show before it gets jobs again.
 fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
-    let identity = library.identity(gpu.nvml).map_err(|e| e.to_string())?;
+    let identity = library
+        .identity(gpu.nvml.into())
+        .map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
     }
@@ -270,7 +273,7 @@ fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
             "it is not in MIG mode (a reset may end it): `nvidia-smi -i {nvml} -mig 1`"
         ));
     }
-    let sample = library.sample(gpu.nvml).map_err(|e| e.to_string())?;
+    let sample = library.sample(gpu.nvml.into()).map_err(|e| e.to_string())?;
     if let Some(action) = sample
         .recovery_action
         .map(RecoveryAction::from_nvml)
@@ -316,7 +319,7 @@ mod tests {
     fn a_command_is_words_and_the_gpu_stands_in_them_whole() {
         let gpu = GpuIdentity {
             gres: 5,
-            nvml: 3,
+            nvml: 3.try_into().unwrap(),
             uuid: "GPU-1".into(),
             name: "NVIDIA H100".into(),
             pci: "0000:1b:00.0".into(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::{self, number};
 use gpuos_host::hardware::discover::{self, Sysfs, discover};
 use gpuos_host::hardware::nvml::{self, Answer, Error, GpuLibrary, Happening};
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 
 use crate::numbering::Numbering;
 use crate::sink::Sink;
@@ -28,7 +28,7 @@ pub struct GpuIdentity {
     /// GRES index; of a GPU of the pool its number as in [`gpuos_core::health::number`].
     pub gres: u8,
     /// NVML's index.
-    pub nvml: u8,
+    pub nvml: NvmlIndex,
     /// NVIDIA's id.
     pub uuid: String,
     /// Name of the board.
@@ -49,11 +49,11 @@ pub enum Notice {
     /// What the node is made of, once the library was opened.
     Hardware(Box<discover::NodeHardware>),
     /// Instances of a GPU were made or destroyed, by NVML's index.
-    Divided(u8),
+    Divided(NvmlIndex),
 }
 
 /// As of [`Numbering::at`], all GPUs.
-type Known = ((GpuSet, u64), Vec<GpuIdentity>);
+type Known = ((NvmlSet, u64), Vec<GpuIdentity>);
 
 #[derive(Default)]
 struct Shared {
@@ -184,14 +184,15 @@ pub fn start(
 pub(crate) fn found(
     library: &dyn GpuLibrary,
     numbering: &Numbering,
-    divided: GpuSet,
+    divided: NvmlSet,
 ) -> Answer<Vec<GpuIdentity>> {
     // A guess here would take a healthy GPU out of service in place of a bad one.
     let order = numbering.order().map_err(Error::Refused)?;
     let count = library.count()?;
     let mut all = Vec::new();
-    for nvml in (0..count).filter(|nvml| !divided.contains(usize::from(*nvml))) {
-        match library.identity(nvml) {
+    let all_gpus = (0..count).filter_map(|nvml| NvmlIndex::try_from(nvml).ok());
+    for nvml in all_gpus.filter(|nvml| !divided.contains(*nvml)) {
+        match library.identity(nvml.into()) {
             Ok(identity) => all.push((nvml, identity)),
             // It keeps its place, and has no name.
             Err(Error::Lost | Error::ResetRequired | Error::Timeout) => {
@@ -228,16 +229,16 @@ pub(crate) fn found(
 fn all(
     library: &dyn GpuLibrary,
     numbering: &Numbering,
-    divided: GpuSet,
+    divided: NvmlSet,
 ) -> Answer<Vec<GpuIdentity>> {
     let mut all = found(library, numbering, divided)?;
     let count = library.count()?;
-    for nvml in (0..count).filter(|nvml| divided.contains(usize::from(*nvml))) {
-        let Some(gres) = number::of_pool(nvml) else {
+    for nvml in divided.iter().filter(|nvml| u8::from(*nvml) < count) {
+        let Some(gres) = number::of_pool(nvml.into()) else {
             continue;
         };
         // One that does not say who it is keeps its place: its polls say the rest.
-        let identity = library.identity(nvml).unwrap_or_default();
+        let identity = library.identity(nvml.into()).unwrap_or_default();
         all.push(GpuIdentity {
             gres,
             nvml,
@@ -334,7 +335,7 @@ fn poll(
     let mut without = Vec::new();
     let mut spoke = list.is_empty();
     for gpu in list.iter() {
-        let event = match nvml.sample(gpu.nvml) {
+        let event = match nvml.sample(gpu.nvml.into()) {
             Ok(told) => health::Event::Sample {
                 gpu: gpu.gres,
                 sample: Box::new(told),
@@ -397,10 +398,12 @@ fn wait_once(
     };
     for event in nvml.wait_events(WAIT)? {
         if event.what == Happening::MigChanged {
-            let _ = to.send(Notice::Divided(event.gpu));
+            if let Ok(gpu) = event.gpu.try_into() {
+                let _ = to.send(Notice::Divided(gpu));
+            }
             continue;
         }
-        let Some(gpu) = list.iter().find(|gpu| gpu.nvml == event.gpu) else {
+        let Some(gpu) = list.iter().find(|gpu| u8::from(gpu.nvml) == event.gpu) else {
             continue;
         };
         let gpu = gpu.gres;

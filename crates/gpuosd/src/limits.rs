@@ -50,14 +50,16 @@ fn event(library: &Library, task: &Task) -> Option<Event> {
     match task {
         Task::Read(found) => Some(Event::Read {
             gpu: found.gres,
-            told: with(library, found, |nvml| read(nvml, found.nvml)),
+            told: with(library, found, |nvml| read(nvml, found.nvml.into())),
         }),
         Task::Set(found, set) => Some(Event::Done {
             gpu: found.gres,
-            told: with(library, found, |nvml| apply(nvml, found.nvml, *set)),
+            told: with(library, found, |nvml| apply(nvml, found.nvml.into(), *set)),
         }),
         Task::Look(found) => {
-            let told = with(library, found, |nvml| nvml.power_limit_mw(found.nvml));
+            let told = with(library, found, |nvml| {
+                nvml.power_limit_mw(found.nvml.into())
+            });
             let gpu = found.gres;
             told.ok().map(|limit_mw| Event::Sample { gpu, limit_mw })
         }
@@ -77,7 +79,9 @@ fn with<T>(
             told => break told.map_err(|e| e.to_string())?,
         }
     };
-    let identity = nvml.identity(found.nvml).map_err(|e| e.to_string())?;
+    let identity = nvml
+        .identity(found.nvml.into())
+        .map_err(|e| e.to_string())?;
     if identity.uuid != found.uuid {
         return Err(format!(
             "it is {} now and was {}",
@@ -140,7 +144,7 @@ mod tests {
         let library = Library::new(Box::new(move || Ok(own.lock().unwrap().clone())));
         let mut found = GpuIdentity {
             gres: 5,
-            nvml: 3,
+            nvml: 3.try_into().unwrap(),
             uuid,
             name: String::new(),
             pci: String::new(),

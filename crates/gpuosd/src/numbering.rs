@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::{MigConfig, MigPool};
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::NvmlSet;
 use gpuos_workload::numbering::GpuNumbering;
 
 type Read = Box<dyn Fn() -> Result<GpuNumbering, String> + Send + Sync>;
@@ -19,8 +19,8 @@ pub struct Numbering {
     known: Condvar,
 }
 
-/// By NVML's index, the GPUs of the pool that are in MIG mode for good, and the MIG-switchable ones.
-type Sets = (GpuSet, GpuSet);
+/// The GPUs of the pool that are in MIG mode for good, and the MIG-switchable ones.
+type Sets = (NvmlSet, NvmlSet);
 
 #[derive(Default)]
 struct Divided {
@@ -60,7 +60,7 @@ impl Numbering {
 
     /// What a gpuosd before this one knew, for a gpuos.toml that cannot be read. Without it a GPU of the pool would be
     /// taken for one of Slurm's, and its faults for those of another.
-    pub fn remembered(&self, fixed: GpuSet, switchable: GpuSet) {
+    pub fn remembered(&self, fixed: NvmlSet, switchable: NvmlSet) {
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         divided.before = (fixed, switchable);
     }
@@ -108,7 +108,7 @@ impl Numbering {
     }
 
     /// [`Numbering::divided`], and a count that grows when gres.conf is to be read again.
-    pub fn at(&self) -> (GpuSet, u64) {
+    pub fn at(&self) -> (NvmlSet, u64) {
         let fixed = self.divided();
         let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         (fixed, divided.renewed)
@@ -116,12 +116,12 @@ impl Numbering {
 
     /// The GPUs of the node's pool that are in MIG mode for good, by NVML's index. It waits until gpuos.toml was read:
     /// before, a GPU of a pool would be taken for one of Slurm's.
-    pub fn divided(&self) -> GpuSet {
+    pub fn divided(&self) -> NvmlSet {
         self.sets().0
     }
 
     /// The MIG-switchable ones, which Slurm counts as GPUs, too. It waits likewise.
-    pub fn switchable(&self) -> GpuSet {
+    pub fn switchable(&self) -> NvmlSet {
         self.sets().1
     }
 
@@ -138,6 +138,7 @@ impl Numbering {
 #[cfg(test)]
 mod tests {
     use gpuos_config::gpuos_toml::Config;
+    use gpuos_model::gpu_index::NvmlIndex;
 
     use super::*;
 
@@ -154,10 +155,13 @@ mod tests {
     fn the_pool_that_was_read_last_counts() {
         let numbering = Numbering::new(Box::new(|| Err("no gres.conf".into())));
         numbering.configured("n1", None);
-        assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        assert_eq!(numbering.divided(), NvmlSet::EMPTY);
         assert!(numbering.is_guess());
         let again = Numbering::new(Box::new(|| Err("no gres.conf".into())));
-        again.remembered(GpuSet::EMPTY.with(5), GpuSet::EMPTY);
+        again.remembered(
+            NvmlSet::EMPTY.with(NvmlIndex::new(5).unwrap()),
+            NvmlSet::EMPTY,
+        );
         again.configured("n1", None);
         assert_eq!(again.divided().to_string(), "5");
         assert!(!again.is_guess());
@@ -168,7 +172,7 @@ mod tests {
         assert!(!numbering.is_guess());
         assert_eq!(numbering.divided().to_string(), "4-7");
         numbering.configured("n1", Some(&config("n2", "0-7")));
-        assert_eq!(numbering.divided(), GpuSet::EMPTY);
+        assert_eq!(numbering.divided(), NvmlSet::EMPTY);
         // A MIG-switchable GPU is one that Slurm counts.
         let switchable = config("n1", "4-7\"\nswitchable = \"6-7");
         numbering.configured("n1", Some(&switchable));

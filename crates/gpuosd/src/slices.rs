@@ -2,6 +2,7 @@
 //! slice may open, one a line. `gres_gpuos` hands them to Slurm, which lets a job's tasks open these and no others.
 //! For each GPU a fence besides: what opens any instance that it can ever have, which nobody may but through a slice.
 
+use gpuos_model::gpu_index::NvmlIndex;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,7 +26,7 @@ pub type Layout = Vec<Option<(u32, u32)>>;
 
 impl Slices {
     /// The file of a slice of a GPU, by NVML's index.
-    pub fn file(&self, gpu: u8, slice: usize) -> PathBuf {
+    pub fn file(&self, gpu: NvmlIndex, slice: usize) -> PathBuf {
         self.folder.join(format!("gpu{gpu}s{slice}"))
     }
 
@@ -35,7 +36,7 @@ impl Slices {
     /// # Errors
     /// What could not be written, or which instance the driver's list lacks, in a sentence. Its slices can then open
     /// the GPU's own device file and nothing else, which serves no program.
-    pub fn write(&self, gpu: u8, minor: u32, layout: &Layout) -> Result<(), String> {
+    pub fn write(&self, gpu: NvmlIndex, minor: u32, layout: &Layout) -> Result<(), String> {
         self.fence(gpu, minor)
             .map_err(|e| format!("the fence of GPU {gpu}: {e}"))?;
         let list = match layout.iter().any(Option::is_some) {
@@ -74,7 +75,7 @@ impl Slices {
 
     /// Writes `fence4`, with the device file of every GPU instance that GPU 4 can have, made or not, and its numbers:
     /// a step must not open an instance that is made while it runs. Without the driver's list there is none.
-    fn fence(&self, gpu: u8, minor: u32) -> io::Result<()> {
+    fn fence(&self, gpu: NvmlIndex, minor: u32) -> io::Result<()> {
         let Ok(list) = fs::read_to_string(&self.minors) else {
             return Ok(());
         };
@@ -150,16 +151,17 @@ mod tests {
             minors: folder.path().join("mig-minors"),
             majors: folder.path().join("devices"),
         };
+        let four = NvmlIndex::new(4).unwrap();
         // Nothing is made: no list is needed.
-        slices.write(4, 4, &vec![None; 8]).unwrap();
-        let read = |slice| fs::read_to_string(slices.file(4, slice)).unwrap();
+        slices.write(four, 4, &vec![None; 8]).unwrap();
+        let read = |slice| fs::read_to_string(slices.file(four, slice)).unwrap();
         assert_eq!(read(7), "/dev/nvidia4\n");
         let mut layout = vec![None; 8];
         layout[2] = Some((11, 0));
-        let why = slices.write(4, 4, &layout).unwrap_err();
+        let why = slices.write(four, 4, &layout).unwrap_err();
         assert!(why.contains("mig-minors"), "{why}");
         fs::write(&slices.minors, LIST).unwrap();
-        slices.write(4, 4, &layout).unwrap();
+        slices.write(four, 4, &layout).unwrap();
         assert_eq!(
             read(2),
             "/dev/nvidia4\n/dev/nvidia-caps/nvidia-cap129\n/dev/nvidia-caps/nvidia-cap130\n"
@@ -169,7 +171,7 @@ mod tests {
         layout[2] = Some((3, 0));
         assert!(
             slices
-                .write(4, 4, &layout)
+                .write(four, 4, &layout)
                 .unwrap_err()
                 .contains("instance 3")
         );
@@ -185,7 +187,7 @@ mod tests {
             "Character devices:\n  1 mem\n236 nvidia-caps\n",
         )
         .unwrap();
-        slices.write(4, 4, &vec![None; 8]).unwrap();
+        slices.write(four, 4, &vec![None; 8]).unwrap();
         assert_eq!(
             fence(),
             format!("{} 236:39\n{} 236:129\n", caps[0], caps[1])

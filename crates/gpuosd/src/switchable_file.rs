@@ -29,7 +29,7 @@ pub fn write(path: &Path, switchable: &Switchable) -> Result<(), String> {
 }
 
 fn replace(path: &Path, switchable: &Switchable) -> io::Result<()> {
-    let gpus = switchable.values().copied().map(usize::from);
+    let gpus = switchable.values().map(|gpu| gpu.index());
     let gpus = gpus.fold(GpuSet::EMPTY, GpuSet::with);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -45,7 +45,10 @@ mod tests {
     fn the_file_is_there_while_gpus_move() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpuosd.sock.switchable");
-        let switchable = Switchable::from([(6, 4), (7, 5)]);
+        let switchable = [(6, 4), (7, 5)];
+        let switchable =
+            switchable.map(|(nvml, gres)| (nvml.try_into().unwrap(), gres.try_into().unwrap()));
+        let switchable = Switchable::from(switchable);
         write(&path, &Switchable::new()).unwrap();
         write(&path, &switchable).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "4-5\n");

@@ -75,9 +75,9 @@ impl Node {
             ticked: Instant::now(),
             _folder: folder,
         };
-        let found = |gpu| GpuIdentity {
+        let found = |gpu: u8| GpuIdentity {
             gres: gpu,
-            nvml: gpu,
+            nvml: gpu.try_into().unwrap(),
             uuid: format!("GPU-{gpu}"),
             name: "NVIDIA H100".into(),
             pci: gpu.to_string(),

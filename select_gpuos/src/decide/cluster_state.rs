@@ -15,7 +15,7 @@ use crate::abi::frame::Frame;
 use crate::abi::source::Source;
 use crate::decide::mix::{Mix, Spare};
 use crate::decide::neighbours::Neighbours;
-use crate::decide::policy::Standing;
+use crate::decide::policy::{Among, Standing};
 use crate::gres::registration::Registration;
 use crate::gres::shards::Shards;
 use crate::gres::slices::Slices;
@@ -168,7 +168,11 @@ impl ClusterState {
         options: &JobOptions,
     ) -> Option<Wanted> {
         let policy = &site.settings.config.policy;
-        let among = (source, self.planner.as_mut(), &mut self.snapshot);
+        let among = Among {
+            source,
+            planner: self.planner.as_mut(),
+            snapshot: &mut self.snapshot,
+        };
         self.standing.wanted(policy, among, asked, job, options)
     }
 

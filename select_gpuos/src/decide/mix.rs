@@ -68,6 +68,17 @@ impl Hasher for Spread {
     }
 }
 
+/// A job that is seen to run, as far as it counts for the mix.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Its number.
+    pub job: u32,
+    /// GPUs that it asked for, on all its nodes together.
+    pub gpus: u64,
+    /// It names a GPU model.
+    pub typed: bool,
+}
+
 /// What is known of the jobs that come.
 #[derive(Default)]
 pub struct Mix {
@@ -112,19 +123,19 @@ impl Mix {
         &mut self,
         source: &Source<'_>,
         planner: Option<&Planner>,
-        (job, gpus, typed): (u32, u64, bool),
+        seen: Seen,
         held: &[Holding],
     ) {
         let nodes = held.len() as u64;
-        if gpus == 0 || nodes == 0 || !self.is_new(source, job) {
+        if seen.gpus == 0 || nodes == 0 || !self.is_new(source, seen.job) {
             return;
         }
         let most = |figure: fn(&Holding) -> u64| held.iter().map(figure).max().unwrap_or(0);
         let share = Share {
-            gpus: gpus.div_ceil(nodes).min(255) as u8,
+            gpus: seen.gpus.div_ceil(nodes).min(255) as u8,
             cpus: most(|one| u64::from(one.cpus)) as u32,
             memory_gib: most(|one| one.memory_mib).div_ceil(1024).min(1 << 20) as u32,
-            types: match (planner, typed) {
+            types: match (planner, seen.typed) {
                 (Some(planner), true) => planner.types_of(held.iter().map(|one| one.node)),
                 _ => 0,
             },

@@ -136,13 +136,23 @@ impl Standing {
     }
 }
 
+/// What a job's wishes are weighed among.
+pub struct Among<'a> {
+    /// Where records are read.
+    pub source: &'a Source<'a>,
+    /// The planner, if there is one.
+    pub planner: Option<&'a mut Planner>,
+    /// The candidates as they are.
+    pub snapshot: &'a mut Snapshot,
+}
+
 impl Standing {
     /// What a job wants of the planner, by the policy of its partition and QOS where it says nothing itself;
     /// sets what the candidates are worth to it.
     pub fn wanted(
         &mut self,
         policy: &Policy,
-        (source, planner, snapshot): (&Source<'_>, Option<&mut Planner>, &mut Snapshot),
+        among: Among<'_>,
         asked: Counts,
         (job, gpus): (Job<'_>, JobGres<'_>),
         options: &JobOptions,
@@ -150,7 +160,7 @@ impl Standing {
         // Names count for rules only.
         let (partition, qos) = match policy.rules.is_empty() {
             true => ("", String::new()),
-            false => (job.partition(), self.qos(source, policy, job)),
+            false => (job.partition(), self.qos(among.source, policy, job)),
         };
         let mut wanted = request::build(
             asked,
@@ -160,13 +170,13 @@ impl Standing {
             policy.topology_for(partition, &qos),
             policy.placement_for(partition, &qos),
         )?;
-        if let Some(planner) = planner {
+        if let Some(planner) = among.planner {
             let objectives = policy.objectives_for(partition, &qos);
             if objectives.is_none() && options.profile.is_none() && self.conditions.is_empty() {
                 // Nobody weighs places: they are worth the same to the job.
                 self.wish = None;
             } else {
-                let asked = (&mut wanted.request, snapshot);
+                let asked = (&mut wanted.request, among.snapshot);
                 self.weigh(planner, job, options, objectives, asked);
             }
         }

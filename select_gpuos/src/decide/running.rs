@@ -7,6 +7,7 @@ use slurm_ffi::handles::Job;
 
 use crate::abi::source::Source;
 use crate::decide::cluster_state::ClusterState;
+use crate::decide::mix::Seen;
 use crate::read::demand;
 use crate::read::ends;
 use crate::read::ledger::Holding;
@@ -74,9 +75,12 @@ impl ClusterState {
         if let Some(gpus) = source.one_type(job) {
             let per_task = gpus.per_task() * u64::from(job.tasks());
             let in_all = (gpus.per_node() * held.len() as u64).max(gpus.per_job());
-            let typed = gpus.type_name().is_some();
-            let asks = (job.id(), in_all.max(per_task), typed);
-            self.mix.runs(source, self.planner.as_ref(), asks, &held);
+            let seen = Seen {
+                job: job.id(),
+                gpus: in_all.max(per_task),
+                typed: gpus.type_name().is_some(),
+            };
+            self.mix.runs(source, self.planner.as_ref(), seen, &held);
         }
         let part = demand::follows_part(site.parameters, job).then(|| job.partition_key());
         let kind = (job.sharing(), part);

@@ -6,7 +6,7 @@
 //! no placement could never be carved.
 
 use gpuos_config::options::JobOptions;
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_placement::mig::offer::{self, Candidates, GivenBack};
 use gpuos_placement::mig::{Ask, Pool};
 use slurm_ffi::api::Api;
@@ -296,14 +296,9 @@ impl Slices {
         let taken = slices.given();
         // A MIG-switchable one is known by its number in GRES gpu.
         let (gres_out, _) = service.of(index);
-        let gres_of = |nvml: NvmlIndex| own.whole(nvml.index()).and_then(GresGpu::new);
-        let out = offer::out_of_service(
-            NvmlSet(own.gpus),
-            service.pool_out(index),
-            gres_out,
-            gres_of,
-        );
-        pool.see(number, taken, out.0.0);
+        let gres_of = |nvml: NvmlIndex| own.whole(nvml);
+        let out = offer::out_of_service(own.gpus, service.pool_out(index), gres_out, gres_of);
+        pool.see(number, taken, out);
         Some((number, node.weight()))
     }
 

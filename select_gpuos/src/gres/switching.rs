@@ -4,7 +4,7 @@
 //! counts as given is marked until the call ends: for cons_tres too, whoever decides the call. Where a node does not show
 //! which of its GPUs are whose, it is no candidate. How a GPU served last is remembered here and lost with slurmctld.
 
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex, PoolGpu};
+use gpuos_model::gpu_index::PoolGpu;
 use gpuos_placement::switching::{Asks, GpuMode, GresState, Job, Marks, Node, NodeState, Reading};
 use slurm_ffi::api::Api;
 use slurm_ffi::check::Gres;
@@ -233,9 +233,7 @@ impl Switchable {
         let (pool, board) = site.settings.config.mig.pool_of(name)?;
         let mut own = Node::new(index, name, pool.slices(board));
         for (nth, nvml) in pool.gpus.iter().enumerate() {
-            let gres = pool.whole(nvml).and_then(GresGpu::new);
-            let numbers = (NvmlIndex::new(nvml), gres, PoolGpu::new(nth));
-            if let (Some(nvml), Some(gres), Some(nth)) = numbers {
+            if let (Some(gres), Some(nth)) = (pool.whole(nvml), PoolGpu::new(nth)) {
                 own.add(nvml, gres, nth, board.geometry.slices(), &self.before);
             }
         }

@@ -7,7 +7,6 @@
 
 use std::ffi::c_int;
 
-use gpuos_model::gpu_index::NvmlSet;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::withhold::out::{self, Blame, Job, NodeState, Withhold};
 use slurm_ffi::gres::{JobGres, NodeGres};
@@ -123,7 +122,7 @@ impl Withholding<'_, '_> {
         let mig = &self.site.settings.config.mig;
         let node = self.frame.source.node(index);
         let pool = node.and_then(|node| mig.pool_of(node.name()));
-        pool.is_some_and(|(pool, _)| !NvmlSet(pool.gpus).and(out).is_empty())
+        pool.is_some_and(|(pool, _)| !pool.gpus.and(out).is_empty())
     }
 
     /// Names the GPUs on nodes where cons_tres only counts them: once the call is over it would take the

@@ -75,7 +75,7 @@ pub fn check(machine: &dyn Machine, site: &Site, running: &Running, findings: &m
             .iter()
             .filter_map(|gpu| pool.whole(gpu))
             .max();
-        if highest.is_some_and(|number| number >= node.gpu_count()) {
+        if highest.is_some_and(|number| number.index() >= node.gpu_count()) {
             let has = node.gpu_count();
             let what = format!(
                 "GPU {} of the pool is MIG-switchable, so it is in GRES gpu too, of which slurm.conf has {has}",

@@ -276,6 +276,11 @@ fn scarce(
     let cuts = serves.and_then(|serves| tile(geometry, bits, serves));
     let cuts = cuts.into_iter().flatten();
     let cuts = cuts.filter(|cut| states.is_scarce(cut.profile));
-    cuts.filter_map(|cut| Some((cut.gpu, states.spot(cut.profile, cut.placement.start)?)))
-        .collect()
+    cuts.filter_map(|cut| {
+        Some((
+            cut.gpu.index(),
+            states.spot(cut.profile, cut.placement.start)?,
+        ))
+    })
+    .collect()
 }

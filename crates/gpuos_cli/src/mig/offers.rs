@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::JobRequest;
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::MigPlacement;
 use gpuos_placement::mig::{Ask, Effort, MigRequest, Pick, tile};
 use serde_json::{Value, json};
@@ -33,8 +34,8 @@ pub struct Question {
 
 /// An instance that would be made.
 pub struct Piece {
-    /// NVML's index of the GPU.
-    pub gpu: usize,
+    /// The GPU.
+    pub gpu: NvmlIndex,
     /// Name of its profile.
     pub profile: String,
     /// Where.

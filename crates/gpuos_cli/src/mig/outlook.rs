@@ -3,6 +3,7 @@
 
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::Site;
+use gpuos_model::gpu_index::{NvmlIndex, PoolGpu};
 use gpuos_placement::explain::{Away, Claim};
 use gpuos_placement::mig::{Ask, Effort};
 use gpuos_placement::plan::Never;
@@ -85,10 +86,10 @@ fn has_room(
         return false;
     }
     let own = site.config.mig.pool_of(&record.name);
-    let gpus = own.map(|(own, _)| own.gpus.iter().collect::<Vec<usize>>());
+    let gpus = own.map(|(own, _)| own.gpus.iter().collect::<Vec<NvmlIndex>>());
     let gpus = gpus.unwrap_or_default().into_iter().enumerate();
-    let out = gpus.filter(|(_, nvml)| gone.contains(&Some(*nvml)));
-    let out = out.fold(0, |all, (nth, _)| all | 1 << nth);
+    let out = gpus.filter(|(_, nvml)| gone.contains(&Some(nvml.index())));
+    let out = out.filter_map(|(nth, _)| PoolGpu::new(nth)).collect();
     idle.pool.see(number, 0, out);
     let prices = idle.pool.prices();
     idle.pool
@@ -106,10 +107,10 @@ fn all_away(site: &Site, question: &Question) -> Vec<(usize, Away)> {
         if !may_use(&question.filter, node) {
             continue;
         }
-        let one = |gpu: Option<usize>, state: &str| {
+        let one = |gpu: Option<NvmlIndex>, state: &str| {
             let one = Away {
                 node: node.name.clone(),
-                gpu,
+                gpu: gpu.map(NvmlIndex::index),
                 state: state.into(),
             };
             (at, one)
@@ -118,7 +119,7 @@ fn all_away(site: &Site, question: &Question) -> Vec<(usize, Away)> {
         away.extend(state_of(node, reserved).map(|state| one(None, state)));
         let out = out_of_service(site, node);
         let gpus = own.gpus.iter().enumerate();
-        let gpus = gpus.filter(|(nth, _)| out >> nth & 1 == 1);
+        let gpus = gpus.filter(|(nth, _)| out.0.contains(*nth));
         away.extend(gpus.map(|(_, nvml)| one(Some(nvml), "out of service")));
     }
     away

@@ -5,6 +5,7 @@ use gpuos_config::options::{parse_gres, parse_mig};
 use gpuos_core::health::ExtraPart;
 use gpuos_host::slurm::site::{Site, options_in_words, switchable};
 use gpuos_host::slurm::{Job, NodeRecord};
+use gpuos_model::gpu_index::{NvmlIndex, PoolGpu, PoolSet};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::Note;
 use gpuos_placement::mig::{Ask, Pool};
@@ -156,8 +157,8 @@ impl<'a> Slices<'a> {
         }
     }
 
-    /// Free slices of a node, GPU by GPU: NVML's index and the slices.
-    pub fn free(&self, node: usize) -> Vec<(usize, Vec<u8>)> {
+    /// Free slices of a node, GPU by GPU.
+    pub fn free(&self, node: usize) -> Vec<(NvmlIndex, Vec<u8>)> {
         let record = &self.site.nodes[node];
         let Some((own, board)) = self.site.config.mig.pool_of(&record.name) else {
             return Vec::new();
@@ -171,7 +172,7 @@ impl<'a> Slices<'a> {
         };
         let each = own.gpus.iter().enumerate();
         let each = each.filter(|(nth, _)| {
-            (nth + 1) * usize::from(slices) <= u64::BITS as usize && out >> nth & 1 == 0
+            (nth + 1) * usize::from(slices) <= u64::BITS as usize && !out.0.contains(*nth)
         });
         each.map(|(nth, gpu)| (gpu, of(nth))).collect()
     }
@@ -224,19 +225,19 @@ pub fn lacks(site: &Site, request: &Request, record: &NodeRecord) -> Option<Stri
         .then(|| format!("{memory} MiB of memory free, {needed} needed"))
 }
 
-/// GPUs of a node's pool that get no jobs, by their number in the pool: those that its `Extra` names.
-pub fn out_of_service(site: &Site, node: &NodeRecord) -> u64 {
+/// GPUs of a node's pool that get no jobs, those that its `Extra` names.
+pub fn out_of_service(site: &Site, node: &NodeRecord) -> PoolSet {
     let Some((own, _)) = site.config.mig.pool_of(&node.name) else {
-        return 0;
+        return PoolSet::EMPTY;
     };
     let out = ExtraPart::read(&node.extra).0.pool_out;
     // A MIG-switchable one is known by its number in GRES gpu.
     let gpus = node.gpus_out();
-    let is_out = |nvml: usize| match own.whole(nvml) {
-        Some(number) => gpus.contains(number),
-        None => out.iter().any(|one| usize::from(*one) == nvml),
+    let is_out = |nvml: NvmlIndex| match own.whole(nvml) {
+        Some(number) => number.is_in(gpus),
+        None => out.contains(&u8::from(nvml)),
     };
     let each = own.gpus.iter().enumerate();
     let each = each.filter(|(_, nvml)| is_out(*nvml));
-    each.fold(0, |all, (nth, _)| all | 1 << nth)
+    each.filter_map(|(nth, _)| PoolGpu::new(nth)).collect()
 }

@@ -3,6 +3,7 @@
 use gpuos_config::options::{JobOptions, parse_gres, parse_mig};
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::{JobRequest, Site};
+use gpuos_model::gpu_index::PoolGpu;
 use gpuos_placement::explain::{Claim, InstanceAt, Note, slices_of_job};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{GpuShape, Request};
@@ -258,7 +259,7 @@ fn instances(slices: &Slices<'_>, job: &Job, node: usize, bits: u64) -> Vec<Inst
         .filter_map(|bit| {
             Some(InstanceAt {
                 node: record.name.clone(),
-                gpu: own.gpu(bit / each)?,
+                gpu: own.gpu(PoolGpu::new(bit / each)?)?,
                 profile: String::new(),
                 start: (bit % each) as u8,
                 size: 1,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gpuos_core::mig::reconcile::Foreign;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::mig::profile::{ENGINES, MOST_PROFILES, MOST_SLICES};
 use gpuos_model::mig::{Geometry, Profile};
@@ -38,11 +39,11 @@ pub struct MigBoard {
 pub struct MigPool {
     /// The nodes, sorted by name.
     pub nodes: Vec<String>,
-    /// NVML indexes of its GPUs.
-    pub gpus: GpuSet,
+    /// Its GPUs.
+    pub gpus: NvmlSet,
     /// Those of them that are in GRES `gpu` too, and are divided only while jobs have slices of them. The others are in MIG
     /// mode for good.
-    pub switchable: GpuSet,
+    pub switchable: NvmlSet,
     /// Number of their board in [`MigConfig::boards`].
     pub board: usize,
     place: Place,
@@ -102,20 +103,21 @@ impl MigConfig {
 }
 
 impl MigPool {
-    /// NVML index of the `nth` GPU of the pool, from 0 on.
-    pub fn gpu(&self, nth: usize) -> Option<usize> {
-        self.gpus.iter().nth(nth)
+    /// NVML's index of a GPU of the pool.
+    pub fn gpu(&self, gpu: PoolGpu) -> Option<NvmlIndex> {
+        self.gpus.iter().nth(gpu.index())
     }
 
-    /// NVML indexes of the GPUs that are in MIG mode for good, and in GRES `gpuos` only.
-    pub fn fixed(&self) -> GpuSet {
+    /// The GPUs that are in MIG mode for good, and in GRES `gpuos` only.
+    pub fn fixed(&self) -> NvmlSet {
         self.gpus.minus(self.switchable)
     }
 
     /// Number in GRES `gpu` of a MIG-switchable GPU: gres.conf has them by NVML's index, without those in MIG mode for good.
-    pub fn whole(&self, gpu: usize) -> Option<usize> {
-        let before = self.fixed().and(GpuSet::first(gpu)).len();
-        self.switchable.contains(gpu).then(|| gpu - before)
+    pub fn whole(&self, gpu: NvmlIndex) -> Option<GresGpu> {
+        let before = self.fixed().iter().filter(|fixed| *fixed < gpu).count();
+        let gres = GresGpu::new(gpu.index() - before)?;
+        self.switchable.contains(gpu).then_some(gres)
     }
 
     /// Memory slices of each of its nodes, as GRES `gpuos` counts them. See [`STEERED_SLICES`].
@@ -265,8 +267,8 @@ fn read_pool(
     })?;
     Ok(MigPool {
         nodes,
-        gpus: set,
-        switchable,
+        gpus: NvmlSet(set),
+        switchable: NvmlSet(switchable),
         board,
         place: check.place(list),
     })
@@ -276,6 +278,7 @@ fn read_pool(
 mod tests {
     use crate::gpuos_toml::{Config, MigConfig};
     use gpuos_core::mig::reconcile::Foreign;
+    use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu};
     use gpuos_model::gpuset::GpuSet;
 
     const BOARD: &str = "[[mig.board]]\nname = \"a30\"\nprofiles = [\n  \
@@ -295,10 +298,11 @@ mod tests {
         let config = read(&format!("[mig]\nforeign = \"destroy\"\n{BOARD}{pool}")).unwrap();
         assert_eq!(config.foreign, Foreign::Destroy);
         let (pool, board) = config.pool_of("n10").unwrap();
-        assert_eq!(pool.gpus, GpuSet(0b1111_0001));
+        assert_eq!(pool.gpus, NvmlSet(GpuSet(0b1111_0001)));
+        let gpu = |nth| pool.gpu(PoolGpu::new(nth).unwrap());
         assert_eq!(
-            (pool.gpu(0), pool.gpu(1), pool.gpu(5)),
-            (Some(0), Some(4), None)
+            [gpu(0), gpu(1), gpu(5)],
+            [NvmlIndex::new(0), NvmlIndex::new(4), None]
         );
         assert_eq!((board.name.as_str(), board.geometry.slices()), ("a30", 4));
         assert_eq!(board.geometry.profiles()[0].engines, [0; 4]);
@@ -318,7 +322,8 @@ mod tests {
         assert_eq!((config.switch_after, config.switch_hold), (60, 600));
         let (pool, _) = config.pool_of("n1").unwrap();
         assert_eq!(pool.fixed().to_string(), "1,4-5");
-        let whole = [0, 1, 5, 6, 7].map(|gpu| pool.whole(gpu));
+        let whole = [0, 1, 5, 6, 7].map(|gpu| pool.whole(NvmlIndex::new(gpu).unwrap()));
+        let whole = whole.map(|gpu| gpu.map(GresGpu::index));
         // GRES gpu has 0, 2, 3, 6, 7.
         assert_eq!(whole, [None, None, None, Some(3), Some(4)]);
         let times = "[mig]\nswitch-after = \"5s\"\nswitch-hold = \"1h\"\n";

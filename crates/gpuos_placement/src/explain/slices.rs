@@ -1,5 +1,5 @@
 //! Jobs with slices of GPUs, in words.
-use gpuos_model::gpu_index::NvmlSet;
+use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 
 use super::sentence::plural;
 
@@ -33,8 +33,8 @@ pub fn slices_sentence(mig: &str, nodes: &str, count: u32) -> String {
 pub struct InstanceAt {
     /// The node.
     pub node: String,
-    /// NVML's index of the GPU there.
-    pub gpu: usize,
+    /// The GPU there.
+    pub gpu: NvmlIndex,
     /// Name of its profile; empty where the board has none in these slices.
     pub profile: String,
     /// First memory slice of the GPU that it has.
@@ -143,7 +143,7 @@ mod tests {
     fn instances_of_a_running_job_are_named() {
         let at = |gpu, profile: &str, start, size| InstanceAt {
             node: "n1".into(),
-            gpu,
+            gpu: NvmlIndex::new(gpu).expect("a GPU"),
             profile: profile.into(),
             start,
             size,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use gpuos_model::gpu_index::PoolSet;
 use gpuos_model::mig::profile::{Geometry, MOST_SLICES};
 use gpuos_model::mig::states::{NONE, State, States};
 
@@ -54,8 +55,8 @@ pub struct Divided<'a> {
     pub states: &'a States,
     /// How many there are; 64 slices in all at most.
     pub gpus: usize,
-    /// Those that are out of service, by their numbers.
-    pub out: u64,
+    /// Those that are out of service.
+    pub out: PoolSet,
 }
 
 /// How many jobs on several GPUs may go or stay in all ways, by how many parts the request has.
@@ -144,7 +145,7 @@ fn without(
     let mut sums: Vec<Vec<Option<(Best, usize)>>> = Vec::new();
     let mut before = vec![None; parts.count];
     before[0] = Some((0, 0));
-    for gpu in (0..node.gpus).filter(|gpu| node.out >> gpu & 1 == 0) {
+    for gpu in (0..node.gpus).filter(|gpu| !node.out.0.contains(*gpu)) {
         let own = mask(slices) << (gpu * slices);
         let here =
             (0..tenants.len()).filter(|at| tenants[*at].bits & own != 0 && !away.contains(at));

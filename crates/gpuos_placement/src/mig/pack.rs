@@ -70,6 +70,15 @@ pub struct Packer {
     idle: [u64; 2],
 }
 
+/// A GPU on which an instance could be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) gpu: Gpu,
+    pub(super) state: State,
+    /// What it costs besides to cut it, where it is idle: see [`Prices::cut`].
+    pub(super) cut: u64,
+}
+
 /// What one lost fit costs, in `1 / FINE` of a thousandth of a GPU.
 pub struct Prices {
     classes: [u64; CLASSES],
@@ -212,12 +221,15 @@ impl Packer {
                 continue;
             }
             for state in kind.present() {
-                let head = kind.heads[usize::from(state)];
-                consider(&mut best, &prices, kind, (state, head, 0), profile);
+                let gpu = kind.heads[usize::from(state)];
+                let cut = 0;
+                let candidate = Candidate { gpu, state, cut };
+                consider(&mut best, &prices, kind, candidate, profile);
             }
-            for (&head, &cut) in kind.idle.iter().zip(&prices.cut) {
-                if head != NOBODY {
-                    consider(&mut best, &prices, kind, (0, head, cut), profile);
+            for (&gpu, &cut) in kind.idle.iter().zip(&prices.cut) {
+                if gpu != NOBODY {
+                    let candidate = Candidate { gpu, state: 0, cut };
+                    consider(&mut best, &prices, kind, candidate, profile);
                 }
             }
         }
@@ -240,7 +252,9 @@ impl Packer {
                 _ => 0,
             };
             let kind = &self.kinds[usize::from(slot.kind)];
-            consider(&mut best, &prices, kind, (slot.state, gpu, cut), profile);
+            let state = slot.state;
+            let candidate = Candidate { gpu, state, cut };
+            consider(&mut best, &prices, kind, candidate, profile);
         }
         best.map(told)
     }
@@ -470,7 +484,7 @@ pub(super) fn consider(
     best: &mut Option<(Place, u32)>,
     prices: &Prices,
     kind: &Kind,
-    (state, gpu, cut): (State, Gpu, u64),
+    Candidate { gpu, state, cut }: Candidate,
     profile: u8,
 ) {
     let mut worth = None;

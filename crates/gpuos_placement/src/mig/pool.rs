@@ -5,6 +5,7 @@
 //! out of besides slices, the one media extension of an H100, is remembered who has it.
 use std::collections::HashMap;
 
+use gpuos_model::gpu_index::{PoolGpu, PoolSet};
 use gpuos_model::mig::profile::{Geometry, GeometryError};
 use gpuos_model::mig::states::{NONE, State};
 
@@ -62,8 +63,7 @@ impl Pick {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Scarce {
     job: u32,
-    /// The GPU, by its number on the node.
-    gpu: usize,
+    gpu: PoolGpu,
     spot: usize,
 }
 
@@ -74,7 +74,7 @@ struct Node {
     gpus: usize,
     taken: u64,
     /// GPUs that are out of service.
-    out: u64,
+    out: PoolSet,
     /// The states have to be found anew.
     stale: bool,
     scarce: Vec<Scarce>,
@@ -119,7 +119,7 @@ impl Pool {
             kind,
             gpus,
             taken: 0,
-            out: 0,
+            out: PoolSet::EMPTY,
             stale: false,
             scarce: Vec::new(),
         });
@@ -163,9 +163,8 @@ impl Pool {
         profiles.map(count).collect()
     }
 
-    /// A node as it is now: slices that are taken, and GPUs, by their number on the node, that are out of
-    /// service.
-    pub fn see(&mut self, node: u32, taken: u64, out: u64) {
+    /// A node as it is now: slices that are taken, and GPUs that are out of service.
+    pub fn see(&mut self, node: u32, taken: u64, out: PoolSet) {
         let known = &mut self.nodes[node as usize];
         if !known.stale && (known.taken, known.out) == (taken, out) {
             return;
@@ -177,14 +176,14 @@ impl Pool {
             self.geometry(known.kind)
                 .map_or(1, |geometry| geometry.slices()),
         );
-        for gpu in 0..known.gpus {
-            let own = mask(slices) << (gpu * slices);
-            let same = (before.0 ^ taken) & own == 0 && (before.1 ^ out) >> gpu & 1 == 0;
+        for gpu in (0..known.gpus).filter_map(PoolGpu::new) {
+            let own = mask(slices) << (gpu.index() * slices);
+            let same = (before.0 ^ taken) & own == 0 && before.1.contains(gpu) == out.contains(gpu);
             if same && !before.2 {
                 continue;
             }
             let state = self.state(&known, gpu, taken);
-            let gpu = self.packer.node(node)[gpu];
+            let gpu = self.packer.node(node)[gpu.index()];
             if self.packer.at(gpu).1 != state {
                 self.packer.put(gpu, state);
             }
@@ -192,14 +191,14 @@ impl Pool {
     }
 
     /// The state of a GPU with these slices of its node taken.
-    fn state(&self, node: &Node, gpu: usize, taken: u64) -> State {
-        if node.out >> gpu & 1 == 1 {
+    fn state(&self, node: &Node, gpu: PoolGpu, taken: u64) -> State {
+        if node.out.contains(gpu) {
             return NONE;
         }
         let states = self.packer.kinds()[node.kind].states();
         let geometry = self.packer.kinds()[node.kind].geometry();
         let slices = usize::from(geometry.slices());
-        let own = (taken >> (gpu * slices) & mask(slices)) as u16;
+        let own = (taken >> (gpu.index() * slices) & mask(slices)) as u16;
         let mut state = 0;
         for one in node.scarce.iter().filter(|one| one.gpu == gpu) {
             let placement = states
@@ -294,7 +293,8 @@ impl Pool {
             let back = same.iter().fold(0, |all, (_, bits)| all | bits) & taken;
             taken &= !back;
             let mut states: NodeStates = [NONE; NODE_GPUS];
-            for (gpu, state) in states.iter_mut().enumerate().take(node.gpus) {
+            let gpus = (0..node.gpus).filter_map(PoolGpu::new);
+            for (gpu, state) in gpus.zip(&mut states) {
                 *state = self.state(&node, gpu, taken);
             }
             let Some(mut pick) = self.pick_of(effort, prices, number, &states, ask) else {
@@ -362,7 +362,7 @@ fn found_again(
         let Some(spot) = kind.states().spot(cut.profile, cut.placement.start) else {
             return false;
         };
-        let state = &mut states[cut.gpu];
+        let state = &mut states[cut.gpu.index()];
         *state = match *state {
             NONE => NONE,
             now => kind.states().make(now, spot),

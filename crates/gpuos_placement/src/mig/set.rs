@@ -10,7 +10,7 @@ use gpuos_model::mig::states::{NONE, State};
 
 use super::demand::NODE_GPUS;
 use super::kind::Kind;
-use super::pack::{FINE, Gpu, Packer, Place, Prices, consider};
+use super::pack::{Candidate, FINE, Gpu, Packer, Place, Prices, consider};
 
 /// The most instances that one job can have on a node: one for each slice that is steered.
 pub const MOST_INSTANCES: usize = 64;
@@ -159,8 +159,9 @@ impl<A: FnMut(&[Place]) -> bool> Search<'_, A> {
             }
             let slot = self.packer.gpus[gpu as usize];
             let kind = &self.packer.kinds[usize::from(slot.kind)];
-            let at = (state, gpu, self.cut(states, state));
-            consider(&mut best, self.prices, kind, at, profile);
+            let cut = self.cut(states, state);
+            let candidate = Candidate { gpu, state, cut };
+            consider(&mut best, self.prices, kind, candidate, profile);
         }
         best.map(|(place, _)| place)
     }

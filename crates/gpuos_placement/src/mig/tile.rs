@@ -5,6 +5,7 @@
 //! which instance stands where is found again here, by whoever carves and whoever tells of it.
 use std::collections::BTreeSet;
 
+use gpuos_model::gpu_index::PoolGpu;
 use gpuos_model::mig::MigPlacement;
 use gpuos_model::mig::profile::Geometry;
 use gpuos_model::mig::states::{Scarce, scarce};
@@ -14,8 +15,8 @@ use super::request::Serves;
 /// One instance of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobInstance {
-    /// The GPU, as the number in its node's pool.
-    pub gpu: usize,
+    /// The GPU.
+    pub gpu: PoolGpu,
     /// Number of the profile in the geometry.
     pub profile: usize,
     /// Its memory slices.
@@ -25,7 +26,8 @@ pub struct JobInstance {
 impl JobInstance {
     /// The slices as bits of the node; 0 for those past 64.
     pub fn bits(&self, geometry: &Geometry) -> u64 {
-        let first = self.gpu * usize::from(geometry.slices()) + usize::from(self.placement.start);
+        let first =
+            self.gpu.index() * usize::from(geometry.slices()) + usize::from(self.placement.start);
         let last = first + usize::from(self.placement.size);
         (first..last.min(64)).fold(0, |bits, bit| bits | 1 << bit)
     }
@@ -81,13 +83,16 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Covers these bits; `on` is the GPU of the last instance and what is used there.
-    fn cover(&mut self, bits: u64, on: Option<(usize, Vec<u32>)>) -> bool {
+    fn cover(&mut self, bits: u64, on: Option<(PoolGpu, Vec<u32>)>) -> bool {
         if bits == 0 {
             return self.left.iter().all(|&left| left == 0);
         }
         let slices = usize::from(self.geometry.slices());
         let bit = bits.trailing_zeros() as usize;
-        let (gpu, start) = (bit / slices, (bit % slices) as u8);
+        let Some(gpu) = PoolGpu::new(bit / slices) else {
+            return false;
+        };
+        let start = (bit % slices) as u8;
         let same = on.filter(|(last, _)| *last == gpu);
         let used = same.map_or_else(|| self.used_by_others(gpu), |(_, used)| used);
         let key = (bits, used, self.left.clone());
@@ -126,7 +131,7 @@ impl Search<'_> {
         false
     }
 
-    fn used_by_others(&self, gpu: usize) -> Vec<u32> {
+    fn used_by_others(&self, gpu: PoolGpu) -> Vec<u32> {
         let mut used = vec![0; self.scarce.len()];
         for cut in self.beside.iter().filter(|cut| cut.gpu == gpu) {
             self.take(&mut used, cut.profile);

@@ -436,7 +436,7 @@ impl Slurm {
             let own = set(in_pool(node).into_iter());
             let out = out_of_service(NvmlSet(own), pool_out, gres_out, gres_of);
             let taken = self.devices(node).slices | call.slices[node];
-            self.pool.see(number, taken, out.0.0);
+            self.pool.see(number, taken, out);
             if let Some(pick) = self.pool.pick(&mut effort, &prices, number, &ask) {
                 candidates.push(offer::Candidate {
                     node,

@@ -7,6 +7,7 @@ use gpuos_core::isolation::Finding;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
+use gpuos_model::gpu_index::NvmlIndex;
 
 use super::client::Client;
 use super::limits::Prepare;
@@ -58,7 +59,7 @@ pub enum Then {
     /// The same of MPS.
     Mps(u64),
     /// The same of MIG instances of a GPU, by NVML's index.
-    Mig(u8, u64),
+    Mig(NvmlIndex, u64),
     /// A job could not get its MIG instances.
     MigCounted(u32),
     /// A client waits for that.
@@ -97,7 +98,7 @@ pub enum Effect {
     /// A daemon of MPS.
     Mps(mps::Task),
     /// MIG instances of a GPU, by NVML's index.
-    Mig(u8, mig::Task),
+    Mig(NvmlIndex, mig::Task),
     /// Processes and control groups.
     Isolation(Order),
     /// Read gres.conf again.
@@ -164,7 +165,7 @@ pub enum Effect {
     /// The same once it has its slices, and its GPUs are whole.
     Prepare(Prepare),
     /// Make instances on a GPU for which steps wait.
-    Carve(u8),
+    Carve(NvmlIndex),
 }
 
 /// Effects in the order in which they are carried out.

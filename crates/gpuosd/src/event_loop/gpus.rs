@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Event, number};
+use gpuos_model::gpu_index::NvmlIndex;
 
 use super::effect::{Effect, Effects, Now};
 use crate::gpus::GpuIdentity;
@@ -66,7 +67,7 @@ impl Gpus {
         let index = number::pool_index(gpu).unwrap_or(gpu);
         known.unwrap_or(GpuIdentity {
             gres: gpu,
-            nvml: index,
+            nvml: NvmlIndex::try_from(index).unwrap_or(NvmlIndex::LAST),
             uuid: String::new(),
             name: String::new(),
             pci: index.to_string(),

@@ -5,6 +5,7 @@ use std::sync::mpsc::SyncSender;
 use gpuos_core::health::Event;
 use gpuos_core::limits::{self, MpsEvent};
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
+use gpuos_model::gpu_index::NvmlIndex;
 
 use crate::blocking::{self, Answer};
 use crate::gpus::{self, GpuIdentity};
@@ -43,7 +44,7 @@ pub enum Message {
     /// Something about MPS.
     Mps(MpsEvent),
     /// Something about MIG instances, with NVML's index of the GPU.
-    Mig(u8, mig::Notice),
+    Mig(NvmlIndex, mig::Notice),
     /// The disk knows that a job could not get its MIG instances.
     MigCounted(u32),
     /// Of the other nodes of jobs.
@@ -74,8 +75,8 @@ impl From<MpsEvent> for Message {
     }
 }
 
-impl From<(u8, mig::Notice)> for Message {
-    fn from((gpu, told): (u8, mig::Notice)) -> Message {
+impl From<(NvmlIndex, mig::Notice)> for Message {
+    fn from((gpu, told): (NvmlIndex, mig::Notice)) -> Message {
         Message::Mig(gpu, told)
     }
 }

@@ -49,7 +49,6 @@ use gpuos_core::limits::MpsEvent;
 use gpuos_core::peers::PeerView;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::Code;
-use gpuos_model::gpuset::GpuSet;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job as Record;
@@ -181,8 +180,7 @@ impl EventLoop {
         if rebooted {
             saved.jobs = Default::default();
         }
-        let switchable = saved.mig.switchable.keys().copied().map(usize::from);
-        let switchable = switchable.fold(GpuSet::EMPTY, GpuSet::with);
+        let switchable = saved.mig.switchable.keys().copied().collect();
         ports.numbering.remembered(saved.mig.pool, switchable);
         let mut all = EventLoop {
             boot: start.boot,

@@ -77,7 +77,7 @@ impl Hardware {
         let sliced = sliced.map(|(sentence, advice)| format!("{sentence}: {advice}"));
         let switchable = config.mig.pool_of(name).map(|(pool, _)| pool.switchable);
         let switchable =
-            |gpu: u8| switchable.is_some_and(|switchable| switchable.contains(usize::from(gpu)));
+            |gpu: u8| switchable.is_some_and(|switchable| switchable.0.contains(usize::from(gpu)));
         let away = found
             .divided
             .iter()

@@ -14,7 +14,7 @@ use gpuos_core::isolation::{Group, Process, Seen};
 use gpuos_host::hardware::nvml::{self, Answer, GpuLibrary};
 use gpuos_host::steps::device_groups::DeviceGroups;
 use gpuos_host::steps::job_processes::{Killed, Processes};
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::NvmlSet;
 
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
@@ -115,7 +115,7 @@ struct Look {
     sources: Sources,
     devices: bool,
     /// As of [`Numbering::at`], the GPUs that are not in a pool.
-    gpus: Option<((GpuSet, u64), Vec<Board>)>,
+    gpus: Option<((NvmlSet, u64), Vec<Board>)>,
     asked: BTreeMap<(u32, String), Asked>,
 }
 
@@ -266,12 +266,15 @@ impl Look {
     }
 }
 
-fn boards(library: &dyn GpuLibrary, numbering: &Numbering, divided: GpuSet) -> Answer<Vec<Board>> {
+fn boards(library: &dyn GpuLibrary, numbering: &Numbering, divided: NvmlSet) -> Answer<Vec<Board>> {
     let found = gpus::found(library, numbering, divided)?;
     let board = |gpu: gpus::GpuIdentity| Board {
         gres: gpu.gres,
-        nvml: gpu.nvml,
-        minor: library.identity(gpu.nvml).ok().and_then(|who| who.minor),
+        nvml: gpu.nvml.into(),
+        minor: library
+            .identity(gpu.nvml.into())
+            .ok()
+            .and_then(|who| who.minor),
     };
     Ok(found.into_iter().map(board).collect())
 }

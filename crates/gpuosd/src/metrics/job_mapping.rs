@@ -31,7 +31,7 @@ pub type Files = BTreeMap<String, String>;
 /// The number by which exporters know a GPU: NVML's. Without the library's word, Slurm's.
 fn number(found: &[GpuIdentity], gpu: u8) -> u8 {
     let known = found.iter().find(|found| found.gres == gpu);
-    known.map_or(gpu, |found| found.nvml)
+    known.map_or(gpu, |found| found.nvml.into())
 }
 
 fn by_gpu<'a>(holders: &'a [Holder], found: &[GpuIdentity]) -> BTreeMap<u8, Vec<&'a Holder>> {
@@ -240,7 +240,7 @@ mod tests {
     fn found(gres: u8, nvml: u8) -> GpuIdentity {
         GpuIdentity {
             gres,
-            nvml,
+            nvml: nvml.try_into().unwrap(),
             uuid: format!("GPU-{gres}"),
             name: String::new(),
             pci: String::new(),

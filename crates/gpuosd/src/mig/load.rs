@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::wire::{MigLoad, Percent};
 use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, Load};
+use gpuos_model::gpu_index::NvmlIndex;
 
 /// What is told of each instance of a GPU, by its id, or why nothing is known of the GPU.
 pub type Loads = Result<BTreeMap<u32, MigLoad>, String>;
@@ -12,8 +13,8 @@ pub type Loads = Result<BTreeMap<u32, MigLoad>, String>;
 const NO_GPM: &str = "this GPU or its driver has no GPM counters: Hopper and later have; DCGM's profiling metrics tell it";
 
 /// Asks of all instances.
-pub(super) fn measure(nvml: &dyn GpuLibrary, gpu: u8) -> Loads {
-    let told = nvml.mig_load(gpu).map_err(|e| reason(&e))?;
+pub(super) fn measure(nvml: &dyn GpuLibrary, gpu: NvmlIndex) -> Loads {
+    let told = nvml.mig_load(gpu.into()).map_err(|e| reason(&e))?;
     let each = told.into_iter();
     Ok(each.map(|(gi, load)| (gi, of_instance(load))).collect())
 }

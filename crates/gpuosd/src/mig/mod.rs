@@ -14,6 +14,7 @@ use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve;
 use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, RecoveryAction};
 use gpuos_host::steps::job_processes::{Proc, Processes};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::{MigPlacement, Profile};
 
 use self::load::Loads;
@@ -109,22 +110,25 @@ pub struct GpuThreads {
     /// Who processes are.
     pub proc: Proc,
     /// To the loop.
-    pub to: Sink<(u8, Notice)>,
+    pub to: Sink<(NvmlIndex, Notice)>,
     /// By GPU.
-    pub threads: Mutex<BTreeMap<u8, Sender<Task>>>,
+    pub threads: Mutex<BTreeMap<NvmlIndex, Sender<Task>>>,
 }
 
 impl GpuThreads {
     /// Has something done with a GPU, after all that it was told before.
-    pub fn begin(self: &Arc<GpuThreads>, gpu: u8, task: Task) {
+    pub fn begin(self: &Arc<GpuThreads>, gpu: NvmlIndex, task: Task) {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = threads.entry(gpu).or_insert_with(|| self.start(gpu));
         if sender.send(task).is_err() {
-            tracing::error!(gpu, "the thread that makes MIG instances has ended");
+            tracing::error!(
+                gpu = u8::from(gpu),
+                "the thread that makes MIG instances has ended"
+            );
         }
     }
 
-    fn start(self: &Arc<GpuThreads>, gpu: u8) -> Sender<Task> {
+    fn start(self: &Arc<GpuThreads>, gpu: NvmlIndex) -> Sender<Task> {
         let (tasks, from) = channel();
         let hands = self.clone();
         let name = format!("mig{gpu}");
@@ -137,7 +141,7 @@ impl GpuThreads {
             .run(&from)
         };
         if let Err(e) = thread::Builder::new().name(name).spawn(run) {
-            tracing::error!(gpu, "no thread for MIG instances: {e}");
+            tracing::error!(gpu = u8::from(gpu), "no thread for MIG instances: {e}");
         }
         tasks
     }
@@ -146,7 +150,7 @@ impl GpuThreads {
 /// One thread.
 struct GpuThread<'a> {
     hands: &'a GpuThreads,
-    gpu: u8,
+    gpu: NvmlIndex,
     /// When the processes were started that kept an instance from being destroyed: a signal is for these, and for
     /// none that has such a number later.
     held: BTreeMap<u32, u64>,
@@ -201,21 +205,21 @@ impl GpuThread<'_> {
         };
         match *call {
             carve::Effect::MakeGpu { profile, placement } => {
-                match nvml.mig_make_gpu(gpu, profile, placement) {
+                match nvml.mig_make_gpu(gpu.into(), profile, placement) {
                     Ok(gi) => carve::Answer::GpuMade { gi },
                     Err(e) => refused(self.in_the_way(nvml, placement, &e)),
                 }
             }
-            carve::Effect::MakeCompute { gi } => match nvml.mig_make_compute(gpu, gi) {
+            carve::Effect::MakeCompute { gi } => match nvml.mig_make_compute(gpu.into(), gi) {
                 Ok((ci, uuid)) => carve::Answer::ComputeMade { ci, uuid },
                 Err(e) => refused(e.to_string()),
             },
             carve::Effect::DestroyCompute { gi } => {
-                let told = nvml.mig_destroy_compute(gpu, gi);
+                let told = nvml.mig_destroy_compute(gpu.into(), gi);
                 gone(told, self, gi)
             }
             carve::Effect::DestroyGpu { gi } => {
-                let told = nvml.mig_destroy_gpu(gpu, gi);
+                let told = nvml.mig_destroy_gpu(gpu.into(), gi);
                 gone(told, self, gi)
             }
             _ => refused("it is no call of the driver".into()),
@@ -237,7 +241,7 @@ impl GpuThread<'_> {
     /// Why an instance could not be made: what the driver says, and what is in its slices.
     fn in_the_way(&self, nvml: &dyn GpuLibrary, placement: MigPlacement, error: &Error) -> String {
         let mut text = format!("memory slices {}: {error}", pool::slices_text(placement));
-        let shown = nvml.mig_instances(self.gpu).unwrap_or_default();
+        let shown = nvml.mig_instances(self.gpu.into()).unwrap_or_default();
         for instance in shown.iter().filter(|one| one.placement.overlaps(placement)) {
             text.push_str(&format!(
                 "; GPU instance {} is in slices {}",
@@ -273,7 +277,7 @@ impl GpuThread<'_> {
     fn look(&self) -> Result<View, String> {
         let nvml = self.library()?;
         let (nvml, gpu) = (&*nvml, self.gpu);
-        let identity = nvml.identity(gpu).map_err(|e| e.to_string())?;
+        let identity = nvml.identity(gpu.into()).map_err(|e| e.to_string())?;
         if !identity.mig.is_some_and(|mig| mig.on) {
             return Ok(View {
                 whole: true,
@@ -283,12 +287,14 @@ impl GpuThread<'_> {
                 ..View::default()
             });
         }
-        let mut shown = nvml.mig_instances(gpu).map_err(|e| e.to_string())?;
+        let mut shown = nvml.mig_instances(gpu.into()).map_err(|e| e.to_string())?;
         let on = pids(nvml, gpu);
         for instance in &mut shown {
             instance.busy |= on.contains_key(&instance.gi);
         }
-        let wants = nvml.recovery_action(gpu).unwrap_or(RecoveryAction::None);
+        let wants = nvml
+            .recovery_action(gpu.into())
+            .unwrap_or(RecoveryAction::None);
         let all = on.values().flatten();
         let names = all.map(|pid| (*pid, self.name(*pid))).collect();
         let jobs = on.iter().filter_map(|(gi, pids)| {
@@ -303,7 +309,7 @@ impl GpuThread<'_> {
             jobs,
             pids: on,
             whole: false,
-            profiles: nvml.mig_profiles(gpu).unwrap_or_default(),
+            profiles: nvml.mig_profiles(gpu.into()).unwrap_or_default(),
             unfit: (wants != RecoveryAction::None)
                 .then(|| format!("GPU {gpu}: the driver wants: {}", wants.word())),
         })
@@ -311,11 +317,11 @@ impl GpuThread<'_> {
 
     fn mode(&self, on: bool) -> Result<(), NotSwitched> {
         let nvml = self.library().map_err(NotSwitched::Refused)?;
-        nvml.set_mig_mode(self.gpu, on).map_err(|error| {
+        nvml.set_mig_mode(self.gpu.into(), on).map_err(|error| {
             if error != Error::InUse {
                 return NotSwitched::Refused(error.to_string());
             }
-            let on = nvml.processes(self.gpu).unwrap_or_default();
+            let on = nvml.processes(self.gpu.into()).unwrap_or_default();
             let names: Vec<String> = on.iter().take(4).map(|one| self.name(one.pid)).collect();
             NotSwitched::Used(match names.is_empty() {
                 true => error.to_string(),
@@ -325,7 +331,7 @@ impl GpuThread<'_> {
     }
 
     fn memory(&self) -> Memories {
-        let found = self.library()?.mig_memory(self.gpu);
+        let found = self.library()?.mig_memory(self.gpu.into());
         let each = found.map_err(|e| e.to_string())?.into_iter();
         let told = |memory: nvml::Answer<[u64; 2]>| memory.map_err(|e| e.to_string());
         Ok(each.map(|(uuid, memory)| (uuid, told(memory))).collect())
@@ -338,10 +344,13 @@ impl GpuThread<'_> {
     fn files(&self, layout: &Layout) -> Result<(), String> {
         // Device files have the driver's number, which NVML's index need not be.
         let slices = &self.hands.slices;
-        let usual = u32::from(self.gpu);
+        let usual = u32::from(u8::from(self.gpu));
         match self.library() {
             Ok(nvml) => {
-                let minor = nvml.identity(self.gpu).ok().and_then(|one| one.minor);
+                let minor = nvml
+                    .identity(self.gpu.into())
+                    .ok()
+                    .and_then(|one| one.minor);
                 slices.write(self.gpu, minor.unwrap_or(usual), layout)
             }
             Err(why) => {
@@ -364,15 +373,18 @@ impl GpuThread<'_> {
                 false => self.hands.proc.terminate(*pid, *started),
             };
             if let Err(e) = sent {
-                tracing::warn!(gpu = self.gpu, "process {pid} cannot be ended: {e}");
+                tracing::warn!(
+                    gpu = u8::from(self.gpu),
+                    "process {pid} cannot be ended: {e}"
+                );
             }
         }
     }
 }
 
-fn pids(nvml: &dyn GpuLibrary, gpu: u8) -> BTreeMap<u32, Vec<u32>> {
+fn pids(nvml: &dyn GpuLibrary, gpu: NvmlIndex) -> BTreeMap<u32, Vec<u32>> {
     let mut by_instance: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for process in nvml.processes(gpu).unwrap_or_default() {
+    for process in nvml.processes(gpu.into()).unwrap_or_default() {
         if let Some(gi) = process.gpu_instance {
             by_instance.entry(gi).or_default().push(process.pid);
         }

@@ -9,6 +9,7 @@ use gpuos_core::health::number;
 use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::{Claim, JobPlacement, Phase};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::mig::{Geometry, MigPlacement};
 use gpuos_placement::mig::Serves;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::slices::Layout;
 
 /// Numbers in GRES `gpu` of MIG-switchable GPUs, by NVML's index.
-pub type Switchable = BTreeMap<u8, u8>;
+pub type Switchable = BTreeMap<NvmlIndex, GresGpu>;
 
 /// The pool, from gpuos.toml.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +30,7 @@ pub struct Pool {
     /// How it is divided.
     pub geometry: Geometry,
     /// NVML's indexes, ascending.
-    pub gpus: Vec<u8>,
+    pub gpus: Vec<NvmlIndex>,
     /// The MIG-switchable ones, with their numbers in GRES `gpu`.
     pub switchable: Switchable,
     /// What is done about instances of nobody.
@@ -40,7 +41,7 @@ pub struct Pool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Piece {
     /// NVML's index.
-    pub gpu: u8,
+    pub gpu: NvmlIndex,
     /// NVML's id of the profile.
     pub profile: u32,
     /// Where.
@@ -61,7 +62,7 @@ pub struct Grant {
     pub pieces: Vec<Piece>,
     /// MIG-switchable GPUs that it has whole, by NVML's index.
     #[serde(default)]
-    pub whole: GpuSet,
+    pub whole: NvmlSet,
     /// It asks for this node (`--nodelist`): requeued, it comes back here.
     #[serde(default)]
     pub pinned: bool,
@@ -74,14 +75,14 @@ pub struct Grant {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HeldJob {
     /// GPUs that it had, by NVML's index.
-    pub gpus: GpuSet,
+    pub gpus: NvmlSet,
 }
 
 /// What outlives the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Journal {
     /// Claims by NVML's index.
-    pub claims: BTreeMap<u8, Vec<Claim>>,
+    pub claims: BTreeMap<NvmlIndex, Vec<Claim>>,
     /// By job.
     pub grants: BTreeMap<u32, Grant>,
     /// How often each job could not get its instances here, since it last had them.
@@ -92,7 +93,7 @@ pub struct Journal {
     pub held: BTreeMap<u32, HeldJob>,
     /// The GPUs that are in MIG mode for good by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
-    pub pool: GpuSet,
+    pub pool: NvmlSet,
     /// The MIG-switchable ones.
     #[serde(default, alias = "moving")]
     pub switchable: Switchable,
@@ -111,38 +112,33 @@ impl Pool {
     /// The pool that a node is in.
     pub fn of(config: &MigConfig, node: &str) -> Option<Pool> {
         let (pool, board) = config.pool_of(node)?;
-        let gpus = pool.gpus.iter();
         Some(Pool {
             board: board.name.clone(),
             geometry: board.geometry.clone(),
-            gpus: gpus.filter_map(|gpu| u8::try_from(gpu).ok()).collect(),
+            gpus: pool.gpus.iter().collect(),
             switchable: switchable(pool),
             foreign: config.foreign,
         })
     }
 
     /// The number of a GPU by NVML's index, as in [`gpuos_core::health::number`].
-    pub fn number(&self, gpu: u8) -> Option<u8> {
-        let whole = self.switchable.get(&gpu).copied();
-        whole.or_else(|| number::of_pool(gpu))
+    pub fn number(&self, gpu: NvmlIndex) -> Option<u8> {
+        let whole = self.switchable.get(&gpu).copied().map(u8::from);
+        whole.or_else(|| number::of_pool(gpu.into()))
     }
 
     /// What a job has on a node by Slurm's record: its bits of GRES `gpuos`, and the MIG-switchable GPUs that it has whole, by
     /// NVML's index. A job with whole nodes has both of a GPU: it is whole for it.
-    pub fn has(&self, node: &str, job: &Job) -> (u64, GpuSet) {
+    pub fn has(&self, node: &str, job: &Job) -> (u64, NvmlSet) {
         let gpus = job.gpus_on(node);
-        let own = self
-            .switchable
-            .iter()
-            .filter(|(_, gres)| gpus.contains(usize::from(**gres)));
-        let whole = own.fold(GpuSet::EMPTY, |all, (gpu, _)| all.with(usize::from(*gpu)));
-        let taken = whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
-        let taken = taken.fold(0, |all, gpu| all | self.all_bits(gpu));
+        let own = self.switchable.iter().filter(|(_, gres)| gres.is_in(gpus));
+        let whole: NvmlSet = own.map(|(gpu, _)| *gpu).collect();
+        let taken = whole.iter().fold(0, |all, gpu| all | self.all_bits(gpu));
         (job.slices_on(node).0 & !taken, whole)
     }
 
     /// The bits of a GPU by NVML's index.
-    pub fn all_bits(&self, gpu: u8) -> u64 {
+    pub fn all_bits(&self, gpu: NvmlIndex) -> u64 {
         self.bits(&Piece {
             gpu,
             profile: 0,
@@ -160,7 +156,7 @@ impl Pool {
     }
 
     /// The first bit of a GPU by NVML's index.
-    pub fn first(&self, gpu: u8) -> Option<usize> {
+    pub fn first(&self, gpu: NvmlIndex) -> Option<usize> {
         let nth = self.gpus.iter().position(|own| *own == gpu)?;
         Some(nth * usize::from(self.geometry.slices()))
     }
@@ -233,7 +229,7 @@ impl Pool {
         })?;
         let piece = |cut: &JobInstance| {
             Some(Piece {
-                gpu: *self.gpus.get(cut.gpu)?,
+                gpu: *self.gpus.get(cut.gpu.index())?,
                 profile: self.geometry.profiles().get(cut.profile)?.id,
                 placement: cut.placement,
             })
@@ -258,7 +254,7 @@ impl Pool {
 
     fn cut(&self, piece: &Piece) -> Option<JobInstance> {
         Some(JobInstance {
-            gpu: self.gpus.iter().position(|gpu| *gpu == piece.gpu)?,
+            gpu: PoolGpu::new(self.gpus.iter().position(|gpu| *gpu == piece.gpu)?)?,
             profile: self.geometry.by_id(piece.profile)?,
             placement: piece.placement,
         })
@@ -326,9 +322,8 @@ impl Pool {
 
 /// The MIG-switchable GPUs of a pool.
 pub fn switchable(pool: &MigPool) -> Switchable {
-    let byte = |gpu: usize| u8::try_from(gpu).ok();
     let each = pool.switchable.iter();
-    each.filter_map(|gpu| Some((byte(gpu)?, byte(pool.whole(gpu)?)?)))
+    each.filter_map(|gpu| Some((gpu, pool.whole(gpu)?)))
         .collect()
 }
 
@@ -345,7 +340,7 @@ fn noted(comment: &str) -> Option<&str> {
 /// What Slurm's records give to jobs on one GPU. `own` says whose all processes in a placement are.
 pub fn held(
     grants: &BTreeMap<u32, Grant>,
-    gpu: u8,
+    gpu: NvmlIndex,
     own: impl Fn(MigPlacement) -> Option<u32>,
 ) -> Vec<JobPlacement> {
     let mut all = Vec::new();
@@ -449,7 +444,7 @@ mod tests {
         let places: Vec<_> = grant
             .pieces
             .iter()
-            .map(|one| (one.gpu, one.profile, one.placement.start))
+            .map(|one| (u8::from(one.gpu), one.profile, one.placement.start))
             .collect();
         assert_eq!(places, [(1, 5, 2), (3, 14, 0)]);
         assert_eq!((grant.bits, grant.restarts), (0b1_1100, 2));
@@ -503,11 +498,11 @@ mod tests {
         let on = |others: &[Piece]| {
             let grant = pool.grant("n1", &record, (None, others)).unwrap();
             let me = grant.pieces.iter().find(|piece| piece.profile == 21);
-            me.map(|piece| piece.gpu)
+            me.map(|piece| u8::from(piece.gpu))
         };
         let placement = MigPlacement { start: 2, size: 1 };
-        let other = |gpu| Piece {
-            gpu,
+        let other = |gpu: u8| Piece {
+            gpu: gpu.try_into().unwrap(),
             profile: 21,
             placement,
         };
@@ -539,7 +534,7 @@ mod tests {
             size: 255,
         };
         let pool = pool();
-        for gpu in [0, 1, 3, 255] {
+        for gpu in [0, 1, 3, 63].map(|gpu| NvmlIndex::new(gpu).unwrap()) {
             let piece = Piece {
                 gpu,
                 profile: 99,

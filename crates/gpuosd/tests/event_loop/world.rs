@@ -290,9 +290,9 @@ impl World {
         self.events = Some(EventLoop::new(start, ports));
         (self.disk, self.tasks, self.devices) = (Some(disk), Some(tasks), Some(devices));
         (self.task, self.device) = (None, None);
-        let found = |gpu| GpuIdentity {
+        let found = |gpu: u8| GpuIdentity {
             gres: gpu,
-            nvml: gpu,
+            nvml: gpu.try_into().unwrap(),
             uuid: format!("GPU-{gpu}"),
             name: "NVIDIA H100".into(),
             pci: gpu.to_string(),

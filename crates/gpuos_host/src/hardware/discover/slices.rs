@@ -1,6 +1,7 @@
 //! GPUs in MIG mode: the lines for their pool, and where gpuos.toml says otherwise.
 
 use gpuos_config::gpuos_toml::{MigConfig, MigPool, STEERED_SLICES};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, Profile};
 
@@ -195,10 +196,7 @@ pub fn mig_differences(
     let mut all = Vec::new();
     if let Some((pool, board)) = pool {
         for gpu in pool.gpus.iter() {
-            let one = found
-                .divided
-                .iter()
-                .find(|one| usize::from(one.index) == gpu);
+            let one = found.divided.iter().find(|one| one.index == u8::from(gpu));
             match one.map(|one| &one.geometry) {
                 Some(Ok(told)) if same(told, &board.geometry) => {}
                 Some(Ok(_)) => all.push((
@@ -225,7 +223,7 @@ pub fn mig_differences(
         let switchable = pool.switchable.iter();
         all.extend(switchable.filter_map(|gpu| misnumbered(found, pool, node, gpu)));
     }
-    let known = |index: u8| pool.is_some_and(|(pool, _)| pool.gpus.contains(index.into()));
+    let known = |index: u8| pool.is_some_and(|(pool, _)| pool.gpus.0.contains(index.into()));
     let strange = found.divided.iter().filter(|one| !known(one.index));
     for one in strange.filter(|_| !config.pools.is_empty()) {
         let index = one.index;
@@ -242,13 +240,13 @@ fn misnumbered(
     found: &NodeHardware,
     pool: &MigPool,
     node: &str,
-    gpu: usize,
+    gpu: NvmlIndex,
 ) -> Option<(String, String)> {
-    let own = found.gpus.iter().find(|one| usize::from(one.index) == gpu);
-    let number = own.and_then(|one| one.number).map(usize::from);
+    let own = found.gpus.iter().find(|one| one.index == u8::from(gpu));
+    let number = own.and_then(|one| one.number);
     let wanted = pool.whole(gpu)?;
     let told = match number {
-        Some(number) if number == wanted => return None,
+        Some(number) if number == u8::from(wanted) => return None,
         Some(number) => format!("gres.conf makes it number {number} of GRES gpu"),
         None => "it is none of GRES gpu in gres.conf, or does not answer".into(),
     };

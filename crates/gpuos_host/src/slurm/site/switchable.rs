@@ -1,22 +1,23 @@
 //! MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos`: what is taken of one by jobs of the other.
 
 use gpuos_config::gpuos_toml::{MigBoard, MigPool};
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::gpuset::GpuSet;
 
 /// Numbers in GRES `gpu` of the MIG-switchable GPUs of which these are memory slices, as bits of GRES `gpuos`.
 pub fn whole_of((pool, board): (&MigPool, &MigBoard), slices: GpuSet) -> GpuSet {
     let cut = switchable(pool, board).filter(|(_, bits)| bits & slices.0 != 0);
-    cut.fold(GpuSet::EMPTY, |set, (number, _)| set.with(number))
+    cut.fold(GpuSet::EMPTY, |set, (number, _)| set.with(number.index()))
 }
 
 /// Memory slices, as bits of GRES `gpuos`, of the MIG-switchable GPUs with these numbers in GRES `gpu`.
 pub fn slices_of((pool, board): (&MigPool, &MigBoard), whole: GpuSet) -> u64 {
-    let held = switchable(pool, board).filter(|(number, _)| whole.contains(*number));
+    let held = switchable(pool, board).filter(|(number, _)| number.is_in(whole));
     held.fold(0, |all, (_, bits)| all | bits)
 }
 
 /// The MIG-switchable GPUs: number in GRES `gpu`, and slices. Slices past those that gpuos steers are left out.
-fn switchable(pool: &MigPool, board: &MigBoard) -> impl Iterator<Item = (usize, u64)> {
+fn switchable(pool: &MigPool, board: &MigBoard) -> impl Iterator<Item = (GresGpu, u64)> {
     let size = usize::from(board.geometry.slices());
     let each = pool.gpus.iter().enumerate();
     each.filter_map(move |(nth, gpu)| {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::health::Audit;
 use gpuos_core::mig::carve::{self, Carver, Effect as Said, Event};
 use gpuos_core::mig::{Claim, Phase};
+use gpuos_model::gpu_index::NvmlIndex;
 
 use crate::event_loop::effect::{Effect, Effects, Now, Quota, Then};
 use crate::mig::pool::{Grant, Piece, Pool, layout, slices_text};
@@ -28,11 +29,11 @@ struct Files {
 #[derive(Default)]
 struct Looks {
     /// Those that are under way, since when.
-    under_way: BTreeMap<u8, Instant>,
+    under_way: BTreeMap<NvmlIndex, Instant>,
     /// When the last one began that has ended.
-    seen: BTreeMap<u8, Instant>,
+    seen: BTreeMap<NvmlIndex, Instant>,
     /// Those that are to be repeated.
-    again: BTreeSet<u8>,
+    again: BTreeSet<NvmlIndex>,
     /// When all GPUs were looked at last.
     all: Option<Instant>,
 }
@@ -40,17 +41,17 @@ struct Looks {
 /// The GPUs of the pool, by NVML's index.
 #[derive(Default)]
 pub struct Boards {
-    carvers: BTreeMap<u8, Carver>,
-    views: BTreeMap<u8, Result<Box<View>, String>>,
-    files: BTreeMap<u8, Files>,
+    carvers: BTreeMap<NvmlIndex, Carver>,
+    views: BTreeMap<NvmlIndex, Result<Box<View>, String>>,
+    files: BTreeMap<NvmlIndex, Files>,
     looks: Looks,
     /// What was warned of and still holds.
-    warned: BTreeSet<(u8, String)>,
+    warned: BTreeSet<(NvmlIndex, String)>,
 }
 
 impl Boards {
     /// With the claims that were saved.
-    pub fn restore(claims: BTreeMap<u8, Vec<Claim>>) -> Boards {
+    pub fn restore(claims: BTreeMap<NvmlIndex, Vec<Claim>>) -> Boards {
         let carvers = claims.into_iter();
         Boards {
             carvers: carvers
@@ -61,24 +62,24 @@ impl Boards {
     }
 
     /// Claims that are to be saved.
-    pub fn journal(&self) -> BTreeMap<u8, Vec<Claim>> {
+    pub fn journal(&self) -> BTreeMap<NvmlIndex, Vec<Claim>> {
         let claims = self.carvers.iter();
         let claims = claims.map(|(gpu, carver)| (*gpu, carver.claims()));
         claims.filter(|(_, claims)| !claims.is_empty()).collect()
     }
 
     /// There is such a GPU.
-    pub fn know(&mut self, gpu: u8) {
+    pub fn know(&mut self, gpu: NvmlIndex) {
         self.carvers.entry(gpu).or_default();
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<u8> {
+    pub fn all(&self) -> Vec<NvmlIndex> {
         self.carvers.keys().copied().collect()
     }
 
     /// What jobs are to have on a GPU.
-    pub fn claims(&self, gpu: u8) -> Vec<Claim> {
+    pub fn claims(&self, gpu: NvmlIndex) -> Vec<Claim> {
         self.carvers
             .get(&gpu)
             .map(Carver::claims)
@@ -86,12 +87,12 @@ impl Boards {
     }
 
     /// Whether the driver is at work on a GPU.
-    pub fn calling(&self, gpu: u8) -> bool {
+    pub fn calling(&self, gpu: NvmlIndex) -> bool {
         self.carvers.get(&gpu).is_some_and(Carver::calling)
     }
 
     /// What NVML has shown of a GPU last, or why it shows nothing.
-    pub fn view(&self, gpu: u8) -> Option<Result<&View, &String>> {
+    pub fn view(&self, gpu: NvmlIndex) -> Option<Result<&View, &String>> {
         self.views.get(&gpu).map(|view| view.as_deref())
     }
 
@@ -110,19 +111,19 @@ impl Boards {
     }
 
     /// Whether a GPU is out of MIG mode by what was seen last.
-    pub fn is_whole(&self, gpu: u8) -> Option<bool> {
+    pub fn is_whole(&self, gpu: NvmlIndex) -> Option<bool> {
         Some(self.view(gpu)?.ok()?.whole)
     }
 
     /// Whether MIG mode is on by what NVML has shown since then.
-    pub fn mode_since(&self, gpu: u8, since: Instant) -> Option<bool> {
+    pub fn mode_since(&self, gpu: NvmlIndex, since: Instant) -> Option<bool> {
         let seen = self.looks.seen.get(&gpu).is_some_and(|at| *at >= since);
         let whole = self.is_whole(gpu)?;
         seen.then_some(!whole)
     }
 
     /// The driver has changed the mode.
-    pub fn turned(&mut self, gpu: u8, on: bool) {
+    pub fn turned(&mut self, gpu: NvmlIndex, on: bool) {
         if let Some(Ok(view)) = self.views.get_mut(&gpu) {
             view.whole = !on;
         }
@@ -164,7 +165,7 @@ impl Boards {
     }
 
     /// NVIDIA's id of an instance.
-    pub fn uuid(&self, gpu: u8, of: impl Fn(&Claim) -> bool) -> Option<String> {
+    pub fn uuid(&self, gpu: NvmlIndex, of: impl Fn(&Claim) -> bool) -> Option<String> {
         let claims = self.claims(gpu);
         claims
             .into_iter()
@@ -178,7 +179,7 @@ impl Boards {
     /// Tells the step function of a GPU. Returns the jobs that cannot have their instances, and why.
     pub fn step(
         &mut self,
-        (gpu, event): (u8, Event),
+        (gpu, event): (NvmlIndex, Event),
         pool: Option<&Pool>,
         now: Now,
         fx: &mut Effects,
@@ -212,14 +213,14 @@ impl Boards {
     }
 
     /// The journal of a GPU is written again.
-    pub fn save(&self, gpu: u8, fx: &mut Effects) {
+    pub fn save(&self, gpu: NvmlIndex, fx: &mut Effects) {
         if let Some(carver) = self.carvers.get(&gpu) {
             fx.push(Effect::Save(Then::Mig(gpu, carver.revision())));
         }
     }
 
     /// Has the slice files of a GPU written, where they are not as they should be.
-    pub fn write_files(&mut self, gpu: u8, pool: Option<&Pool>, fx: &mut Effects) {
+    pub fn write_files(&mut self, gpu: NvmlIndex, pool: Option<&Pool>, fx: &mut Effects) {
         let (Some(pool), Some(carver)) = (pool, self.carvers.get(&gpu)) else {
             return;
         };
@@ -235,7 +236,7 @@ impl Boards {
     }
 
     /// They are written, or not.
-    pub fn files_written(&mut self, gpu: u8, layout: Layout, written: Result<(), String>) {
+    pub fn files_written(&mut self, gpu: NvmlIndex, layout: Layout, written: Result<(), String>) {
         let files = self.files.entry(gpu).or_default();
         files.trouble = written.as_ref().err().cloned();
         match written {
@@ -247,7 +248,7 @@ impl Boards {
     }
 
     /// Has NVML asked what it shows of a GPU.
-    pub fn look(&mut self, gpu: u8, now: Now, fx: &mut Effects) {
+    pub fn look(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
         if self.looks.under_way.contains_key(&gpu) {
             self.looks.again.insert(gpu);
             return;
@@ -257,12 +258,12 @@ impl Boards {
     }
 
     /// Whether that is under way.
-    pub fn is_looking(&self, gpu: u8) -> bool {
+    pub fn is_looking(&self, gpu: NvmlIndex) -> bool {
         self.looks.under_way.contains_key(&gpu)
     }
 
     /// Looks once more where that was asked for meanwhile.
-    pub fn look_again(&mut self, gpu: u8, now: Now, fx: &mut Effects) {
+    pub fn look_again(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
         if self.looks.again.remove(&gpu) {
             self.look(gpu, now, fx);
         }
@@ -287,7 +288,7 @@ impl Boards {
     /// NVML has shown a GPU, or not. Returns whether it has. `switchable`: it may be whole.
     pub fn shown(
         &mut self,
-        gpu: u8,
+        gpu: NvmlIndex,
         mut view: Result<Box<View>, String>,
         switchable: bool,
         (now, fx): (Now, &mut Effects),
@@ -313,14 +314,14 @@ impl Boards {
     }
 
     /// A look that came while the driver was at work is repeated.
-    pub fn repeat_if_calling(&mut self, gpu: u8) {
+    pub fn repeat_if_calling(&mut self, gpu: NvmlIndex) {
         if self.calling(gpu) {
             self.looks.again.insert(gpu);
         }
     }
 
     /// The processes on instances of nobody that are where a job's are to be: `; used by …`.
-    pub fn users(&self, gpu: u8, grant: Option<&Grant>) -> String {
+    pub fn users(&self, gpu: NvmlIndex, grant: Option<&Grant>) -> String {
         let (Some(Ok(view)), Some(grant)) = (self.view(gpu), grant) else {
             return String::new();
         };
@@ -343,10 +344,10 @@ impl Boards {
     }
 
     /// Warns of what holds, once.
-    fn warn(&mut self, gpu: u8, text: String, now: Now, fx: &mut Effects) {
+    fn warn(&mut self, gpu: NvmlIndex, text: String, now: Now, fx: &mut Effects) {
         let text = format!("GPU {gpu}: {text}");
         if self.warned.insert((gpu, text.clone())) {
-            tracing::warn!(gpu, "{text}");
+            tracing::warn!(gpu = u8::from(gpu), "{text}");
             note(None, text, now, fx);
         }
     }
@@ -354,7 +355,7 @@ impl Boards {
 
 /// Writes down which instances have come and gone.
 fn audit(
-    gpu: u8,
+    gpu: NvmlIndex,
     (before, after): (&[Claim], &[Claim]),
     pool: Option<&Pool>,
     now: Now,

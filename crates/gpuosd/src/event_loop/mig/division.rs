@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::number;
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
 
 use crate::event_loop::gpus::Gpus;
 use crate::mig::pool::{Pool, Switchable};
@@ -17,7 +17,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 pub struct Division {
     pool: Option<Pool>,
     /// The GPUs that are in MIG mode for good by NVML's index, and the MIG-switchable ones.
-    fixed: GpuSet,
+    fixed: NvmlSet,
     switchable: Switchable,
     /// gpuos.toml has been read.
     configured: bool,
@@ -27,7 +27,7 @@ pub struct Division {
 
 impl Division {
     /// As it was saved.
-    pub fn restore(fixed: GpuSet, switchable: Switchable) -> Division {
+    pub fn restore(fixed: NvmlSet, switchable: Switchable) -> Division {
         Division {
             fixed,
             switchable,
@@ -43,7 +43,7 @@ impl Division {
             .unwrap_or_default();
         let gpus = pool.iter().flat_map(|pool| &pool.gpus);
         let fixed = gpus.filter(|gpu| !switchable.contains_key(gpu));
-        let fixed = fixed.fold(GpuSet::EMPTY, |all, gpu| all.with(usize::from(*gpu)));
+        let fixed = fixed.fold(NvmlSet::EMPTY, |all, gpu| all.with(*gpu));
         let now = Division {
             fixed,
             switchable,
@@ -65,7 +65,7 @@ impl Division {
     }
 
     /// GPUs that are in MIG mode for good, by NVML's index.
-    pub fn fixed(&self) -> GpuSet {
+    pub fn fixed(&self) -> NvmlSet {
         self.fixed
     }
 
@@ -80,18 +80,18 @@ impl Division {
     }
 
     /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it is MIG-switchable.
-    pub fn number(&self, gpu: u8) -> Option<u8> {
-        let whole = self.switchable.get(&gpu).copied();
-        whole.or_else(|| number::of_pool(gpu))
+    pub fn number(&self, gpu: NvmlIndex) -> Option<u8> {
+        let whole = self.switchable.get(&gpu).copied().map(u8::from);
+        whole.or_else(|| number::of_pool(gpu.into()))
     }
 
     /// NVML's index of a GPU of the pool; `None`: it is none.
-    pub fn index(&self, number: u8) -> Option<u8> {
+    pub fn index(&self, number: u8) -> Option<NvmlIndex> {
         let mut switchable = self.switchable.iter();
-        let switchable = switchable.find(|(_, gres)| **gres == number);
+        let switchable = switchable.find(|(_, gres)| u8::from(**gres) == number);
         switchable
             .map(|(gpu, _)| *gpu)
-            .or_else(|| number::pool_index(number))
+            .or_else(|| number::pool_index(number)?.try_into().ok())
     }
 
     /// The numbers of the GPUs on which these bits lie.
@@ -104,12 +104,12 @@ impl Division {
 
     /// Whether a step with these GPUs of GRES `gpu` has to wait until they are whole. `asks`: it waits for an answer.
     pub fn concerns(&self, gpus: &[u8], asks: bool) -> bool {
-        let switchable = |gpu: &u8| self.switchable.values().any(|one| one == gpu);
+        let switchable = |gpu: &u8| self.switchable.values().any(|one| u8::from(*one) == *gpu);
         gpus.iter().any(switchable) || asks && !self.configured
     }
 
     /// NVML's indexes of those of GPUs of GRES `gpu` that are MIG-switchable. `None`: the library has not shown which they are.
-    pub fn whole_of(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<BTreeSet<u8>> {
+    pub fn whole_of(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<BTreeSet<NvmlIndex>> {
         if self.switchable.is_empty() {
             return Some(BTreeSet::new());
         }
@@ -126,7 +126,7 @@ impl Division {
     }
 
     /// Why the mode of a GPU cannot be changed: it is not known which GPU it is.
-    pub fn wrong(&self, gpu: u8, known: &Gpus) -> Option<String> {
+    pub fn wrong(&self, gpu: NvmlIndex, known: &Gpus) -> Option<String> {
         match self.switchable.get(&gpu) {
             Some(number) => misnumbered(gpu, *number, known),
             None => Some(format!(
@@ -137,7 +137,9 @@ impl Division {
 
     /// Why a step with these GPUs of GRES `gpu` must not run: it is not known which GPUs they are.
     pub fn misnamed(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<String> {
-        let named = |(_, number): &(&u8, &u8)| !known.found().is_empty() && gpus.contains(*number);
+        let named = |(_, number): &(&NvmlIndex, &GresGpu)| {
+            !known.found().is_empty() && gpus.contains(&u8::from(**number))
+        };
         let mut named = self.switchable.iter().filter(named);
         named.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
     }
@@ -154,10 +156,10 @@ impl Division {
     }
 }
 
-fn misnumbered(gpu: u8, number: u8, known: &Gpus) -> Option<String> {
+fn misnumbered(gpu: NvmlIndex, number: GresGpu, known: &Gpus) -> Option<String> {
     let found = known.found().iter().find(|found| found.nvml == gpu);
     let is = match found {
-        Some(found) if found.gres == number => return None,
+        Some(found) if found.gres == u8::from(number) => return None,
         Some(found) => format!("by gres.conf it is {}", found.gres),
         None => "gres.conf does not have it".into(),
     };

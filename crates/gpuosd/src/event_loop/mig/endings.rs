@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_workload::action::{Action, Outcome};
 
 use crate::event_loop::effect::{Effect, Effects};
@@ -109,7 +109,7 @@ impl Endings {
     }
 
     /// slurmctld is to requeue, hold or end a job, once that is on the disk.
-    pub fn begin(&mut self, job: u32, (why, end): (&str, End), gpus: GpuSet, fx: &mut Effects) {
+    pub fn begin(&mut self, job: u32, (why, end): (&str, End), gpus: NvmlSet, fx: &mut Effects) {
         let action = match end {
             End::Requeued => {
                 fx.push(Effect::ForgetRelease(job));
@@ -204,16 +204,15 @@ impl Endings {
     }
 
     /// Lets jobs go whose GPUs are ready: they answer again, or are out of service, so that Slurm gives the job others.
-    pub fn let_go(&mut self, ready: impl Fn(u8) -> bool, now: Instant, fx: &mut Effects) {
+    pub fn let_go(&mut self, ready: impl Fn(NvmlIndex) -> bool, now: Instant, fx: &mut Effects) {
         let late = |at| now.duration_since(at) >= LET_GO_EVERY;
         if self.held.is_empty() || !self.let_go.is_none_or(late) {
             return;
         }
         self.let_go = Some(now);
-        let ready = |gpu: usize| ready(u8::try_from(gpu).unwrap_or(u8::MAX));
         let held = self.held.iter();
         let held = held.filter(|(job, _)| !self.open.contains_key(job));
-        let back = held.filter(|(_, held)| held.gpus.iter().all(ready));
+        let back = held.filter(|(_, held)| held.gpus.iter().all(&ready));
         for (job, _) in back {
             fx.ask(WorkloadTask::Act(Action::LetGo { job: *job }, Why::Rule));
         }

@@ -6,6 +6,7 @@ use gpuos_core::health::{Action, Event, GpuHealth, GpuState, Job, NodeHealth, nu
 use gpuos_core::limits::Holder;
 use gpuos_core::mig::Phase;
 use gpuos_core::step::StepId;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_workload::job::Job as Record;
 
 use super::Mig;
@@ -73,13 +74,13 @@ pub fn holders_of_whole(mig: &Mig, on: &Facts<'_>) -> Vec<Holder> {
     let divided = switchable
         .iter()
         .filter(|(gpu, _)| mig.boards.is_whole(**gpu) == Some(false));
-    let divided: BTreeSet<u8> = divided.map(|(_, number)| *number).collect();
+    let divided: BTreeSet<u8> = divided.map(|(_, number)| u8::from(*number)).collect();
     for holder in &mut all {
         holder.gpus.retain(|gpu| !divided.contains(gpu));
     }
-    let to_come = |(gpu, _): &(&u8, &u8)| !mig.is_shown_whole(**gpu);
+    let to_come = |(gpu, _): &(&NvmlIndex, &GresGpu)| !mig.is_shown_whole(**gpu);
     let to_come = switchable.iter().filter(to_come);
-    let to_come: BTreeSet<u8> = to_come.map(|(_, number)| *number).collect();
+    let to_come: BTreeSet<u8> = to_come.map(|(_, number)| u8::from(*number)).collect();
     all.retain(|holder| {
         let held = on.jobs.jobs.get(&holder.job);
         let steps = held.map_or(0, |held| held.steps.len());
@@ -118,7 +119,7 @@ fn instances(
 
 /// How many instances there are on a GPU, as NVML shows them and as the journal has them: what the rules are told.
 pub fn count(
-    gpu: u8,
+    gpu: NvmlIndex,
     (division, boards): (&Division, &Boards),
     health: &NodeHealth,
 ) -> Option<Event> {
@@ -130,7 +131,7 @@ pub fn count(
 }
 
 /// Whether a reset of a GPU waits until its instances are gone.
-pub fn waits_for_reset(gpu: u8, division: &Division, health: &NodeHealth) -> bool {
+pub fn waits_for_reset(gpu: NvmlIndex, division: &Division, health: &NodeHealth) -> bool {
     let number = division.number(gpu);
     let of = number.and_then(|number| health.gpu(number));
     let when_idle = |of: &GpuHealth| {
@@ -143,7 +144,7 @@ pub fn waits_for_reset(gpu: u8, division: &Division, health: &NodeHealth) -> boo
 
 /// Why no instance is to be made on a GPU: it is out of service. One that an administrator drains lets jobs run out, and
 /// their later steps with them.
-pub fn out(gpu: u8, division: &Division, health: &NodeHealth) -> Option<String> {
+pub fn out(gpu: NvmlIndex, division: &Division, health: &NodeHealth) -> Option<String> {
     let number = division.number(gpu)?;
     let of = health.gpu(number)?;
     let state = health.state(number);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::mig::Phase;
 use gpuos_core::mig::carve::Answer;
 use gpuos_core::wire::MigLoad;
+use gpuos_model::gpu_index::NvmlIndex;
 
 use super::boards::Boards;
 use crate::event_loop::effect::{Effect, Effects};
@@ -22,12 +23,12 @@ const NOT_YET: &str = "not polled yet";
 pub struct Polls {
     asked: Option<Instant>,
     /// GPUs that have not answered yet: a driver that hangs is not asked again.
-    under_way: BTreeSet<u8>,
-    told: BTreeMap<u8, (Instant, Memories, Loads)>,
+    under_way: BTreeSet<NvmlIndex>,
+    told: BTreeMap<NvmlIndex, (Instant, Memories, Loads)>,
 }
 
 impl Polls {
-    fn forget(&mut self, gpu: u8, which: impl Fn(u32) -> bool) {
+    fn forget(&mut self, gpu: NvmlIndex, which: impl Fn(u32) -> bool) {
         if let Some((_, _, Ok(loads))) = self.told.get_mut(&gpu) {
             loads.retain(|gi, _| !which(*gi));
         }
@@ -50,20 +51,20 @@ impl Polls {
     }
 
     /// A GPU has answered.
-    pub fn told(&mut self, gpu: u8, (memory, load): (Memories, Loads), now: Instant) {
+    pub fn told(&mut self, gpu: NvmlIndex, (memory, load): (Memories, Loads), now: Instant) {
         self.under_way.remove(&gpu);
         self.told.insert(gpu, (now, memory, load));
     }
 
     /// An instance was made here: what is known of the load of one with its number was another's.
-    pub fn made(&mut self, gpu: u8, answer: &Answer) {
+    pub fn made(&mut self, gpu: NvmlIndex, answer: &Answer) {
         if let Answer::GpuMade { gi } = answer {
             self.forget(gpu, |known| known == *gi);
         }
     }
 
     /// Somebody made or destroyed instances: only those of jobs are known to be the same.
-    pub fn changed(&mut self, gpu: u8, boards: &Boards) {
+    pub fn changed(&mut self, gpu: NvmlIndex, boards: &Boards) {
         let claims = boards.claims(gpu);
         let own = |gi| {
             claims
@@ -93,7 +94,7 @@ pub struct Newest<'a> {
 
 impl Newest<'_> {
     /// Total and used MiB of an instance.
-    pub fn memory(&self, gpu: u8, uuid: Option<&str>) -> Memory {
+    pub fn memory(&self, gpu: NvmlIndex, uuid: Option<&str>) -> Memory {
         let uuid = uuid.ok_or("the instance is not there")?;
         match &self.of(gpu)?.0 {
             Err(why) => Err(why.clone()),
@@ -102,7 +103,7 @@ impl Newest<'_> {
     }
 
     /// How busy an instance is; `None`: it is not there.
-    pub fn load(&self, gpu: u8, gi: Option<u32>) -> MigLoad {
+    pub fn load(&self, gpu: NvmlIndex, gi: Option<u32>) -> MigLoad {
         let Some(gi) = gi else {
             return unknown("the instance is not there");
         };
@@ -114,7 +115,7 @@ impl Newest<'_> {
     }
 
     /// What a GPU answered last, unless that is long ago.
-    fn of(&self, gpu: u8) -> Result<(&Memories, &Loads), String> {
+    fn of(&self, gpu: NvmlIndex) -> Result<(&Memories, &Loads), String> {
         let told = self.polls.told.get(&gpu);
         let (at, memory, load) = told.ok_or(NOT_YET)?;
         let old = self.now.duration_since(*at);

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use gpuos_config::gpuos_toml::MigConfig;
 use gpuos_core::mig::carve::{Answer, Event};
 use gpuos_core::step::StepId;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_workload::job::Job as Record;
 
 use boards::Boards;
@@ -110,7 +111,7 @@ impl Mig {
     }
 
     /// NVML's index of a GPU of the pool; `None`: it is none.
-    pub fn index(&self, number: u8) -> Option<u8> {
+    pub fn index(&self, number: u8) -> Option<NvmlIndex> {
         self.division.index(number)
     }
 
@@ -130,7 +131,7 @@ impl Mig {
     }
 
     /// Slices that jobs hold by Slurm's records, on one GPU.
-    fn held(&self, gpu: u8) -> Vec<gpuos_core::mig::JobPlacement> {
+    fn held(&self, gpu: NvmlIndex) -> Vec<gpuos_core::mig::JobPlacement> {
         let own = |placement| {
             let view = self.boards.view(gpu)?.ok()?;
             let mut on = view.shown.iter().filter(|one| one.placement == placement);
@@ -148,7 +149,7 @@ impl Mig {
     }
 
     /// Whether a GPU was whole when it was looked at last, and stays so.
-    fn is_shown_whole(&self, gpu: u8) -> bool {
+    fn is_shown_whole(&self, gpu: NvmlIndex) -> bool {
         self.boards.is_whole(gpu) == Some(true) && !self.switches.has(gpu)
     }
 
@@ -161,9 +162,10 @@ impl Mig {
     /// gpuos.toml was read.
     pub fn configured(&mut self, config: &MigConfig, on: &Facts<'_>, fx: &mut Effects) {
         let before = self.division.set(Pool::of(config, on.node));
-        let switchable = |gpu: &&u8| !self.division.switchable().values().any(|one| one == *gpu);
+        let switchable =
+            |gpu: &&GresGpu| !self.division.switchable().values().any(|one| one == *gpu);
         for gpu in before.switchable().values().filter(switchable) {
-            fx.push(Effect::Undivided(*gpu));
+            fx.push(Effect::Undivided(u8::from(*gpu)));
         }
         for gpu in self.division.pool().iter().flat_map(|pool| &pool.gpus) {
             self.boards.know(*gpu);
@@ -186,7 +188,7 @@ impl Mig {
     }
 
     /// The thread of a GPU has done something.
-    pub fn told(&mut self, gpu: u8, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn told(&mut self, gpu: NvmlIndex, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         match told {
             Notice::Changed => {
                 self.memory.changed(gpu, &self.boards);
@@ -197,7 +199,7 @@ impl Mig {
             Notice::Saved(_, Err(_)) => self.unsaved = true,
             Notice::Done(answer) => {
                 if let Answer::Refused { why } = &answer {
-                    tracing::warn!(gpu, "the driver refused: {why}");
+                    tracing::warn!(gpu = u8::from(gpu), "the driver refused: {why}");
                 }
                 self.memory.made(gpu, &answer);
                 self.event(gpu, Event::Done(answer), on, fx);
@@ -220,7 +222,7 @@ impl Mig {
 
     fn shown(
         &mut self,
-        gpu: u8,
+        gpu: NvmlIndex,
         view: Result<Box<View>, String>,
         on: &Facts<'_>,
         fx: &mut Effects,
@@ -249,7 +251,7 @@ impl Mig {
     }
 
     /// Has made on a GPU what steps wait for.
-    pub fn carve(&mut self, gpu: u8, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn carve(&mut self, gpu: NvmlIndex, on: &Facts<'_>, fx: &mut Effects) {
         let (unfit, whole) = match self.boards.view(gpu) {
             Some(Ok(view)) => (view.unfit.clone(), view.whole),
             Some(Err(why)) => (Some(format!("GPU {gpu}: {why}")), false),
@@ -294,7 +296,7 @@ impl Mig {
     }
 
     /// Tells the step function of a GPU.
-    fn event(&mut self, gpu: u8, event: Event, on: &Facts<'_>, fx: &mut Effects) {
+    fn event(&mut self, gpu: NvmlIndex, event: Event, on: &Facts<'_>, fx: &mut Effects) {
         let pool = self.division.pool();
         for (job, why) in self.boards.step((gpu, event), pool, on.now, fx) {
             let who = self.boards.users(gpu, self.records.grants.get(&job));
@@ -303,7 +305,7 @@ impl Mig {
     }
 
     /// Has NVML asked what it shows of a GPU.
-    pub fn look(&mut self, gpu: u8, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn look(&mut self, gpu: NvmlIndex, on: &Facts<'_>, fx: &mut Effects) {
         self.boards.look(gpu, on.now, fx);
     }
 
@@ -419,7 +421,7 @@ impl Mig {
     /// What a change of a GPU depends on; `wanted`: which, and since when records count for it.
     fn switch_facts(
         &self,
-        gpu: u8,
+        gpu: NvmlIndex,
         (divided, records): (bool, Instant),
         on: &Facts<'_>,
     ) -> switches::Facts {
@@ -430,7 +432,7 @@ impl Mig {
         };
         let lacks = |job: &&u32| {
             let grant = self.records.grants.get(job);
-            !grant.is_some_and(|grant| grant.whole.contains(usize::from(gpu)))
+            !grant.is_some_and(|grant| grant.whole.contains(gpu))
         };
         switches::Facts {
             is_on: self.boards.mode_since(gpu, records),
@@ -453,7 +455,7 @@ impl Mig {
     }
 
     /// Jobs that wait for a change.
-    fn wait_for(&self, gpu: u8, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
+    fn wait_for(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
         if divided {
             let grants = self.records.grants.iter();
             let lacks = grants
@@ -473,13 +475,13 @@ impl Mig {
     }
 
     /// Jobs that have a GPU as the other kind, by Slurm's records.
-    fn others(&self, gpu: u8, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
+    fn others(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
         let Some(pool) = self.division.pool() else {
             return BTreeSet::new();
         };
         if divided {
             let number = self.division.switchable().get(&gpu);
-            let whole = number.map(|number| on.jobs.on(*number));
+            let whole = number.map(|number| on.jobs.on(u8::from(*number)));
             return whole.into_iter().flatten().collect();
         }
         let bits = pool.all_bits(gpu);
@@ -491,7 +493,7 @@ impl Mig {
     }
 
     /// What is left on a GPU.
-    fn left(&self, gpu: u8) -> Left {
+    fn left(&self, gpu: NvmlIndex) -> Left {
         let claimed = !self.boards.claims(gpu).is_empty();
         let first = match self.boards.view(gpu) {
             Some(Ok(view)) => view.shown.first(),
@@ -511,7 +513,7 @@ impl Mig {
     }
 
     /// Does what is next for a change.
-    fn follow(&mut self, gpu: u8, next: Next, on: &Facts<'_>, fx: &mut Effects) {
+    fn follow(&mut self, gpu: NvmlIndex, next: Next, on: &Facts<'_>, fx: &mut Effects) {
         match next {
             Next::Wait => {}
             Next::AskJobs => fx.ask_first(WorkloadTask::Jobs(on.jobs.mark())),
@@ -530,7 +532,7 @@ impl Mig {
     }
 
     /// A GPU does not change: who waits for it is told.
-    fn keep(&mut self, gpu: u8, why: &str, on: &Facts<'_>, fx: &mut Effects) {
+    fn keep(&mut self, gpu: NvmlIndex, why: &str, on: &Facts<'_>, fx: &mut Effects) {
         let Some(divided) = self.switches.over(gpu) else {
             return;
         };
@@ -543,7 +545,7 @@ impl Mig {
     /// The driver has changed a mode, or not.
     fn turned(
         &mut self,
-        gpu: u8,
+        gpu: NvmlIndex,
         divided: bool,
         told: Result<(), NotSwitched>,
         on: &Facts<'_>,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use gpuos_core::mig::carve::Event;
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 
@@ -100,10 +100,10 @@ impl Mig {
     }
 
     /// What a job has here by its record: bits, and MIG-switchable GPUs that it has whole.
-    fn has(&self, record: &Job, on: &Facts<'_>) -> (u64, GpuSet) {
+    fn has(&self, record: &Job, on: &Facts<'_>) -> (u64, NvmlSet) {
         match self.division.pool() {
             Some(pool) => pool.has(on.node, record),
-            None => (record.slices_on(on.node).0, GpuSet::EMPTY),
+            None => (record.slices_on(on.node).0, NvmlSet::EMPTY),
         }
     }
 
@@ -158,8 +158,9 @@ impl Mig {
         let (waits, ask) = self.steps.of(job);
         if let (Some(grant), true) = (self.records.grants.get_mut(&job), waits) {
             grant.wanted |= ask.is_some();
-            let mut gpus: BTreeSet<u8> = grant.pieces.iter().map(|piece| piece.gpu).collect();
-            gpus.extend(grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok()));
+            let mut gpus: BTreeSet<NvmlIndex> =
+                grant.pieces.iter().map(|piece| piece.gpu).collect();
+            gpus.extend(grant.whole.iter());
             self.steps.granted(job);
             for gpu in gpus {
                 self.boards.look(gpu, on.now, fx);
@@ -172,7 +173,7 @@ impl Mig {
     fn grant(
         &mut self,
         record: &Job,
-        (bits, whole): (u64, GpuSet),
+        (bits, whole): (u64, NvmlSet),
         on: &Facts<'_>,
         fx: &mut Effects,
     ) -> bool {
@@ -293,20 +294,20 @@ impl Mig {
     }
 
     /// The GPUs on which a job has something, by NVML's index.
-    fn gpus_of(&self, job: u32) -> GpuSet {
+    fn gpus_of(&self, job: u32) -> NvmlSet {
         let Some(grant) = self.records.grants.get(&job) else {
-            return GpuSet::EMPTY;
+            return NvmlSet::EMPTY;
         };
         let pieces = grant.pieces.iter();
-        let gpus = pieces.fold(GpuSet::EMPTY, |all, piece| all.with(usize::from(piece.gpu)));
-        grant.whole.iter().fold(gpus, GpuSet::with)
+        let gpus = pieces.fold(NvmlSet::EMPTY, |all, piece| all.with(piece.gpu));
+        grant.whole.iter().fold(gpus, NvmlSet::with)
     }
 
     /// Whether the driver says nothing of a job's GPUs: then the job cannot be at fault.
     fn is_driver_away(&self, job: u32, on: &Facts<'_>) -> bool {
-        let answers = |gpu: usize| {
-            let view = u8::try_from(gpu).ok().map(|gpu| self.boards.view(gpu));
-            !matches!(view.flatten(), Some(Err(_)))
+        let answers = |gpu: NvmlIndex| {
+            let view = self.boards.view(gpu);
+            !matches!(view, Some(Err(_)))
         };
         on.gpus.is_away() || !self.gpus_of(job).iter().all(answers)
     }

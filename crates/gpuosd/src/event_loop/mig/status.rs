@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::mig::{Claim, Phase, Shown};
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::{MigPlacement, Profile};
 
 use super::memory::Newest;
@@ -33,7 +34,9 @@ pub fn slices(mig: &Mig, on: &Facts<'_>) -> Vec<Slice> {
     let gpus = status(mig, on).gpus.into_iter();
     let each = gpus.flat_map(|gpu| {
         let there = gpu.instances.into_iter();
-        let number = mig.division.number(gpu.gpu).unwrap_or(gpu.gpu);
+        let number = NvmlIndex::try_from(gpu.gpu).ok();
+        let number = number.and_then(|nvml| mig.division.number(nvml));
+        let number = number.unwrap_or(gpu.gpu);
         there.filter_map(move |one| {
             Some(Slice {
                 gpu: gpu.gpu,
@@ -51,7 +54,7 @@ pub fn slices(mig: &Mig, on: &Facts<'_>) -> Vec<Slice> {
     each.collect()
 }
 
-fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
+fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatus {
     let newest: Newest<'_> = mig.memory.newest(on.interval, on.now.at);
     let claims = mig.boards.claims(gpu);
     let view = mig.boards.view(gpu);
@@ -134,7 +137,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
             != 0
     };
     let switchable = mig.division.switchable().get(&gpu);
-    let holder = switchable.and_then(|number| on.jobs.on(*number).first().copied());
+    let holder = switchable.and_then(|number| on.jobs.on(u8::from(*number)).first().copied());
     let clear = |placement: MigPlacement| {
         let slices = placement.start..placement.start.saturating_add(placement.size);
         holder.is_none()
@@ -155,7 +158,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: u8, on: &Facts<'_>) -> MigGpuStatus {
         (name.clone(), fits(profile, &clear).min(most))
     };
     MigGpuStatus {
-        gpu,
+        gpu: gpu.into(),
         first: u8::try_from(first).unwrap_or(u8::MAX),
         slices,
         ready: mig.is_known() && matches!(view, Some(Ok(_))),

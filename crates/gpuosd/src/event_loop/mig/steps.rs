@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Code, MigAsk, Reply};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::gpuset::GpuSet;
 
 use super::{Mig, health};
@@ -68,7 +69,7 @@ pub struct Steps {
     /// Those of jobs with slices that run, and the bits that each was started with.
     running: BTreeMap<u32, BTreeMap<u32, u64>>,
     /// MIG-switchable GPUs that steps of these jobs have whole, while such steps run.
-    served: BTreeMap<u32, BTreeSet<u8>>,
+    served: BTreeMap<u32, BTreeSet<NvmlIndex>>,
     /// Jobs that Slurm is asked about, when next, and how long after that again.
     asks: BTreeMap<u32, (Instant, Duration)>,
 }
@@ -286,7 +287,7 @@ impl Mig {
     /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
     fn succeeded(&mut self, job: u32) {
         let has_all = self.records.grants.get(&job).is_some_and(|grant| {
-            let mut whole = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+            let mut whole = grant.whole.iter();
             whole.all(|gpu| self.is_shown_whole(gpu)) && self.boards.is_ready(job, grant)
         });
         if has_all {
@@ -318,7 +319,8 @@ impl Mig {
             };
         }
         let whole = self.division.whole_of(&one.gpus, on.gpus);
-        let is_whole = |gpu: &u8| self.is_whole(*gpu, one.since) || self.was_whole(one, *gpu);
+        let is_whole =
+            |gpu: &NvmlIndex| self.is_whole(*gpu, one.since) || self.was_whole(one, *gpu);
         if !whole.is_some_and(|gpus| gpus.iter().all(is_whole)) {
             return Stand::Waits;
         }
@@ -341,7 +343,7 @@ impl Mig {
             return Stand::Ready(variables);
         }
         // Of a job with whole nodes, these may all be of GPUs that are whole for it, or nobody asked for them.
-        let gpus = grant.whole.iter().filter_map(|gpu| u8::try_from(gpu).ok());
+        let gpus = grant.whole.iter();
         let whole = gpus.fold(0, |all, gpu| all | pool.all_bits(gpu));
         let step = one.id.step;
         match (grant.pieces.is_empty(), ask.request.is_empty()) {
@@ -359,7 +361,7 @@ impl Mig {
     }
 
     /// Whether a GPU has been seen whole since then, and stays so.
-    fn is_whole(&self, gpu: u8, since: Instant) -> bool {
+    fn is_whole(&self, gpu: NvmlIndex, since: Instant) -> bool {
         self.boards.mode_since(gpu, since) == Some(false) && !self.switches.has(gpu)
     }
 
@@ -372,7 +374,7 @@ impl Mig {
     }
 
     /// Whether a job has the GPU whole as one of its steps before this one had it: nobody else has changed that since.
-    fn was_whole(&self, one: &Waiting, gpu: u8) -> bool {
+    fn was_whole(&self, one: &Waiting, gpu: NvmlIndex) -> bool {
         let served = self.steps.served.get(&one.id.job);
         one.later && served.is_some_and(|gpus| gpus.contains(&gpu)) && self.is_shown_whole(gpu)
     }

@@ -4,6 +4,7 @@
 //! A mode changes where nobody of the other kind has the GPU by Slurm's records, which are asked for anew before, and no
 //! instance is left.
 
+use gpuos_model::gpu_index::NvmlIndex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -83,21 +84,21 @@ pub enum Next {
 
 /// Changes that jobs wait for, by NVML's index of the GPU.
 #[derive(Default)]
-pub struct Switches(BTreeMap<u8, Switch>);
+pub struct Switches(BTreeMap<NvmlIndex, Switch>);
 
 impl Switches {
     /// GPUs that change.
-    pub fn gpus(&self) -> Vec<u8> {
+    pub fn gpus(&self) -> Vec<NvmlIndex> {
         self.0.keys().copied().collect()
     }
 
     /// Whether a GPU is one of them.
-    pub fn has(&self, gpu: u8) -> bool {
+    pub fn has(&self, gpu: NvmlIndex) -> bool {
         self.0.contains_key(&gpu)
     }
 
     /// Whether a GPU is to be divided, and since when records count for that; not while the driver is at it.
-    pub fn wanted(&self, gpu: u8) -> Option<(bool, Instant)> {
+    pub fn wanted(&self, gpu: NvmlIndex) -> Option<(bool, Instant)> {
         let switch = self.0.get(&gpu).filter(|switch| !switch.begun)?;
         Some((switch.on, switch.records))
     }
@@ -109,7 +110,7 @@ impl Switches {
     }
 
     /// A GPU is to be divided, or to be whole. Another change of it comes to its end first.
-    pub fn want(&mut self, gpu: u8, on: bool, now: Instant) {
+    pub fn want(&mut self, gpu: NvmlIndex, on: bool, now: Instant) {
         let new = Switch {
             on,
             records: now,
@@ -122,12 +123,12 @@ impl Switches {
     }
 
     /// A change is over. Returns whether the GPU was to be divided.
-    pub fn over(&mut self, gpu: u8) -> Option<bool> {
+    pub fn over(&mut self, gpu: NvmlIndex) -> Option<bool> {
         self.0.remove(&gpu).map(|switch| switch.on)
     }
 
     /// Goes on with a change, as far as it can.
-    pub fn step(&mut self, gpu: u8, facts: &Facts, now: Instant) -> Next {
+    pub fn step(&mut self, gpu: NvmlIndex, facts: &Facts, now: Instant) -> Next {
         let Some(switch) = self.0.get_mut(&gpu).filter(|switch| !switch.begun) else {
             return Next::Wait;
         };
@@ -188,7 +189,7 @@ impl Switches {
     }
 
     /// Something is in the way that may go.
-    pub fn held(&mut self, gpu: u8, why: String, now: Instant) -> Next {
+    pub fn held(&mut self, gpu: NvmlIndex, why: String, now: Instant) -> Next {
         let Some(switch) = self.0.get_mut(&gpu) else {
             return Next::Wait;
         };
@@ -209,7 +210,7 @@ impl Switches {
     }
 
     /// The driver has come to an end.
-    pub fn turned(&mut self, gpu: u8) {
+    pub fn turned(&mut self, gpu: NvmlIndex) {
         if let Some(switch) = self.0.get_mut(&gpu) {
             switch.begun = false;
         }
@@ -220,7 +221,7 @@ impl Switches {
 mod tests {
     use super::*;
 
-    const GPU: u8 = 3;
+    const GPU: NvmlIndex = NvmlIndex::new(3).unwrap();
 
     /// Job 7 waits, and nothing is in the way.
     fn free(records: Instant) -> Facts {

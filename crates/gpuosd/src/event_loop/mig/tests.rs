@@ -7,6 +7,7 @@ use gpuos_core::health::NodeHealth;
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve::Effect as Call;
 use gpuos_core::wire::{MigAsk, Reply};
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Allocation, JobState};
@@ -27,7 +28,7 @@ const CONFIG: &str = "[[mig.board]]\nname = \"a30\"\nprofiles = [\n  \
     { id = 14, name = \"1g.6gb\", compute = 1, memory-mib = 5952, most = 4, size = 1, starts = [0, 1, 2, 3] },\n  \
     { id = 5, name = \"2g.12gb\", compute = 2, memory-mib = 11968, most = 2, size = 2, starts = [0, 2] },\n]\n\
     [[mig.pool]]\nnodes = \"n1\"\ngpus = \"1\"\nboard = \"a30\"\n";
-const GPU: u8 = 1;
+const GPU: NvmlIndex = NvmlIndex::new(1).unwrap();
 
 /// The subsystem, what of the node it looks at, and what is done at once: looks, slice files, the disk.
 struct World {
