@@ -16,9 +16,7 @@ RELEASE := $(TARGET)/release
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 ifneq ($(SUDO),)
 AS_ROOT := --config 'target."cfg(unix)".runner=["sudo","-E"]'
-WORDS_OF_SUDO := "sudo","-E",
 endif
-WITHOUT_SLURM := --config 'target."cfg(unix)".runner=[$(WORDS_OF_SUDO)"$(CURDIR)/scripts/without-slurm.sh"]'
 
 # What only gpuosd's feature otel has. With the whole workspace, so that crates are built with the features that they have already.
 OTEL := --workspace --locked --features gpuosd/otel --test traces
@@ -85,12 +83,9 @@ test:
 	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS
 	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics
 	scripts/timed.sh build $(CARGO) build --workspace --locked --lib --bins --tests
+	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
-	scripts/two-lanes.sh \
-	  "scripts/timed.sh 'tests on a real Slurm' $(CARGO) test --workspace --locked $(subst ",\",$(AS_ROOT)) --test slurm" \
-	  "bad=0; scripts/timed.sh 'instruction counts' scripts/instructions.sh || bad=1; \
-	   scripts/timed.sh 'other tests' $(CARGO) test --workspace --locked --no-fail-fast $(subst ",\",$(WITHOUT_SLURM)) || bad=1; exit \$$bad" \
-	  $(abspath $(TARGET))/others.log || status=$$?; \
+	scripts/timed.sh tests $(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT) || status=$$?; \
 	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
 	scripts/costs.sh $$GPUOS_COSTS; exit $$status
 
