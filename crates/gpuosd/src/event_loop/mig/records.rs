@@ -80,7 +80,12 @@ impl Mig {
             return;
         }
         let here = record.is_some_and(|record| self.record(record, on, fx));
-        if !here {
+        // Before gpuos.toml is read its GPUs cannot be told from its record: steps with whole ones wait for what the
+        // library shows.
+        let unread = !self.division.is_configured() && !self.steps.wait_for_slices(job);
+        let readable = |record: &Job| record.unreadable.is_empty() && is_here(record, on);
+        let waits = unread && record.is_some_and(readable);
+        if !here && !waits {
             self.release(job, on, fx);
             let what = match self.steps.wait_for_slices(job) {
                 true => "any memory slice",

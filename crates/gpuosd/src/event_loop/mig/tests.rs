@@ -7,7 +7,7 @@ use gpuos_core::health::NodeHealth;
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve::Effect as Call;
 use gpuos_core::wire::{MigAsk, Reply};
-use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Allocation, JobState};
@@ -47,11 +47,22 @@ struct World {
 }
 
 impl World {
+    /// With a pool in gpuos.toml.
     fn new() -> World {
+        let mut world = World::unread(Journal::default());
+        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
+        world.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
+        let start = world.start;
+        world.tell(|mig, on, fx| mig.jobs_told(&[], start, on, fx));
+        world
+    }
+
+    /// With a gpuos.toml that was not read since gpuosd has started.
+    fn unread(journal: Journal) -> World {
         let (start, name) = (Instant::now(), "n1".to_owned());
         let interval = Duration::from_secs(1);
-        let mut world = World {
-            mig: Mig::restore(Journal::default(), start),
+        World {
+            mig: Mig::restore(journal, start),
             node: Node {
                 interval,
                 health: Health::restore(NodeHealth::new(0, 0)),
@@ -67,12 +78,7 @@ impl World {
             calls: Vec::new(),
             asked: Vec::new(),
             log: Vec::new(),
-        };
-        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
-        world.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
-        let start = world.start;
-        world.tell(|mig, on, fx| mig.jobs_told(&[], start, on, fx));
-        world
+        }
     }
 
     fn tell(&mut self, tell: impl FnOnce(&mut Mig, &Facts<'_>, &mut Effects)) {
@@ -275,6 +281,35 @@ fn a_step_to_which_slurm_has_given_nothing_is_refused() {
         assert_eq!(refused(&step), why);
         assert_eq!(world.calls, []);
     }
+}
+
+#[test]
+fn a_step_with_a_whole_gpu_waits_for_the_library_while_gpuos_toml_was_not_read() {
+    let journal = Journal {
+        switchable: [(GPU, GresGpu::new(4).unwrap())].into(),
+        ..Journal::default()
+    };
+    let mut world = World::unread(journal);
+    let (to, reply) = sync_channel(1);
+    let starting = Starting {
+        id: StepId { job: 7, step: 0 },
+        gpus: vec![4],
+        asked: Default::default(),
+        mig: None,
+        switchable: true,
+        client: Client::new(to),
+    };
+    world.tell(|mig, on, fx| mig.step(starting, on, fx));
+    // Another part of gpuosd has asked about the job. What is MIG-switchable of its GPUs cannot be told from the record.
+    world.mig.job_asked(7);
+    world.tell(|mig, on, fx| mig.job_told(7, Some(&record(0, true)), on, fx));
+    assert!(reply.try_recv().is_err());
+    // A job that is not here has none.
+    world.tell(|mig, on, fx| mig.job_told(7, None, on, fx));
+    assert_eq!(
+        refused(&reply),
+        "Slurm has not given job 7 these GPUs of this node"
+    );
 }
 
 #[test]
