@@ -186,6 +186,16 @@ impl Cluster {
         id.parse().map_err(|_| format!("no job id: {text}"))
     }
 
+    /// Submits a job that is held: its id and what sbatch says, or why there is none.
+    pub fn submit_held(&self, args: &[&str]) -> Result<(u32, String), String> {
+        let work = format!("--chdir={}", self.lab.dir().join("work").display());
+        let all = [&["--parsable", "-H", &work], args, &["--wrap=true"]].concat();
+        let out = self.output("sbatch", &all).expect("sbatch runs");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let id = String::from_utf8_lossy(&out.stdout).trim().parse();
+        id.map(|id| (id, said.clone())).map_err(|_| said)
+    }
+
     /// Submits a job that sleeps, and waits until it runs.
     pub fn start(&self, options: &[&str]) -> u32 {
         let job = self.sbatch(options, "sleep 600");

@@ -19,23 +19,11 @@ fn no_node_is_drained(cluster: &Cluster) {
     assert!(!text.contains("DRAIN") && !text.contains("DOWN"), "{text}");
 }
 
-/// What sbatch says and gives for a job that is held.
-fn submit(cluster: &Cluster, args: &[&str]) -> Result<(u32, String), String> {
-    let work = format!("--chdir={}", cluster.lab.dir().join("work").display());
-    let all = [
-        &["-k", "5", "30", "sbatch", "--parsable", "-H", &work],
-        args,
-    ];
-    let all = [&all.concat()[..], &["--wrap=true"]].concat();
-    let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    let id = String::from_utf8_lossy(&out.stdout).trim().parse();
-    id.map(|id| (id, said.clone())).map_err(|_| said)
-}
-
 /// What a held job asks of each node.
 fn asked(cluster: &Cluster, args: &[&str]) -> (String, String) {
-    let (job, said) = submit(cluster, args).unwrap_or_else(|why| panic!("{args:?}: {why}"));
+    let (job, said) = cluster
+        .submit_held(args)
+        .unwrap_or_else(|why| panic!("{args:?}: {why}"));
     let asks = field(&cluster.show(job), "TresPerNode")
         .unwrap_or_default()
         .to_owned();
@@ -48,12 +36,8 @@ fn each_component_has_its_own(cluster: &Cluster) {
     let script = cluster.script("het", "true");
     let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
     let submit = |args: &[&str]| {
-        let all = [
-            &["-k", "5", "30", "env", "GPUOS_MIG=2g.20gb", "sbatch"],
-            args,
-        ];
-        let all = [&all.concat()[..], &[&script]].concat();
-        let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
+        let all = [&["GPUOS_MIG=2g.20gb", "sbatch"], args, &[&script]].concat();
+        let out = cluster.output("env", &all).expect("sbatch runs");
         let id = String::from_utf8_lossy(&out.stdout).trim().parse::<u32>();
         id.unwrap_or_else(|_| panic!("{out:?}"))
     };
@@ -138,7 +122,7 @@ fn requests_become_slices(suite: &Suite) {
         ),
         (&["--exclusive", "--gpuos-mig=1g.10gb"], "takes all slices"),
     ] {
-        let said = submit(&cluster, args).expect_err("it is refused");
+        let said = cluster.submit_held(args).expect_err("it is refused");
         assert!(
             said.contains(why) && said.contains("--gpuos-mig="),
             "{args:?}: {said}"
@@ -146,7 +130,9 @@ fn requests_become_slices(suite: &Suite) {
     }
     each_component_has_its_own(&cluster);
     // Its slices cannot be taken from it.
-    let (job, _) = submit(&cluster, &["--gpuos-mig=3g.40gb"]).expect("it is taken");
+    let (job, _) = cluster
+        .submit_held(&["--gpuos-mig=3g.40gb"])
+        .expect("it is taken");
     let id = format!("JobId={job}");
     let update = cluster.try_run("scontrol", &["update", &id, "Gres=gpu:1"]);
     let why = update.expect_err("it is refused");

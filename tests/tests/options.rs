@@ -25,12 +25,11 @@ fn said(
 ) -> (Option<u32>, String) {
     let script = cluster.script("asks", &format!("{line}\ntrue"));
     let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
-    let head = ["-k", "5", "30", "env"];
     let sbatch = ["sbatch", "--parsable", "-H", &dir];
     // The script's own arguments are no options.
     let tail = [script.as_str(), "--gpuos-watch=nonsense"];
-    let all = [&head[..], variables, &sbatch, flags, &tail].concat();
-    let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
+    let all = [variables, &sbatch, flags, &tail].concat();
+    let out = cluster.output("env", &all).expect("sbatch runs");
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     let job = String::from_utf8_lossy(&out.stdout).trim().parse().ok();
     if let Some(job) = job {
@@ -199,16 +198,8 @@ fn notes(cluster: &Cluster) {
     }
     // srun and salloc say it too.
     for program in ["srun", "salloc"] {
-        let words = [
-            "-k",
-            "5",
-            "30",
-            program,
-            "-n1",
-            "--gpuos-clocks=1200",
-            "true",
-        ];
-        let out = cluster.lab.output("timeout", &words).expect("it runs");
+        let words = ["-n1", "--gpuos-clocks=1200", "true"];
+        let out = cluster.output(program, &words).expect("it runs");
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         let ignored = "gpuos: --gpuos-clocks=1200 is ignored: the job asks for no GPUs";
         assert!(
@@ -261,10 +252,9 @@ fn steps(cluster: &Cluster) {
     let told = |flags: &[&str], variables: &[&str], script: &str| {
         let script = cluster.script("steps", script);
         let out = format!("--output={}/%A.out", work.display());
-        let head = ["-k", "5", "30", "env"];
         let sbatch = ["sbatch", "--parsable", &out];
-        let all = [&head[..], variables, &sbatch, flags, &[&script]].concat();
-        let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
+        let all = [variables, &sbatch, flags, &[&script]].concat();
+        let out = cluster.output("env", &all).expect("sbatch runs");
         let job = String::from_utf8_lossy(&out.stdout)
             .trim()
             .parse()

@@ -16,19 +16,10 @@ per_suite!(
     shares_keep_off_whole_gpus_with_other_cores
 );
 
-/// What sbatch says and gives for a job that is held.
-fn submit(cluster: &Cluster, args: &[&str]) -> Result<(u32, String), String> {
-    let work = format!("--chdir={}", cluster.lab.dir().join("work").display());
-    let all = ["-k", "5", "30", "sbatch", "--parsable", "-H", &work];
-    let all = [&all[..], args, &["--wrap=true"]].concat();
-    let out = cluster.lab.output("timeout", &all).expect("sbatch runs");
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    let id = String::from_utf8_lossy(&out.stdout).trim().parse();
-    id.map(|id| (id, said.clone())).map_err(|_| said)
-}
-
 fn requests_become_shards(cluster: &Cluster) {
-    let (job, said) = submit(cluster, &["--gpuos-share=timeslice:2"]).expect("it is taken");
+    let (job, said) = cluster
+        .submit_held(&["--gpuos-share=timeslice:2"])
+        .expect("it is taken");
     let shown = cluster.show(job);
     let asks = field(&shown, "TresPerNode").unwrap_or_default();
     assert_eq!(asks.replace("gres:", "gres/"), "gres/shard:2");
@@ -76,7 +67,7 @@ fn requests_become_shards(cluster: &Cluster) {
             "it does not go with --gpuos-power",
         ),
     ] {
-        let said = submit(cluster, args).expect_err("it is refused");
+        let said = cluster.submit_held(args).expect_err("it is refused");
         assert!(
             said.contains(why) && said.contains("--gpuos-share="),
             "{args:?}: {said}"

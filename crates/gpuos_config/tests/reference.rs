@@ -63,16 +63,12 @@ fn the_page_of_keys_is_the_sample() {
     let mut text = KEYS_HEAD.to_string();
     // What was said since the last key: it is about the next ones.
     let mut said: Vec<&str> = Vec::new();
-    let mut lines = SAMPLE.lines().peekable();
+    let mut lines = SAMPLE.lines();
     let mut keys = 0;
     while let Some(line) = lines.next() {
         if let Some(name) = table(line) {
-            text += &format!("\n## `{name}`\n");
-            // A table of several lines says first what it is for.
-            if !said.is_empty() {
-                text += &format!("\n{}\n", escaped(&said.join(" ")));
-                said.clear();
-            }
+            // What it is for stands before it.
+            text += &format!("\n## `{name}`\n{}", paragraph(&mut said));
         } else if let Some(words) = comment(line) {
             said.push(words);
         } else if let Some((name, first)) = key(line) {
@@ -81,22 +77,21 @@ fn the_page_of_keys_is_the_sample() {
                 let Some(row) = lines.next() else { break };
                 value += row.trim_start_matches('#').trim();
             }
-            let what = match said.is_empty() {
-                true => String::new(),
-                false => format!("\n\n{}", escaped(&said.join(" "))),
-            };
-            said.clear();
-            text += &format!("\n`{name} = {value}`{what}\n");
+            text += &format!("\n`{name} = {value}`\n{}", paragraph(&mut said));
             keys += 1;
-        } else if line.is_empty() && !said.is_empty() {
-            text += &format!("\n{}\n", escaped(&said.join(" ")));
-            said.clear();
+        } else if line.is_empty() {
+            text += &paragraph(&mut said);
         }
     }
     assert!(keys > 100, "{keys} keys");
     page::hold("keys.md", &text);
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('<', "\\<").trim().replace("  ", "\n\n")
+/// What was said, as a paragraph with an empty line before it; it is said no more. Empty where nothing was said.
+fn paragraph(said: &mut Vec<&str>) -> String {
+    if said.is_empty() {
+        return String::new();
+    }
+    let text = std::mem::take(said).join(" ").replace('<', "\\<");
+    format!("\n{}\n", text.trim().replace("  ", "\n\n"))
 }

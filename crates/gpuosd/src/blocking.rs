@@ -240,14 +240,19 @@ fn told(done: Result<String, String>) -> (bool, String) {
     }
 }
 
-/// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
-fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
-    let identity = library
-        .identity(gpu.nvml.into())
-        .map_err(|e| e.to_string())?;
+/// What the library says of a GPU. An error, too, where another board has its place now.
+fn still_there(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<nvml::Identity, String> {
+    let identity = library.identity(gpu.nvml.into());
+    let identity = identity.map_err(|e| e.to_string())?;
     if identity.uuid != gpu.uuid {
         return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
     }
+    Ok(identity)
+}
+
+/// Whether a GPU of the pool may be reset: every instance would be lost, and whoever is on one with it.
+fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
+    still_there(library, gpu)?;
     let on_it = |e: nvml::Error| format!("who is on it cannot be told: {e}");
     let instances = library.mig_instances(gpu.nvml.into()).map_err(on_it)?.len();
     let processes = library.processes(gpu.nvml.into()).map_err(on_it)?.len();
@@ -261,12 +266,7 @@ fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> 
 
 /// What a GPU has to show before it gets jobs again.
 fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
-    let identity = library
-        .identity(gpu.nvml.into())
-        .map_err(|e| e.to_string())?;
-    if identity.uuid != gpu.uuid {
-        return Err(format!("it is {} now and was {}", identity.uuid, gpu.uuid));
-    }
+    let identity = still_there(library, gpu)?;
     if number::is_of_pool(gpu.gres) && !identity.mig.is_some_and(|mig| mig.on) {
         let nvml = gpu.nvml;
         return Err(format!(

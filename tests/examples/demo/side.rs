@@ -90,10 +90,7 @@ impl Side {
     }
 
     fn run(&self, program: &str, args: &[&str]) -> Result<String> {
-        let limit = LIMIT.as_secs().to_string();
-        let mut all = vec!["-k", "5", limit.as_str(), program];
-        all.extend(args);
-        let out = self.lab.output("timeout", &all)?;
+        let out = self.lab.output_within(program, args, LIMIT)?;
         if !out.status.success() {
             let error = String::from_utf8_lossy(&out.stderr);
             bail!("{program} {}: {}", args.join(" "), error.trim());

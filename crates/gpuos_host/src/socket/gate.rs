@@ -170,17 +170,11 @@ impl State {
     /// Whether there is a place for one more of a user below his share, or one that somebody else has to give up.
     fn has_room(&mut self, uid: u32, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
         let users = self.users.iter().filter(|(uid, _)| !is_root(**uid));
-        // How many each has, and how many of those he does not have by need.
-        let held = |(uid, user): (&u32, &User)| {
-            let held = user.places.len();
-            (held, held.saturating_sub(shares.by_need(*uid)))
-        };
-        let held: Vec<(usize, usize)> = users.map(held).collect();
-        let (all, common) = held
-            .iter()
-            .fold((0, 0), |(all, common), (held, of_common)| {
-                (all + held, common + of_common)
-            });
+        let (mut all, mut common) = (0, 0);
+        for (uid, user) in users {
+            all += user.places.len();
+            common += shares.in_common(*uid, user.places.len());
+        }
         let own = self.users.get(&uid).map_or(0, |user| user.places.len());
         let by_need = shares.by_need(uid);
         if own < by_need {
@@ -194,13 +188,9 @@ impl State {
     /// have by need, if those are more than the one who comes would have then.
     fn make_room(&mut self, own: usize, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
         let users = self.users.iter_mut().filter(|(uid, _)| !is_root(**uid));
-        // Who has most of these is most above his share as well.
-        let without_need = |uid: &u32, user: &User| {
-            let held = user.places.len();
-            held.saturating_sub(shares.by_need(*uid))
-        };
+        // Who has most of what is in common is most above his share as well.
         let most = users
-            .map(|(uid, user)| (without_need(uid, user), user))
+            .map(|(uid, user)| (shares.in_common(*uid, user.places.len()), user))
             .max_by_key(|(held, _)| *held);
         let Some((held, most)) = most else {
             return false;

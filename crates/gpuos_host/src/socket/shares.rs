@@ -64,6 +64,11 @@ impl Shares {
         self.extra.get(&uid).copied().unwrap_or(0)
     }
 
+    /// How many of a user's connections take up what users have in common.
+    pub(super) fn in_common(&self, uid: u32, held: usize) -> usize {
+        held.saturating_sub(self.by_need(uid))
+    }
+
     /// What everybody may have, without need.
     pub(super) fn of_each(&self) -> usize {
         self.limits.one_user

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpuos_core::health::{Audit, Event};
+use gpuos_core::health::{Audit, Event, Job};
 
 use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
@@ -84,7 +84,7 @@ impl EventLoop {
             Effect::KeepPooled(gpus) => self.node.health.keep_pooled(&gpus),
             Effect::Undivided(gpu) => self.node.health.undivided(gpu),
             Effect::MayNotRequeue(job) => self.node.reports.may_not_requeue(job),
-            Effect::TellJobs => self.tell_jobs(),
+            Effect::TellJobs => self.tell_jobs(Event::Reported),
             Effect::TellLimits => self.tell_limits(),
             Effect::Holders(holders) => self.settings(|own, on, fx| own.holders(holders, on, fx)),
             Effect::User(job, uid) => self.journal.knows(job, uid),
@@ -141,12 +141,12 @@ impl EventLoop {
     }
 
     /// Tells those who answer clients whose jobs are here, and how many GPUs they have.
-    pub(super) fn make_known(&self) {
+    pub(super) fn make_known(&self, jobs: &[Job]) {
         let users = self.users();
         let mut gpus: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
-        for job in self.jobs_with_processes() {
+        for job in jobs {
             if let Some(uid) = users.get(&job.job) {
-                gpus.entry(*uid).or_default().extend(job.gpus);
+                gpus.entry(*uid).or_default().extend(&job.gpus);
             }
         }
         let need = gpus.into_iter().map(|(uid, gpus)| (uid, gpus.len()));

@@ -214,7 +214,7 @@ impl EventLoop {
         let started = MpsEvent::Started { rebooted };
         all.settings(|settings, on, fx| settings.mps(started, on, fx));
         all.rules(Event::Started { rebooted });
-        all.make_known();
+        all.make_known(&all.jobs_with_processes());
         all
     }
 
@@ -283,7 +283,7 @@ impl EventLoop {
         let fx = self.node.gpus.tick(now);
         self.carry_out(fx);
         if now.at.duration_since(self.times.told_jobs) >= JOBS_EVERY {
-            self.tell_jobs();
+            self.tell_jobs(Event::Reported);
         }
         let (health, jobs) = (self.node.health.node(), self.node.reports.table());
         self.node.scheduler.tick(health, jobs, now.at);
@@ -460,11 +460,7 @@ impl EventLoop {
         self.isolation.jobs(node, jobs, slices, asked);
         // Before the rules, which are told who has slices now.
         self.mig(|mig, on, fx| mig.jobs_told(jobs, asked, on, fx));
-        self.make_known();
-        self.times.told_jobs = self.now().at;
-        let jobs = self.jobs_with_processes();
-        self.rules(Event::Jobs(jobs));
-        self.tell_limits();
+        self.tell_jobs(Event::Jobs);
     }
 
     fn job_told(&mut self, job: u32, record: Option<&Record>) {
@@ -543,12 +539,12 @@ impl EventLoop {
         self.carry_out(fx);
     }
 
-    /// Tells the rules and all others who has GPUs.
-    fn tell_jobs(&mut self) {
-        self.make_known();
-        self.times.told_jobs = self.now().at;
+    /// Tells the rules, by this event, and all others who has GPUs.
+    fn tell_jobs(&mut self, event: impl FnOnce(Vec<Job>) -> Event) {
         let jobs = self.jobs_with_processes();
-        self.rules(Event::Reported(jobs));
+        self.make_known(&jobs);
+        self.times.told_jobs = self.now().at;
+        self.rules(event(jobs));
         self.tell_limits();
     }
 
