@@ -401,7 +401,8 @@ impl Cluster {
         });
         // CPUs of a node are given back a moment after its last job has gone.
         let all_free = || self.used().values().all(|used| *used == Used::default());
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let most = if self.loses_releases() { 5 } else { 20 };
+        let deadline = Instant::now() + Duration::from_secs(most);
         while !all_free() && Instant::now() < deadline {
             sleep(Duration::from_millis(100));
         }
