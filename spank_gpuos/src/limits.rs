@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source};
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, MpsWish, Share, Whom};
 use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, say_note};
@@ -166,7 +167,7 @@ fn is_own_mps(spank: Spank<'_>) -> bool {
         return false;
     };
     match Whom::try_from(name.to_owned()) {
-        Ok(Whom::Job(job)) => spank.job_id() == Some(job),
+        Ok(Whom::Job(job)) => spank.job_id().map(JobId::from) == Some(job),
         Ok(Whom::Sharers { uid, .. }) => spank.job_uid() == Some(uid),
         Err(_) => false,
     }

@@ -101,7 +101,10 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     let unasked = ask.as_ref().is_some_and(|ask| ask.request.is_empty());
     let is_whole = unasked || !gpus.is_empty();
     let start = report::Start {
-        id: StepId { job, step },
+        id: StepId {
+            job: job.into(),
+            step,
+        },
         uid,
         gpus,
         asked,

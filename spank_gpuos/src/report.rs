@@ -149,7 +149,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         (false, false) => None,
     };
     let request = Request::StepStart {
-        id,
+        id: id.clone(),
         uid,
         gpus: gpus.iter().map(|gpu| gpu as u8).collect(),
         asked,

@@ -31,7 +31,10 @@ fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
     let path = folder.join("n1.sock");
     let pattern = folder.join("%n.sock");
     let pattern = pattern.to_str().unwrap();
-    let id = StepId { job: 7, step: 0 };
+    let id = StepId {
+        job: 7.into(),
+        step: 0,
+    };
     let start = Start {
         id,
         uid: 1000,
@@ -87,7 +90,10 @@ fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
         ..Asked::default()
     };
     let start = Start {
-        id: StepId { job: 8, step: 0 },
+        id: StepId {
+            job: 8.into(),
+            step: 0,
+        },
         uid: 1000,
         gpus: GpuSet::first(1),
         asked,
@@ -134,7 +140,10 @@ fn a_step_with_slices_has_them_or_does_not_run() {
     let path = folder.join("sock");
     let text = path.to_str().unwrap().to_owned();
     let request = Request::StepStart {
-        id: StepId { job: 9, step: 0 },
+        id: StepId {
+            job: 9.into(),
+            step: 0,
+        },
         uid: 1000,
         gpus: vec![],
         asked: Asked::default(),
@@ -210,7 +219,10 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     let path = folder.join("n1.sock");
     let pattern = folder.join("%n.sock");
     let start = |gpu: usize| Start {
-        id: StepId { job: 10, step: 0 },
+        id: StepId {
+            job: 10.into(),
+            step: 0,
+        },
         uid: 1000,
         gpus: GpuSet::EMPTY.with(gpu),
         asked: Asked::default(),

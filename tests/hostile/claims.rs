@@ -176,8 +176,8 @@ pub fn all() -> Vec<Attempt> {
                         format!("{:?}", stage.jobs(&[job]))
                     })?;
                     let status = stage.status("n3")?;
-                    let told = status.jobs.iter().any(|one| one.job == job);
-                    let on = status.gpus.iter().any(|gpu| gpu.jobs.contains(&job));
+                    let told = status.jobs.iter().any(|one| one.job == job.into());
+                    let on = status.gpus.iter().any(|gpu| gpu.jobs.contains(&job.into()));
                     ensure(!told && !on, || format!("{:?}", status.jobs))?;
                     std::thread::sleep(Duration::from_millis(500));
                 }

@@ -337,7 +337,7 @@ fn others(all: &mut Vec<Attempt>) {
 fn audits(all: &mut Vec<Attempt>) {
     let ask = |stage: &Stage, user, jobs: &[u32]| {
         let request = |job: &u32| {
-            let (lines, job) = (500, Some(*job));
+            let (lines, job) = (500, Some((*job).into()));
             let request = Request::Audit { lines, job };
             serde_json::to_string(&request).expect("JSON") + "\n"
         };

@@ -152,10 +152,13 @@ fn how_long(cluster: &Cluster) {
             ..Asked::default()
         };
         let gpus = gpus.iter().map(|gpu| *gpu as u8).collect();
-        let id = StepId { job, step };
+        let id = StepId {
+            job: job.into(),
+            step,
+        };
         let (uid, mig, switchable) = (0, None, false);
         let request = Request::StepStart {
-            id,
+            id: id.clone(),
             uid,
             gpus,
             asked,

@@ -59,7 +59,9 @@ fn all_heard(cluster: &Cluster, job: u32) {
     for node in nodes_of(cluster, job) {
         cluster.until(&format!("{node} hears the others of job {job}"), || {
             let heard = peers(cluster, &node);
-            let of_job = heard.values().filter(|peer| peer.jobs.contains(&job));
+            let of_job = heard
+                .values()
+                .filter(|peer| peer.jobs.contains(&job.into()));
             (of_job.filter(|peer| peer.state == "alive").count() == 2).then_some(())
         });
     }

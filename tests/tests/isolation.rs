@@ -109,8 +109,8 @@ fn strangers_on_a_jobs_gpus_and_groups_that_allow_too_much() {
     let on = &status(&cluster).gpus[held[0]].processes;
     if cluster.lab.has_cgroup() {
         assert_eq!(
-            (on[0].pid, on[0].job, on[0].foreign),
-            (pid, Some(job), false)
+            (on[0].pid, on[0].job.clone(), on[0].foreign),
+            (pid, Some(job.into()), false)
         );
         // Another job's process on it is named, as root's not killed, and at home on its own.
         nvml(&cluster, &format!("run {} --pid {other_pid}", held[0]));

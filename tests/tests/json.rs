@@ -190,7 +190,10 @@ impl Node {
     /// A step of job 17 has GPU 3.
     fn step(&self) {
         let mut client = Client::connect(&self.path("run").join(NAME), LIMIT).unwrap();
-        let id = StepId { job: 17, step: 0 };
+        let id = StepId {
+            job: 17.into(),
+            step: 0,
+        };
         let (uid, gpus) = (1000, vec![3]);
         let asked = Default::default();
         client
@@ -426,7 +429,10 @@ fn the_slices_of_a_node_are_shown() {
     assert_eq!(idle["mig"]["gpus"][0]["fits"]["1g.10gb"], 7);
     let mut client = Client::connect(&node.path("run").join(NAME), LIMIT).unwrap();
     let asked = Request::StepStart {
-        id: StepId { job: 17, step: 0 },
+        id: StepId {
+            job: 17.into(),
+            step: 0,
+        },
         uid: 1000,
         gpus: Vec::new(),
         asked: Default::default(),

@@ -237,7 +237,7 @@ fn a_gpu_moves_and_comes_back(suite: &Suite) {
     let told_of = status(&cluster);
     assert!(told_of.switchable && told_of.whole, "{told_of:?}");
     cluster.until("slurmctld has said whose it is", || {
-        (status(&cluster).holder == Some(first)).then_some(())
+        (status(&cluster).holder == Some(first.into())).then_some(())
     });
     // It is held whole, and then divided, as soon as it is idle and has been whole for long enough.
     let slices = waits(&cluster, &["--gpuos-mig=3g.40gb"]);

@@ -378,7 +378,7 @@ fn holders(cluster: &Cluster, gpu: u8, jobs: &[u32]) {
     cluster.until("gpuosd knows who shares the GPU", || {
         let status = client.status().expect("it answers");
         let on = status.jobs.iter().filter(|job| job.gpus.contains(&gpu));
-        let on: Vec<u32> = on.map(|job| job.job).collect();
+        let on: Vec<u32> = on.filter_map(|job| job.job.number()).collect();
         (on == jobs).then_some(())
     });
 }

@@ -12,6 +12,7 @@ use gpuos_config::options::{
     GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
     parse_profile, parse_topology,
 };
+use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::cost::{Objectives, Profile};
 use gpuos_placement::mig::MigRequest;
@@ -218,7 +219,7 @@ pub struct HealthArgs {
     pub audit: Option<u32>,
     /// Of the audit log only what is about this job, by its own number; for root and the user whose job it is.
     #[arg(long, value_name = "JOB", requires = "audit")]
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// Command that runs this command on another node, for --watch, --reload and --audit.
     #[arg(
         long,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use gpuos_core::health::{ExtraPart, number};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Reply as Answer, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, host_name, slurm};
@@ -36,7 +37,7 @@ pub fn run(machine: &dyn Machine, as_json: bool, args: &HealthArgs) -> Result<Op
             Some(node) if !here() => far(machine, as_json, args, node),
             _ if args.watch => watch(&dir, as_json).map(|()| None),
             _ if args.reload => reload(&dir).map(Some),
-            _ => audit(&dir, args.audit.unwrap_or(1), args.job).map(Some),
+            _ => audit(&dir, args.audit.unwrap_or(1), args.job.clone()).map(Some),
         };
     }
     if lab && args.node.is_none() {
@@ -119,7 +120,7 @@ fn far(
         None => "--watch".into(),
     };
     let mut line = format!("gpuos{json} health {what}");
-    if let Some(job) = args.job {
+    if let Some(job) = &args.job {
         line += &format!(" --job={job}");
     }
     line += &remote::runtime_dir(&args.runtime_dir);
@@ -141,7 +142,7 @@ fn one(status: &Status) -> Reply {
     let mut table = Table::new(&["GPU", "STATE", "C", "W", "BUSY", "MIB", "JOBS", "WHY"]);
     let number = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     for gpu in &status.gpus {
-        let mut jobs: Vec<String> = gpu.jobs.iter().map(u32::to_string).collect();
+        let mut jobs: Vec<String> = gpu.jobs.iter().map(JobId::to_string).collect();
         if gpu.jobs_of_others > 0 {
             jobs.push(others(gpu.jobs_of_others));
         }
@@ -232,7 +233,7 @@ fn peers(status: &Status) -> String {
             Some(ms) => format!("{:.1} s ago", ms as f64 / 1e3),
             None => "never".into(),
         };
-        let jobs: Vec<String> = peer.jobs.iter().map(u32::to_string).collect();
+        let jobs: Vec<String> = peer.jobs.iter().map(JobId::to_string).collect();
         table.row([peer.node.clone(), peer.state.clone(), heard, jobs.join(",")]);
     }
     table.render()
@@ -374,7 +375,7 @@ fn reloaded(message: &str) -> Reply {
     }
 }
 
-fn audit(runtime_dir: &Path, lines: u32, job: Option<u32>) -> Result<Reply> {
+fn audit(runtime_dir: &Path, lines: u32, job: Option<JobId>) -> Result<Reply> {
     let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines, job })? {
         Answer::Audit { lines } => lines,
         other => bail!("gpuosd gave another answer: {other:?}"),
@@ -441,7 +442,7 @@ mod tests {
             node: node.into(),
             state: state.into(),
             heard_ms_ago,
-            jobs: vec![7, 8],
+            jobs: vec![7.into(), 8.into()],
         };
         let status = Status {
             peers: vec![

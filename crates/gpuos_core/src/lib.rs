@@ -6,6 +6,7 @@
 //! - [`isolation`]: processes and control groups against the plan,
 //! - [`limits`]: power, clocks and MPS of jobs: what is set or started, and how it is undone,
 //! - [`mig`]: slices as they are made and destroyed,
+//! - [`job`]: a job by its id,
 //! - [`step`]: a step of a job by its numbers,
 //! - [`wire`]: what gpuosd and its clients say to each other.
 //!
@@ -14,6 +15,7 @@
 
 pub mod health;
 pub mod isolation;
+pub mod job;
 pub mod limits;
 pub mod mig;
 pub mod peers;

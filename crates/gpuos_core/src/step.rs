@@ -1,12 +1,14 @@
-//! A step of a job by its numbers.
+//! A step of a job by the ids of both.
 
 use serde::{Deserialize, Serialize};
 
-/// A step: Slurm's numbers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+use crate::job::JobId;
+
+/// A step: the id of its job, and its number in it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct StepId {
     /// Job.
-    pub job: u32,
+    pub job: JobId,
     /// Step of the job; numbers near 2³² are the batch script and the like.
     pub step: u32,
 }
@@ -32,12 +34,17 @@ impl StepId {
     }
 
     /// Whether it is the batch script, the extern step or the like: what ends with the job, and is the job.
-    pub fn is_special(self) -> bool {
-        self.step >= StepId::SPECIAL
+    pub fn is_special(&self) -> bool {
+        StepId::is_special_number(self.step)
+    }
+
+    /// The same by the step's number.
+    pub fn is_special_number(step: u32) -> bool {
+        step >= StepId::SPECIAL
     }
 
     /// Whether it is the step that holds what a job adopts: it has no program of its own, and waits for nothing.
-    pub fn is_extern(self) -> bool {
+    pub fn is_extern(&self) -> bool {
         self.step == StepId::EXTERN
     }
 }

@@ -214,7 +214,7 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
         }
 
         // The job ends, the trouble is mended, and the GPU comes back by the way that its rule says.
-        world.jobs.retain(|job| job.job == 8);
+        world.jobs.retain(|job| job.job == 8.into());
         match case.gpu {
             Gpu3::Serves | Gpu3::Degraded => mend(&mut world),
             Gpu3::Reboot => {

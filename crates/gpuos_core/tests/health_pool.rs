@@ -22,7 +22,7 @@ fn pool(nvml: u8) -> u8 {
 /// A step 0 with an instance of a pool's GPU.
 fn job(job: u32, gpu: u8, instance: u32) -> Job {
     Job {
-        job,
+        job: job.into(),
         step: Some(0),
         gpus: vec![gpu],
         instances: vec![(gpu, instance)],
@@ -94,7 +94,8 @@ impl Node {
                 }
                 Effect::Requeue { job, .. } => self.jobs.retain(|one| one.job != job),
                 Effect::KillStep { job, step, .. } => {
-                    self.jobs.retain(|one| (one.job, one.step) != (job, step));
+                    self.jobs
+                        .retain(|one| (one.job.clone(), one.step) != (job.clone(), step));
                 }
                 Effect::Reset { gpu } if self.mends => self.tell(Event::ResetDone {
                     gpu,
@@ -128,7 +129,7 @@ impl Node {
 
     fn requeued(&self) -> Vec<u32> {
         let job = |effect: &Effect| match effect {
-            Effect::Requeue { job, .. } => Some(*job),
+            Effect::Requeue { job, .. } => job.number(),
             _ => None,
         };
         self.done.iter().filter_map(job).collect()
@@ -136,7 +137,7 @@ impl Node {
 
     fn killed(&self) -> Vec<u32> {
         let job = |effect: &Effect| match effect {
-            Effect::KillStep { job, .. } => Some(*job),
+            Effect::KillStep { job, .. } => job.number(),
             _ => None,
         };
         self.done.iter().filter_map(job).collect()
@@ -243,7 +244,7 @@ fn a_job_that_comes_to_a_gpu_that_is_out_does_not_cost_the_others_theirs() {
     node.jobs.push(job(10, gpu, 3));
     node.run(20);
     assert_eq!(node.requeued(), [7, 10]);
-    assert!(node.jobs.iter().any(|one| one.job == 6));
+    assert!(node.jobs.iter().any(|one| one.job == 6.into()));
 }
 
 #[test]
@@ -283,7 +284,7 @@ fn no_order_of_events_touches_another_gpu() {
                 let gpu = random.pick(&gpus);
                 let new = job(100 + at, gpu, random.below(3) as u32);
                 if !node.health.part().has_out(gpu) {
-                    on.insert(new.job, gpu);
+                    on.insert(new.job.clone(), gpu);
                     node.jobs.push(new);
                 }
             }

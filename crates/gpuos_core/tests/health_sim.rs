@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use gpuos_core::health::{
     Effect, Event, ExtraPart, GpuState, Job, NodeHealth, RecoveryAction, Rules, Sample, step,
 };
+use gpuos_core::job::JobId;
 use health_support::sound;
 use random::Random;
 
@@ -112,11 +113,11 @@ impl Site {
     fn does(&mut self, at: usize, effect: Effect) {
         let late = 1 + self.random.below(3);
         let node = &mut self.nodes[at];
-        let harmed = |node: &Node, job: u32| {
+        let harmed = |node: &Node, job: &JobId| {
             let mut gpus = node
                 .jobs
                 .iter()
-                .filter(|j| j.job == job)
+                .filter(|j| j.job == *job)
                 .flat_map(|j| &j.gpus);
             gpus.any(|gpu| node.hit.contains(gpu))
         };
@@ -131,7 +132,7 @@ impl Site {
             }
             Effect::KillStep { job, .. } => {
                 assert!(
-                    harmed(node, job),
+                    harmed(node, &job),
                     "node {at}: job {job} is killed for a fault elsewhere"
                 );
                 node.jobs.retain(|j| j.job != job);
@@ -141,7 +142,7 @@ impl Site {
                 job, avoid_node, ..
             } => {
                 assert!(
-                    harmed(node, job),
+                    harmed(node, &job),
                     "node {at}: job {job} is requeued for a fault elsewhere"
                 );
                 assert!(!avoid_node, "slurmctld answers");
@@ -210,7 +211,7 @@ impl Site {
                 self.counts.raced += u32::from(state.is_out());
             }
             node.jobs.push(Job {
-                job: self.next_job,
+                job: self.next_job.into(),
                 step: Some(0),
                 gpus,
                 pids: vec![self.next_job],

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::isolation::{
     Effect, Finding, Foreign, Group, Holding, Plan, Policy, Process, Seen, Watch, step,
 };
+use gpuos_core::job::JobId;
 use proptest::prelude::*;
 
 fn holding(job: u32, uid: u32, gpus: &[u8]) -> Holding {
     Holding {
-        job,
+        job: job.into(),
         uid,
         gpus: gpus.iter().copied().collect(),
         ..Holding::default()
@@ -24,7 +25,7 @@ fn process(pid: u32, gpu: u8, job: Option<u32>) -> Process {
         started: u64::from(pid) * 10,
         uid: 1000,
         program: "python3".into(),
-        step: job.map(|job| (job, "0".into())),
+        step: job.map(|job| (job.into(), "0".into())),
         ..Process::default()
     }
 }
@@ -122,7 +123,10 @@ fn a_stranger_is_named_after_the_grace_and_slurms_word_and_let_go_when_he_is_gon
         finding.message,
         "process 2 (python3, uid 1000) of no job is on GPU 0, which job 7 holds"
     );
-    assert_eq!((&finding.holders[..], finding.job), (&[7][..], None));
+    assert_eq!(
+        (&finding.holders[..], finding.job.clone()),
+        (&[7.into()][..], None)
+    );
     assert_eq!(kills(&effects), [2]);
     assert!(watch.is_foreign(&all.processes[1]) && !watch.is_foreign(&all.processes[0]));
     // It is told once, and killed once.
@@ -255,14 +259,17 @@ fn groups_that_allow_more_or_less_than_the_plan() {
         groups: Some(groups.to_vec()),
     };
     let sound = of(&[
-        group(7, "batch", &[0, 1]),
-        group(7, "0", &[1]),
-        group(5, "batch", &[]),
+        group(7.into(), "batch", &[0, 1]),
+        group(7.into(), "0", &[1]),
+        group(5.into(), "batch", &[]),
     ]);
     for now in [0, 5000, 60_000] {
         assert_eq!(step(&mut watch, &policy, &plan, &sound, now), []);
     }
-    let wrong = of(&[group(7, "0", &[0, 2, 3]), group(5, "batch", &[2])]);
+    let wrong = of(&[
+        group(7.into(), "0", &[0, 2, 3]),
+        group(5.into(), "batch", &[2]),
+    ]);
     step(&mut watch, &policy, &plan, &wrong, 61_000);
     let effects = step(&mut watch, &policy, &plan, &wrong, 66_000);
     let said: Vec<&str> = found(&effects).iter().map(|one| &one.message[..]).collect();
@@ -306,8 +313,8 @@ fn world() -> impl Strategy<Value = (Vec<Holding>, Vec<Process>)> {
         for (pid, (at, _)) in (100..).zip(home.iter().filter(|_| !jobs.is_empty())) {
             let job = at.get(&jobs);
             let own: Vec<u8> = job.gpus.iter().copied().collect();
-            let one = process(pid, *at.get(&own), Some(job.job));
-            processes.push(of_user(one, job.job));
+            let one = process(pid, *at.get(&own), job.job.number());
+            processes.push(of_user(one, job.uid - 1000));
         }
         (jobs, processes)
     })
@@ -329,11 +336,11 @@ proptest! {
             (of_user(one, job.map_or(0, |(_, user)| user)), *from, from + length)
         };
         let strangers: Vec<(Process, u64, u64)> = (1..).zip(&strangers).map(of).collect();
-        let holds = |job: Option<u32>, process: &Process| {
-            let own = |one: &&Holding| Some(one.job) == job && one.uid == process.uid;
+        let holds = |job: Option<&JobId>, process: &Process| {
+            let own = |one: &&Holding| Some(&one.job) == job && one.uid == process.uid;
             jobs.iter().any(|one| own(&one) && one.gpus.contains(&process.gpu))
         };
-        let is_stranger = |one: &Process| !holds(one.step.as_ref().map(|(job, _)| *job), one);
+        let is_stranger = |one: &Process| !holds(one.step.as_ref().map(|(job, _)| job), one);
         let mut named: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         let mut asked = 0;
         // A round a second, Slurm's word now and then.

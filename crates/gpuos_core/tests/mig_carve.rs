@@ -7,6 +7,7 @@ mod random;
 
 use std::collections::BTreeSet;
 
+use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::{Answer, Carver, Effect, Event, step};
 use gpuos_core::mig::reconcile::{Foreign, reconcile};
 use gpuos_core::mig::{Claim, JobPlacement, Shown};
@@ -133,7 +134,7 @@ impl World {
                     let runs = self
                         .held
                         .iter()
-                        .any(|h| h.job == *job && Some(h.placement) == placement);
+                        .any(|h| h.job == (*job).into() && Some(h.placement) == placement);
                     assert!(
                         !runs,
                         "the instance of job {job} was to be destroyed under it"
@@ -155,11 +156,11 @@ impl World {
                 Answer::Gone
             }
             Effect::Ready { job, uuid, .. } => {
-                self.told.push((job, Ok(uuid)));
+                self.told.push((job.number().unwrap(), Ok(uuid)));
                 return None;
             }
             Effect::Failed { job, why } => {
-                self.told.push((job, Err(why)));
+                self.told.push((job.number().unwrap(), Err(why)));
                 return None;
             }
             Effect::Signal { pids, kill } => {
@@ -222,15 +223,15 @@ impl World {
     fn ask(&mut self, job: u32, name: &str, start: u8) -> bool {
         let (profile, placement) = self.spot(name, start);
         self.event(Event::Carve {
-            job,
+            job: job.into(),
             profile,
             placement,
         })
     }
 
     fn end(&mut self, job: u32) -> bool {
-        self.held.retain(|held| held.job != job);
-        self.event(Event::Release { job })
+        self.held.retain(|held| held.job != job.into());
+        self.event(Event::Release { job: job.into() })
     }
 
     /// Time goes on until nothing is left to do.
@@ -254,7 +255,7 @@ impl World {
             assert_eq!(taken & mask, 0, "two instances overlap");
             taken |= mask;
             let held = self.held.iter().find(|held| held.placement == placement);
-            let job = held.map(|held| held.job);
+            let job = held.and_then(|held| held.job.number());
             assert!(job.is_some(), "leaked: {instance:?}, {:?}", self.disk);
             let (_, uuid) = instance
                 .computes
@@ -280,7 +281,7 @@ impl World {
 
 fn holds(job: u32, profile: u32, placement: MigPlacement) -> JobPlacement {
     JobPlacement {
-        job,
+        job: job.into(),
         placement,
         profile: Some(profile),
         own: false,
@@ -419,7 +420,7 @@ fn a_prolog_that_asks_again_is_told_again_and_early_release_undoes() {
     step(&mut carver, seen, 0);
     let (profile, placement) = world.spot("1g.10gb", 0);
     let wanted = Event::Carve {
-        job: 7,
+        job: 7.into(),
         profile,
         placement,
     };
@@ -433,7 +434,7 @@ fn a_prolog_that_asks_again_is_told_again_and_early_release_undoes() {
         matches!(effects[..], [Effect::MakeGpu { .. }]),
         "{effects:?}"
     );
-    step(&mut carver, Event::Release { job: 7 }, 0);
+    step(&mut carver, Event::Release { job: 7.into() }, 0);
     step(&mut carver, Event::Saved(2), 0);
     let effects = step(&mut carver, Event::Done(Answer::GpuMade { gi: 9 }), 0);
     assert_eq!(effects, [Effect::DestroyCompute { gi: 9 }]);
@@ -505,7 +506,7 @@ fn thousands_of_random_jobs_and_crashes_leave_no_leak() {
                 world.look();
                 world.settle();
                 world.check();
-                let jobs: BTreeSet<u32> = world.held.iter().map(|held| held.job).collect();
+                let jobs: BTreeSet<&JobId> = world.held.iter().map(|held| &held.job).collect();
                 assert_eq!(world.instances.len(), jobs.len(), "seed {seed} job {job}");
             }
         }

@@ -15,7 +15,7 @@ fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_proce
         busy,
     };
     let held = |profile, own| JobPlacement {
-        job: 7,
+        job: 7.into(),
         placement,
         profile,
         own,
@@ -25,7 +25,7 @@ fn an_instance_of_nobody_is_a_jobs_only_with_its_profile_and_without_other_proce
         match &plan.actions[..] {
             [] => "left",
             [Action::Adopt { claim }] => {
-                assert_eq!((claim.job, claim.profile), (7, 9));
+                assert_eq!((&claim.job, claim.profile), (&7.into(), 9));
                 "adopted"
             }
             [Action::Destroy { id: None, .. }] => "destroyed",

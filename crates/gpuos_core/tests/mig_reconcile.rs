@@ -1,5 +1,6 @@
 //! NVML, Slurm and the journal contradict each other in any way.
 
+use gpuos_core::job::JobId;
 use gpuos_core::mig::reconcile::{Action, Foreign, reconcile};
 use gpuos_core::mig::{Claim, JobPlacement, Phase, Shown};
 use gpuos_model::mig::MigPlacement;
@@ -104,12 +105,12 @@ proptest! {
         let mut held: Vec<JobPlacement> = Vec::new();
         for (job, placement, profile, own) in jobs {
             if held.iter().all(|other| !other.placement.overlaps(placement)) {
-                held.push(JobPlacement { job, placement, profile, own });
+                held.push(JobPlacement { job: job.into(), placement, profile, own });
             }
         }
         let mut journal: Vec<Claim> = claims.into_iter().enumerate().map(|(id, claim)| {
             let (job, profile, placement, phase) = claim;
-            Claim { id: 1 + id as u64, job, profile, placement, phase }
+            Claim { id: 1 + id as u64, job: job.into(), profile, placement, phase }
         }).collect();
         // Most of it agrees.
         for (a, b) in same {
@@ -120,7 +121,7 @@ proptest! {
                 let fits = held.iter().all(|held| !held.placement.overlaps(claim.placement));
                 if fits && b % 2 == 0 {
                     held.push(JobPlacement {
-                        job: claim.job,
+                        job: claim.job.clone(),
                         placement: claim.placement,
                         profile: Some(claim.profile),
                         own: false,
@@ -141,7 +142,7 @@ proptest! {
                 prop_assert_eq!(journal.iter().find(holds), None);
             }
         }
-        let before: Vec<u32> = held.iter().map(|held| held.job).collect();
+        let before: Vec<JobId> = held.iter().map(|held| held.job.clone()).collect();
         applied(&plan.actions, &mut shown, &mut journal, &mut held);
         for (at, instance) in shown.iter().enumerate() {
             for other in &shown[..at] {

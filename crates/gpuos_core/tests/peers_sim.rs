@@ -8,7 +8,7 @@ mod random;
 use std::collections::BTreeMap;
 
 use gpuos_core::peers::{
-    Act, Datagram, Effect, Event, Group, HOLD_MS, HeartbeatConfig, PeerState, Peers, SlurmdAnswer,
+    Act, Datagram, Effect, Event, Group, HOLD_MS, HeartbeatConfig, ManagerAnswer, PeerState, Peers,
     step,
 };
 use random::Random;
@@ -31,7 +31,7 @@ struct Node {
 /// Something on its way.
 enum Due {
     Message(Datagram),
-    Slurmd(usize, String, SlurmdAnswer),
+    Slurmd(usize, String, ManagerAnswer),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -75,7 +75,7 @@ impl World {
             stalled_until: 0,
         };
         let group = |(nth, nodes): (usize, &Vec<usize>)| Group {
-            job: nth as u32 + 1,
+            job: (nth as u32 + 1).into(),
             nodes: nodes.iter().map(|n| name(*n)).collect(),
         };
         let mut world = World {
@@ -151,7 +151,7 @@ impl World {
                     at: self.now,
                     by: node,
                     about: number(&about),
-                    job,
+                    job: job.number().unwrap(),
                 }),
                 Effect::Note { .. } | Effect::LookAtSelf => {}
             }
@@ -162,8 +162,8 @@ impl World {
         let other = number(&about);
         let way = self.open[node][other] && self.open[other][node];
         let (answer, after) = match way && self.nodes[other].lives && !self.lost() {
-            true => (SlurmdAnswer::Answers, 50),
-            false => (SlurmdAnswer::Gone, 1000),
+            true => (ManagerAnswer::Answers, 50),
+            false => (ManagerAnswer::Gone, 1000),
         };
         self.later(after, Due::Slurmd(node, about, answer));
     }
@@ -178,7 +178,7 @@ impl World {
                         self.event(number(&told.to), Event::Heard(told));
                     }
                     Due::Slurmd(node, about, answer) if self.runs(node) => {
-                        self.event(node, Event::Slurmd(about, answer));
+                        self.event(node, Event::Manager(about, answer));
                     }
                     _ => {}
                 }

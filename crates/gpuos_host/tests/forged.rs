@@ -372,9 +372,9 @@ proptest! {
         let job = &truth[&forger];
         let node = job.nodes.first().cloned().unwrap_or("n1".into());
         for action in [
-            Action::Requeue { job: forger },
-            Action::Kill { job: forger, step: None },
-            Action::Release { job: forger, avoid_node: true },
+            Action::Requeue { job: forger.into() },
+            Action::Kill { job: forger.into(), step: None },
+            Action::Release { job: forger.into(), avoid_node: true },
         ] {
             let outcome = act::act(&slurm, &node, &action);
             prop_assert!(!matches!(outcome, Outcome::Away(_)), "{outcome:?}");

@@ -1,6 +1,7 @@
 //! What a workload manager is told to do.
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::job::JobId;
 use serde::{Deserialize, Serialize};
 
 /// Something for a workload manager to do.
@@ -11,31 +12,31 @@ pub enum Action {
     /// Requeue a job. [`Action::Release`] has to follow.
     Requeue {
         /// The job.
-        job: u32,
+        job: JobId,
     },
     /// Let a requeued job start at once: Slurm holds it back for about two minutes.
     Release {
         /// The job.
-        job: u32,
+        job: JobId,
         /// Keep it off this node, too.
         avoid_node: bool,
     },
     /// Requeue a job and hold it, for a trouble of the node that ends by itself; the job's record says why.
     Hold {
         /// The job.
-        job: u32,
+        job: JobId,
         /// Why, for people.
         why: String,
     },
     /// Let a job go that [`Action::Hold`] held here, and nobody else since.
     LetGo {
         /// The job.
-        job: u32,
+        job: JobId,
     },
     /// End a step; without one the whole job.
     Kill {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The step.
         step: Option<u32>,
     },
@@ -53,13 +54,13 @@ pub enum Action {
 
 impl Action {
     /// The job that it is about, if it is about one.
-    pub fn job(&self) -> Option<u32> {
+    pub fn job(&self) -> Option<&JobId> {
         match self {
             Action::Requeue { job }
             | Action::Release { job, .. }
             | Action::Hold { job, .. }
             | Action::LetGo { job }
-            | Action::Kill { job, .. } => Some(*job),
+            | Action::Kill { job, .. } => Some(job),
             Action::Publish(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
         }
     }

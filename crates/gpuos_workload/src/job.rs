@@ -1,5 +1,6 @@
 //! A job as a workload manager has it, as far as the daemon of a node needs to know.
 
+use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
 
 /// What a job has on some nodes (all alike).
@@ -36,8 +37,8 @@ pub enum JobState {
 /// One job.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Job {
-    /// Number of the job.
-    pub id: u32,
+    /// Its id.
+    pub id: JobId,
     /// User.
     pub user: String,
     /// Number of the user.

@@ -20,7 +20,8 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gpuos_core::peers::SlurmdAnswer;
+use gpuos_core::job::JobId;
+use gpuos_core::peers::ManagerAnswer;
 
 use crate::action::{Action, Outcome};
 use crate::job::Job;
@@ -49,7 +50,7 @@ pub trait WorkloadManager: Send + Sync {
     ///
     /// # Errors
     /// It does not answer.
-    fn job(&self, job: u32) -> Result<Option<Job>, Outcome>;
+    fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome>;
 
     /// Number of the user that its controller runs as; `None`: it does not say.
     fn own_user(&self) -> Option<u32>;
@@ -73,7 +74,7 @@ pub trait WorkloadManager: Send + Sync {
     fn addresses(&self) -> Result<Arc<dyn Addresses>, String>;
 
     /// Whether its daemon on another node answers within `limit`.
-    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> SlurmdAnswer;
+    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> ManagerAnswer;
 
     /// Asks for `silent` to be set down, which requeues its jobs, unless that makes no sense: this node is down itself, the job does not
     /// run there any more, or somebody has taken the node out already.
@@ -102,7 +103,7 @@ pub trait Addresses: Send + Sync {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Silent {
     /// A job that runs there and on this node.
-    pub job: u32,
+    pub job: JobId,
     /// Its name.
     pub node: String,
     /// For how long nobody heard it, in milliseconds.

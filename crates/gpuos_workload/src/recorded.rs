@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpuos_core::peers::SlurmdAnswer;
+use gpuos_core::job::JobId;
+use gpuos_core::peers::ManagerAnswer;
 
 use crate::action::{Action, Outcome};
 use crate::job::{Job, JobState};
@@ -20,7 +21,7 @@ pub struct Table {
     /// The node's record; what is published and why the node is drained follows from what the twin is told.
     pub node: NodeRecord,
     /// Jobs by number. One that is requeued waits, one that is killed is gone.
-    pub jobs: BTreeMap<u32, Job>,
+    pub jobs: BTreeMap<JobId, Job>,
     /// It does not answer, with these words.
     pub away: Option<String>,
     /// See [`WorkloadManager::own_user`].
@@ -155,8 +156,8 @@ impl WorkloadManager for Recorded {
         })
     }
 
-    fn job(&self, job: u32) -> Result<Option<Job>, Outcome> {
-        self.answer(|table| table.jobs.get(&job).cloned())
+    fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
+        self.answer(|table| table.jobs.get(job).cloned())
     }
 
     fn own_user(&self) -> Option<u32> {
@@ -179,8 +180,8 @@ impl WorkloadManager for Recorded {
         Ok(Arc::new(self.with(|table| Places(table.addresses.clone()))))
     }
 
-    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> SlurmdAnswer {
-        SlurmdAnswer::Gone
+    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {
+        ManagerAnswer::Gone
     }
 
     fn set_down(&self, silent: &Silent) -> Outcome {

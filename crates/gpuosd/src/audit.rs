@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use gpuos_core::health::Audit;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::names_others;
 use serde_json::{Value, json};
 
@@ -30,8 +31,9 @@ pub fn line(node: &str, audit: &Audit, user: Option<u32>) -> String {
     };
     set("gpu", audit.gpu.map(Into::into));
     set("rule", audit.rule.clone().map(Into::into));
-    set("job", audit.job.map(Into::into));
-    set("job_uid", audit.job.and(user).map(Into::into));
+    let job = audit.job.as_ref();
+    set("job", job.and_then(|job| serde_json::to_value(job).ok()));
+    set("job_uid", job.and(user).map(Into::into));
     set("uid", audit.uid.map(Into::into));
     object.to_string()
 }
@@ -87,7 +89,7 @@ pub fn tail(folder: &Path, most: usize) -> io::Result<Vec<String>> {
 ///
 /// # Errors
 /// As of [`tail`].
-pub fn of_job(folder: &Path, most: usize, job: u32, user: Option<u32>) -> io::Result<Vec<String>> {
+pub fn of_job(folder: &Path, most: usize, job: &JobId, user: Option<u32>) -> io::Result<Vec<String>> {
     newest(folder, most, |line| {
         let value = about(line, job)?;
         match user {
@@ -101,19 +103,20 @@ pub fn of_job(folder: &Path, most: usize, job: u32, user: Option<u32>) -> io::Re
 ///
 /// # Errors
 /// As of [`tail`].
-pub fn user_of(folder: &Path, job: u32) -> io::Result<Option<u32>> {
+pub fn user_of(folder: &Path, job: &JobId) -> io::Result<Option<u32>> {
     let users = newest(folder, 1, |line| user_in(&about(line, job)?))?;
     Ok(users.into_iter().next())
 }
 
 /// The line as JSON, if it is about this job. What is no line of ours is about none.
-fn about(line: &str, job: u32) -> Option<Value> {
+fn about(line: &str, job: &JobId) -> Option<Value> {
     // A quick look first: quotes inside of texts are escaped, so nothing else of a line looks so.
-    if !line.contains(&format!("\"job\":{job}")) {
+    let id = serde_json::to_value(job).ok()?;
+    if !line.contains(&format!("\"job\":{id}")) {
         return None;
     }
     let value: Value = serde_json::from_str(line).ok()?;
-    (value["job"].as_u64() == Some(job.into())).then_some(value)
+    (value["job"] == id).then_some(value)
 }
 
 fn user_in(line: &Value) -> Option<u32> {
@@ -178,7 +181,7 @@ mod tests {
     /// A line about a job.
     fn of(job: u32, user: Option<u32>, rule: Option<&str>, text: &str) -> String {
         let audit = Audit {
-            job: Some(job),
+            job: Some(job.into()),
             rule: rule.map(Into::into),
             text: text.into(),
             ..Audit::default()
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn a_user_reads_of_a_job_what_was_written_while_it_was_his() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(user_of(folder.path(), 7).unwrap(), None);
+        assert_eq!(user_of(folder.path(), &7.into()).unwrap(), None);
         let (alice, bob) = (1001, 1002);
         let forged = r#"x","job":7,"job_uid":1002,"text":"y"#;
         append(
@@ -205,7 +208,7 @@ mod tests {
         )
         .unwrap();
         let told = |job, user| {
-            let lines = of_job(folder.path(), 9, job, user).unwrap();
+            let lines = of_job(folder.path(), 9, &JobId::from(job), user).unwrap();
             let text = |line: &String| {
                 let value: Value = serde_json::from_str(line).unwrap();
                 value["text"].as_str().unwrap().to_string()
@@ -217,15 +220,15 @@ mod tests {
         assert_eq!(told(7, Some(bob)), [""; 0]);
         assert_eq!(told(8, Some(bob)), [forged]);
         assert_eq!(told(7, None).len(), 3, "root reads all of it");
-        assert_eq!(user_of(folder.path(), 7).unwrap(), Some(alice));
+        assert_eq!(user_of(folder.path(), &7.into()).unwrap(), Some(alice));
         // The number comes again, as a job of somebody else.
         append(folder.path(), &[of(7, Some(bob), None, "bob's job 7")]).unwrap();
-        assert_eq!(user_of(folder.path(), 7).unwrap(), Some(bob));
+        assert_eq!(user_of(folder.path(), &7.into()).unwrap(), Some(bob));
         assert_eq!(told(7, Some(bob)), ["bob's job 7"]);
-        let newest = of_job(folder.path(), 1, 7, None).unwrap();
+        let newest = of_job(folder.path(), 1, &7.into(), None).unwrap();
         assert_eq!(newest, [of(7, Some(bob), None, "bob's job 7")]);
         for job in [0, 1, u32::MAX] {
-            assert_eq!(user_of(folder.path(), job).unwrap(), None);
+            assert_eq!(user_of(folder.path(), &JobId::from(job)).unwrap(), None);
         }
     }
 

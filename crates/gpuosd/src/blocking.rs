@@ -110,7 +110,7 @@ fn do_task(
         Task::Act(action, _) => Answer::Act(manager.act(action)),
         Task::Show => Answer::Show(manager.node().map(Box::new)),
         Task::Jobs(_) => Answer::Jobs(manager.jobs()),
-        Task::Job(job) => Answer::Job(manager.job(*job).map(|job| job.map(Box::new))),
+        Task::Job(job) => Answer::Job(manager.job(job).map(|job| job.map(Box::new))),
         Task::Config => {
             let found = config_file::found(machine, setting.config.as_deref(), || {
                 manager.config_folder()

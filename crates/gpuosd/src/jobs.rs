@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health;
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{JobStatus, Reason};
@@ -56,7 +57,7 @@ pub struct JobOnNode {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Table {
     /// By number.
-    pub jobs: BTreeMap<u32, JobOnNode>,
+    pub jobs: BTreeMap<JobId, JobOnNode>,
     /// Reports so far.
     #[serde(skip)]
     count: u64,
@@ -64,13 +65,13 @@ pub struct Table {
 
 impl Table {
     /// A step has started. Returns whether its job is new here.
-    pub fn started(&mut self, id: StepId, uid: u32, gpus: &[u8], asked: Asked) -> bool {
+    pub fn started(&mut self, id: &StepId, uid: u32, gpus: &[u8], asked: Asked) -> bool {
         let new = !self.jobs.contains_key(&id.job);
         if new && self.jobs.len() >= MOST {
             return false;
         }
         self.count += 1;
-        let held = self.jobs.entry(id.job).or_default();
+        let held = self.jobs.entry(id.job.clone()).or_default();
         held.uid = uid;
         held.touched = self.count;
         let named: BTreeSet<u8> = gpus.iter().copied().collect();
@@ -95,7 +96,7 @@ impl Table {
     }
 
     /// Why a step of a job that has started was reported: one that is needed for an option stays to its end, whatever it has.
-    pub fn reported(&mut self, job: u32, reason: Reason) {
+    pub fn reported(&mut self, job: &JobId, reason: Reason) {
         if let Some(held) = self.jobs.get_mut(&job) {
             held.needed |= reason == Reason::Option;
         }
@@ -106,7 +107,7 @@ impl Table {
         if self.jobs.len() >= MOST && !self.jobs.contains_key(&job.id) {
             return;
         }
-        let held = self.jobs.entry(job.id).or_default();
+        let held = self.jobs.entry(job.id.clone()).or_default();
         held.given = gpus_of(job, node);
         // What is noted besides is of a run of before.
         held.gpus.retain(|gpu| held.given.contains(gpu));
@@ -115,18 +116,18 @@ impl Table {
         held.uid = job.uid;
         held.user.clone_from(&job.user);
         held.requeue = Some(job.may_requeue);
-        held.confirm(job.id);
+        held.confirm(&job.id);
     }
 
     /// How many GPUs the node has at least, for this job to have those that it has.
-    pub fn room_for(&self, job: u32) -> usize {
+    pub fn room_for(&self, job: &JobId) -> usize {
         let gpus = self.jobs.get(&job).map(JobOnNode::all_gpus);
         gpus.and_then(|gpus| gpus.last().map(|gpu| usize::from(*gpu) + 1))
             .unwrap_or(0)
     }
 
     /// Whether Slurm has yet to say whose the GPUs are that a step of this job names.
-    pub fn claims(&self, job: u32) -> bool {
+    pub fn claims(&self, job: &JobId) -> bool {
         self.jobs
             .get(&job)
             .is_some_and(|held| !held.claims.is_empty())
@@ -135,7 +136,7 @@ impl Table {
     /// A step has ended. A job without steps is gone, unless Slurm said that it holds GPUs itself, or something
     /// was done for it and more steps may come: then only Slurm says when it is gone, and `true` asks to
     /// look.
-    pub fn ended(&mut self, id: StepId) -> bool {
+    pub fn ended(&mut self, id: &StepId) -> bool {
         let Some(held) = self.jobs.get_mut(&id.job) else {
             return false;
         };
@@ -148,7 +149,7 @@ impl Table {
         if id.is_special() && !id.is_extern() {
             held.script = None;
         }
-        let special = |step: &u32| StepId { step: *step, ..id }.is_special();
+        let special = |step: &u32| StepId::is_special_number(*step);
         let alone = held.steps.keys().all(special);
         if let Some(script) = held.script.filter(|_| alone) {
             held.asked = script;
@@ -174,7 +175,7 @@ impl Table {
     }
 
     /// The job is not here any more.
-    pub fn gone(&mut self, job: u32) {
+    pub fn gone(&mut self, job: &JobId) {
         self.jobs.remove(&job);
     }
 
@@ -185,18 +186,18 @@ impl Table {
 
     /// What Slurm said of all jobs on `node`, asked at `mark`. Jobs reported since then stay.
     pub fn set(&mut self, node: &str, told: &[Job], mark: u64) {
-        let here: BTreeMap<u32, BTreeSet<u8>> = told
+        let here: BTreeMap<JobId, BTreeSet<u8>> = told
             .iter()
-            .map(|job| (job.id, gpus_of(job, node)))
+            .map(|job| (job.id.clone(), gpus_of(job, node)))
             .filter(|(_, gpus)| !gpus.is_empty())
             .collect();
         let there = told.iter().filter(|job| job.is_running());
-        let there: BTreeSet<u32> = there.map(|job| job.id).collect();
+        let there: BTreeSet<JobId> = there.map(|job| job.id.clone()).collect();
         // Of a job whose record cannot be read it is only known that it is there: what it had stays its own.
         let unread = told
             .iter()
             .filter(|job| !job.unreadable.is_empty() && job.is_running());
-        let unread: BTreeSet<u32> = unread.map(|job| job.id).collect();
+        let unread: BTreeSet<JobId> = unread.map(|job| job.id.clone()).collect();
         self.jobs.retain(|id, held| {
             let needed = held.needed && there.contains(id);
             here.contains_key(id) || unread.contains(id) || needed || held.touched > mark
@@ -205,7 +206,7 @@ impl Table {
             let Some(gpus) = here.get(&job.id) else {
                 continue;
             };
-            let held = self.jobs.entry(job.id).or_default();
+            let held = self.jobs.entry(job.id.clone()).or_default();
             held.uid = job.uid;
             held.user.clone_from(&job.user);
             if held.touched > mark {
@@ -217,7 +218,7 @@ impl Table {
                 held.given.clone_from(gpus);
                 held.steps.retain(|_, of_step| of_step.is_subset(gpus));
             }
-            held.confirm(job.id);
+            held.confirm(&job.id);
             held.requeue = Some(job.may_requeue);
             held.last.clear();
         }
@@ -228,7 +229,7 @@ impl Table {
         let mut list = Vec::new();
         for (id, held) in &self.jobs {
             let job = |step, gpus: Vec<u8>| health::Job {
-                job: *id,
+                job: id.clone(),
                 step,
                 gpus,
                 // slurmctld itself refuses what may not be requeued.
@@ -241,7 +242,7 @@ impl Table {
             let mut script = None;
             for (step, gpus) in &held.steps {
                 if (StepId {
-                    job: *id,
+                    job: id.clone(),
                     step: *step,
                 })
                 .is_special()
@@ -264,8 +265,8 @@ impl Table {
 
     /// What decides about power limits and clocks.
     pub fn holders(&self) -> Vec<Holder> {
-        let holder = |(id, held): (&u32, &JobOnNode)| Holder {
-            job: *id,
+        let holder = |(id, held): (&JobId, &JobOnNode)| Holder {
+            job: id.clone(),
             uid: held.uid,
             gpus: held.all_gpus().union(&held.last).copied().collect(),
             asked: held.asked,
@@ -276,8 +277,8 @@ impl Table {
 
     /// What clients are told.
     pub fn status(&self) -> Vec<JobStatus> {
-        let status = |(id, held): (&u32, &JobOnNode)| JobStatus {
-            job: *id,
+        let status = |(id, held): (&JobId, &JobOnNode)| JobStatus {
+            job: id.clone(),
             uid: held.uid,
             gpus: held.all_gpus().into_iter().collect(),
             steps: held.steps.keys().copied().collect(),
@@ -289,19 +290,24 @@ impl Table {
     }
 
     /// Jobs that hold a GPU.
-    pub fn on(&self, gpu: u8) -> Vec<u32> {
+    pub fn on(&self, gpu: u8) -> Vec<JobId> {
         let on = |held: &JobOnNode| held.all_gpus().contains(&gpu);
         let jobs = self.jobs.iter().filter(|(_, held)| on(held));
-        jobs.map(|(id, _)| *id).collect()
+        jobs.map(|(id, _)| id.clone()).collect()
     }
 }
 
 impl JobOnNode {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
-    fn confirm(&mut self, job: u32) {
+    fn confirm(&mut self, job: &JobId) {
         for (step, named) in std::mem::take(&mut self.claims) {
             let own = &named & &self.given;
-            if (StepId { job, step }).is_special() {
+            if (StepId {
+                job: job.clone(),
+                step,
+            })
+            .is_special()
+            {
                 self.gpus.extend(&own);
             }
             self.steps.entry(step).or_default().extend(own);
@@ -346,62 +352,72 @@ mod tests {
     };
 
     fn id(job: u32, step: u32) -> StepId {
+        let job = job.into();
         StepId { job, step }
+    }
+
+    fn number(job: &JobId) -> u32 {
+        job.number().unwrap()
+    }
+
+    fn on(table: &Table, gpu: u8) -> Vec<u32> {
+        table.on(gpu).iter().map(number).collect()
     }
 
     fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
         let list = table.told().into_iter();
-        list.map(|job| (job.job, job.step, job.gpus)).collect()
+        list.map(|job| (number(&job.job), job.step, job.gpus))
+            .collect()
     }
 
     #[test]
     fn a_requeued_job_lets_go_of_the_gpus_that_it_had() {
         let mut table = Table::default();
         table.set("n1", &[running(7, &[0, 1])], table.mark());
-        table.started(id(7, 0), 1000, &[0], NOTHING);
+        table.started(&id(7, 0), 1000, &[0], NOTHING);
         table.set("n1", &[running(7, &[1, 2])], table.mark());
-        assert!(table.on(0).is_empty());
-        assert_eq!((table.on(1), table.on(2)), (vec![7], vec![7]));
+        assert!(on(&table, 0).is_empty());
+        assert_eq!((on(&table, 1), on(&table, 2)), (vec![7], vec![7]));
     }
 
     #[test]
     fn what_a_step_names_is_its_jobs_once_slurm_says_so() {
         let mut table = Table::default();
-        table.started(id(7, 0), 1000, &[0, 1, 2, 63], NOTHING);
-        assert!(table.claims(7) && table.status().is_empty());
+        table.started(&id(7, 0), 1000, &[0, 1, 2, 63], NOTHING);
+        assert!(table.claims(&7.into()) && table.status().is_empty());
         let holder = &table.holders()[0];
-        assert!(holder.gpus.is_empty() && table.on(1).is_empty());
-        assert_eq!(table.room_for(7), 0);
+        assert!(holder.gpus.is_empty() && on(&table, 1).is_empty());
+        assert_eq!(table.room_for(&7.into()), 0);
         table.set("n1", &[running(7, &[1, 4])], table.mark());
-        assert!(!table.claims(7));
+        assert!(!table.claims(&7.into()));
         assert_eq!(told(&table), [(7, Some(0), vec![1]), (7, None, vec![4])]);
         // What it names later is looked at in the same way, whatever it has.
-        table.started(id(7, 1), 1000, &[2, 4], NOTHING);
-        assert!(table.on(2).is_empty());
+        table.started(&id(7, 1), 1000, &[2, 4], NOTHING);
+        assert!(on(&table, 2).is_empty());
         table.given("n1", &running(7, &[2, 4]));
-        assert_eq!(table.on(2), [7]);
+        assert_eq!(on(&table, 2), [7]);
         // A job without GPUs has none, and is forgotten with its step.
-        table.started(id(8, 0), 1000, &[5], NOTHING);
+        table.started(&id(8, 0), 1000, &[5], NOTHING);
         table.given("n1", &running(8, &[]));
-        assert!(table.on(5).is_empty() && !table.claims(8));
-        table.ended(id(8, 0));
-        assert!(!table.jobs.contains_key(&8));
+        assert!(on(&table, 5).is_empty() && !table.claims(&8.into()));
+        table.ended(&id(8, 0));
+        assert!(!table.jobs.contains_key(&8.into()));
     }
 
     #[test]
     fn gpus_belong_to_steps_and_what_is_left_to_the_script() {
         let mut table = Table::default();
-        assert!(table.started(id(7, BATCH), 1000, &[0, 1, 2], NOTHING));
+        assert!(table.started(&id(7, BATCH), 1000, &[0, 1, 2], NOTHING));
         assert_eq!(told(&table), []);
         table.given("n1", &running(7, &[0, 1, 2]));
         assert_eq!(told(&table), [(7, Some(BATCH), vec![0, 1, 2])]);
-        assert!(!table.started(id(7, 0), 1000, &[1], NOTHING));
+        assert!(!table.started(&id(7, 0), 1000, &[1], NOTHING));
         assert_eq!(
             told(&table),
             [(7, Some(0), vec![1]), (7, Some(BATCH), vec![0, 2])]
         );
-        table.ended(id(7, 0));
-        table.ended(id(7, BATCH));
+        table.ended(&id(7, 0));
+        table.ended(&id(7, BATCH));
         assert_eq!(
             table,
             Table {
@@ -419,21 +435,21 @@ mod tests {
             ..NOTHING
         };
         table.given("n1", &running(7, &[1]));
-        table.started(id(7, 0), 1000, &[1], asked);
-        assert!(table.ended(id(7, 0)));
-        assert!(table.on(1).is_empty() && table.told().is_empty());
+        table.started(&id(7, 0), 1000, &[1], asked);
+        assert!(table.ended(&id(7, 0)));
+        assert!(on(&table, 1).is_empty() && table.told().is_empty());
         let holder = &table.holders()[0];
         assert!(holder.resting && holder.gpus == [1].into() && holder.asked == asked);
         // A step that says nothing changes nothing, and Slurm's word ends it.
-        table.started(id(7, 1), 1000, &[1], NOTHING);
-        table.ended(id(7, 1));
+        table.started(&id(7, 1), 1000, &[1], NOTHING);
+        table.ended(&id(7, 1));
         assert_eq!(table.holders()[0].asked, asked);
         table.set("n1", &[], table.mark());
         assert!(table.jobs.is_empty());
         // The batch script's end is that of the job.
         table.given("n1", &running(8, &[1]));
-        table.started(id(8, BATCH), 1000, &[1], asked);
-        assert!(!table.ended(id(8, BATCH)) && table.jobs.is_empty());
+        table.started(&id(8, BATCH), 1000, &[1], asked);
+        assert!(!table.ended(&id(8, BATCH)) && table.jobs.is_empty());
     }
 
     #[test]
@@ -449,11 +465,11 @@ mod tests {
         };
         let watch = |table: &Table| table.told().iter().any(|job| job.watch);
         table.given("n1", &running(7, &[0, 1]));
-        table.started(id(7, BATCH), 1000, &[0, 1], watched);
+        table.started(&id(7, BATCH), 1000, &[0, 1], watched);
         assert!(watch(&table));
-        table.started(id(7, 0), 1000, &[0, 1], undone);
+        table.started(&id(7, 0), 1000, &[0, 1], undone);
         assert!(!watch(&table));
-        table.ended(id(7, 0));
+        table.ended(&id(7, 0));
         assert!(watch(&table));
     }
 
@@ -468,13 +484,13 @@ mod tests {
             ..running(number, &[])
         };
         table.set("n1", &[unread(7), unread(9)], table.mark());
-        assert_eq!((table.on(0), table.on(1)), (vec![7], vec![7]));
-        assert!(table.on(2).is_empty() && !table.jobs.contains_key(&9));
+        assert_eq!((on(&table, 0), on(&table, 1)), (vec![7], vec![7]));
+        assert!(on(&table, 2).is_empty() && !table.jobs.contains_key(&9.into()));
     }
 
     fn running(number: u32, gpus: &[usize]) -> Job {
         Job {
-            id: number,
+            id: number.into(),
             uid: 1000,
             state: JobState::Running,
             may_requeue: number == 2,
@@ -501,7 +517,7 @@ mod tests {
             let mut job = running(7, &[3]);
             job.state = state;
             table.set("n1", &[job], table.mark());
-            assert_eq!(!table.on(3).is_empty(), holds, "{state:?}");
+            assert_eq!(!on(&table, 3).is_empty(), holds, "{state:?}");
         }
     }
 
@@ -514,7 +530,7 @@ mod tests {
             job
         };
         table.set("n1", &[part(7), part(8), running(9, &[2])], table.mark());
-        assert_eq!(table.on(3), [7, 8]);
+        assert_eq!(on(&table, 3), [7, 8]);
         assert_eq!(
             told(&table),
             [(7, None, vec![3]), (8, None, vec![3]), (9, None, vec![2])]
@@ -526,28 +542,28 @@ mod tests {
         let listed = |table: &Table| -> Vec<u32> {
             let jobs = table.status().into_iter();
             jobs.inspect(|job| assert!(job.gpus.is_empty()))
-                .map(|job| job.job)
+                .map(|job| number(&job.job))
                 .collect()
         };
         for (reason, kept) in [(Reason::Option, vec![7]), (Reason::Devices, vec![])] {
             let mut table = Table::default();
-            table.started(id(7, BATCH), 1000, &[], NOTHING);
-            table.reported(7, reason);
+            table.started(&id(7, BATCH), 1000, &[], NOTHING);
+            table.reported(&7.into(), reason);
             assert_eq!(listed(&table), kept);
-            table.started(id(7, 0), 1000, &[], NOTHING);
-            table.ended(id(7, 0));
+            table.started(&id(7, 0), 1000, &[], NOTHING);
+            table.ended(&id(7, 0));
             table.given("n1", &running(7, &[]));
             table.set("n1", &[running(7, &[])], table.mark());
             assert_eq!(listed(&table), kept);
             assert!(table.told().is_empty(), "no rule is told of it");
-            table.ended(id(7, BATCH));
+            table.ended(&id(7, BATCH));
             assert!(table.jobs.is_empty());
         }
         // Without a batch script Slurm says when it is over.
         let mut table = Table::default();
-        table.started(id(8, 0), 1000, &[], NOTHING);
-        table.reported(8, Reason::Option);
-        assert!(table.ended(id(8, 0)), "it is looked at");
+        table.started(&id(8, 0), 1000, &[], NOTHING);
+        table.reported(&8.into(), Reason::Option);
+        assert!(table.ended(&id(8, 0)), "it is looked at");
         table.set("n1", &[running(8, &[])], table.mark());
         assert_eq!(listed(&table), [8]);
         table.set("n1", &[], table.mark());
@@ -557,14 +573,14 @@ mod tests {
     #[test]
     fn slurms_word_replaces_what_is_older_than_the_question() {
         let mut table = Table::default();
-        table.started(id(1, 0), 1000, &[0], NOTHING);
+        table.started(&id(1, 0), 1000, &[0], NOTHING);
         let mark = table.mark();
-        table.started(id(3, 0), 1000, &[3], NOTHING);
+        table.started(&id(3, 0), 1000, &[3], NOTHING);
         table.set("n1", &[running(2, &[4, 5]), running(9, &[])], mark);
         assert_eq!(told(&table), [(2, None, vec![4, 5])]);
-        assert!(table.claims(3), "it was reported since");
-        assert_eq!(table.jobs[&2].requeue, Some(true));
-        assert_eq!(table.on(5), [2]);
+        assert!(table.claims(&3.into()), "it was reported since");
+        assert_eq!(table.jobs[&2.into()].requeue, Some(true));
+        assert_eq!(on(&table, 5), [2]);
         table.set("n2", &[running(2, &[4, 5])], table.mark());
         assert_eq!(told(&table), []);
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use gpuos_core::job::JobId;
 use gpuos_host::socket::Need;
 
 /// The jobs of this node, as of the loop's last word.
@@ -14,7 +15,7 @@ pub struct Known(Arc<RwLock<Jobs>>);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Jobs {
     /// Their users, by job.
-    pub users: BTreeMap<u32, u32>,
+    pub users: BTreeMap<JobId, u32>,
     /// How many GPUs they have, by user: what slurmctld gave them, and not what a step's environment names.
     pub need: Arc<Need>,
 }
@@ -26,8 +27,8 @@ impl Known {
     }
 
     /// Whose a job is that is here now.
-    pub fn user_of(&self, job: u32) -> Option<u32> {
-        self.read().users.get(&job).copied()
+    pub fn user_of(&self, job: &JobId) -> Option<u32> {
+        self.read().users.get(job).copied()
     }
 
     /// How many GPUs the jobs of each user have.

@@ -67,7 +67,7 @@ pub struct Runner {
 }
 
 /// The folders for programs of those whom a daemon serves, in the folder of all: pipes, and logs.
-pub fn folders(folder: &Path, whom: Whom) -> [PathBuf; 2] {
+pub fn folders(folder: &Path, whom: &Whom) -> [PathBuf; 2] {
     let own = folder.join(whom.to_string());
     [own.join("pipe"), own.join("log")]
 }
@@ -86,7 +86,7 @@ impl Runner {
     }
 
     /// The folders for programs of those whom a daemon serves: pipes, and logs.
-    fn folders(&self, whom: Whom) -> [PathBuf; 2] {
+    fn folders(&self, whom: &Whom) -> [PathBuf; 2] {
         folders(&self.folder, whom)
     }
 
@@ -96,10 +96,13 @@ impl Runner {
 
     fn run(&self, task: Task) {
         match task {
-            Task::Start(whom, serving, uuids) => match self.start(whom, &serving, &uuids) {
+            Task::Start(whom, serving, uuids) => match self.start(&whom, &serving, &uuids) {
                 Ok((process, child)) => {
                     let told = Ok(process);
-                    self.tell(MpsEvent::Running { whom, told });
+                    self.tell(MpsEvent::Running {
+                        whom: whom.clone(),
+                        told,
+                    });
                     self.watch(whom, process, Some(child));
                 }
                 Err(why) => self.tell(MpsEvent::Running {
@@ -109,14 +112,14 @@ impl Runner {
             },
             Task::Adopt(whom, process) => self.watch(whom, process, None),
             Task::End(whom, serving) => {
-                let told = self.end(whom, &serving);
+                let told = self.end(&whom, &serving);
                 self.tell(MpsEvent::Ended { whom, told });
             }
         }
     }
 
     /// The program with the user's rights; the environment is the whole of it.
-    fn program(&self, whom: Whom, serving: &Serving) -> Why<Command> {
+    fn program(&self, whom: &Whom, serving: &Serving) -> Why<Command> {
         let mut words = self.command.split_whitespace();
         let name = words.next().ok_or("--mps-command is empty")?;
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -146,7 +149,7 @@ impl Runner {
         Ok(command)
     }
 
-    fn start(&self, whom: Whom, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
+    fn start(&self, whom: &Whom, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
         let mut command = self.program(whom, serving)?;
         command
             .arg("-f")
@@ -218,7 +221,7 @@ impl Runner {
     }
 
     /// Ends a daemon: as the user asks for it, then by force; and removes its folder.
-    fn end(&self, whom: Whom, serving: &Serving) -> Result<(), NotEnded> {
+    fn end(&self, whom: &Whom, serving: &Serving) -> Result<(), NotEnded> {
         let family = match serving.process {
             Some(one) => self.family(one.pid, Some(one.started), serving.uid),
             None => Vec::new(),
@@ -246,7 +249,7 @@ impl Runner {
     }
 
     /// Says `quit` to a daemon. Whether it heard is seen by its processes.
-    fn quit(&self, whom: Whom, serving: &Serving) {
+    fn quit(&self, whom: &Whom, serving: &Serving) {
         let Ok(mut command) = self.program(whom, serving) else {
             return;
         };
@@ -306,7 +309,7 @@ impl Runner {
     }
 
     /// Removes the folder of those whom one served; what links in it lead to stays.
-    fn remove(&self, whom: Whom) -> Why<()> {
+    fn remove(&self, whom: &Whom) -> Why<()> {
         let name = OsString::from(whom.to_string());
         clear::remove(Path::new(OWN), &self.folder, &name, clear::TIME)
     }

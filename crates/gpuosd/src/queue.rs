@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use gpuos_core::job::JobId;
 use gpuos_workload::action::Action;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub enum Task {
     /// Read all jobs of the node; the mark of [`crate::jobs::Table`] when it was asked.
     Jobs(u64),
     /// Read one job.
-    Job(u32),
+    Job(JobId),
     /// Read gpuos.toml.
     Config,
 }
@@ -39,7 +40,7 @@ pub enum Why {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Release {
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// Keep it off this node, as long as slurmctld does not know that its GPU is out.
     pub avoid_node: bool,
     /// How often it was looked after.
@@ -49,9 +50,9 @@ pub struct Release {
 
 impl Release {
     /// Of a job that is requeued.
-    pub fn of(job: u32, avoid_node: bool) -> Release {
+    pub fn of(job: &JobId, avoid_node: bool) -> Release {
         Release {
-            job,
+            job: job.clone(),
             avoid_node,
             tried: 0,
         }
@@ -148,7 +149,13 @@ mod tests {
                 Why::Publish(revision),
             )
         };
-        let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
+        let kill = Task::Act(
+            Action::Kill {
+                job: 7.into(),
+                step: None,
+            },
+            Why::Rule,
+        );
         for task in [
             publish(1),
             kill.clone(),
@@ -172,16 +179,22 @@ mod tests {
     #[test]
     fn steps_come_first_and_hold_up_nothing_else() {
         let mut queue = Queue::default();
-        let kill = Task::Act(Action::Kill { job: 7, step: None }, Why::Rule);
+        let kill = Task::Act(
+            Action::Kill {
+                job: 7.into(),
+                step: None,
+            },
+            Why::Rule,
+        );
         queue.push(kill.clone());
         queue.push(Task::Show);
         let mut begun = Vec::new();
         for job in 1..=4 {
-            queue.push_first(Task::Job(job));
+            queue.push_first(Task::Job(job.into()));
             begun.extend(queue.begin());
             queue.done();
         }
-        let wanted = [Task::Job(1), kill, Task::Job(3), Task::Show];
+        let wanted = [Task::Job(1.into()), kill, Task::Job(3.into()), Task::Show];
         assert_eq!(begun, wanted);
     }
 }

@@ -82,7 +82,7 @@ impl socket::RequestHandler for SocketHandler {
         answer.recv_timeout(PATIENCE).unwrap_or_else(none)
     }
 
-    fn user_of(&self, job: u32) -> Option<u32> {
+    fn user_of(&self, job: &JobId) -> Option<u32> {
         // The log is read whatever is known, so that the time that it takes says nothing either.
         let recorded = audit::user_of(&self.state_dir, job);
         self.known.user_of(job).or(recorded.ok().flatten())
@@ -102,12 +102,12 @@ impl socket::RequestHandler for SocketHandler {
 
 impl SocketHandler {
     /// Lines of the audit log, to one who may have them: to a user those about his own job that were his when they were written.
-    fn audit(&self, peer: Peer, lines: u32, job: Option<u32>) -> Reply {
+    fn audit(&self, peer: Peer, lines: u32, job: Option<JobId>) -> Reply {
         let most = lines.min(MOST_LINES) as usize;
         let own = rustix::process::getuid().as_raw();
         let user = Some(peer.uid).filter(|uid| !is_root(*uid, own));
         let told = match job {
-            Some(job) => audit::of_job(&self.state_dir, most, job, user),
+            Some(job) => audit::of_job(&self.state_dir, most, &job, user),
             None => audit::tail(&self.state_dir, most),
         };
         match told {

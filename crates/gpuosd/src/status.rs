@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_core::health::{Action, GpuHealth, Hold, Job, NodeHealth, Service, Verb};
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Limits, Mps, Serving, Whom};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
@@ -35,7 +36,7 @@ pub fn gpus(
 pub fn pool(health: &NodeHealth, found: &[GpuIdentity], holders: &[Job]) -> Vec<GpuStatus> {
     let one = |(index, gpu): (&u8, &GpuHealth)| {
         let on = holders.iter().filter(|job| job.gpus.contains(index));
-        let jobs: BTreeSet<u32> = on.map(|job| job.job).collect();
+        let jobs: BTreeSet<JobId> = on.map(|job| job.job.clone()).collect();
         GpuStatus {
             jobs: jobs.into_iter().collect(),
             ..own(health, found, (*index, gpu))
@@ -69,16 +70,19 @@ fn own(health: &NodeHealth, found: &[GpuIdentity], (index, gpu): (u8, &GpuHealth
 
 /// What is set on a GPU, and what is done for its job.
 fn cap(limits: &Limits, mps: &Mps, jobs: &Table, gpu: u8) -> Option<CapStatus> {
-    let kept = limits.kept().get(&gpu).map(|kept| (kept.job, kept.text()));
+    let kept = limits
+        .kept()
+        .get(&gpu)
+        .map(|kept| (kept.job.clone(), kept.text()));
     let serves = |serving: &Serving| serving.gpus.contains(&gpu) && serving.process.is_some();
     let serving = mps.kept().iter().find(|(_, serving)| serves(serving));
     let serving = serving.and_then(|(whom, serving)| {
-        let job = match *whom {
-            Whom::Job(job) => job,
+        let job = match whom {
+            Whom::Job(job) => job.clone(),
             // The first of those whom it serves.
             Whom::Sharers { uid, .. } => {
                 let mut on = jobs.on(gpu).into_iter();
-                on.find(|job| jobs.jobs.get(job).is_some_and(|held| held.uid == uid))?
+                on.find(|job| jobs.jobs.get(job).is_some_and(|held| held.uid == *uid))?
             }
         };
         Some((job, serving.text()))

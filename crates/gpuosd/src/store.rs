@@ -183,7 +183,7 @@ mod tests {
             boot: "b".into(),
             health,
             jobs: Table::default(),
-            releases: vec![Release::of(17, true)],
+            releases: vec![Release::of(&17.into(), true)],
             limits: Limits::default(),
             mps: Mps::default(),
             mig: Journal::default(),

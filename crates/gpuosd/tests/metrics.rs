@@ -180,11 +180,14 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
     node.line("gpuos_gpu_memory_total_bytes{node=\"n1\",gpu=\"0\"", "");
     node.line("gpuos_gpu_energy_joules_total{node=\"n1\",gpu=\"0\"", "");
     node.line("gpuos_gpu_sm_clock_hertz{node=\"n1\",gpu=\"0\"", "000000.0");
-    let id = StepId { job: 17, step: 0 };
+    let id = StepId {
+        job: 17.into(),
+        step: 0,
+    };
     node.slurm("3-4");
     let gpus = vec![3, 4];
     node.tell(&Request::StepStart {
-        id,
+        id: id.clone(),
         uid: 1000,
         gpus,
         asked: gpuos_core::limits::Asked::default(),
@@ -319,7 +322,10 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
     let node = Node::start();
     node.slurm("0");
     let gpus = vec![0];
-    let id = StepId { job: 17, step: 0 };
+    let id = StepId {
+        job: 17.into(),
+        step: 0,
+    };
     node.tell(&Request::StepStart {
         id,
         uid: 1000,
@@ -390,7 +396,13 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
     }
     let node = Node::start();
     node.slurm("0");
-    let (id, gpus) = (StepId { job: 17, step: 0 }, vec![0]);
+    let (id, gpus) = (
+        StepId {
+            job: 17.into(),
+            step: 0,
+        },
+        vec![0],
+    );
     let uid = 1000;
     node.tell(&Request::StepStart {
         id,

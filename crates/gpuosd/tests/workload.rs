@@ -37,7 +37,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn job(id: u32, gpu: usize) -> Job {
     Job {
-        id,
+        id: id.into(),
         uid: 1000,
         state: JobState::Running,
         nodes: vec![NODE.into()],
@@ -152,7 +152,8 @@ impl Node {
     }
 
     fn jobs(&mut self) -> Vec<u32> {
-        self.status().jobs.iter().map(|job| job.job).collect()
+        let jobs = self.status().jobs;
+        jobs.iter().filter_map(|job| job.job.number()).collect()
     }
 }
 
@@ -219,7 +220,7 @@ fn ports(
 }
 
 fn cluster(jobs: impl IntoIterator<Item = Job>) -> Recorded {
-    let jobs: BTreeMap<u32, Job> = jobs.into_iter().map(|job| (job.id, job)).collect();
+    let jobs = jobs.into_iter().map(|job| (job.id.clone(), job)).collect();
     Recorded::new(Table {
         node: NodeRecord {
             name: NODE.into(),
@@ -269,7 +270,7 @@ fn a_fault_is_published_then_its_job_is_requeued_and_let_go() {
         ["publish [2]", "requeue 7", "release 7", "publish []"]
     );
     assert_eq!(
-        manager.with(|table| table.jobs[&8].state),
+        manager.with(|table| table.jobs[&8.into()].state),
         JobState::Running
     );
     assert_eq!(node.jobs(), [8]);
@@ -288,7 +289,9 @@ fn a_workload_manager_that_is_away_is_told_once_it_answers() {
     assert_eq!(manager.done(), []);
     manager.with(|table| table.away = None);
     node.until("the job is requeued", |node| {
-        node.manager.done().contains(&Action::Requeue { job: 7 })
+        node.manager
+            .done()
+            .contains(&Action::Requeue { job: 7.into() })
     });
 }
 
@@ -306,7 +309,7 @@ fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
     };
     for (job, reason) in [(8, Reason::Devices), (9, Reason::Option)] {
         node.ask(Request::StepStart {
-            id: step(job),
+            id: step(job.into()),
             uid: 1000,
             gpus: Vec::new(),
             asked: Asked::default(),
@@ -319,8 +322,8 @@ fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
     // What the workload manager says of all jobs leaves it there.
     node.until("job 7 is known", |node| node.jobs().contains(&7));
     let jobs = node.status().jobs;
-    let nine = jobs.iter().find(|job| job.job == 9).unwrap();
+    let nine = jobs.iter().find(|job| job.job == 9.into()).unwrap();
     assert!(nine.gpus.is_empty() && nine.steps == [StepId::BATCH]);
-    node.ask(Request::StepEnd { id: step(9) });
+    node.ask(Request::StepEnd { id: step(9.into()) });
     assert_eq!(node.jobs(), [7]);
 }

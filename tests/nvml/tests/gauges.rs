@@ -47,7 +47,7 @@ fn spoke(site: &Site, library: &dyn GpuLibrary, words: &[String]) -> BTreeSet<St
         }
     };
     let watched = Job {
-        job: 7,
+        job: 7.into(),
         gpus: vec![0],
         watch: true,
         ..Job::default()

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Percent, Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
@@ -137,7 +138,7 @@ fn is_held(gpu: &MigGpuStatus) -> bool {
 /// The bar of a GPU, its free placements, and what fits into them.
 fn of_gpu(gpu: &MigGpuStatus) -> String {
     let mut text = format!("\nGPU {:<3} {}", gpu.gpu, bar(gpu));
-    text += &match (gpu.holder, gpu.free.is_empty()) {
+    text += &match (&gpu.holder, gpu.free.is_empty()) {
         (Some(job), _) => format!("  whole: job {job} has it"),
         (None, _) if gpu.others => "  whole: another user's job has it".into(),
         (None, true) => "  full".into(),
@@ -297,7 +298,7 @@ fn loads(mig: &MigStatus) -> String {
 fn holder(instance: &MigInstance) -> String {
     match instance.others {
         true => crate::health::others(1),
-        false => instance.job.map_or("-".into(), |job| job.to_string()),
+        false => instance.job.as_ref().map_or("-".into(), JobId::to_string),
     }
 }
 
@@ -312,7 +313,7 @@ mod tests {
             gi: Some(1),
             ci: Some(0),
             uuid: Some("MIG-1".into()),
-            job: Some(17),
+            job: Some(17.into()),
             phase: "ready".into(),
             foreign: false,
             others: false,
@@ -353,7 +354,7 @@ mod tests {
             ..divided.clone()
         };
         let held = MigGpuStatus {
-            holder: Some(17),
+            holder: Some(17.into()),
             free: Vec::new(),
             ..idle.clone()
         };

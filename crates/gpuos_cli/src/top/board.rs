@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{ExtraPart, number};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
 use gpuos_model::gpuset::GpuSet;
@@ -98,7 +99,7 @@ pub struct ProcessRow {
     /// Its name.
     pub program: String,
     /// The job that it belongs to.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// The step.
     pub step: Option<String>,
     /// MiB of GPU memory.
@@ -121,7 +122,7 @@ pub struct SliceRow {
     /// Memory slices, as `4-7`.
     pub slices: String,
     /// The job that has it.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// Another user's job has it, whose number is not told.
     pub others: bool,
     /// How far it is: `ready`, …
@@ -251,7 +252,7 @@ impl Board {
         match (record, status.filter(|status| !status.gpus.is_empty())) {
             (_, Some(status)) => {
                 for gpu in &status.gpus {
-                    let label = |job: &u32| job.to_string();
+                    let label = |job: &JobId| job.to_string();
                     let told = on(gpu.index.into());
                     let jobs = match told.is_empty() {
                         true => {
@@ -271,7 +272,7 @@ impl Board {
                             pid: one.pid,
                             uid: one.uid,
                             program: one.program.clone(),
-                            job: one.job,
+                            job: one.job.clone(),
                             step: one.step.clone(),
                             memory_mib: one.memory_mib,
                             foreign: one.foreign,
@@ -442,7 +443,7 @@ fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
         instance: one.gi,
         profile: one.profile.clone(),
         slices: crate::mig::slices_of(one.placement),
-        job: one.job,
+        job: one.job.clone(),
         others: one.others,
         phase: one.phase.clone(),
         memory_mib: one.memory_used_mib.zip(one.memory_total_mib),

@@ -269,7 +269,7 @@ fn process(row: &ProcessRow) -> Row {
             known(row.instance),
             row.pid.to_string(),
             row.uid.to_string(),
-            known(row.job),
+            known(row.job.as_ref()),
             row.step.clone().unwrap_or_default(),
             known(row.memory_mib),
             if row.foreign { "yes" } else { "" }.into(),
@@ -292,7 +292,7 @@ fn slice(row: &SliceRow) -> Row {
             row.slices.clone(),
             match row.others {
                 true => crate::health::others(1),
-                false => known(row.job),
+                false => known(row.job.as_ref()),
             },
             row.phase.clone(),
             match row.memory_mib {

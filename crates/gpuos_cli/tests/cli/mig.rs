@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     Happening, MigGpuStatus, MigInstance, MigLoad, MigStatus, Peer, Percent, Reply, Request,
 };
@@ -46,7 +47,7 @@ fn instance(profile: &str, start: u8, size: u8, job: Option<u32>) -> MigInstance
         gi: Some(2),
         ci: Some(0),
         uuid: Some("MIG-aaaa".into()),
-        job,
+        job: job.map(JobId::from),
         phase: if job.is_some() { "ready" } else { "foreign" }.into(),
         foreign: job.is_none(),
         others: false,

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::extra::ExtraPart;
+use crate::job::JobId;
 
 /// One thing to do. What fails is told with the event that belongs to it; nothing else has to be remembered.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,7 +17,7 @@ pub enum Effect {
     /// Kill one step (`scancel JOB.STEP`), no other. It comes again while the step stays.
     KillStep {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The step; `None` = the whole job, of which no step is known.
         step: Option<u32>,
         /// A sentence.
@@ -26,7 +27,7 @@ pub enum Effect {
     /// job stays on a GPU that is out.
     Requeue {
         /// The job.
-        job: u32,
+        job: JobId,
         /// A sentence.
         reason: String,
         /// slurmctld has not confirmed that the GPU is out: keep the job off this whole node
@@ -74,7 +75,7 @@ pub struct Audit {
     /// Rule that made it so.
     pub rule: Option<String>,
     /// Job that it is about.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// Administrator who wanted it.
     pub uid: Option<u32>,
     /// What happened, in a sentence.

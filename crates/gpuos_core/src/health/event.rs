@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::extra::ExtraPart;
+use crate::job::JobId;
 
 /// One thing that happened. GPUs are named by their GRES index, that of gres.conf, and those of a pool by
 /// [`super::number`].
@@ -124,7 +125,7 @@ pub enum Event {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Job {
     /// The job's number.
-    pub job: u32,
+    pub job: JobId,
     /// The step's number, Slurm's large ones for batch and extern steps too; `None` = the job itself,
     /// which holds GPUs that none of its steps has.
     pub step: Option<u32>,

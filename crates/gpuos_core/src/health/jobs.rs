@@ -7,20 +7,21 @@ use super::number::{self, name};
 use super::rules::{Gauge, JobsAre};
 use super::state::{Act, NodeHealth, Service};
 use super::step::Ctx;
+use crate::job::JobId;
 use crate::step::StepId;
 
 /// The most jobs and steps of a node that are looked at.
 const MOST: usize = 4096;
 
 /// Where on a GPU something happened.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct At {
     /// MIG GPU instance.
     pub instance: Option<u32>,
     /// Process.
     pub pid: Option<u32>,
     /// It is about this job, and no others.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// It is about jobs that asked to be watched, and no others.
     pub watched: bool,
     /// It is about a program's own doing: on a GPU that several share, only the one that is known to be meant.
@@ -48,10 +49,14 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
         if health.service == Service::In {
             continue;
         }
-        let had = |job: u32| before.iter().any(|b| b.job == job && b.gpus.contains(&gpu));
+        let had = |job: &JobId| {
+            before
+                .iter()
+                .any(|b| b.job == *job && b.gpus.contains(&gpu))
+        };
         let new = node.jobs.iter();
-        let new = new.filter(|job| job.gpus.contains(&gpu) && !had(job.job));
-        let new: BTreeSet<u32> = new.map(|job| job.job).collect();
+        let new = new.filter(|job| job.gpus.contains(&gpu) && !had(&job.job));
+        let new: BTreeSet<JobId> = new.map(|job| job.job.clone()).collect();
         let causes = health.causes.iter();
         let causes = causes.filter(|cause| cause.action.takes_out());
         let mut causes: Vec<_> = causes.map(|one| (one.jobs, one.text.clone())).collect();
@@ -60,7 +65,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
         for job in new {
             ctx.tell(Audit {
                 gpu: Some(gpu),
-                job: Some(job),
+                job: Some(job.clone()),
                 text: format!(
                     "job {job} was started on GPU {}, which is out: slurmctld did not know yet",
                     name(gpu)
@@ -72,7 +77,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
                 ..At::default()
             };
             for (jobs, text) in &causes {
-                treat(node, ctx, gpu, at, *jobs, text);
+                treat(node, ctx, gpu, at.clone(), *jobs, text);
             }
         }
     }
@@ -80,11 +85,11 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
 
 /// A job that asked to be watched and came after another one starts with a count of its own.
 fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
-    let watched = |list: &[Job], gpu: u8| -> BTreeSet<u32> {
+    let watched = |list: &[Job], gpu: u8| -> BTreeSet<JobId> {
         let on = list
             .iter()
             .filter(|job| job.watch && job.gpus.contains(&gpu));
-        on.map(|job| job.job).collect()
+        on.map(|job| job.job.clone()).collect()
     };
     for gpu in node.numbers() {
         if watched(&node.jobs, gpu) == watched(before, gpu) {
@@ -137,12 +142,12 @@ pub(super) fn treat(
         };
         ctx.tell(Audit {
             gpu: Some(gpu),
-            job: Some(job.job),
+            job: Some(job.job.clone()),
             text: format!("{what}: {reason}"),
             ..Audit::default()
         });
         node.acts.push(Act {
-            job: job.job,
+            job: job.job.clone(),
             kill,
             gpu,
             reason: format!("GPU {}: {reason}", name(gpu)),
@@ -159,9 +164,9 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
         .jobs
         .iter()
         .filter(|job| job.gpus.contains(&gpu) && (job.watch || !at.watched))
-        .filter(|job| at.job.is_none_or(|only| job.job == only))
+        .filter(|job| at.job.as_ref().is_none_or(|only| job.job == *only))
         .collect();
-    let jobs: BTreeSet<u32> = on.iter().map(|job| job.job).collect();
+    let jobs: BTreeSet<JobId> = on.iter().map(|job| job.job.clone()).collect();
     // A MIG-switchable one is divided where somebody has an instance of it.
     let divided = |job: &&Job| job.instances.iter().any(|(of, _)| *of == gpu);
     let shared = number::is_of_pool(gpu) || jobs.len() > 1 || on.iter().any(divided);
@@ -201,7 +206,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
             continue;
         }
         act.tried = Some(clock);
-        let (job, reason) = (act.job, act.reason.clone());
+        let (job, reason) = (act.job.clone(), act.reason.clone());
         ctx.effects.push(match act.kill {
             Some(step) => Effect::KillStep { job, step, reason },
             None => Effect::Requeue {

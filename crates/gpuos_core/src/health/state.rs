@@ -10,6 +10,7 @@ use super::logged::{Logged, Telling};
 use super::number;
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
+use crate::job::JobId;
 
 /// Where a GPU stands, for people.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -167,7 +168,7 @@ pub struct GpuHealth {
 /// A job that is to be killed or requeued.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Act {
-    pub job: u32,
+    pub job: JobId,
     /// `None` = requeue the job; else kill this step.
     pub kill: Option<Option<u32>>,
     pub gpu: u8,

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::JobId;
+
 pub use policy::{Foreign, Policy};
 
 /// The most processes and control groups that are looked at in one round.
@@ -34,7 +36,7 @@ pub struct Process {
     /// Its name, by itself; at most 15 bytes.
     pub program: String,
     /// Job and step, by its control group; `None`: it belongs to no job.
-    pub step: Option<(u32, String)>,
+    pub step: Option<(JobId, String)>,
     /// GPU memory in MiB, where the driver knows.
     pub memory_mib: Option<u64>,
 }
@@ -43,7 +45,7 @@ pub struct Process {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
     /// Job.
-    pub job: u32,
+    pub job: JobId,
     /// Step: its number, `batch`, `extern` or `interactive`.
     pub step: String,
     /// GRES indices.
@@ -54,7 +56,7 @@ pub struct Group {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Holding {
     /// Job.
-    pub job: u32,
+    pub job: JobId,
     /// User.
     pub uid: u32,
     /// GRES indices of the GPUs that it holds, its steps' included.
@@ -89,9 +91,9 @@ enum Key {
     /// A process, by GPU, pid and start.
     Process(u8, u32, u64),
     /// A step whose group allows more than its job holds.
-    Wide(u32, String),
+    Wide(JobId, String),
     /// A step whose group allows less than it was given.
-    Narrow(u32, String),
+    Narrow(JobId, String),
 }
 
 /// Something that is not as planned.
@@ -107,10 +109,10 @@ pub struct Finding {
     pub uid: Option<u32>,
     /// The job that process or group belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// Jobs that hold the GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub holders: Vec<u32>,
+    pub holders: Vec<JobId>,
     /// A sentence.
     pub message: String,
 }
@@ -272,7 +274,7 @@ fn foreign(policy: &Policy, plan: &Plan, process: &Process) -> Option<Finding> {
             "of no job".into()
         }
     };
-    let holders: Vec<u32> = holders().map(|job| job.job).collect();
+    let holders: Vec<JobId> = holders().map(|job| job.job.clone()).collect();
     let held = match &holders[..] {
         [] => "which no job holds".to_owned(),
         [one] => format!("which job {one} holds"),
@@ -292,7 +294,7 @@ fn foreign(policy: &Policy, plan: &Plan, process: &Process) -> Option<Finding> {
         gpu: process.gpu,
         pid: Some(process.pid),
         uid: Some(process.uid),
-        job: process.step.as_ref().map(|(job, _)| *job),
+        job: process.step.as_ref().map(|(job, _)| job.clone()),
         holders,
         message,
     })
@@ -311,7 +313,7 @@ fn of_group(plan: &Plan, group: &Group) -> Vec<(Key, Finding)> {
     let less: Vec<u8> = given.map_or_else(Vec::new, |given| {
         given.difference(&group.gpus).copied().collect()
     });
-    let id = (group.job, group.step.clone());
+    let id = (group.job.clone(), group.step.clone());
     let name = format!("{}.{}", group.job, plain(&group.step));
     let finding = |gpus: &[u8], message: String| {
         let holds = |job: &&Holding| gpus.iter().any(|gpu| job.gpus.contains(gpu));
@@ -319,8 +321,13 @@ fn of_group(plan: &Plan, group: &Group) -> Vec<(Key, Finding)> {
             gpu: gpus[0],
             pid: None,
             uid: None,
-            job: Some(group.job),
-            holders: plan.jobs.iter().filter(holds).map(|job| job.job).collect(),
+            job: Some(group.job.clone()),
+            holders: plan
+                .jobs
+                .iter()
+                .filter(holds)
+                .map(|job| job.job.clone())
+                .collect(),
             message,
         }
     };
@@ -331,7 +338,10 @@ fn of_group(plan: &Plan, group: &Group) -> Vec<(Key, Finding)> {
              gres.conf with the right files, keep it out",
             list(&more)
         );
-        found.push((Key::Wide(id.0, id.1.clone()), finding(&more, message)));
+        found.push((
+            Key::Wide(id.0.clone(), id.1.clone()),
+            finding(&more, message),
+        ));
     }
     if !less.is_empty() {
         let message = format!(

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::state::Holder;
 use super::whom::Whom;
 use crate::health::Audit;
+use crate::job::JobId;
 
 /// Wait after the first attempt at ending one that failed, in ms; twice as much after each further one.
 const AGAIN_MS: u64 = 10_000;
@@ -187,11 +188,11 @@ impl Mps {
     }
 
     /// What a step on these GPUs is told: that it may use the daemon, or why not. `None`: not known yet.
-    pub fn settled(&self, whom: Whom, gpus: &BTreeSet<u8>) -> Option<Result<(), String>> {
-        if let Some(why) = self.failed.get(&whom) {
+    pub fn settled(&self, whom: &Whom, gpus: &BTreeSet<u8>) -> Option<Result<(), String>> {
+        if let Some(why) = self.failed.get(whom) {
             return Some(Err(why.clone()));
         }
-        let (serving, phase) = (self.kept.get(&whom)?, self.phases.get(&whom)?);
+        let (serving, phase) = (self.kept.get(whom)?, self.phases.get(whom)?);
         match phase {
             Phase::Running if serving.died => Some(Err("its daemon has died".into())),
             Phase::Running if !gpus.is_subset(&serving.gpus) => Some(Err(
@@ -205,38 +206,38 @@ impl Mps {
 
     /// Forgets why sharers have no daemon once another job is about to be one of them: it is tried again for that job.
     fn join(&mut self, holders: &[Holder]) {
-        let of = |one: &Holder| Whom::of(one.job, one.uid, &one.gpus, &one.asked);
+        let of = |one: &Holder| Whom::of(&one.job, one.uid, &one.gpus, &one.asked);
         for holder in holders {
             let sharers = of(holder).filter(|whom| matches!(whom, Whom::Sharers { .. }));
             let mut known = self.holders.iter();
-            if let Some(whom) = sharers
+            if let Some(whom) = &sharers
                 && !known.any(|old| old.job == holder.job && of(old) == sharers)
             {
-                self.failed.remove(&whom);
+                self.failed.remove(whom);
             }
         }
     }
 
     /// Whether somebody is to have a daemon; the error says why he cannot.
-    fn wanted(&self, whom: Whom) -> Option<Result<Serving, String>> {
+    fn wanted(&self, whom: &Whom) -> Option<Result<Serving, String>> {
         match whom {
-            Whom::Job(job) => self.wanted_by_job(job),
-            Whom::Sharers { gpu, uid } => self.wanted_by_sharers(whom, gpu, uid).map(Ok),
+            Whom::Job(job) => self.wanted_by_job(whom, job),
+            Whom::Sharers { gpu, uid } => self.wanted_by_sharers(whom, *gpu, *uid).map(Ok),
         }
     }
 
-    fn wanted_by_job(&self, job: u32) -> Option<Result<Serving, String>> {
-        let holder = self.holders.iter().find(|holder| holder.job == job)?;
+    fn wanted_by_job(&self, whom: &Whom, job: &JobId) -> Option<Result<Serving, String>> {
+        let holder = self.holders.iter().find(|holder| holder.job == *job)?;
         let mps = holder.asked.mps.filter(|mps| !mps.joint)?;
         let others = |gpu: &&u8| {
-            let mut others = self.holders.iter().filter(|other| other.job != job);
+            let mut others = self.holders.iter().filter(|other| other.job != *job);
             others.any(|other| !other.resting && other.gpus.contains(gpu))
         };
         if holder.asked.shared {
             return Some(Err("its GPUs are shared with other jobs".into()));
         }
         // Who comes later is told of those who were first, and not the other way round.
-        if !self.kept.contains_key(&Whom::Job(job))
+        if !self.kept.contains_key(whom)
             && let Some(gpu) = holder.gpus.iter().find(others)
         {
             return Some(Err(format!("GPU {gpu} is shared with other jobs")));
@@ -254,9 +255,10 @@ impl Mps {
     }
 
     /// As long as one of them is there. The group is that of the first of them.
-    fn wanted_by_sharers(&self, whom: Whom, gpu: u8, uid: u32) -> Option<Serving> {
+    fn wanted_by_sharers(&self, whom: &Whom, gpu: u8, uid: u32) -> Option<Serving> {
         let mut sharers = self.holders.iter().filter(|one| {
-            Whom::of(one.job, one.uid, &one.gpus, &one.asked) == Some(whom) && one.asked.shared
+            Whom::of(&one.job, one.uid, &one.gpus, &one.asked).as_ref() == Some(whom)
+                && one.asked.shared
         });
         let gid = sharers.next()?.asked.mps?.gid;
         Some(Serving {
@@ -279,10 +281,10 @@ struct Ctx {
 }
 
 impl Ctx {
-    fn audit(&mut self, whom: Whom, text: String) {
+    fn audit(&mut self, whom: &Whom, text: String) {
         let (job, gpu, uid) = match whom {
-            Whom::Job(job) => (Some(job), None, None),
-            Whom::Sharers { gpu, uid } => (None, Some(gpu), Some(uid)),
+            Whom::Job(job) => (Some(job.clone()), None, None),
+            Whom::Sharers { gpu, uid } => (None, Some(*gpu), Some(*uid)),
         };
         self.effects.push(MpsEffect::Audit(Audit {
             at_ms: self.wall_ms,
@@ -306,7 +308,7 @@ impl Ctx {
             Whom::Job(_) => "runs",
             Whom::Sharers { .. } => "run",
         };
-        self.audit(whom, format!("{} {run} without MPS: {why}", whom.text()));
+        self.audit(&whom, format!("{} {run} without MPS: {why}", whom.text()));
         mps.failed.insert(whom, why);
     }
 }
@@ -338,10 +340,10 @@ pub fn mps_step(mps: &mut Mps, event: MpsEvent, now_ms: u64, wall_ms: u64) -> Ve
         MpsEvent::Tick => {}
     }
     if mps.told {
-        let mut all: Vec<Whom> = mps.kept.keys().copied().collect();
+        let mut all: Vec<Whom> = mps.kept.keys().cloned().collect();
         let of = |one: &Holder| {
             // A job that asks for nothing may have left a daemon, or a note of why there is none.
-            Whom::of(one.job, one.uid, &one.gpus, &one.asked).unwrap_or(Whom::Job(one.job))
+            Whom::of(&one.job, one.uid, &one.gpus, &one.asked).unwrap_or(Whom::Job(one.job.clone()))
         };
         all.extend(mps.holders.iter().map(of));
         all.sort_unstable();
@@ -363,13 +365,13 @@ fn saved(mps: &mut Mps, ctx: &mut Ctx, revision: u64, told: &Result<(), String>)
     }
     let waits = |phase: &Phase| matches!(phase, Phase::Saving(of) if *of <= revision);
     let all = mps.phases.iter().filter(|(_, phase)| waits(phase));
-    let all: Vec<Whom> = all.map(|(whom, _)| *whom).collect();
+    let all: Vec<Whom> = all.map(|(whom, _)| whom.clone()).collect();
     for whom in all {
-        let wanted = matches!(mps.wanted(whom), Some(Ok(_)));
+        let wanted = matches!(mps.wanted(&whom), Some(Ok(_)));
         match (told, mps.kept.get(&whom)) {
             (Ok(()), Some(serving)) if wanted => {
                 let serving = serving.clone();
-                mps.phases.insert(whom, Phase::Starting);
+                mps.phases.insert(whom.clone(), Phase::Starting);
                 ctx.effects.push(MpsEffect::Start { whom, serving });
             }
             // Nothing was started: nothing has to be undone.
@@ -402,7 +404,7 @@ fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, Strin
                 serving.uid,
                 process.pid
             );
-            ctx.audit(whom, text);
+            ctx.audit(&whom, text);
             let revision = ctx.save(mps);
             mps.phases.insert(whom, Phase::Noting(revision));
         }
@@ -418,7 +420,7 @@ fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, Strin
 fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
     let phase = mps.phases.get(&whom);
     let running = matches!(phase, Some(Phase::Running | Phase::Noting(_)));
-    let wanted = matches!(mps.wanted(whom), Some(Ok(_)));
+    let wanted = matches!(mps.wanted(&whom), Some(Ok(_)));
     let Some(serving) = mps.kept.get_mut(&whom) else {
         return;
     };
@@ -429,7 +431,7 @@ fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
             whom.text(),
             process.pid
         );
-        ctx.audit(whom, text);
+        ctx.audit(&whom, text);
         ctx.save(mps);
     }
 }
@@ -444,7 +446,10 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
         Ok(()) => {
             mps.phases.remove(&whom);
             mps.kept.remove(&whom);
-            ctx.audit(whom, format!("the MPS daemon of {} has ended", whom.text()));
+            ctx.audit(
+                &whom,
+                format!("the MPS daemon of {} has ended", whom.text()),
+            );
             ctx.save(mps);
             return;
         }
@@ -459,7 +464,7 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
                      with that user's rights",
                     whom.text()
                 );
-                ctx.audit(whom, text);
+                ctx.audit(&whom, text);
                 ctx.save(mps);
                 return;
             }
@@ -476,7 +481,7 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
     let wait = AGAIN_MS << serving.tried.min(DOUBLED);
     serving.tried = serving.tried.saturating_add(1);
     if first {
-        ctx.audit(whom, text);
+        ctx.audit(&whom, text);
     }
     let again = ctx.now_ms.saturating_add(wait);
     mps.phases.insert(whom, Phase::Again(again));
@@ -485,20 +490,20 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
 }
 
 fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
-    let wanted = mps.wanted(whom);
+    let wanted = mps.wanted(&whom);
     if wanted.is_none() {
         mps.failed.remove(&whom);
     }
     let phase = mps.phases.get(&whom).copied().unwrap_or_default();
     match (mps.kept.get(&whom).cloned(), wanted) {
         (None, Some(Ok(serving))) if !mps.failed.contains_key(&whom) => {
-            mps.kept.insert(whom, serving);
+            mps.kept.insert(whom.clone(), serving);
             let revision = ctx.save(mps);
             mps.phases.insert(whom, Phase::Saving(revision));
         }
         (None, Some(Err(why))) if !mps.failed.contains_key(&whom) => ctx.fail(mps, whom, why),
         (Some(serving), Some(Ok(_))) if phase == Phase::Open && serving.process.is_some() => {
-            mps.phases.insert(whom, Phase::Running);
+            mps.phases.insert(whom.clone(), Phase::Running);
             if let Some(process) = serving.process.filter(|_| !serving.died) {
                 ctx.effects.push(MpsEffect::Adopt { whom, process });
             }
@@ -512,7 +517,7 @@ fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
                 Phase::Saving(_) | Phase::Starting | Phase::Noting(_) | Phase::Ending => false,
             };
             if due {
-                mps.phases.insert(whom, Phase::Ending);
+                mps.phases.insert(whom.clone(), Phase::Ending);
                 ctx.effects.push(MpsEffect::End { whom, serving });
             }
         }

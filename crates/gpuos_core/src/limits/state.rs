@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use super::wish::{Asked, ClockRange, PowerCap};
 use crate::health::Audit;
+use crate::job::JobId;
 
 /// A job, and what it has on this node.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Holder {
     /// Its number.
-    pub job: u32,
+    pub job: JobId,
     /// Its user.
     pub uid: u32,
     /// GPUs that it holds, or held when its last step ended.
@@ -130,7 +131,7 @@ pub enum Clocks {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AppliedLimits {
     /// For which job.
-    pub job: u32,
+    pub job: JobId,
     /// Power limit in milliwatts: before, and set.
     pub power_mw: Option<[u32; 2]>,
     /// Clocks.
@@ -156,15 +157,15 @@ impl AppliedLimits {
 }
 
 /// A wish that GPUs are set for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Wish {
-    pub job: u32,
+    pub job: JobId,
     pub power: Option<PowerCap>,
     pub clocks: Option<ClockRange>,
 }
 
 /// Where a GPU is on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) enum Phase {
     /// What is set is not known to be in force: after a start, a reset or a failure.
     #[default]
@@ -219,10 +220,10 @@ impl Limits {
 
     /// What a job is to be told, once all of its GPUs are set or cannot be; `None` before. What holds for some of them
     /// only names them, and those that are set as well.
-    pub fn settled(&self, job: u32) -> Option<Vec<String>> {
+    pub fn settled(&self, job: &JobId) -> Option<Vec<String>> {
         let mut said: Vec<(Deviation, Vec<u8>)> = Vec::new();
         let mut set = Vec::new();
-        for holder in self.holders.iter().filter(|holder| holder.job == job) {
+        for holder in self.holders.iter().filter(|holder| holder.job == *job) {
             for &gpu in &holder.gpus {
                 let (notes, is_set) = self.settled_on(gpu, holder)?;
                 set.extend(is_set.then_some(gpu));
@@ -283,7 +284,7 @@ impl Limits {
         match holder {
             Some(holder) if holder.asked.sets() && holder.asked.shared => Wanted::Shared,
             Some(holder) if holder.asked.sets() => Wanted::Set(Wish {
-                job: holder.job,
+                job: holder.job.clone(),
                 power: holder.asked.power,
                 clocks: holder.asked.clocks,
             }),
@@ -293,7 +294,7 @@ impl Limits {
 }
 
 /// What is wanted of a GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
     /// Nothing.
     Nothing,

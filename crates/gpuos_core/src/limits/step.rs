@@ -9,6 +9,7 @@ use super::state::{
 };
 use super::wish::PowerCap;
 use crate::health::Audit;
+use crate::job::JobId;
 
 /// Wait after an attempt at undoing that failed, in ms: at first, and at most.
 const AGAIN_MS: [u64; 2] = [5_000, 60_000];
@@ -58,7 +59,7 @@ pub fn step(limits: &mut Limits, event: Event, now_ms: u64, wall_ms: u64) -> Vec
     gpus.dedup();
     limits
         .now
-        .retain(|gpu, now| gpus.contains(gpu) || now.phase.is_busy());
+        .retain(|gpu, now| gpus.contains(gpu) || now.phase.clone().is_busy());
     for gpu in gpus {
         advance(limits, ctx, gpu);
     }
@@ -72,11 +73,11 @@ struct Ctx {
 }
 
 impl Ctx {
-    fn audit(&mut self, gpu: u8, job: u32, text: String) {
+    fn audit(&mut self, gpu: u8, job: &JobId, text: String) {
         self.effects.push(Effect::Audit(Audit {
             at_ms: self.wall_ms,
             gpu: Some(gpu),
-            job: Some(job),
+            job: Some(job.clone()),
             text,
             ..Audit::default()
         }));
@@ -103,7 +104,7 @@ impl Phase {
 /// What a wish is told as that cannot be met.
 fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, wish: Wish, why: String) {
     let text = format!("job {}: power and clocks are not set: {why}", wish.job);
-    ctx.audit(gpu, wish.job, text);
+    ctx.audit(gpu, &wish.job, text);
     let now = limits.now.entry(gpu).or_default();
     now.failed = Some((wish, format!("power and clocks are not set: {why}")));
 }
@@ -111,14 +112,16 @@ fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, wish: Wish, why: String) {
 /// [`Event::Read`]: decides what is set, and has it written down.
 fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<Board, String>) {
     let now = limits.now.entry(gpu).or_default();
-    let Phase::Reading(wish) = now.phase else {
-        return;
-    };
-    now.phase = Phase::Open;
-    if limits.wanted(gpu) != Wanted::Set(wish) {
+    if !matches!(now.phase, Phase::Reading(_)) {
         return;
     }
-    match told.and_then(|board| plan(wish, board)) {
+    let Phase::Reading(wish) = std::mem::take(&mut now.phase) else {
+        return;
+    };
+    if limits.wanted(gpu) != Wanted::Set(wish.clone()) {
+        return;
+    }
+    match told.and_then(|board| plan(wish.clone(), board)) {
         Err(why) => fail(limits, ctx, gpu, wish, why),
         Ok(kept) => {
             limits.kept.insert(gpu, kept);
@@ -170,7 +173,7 @@ fn plan(wish: Wish, board: Board) -> Result<AppliedLimits, String> {
         None => range,
     });
     Ok(AppliedLimits {
-        job: wish.job,
+        job: wish.job.clone(),
         power_mw,
         clocks,
         wish,
@@ -192,11 +195,11 @@ fn saved(limits: &mut Limits, ctx: &mut Ctx, revision: u64, told: &Result<(), St
         if let Some(now) = limits.now.get_mut(&gpu) {
             now.phase = Phase::Open;
         }
-        if let (Err(why), Some(kept)) = (told, limits.kept.get(&gpu)) {
-            let wish = kept.wish;
-            limits.kept.remove(&gpu);
+        if let Err(why) = told
+            && let Some(kept) = limits.kept.remove(&gpu)
+        {
             let why = format!("what was before could not be written down: {why}");
-            fail(limits, ctx, gpu, wish, why);
+            fail(limits, ctx, gpu, kept.wish, why);
         }
     }
 }
@@ -216,7 +219,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
                 format!(" (before: {} W)", before / 1000)
             });
             let text = format!("job {} has {}{before}", kept.job, kept.text());
-            ctx.audit(gpu, kept.job, text);
+            ctx.audit(gpu, &kept.job, text);
         }
         // A part of it may have been set: with the wish failed it is undone.
         (Phase::Setting, Err(why)) => fail(limits, ctx, gpu, kept.wish, why),
@@ -233,7 +236,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
                 kept.job,
                 what.join(", ")
             );
-            ctx.audit(gpu, kept.job, text);
+            ctx.audit(gpu, &kept.job, text);
             ctx.save(limits);
         }
         (Phase::Undoing, Err(why)) => {
@@ -243,7 +246,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
                     kept.job,
                     kept.text()
                 );
-                ctx.audit(gpu, kept.job, text);
+                ctx.audit(gpu, &kept.job, text);
             }
             let wait = AGAIN_MS[0]
                 .saturating_mul(1 << now.tries.min(10))
@@ -271,7 +274,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
         if now.strange >= STRANGE {
             now.strange = 0;
             kept.overruled = true;
-            let job = kept.job;
+            let job = &kept.job;
             let text = format!(
                 "somebody has set a power limit of {} W over the {} W of job {job}: it stays until the job's \
                  end, and then {} W comes back, as before the job",
@@ -279,7 +282,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
                 set / 1000,
                 before / 1000
             );
-            ctx.audit(gpu, job, text);
+            ctx.audit(gpu, &job, text);
             ctx.save(limits);
         }
     }
@@ -289,19 +292,19 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
 fn advance(limits: &mut Limits, ctx: &mut Ctx, gpu: u8) {
     let wanted = limits.wanted(gpu);
     let now = limits.now.entry(gpu).or_default();
-    if now.phase.is_busy() {
+    if now.phase.clone().is_busy() {
         return;
     }
     let wish = match wanted {
         Wanted::Set(wish) => Some(wish),
         Wanted::Nothing | Wanted::Shared => None,
     };
-    let failed = now.failed.as_ref().map(|(of, _)| *of);
+    let failed = now.failed.as_ref().map(|(of, _)| of.clone());
     // Once the job has gone, or asks for something else, it may be tried again.
     if failed.is_some() && failed != wish {
         now.failed = None;
     }
-    let wish = wish.filter(|wish| failed != Some(*wish));
+    let wish = wish.filter(|wish| failed.as_ref() != Some(wish));
     match (limits.kept.get(&gpu), wish) {
         (None, None) => now.phase = Phase::Open,
         (None, Some(wish)) => {

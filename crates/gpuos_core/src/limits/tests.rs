@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::state::Phase;
 use super::*;
+use crate::job::JobId;
 
 const BOARD: [u32; 3] = [200_000, 700_000, 750_000];
 const RANGE: ClockRange = ClockRange {
@@ -38,7 +39,7 @@ struct Node {
     gpus: BTreeMap<u8, Gpu>,
     disk: Limits,
     limits: Limits,
-    jobs: BTreeMap<u32, Holder>,
+    jobs: BTreeMap<JobId, Holder>,
     under_way: Vec<(Effect, Limits)>,
     full: bool,
     now: u64,
@@ -174,17 +175,17 @@ impl Node {
         let gpus: BTreeSet<u8> = gpus.iter().copied().collect();
         let holder = Holder {
             uid: 1000,
-            job,
+            job: job.clone().into(),
             gpus,
             asked,
             resting: false,
         };
-        self.jobs.insert(job, holder);
+        self.jobs.insert(job.clone().into(), holder);
         self.told();
     }
 
     fn end(&mut self, job: u32) {
-        self.jobs.remove(&job);
+        self.jobs.remove(&job.into());
         self.told();
     }
 
@@ -209,14 +210,14 @@ fn a_job_has_its_cap_from_start_to_end() {
     };
     node.start(7, &[0, 1], asked);
     node.start(8, &[2], Asked::default());
-    assert_eq!(node.limits.settled(7), None);
-    assert_eq!(node.limits.settled(8), Some(vec![]));
+    assert_eq!(node.limits.settled(&7.into()), None);
+    assert_eq!(node.limits.settled(&8.into()), Some(vec![]));
     node.rest();
-    assert_eq!(node.limits.settled(7), Some(vec![]));
+    assert_eq!(node.limits.settled(&7.into()), Some(vec![]));
     assert_eq!((node.limit(0), node.limit(1)), ((300, true), (300, true)));
     assert_eq!(node.limit(2), (700, false));
     // Between two steps it stays, until somebody else comes to the GPU.
-    node.jobs.get_mut(&7).unwrap().resting = true;
+    node.jobs.get_mut(&7.into()).unwrap().resting = true;
     node.told();
     node.rest();
     assert_eq!(node.limit(0), (300, true));
@@ -251,11 +252,11 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
         "GPUs 0,1: 200 W is set for --gpuos-power=100W: the board takes 200 W to 750 W",
         "GPUs 0,1: 345-1980 MHz is set for --gpuos-clocks=100-3000: the board takes 345 MHz to 1980 MHz",
     ];
-    assert_eq!(node.limits.settled(7).unwrap(), told);
+    assert_eq!(node.limits.settled(&7.into()).unwrap(), told);
     // A daemon that starts anew says it to the next step.
     node.crash(0, false);
     node.rest();
-    assert_eq!(node.limits.settled(7).unwrap(), told);
+    assert_eq!(node.limits.settled(&7.into()).unwrap(), told);
     node.gpus.get_mut(&3).unwrap().broken = true;
     let share = Asked {
         power: Some(PowerCap::Percent(20)),
@@ -264,7 +265,7 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
     node.start(8, &[2, 3], share);
     node.rest();
     assert_eq!(
-        node.limits.settled(8).unwrap(),
+        node.limits.settled(&8.into()).unwrap(),
         [
             "GPU 2: 200 W is set for --gpuos-power=20% (140 W): the board takes 200 W to 750 W",
             "GPU 3: power and clocks are not set: the GPU is lost; GPU 2 is set",
@@ -278,7 +279,7 @@ fn the_next_job_finds_what_was_before_the_first() {
     node.gpus.get_mut(&0).unwrap().limit_mw = 500_000;
     node.start(7, &[0], cap(300));
     node.rest();
-    node.jobs.remove(&7);
+    node.jobs.remove(&7.into());
     node.start(8, &[0], cap(400));
     node.rest();
     assert_eq!(node.limit(0), (400, false));
@@ -290,7 +291,7 @@ fn the_next_job_finds_what_was_before_the_first() {
 #[test]
 fn what_cannot_be_done_is_told_and_leaves_no_trace() {
     let mut node = Node::new();
-    let notes = |node: &Node, job| node.limits.settled(job).unwrap().join("; ");
+    let notes = |node: &Node, job: u32| node.limits.settled(&job.into()).unwrap().join("; ");
     node.start(1, &[0], cap(100));
     node.rest();
     assert!(
@@ -453,7 +454,7 @@ fn act(node: &mut Node, act: Act) {
             node.start(job, &gpus, asked);
         }
         Act::Rest(job) => {
-            if let Some(holder) = node.jobs.get_mut(&job) {
+            if let Some(holder) = node.jobs.get_mut(&job.into()) {
                 holder.resting = true;
             }
             node.told();
@@ -463,7 +464,7 @@ fn act(node: &mut Node, act: Act) {
         Act::Admin { gpu, watts } => {
             let touched = Node::capped(&node.limits, gpu).is_some();
             // Between a look and what follows from it, milliseconds later, nobody can tell who was first.
-            let phase = node.limits.now.get(&gpu).map(|now| now.phase);
+            let phase = node.limits.now.get(&gpu).map(|now| now.phase.clone());
             let looked = matches!(phase, Some(Phase::Saving(_)));
             let gpu = node.gpus.get_mut(&gpu).unwrap();
             if !gpu.broken && !looked {
@@ -476,7 +477,7 @@ fn act(node: &mut Node, act: Act) {
         }
         Act::Break { gpu, broken } => node.gpus.get_mut(&gpu).unwrap().broken = broken,
         Act::Reset(index) => {
-            let phase = node.limits.now.get(&index).map(|now| now.phase);
+            let phase = node.limits.now.get(&index).map(|now| now.phase.clone());
             let looked = matches!(phase, Some(Phase::Saving(_)));
             if looked {
                 return;
@@ -516,7 +517,7 @@ proptest! {
             act(&mut node, one);
             for (gpu, kept) in node.limits.kept() {
                 // What is set stands on the disk, or has not been set yet.
-                let phase = node.limits.now.get(gpu).map(|now| now.phase);
+                let phase = node.limits.now.get(gpu).map(|now| now.phase.clone());
                 let safe = matches!(phase, Some(Phase::Saving(_))) || node.disk.kept().contains_key(gpu);
                 prop_assert!(safe, "GPU {} {:?} {:?}", gpu, kept, phase);
             }
@@ -556,7 +557,7 @@ proptest! {
             node.tell(Event::Tick);
         }
         for holder in node.jobs.values() {
-            prop_assert!(node.limits.settled(holder.job).is_some(), "job {}", holder.job);
+            prop_assert!(node.limits.settled(&holder.job).is_some(), "job {}", holder.job);
         }
         for (gpu, kept) in node.limits.kept() {
             let theirs = |holder: &Holder| holder.gpus.contains(gpu) && !holder.resting;

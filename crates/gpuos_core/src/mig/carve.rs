@@ -8,6 +8,7 @@ use gpuos_model::mig::MigPlacement;
 
 use super::claim::{Claim, JobPlacement, Phase, Shown};
 use super::reconcile::{Action, Foreign, reconcile};
+use crate::job::JobId;
 
 /// Waits between tries to destroy double from this to [`LAST_MS`].
 const FIRST_MS: u64 = 250;
@@ -24,7 +25,7 @@ pub enum Event {
     /// A job's prolog wants an instance. Asked again, the answer comes again.
     Carve {
         /// The job.
-        job: u32,
+        job: JobId,
         /// NVML's id of the profile.
         profile: u32,
         /// Where.
@@ -33,7 +34,7 @@ pub enum Event {
     /// A job is over on this GPU.
     Release {
         /// The job.
-        job: u32,
+        job: JobId,
     },
     /// The journal with this revision is on the disk.
     Saved(u64),
@@ -117,7 +118,7 @@ pub enum Effect {
     /// Tell the job's prolog that its instance can be used.
     Ready {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The GPU instance.
         gi: u32,
         /// Its compute instance.
@@ -128,7 +129,7 @@ pub enum Effect {
     /// Tell the job's prolog that there will be none: the job is requeued or fails.
     Failed {
         /// The job.
-        job: u32,
+        job: JobId,
         /// A sentence.
         why: String,
     },
@@ -259,7 +260,7 @@ pub fn step(carver: &mut Carver, event: Event, now: u64) -> Vec<Effect> {
             profile,
             placement,
         } => carve(carver, &mut effects, job, profile, placement),
-        Event::Release { job } => release(carver, &mut effects, job, now),
+        Event::Release { job } => release(carver, &mut effects, &job, now),
         Event::Saved(revision) => carver.saved = carver.saved.max(revision.min(carver.revision)),
         Event::Done(answer) => done(carver, &mut effects, answer, now),
         Event::Seen {
@@ -276,13 +277,15 @@ pub fn step(carver: &mut Carver, event: Event, now: u64) -> Vec<Effect> {
 fn carve(
     carver: &mut Carver,
     effects: &mut Vec<Effect>,
-    job: u32,
+    job: JobId,
     profile: u32,
     placement: MigPlacement,
 ) {
     let same = |live: &&Live| {
         let claim = &live.claim;
-        !live.going() && (claim.job, claim.profile, claim.placement) == (job, profile, placement)
+        !live.going()
+            && claim.job == job
+            && (claim.profile, claim.placement) == (profile, placement)
     };
     if let Some(live) = carver.live.iter().find(same) {
         effects.extend(ready(&live.claim));
@@ -309,7 +312,7 @@ fn carve(
 fn ready(claim: &Claim) -> Option<Effect> {
     match &claim.phase {
         Phase::Ready { gi, ci, uuid } => Some(Effect::Ready {
-            job: claim.job,
+            job: claim.job.clone(),
             gi: *gi,
             ci: *ci,
             uuid: uuid.clone(),
@@ -318,11 +321,11 @@ fn ready(claim: &Claim) -> Option<Effect> {
     }
 }
 
-fn release(carver: &mut Carver, effects: &mut Vec<Effect>, job: u32, now: u64) {
+fn release(carver: &mut Carver, effects: &mut Vec<Effect>, job: &JobId, now: u64) {
     let mine = carver
         .live
         .iter_mut()
-        .filter(|live| live.claim.job == job && !live.going());
+        .filter(|live| live.claim.job == *job && !live.going());
     let mut any = false;
     for live in mine.filter(|live| live.claim.id != NOBODYS) {
         live.claim.phase = Phase::Going;
@@ -376,8 +379,11 @@ fn done(carver: &mut Carver, effects: &mut Vec<Effect>, answer: Answer, now: u64
             live.tries = 1;
         }
         Answer::Refused { why } => {
-            let job = live.claim.job;
-            effects.push(Effect::Failed { job, why });
+            let job = &live.claim.job;
+            effects.push(Effect::Failed {
+                job: job.clone(),
+                why,
+            });
             live.claim.phase = Phase::Going;
             carver.save(effects);
         }
@@ -387,7 +393,7 @@ fn done(carver: &mut Carver, effects: &mut Vec<Effect>, answer: Answer, now: u64
 /// A process holds what is to be destroyed.
 fn busy(live: &mut Live, effects: &mut Vec<Effect>, pids: Vec<u32>, now: u64) {
     later(live, now);
-    let (job, tries) = (live.claim.job, live.tries);
+    let (job, tries) = (live.claim.job.clone(), live.tries);
     if live.claim.id == NOBODYS || tries < ASK_AFTER || pids.is_empty() {
         return;
     }
@@ -461,7 +467,7 @@ fn act(carver: &mut Carver, effects: &mut Vec<Effect>, action: Action, shown: &[
             if carver.of(NOBODYS).is_none() {
                 let mut live = Live::new(Claim {
                     id: NOBODYS,
-                    job: 0,
+                    job: 0.into(),
                     profile: instance.profile,
                     placement: instance.placement,
                     phase: Phase::Going,

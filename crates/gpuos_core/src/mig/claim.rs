@@ -2,6 +2,8 @@
 use gpuos_model::mig::MigPlacement;
 use serde::{Deserialize, Serialize};
 
+use crate::job::JobId;
+
 /// How far an instance is. Each stands in the journal before the next thing is done.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Phase {
@@ -31,7 +33,7 @@ pub struct Claim {
     /// Its number, never given twice on a node.
     pub id: u64,
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// NVML's id of the profile.
     pub profile: u32,
     /// Where.
@@ -58,10 +60,10 @@ pub struct Shown {
 }
 
 /// A placement that a job holds by Slurm's records. Those of different jobs do not overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobPlacement {
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// Where.
     #[serde(alias = "window")]
     pub placement: MigPlacement,

@@ -13,6 +13,7 @@
 use gpuos_model::mig::MigPlacement;
 
 use super::claim::{Claim, JobPlacement, Phase, Shown};
+use crate::job::JobId;
 
 /// What is done about instances that somebody made by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,7 +46,7 @@ pub enum Action {
         /// The claim.
         id: u64,
         /// The job.
-        job: u32,
+        job: JobId,
         /// A sentence.
         why: String,
     },
@@ -173,7 +174,7 @@ pub fn reconcile(
                 kept.push(held.placement);
                 let claim = Claim {
                     id: next,
-                    job: held.job,
+                    job: held.job.clone(),
                     profile: instance.profile,
                     placement: instance.placement,
                     phase: Phase::Wanted,
@@ -236,7 +237,7 @@ fn gone(id: Option<u64>, instance: &Shown) -> Action {
 fn fail(claim: &Claim, why: String) -> Action {
     Action::Fail {
         id: claim.id,
-        job: claim.job,
+        job: claim.job.clone(),
         why,
     }
 }

@@ -1,6 +1,8 @@
 //! The nodes of a job: who watches whom, and who has a say.
 use gpuos_model::fnv::fnv;
 
+use crate::job::JobId;
+
 /// A node pings so many of the job's nodes that follow it, and is pinged by so many before it.
 const WATCHED: usize = 3;
 /// So many of a job's nodes have a say. To look into a silent node costs each of them a few messages.
@@ -12,7 +14,7 @@ const MOST_NODES: usize = 16_384;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
     /// Its number.
-    pub job: u32,
+    pub job: JobId,
     /// Its nodes, in Slurm's order, which is the same on all of them.
     pub nodes: Vec<String>,
 }
@@ -77,7 +79,7 @@ mod tests {
 
     fn of(count: usize) -> Group {
         Group {
-            job: 1,
+            job: 1.into(),
             nodes: (1..=count).map(|n| format!("n{n}")).collect(),
         }
     }

@@ -2,6 +2,8 @@
 use gpuos_model::hostlist::is_name;
 use serde::{Deserialize, Serialize};
 
+use crate::job::JobId;
+
 /// The longest message, in bytes. Three names of nodes of the greatest length fit.
 pub const MAX_DATAGRAM: usize = 1024;
 
@@ -32,7 +34,7 @@ pub enum Body {
     /// What do you find of this node of our job?
     Poll {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The list of its nodes, as a number.
         nodes: u64,
         /// The node that is not heard.
@@ -107,7 +109,7 @@ mod tests {
 
     fn poll(name: &str) -> Datagram {
         let body = Body::Poll {
-            job: u32::MAX,
+            job: u32::MAX.into(),
             nodes: u64::MAX,
             about: name.into(),
             nonce: u64::MAX,

@@ -22,4 +22,4 @@ pub use message::{Body, Datagram, MAX_DATAGRAM, Word};
 pub use promise::{HOLD_MS, Promises};
 pub use settings::{Act, HeartbeatConfig};
 pub use state::{PeerState, PeerView, Peers};
-pub use step::{Effect, Event, SlurmdAnswer, step};
+pub use step::{Effect, Event, ManagerAnswer, step};

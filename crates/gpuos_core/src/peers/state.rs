@@ -5,7 +5,8 @@ use super::group::Group;
 use super::message::Word;
 use super::promise::Promises;
 use super::settings::HeartbeatConfig;
-use super::step::SlurmdAnswer;
+use super::step::ManagerAnswer;
+use crate::job::JobId;
 
 /// All that a node knows. Times are milliseconds of a clock that does not jump back.
 #[derive(Clone, Debug)]
@@ -37,7 +38,7 @@ pub(super) struct Watch {
     pub pinged: Option<u64>,
     /// Its gpuosd ended in order.
     pub left: bool,
-    /// Its gpuosd is silent, its slurmd answered.
+    /// Its gpuosd is silent, its workload manager's daemon answered.
     pub only_daemon: bool,
     /// It was found silent.
     pub told: bool,
@@ -52,7 +53,7 @@ pub(super) struct Watch {
 pub(super) struct Inquiry {
     pub began: u64,
     pub pinged: u64,
-    pub slurmd: Option<SlurmdAnswer>,
+    pub manager: Option<ManagerAnswer>,
     /// Who else wants to know.
     pub askers: Vec<Asker>,
     /// This node wants to know; whether the silence is long enough for a hung one.
@@ -93,7 +94,7 @@ pub enum PeerState {
     Left,
     /// It has not answered for a while, and is looked into.
     Suspect,
-    /// Its gpuosd does not answer, its slurmd does.
+    /// Its gpuosd does not answer, its workload manager's daemon does.
     DaemonSilent,
     /// A quorum of the job's nodes finds it gone.
     Silent,
@@ -133,7 +134,7 @@ pub struct PeerView {
     /// Milliseconds since it was heard last.
     pub heard_ms_ago: Option<u64>,
     /// The jobs that run there and here.
-    pub jobs: Vec<u32>,
+    pub jobs: Vec<JobId>,
 }
 
 impl Peers {
@@ -164,7 +165,7 @@ impl Peers {
                 .groups
                 .iter()
                 .filter(|g| g.has(node))
-                .map(|g| g.job)
+                .map(|g| g.job.clone())
                 .collect(),
         };
         self.watches.iter().map(view).collect()

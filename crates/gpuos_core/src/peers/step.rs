@@ -4,11 +4,12 @@ use super::message::{Body, Datagram, Word};
 use super::promise::HOLD_MS;
 use super::settings::HeartbeatConfig;
 use super::state::{Asker, Inquiry, Peers, Poll, Watch};
+use crate::job::JobId;
 
 /// A look into a node takes so long: time for four pings.
 const INQUIRY_MS: u64 = 1200;
-/// How slurmd answers has to be known so much later at the latest.
-const SLURMD_LATE_MS: u64 = 600;
+/// How the workload manager's daemon answers has to be known so much later at the latest.
+const MANAGER_LATE_MS: u64 = 600;
 /// A node that is looked into is pinged so often.
 const PING_MS: u64 = 250;
 /// Questions to other nodes are repeated so often, and given up after that time.
@@ -18,7 +19,7 @@ const POLL_MS: u64 = 3000;
 const RANK_MS: u64 = 400;
 /// A question without a quorum is asked again after so long.
 const AGAIN_MS: u64 = 5000;
-/// A node whose slurmd answers is looked into again after so long, then after twice that, and so on.
+/// A node whose daemon of the workload manager answers is looked into again after so long, then after twice that, and so on.
 const DAEMON_MS: u64 = 10_000;
 const DAEMON_DOUBLES: u32 = 5;
 /// The answer that was found a moment ago is given again.
@@ -46,19 +47,19 @@ pub enum Event {
     /// A message of another node, which munge vouches for.
     Heard(Datagram),
     /// The answer to [`Effect::Probe`].
-    Slurmd(String, SlurmdAnswer),
+    Manager(String, ManagerAnswer),
     /// slurmctld did not answer to what came of [`Effect::Silent`]: it may be asked again.
     Away(String),
     /// For a moment this node could neither hear nor speak, and knows nothing of the others: munged hangs.
     Deaf,
 }
 
-/// What the port of a node's slurmd says.
+/// What the port of the workload manager's daemon on a node says: of slurmd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SlurmdAnswer {
+pub enum ManagerAnswer {
     /// It takes a connection and ends it.
     Answers,
-    /// The node's kernel takes a connection, and slurmd says nothing.
+    /// The node's kernel takes a connection, and the daemon says nothing.
     Mute,
     /// Nobody takes a connection, or the way there is cut.
     Gone,
@@ -69,12 +70,12 @@ pub enum SlurmdAnswer {
 pub enum Effect {
     /// Send a message.
     Send(Datagram),
-    /// Look at the port of a node's slurmd, within a second.
+    /// Look at the port of the workload manager's daemon on a node, within a second.
     Probe(String),
     /// A node is silent, and a quorum of a job's nodes says so.
     Silent {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The node.
         node: String,
         /// For how long, in ms.
@@ -105,7 +106,7 @@ pub fn step(peers: &mut Peers, settings: &HeartbeatConfig, event: Event, now: u6
         Event::Tick => step.tick(),
         Event::Groups(groups) => step.groups(groups),
         Event::Heard(told) => step.heard(told),
-        Event::Slurmd(node, answer) => step.slurmd(&node, answer),
+        Event::Manager(node, answer) => step.manager(&node, answer),
         Event::Deaf => step.forgive(),
         Event::Away(node) => {
             if let Some(watch) = step.peers.watches.get_mut(&node).filter(|w| w.told) {
@@ -276,7 +277,7 @@ impl Step<'_> {
         let (mut ping, mut over) = (Vec::new(), Vec::new());
         for (node, inquiry) in &mut self.peers.inquiries {
             let age = now.saturating_sub(inquiry.began);
-            let known = inquiry.slurmd.is_some() || age >= INQUIRY_MS + SLURMD_LATE_MS;
+            let known = inquiry.manager.is_some() || age >= INQUIRY_MS + MANAGER_LATE_MS;
             if age >= INQUIRY_MS && known {
                 over.push(node.clone());
             } else if now >= inquiry.pinged + PING_MS {
@@ -292,10 +293,10 @@ impl Step<'_> {
         }
     }
 
-    fn slurmd(&mut self, node: &str, answer: SlurmdAnswer) {
+    fn manager(&mut self, node: &str, answer: ManagerAnswer) {
         if let Some(inquiry) = self.peers.inquiries.get_mut(node) {
-            inquiry.slurmd = Some(answer);
-            if answer == SlurmdAnswer::Answers {
+            inquiry.manager = Some(answer);
+            if answer == ManagerAnswer::Answers {
                 self.conclude(node, false);
             }
         }
@@ -306,12 +307,12 @@ impl Step<'_> {
         let Some(inquiry) = self.peers.inquiries.remove(node) else {
             return;
         };
-        let word = |hung: bool| match inquiry.slurmd {
+        let word = |hung: bool| match inquiry.manager {
             _ if heard => Word::Heard,
-            Some(SlurmdAnswer::Answers) => Word::Heard,
-            Some(SlurmdAnswer::Gone) => Word::Gone,
-            Some(SlurmdAnswer::Mute) if hung => Word::Gone,
-            Some(SlurmdAnswer::Mute) | None => Word::Abstain,
+            Some(ManagerAnswer::Answers) => Word::Heard,
+            Some(ManagerAnswer::Gone) => Word::Gone,
+            Some(ManagerAnswer::Mute) if hung => Word::Gone,
+            Some(ManagerAnswer::Mute) | None => Word::Abstain,
         };
         self.peers
             .found
@@ -382,7 +383,7 @@ impl Step<'_> {
             poll.sent = Some(now);
             let group = &groups[poll.group];
             let body = Body::Poll {
-                job: group.job,
+                job: group.job.clone(),
                 nodes: group.mark(),
                 about: node.clone(),
                 nonce: poll.nonce,
@@ -426,7 +427,10 @@ impl Step<'_> {
         if !quorum || !self.free_to_say(&own, node) {
             return;
         }
-        let (job, agreed) = (group.job, agreed.into_iter().map(String::from).collect());
+        let (job, agreed) = (
+            group.job.clone(),
+            agreed.into_iter().map(String::from).collect(),
+        );
         self.peers.promises.take(&own, node, now);
         self.peers.losses.retain(|at| now < at + LOSSES_MS);
         if self.peers.losses.len() >= MOST_LOSSES {
@@ -501,7 +505,7 @@ impl Step<'_> {
                     nonce,
                     hung,
                 };
-                self.asked(asker, job, nodes, &about);
+                self.asked(asker, &job, nodes, &about);
             }
             Body::Vote { about, nonce, word } => self.answered(told.from, &about, nonce, word),
         }
@@ -531,9 +535,9 @@ impl Step<'_> {
         self.conclude(node, true);
     }
 
-    fn asked(&mut self, asker: Asker, job: u32, nodes: u64, about: &str) {
+    fn asked(&mut self, asker: Asker, job: &JobId, nodes: u64, about: &str) {
         let known =
-            |g: &&Group| g.job == job && g.mark() == nodes && g.has(&asker.node) && g.has(about);
+            |g: &&Group| g.job == *job && g.mark() == nodes && g.has(&asker.node) && g.has(about);
         let own = about == self.peers.own;
         if !own && !self.peers.groups.iter().any(|group| known(&group)) {
             return self.vote(&asker, about, Word::Abstain);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{MigAsk, MigStatus, Status};
 use crate::health::Verb;
+use crate::job::JobId;
 use crate::limits::Asked;
 use crate::step::StepId;
 
@@ -99,7 +100,7 @@ pub enum Request {
         /// Only those about this job. Its own user may ask for them, and is given those that were his when they were
         /// written.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        job: Option<u32>,
+        job: Option<JobId>,
     },
 }
 
@@ -213,7 +214,7 @@ pub struct Happening {
     pub gpu: Option<u8>,
     /// The job that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// A sentence.
     pub message: String,
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use gpuos_model::mig::MigPlacement;
 use serde::{Deserialize, Serialize};
 
+use crate::job::JobId;
+
 /// Variables by which a step's programs find the instances of their job: what CUDA reads, what the NVIDIA container
 /// toolkit reads, and profiles, UUIDs and placements (`4:0-3`: memory slices 0 to 3 of GPU 4) for scripts, in one
 /// order.
@@ -70,7 +72,7 @@ pub struct MigGpuStatus {
     pub whole: bool,
     /// The job that has it whole, if one does. Several may share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<u32>,
+    pub holder: Option<JobId>,
     /// Another user's job has it whole, whose number is not told.
     #[serde(default, skip_serializing_if = "is_false")]
     pub others: bool,
@@ -99,7 +101,7 @@ pub struct MigInstance {
     pub uuid: Option<String>,
     /// Whose it is; absent: nobody's that gpuos knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// How far it is: `wanted`, `made`, `ready`, `going`, or `foreign`.
     pub phase: String,
     /// It was made by somebody else.

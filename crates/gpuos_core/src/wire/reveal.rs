@@ -9,6 +9,7 @@ use super::{
     GpuStatus, Happening, HiddenStatus, MigGpuStatus, MigInstance, MigLoad, MigStatus, Status,
 };
 use crate::isolation::Finding;
+use crate::job::JobId;
 
 /// A user who asks, and whose each job of the node is.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +17,7 @@ pub struct Viewer<'a> {
     /// The user, by the kernel's word.
     pub uid: u32,
     /// Users of jobs, by job. A job that is not in it is nobody's whom this user could be.
-    pub users: &'a BTreeMap<u32, u32>,
+    pub users: &'a BTreeMap<JobId, u32>,
 }
 
 /// Sentences with one of these may name jobs or processes of others.
@@ -28,14 +29,14 @@ pub fn names_others(what: &str) -> bool {
 }
 
 impl Viewer<'_> {
-    fn owns(&self, job: u32) -> bool {
-        self.users.get(&job) == Some(&self.uid)
+    fn owns(&self, job: &JobId) -> bool {
+        self.users.get(job) == Some(&self.uid)
     }
 
     /// Takes the jobs of others out of a list; how many they were.
-    fn own(&self, jobs: &mut Vec<u32>) -> u32 {
+    fn own(&self, jobs: &mut Vec<JobId>) -> u32 {
         let all = jobs.len();
-        jobs.retain(|job| self.owns(*job));
+        jobs.retain(|job| self.owns(job));
         (all - jobs.len()) as u32
     }
 
@@ -49,12 +50,13 @@ impl Viewer<'_> {
     fn gpu(&self, gpu: &mut GpuStatus) {
         gpu.jobs_of_others = self.own(&mut gpu.jobs);
         let all = gpu.processes.len();
-        gpu.processes
-            .retain(|one| one.uid == self.uid || one.job.is_some_and(|job| self.owns(job)));
+        gpu.processes.retain(|one| {
+            one.uid == self.uid || one.job.as_ref().is_some_and(|job| self.owns(job))
+        });
         gpu.processes_of_others = (all - gpu.processes.len()) as u32;
         for process in &mut gpu.processes {
             // In the job of another it is told without that.
-            if process.job.is_some_and(|job| !self.owns(job)) {
+            if process.job.as_ref().is_some_and(|job| !self.owns(job)) {
                 (process.job, process.step) = (None, None);
             }
             // In his job, of another user.
@@ -62,7 +64,7 @@ impl Viewer<'_> {
                 process.program.clear();
             }
         }
-        gpu.cap.take_if(|cap| !self.owns(cap.job));
+        gpu.cap.take_if(|cap| !self.owns(&cap.job));
         // An administrator's own words are for everybody, and stand in Slurm's node record as well.
         if gpu.by_uid.is_none() {
             self.plain(&mut gpu.reason, "root is told why");
@@ -75,13 +77,13 @@ impl Viewer<'_> {
 
     /// A finding as this user may read it; `None`: it is none of his business.
     fn finding(&self, finding: Finding) -> Option<Finding> {
-        let own_job = finding.job.is_some_and(|job| self.owns(job));
+        let own_job = finding.job.as_ref().is_some_and(|job| self.owns(job));
         let own = finding.uid == Some(self.uid) || (finding.uid.is_none() && own_job);
-        let held: Vec<u32> = finding
+        let held: Vec<JobId> = finding
             .holders
             .iter()
-            .copied()
-            .filter(|job| self.owns(*job))
+            .filter(|job| self.owns(job))
+            .cloned()
             .collect();
         let gpu = finding.gpu;
         let message = match (own, finding.pid, held.first()) {
@@ -108,8 +110,8 @@ impl Viewer<'_> {
     }
 
     fn instance(&self, one: &mut MigInstance) {
-        let others = match one.job {
-            Some(job) => !self.owns(job),
+        let others = match &one.job {
+            Some(job) => !self.owns(&job),
             // Somebody's by hand: who is on it is not known.
             None => !one.pids.is_empty(),
         };
@@ -127,7 +129,7 @@ impl Viewer<'_> {
         for one in &mut gpu.instances {
             self.instance(one);
         }
-        if gpu.holder.is_some_and(|job| !self.owns(job)) {
+        if gpu.holder.as_ref().is_some_and(|job| !self.owns(job)) {
             gpu.holder = None;
             gpu.others = true;
         }
@@ -142,7 +144,7 @@ impl Status {
     #[must_use]
     pub fn told_to(mut self, viewer: &Viewer<'_>) -> Status {
         let all = self.jobs.len();
-        self.jobs.retain(|job| viewer.owns(job.job));
+        self.jobs.retain(|job| viewer.owns(&job.job));
         let mut hidden = HiddenStatus {
             jobs: (all - self.jobs.len()) as u32,
             ..HiddenStatus::default()
@@ -193,7 +195,7 @@ impl Happening {
     /// What a user is told of it: all of what his own job is about, and of the rest that something happened.
     #[must_use]
     pub fn told_to(mut self, viewer: &Viewer<'_>) -> Happening {
-        let own = self.job.is_some_and(|job| viewer.owns(job));
+        let own = self.job.as_ref().is_some_and(|job| viewer.owns(job));
         if own && !names_others(&self.what) {
             return self;
         }
@@ -224,17 +226,17 @@ mod tests {
     fn status(of: &[(u32, u32)]) -> Status {
         let gpus = of.iter().enumerate().map(|(index, (uid, job))| GpuStatus {
             index: index as u8,
-            jobs: of.iter().map(|one| one.1).collect(),
+            jobs: of.iter().map(|one| one.1.into()).collect(),
             processes: vec![ProcessStatus {
                 pid: uid + 5000,
                 uid: *uid,
                 program: format!("program{}", uid + 5000),
-                job: Some(*job),
+                job: Some((*job).into()),
                 step: Some("0".into()),
                 ..ProcessStatus::default()
             }],
             cap: Some(CapStatus {
-                job: *job,
+                job: (*job).into(),
                 text: "300 W".into(),
             }),
             reason: format!("job {job} hangs"),
@@ -249,21 +251,21 @@ mod tests {
             gpu: gpu as u8,
             pid: Some(uid + 5000),
             uid: Some(*uid),
-            job: Some(*job),
-            holders: of.iter().map(|one| one.1).collect(),
+            job: Some((*job).into()),
+            holders: of.iter().map(|one| one.1.into()).collect(),
             message: format!(
                 "process {} (x, uid {uid}) of job {job} is on GPU 1, which jobs {of:?} hold",
                 uid + 5000
             ),
         };
         let jobs = of.iter().map(|(uid, job)| JobStatus {
-            job: *job,
+            job: (*job).into(),
             uid: *uid,
             ..JobStatus::default()
         });
         let peers = of.iter().map(|(uid, job)| PeerStatus {
             node: format!("node{}", uid + 5000),
-            jobs: vec![*job],
+            jobs: vec![(*job).into()],
             ..PeerStatus::default()
         });
         Status {
@@ -294,7 +296,7 @@ mod tests {
             gi: Some(1),
             ci: Some(0),
             uuid: Some(format!("MIG-{}", uid + 5000)),
-            job: Some(*job),
+            job: Some((*job).into()),
             phase: "ready".into(),
             foreign: false,
             others: false,
@@ -306,7 +308,7 @@ mod tests {
         };
         let gpu = |one: &(u32, u32)| MigGpuStatus {
             instances: of.iter().map(instance).collect(),
-            holder: Some(one.1),
+            holder: Some(one.1.into()),
             trouble: Some(format!("job {} waits", one.1)),
             ..MigGpuStatus::default()
         };
@@ -319,7 +321,8 @@ mod tests {
     #[test]
     fn the_rest_is_counted_and_a_users_own_is_whole() {
         let of = [(1001, 71), (1002, 72)];
-        let users: BTreeMap<u32, u32> = of.iter().map(|(uid, job)| (*job, *uid)).collect();
+        let users: BTreeMap<JobId, u32> =
+            of.iter().map(|(uid, job)| ((*job).into(), *uid)).collect();
         let viewer = Viewer {
             uid: 1001,
             users: &users,
@@ -335,7 +338,10 @@ mod tests {
             )
         };
         let counts: Vec<_> = told.gpus.iter().map(counts).collect();
-        assert_eq!(counts, [(vec![71], 1, 1, 0), (vec![71], 1, 0, 1)]);
+        assert_eq!(
+            counts,
+            [(vec![71.into()], 1, 1, 0), (vec![71.into()], 1, 0, 1)]
+        );
         assert_eq!(told.gpus[0].processes[0].program, "program6001");
         assert!(told.gpus[0].cap.is_some() && told.gpus[1].cap.is_none());
         let hidden = told.hidden.unwrap();
@@ -354,12 +360,12 @@ mod tests {
             "somebody else is on GPU 1, which your job 71 holds"
         );
         let mig = mig(&of).told_to(&viewer);
-        assert_eq!(mig.gpus[0].holder, Some(71));
+        assert_eq!(mig.gpus[0].holder, Some(71.into()));
         assert!(mig.gpus[1].holder.is_none() && mig.gpus[1].others);
         let [own, other] = &mig.gpus[0].instances[..] else {
             panic!("{mig:?}")
         };
-        assert!(own.job == Some(71) && !own.others && other.others && other.job.is_none());
+        assert!(own.job == Some(71.into()) && !own.others && other.others && other.job.is_none());
         // Nobody's job: counts alone.
         let nobody = Viewer {
             uid: 1003,
@@ -368,7 +374,7 @@ mod tests {
         assert_eq!(status(&of).told_to(&nobody).hidden.unwrap().findings, 2);
     }
 
-    fn happening(what: &str, job: Option<u32>, message: String) -> Happening {
+    fn happening(what: &str, job: Option<JobId>, message: String) -> Happening {
         Happening {
             at_ms: 1,
             what: what.into(),
@@ -387,14 +393,14 @@ mod tests {
             what in prop::sample::select(vec!["isolation", "warn", "requeue"]),
         ) {
             let of: Vec<(u32, u32)> = uids.iter().map(|uid| (*uid, uid + 2000)).collect();
-            let users: BTreeMap<u32, u32> = of.iter().map(|(uid, job)| (*job, *uid)).collect();
+            let users: BTreeMap<JobId, u32> = of.iter().map(|(uid, job)| ((*job).into(), *uid)).collect();
             let viewer = Viewer { uid: viewer, users: &users };
             let mut told = serde_json::to_string(&status(&of).told_to(&viewer)).unwrap();
             told += &serde_json::to_string(&mig(&of).told_to(&viewer)).unwrap();
             for (uid, job) in &of {
                 let message = format!("process {} uid {uid} job {job}", uid + 5000);
                 // Of isolation the job is that of either.
-                let event = happening(what, Some(*job), message);
+                let event = happening(what, Some((*job).into()), message);
                 told += &serde_json::to_string(&event.told_to(&viewer)).unwrap();
             }
             for (uid, job) in of.iter().filter(|(uid, _)| *uid != viewer.uid) {

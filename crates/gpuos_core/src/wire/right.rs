@@ -1,5 +1,6 @@
 //! Who may ask for what.
 use super::Request;
+use crate::job::JobId;
 
 /// Who is on the other end of a connection, by the kernel's word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,12 +12,12 @@ pub struct Peer {
 }
 
 /// What a request needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Right {
     /// Everybody may.
     Everybody,
     /// The user whose job this is, and root.
-    Owner(u32),
+    Owner(JobId),
     /// Root only.
     Root,
 }
@@ -25,7 +26,7 @@ pub enum Right {
 pub fn needs(request: &Request) -> Right {
     match request {
         Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => Right::Everybody,
-        Request::Audit { job: Some(job), .. } => Right::Owner(*job),
+        Request::Audit { job: Some(job), .. } => Right::Owner(job.clone()),
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,
         Request::Admin { .. } | Request::Reload | Request::Audit { job: None, .. } => Right::Root,
@@ -38,12 +39,12 @@ pub fn may(
     peer: Peer,
     daemon_uid: u32,
     request: &Request,
-    user_of: impl FnOnce(u32) -> Option<u32>,
+    user_of: impl FnOnce(&JobId) -> Option<u32>,
 ) -> bool {
     match needs(request) {
         Right::Everybody => true,
         Right::Owner(_) | Right::Root if is_root(peer.uid, daemon_uid) => true,
-        Right::Owner(job) => user_of(job) == Some(peer.uid),
+        Right::Owner(job) => user_of(&job) == Some(peer.uid),
         Right::Root => false,
     }
 }

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::isolation::Finding;
+use crate::job::JobId;
 
 fn is_none(count: &u32) -> bool {
     *count == 0
@@ -58,7 +59,7 @@ pub struct PeerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_ms_ago: Option<u64>,
     /// The jobs that both nodes have.
-    pub jobs: Vec<u32>,
+    pub jobs: Vec<JobId>,
 }
 
 /// Whether processes keep to the GPUs of their jobs.
@@ -81,7 +82,7 @@ pub struct ProcessStatus {
     pub program: String,
     /// The job that it belongs to, by its control group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// The step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
@@ -148,7 +149,7 @@ pub struct GpuStatus {
     /// Faults that count at present.
     pub faults: Vec<FaultStatus>,
     /// Jobs that hold it.
-    pub jobs: Vec<u32>,
+    pub jobs: Vec<JobId>,
     /// Jobs of other users that hold it, where their numbers are not told.
     #[serde(default, skip_serializing_if = "is_none")]
     pub jobs_of_others: u32,
@@ -164,7 +165,7 @@ pub struct GpuStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CapStatus {
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// In words: `300 W, clocks 1200-1500 MHz, mps 50 %`.
     pub text: String,
 }
@@ -184,7 +185,7 @@ pub struct FaultStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct JobStatus {
     /// Number.
-    pub job: u32,
+    pub job: JobId,
     /// User.
     pub uid: u32,
     /// GRES indices that it holds here.

@@ -8,11 +8,15 @@ use super::{
     Right, Status, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
+use crate::job::JobId;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
 use crate::step::StepId;
 
 fn requests() -> Vec<Request> {
-    let id = StepId { job: 7, step: 0 };
+    let id = StepId {
+        job: 7.into(),
+        step: 0,
+    };
     vec![
         Request::Hello {
             protocol: PROTOCOL,
@@ -27,7 +31,7 @@ fn requests() -> Vec<Request> {
             force: false,
         },
         Request::StepStart {
-            id,
+            id: id.clone(),
             uid: 1000,
             gpus: vec![0, 1],
             asked: Asked::default(),
@@ -36,7 +40,7 @@ fn requests() -> Vec<Request> {
             reason: Reason::Devices,
         },
         Request::StepStart {
-            id,
+            id: id.clone(),
             uid: 1000,
             gpus: vec![],
             asked: Asked::default(),
@@ -49,7 +53,7 @@ fn requests() -> Vec<Request> {
             reason: Reason::Devices,
         },
         Request::StepStart {
-            id,
+            id: id.clone(),
             uid: 1000,
             gpus: vec![2],
             asked: Asked {
@@ -80,7 +84,7 @@ fn requests() -> Vec<Request> {
         },
         Request::Audit {
             lines: 20,
-            job: Some(7),
+            job: Some(7.into()),
         },
     ]
 }
@@ -93,7 +97,7 @@ fn mig() -> MigStatus {
         gi: Some(2),
         ci: Some(0),
         uuid: Some("MIG-1".into()),
-        job: Some(7),
+        job: Some(7.into()),
         phase: "ready".into(),
         foreign: false,
         others: false,
@@ -120,7 +124,7 @@ fn mig() -> MigStatus {
         gpu: 5,
         switchable: true,
         whole: true,
-        holder: Some(9),
+        holder: Some(9.into()),
         ..MigGpuStatus::default()
     };
     MigStatus {
@@ -264,11 +268,11 @@ fn users_see_owners_ask_about_their_jobs_and_root_acts() {
         // What a user may: with job 7 his, with job 7 somebody else's, and with job 7 unknown.
         let [his, anothers, unknown] = match request {
             Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => [true; 3],
-            Request::Audit { job: Some(7), .. } => [true, false, false],
+            Request::Audit { job: Some(_), .. } => [true, false, false],
             _ => [false; 3],
         };
         let asks = |uid, user: Option<u32>| {
-            let user_of = |job| user.filter(|_| job == 7);
+            let user_of = |job: &JobId| user.filter(|_| *job == 7.into());
             may(Peer { uid, pid: 1 }, daemon, &request, user_of)
         };
         assert_eq!(asks(owner, Some(owner)), his, "{request:?}");
@@ -285,10 +289,13 @@ fn users_see_owners_ask_about_their_jobs_and_root_acts() {
 /// A refusal says of no job whether it is there.
 #[test]
 fn refusals_are_the_same_for_all_jobs() {
-    let of = |job| Request::Audit { lines: 1, job };
+    let of = |job: Option<u32>| Request::Audit {
+        lines: 1,
+        job: job.map(JobId::from),
+    };
     let said = [7, 0, u32::MAX].map(|job| refusal(&of(Some(job))));
     assert_eq!(said, [said[0]; 3]);
-    assert_eq!(needs(&of(Some(7))), Right::Owner(7));
+    assert_eq!(needs(&of(Some(7))), Right::Owner(7.into()));
     assert_eq!(refusal(&of(None)), "only root may do that");
 }
 
@@ -337,5 +344,22 @@ proptest! {
         let whole = read(&mut std::iter::once(usize::MAX));
         let parts = read(&mut cuts.iter().copied().cycle());
         prop_assert_eq!(whole, parts);
+    }
+}
+
+/// A number stays one, as older clients and daemons write and read it; what else names a job is text.
+#[test]
+fn jobs_are_numbers_or_text_that_can_stand_in_a_path() {
+    for job in ["7", "\"12[3].server\""] {
+        let line = format!(r#"{{"ask":"step-end","id":{{"job":{job},"step":0}}}}"#);
+        let request: Request = decode(line.as_bytes(), MAX_REQUEST).unwrap();
+        assert_eq!(serde_json::to_string(&request).unwrap(), line);
+    }
+    for job in ["\"../7\"", "\"\"", "\"a b\"", "-7", "null"] {
+        let line = format!(r#"{{"ask":"step-end","id":{{"job":{job},"step":0}}}}"#);
+        assert!(
+            decode::<Request>(line.as_bytes(), MAX_REQUEST).is_err(),
+            "{line}"
+        );
     }
 }

@@ -7,6 +7,7 @@ use gpuos_core::health::{
     Admin, Effect, Event, ExtraPart, GpuState, Job, NodeHealth, RecoveryAction, Rules, Sample,
     Verb, step,
 };
+use gpuos_core::job::JobId;
 
 /// What happens around one node: effects are done as a daemon would do them.
 pub struct World {
@@ -86,7 +87,7 @@ pub fn sound() -> Sample {
 /// A step 0 of a job that may be requeued.
 pub fn job(job: u32, gpus: &[u8]) -> Job {
     Job {
-        job,
+        job: job.into(),
         step: Some(0),
         gpus: gpus.to_vec(),
         pids: vec![job * 10],
@@ -228,7 +229,10 @@ impl World {
                 self.passed.remove(&gpu);
             }
         }
-        let on = |job: u32| self.told.iter().filter(move |told| told.job == job);
+        let on = |job: &JobId| {
+            let job = job.clone();
+            self.told.iter().filter(move |told| told.job == job)
+        };
         for effect in effects {
             match effect {
                 Effect::Reset { gpu } => {
@@ -240,7 +244,7 @@ impl World {
                     );
                 }
                 Effect::KillStep { job, step, .. } => {
-                    let mut hit = on(*job).filter(|told| told.step == *step);
+                    let mut hit = on(job).filter(|told| told.step == *step);
                     assert!(
                         hit.any(|told| told.gpus.iter().any(|gpu| self.touched.contains(gpu))),
                         "step {job}.{step:?} is killed and nothing happened to its GPUs\n{}",
@@ -251,10 +255,10 @@ impl World {
                     job, avoid_node, ..
                 } => {
                     assert!(
-                        on(*job).any(|told| told.requeue),
+                        on(job).any(|told| told.requeue),
                         "job {job} may not be requeued"
                     );
-                    let mut gpus = on(*job).flat_map(|told| told.gpus.iter().copied());
+                    let mut gpus = on(job).flat_map(|told| told.gpus.iter().copied());
                     assert!(
                         gpus.any(|gpu| self.touched.contains(&gpu)
                             && (*avoid_node
@@ -272,13 +276,13 @@ impl World {
     fn does(&mut self, effect: &Effect) -> Option<Event> {
         match effect {
             Effect::KillStep { job, step, .. } => {
-                self.killed.push((*job, *step));
+                self.killed.push((job.number().unwrap(), *step));
                 self.jobs.retain(|j| j.job != *job || j.step != *step);
             }
             Effect::Requeue {
                 job, avoid_node, ..
             } if self.slurmctld => {
-                self.requeued.push((*job, *avoid_node));
+                self.requeued.push((job.number().unwrap(), *avoid_node));
                 self.jobs.retain(|j| j.job != *job);
             }
             Effect::Publish { revision, part } => {

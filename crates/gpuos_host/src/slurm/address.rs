@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use gpuos_config::slurm_conf::Addresses;
-use gpuos_core::peers::SlurmdAnswer;
+use gpuos_core::peers::ManagerAnswer;
 
 use super::local::{conf_folder, text};
 use crate::Machine;
@@ -26,10 +26,10 @@ pub fn addresses(machine: &dyn Machine) -> Result<Addresses, String> {
 
 /// Connects to a slurmd, says nothing, and waits until it ends the connection; slurmd notes one line of that in its
 /// log. A connection alone would tell of the node's kernel only.
-pub fn ask_slurmd(address: SocketAddr, limit: Duration) -> SlurmdAnswer {
+pub fn ask_slurmd(address: SocketAddr, limit: Duration) -> ManagerAnswer {
     let deadline = Instant::now() + limit;
     let Ok(mut stream) = TcpStream::connect_timeout(&address, limit) else {
-        return SlurmdAnswer::Gone;
+        return ManagerAnswer::Gone;
     };
     let rest = deadline
         .saturating_duration_since(Instant::now())
@@ -38,10 +38,10 @@ pub fn ask_slurmd(address: SocketAddr, limit: Duration) -> SlurmdAnswer {
     let _ = stream.shutdown(Shutdown::Write);
     match stream.read(&mut [0; 64]) {
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            SlurmdAnswer::Mute
+            ManagerAnswer::Mute
         }
         // An end, a reset or an answer: somebody took the connection and ended it.
-        _ => SlurmdAnswer::Answers,
+        _ => ManagerAnswer::Answers,
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         // The kernel takes it, and nobody else does.
-        assert_eq!(ask_slurmd(address, limit), SlurmdAnswer::Mute);
+        assert_eq!(ask_slurmd(address, limit), ManagerAnswer::Mute);
         let server = thread::spawn(move || {
             // The first one is the connection above.
             drop(listener.accept().unwrap());
@@ -66,8 +66,8 @@ mod tests {
             let _ = stream.read(&mut [0; 8]);
         });
         let long = Duration::from_secs(60);
-        assert_eq!(ask_slurmd(address, long), SlurmdAnswer::Answers);
+        assert_eq!(ask_slurmd(address, long), ManagerAnswer::Answers);
         server.join().unwrap();
-        assert_eq!(ask_slurmd(address, limit), SlurmdAnswer::Gone);
+        assert_eq!(ask_slurmd(address, limit), ManagerAnswer::Gone);
     }
 }

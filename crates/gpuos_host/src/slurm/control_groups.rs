@@ -9,11 +9,13 @@
 //!   several slurmd; from 25.11 another slice by `CgroupSlice`, and from 26.05 an id (SLUID) in the place of `job_N`
 //!   unless `CgroupJobIdPaths=yes`. In a container all that lies below the group of its first process.
 
+use gpuos_core::job::JobId;
+
 /// A step of a job, as Slurm names its control group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct JobStep {
-    /// The job's number.
-    pub job: u32,
+    /// The job.
+    pub job: JobId,
     /// `0`, `1`, … `batch`, `extern` or `interactive`; empty for the job itself.
     pub step: String,
 }
@@ -228,7 +230,7 @@ fn job(rest: &[&str]) -> Belongs {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
     };
     Belongs::Step(JobStep {
-        job,
+        job: job.into(),
         step: step.filter(plain).unwrap_or_default().to_owned(),
     })
 }
@@ -246,7 +248,7 @@ mod tests {
 
     fn step(job: u32, step: &str) -> Option<JobStep> {
         Some(JobStep {
-            job,
+            job: job.into(),
             step: step.into(),
         })
     }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use gpuos_config::slurm_conf::Addresses as Lines;
 use gpuos_core::health::ExtraPart;
-use gpuos_core::peers::SlurmdAnswer;
+use gpuos_core::job::JobId;
+use gpuos_core::peers::ManagerAnswer;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
@@ -49,7 +50,11 @@ impl WorkloadManager for Slurm {
         Ok(jobs.into_iter().map(job).collect())
     }
 
-    fn job(&self, number: u32) -> Result<Option<Job>, Outcome> {
+    fn job(&self, id: &JobId) -> Result<Option<Job>, Outcome> {
+        // What is no number is no job of Slurm's.
+        let Some(number) = id.number() else {
+            return Ok(None);
+        };
         Ok(act::job(&*self.machine, number)?.map(job))
     }
 
@@ -77,7 +82,7 @@ impl WorkloadManager for Slurm {
         Ok(Arc::new(OfSlurmConf(lines)))
     }
 
-    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> SlurmdAnswer {
+    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> ManagerAnswer {
         address::ask_slurmd(address, limit)
     }
 
@@ -130,7 +135,7 @@ fn job(record: super::Job) -> Job {
         shared: part.shared,
     };
     Job {
-        id: record.id,
+        id: record.id.into(),
         state: state(&record),
         user: record.user,
         uid: record.uid,

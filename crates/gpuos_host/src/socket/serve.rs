@@ -41,7 +41,7 @@ pub trait RequestHandler: Send + Sync + 'static {
     fn ask(&self, peer: Peer, request: Request) -> Reply;
     /// Whose a job is, by the word of root or of the workload manager; `None`: it is not known, and nobody's. A handler that does not
     /// look it up knows no job.
-    fn user_of(&self, _job: u32) -> Option<u32> {
+    fn user_of(&self, _job: &JobId) -> Option<u32> {
         None
     }
     /// How many GPUs of this node the running jobs of each user have, by the same word: that many more connections he may have.
@@ -170,7 +170,7 @@ impl Talk {
         self.greet()?;
         loop {
             let request = self.request()?;
-            let user_of = |job| self.handler.user_of(job);
+            let user_of = |job: &JobId| self.handler.user_of(job);
             if !may(self.peer, self.daemon_uid, &request, user_of) {
                 self.refuse(Code::Forbidden, refusal(&request));
                 continue;

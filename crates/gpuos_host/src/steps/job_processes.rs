@@ -266,7 +266,10 @@ mod tests {
 
     fn step(job: u32, step: &str) -> Option<JobStep> {
         let step = step.into();
-        Some(JobStep { job, step })
+        Some(JobStep {
+            job: job.into(),
+            step,
+        })
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl EventLoop {
             Effect::Look(look) => self.node.scheduler.look(look, now.at),
             Effect::Publish(revision, part) => self.node.scheduler.publish(revision, part),
             Effect::Release(release) => self.node.scheduler.release(release),
-            Effect::ForgetRelease(job) => self.node.scheduler.forget_release(job),
+            Effect::ForgetRelease(job) => self.node.scheduler.forget_release(&job),
             Effect::Device(task) => told(self.ports.device.send(task), "resets and checks"),
             Effect::Limits(task) => told(self.ports.limits.send(task), "power limits"),
             Effect::Mps(task) => self.ports.mps.begin(task),
@@ -83,11 +83,11 @@ impl EventLoop {
             }
             Effect::KeepPooled(gpus) => self.node.health.keep_pooled(&gpus),
             Effect::Undivided(gpu) => self.node.health.undivided(gpu),
-            Effect::MayNotRequeue(job) => self.node.reports.may_not_requeue(job),
+            Effect::MayNotRequeue(job) => self.node.reports.may_not_requeue(&job),
             Effect::TellJobs => self.tell_jobs(Event::Reported),
             Effect::TellLimits => self.tell_limits(),
             Effect::Holders(holders) => self.settings(|own, on, fx| own.holders(holders, on, fx)),
-            Effect::User(job, uid) => self.journal.knows(job, uid),
+            Effect::User(job, uid) => self.journal.knows(&job, uid),
             Effect::Request(peer, request, client) => self.request(peer, request, client),
             Effect::Starting(starting) => self.start(starting),
             Effect::Prepare(one) => self.settings(|own, on, fx| own.prepare(one, on, fx)),
@@ -159,7 +159,10 @@ impl EventLoop {
     /// Writes a line of the audit log, unless its user has had too many.
     fn log(&mut self, audit: &Audit, quota: Quota, first: impl FnOnce(&Audit)) {
         let (users, now) = (self.users(), self.now());
-        if self.journal.is_heard((quota, audit.job), &users, now) {
+        if self
+            .journal
+            .is_heard((quota, audit.job.as_ref()), &users, now)
+        {
             first(audit);
             let line = self.journal.log(audit, &users);
             self.ports.disk.audit(vec![line]);

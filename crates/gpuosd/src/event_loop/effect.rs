@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Admin, Audit, Event, ExtraPart};
 use gpuos_core::isolation::Finding;
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
@@ -61,7 +62,7 @@ pub enum Then {
     /// The same of MIG instances of a GPU, by NVML's index.
     Mig(NvmlIndex, u64),
     /// A job could not get its MIG instances.
-    MigCounted(u32),
+    MigCounted(JobId),
     /// A client waits for that.
     Answer(Client, String),
 }
@@ -117,7 +118,7 @@ pub enum Effect {
         /// The line.
         text: String,
         /// Whose job it is about.
-        job: Option<u32>,
+        job: Option<JobId>,
         /// Whom it is about.
         uid: Option<u32>,
         /// Whether it counts for somebody.
@@ -147,9 +148,9 @@ pub enum Effect {
     /// Let a job go that slurmctld holds back.
     Release(Release),
     /// Look after it no more.
-    ForgetRelease(u32),
+    ForgetRelease(JobId),
     /// slurmctld does not requeue this job.
-    MayNotRequeue(u32),
+    MayNotRequeue(JobId),
     /// Tell the health rules and all others who has GPUs.
     TellJobs,
     /// Tell those who set GPUs who has them whole.
@@ -157,7 +158,7 @@ pub enum Effect {
     /// The same with what is known.
     Holders(Vec<Holder>),
     /// Whose a job is.
-    User(u32, u32),
+    User(JobId, u32),
     /// Go on with a request that waited for slurmctld's word.
     Request(Peer, Request, Client),
     /// Prepare the GPUs of a step.
@@ -209,7 +210,7 @@ impl Effects {
     }
 
     /// A line of the audit log that is always written.
-    pub fn note(&mut self, text: String, job: Option<u32>, uid: Option<u32>) {
+    pub fn note(&mut self, text: String, job: Option<JobId>, uid: Option<u32>) {
         let quota = Quota::None;
         self.push(Effect::Note {
             text,

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use gpuos_core::job::JobId;
 use gpuos_core::limits::Asked;
 use gpuos_workload::job::Job;
 
@@ -55,7 +56,7 @@ pub fn given(
 }
 
 /// After how long this node asks about a job: each node of it at another time.
-pub fn spread(node: &str, job: u32) -> Duration {
+pub fn spread(node: &str, job: &JobId) -> Duration {
     let mut hasher = std::hash::DefaultHasher::new();
     (node, job).hash(&mut hasher);
     let most = SPREAD.as_millis() as u64;

@@ -97,8 +97,8 @@ pub fn effects(said: Vec<Said>, gpus: &Gpus) -> Effects {
             Said::Requeue {
                 job, avoid_node, ..
             } => {
-                fx.push(Effect::ForgetRelease(job));
-                fx.push(Effect::Release(Release::of(job, avoid_node)));
+                fx.push(Effect::ForgetRelease(job.clone()));
+                fx.push(Effect::Release(Release::of(&job, avoid_node)));
                 fx.push(act(Action::Requeue { job }));
             }
             Said::Publish { revision, part } => fx.push(Effect::Publish(revision, part)),

@@ -2,6 +2,7 @@
 
 use gpuos_core::health::Audit;
 use gpuos_core::isolation::{Effect as Said, Finding};
+use gpuos_core::job::JobId;
 use gpuos_host::steps::job_processes::Killed;
 
 use super::effect::{Effect, Effects, Look, Now, Quota};
@@ -53,7 +54,7 @@ fn line(finding: &Finding, text: String, now: Now) -> Audit {
 }
 
 /// A line of the audit log, which watchers hear, too.
-fn audit(gpu: u8, job: Option<u32>, text: String, now: Now) -> Audit {
+fn audit(gpu: u8, job: Option<JobId>, text: String, now: Now) -> Audit {
     Audit {
         at_ms: now.wall_ms,
         gpu: Some(gpu),
@@ -65,6 +66,7 @@ fn audit(gpu: u8, job: Option<u32>, text: String, now: Now) -> Audit {
 }
 
 /// The job whose business it is: that of the process, else the one that is disturbed.
-fn about(finding: &Finding) -> Option<u32> {
-    finding.job.or(finding.holders.first().copied())
+fn about(finding: &Finding) -> Option<JobId> {
+    let job = finding.job.as_ref();
+    job.or(finding.holders.first()).cloned()
 }

@@ -6,7 +6,10 @@ use std::sync::mpsc::SyncSender;
 use gpuos_config::access::Access;
 use gpuos_core::health::{Audit, number};
 use gpuos_core::isolation::Finding;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Peer};
+
+use tracing::field::display;
 
 use super::effect::{Now, Quota};
 use super::quiet::Quiet;
@@ -22,7 +25,7 @@ pub struct Journal {
 }
 
 /// Users of the jobs of this node.
-pub type Users = BTreeMap<u32, u32>;
+pub type Users = BTreeMap<JobId, u32>;
 
 impl Journal {
     /// Nobody watches yet.
@@ -56,14 +59,14 @@ impl Journal {
     }
 
     /// Whose a job is.
-    pub fn knows(&mut self, job: u32, uid: u32) {
+    pub fn knows(&mut self, job: &JobId, uid: u32) {
         self.quiet.knows(job, uid);
     }
 
     /// Whether a line about something is written: one user does not fill the log.
     pub fn is_heard(
         &mut self,
-        (quota, job): (Quota, Option<u32>),
+        (quota, job): (Quota, Option<&JobId>),
         users: &Users,
         now: Now,
     ) -> bool {
@@ -76,8 +79,8 @@ impl Journal {
     }
 
     /// Whose a job is, or was.
-    fn user_of(&self, job: u32, users: &Users) -> Option<u32> {
-        let here = users.get(&job).copied();
+    fn user_of(&self, job: &JobId, users: &Users) -> Option<u32> {
+        let here = users.get(job).copied();
         here.or_else(|| self.quiet.user_of(job))
     }
 
@@ -90,7 +93,7 @@ impl Journal {
         tracing::info!(
             gpu = audit.gpu.map(number::name),
             rule = audit.rule.as_deref(),
-            job = audit.job,
+            job = audit.job.as_ref().map(display),
             uid = audit.uid,
             "{on}{}",
             audit.text
@@ -100,12 +103,12 @@ impl Journal {
                 at_ms: audit.at_ms,
                 what: what.into(),
                 gpu: audit.gpu,
-                job: audit.job,
+                job: audit.job.clone(),
                 message: audit.text.clone(),
             },
             users,
         );
-        let user = audit.job.and_then(|job| self.user_of(job, users));
+        let user = audit.job.as_ref().and_then(|job| self.user_of(job, users));
         audit::line(&self.node, audit, user)
     }
 
@@ -146,5 +149,10 @@ impl Journal {
 
 /// Somebody is on a GPU who should not be.
 pub fn warn_of(finding: &Finding) {
-    tracing::warn!(gpu = finding.gpu, job = finding.job, "{}", finding.message);
+    tracing::warn!(
+        gpu = finding.gpu,
+        job = finding.job.as_ref().map(display),
+        "{}",
+        finding.message
+    );
 }

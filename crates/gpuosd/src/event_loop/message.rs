@@ -3,6 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use gpuos_core::health::Event;
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{self, MpsEvent};
 use gpuos_core::wire::{Happening, Peer, Reply, Request};
 use gpuos_model::gpu_index::NvmlIndex;
@@ -46,7 +47,7 @@ pub enum Message {
     /// Something about MIG instances, with NVML's index of the GPU.
     Mig(NvmlIndex, mig::Notice),
     /// The disk knows that a job could not get its MIG instances.
-    MigCounted(u32),
+    MigCounted(JobId),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.

@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Event, Job, NodeHealth, number};
+use gpuos_core::job::JobId;
 use gpuos_core::limits as core_limits;
 use gpuos_core::limits::MpsEvent;
 use gpuos_core::peers::PeerView;
@@ -268,7 +269,7 @@ impl EventLoop {
                 self.mig(|mig, on, fx| mig.told(gpu, told, on, fx));
                 self.mig(|mig, on, fx| mig.settle(on, fx));
             }
-            Message::MigCounted(job) => self.mig(|mig, _, fx| mig.counted(job, fx)),
+            Message::MigCounted(job) => self.mig(|mig, _, fx| mig.counted(&job, fx)),
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.node.scheduler.ask(Task::Config),
             Message::End => return false,
@@ -317,8 +318,8 @@ impl EventLoop {
             return;
         };
         if let Task::Job(job) = &task {
-            self.mig.job_asked(*job);
-            self.node.reports.job_asked(*job);
+            self.mig.job_asked(job);
+            self.node.reports.job_asked(job);
         }
         if self.ports.workload.send(task).is_err() {
             self.node.scheduler.ended();
@@ -399,8 +400,8 @@ impl EventLoop {
             }
             Report::Note(text) => fx.note(text, None, None),
             Report::Down(job) => {
-                fx.push(Effect::ForgetRelease(job));
-                fx.push(Effect::Release(Release::of(job, false)));
+                fx.push(Effect::ForgetRelease(job.clone()));
+                fx.push(Effect::Release(Release::of(&job, false)));
             }
         }
         self.carry_out(fx);
@@ -425,11 +426,11 @@ impl EventLoop {
                 let mut fx = Effects::default();
                 self.node.reports.unreadable(record, &mut fx);
                 self.carry_out(fx);
-                self.job_told(job, record);
-                self.mig(|mig, on, fx| mig.job_told(job, record, on, fx));
+                self.job_told(&job, record);
+                self.mig(|mig, on, fx| mig.job_told(&job, record, on, fx));
             }
             // Not asked again: its steps wait.
-            (Task::Job(job), Answer::Job(Err(_))) => self.job_told(job, None),
+            (Task::Job(job), Answer::Job(Err(_))) => self.job_told(&job, None),
             (_, Answer::Config(told, untold)) => {
                 self.mig(|mig, on, fx| mig.untold(untold, on.now.at, fx));
                 self.config_read(told);
@@ -463,7 +464,7 @@ impl EventLoop {
         self.tell_jobs(Event::Jobs);
     }
 
-    fn job_told(&mut self, job: u32, record: Option<&Record>) {
+    fn job_told(&mut self, job: &JobId, record: Option<&Record>) {
         let fx = self.node.reports.job_told(job, record);
         self.carry_out(fx);
         let fx = self.node.reports.told_late(job, record);
@@ -559,7 +560,7 @@ impl EventLoop {
         let mut jobs = self.node.reports.table().told();
         for job in &mut jobs {
             if let Some(step) = job.step {
-                job.pids = self.isolation.pids(job.job, &StepId::name(step));
+                job.pids = self.isolation.pids(&job.job, &StepId::name(step));
             }
         }
         let slices = mig::health::holders(&self.mig, self.node.health.node());

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use gpuos_core::job::JobId;
 use gpuos_host::socket::{Bucket, Rate};
 
 /// Lines of one user.
@@ -32,20 +33,20 @@ struct Of {
 pub struct Quiet {
     users: BTreeMap<u32, Of>,
     /// Users of jobs that were here, for what is told of a job once it is over.
-    jobs: BTreeMap<u32, u32>,
+    jobs: BTreeMap<JobId, u32>,
 }
 
 impl Quiet {
     /// Whose a job is. The oldest jobs are forgotten.
-    pub fn knows(&mut self, job: u32, uid: u32) {
-        self.jobs.insert(job, uid);
+    pub fn knows(&mut self, job: &JobId, uid: u32) {
+        self.jobs.insert(job.clone(), uid);
         if self.jobs.len() > JOBS {
             self.jobs.pop_first();
         }
     }
 
     /// Whose a job is or was.
-    pub fn user_of(&self, job: u32) -> Option<u32> {
+    pub fn user_of(&self, job: &JobId) -> Option<u32> {
         self.jobs.get(&job).copied()
     }
 

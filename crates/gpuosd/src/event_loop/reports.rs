@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpuos_config::access::{Forbidden, Standing, allowed, needs_standing};
+use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Peer, Reason, Request};
 use gpuos_workload::job::Job;
@@ -34,7 +35,7 @@ const UNREAD: usize = 4096;
 
 /// A report that waits for slurmctld's word.
 struct Report {
-    job: u32,
+    job: JobId,
     peer: Peer,
     request: Request,
     client: Client,
@@ -44,8 +45,8 @@ struct Report {
 }
 
 impl Report {
-    fn is_of(&self, step: StepId) -> bool {
-        matches!(&self.request, Request::StepStart { id, .. } if *id == step)
+    fn is_of(&self, step: &StepId) -> bool {
+        matches!(&self.request, Request::StepStart { id, .. } if id == step)
     }
 }
 
@@ -57,7 +58,7 @@ pub struct Reports {
     rules: Forbidden,
     waiting: Vec<Report>,
     /// Jobs of which was said that their records cannot be read.
-    unread: BTreeSet<u32>,
+    unread: BTreeSet<JobId>,
 }
 
 impl Reports {
@@ -87,7 +88,7 @@ impl Reports {
         let mut fx = Effects::default();
         if let Request::StepEnd { id } = &request {
             // It has not been noted yet, and needs not be any more: its caller waits for nothing.
-            let own = |report: &mut Report| report.is_of(*id);
+            let own = |report: &mut Report| report.is_of(id);
             let _ = self.waiting.extract_if(.., own).count();
         }
         let job = match &request {
@@ -95,7 +96,7 @@ impl Reports {
             Request::StepStart { id, asked, .. }
                 if asked.waits() || needs_standing(&self.rules, asked) =>
             {
-                id.job
+                id.job.clone()
             }
             _ => {
                 fx.push(Effect::Request(peer, request, client));
@@ -103,7 +104,7 @@ impl Reports {
             }
         };
         let report = Report {
-            job,
+            job: job.clone(),
             peer,
             since: now.at,
             asked: false,
@@ -120,28 +121,28 @@ impl Reports {
     }
 
     /// slurmctld is being asked about a job: the answer is for the reports that wait now.
-    pub fn job_asked(&mut self, job: u32) {
+    pub fn job_asked(&mut self, job: &JobId) {
         let mine = self.waiting.iter_mut();
-        mine.filter(|report| report.job == job)
+        mine.filter(|report| report.job == *job)
             .for_each(|report| report.asked = true);
     }
 
     /// slurmctld told of a job, or that there is none, or did not answer.
-    pub fn job_told(&mut self, job: u32, record: Option<&Job>) -> Effects {
+    pub fn job_told(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
         let mut fx = Effects::default();
-        let mine = |report: &mut Report| report.job == job && report.asked;
+        let mine = |report: &mut Report| report.job == *job && report.asked;
         let reports: Vec<Report> = self.waiting.extract_if(.., mine).collect();
         for report in reports {
             self.let_go(report, record, &mut fx);
         }
-        if self.waiting.iter().any(|report| report.job == job) {
-            fx.ask_first(Task::Job(job));
+        if self.waiting.iter().any(|report| report.job == *job) {
+            fx.ask_first(Task::Job(job.clone()));
         }
         fx
     }
 
     /// The same for a job whose steps did not wait so long.
-    pub fn told_late(&mut self, job: u32, record: Option<&Job>) -> Effects {
+    pub fn told_late(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
         let mut fx = Effects::default();
         let record = record.filter(|job| job.unreadable.is_empty());
         if let Some(record) = record.filter(|_| self.table.claims(job)) {
@@ -154,7 +155,7 @@ impl Reports {
     /// slurmctld told all jobs of the node; `mark`: when it was asked.
     pub fn jobs_told(&mut self, jobs: &[Job], mark: u64) -> Effects {
         let mut fx = Effects::default();
-        let unread = |id: &u32| {
+        let unread = |id: &JobId| {
             let mut all = jobs.iter();
             all.any(|job| job.id == *id && !job.unreadable.is_empty())
         };
@@ -171,19 +172,19 @@ impl Reports {
         let Some(job) = job.filter(|job| !job.unreadable.is_empty()) else {
             return;
         };
-        if self.unread.len() < UNREAD && self.unread.insert(job.id) {
+        if self.unread.len() < UNREAD && self.unread.insert(job.id.clone()) {
             let text = format!(
                 "Slurm's record of job {} cannot be read, and what it has is taken from no other place: {}. A text of \
                  its user looks like a part of the record; with JobSubmitPlugins=gpuos Slurm refuses such texts",
                 job.id, job.unreadable
             );
-            tracing::warn!(job = job.id, uid = job.uid, "{text}");
-            fx.note(text, Some(job.id), Some(job.uid));
+            tracing::warn!(job = %job.id, uid = job.uid, "{text}");
+            fx.note(text, Some(job.id.clone()), Some(job.uid));
         }
     }
 
     /// slurmctld does not requeue a job.
-    pub fn may_not_requeue(&mut self, job: u32) {
+    pub fn may_not_requeue(&mut self, job: &JobId) {
         if let Some(held) = self.table.jobs.get_mut(&job) {
             held.requeue = Some(false);
         }
@@ -240,11 +241,11 @@ impl Reports {
             self.table.given(&self.node, record);
         }
         let uid = *uid;
-        fx.push(Effect::User(job, uid));
+        fx.push(Effect::User(job.clone(), uid));
         for note in &notes {
             fx.push(Effect::Note {
                 text: format!("job {job}: {note}"),
-                job: Some(job),
+                job: Some(job.clone()),
                 uid: Some(uid),
                 quota: Quota::User(Some(uid)),
             });
@@ -257,20 +258,20 @@ impl Reports {
     /// A step has started.
     pub fn started(&mut self, starting: Starting, uid: u32, reason: Reason) -> Effects {
         let mut fx = Effects::default();
-        let (id, asked) = (starting.id, starting.asked);
-        fx.push(Effect::User(id.job, uid));
-        let new = self.table.started(id, uid, &starting.gpus, asked);
-        self.table.reported(id.job, reason);
+        let (id, asked) = (starting.id.clone(), starting.asked);
+        fx.push(Effect::User(id.job.clone(), uid));
+        let new = self.table.started(&id, uid, &starting.gpus, asked);
+        self.table.reported(&id.job, reason);
         let held = self.table.jobs.get(&id.job);
         if new && held.is_some_and(|job| job.requeue.is_none()) {
             fx.look(Look::In(MEET));
         }
         // Slurm is asked about GPUs that a step names, where nobody waits for the answer.
-        if self.table.claims(id.job) {
-            let soon = given::spread(&self.node, id.job);
+        if self.table.claims(&id.job) {
+            let soon = given::spread(&self.node, &id.job);
             fx.look(Look::InAndAfterLast(soon, LOOK_AGAIN));
         }
-        fx.push(Effect::Grow(self.table.room_for(id.job)));
+        fx.push(Effect::Grow(self.table.room_for(&id.job)));
         fx.push(Effect::TellJobs);
         if !asked.is_nothing() {
             fx.push(Effect::Save(Then::Nothing));
@@ -280,7 +281,7 @@ impl Reports {
     }
 
     /// A step has ended.
-    pub fn ended(&mut self, id: StepId) -> Effects {
+    pub fn ended(&mut self, id: &StepId) -> Effects {
         let mut fx = Effects::default();
         let sets = |held: &JobOnNode| held.asked.waits();
         let is_set = self.table.jobs.get(&id.job).is_some_and(sets);
@@ -315,7 +316,10 @@ mod tests {
             joint: false,
         };
         let request = Request::StepStart {
-            id: StepId { job: 7, step: 0 },
+            id: StepId {
+                job: 7.into(),
+                step: 0,
+            },
             uid: 1001,
             gpus: vec![2],
             asked: Asked {
@@ -351,16 +355,22 @@ mod tests {
 
         let (request, client, _from) = step(true);
         let fx = list(reports.asked(PEER, request, client, after(start, 0)));
-        assert!(matches!(fx[..], [Effect::AskFirst(Task::Job(7))]), "{fx:?}");
+        assert!(
+            matches!(&fx[..], [Effect::AskFirst(Task::Job(job))] if *job == 7.into()),
+            "{fx:?}"
+        );
         // An answer to a question of before.
-        let fx = list(reports.job_told(7, None));
-        assert!(matches!(fx[..], [Effect::AskFirst(Task::Job(7))]), "{fx:?}");
-        reports.job_asked(7);
-        let fx = list(reports.job_told(8, None));
+        let fx = list(reports.job_told(&7.into(), None));
+        assert!(
+            matches!(&fx[..], [Effect::AskFirst(Task::Job(job))] if *job == 7.into()),
+            "{fx:?}"
+        );
+        reports.job_asked(&7.into());
+        let fx = list(reports.job_told(&8.into(), None));
         assert!(fx.is_empty(), "{fx:?}");
-        let fx = list(reports.job_told(7, None));
+        let fx = list(reports.job_told(&7.into(), None));
         let [
-            Effect::User(7, 1001),
+            Effect::User(_, 1001),
             Effect::Note {
                 uid: Some(1001),
                 quota: Quota::User(Some(1001)),
@@ -401,7 +411,10 @@ mod tests {
         let (request, client, _from) = step(true);
         reports.asked(PEER, request, client, now);
         let (to, _end) = sync_channel(1);
-        let id = StepId { job: 7, step: 0 };
+        let id = StepId {
+            job: 7.into(),
+            step: 0,
+        };
         let fx = list(reports.asked(PEER, Request::StepEnd { id }, Client::new(to), now));
         assert!(matches!(
             fx[..],

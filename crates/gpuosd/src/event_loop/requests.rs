@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_core::health::{Admin, Job, Verb, number};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Status, Viewer};
 
 use super::EventLoop;
@@ -55,8 +56,8 @@ impl EventLoop {
                 return self.carry_out(fx);
             }
             Request::StepEnd { id } => {
-                self.mig(|mig, on, _| mig.ended(id, on));
-                let fx = self.node.reports.ended(id);
+                self.mig(|mig, on, _| mig.ended(&id, on));
+                let fx = self.node.reports.ended(&id);
                 self.carry_out(fx);
                 done("noted")
             }
@@ -118,13 +119,13 @@ impl EventLoop {
         };
         let told = self.jobs_with_processes();
         let own = |job: &&Job| gpus.iter().any(|gpu| job.gpus.contains(gpu));
-        let jobs: BTreeSet<u32> = told.iter().filter(own).map(|job| job.job).collect();
+        let jobs: BTreeSet<JobId> = told.iter().filter(own).map(|job| job.job.clone()).collect();
         if admin.verb != Verb::Online && !admin.force && !jobs.is_empty() {
             let (job, runs) = match jobs.len() {
                 1 => ("job", "runs"),
                 _ => ("jobs", "run"),
             };
-            let list: Vec<String> = jobs.iter().map(u32::to_string).collect();
+            let list: Vec<String> = jobs.iter().map(JobId::to_string).collect();
             message = format!(
                 "{message}; {job} {} still {runs} there and may finish (--force requeues or ends at once)",
                 list.join(", ")
@@ -161,7 +162,7 @@ impl EventLoop {
         for gpu in &mut gres {
             // Those with slices of a MIG-switchable one.
             let on = holders.iter().filter(|job| job.gpus.contains(&gpu.index));
-            gpu.jobs.extend(on.map(|job| job.job));
+            gpu.jobs.extend(on.map(|job| job.job.clone()));
             gpu.jobs.sort_unstable();
             gpu.jobs.dedup();
         }

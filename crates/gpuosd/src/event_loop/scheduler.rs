@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::{Admin, Event, ExtraPart, NodeHealth, Verb, number};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::Reply;
 use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_workload::action::{Action, Outcome};
@@ -156,8 +157,8 @@ impl Scheduler {
     }
 
     /// It is looked after no more.
-    pub fn forget_release(&mut self, job: u32) {
-        self.releases.retain(|release| release.job != job);
+    pub fn forget_release(&mut self, job: &JobId) {
+        self.releases.retain(|release| release.job != *job);
     }
 
     /// gpuos.toml is read again, and this client told.
@@ -213,7 +214,7 @@ impl Scheduler {
         self.releases.retain(|release| !release.is_stale());
         for release in self.releases.iter().filter(|one| told || one.is_due()) {
             let action = Action::Release {
-                job: release.job,
+                job: release.job.clone(),
                 avoid_node: release.avoid_node && !told,
             };
             self.queue.push(Task::Act(action, Why::Rule));
@@ -281,7 +282,7 @@ impl Scheduler {
         let over = match (action, &outcome) {
             (_, Outcome::NotYet(_) | Outcome::Away(_)) => None,
             (Action::Release { job, .. }, _) | (Action::Requeue { job }, Outcome::Refused(_)) => {
-                Some(*job)
+                Some(job.clone())
             }
             _ => None,
         };
@@ -291,13 +292,13 @@ impl Scheduler {
         let job = action.job();
         match outcome {
             Outcome::Done(text) => {
-                fx.note(text, job, None);
+                fx.note(text, job.cloned(), None);
                 fx.look(Look::In(DONE));
             }
             Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
             Outcome::Away(text) => tracing::debug!("{text}"),
             Outcome::Refused(text) => {
-                fx.note(format!("slurmctld refused: {text}"), job, None);
+                fx.note(format!("slurmctld refused: {text}"), job.cloned(), None);
                 refused(action, jobs, &mut fx);
             }
         }
@@ -359,8 +360,8 @@ fn refused(action: &Action, jobs: &Table, fx: &mut Effects) {
     if let Action::Requeue { job } = action
         && jobs.jobs.contains_key(job)
     {
-        let (job, step) = (*job, None);
-        fx.push(Effect::MayNotRequeue(job));
+        let (job, step) = (job.clone(), None);
+        fx.push(Effect::MayNotRequeue(job.clone()));
         fx.ask(Task::Act(Action::Kill { job, step }, Why::Rule));
     }
 }

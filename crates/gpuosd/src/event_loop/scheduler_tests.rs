@@ -210,7 +210,7 @@ fn what_slurmctld_shows_is_taken_over_before_anything_is_told_to_it() {
 fn a_job_that_is_not_requeued_is_ended_where_it_has_the_gpu() {
     let mut world = World::new(false);
     let mut jobs = Table::default();
-    jobs.jobs.insert(7, Default::default());
+    jobs.jobs.insert(7.into(), Default::default());
     let now = world.now().at;
     let mut refused = |job| {
         let act = (&Action::Requeue { job }, Why::Rule);
@@ -218,29 +218,38 @@ fn a_job_that_is_not_requeued_is_ended_where_it_has_the_gpu() {
         let fx = world.scheduler.acted(act, outcome, &jobs, now);
         fx.into_iter().collect::<Vec<Effect>>()
     };
-    let fx = refused(7);
+    let fx = refused(7.into());
     let [
-        Effect::ForgetRelease(7),
-        Effect::Note { job: Some(7), .. },
+        Effect::ForgetRelease(forgotten),
+        Effect::Note {
+            job: Some(noted), ..
+        },
         Effect::Look(Look::In(_)),
-        Effect::MayNotRequeue(7),
-        Effect::Ask(Task::Act(Action::Kill { job: 7, step: None }, Why::Rule)),
+        Effect::MayNotRequeue(kept),
+        Effect::Ask(Task::Act(
+            Action::Kill {
+                job: killed,
+                step: None,
+            },
+            Why::Rule,
+        )),
         Effect::Save(_),
     ] = &fx[..]
     else {
         panic!("{fx:?}");
     };
+    assert_eq!([forgotten, noted, kept, killed], [&7.into(); 4]);
     let kills = |effect: &Effect| matches!(effect, Effect::Ask(_));
-    assert!(!refused(8).iter().any(kills), "it is not here");
+    assert!(!refused(8.into()).iter().any(kills), "it is not here");
 }
 
 #[test]
 fn a_job_that_slurm_holds_back_is_asked_for_each_second_and_off_this_node_while_untold() {
     let mut world = World::new(false);
-    world.scheduler.release(Release::of(7, false));
-    world.scheduler.release(Release::of(8, true));
-    world.scheduler.release(Release::of(8, true));
-    world.scheduler.forget_release(8);
+    world.scheduler.release(Release::of(&7.into(), false));
+    world.scheduler.release(Release::of(&8.into(), true));
+    world.scheduler.release(Release::of(&8.into(), true));
+    world.scheduler.forget_release(&8.into());
     world.second = 1;
     let asked = |world: &mut World| {
         let now = world.now().at;
@@ -260,9 +269,9 @@ fn a_job_that_slurm_holds_back_is_asked_for_each_second_and_off_this_node_while_
         all
     };
     for _ in 0..3 {
-        assert_eq!(asked(&mut world), [(7, false)]);
+        assert_eq!(asked(&mut world), [(7.into(), false)]);
     }
-    world.scheduler.forget_release(7);
+    world.scheduler.forget_release(&7.into());
     assert_eq!(asked(&mut world), []);
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 
 use gpuos_config::access::Access;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Peer, Viewer};
 
 /// Watchers of one user that is not told everything, and of all together: those beyond are told that they are too slow.
@@ -73,7 +74,7 @@ impl Watchers {
     }
 
     /// Tells all, each what is for him. Whoever is too slow goes: telling never waits.
-    pub fn tell(&mut self, event: &Happening, seers: &Seers, users: &BTreeMap<u32, u32>) {
+    pub fn tell(&mut self, event: &Happening, seers: &Seers, users: &BTreeMap<JobId, u32>) {
         self.0.retain(|watcher| {
             let told = match seers.sees_all(watcher.uid) {
                 true => event.clone(),
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn each_is_told_what_is_his() {
         let (mut watchers, seers) = (Watchers::default(), Seers::default());
-        let users = [(7, 1001), (8, 1002)].into();
+        let users = [(7.into(), 1001), (8.into(), 1002)].into();
         let (root, heard_by_root) = sync_channel(4);
         let (user, heard) = sync_channel(4);
         watchers.add(peer(0), root);
@@ -165,7 +166,7 @@ mod tests {
                 at_ms: 1,
                 what: "requeue".into(),
                 gpu: Some(3),
-                job: Some(job),
+                job: Some(job.into()),
                 message: format!("job {job} is requeued"),
             };
             watchers.tell(&event, &seers, &users);

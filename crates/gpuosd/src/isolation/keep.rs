@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::isolation::{Effect, Finding, Holding, Plan, Policy, Process, Seen, Watch, step};
+use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{IsolationStatus, ProcessStatus};
 use gpuos_workload::job::Job;
@@ -44,7 +45,7 @@ impl Keeper {
         asked: Instant,
     ) {
         let holding = |job: &Job| Holding {
-            job: job.id,
+            job: job.id.clone(),
             uid: job.uid,
             gpus: job
                 .gpus_on(node)
@@ -93,13 +94,13 @@ impl Keeper {
 
     /// Who holds what, by Slurm, and which of it its steps named.
     fn holdings(&self, table: &Table) -> Vec<Holding> {
-        let mut all: BTreeMap<u32, Holding> = BTreeMap::new();
+        let mut all: BTreeMap<JobId, Holding> = BTreeMap::new();
         for told in &self.told {
-            all.insert(told.job, told.clone());
+            all.insert(told.job.clone(), told.clone());
         }
         for (job, held) in &table.jobs {
-            let one = all.entry(*job).or_insert_with(|| Holding {
-                job: *job,
+            let one = all.entry(job.clone()).or_insert_with(|| Holding {
+                job: job.clone(),
                 uid: held.uid,
                 ..Holding::default()
             });
@@ -114,9 +115,9 @@ impl Keeper {
     }
 
     /// Users of the jobs of this node.
-    pub fn users(&self, table: &Table) -> BTreeMap<u32, u32> {
-        let told = self.told.iter().map(|job| (job.job, job.uid));
-        let held = table.jobs.iter().map(|(job, held)| (*job, held.uid));
+    pub fn users(&self, table: &Table) -> BTreeMap<JobId, u32> {
+        let told = self.told.iter().map(|job| (job.job.clone(), job.uid));
+        let held = table.jobs.iter().map(|(job, held)| (job.clone(), held.uid));
         told.chain(held).collect()
     }
 
@@ -130,11 +131,11 @@ impl Keeper {
     }
 
     /// GPU memory in MiB of each job's processes, by GPU.
-    pub fn job_memory(&self) -> BTreeMap<(u8, u32), u64> {
-        let mut sums: BTreeMap<(u8, u32), u64> = BTreeMap::new();
+    pub fn job_memory(&self) -> BTreeMap<(u8, JobId), u64> {
+        let mut sums: BTreeMap<(u8, JobId), u64> = BTreeMap::new();
         for process in &self.seen {
             if let (Some((job, _)), Some(mib)) = (&process.step, process.memory_mib) {
-                *sums.entry((process.gpu, *job)).or_default() += mib;
+                *sums.entry((process.gpu, job.clone())).or_default() += mib;
             }
         }
         sums
@@ -147,7 +148,7 @@ impl Keeper {
             pid: process.pid,
             uid: process.uid,
             program: process.program.clone(),
-            job: process.step.as_ref().map(|(job, _)| *job),
+            job: process.step.as_ref().map(|(job, _)| job.clone()),
             step: process.step.as_ref().map(|(_, step)| step.clone()),
             gpu_instance: process.instance,
             memory_mib: process.memory_mib,
@@ -157,12 +158,12 @@ impl Keeper {
     }
 
     /// The numbers of a job's processes on GPUs.
-    pub fn pids(&self, job: u32, step: &str) -> Vec<u32> {
+    pub fn pids(&self, job: &JobId, step: &str) -> Vec<u32> {
         let own = |process: &&Process| {
             process
                 .step
                 .as_ref()
-                .is_some_and(|(of, name)| *of == job && name == step)
+                .is_some_and(|(of, name)| *of == *job && name == step)
         };
         let pids: BTreeSet<u32> = self.seen.iter().filter(own).map(|one| one.pid).collect();
         pids.into_iter().collect()

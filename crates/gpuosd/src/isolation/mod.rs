@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::isolation::{Group, Process, Seen};
+use gpuos_core::job::JobId;
 use gpuos_host::hardware::nvml::{self, Answer, GpuLibrary};
 use gpuos_host::steps::device_groups::DeviceGroups;
 use gpuos_host::steps::job_processes::{Killed, Processes};
@@ -116,7 +117,7 @@ struct Look {
     devices: bool,
     /// As of [`Numbering::at`], the GPUs that are not in a pool.
     gpus: Option<((NvmlSet, u64), Vec<Board>)>,
-    asked: BTreeMap<(u32, String), Asked>,
+    asked: BTreeMap<(JobId, String), Asked>,
 }
 
 impl Look {
@@ -174,7 +175,10 @@ impl Look {
                 uid: who.uid,
                 owners: who.owners.clone(),
                 program: who.program.clone(),
-                step: who.step.as_ref().map(|step| (step.job, step.step.clone())),
+                step: who
+                    .step
+                    .as_ref()
+                    .map(|step| (step.job.clone(), step.step.clone())),
                 memory_mib: process.memory_mib,
             });
         }
@@ -225,7 +229,7 @@ impl Look {
         let mut blind = None;
         let mut asked = BTreeMap::new();
         for group in steps {
-            let key = (group.step.job, group.step.step.clone());
+            let key = (group.step.job.clone(), group.step.step.clone());
             let before = self.asked.remove(&key);
             let rest = |one: &Asked| {
                 let old = now.duration_since(one.first) >= YOUNG;
@@ -255,7 +259,7 @@ impl Look {
                 .iter()
                 .filter(|(minor, _)| one.minors.contains(minor));
             found.push(Group {
-                job: key.0,
+                job: key.0.clone(),
                 step: key.1.clone(),
                 gpus: open.map(|(_, gres)| *gres).collect(),
             });

@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use gpuos_core::job::JobId;
 use gpuos_model::gpuset::MAX_GPUS;
 
 use super::{Holder, Slice, Snapshot};
@@ -43,8 +44,8 @@ fn by_gpu<'a>(holders: &'a [Holder], found: &[GpuIdentity]) -> BTreeMap<u8, Vec<
             .push(holder);
     }
     for list in by_gpu.values_mut() {
-        list.sort_by_key(|holder| holder.job);
-        list.dedup_by_key(|holder| holder.job);
+        list.sort_by(|one, other| one.job.cmp(&other.job));
+        list.dedup_by(|one, other| one.job == other.job);
     }
     by_gpu
 }
@@ -60,7 +61,7 @@ pub fn dcgm(holders: &[Holder], found: &[GpuIdentity], slices: &[Slice]) -> File
     let files = files.map(|(gpu, list)| (gpu.to_string(), lines(list)));
     let instance = |slice: &Slice| {
         let name = format!("{}.{}", slice.gpu, slice.gi);
-        Some((name, format!("{}\n", slice.job?)))
+        Some((name, format!("{}\n", slice.job.as_ref()?)))
     };
     files.chain(slices.iter().filter_map(instance)).collect()
 }
@@ -230,7 +231,7 @@ mod tests {
     fn holder(gpu: u8, job: u32, step: Option<u32>) -> Holder {
         Holder {
             gpu,
-            job,
+            job: job.into(),
             step,
             uid: 1000 + job,
             user: String::new(),
@@ -284,7 +285,7 @@ mod tests {
         };
         // An instance of nobody has no file.
         assert_eq!(
-            dcgm(&[], &[], &[slice(10, Some(8)), slice(3, None)]),
+            dcgm(&[], &[], &[slice(10, Some(8.into())), slice(3, None)]),
             files(&[("4.10", "8\n")])
         );
     }

@@ -236,7 +236,7 @@ fn holders(jobs: &Table) -> Vec<Holder> {
         };
         holders.extend(part.gpus.iter().map(|gpu| Holder {
             gpu: *gpu,
-            job: part.job,
+            job: part.job.clone(),
             step: part.step,
             uid: held.uid,
             user: held.user.clone(),

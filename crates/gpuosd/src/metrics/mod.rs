@@ -20,6 +20,7 @@ pub mod text;
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{GpuState, Sample};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::MigLoad;
 use gpuos_model::mig::MigPlacement;
 
@@ -38,7 +39,7 @@ pub struct Snapshot {
     /// Foreign processes by GPU.
     pub foreign: BTreeMap<u8, u64>,
     /// Memory in MiB that a job's processes use, by GPU and job.
-    pub job_memory: BTreeMap<(u8, u32), u64>,
+    pub job_memory: BTreeMap<(u8, JobId), u64>,
     /// MIG instances of the pool that are there.
     pub slices: Vec<Slice>,
     /// What was counted since the daemon started.
@@ -94,7 +95,7 @@ pub struct Slice {
     /// Its memory slices.
     pub placement: MigPlacement,
     /// The job that has it; `None`: somebody made it by hand.
-    pub job: Option<u32>,
+    pub job: Option<JobId>,
     /// Total and used MiB, where the newest poll told it.
     pub memory_mib: Option<(u64, u64)>,
     /// How busy it is.
@@ -107,7 +108,7 @@ pub struct Holder {
     /// GRES index.
     pub gpu: u8,
     /// Job.
-    pub job: u32,
+    pub job: JobId,
     /// Step; `None`: the job itself.
     pub step: Option<u32>,
     /// Number of its user.

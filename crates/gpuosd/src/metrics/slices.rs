@@ -18,7 +18,7 @@ pub(super) fn encode(
     node: &Labels,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> fmt::Result {
-    let job = |slice: &Slice| match slice.job {
+    let job = |slice: &Slice| match &slice.job {
         // Somebody's, and not one that was made by hand.
         Some(_) if snapshot.nameless => "hidden".into(),
         Some(job) => job.to_string(),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpuos_core::health::{GpuState, RecoveryAction, number};
+use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -347,20 +348,25 @@ impl View {
             counter: false,
         };
         family(encoder, &head, |family| {
-            let told = |_: &(&(u8, u32), &u64)| !self.snapshot.nameless;
+            let told = |_: &(&(u8, JobId), &u64)| !self.snapshot.nameless;
             for ((gpu, job), mib) in self.snapshot.job_memory.iter().filter(told) {
                 let labels = self.with(*gpu, "jobid", job.to_string());
                 family.value(&labels, *mib as f64 * 1_048_576.0)?;
             }
             Ok(())
         })?;
-        let mut jobs: Vec<u32> = self
+        let mut jobs: Vec<JobId> = self
             .snapshot
             .holders
             .iter()
-            .map(|holder| holder.job)
+            .map(|holder| holder.job.clone())
             .collect();
-        jobs.extend(self.snapshot.slices.iter().filter_map(|slice| slice.job));
+        jobs.extend(
+            self.snapshot
+                .slices
+                .iter()
+                .filter_map(|slice| slice.job.clone()),
+        );
         jobs.sort_unstable();
         jobs.dedup();
         let head = gauge(

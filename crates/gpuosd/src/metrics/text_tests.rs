@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{MigLoad, Percent};
 use gpuos_model::mig::MigPlacement;
 
 use super::*;
 use crate::metrics::{Counts, Holder, Slice};
 
-fn slice(gi: u32, start: u8, job: Option<u32>, memory_mib: Option<(u64, u64)>) -> Slice {
+fn slice(gi: u32, start: u8, job: Option<JobId>, memory_mib: Option<(u64, u64)>) -> Slice {
     Slice {
         gpu: 4,
         number: 68,
@@ -91,7 +92,7 @@ fn full() -> Arc<Snapshot> {
     counts.act(Act::Requeue, true);
     let holder = |step, user: &str| Holder {
         gpu: 0,
-        job: 17,
+        job: 17.into(),
         step,
         uid: 1000,
         user: user.into(),
@@ -103,7 +104,7 @@ fn full() -> Arc<Snapshot> {
             gpu(1, GpuState::Drained, None),
         ],
         foreign: [(1, 2)].into(),
-        job_memory: [((0, 17), 4)].into(),
+        job_memory: [((0, 17.into()), 4)].into(),
         holders: vec![holder(Some(0), "alice"), holder(Some(0xffff_fffb), "")],
         counts,
         node_drained: true,
@@ -112,8 +113,8 @@ fn full() -> Arc<Snapshot> {
         waiting: 3,
         peers: vec![("alive", 2), ("suspect", 1)],
         slices: vec![
-            slice(7, 0, Some(17), Some((9984, 3))),
-            slice(8, 1, Some(17), Some((9984, 0))),
+            slice(7, 0, Some(17.into()), Some((9984, 3))),
+            slice(8, 1, Some(17.into()), Some((9984, 0))),
             slice(9, 2, None, None),
         ],
         nameless: false,

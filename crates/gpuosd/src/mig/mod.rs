@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpuos_core::job::JobId;
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve;
 use gpuos_host::hardware::nvml::{self, Error, GpuLibrary, RecoveryAction};
@@ -59,7 +60,7 @@ pub struct View {
     /// Who they are, in words.
     pub names: BTreeMap<u32, String>,
     /// By GPU instance with processes: the job that all of them belong to.
-    pub jobs: BTreeMap<u32, u32>,
+    pub jobs: BTreeMap<u32, JobId>,
     /// Its MIG mode is off.
     pub whole: bool,
     /// How it can be divided, by its driver.
@@ -269,7 +270,7 @@ impl GpuThread<'_> {
         text
     }
 
-    fn job(&self, pid: u32) -> Option<u32> {
+    fn job(&self, pid: u32) -> Option<JobId> {
         let who = self.hands.proc.who(pid).ok()??;
         who.step.map(|step| step.job)
     }
@@ -300,7 +301,8 @@ impl GpuThread<'_> {
         let jobs = on.iter().filter_map(|(gi, pids)| {
             let mut jobs = pids.iter().map(|pid| self.job(*pid));
             let first = jobs.next()??;
-            jobs.all(|job| job == Some(first)).then_some((*gi, first))
+            jobs.all(|job| job.as_ref() == Some(&first))
+                .then_some((*gi, first))
         });
         let jobs = jobs.collect();
         Ok(View {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use gpuos_config::gpuos_toml::{MigConfig, MigPool};
 use gpuos_config::options::parse_mig;
 use gpuos_core::health::number;
+use gpuos_core::job::JobId;
 use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::{Claim, JobPlacement, Phase};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
@@ -84,13 +85,13 @@ pub struct Journal {
     /// Claims by NVML's index.
     pub claims: BTreeMap<NvmlIndex, Vec<Claim>>,
     /// By job.
-    pub grants: BTreeMap<u32, Grant>,
+    pub grants: BTreeMap<JobId, Grant>,
     /// How often each job could not get its instances here, since it last had them.
     #[serde(default)]
-    pub failures: BTreeMap<u32, u32>,
+    pub failures: BTreeMap<JobId, u32>,
     /// Jobs that are held until the driver answers again.
     #[serde(default)]
-    pub held: BTreeMap<u32, HeldJob>,
+    pub held: BTreeMap<JobId, HeldJob>,
     /// The GPUs that are in MIG mode for good by NVML's index, for a gpuos.toml that cannot be read later.
     #[serde(default)]
     pub pool: NvmlSet,
@@ -99,7 +100,7 @@ pub struct Journal {
     pub switchable: Switchable,
     /// The bits of jobs as Slurm told them last: a job that is heard of again is no new one.
     #[serde(default)]
-    pub given: BTreeMap<u32, u64>,
+    pub given: BTreeMap<JobId, u64>,
 }
 
 /// `0-3`.
@@ -339,18 +340,18 @@ fn noted(comment: &str) -> Option<&str> {
 
 /// What Slurm's records give to jobs on one GPU. `own` says whose all processes in a placement are.
 pub fn held(
-    grants: &BTreeMap<u32, Grant>,
+    grants: &BTreeMap<JobId, Grant>,
     gpu: NvmlIndex,
-    own: impl Fn(MigPlacement) -> Option<u32>,
+    own: impl Fn(MigPlacement) -> Option<JobId>,
 ) -> Vec<JobPlacement> {
     let mut all = Vec::new();
     for (job, grant) in grants {
         for piece in grant.pieces.iter().filter(|piece| piece.gpu == gpu) {
             all.push(JobPlacement {
-                job: *job,
+                job: job.clone(),
                 placement: piece.placement,
                 profile: Some(piece.profile),
-                own: own(piece.placement) == Some(*job),
+                own: own(piece.placement).as_ref() == Some(job),
             });
         }
     }
@@ -360,15 +361,15 @@ pub fn held(
 /// The slices of a GPU, whose first bit is given, that jobs have by Slurm's records without a grant: nobody has said of
 /// which instances.
 pub fn unknown(
-    given: &BTreeMap<u32, u64>,
-    grants: &BTreeMap<u32, Grant>,
+    given: &BTreeMap<JobId, u64>,
+    grants: &BTreeMap<JobId, Grant>,
     (first, slices): (usize, u8),
 ) -> Vec<JobPlacement> {
     let mut all = Vec::new();
     for (job, bits) in given.iter().filter(|(job, _)| !grants.contains_key(job)) {
         let own = |slice: &u8| GpuSet(*bits).contains(first + usize::from(*slice));
         all.extend((0..slices).filter(own).map(|start| JobPlacement {
-            job: *job,
+            job: job.clone(),
             placement: MigPlacement { start, size: 1 },
             profile: None,
             own: false,
@@ -410,7 +411,7 @@ mod tests {
 
     fn job(bits: u64, comment: &str) -> Job {
         Job {
-            id: 7,
+            id: 7.into(),
             restarts: 2,
             note: comment.into(),
             allocations: vec![Allocation {
@@ -514,16 +515,25 @@ mod tests {
 
     #[test]
     fn slices_of_jobs_without_a_grant_are_held_too() {
-        let given = BTreeMap::from([(7, 0b1_0110), (8, 0b1000)]);
-        let grants = BTreeMap::from([(8, Grant::default())]);
+        let given = BTreeMap::from([(7.into(), 0b1_0110), (8.into(), 0b1000)]);
+        let grants = BTreeMap::from([(8.into(), Grant::default())]);
         let held = |first| -> Vec<(u32, u8)> {
             let all = unknown(&given, &grants, (first, 4));
             all.iter()
-                .map(|one| (one.job, one.placement.start))
+                .map(|one| (one.job.number().unwrap(), one.placement.start))
                 .collect()
         };
         assert_eq!(held(0), [(7, 1), (7, 2)]);
         assert_eq!(held(4), [(7, 0)]);
+    }
+
+    /// A release before or after reads what this one writes.
+    #[test]
+    fn a_journal_has_gpus_and_jobs_as_numbers() {
+        let text = r#"{"claims":{"1":[{"id":1,"job":7,"profile":5,"placement":{"start":2,"size":2},"phase":"Wanted"}]},"grants":{"7":{"restarts":0,"bits":12,"requeue":true,"pieces":[{"gpu":1,"profile":5,"placement":{"start":2,"size":2}}],"whole":0,"pinned":false}},"failures":{"8":1},"held":{"9":{"gpus":2}},"pool":10,"switchable":{"3":1},"given":{"7":12,"10":1}}"#;
+        let journal: Journal = serde_json::from_str(text).unwrap();
+        assert_eq!(journal.given[&10.into()], 1);
+        assert_eq!(serde_json::to_string(&journal).unwrap(), text);
     }
 
     /// A journal is a file: what stands in it may be anything.
@@ -544,7 +554,7 @@ mod tests {
         }
         let ready = |start, size| Claim {
             id: 1,
-            job: 7,
+            job: 7.into(),
             profile: 0,
             placement: MigPlacement { start, size },
             phase: Phase::Ready {

@@ -8,9 +8,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpuos_core::job::JobId;
 use gpuos_core::peers::{
-    Act, Body, Datagram, Effect, Event, Group, HeartbeatConfig, PeerView, Peers as State,
-    SlurmdAnswer, step,
+    Act, Body, Datagram, Effect, Event, Group, HeartbeatConfig, ManagerAnswer, PeerView,
+    Peers as State, step,
 };
 use gpuos_host::munge::Munge;
 use gpuos_workload::action::Outcome;
@@ -189,7 +190,7 @@ impl Driver {
                     self.event(Event::Heard(told));
                 }
             }
-            Notice::Daemon(node, answer) => self.event(Event::Slurmd(node, answer)),
+            Notice::Daemon(node, answer) => self.event(Event::Manager(node, answer)),
             Notice::Resolved(node, address) => {
                 if let Some(ways) = &mut self.ways {
                     ways.asked.remove(&node);
@@ -198,7 +199,7 @@ impl Driver {
                     }
                 }
             }
-            Notice::Asked(job, node, outcome) => self.asked(job, node, outcome),
+            Notice::Asked(job, node, outcome) => self.asked(&job, node, outcome),
             Notice::Self_(again) => {
                 self.looking = false;
                 self.look_at_self = again.then(|| Instant::now() + SELF_EVERY);
@@ -397,7 +398,7 @@ impl Driver {
                 node,
                 silent_ms,
                 agreed,
-            } => self.silent(job, node, silent_ms, agreed),
+            } => self.silent(&job, node, silent_ms, agreed),
             Effect::Note { node, text } => {
                 tracing::info!(peer = node, "{text}");
                 self.report(Report::Note(text));
@@ -436,7 +437,7 @@ impl Driver {
         };
         let manager = self.manager.clone();
         let ask = move || {
-            let answer: SlurmdAnswer = manager.ask_daemon(address, DAEMON);
+            let answer: ManagerAnswer = manager.ask_daemon(address, DAEMON);
             let _ = told.send(Notice::Daemon(node, answer));
         };
         let _ = thread::Builder::new()
@@ -444,13 +445,13 @@ impl Driver {
             .spawn(ask);
     }
 
-    fn silent(&mut self, job: u32, node: String, silent_ms: u64, agreed: Vec<String>) {
+    fn silent(&mut self, job: &JobId, node: String, silent_ms: u64, agreed: Vec<String>) {
         let seconds = silent_ms as f64 / 1e3;
         let text = format!(
             "{node} is silent for {seconds:.1} s, by the word of {}",
             agreed.join(", ")
         );
-        tracing::error!(peer = node, job, silent_ms, "{text}");
+        tracing::error!(peer = node, %job, silent_ms, "{text}");
         let what = match self.config.act {
             Act::Down => "slurmctld is asked to set it DOWN",
             Act::Warn | Act::Off => "nothing is done ([heartbeat] act = \"warn\")",
@@ -461,23 +462,23 @@ impl Driver {
         }
         let (told, manager) = (self.told.clone(), self.manager.clone());
         let silent = Silent {
-            job,
+            job: job.clone(),
             node,
             silent_ms,
             agreed,
         };
         let errand = move || {
             let outcome = manager.set_down(&silent);
-            let _ = told.send(Notice::Asked(job, silent.node, outcome));
+            let _ = told.send(Notice::Asked(silent.job, silent.node, outcome));
         };
         let _ = self.errands.send(Box::new(errand));
     }
 
-    fn asked(&mut self, job: u32, node: String, outcome: Outcome) {
+    fn asked(&mut self, job: &JobId, node: String, outcome: Outcome) {
         match outcome {
             Outcome::Done(text) => {
                 self.report(Report::Note(text));
-                self.report(Report::Down(job));
+                self.report(Report::Down(job.clone()));
             }
             Outcome::Nothing(text) => self.report(Report::Note(text)),
             Outcome::Refused(text) => {
@@ -555,7 +556,7 @@ fn come_back(manager: &dyn WorkloadManager, own: &str, to: &Sink<Report>) -> boo
         first(&host, port)
     });
     let answers = daemon.map(|address| manager.ask_daemon(address, DAEMON));
-    if answers != Some(SlurmdAnswer::Answers) {
+    if answers != Some(ManagerAnswer::Answers) {
         return false;
     }
     match manager.resume() {

@@ -12,7 +12,8 @@ mod port;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use gpuos_core::peers::{Group, HeartbeatConfig, PeerView, SlurmdAnswer};
+use gpuos_core::job::JobId;
+use gpuos_core::peers::{Group, HeartbeatConfig, ManagerAnswer, PeerView};
 use gpuos_workload::action::Outcome;
 use gpuos_workload::job::{Job, JobState};
 
@@ -29,11 +30,11 @@ pub(super) enum Notice {
     /// A message, and where it came from.
     Heard(gpuos_core::peers::Datagram, std::net::SocketAddr),
     /// A slurmd answered, or did not.
-    Daemon(String, SlurmdAnswer),
+    Daemon(String, ManagerAnswer),
     /// A host name has this address.
     Resolved(String, Option<std::net::SocketAddr>),
     /// slurmctld was asked to set a node down.
-    Asked(u32, String, Outcome),
+    Asked(JobId, String, Outcome),
     /// slurmctld was asked about this node itself; whether to ask again.
     Self_(bool),
 }
@@ -46,7 +47,7 @@ pub enum Report {
     /// A sentence for the audit log.
     Note(String),
     /// A node was set down for this job, which slurmctld requeues.
-    Down(u32),
+    Down(JobId),
 }
 
 /// The loop's end.
@@ -68,7 +69,7 @@ impl Peers {
     pub fn jobs(&self, jobs: &[Job]) {
         let runs = |job: &&Job| job.state == JobState::Running && job.nodes.len() > 1;
         let group = |job: &Job| Group {
-            job: job.id,
+            job: job.id.clone(),
             nodes: job.nodes.clone(),
         };
         let groups = jobs.iter().filter(runs).map(group).collect();

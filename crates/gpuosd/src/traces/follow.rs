@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Admin, number};
+use gpuos_core::job::JobId;
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
@@ -59,18 +60,18 @@ pub enum What {
     /// A job is to be requeued.
     Requeue {
         /// The job.
-        job: u32,
+        job: JobId,
         /// GPUs that it holds here.
         gpus: Vec<u8>,
     },
     /// It is requeued, or will not be.
-    Requeued(u32, Went),
+    Requeued(JobId, Went),
     /// It may start again, or will not.
-    Released(u32, Went),
+    Released(JobId, Went),
     /// It runs again since that time, on those nodes.
-    Runs(u32, u64, String),
+    Runs(JobId, u64, String),
     /// It will not run again.
-    Gone(u32, String),
+    Gone(JobId, String),
     /// A reset or a check of a GPU begins.
     Began(u8, &'static str),
     /// It has ended.
@@ -104,7 +105,7 @@ pub struct Span {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     Publish(u64),
-    Job(u32),
+    Job(JobId),
     Device(&'static str),
 }
 
@@ -209,7 +210,7 @@ impl Follower {
     }
 
     /// Jobs that may start again and have not been seen to run.
-    pub fn waiting(&self) -> Vec<u32> {
+    pub fn waiting(&self) -> Vec<JobId> {
         let open = self.threads.values().flat_map(|thread| &thread.open);
         let starts = open.filter_map(|(key, span)| match key {
             Key::Job(job) if span.name == "start" => Some(*job),
@@ -284,7 +285,7 @@ impl Follower {
         }
     }
 
-    fn requeue(&mut self, at: u64, job: u32, gpus: &[u8]) {
+    fn requeue(&mut self, at: u64, job: &JobId, gpus: &[u8]) {
         // The rules ask for it again while the job is here.
         if self.of_job(job).is_some() {
             return;
@@ -307,7 +308,7 @@ impl Follower {
     }
 
     /// A job's span ends, and the next begins.
-    fn next(&mut self, at: u64, job: u32, name: &str, went: Went, then: Option<&'static str>) {
+    fn next(&mut self, at: u64, job: &JobId, name: &str, went: Went, then: Option<&'static str>) {
         let Some(of) = self.of_job(job) else { return };
         let key = Key::Job(job);
         let is = |thread: &Thread| thread.open.get(&key).is_some_and(|span| span.name == name);
@@ -321,7 +322,7 @@ impl Follower {
         }
     }
 
-    fn of_job(&self, job: u32) -> Option<Option<u8>> {
+    fn of_job(&self, job: &JobId) -> Option<Option<u8>> {
         let mut threads = self.threads.iter();
         threads.find_map(|(of, thread)| thread.open.contains_key(&Key::Job(job)).then_some(*of))
     }

@@ -48,7 +48,14 @@ fn everything() -> Asked {
 }
 
 fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec<String> {
-    match daemon.start_step(StepId { job, step }, gpus, asked) {
+    match daemon.start_step(
+        StepId {
+            job: job.into(),
+            step,
+        },
+        gpus,
+        asked,
+    ) {
         Reply::Prepared {
             notes, environment, ..
         } => {
@@ -104,9 +111,9 @@ fn nothing_is_done_to_gpus_that_slurm_has_not_given() {
     start(&daemon, 8, 2, &[63], Asked::default());
     let status = daemon.status();
     assert_eq!(status.gpus.len(), 8);
-    let jobs: Vec<u32> = status.jobs.iter().map(|job| job.job).collect();
-    assert_eq!(jobs, [7, 10]);
-    assert_eq!(status.gpus[2].jobs, [7]);
+    let jobs: Vec<_> = status.jobs.iter().map(|job| job.job.number()).collect();
+    assert_eq!(jobs, [Some(7), Some(10)]);
+    assert_eq!(status.gpus[2].jobs, [7.into()]);
     assert!(status.gpus[5].cap.is_none() && status.gpus[5].jobs.is_empty());
     assert!(!site.path("run/mps/8").exists());
     let told = || (audited(&site, "job 8: the environment names GPU 0,1") > 0).then_some(());
@@ -171,7 +178,7 @@ fn a_slurmctld_that_answers_late_is_not_waited_for() {
         assert!(told[0].contains("does not say which GPUs"), "{told:?}");
     }
     site.until("its cap", || (set(&site)[5].0 == 300).then_some(()));
-    assert_eq!(daemon.status().gpus[5].jobs, [9]);
+    assert_eq!(daemon.status().gpus[5].jobs, [9.into()]);
 }
 
 #[test]
@@ -199,8 +206,8 @@ fn a_job_on_a_claimed_gpu_is_treated_as_if_it_were_alone() {
     let said = "process 41 (python3, uid 1000) of job 8 is on GPU 6, which no job holds";
     assert_eq!(found.message, said);
     let here = |job| daemon.status().jobs.iter().any(|one| one.job == job);
-    site.until("jobs", || (here(7) && here(9)).then_some(()));
-    assert_eq!(daemon.status().gpus[3].jobs, [7]);
+    site.until("jobs", || (here(7.into()) && here(9.into())).then_some(()));
+    assert_eq!(daemon.status().gpus[3].jobs, [7.into()]);
     // A fault that names no process is that of the one job that is there; the other's is nobody's.
     site.fault(Some(3), "xid 48");
     site.fault(Some(6), "row-remap failure");

@@ -83,11 +83,15 @@ fn strangers_are_named_and_those_at_home_are_not() {
     let on_0: Vec<_> = status.gpus[0]
         .processes
         .iter()
-        .map(|one| (one.pid, one.job, one.foreign))
+        .map(|one| (one.pid, one.job.clone(), one.foreign))
         .collect();
     assert_eq!(
         on_0,
-        [(41, Some(7), false), (42, None, true), (44, None, false)]
+        [
+            (41, Some(7.into()), false),
+            (42, None, true),
+            (44, None, false)
+        ]
     );
     assert_eq!(status.gpus[0].processes[0].step.as_deref(), Some("0"));
     assert!(status.gpus[1].processes.is_empty());

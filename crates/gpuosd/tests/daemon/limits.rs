@@ -18,7 +18,14 @@ fn cap(watts: u32) -> Asked {
 
 /// Starts a step; what its user is told.
 fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec<String> {
-    match daemon.start_step(StepId { job, step }, gpus, asked) {
+    match daemon.start_step(
+        StepId {
+            job: job.into(),
+            step,
+        },
+        gpus,
+        asked,
+    ) {
         Reply::Prepared { notes, .. } => notes,
         Reply::Done { .. } => Vec::new(),
         other => panic!("{other:?}"),
@@ -26,7 +33,10 @@ fn start(daemon: &Daemon, job: u32, step: u32, gpus: &[u8], asked: Asked) -> Vec
 }
 
 fn end(daemon: &Daemon, job: u32, step: u32) {
-    let id = StepId { job, step };
+    let id = StepId {
+        job: job.into(),
+        step,
+    };
     daemon.ask(&Request::StepEnd { id }).unwrap();
 }
 
@@ -81,7 +91,7 @@ fn a_jobs_gpus_are_set_before_its_step_goes_on_and_come_back() {
     let shown = daemon.status().gpus[0].cap.clone().unwrap();
     assert_eq!(
         (shown.job, &shown.text[..]),
-        (7, "300 W, clocks 1200-1500 MHz")
+        (7.into(), "300 W, clocks 1200-1500 MHz")
     );
     // A neighbour that asks for nothing, and one that asks for too little.
     start(&daemon, 8, 0, &[2], Asked::default());

@@ -142,14 +142,17 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
     let known = || {
         let jobs = daemon.status().jobs;
         jobs.iter()
-            .any(|job| job.job == 7 && job.gpus == [0])
+            .any(|job| job.job == 7.into() && job.gpus == [0])
             .then_some(())
     };
     site.until("job 7", known);
     site.job(8, "3");
-    let id = StepId { job: 8, step: 0 };
+    let id = StepId {
+        job: 8.into(),
+        step: 0,
+    };
     let start = Request::StepStart {
-        id,
+        id: id.clone(),
         uid: 1000,
         gpus: vec![3],
         asked: gpuos_core::limits::Asked::default(),
@@ -159,7 +162,7 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
     };
     daemon.ask(&start).unwrap();
     site.until("job 8", || {
-        (daemon.status().gpus[3].jobs == [8]).then_some(())
+        (daemon.status().gpus[3].jobs == [8.into()]).then_some(())
     });
     assert_eq!(daemon.state(3), "allocated");
     let said = daemon.admin(Verb::Drain, 3);

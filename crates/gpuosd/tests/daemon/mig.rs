@@ -110,6 +110,7 @@ pub fn gone(site: &Site, id: u32) {
 }
 
 pub fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
+    let job = job.into();
     Request::StepStart {
         id: StepId { job, step },
         uid: 1000,
@@ -158,6 +159,7 @@ pub fn step(
 }
 
 pub fn end(daemon: &Daemon, job: u32, step: u32) {
+    let job = job.into();
     let id = StepId { job, step };
     daemon.ask(&Request::StepEnd { id }).unwrap();
 }
@@ -307,14 +309,14 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
     let shown: Vec<_> = gpu
         .instances
         .iter()
-        .map(|one| (one.job, one.placement.start, &one.phase[..]))
+        .map(|one| (one.job.as_ref(), one.placement.start, &one.phase[..]))
         .collect();
     assert_eq!(
         shown,
         [
-            (Some(7), 0, "ready"),
-            (Some(8), 4, "ready"),
-            (Some(8), 5, "ready")
+            (Some(&7.into()), 0, "ready"),
+            (Some(&8.into()), 4, "ready"),
+            (Some(&8.into()), 5, "ready")
         ]
     );
     assert_eq!(
@@ -541,7 +543,7 @@ fn a_state_that_is_damaged_costs_no_running_job_its_instance() {
     until_status(&site, &daemon, "the adopted instance", |gpu| {
         gpu.instances
             .iter()
-            .any(|one| one.job == Some(7) && one.phase == "ready")
+            .any(|one| one.job == Some(7.into()) && one.phase == "ready")
     });
     let after = step(&daemon, 7, 0, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
     assert_eq!(before, after);

@@ -118,7 +118,8 @@ fn a_gpu_of_the_pool_fails_alone_and_comes_back_after_a_reset_without_instances(
 
 /// Waits until the rules know jobs 7 and 8.
 fn until_jobs(site: &Site, daemon: &Daemon) {
-    let known = || (of(daemon, 4).jobs == [7] && of(daemon, 5).jobs == [8]).then_some(());
+    let known =
+        || (of(daemon, 4).jobs == [7.into()] && of(daemon, 5).jobs == [8.into()]).then_some(());
     site.until("who has slices", known);
 }
 
@@ -130,7 +131,7 @@ fn an_xid_of_an_instance_ends_its_job_and_no_other() {
     job(&site, 8, "4-7,8", ("gpuos: mig=3g.40gb:1,1g.10gb:1", ""));
     step(&daemon, 7, 0, ("3g.40gb", &[0, 1, 2, 3])).unwrap();
     step(&daemon, 8, 0, ("3g.40gb:1,1g.10gb:1", &[4, 5, 6, 7, 8])).unwrap();
-    let known = || (of(&daemon, 4).jobs == [7, 8]).then_some(());
+    let known = || (of(&daemon, 4).jobs == [7.into(), 8.into()]).then_some(());
     site.until("who has slices", known);
     // GPU instance 1 is the first half. An error of a program of nobody's instance, and one that names none.
     site.fault(Some(4), "xid 31 6/0");
@@ -223,7 +224,7 @@ fn with_a_gpuos_toml_that_cannot_be_read_the_pool_of_before_counts() {
     site.job(7, "4");
     let daemon = start(&site, "true");
     site.until("job 7", || {
-        (daemon.status().gpus[4].jobs == [7]).then_some(())
+        (daemon.status().gpus[4].jobs == [7.into()]).then_some(())
     });
     site.fault(Some(4), "xid 48");
     until_extra(&site, "rack=7 [gpuos:1 mig-out=4]");

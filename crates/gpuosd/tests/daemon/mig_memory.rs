@@ -49,7 +49,7 @@ fn memory_of_an_instance_is_told_and_what_the_driver_does_not_tell_is_no_zero() 
         (silent.memory_used_mib, silent.memory_total_mib),
         (None, None)
     );
-    assert_eq!(silent.job, Some(8));
+    assert_eq!(silent.job, Some(8.into()));
 }
 
 fn load(sm: f64, bandwidth: f64) -> MigLoad {
@@ -93,7 +93,7 @@ fn load_of_an_instance_is_told_and_never_that_of_the_one_before() {
         );
         *told == load(0.0, 0.0)
     });
-    assert_eq!((next.gi, next.job), (Some(gi), Some(9)));
+    assert_eq!((next.gi, next.job), (Some(gi), Some(9.into())));
     site.change(4, |gpu| gpu.driver_timeout = 1);
     until("why it is not known", &|load| {
         let why = load.load_unknown.as_deref().unwrap_or_default();

@@ -34,7 +34,10 @@ fn site(kind: &str, head: &str) -> Site {
 
 fn whole(job: u32, number: u32) -> Request {
     Request::StepStart {
-        id: StepId { job, step: number },
+        id: StepId {
+            job: job.into(),
+            step: number,
+        },
         uid: 1000,
         gpus: vec![SWITCHABLE],
         asked: Asked::default(),
@@ -85,7 +88,7 @@ fn a_gpu_serves_a_whole_job_then_slices_then_a_whole_job() {
     // It is whole: nothing is to be done.
     site.job(7, "4");
     assert_eq!(step_whole(&daemon, 7), Ok(BTreeMap::new()));
-    let seen = || Some(of_5(&daemon)).filter(|gpu| gpu.holder == Some(7));
+    let seen = || Some(of_5(&daemon)).filter(|gpu| gpu.holder == Some(7.into()));
     let gpu = site.until("who has it whole", seen);
     assert_eq!((gpu.switchable, gpu.whole, gpu.trouble), (true, true, None));
     assert!(gpu.free.is_empty());
@@ -320,7 +323,7 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
     step_slices(&daemon, 7).unwrap();
     site.until("who has slices of it", || {
         let gpus = daemon.status().gpus;
-        (gpus[usize::from(SWITCHABLE)].jobs == [7]).then_some(())
+        (gpus[usize::from(SWITCHABLE)].jobs == [7.into()]).then_some(())
     });
     assert!(daemon.status().gpus.iter().all(|gpu| gpu.index != 64 + 5));
     // Its process is at home there.

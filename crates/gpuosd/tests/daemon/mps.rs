@@ -79,7 +79,10 @@ fn start_as(
 ) -> (Vec<String>, BTreeMap<String, String>) {
     let (uid, gid) = user(site);
     let request = Request::StepStart {
-        id: StepId { job, step },
+        id: StepId {
+            job: job.into(),
+            step,
+        },
         uid,
         gpus: gpus.to_vec(),
         asked: Asked {
@@ -104,7 +107,10 @@ fn start_as(
 }
 
 fn end(daemon: &Daemon, job: u32, step: u32) {
-    let id = StepId { job, step };
+    let id = StepId {
+        job: job.into(),
+        step,
+    };
     daemon.ask(&Request::StepEnd { id }).unwrap();
 }
 
@@ -275,7 +281,7 @@ fn jobs_that_share_a_gpu_have_one_daemon_until_the_last_of_them_ends() {
     until_audited(&site, &text);
     let (notes, _) = share(11, 10, &[3]);
     assert_eq!((notes, pids(&site, &name)), (Vec::new(), one));
-    assert_eq!(daemon.status().gpus[3].cap.clone().unwrap().job, 8);
+    assert_eq!(daemon.status().gpus[3].cap.clone().unwrap().job, 8.into());
     assert!(one.into_iter().all(lives));
     end(&daemon, 8, BATCH);
     end(&daemon, 11, BATCH);

@@ -223,7 +223,7 @@ fn all_hear(site: &Site, daemons: &[Daemon<'_>]) {
             let peers = daemon.status().peers;
             let alive = peers
                 .iter()
-                .filter(|peer| peer.state == "alive" && peer.jobs == [8]);
+                .filter(|peer| peer.state == "alive" && peer.jobs == [8.into()]);
             (alive.count() == 3).then_some(())
         });
     }

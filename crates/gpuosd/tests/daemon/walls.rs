@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::thread;
 
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, ClockRange, PowerCap};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Reason, Reply, Request, Status};
@@ -66,7 +67,10 @@ fn a_user_is_told_his_own_and_root_everything() {
     let whole = site.until("the job and its process", known);
     assert!(whole.hidden.is_none());
     let own = status_as(&site, 1000);
-    assert_eq!((own.jobs.len(), own.gpus[0].jobs.clone()), (1, vec![7]));
+    assert_eq!(
+        (own.jobs.len(), own.gpus[0].jobs.clone()),
+        (1, vec![7.into()])
+    );
     assert_eq!(own.gpus[0].processes[0].program, "secretprogram");
     let other = status_as(&site, 1001);
     let text = serde_json::to_string(&other).unwrap();
@@ -192,7 +196,10 @@ fn users_who_take_all_places_keep_neither_others_nor_root_out() {
         for _ in 0..20 {
             assert_eq!(daemon.status().node, "n1");
             let end = Request::StepEnd {
-                id: StepId { job: 1, step: 0 },
+                id: StepId {
+                    job: 1.into(),
+                    step: 0,
+                },
             };
             assert!(matches!(daemon.ask(&end), Ok(Reply::Done { .. })));
         }
@@ -257,7 +264,10 @@ fn users_may_not_report_steps_nor_act() {
     let asks = [
         start(7, Asked::default()),
         Request::StepEnd {
-            id: StepId { job: 7, step: 0 },
+            id: StepId {
+                job: 7.into(),
+                step: 0,
+            },
         },
         Request::Reload,
         Request::Audit {
@@ -279,7 +289,8 @@ fn users_may_not_report_steps_nor_act() {
 /// The audit log about a job, as a user asks for it: the lines, or why he is refused.
 fn audit_as(site: &Site, uid: u32, job: Option<u32>) -> Result<Vec<serde_json::Value>, String> {
     let lines = 200;
-    let told = as_user(uid, || client(site).ask(&Request::Audit { lines, job }));
+    let job = job.map(JobId::from);
+    let told = as_user(uid, || client(site).ask(&Request::Audit { lines, job: job.clone() }));
     match told {
         Ok(Reply::Audit { lines }) => {
             let line = |line: &String| serde_json::from_str(line).unwrap();
@@ -311,7 +322,11 @@ fn capped(site: &Site, daemon: &Daemon, job: u32, uid: u32) {
 /// The last step of a job has ended, and slurmctld knows it no more.
 fn over(site: &Site, daemon: &Daemon, job: u32) {
     fs::remove_file(site.path(&format!("slurm/jobs/{job}"))).unwrap();
-    let id = StepId { job, step: 0 };
+    let job = JobId::from(job);
+    let id = StepId {
+        job: job.clone(),
+        step: 0,
+    };
     daemon.ask(&Request::StepEnd { id }).unwrap();
     let gone = || {
         let jobs = daemon.status().jobs;
@@ -373,7 +388,10 @@ fn start(job: u32, asked: Asked) -> Request {
 
 fn start_of(uid: u32, job: u32, asked: Asked) -> Request {
     Request::StepStart {
-        id: StepId { job, step: 0 },
+        id: StepId {
+            job: job.into(),
+            step: 0,
+        },
         uid,
         gpus: vec![job as u8],
         asked,

@@ -110,8 +110,9 @@ impl Slurm {
                 Answer::Jobs(Ok(running.map(|(id, job)| shown(*id, job)).collect()))
             }
             Task::Job(id) => {
-                let job = self.jobs.get(id).filter(|job| !job.pending);
-                Answer::Job(Ok(job.map(|job| Box::new(shown(*id, job)))))
+                let job = id.number().and_then(|id| self.jobs.get(&id));
+                let job = job.filter(|job| !job.pending);
+                Answer::Job(Ok(job.map(|job| Box::new(shown(id.number().unwrap(), job)))))
             }
             Task::Config => Answer::Config(Ok(Some(Box::<Config>::default())), None),
         }
@@ -126,7 +127,7 @@ impl Slurm {
                 self.extra = part.write_into(&self.extra);
                 done()
             }
-            Action::Requeue { job } => match self.jobs.get_mut(job) {
+            Action::Requeue { job } => match job.number().and_then(|job| self.jobs.get_mut(&job)) {
                 Some(job) if !job.requeue => Outcome::Refused("disabled".into()),
                 Some(job) if !job.pending => {
                     (job.pending, job.held) = (true, true);
@@ -134,16 +135,18 @@ impl Slurm {
                 }
                 _ => nothing(),
             },
-            Action::Release { job, avoid_node } => match self.jobs.get_mut(job) {
-                Some(job) if job.pending => {
-                    (job.held, job.excluded) = (false, *avoid_node);
-                    done()
+            Action::Release { job, avoid_node } => {
+                match job.number().and_then(|job| self.jobs.get_mut(&job)) {
+                    Some(job) if job.pending => {
+                        (job.held, job.excluded) = (false, *avoid_node);
+                        done()
+                    }
+                    _ => nothing(),
                 }
-                _ => nothing(),
-            },
+            }
             // Nobody has slices here.
             Action::Hold { .. } | Action::LetGo { .. } => nothing(),
-            Action::Kill { job, .. } => match self.jobs.remove(job) {
+            Action::Kill { job, .. } => match job.number().and_then(|job| self.jobs.remove(&job)) {
                 Some(_) => done(),
                 None => nothing(),
             },
@@ -162,7 +165,7 @@ impl Slurm {
 fn shown(id: u32, job: &Running) -> Job {
     let gpus = job.gpus.iter().map(|gpu| usize::from(*gpu));
     Job {
-        id,
+        id: id.into(),
         uid: 1000,
         state: JobState::Running,
         nodes: vec![NODE.into()],
@@ -475,7 +478,7 @@ impl World {
         self.slurm.jobs.insert(id, job);
         if told {
             let id = StepId {
-                job: id,
+                job: id.into(),
                 step: BATCH,
             };
             let gpus = gpus.to_vec();
@@ -494,7 +497,7 @@ impl World {
     pub fn ended(&mut self, id: u32) {
         self.slurm.jobs.remove(&id);
         let id = StepId {
-            job: id,
+            job: id.into(),
             step: BATCH,
         };
         self.ask(Request::StepEnd { id });

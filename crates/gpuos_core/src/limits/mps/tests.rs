@@ -1,6 +1,7 @@
 //! The daemons of MPS, one event after the other.
 use super::super::wish::{Asked, MpsWish};
 use super::*;
+use crate::job::JobId;
 
 const ONE: Process = Process {
     pid: 41,
@@ -9,7 +10,7 @@ const ONE: Process = Process {
 
 fn holder(job: u32, gpus: &[u8]) -> Holder {
     Holder {
-        job,
+        job: job.clone().into(),
         uid: 1000,
         gpus: gpus.iter().copied().collect(),
         asked: Asked {
@@ -47,39 +48,52 @@ fn running(job: u32) -> Mps {
     let starts = after(&mut mps, saved_as(&saves));
     assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
         if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
-    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), None);
+    assert_eq!(
+        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
+        None
+    );
     let told = Ok(ONE);
     let saves = after(
         &mut mps,
         MpsEvent::Running {
-            whom: Whom::Job(job),
+            whom: Whom::Job(job.clone().into()),
             told,
         },
     );
     // Not before gpuosd would find it again.
-    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), None);
+    assert_eq!(
+        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
+        None
+    );
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
-    assert_eq!(mps.settled(Whom::Job(job), &[0].into()), Some(Ok(())));
+    assert_eq!(
+        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
+        Some(Ok(()))
+    );
     mps
 }
 
 #[test]
 fn it_is_written_down_started_once_and_ended_with_the_job() {
     let mut mps = running(7);
-    assert!(mps.settled(Whom::Job(7), &[2].into()).unwrap().is_err());
+    assert!(
+        mps.settled(&Whom::Job(7.into()), &[2].into())
+            .unwrap()
+            .is_err()
+    );
     assert_eq!(
         after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[0, 1])])),
         []
     );
     let ends = after(&mut mps, MpsEvent::Jobs(Vec::new()));
     assert!(
-        matches!(&ends[..], [MpsEffect::End { whom: Whom::Job(7), serving }]
+        matches!(&ends[..], [MpsEffect::End { whom: Whom::Job(_), serving }]
         if serving.process == Some(ONE))
     );
     // It comes again, as after a requeue: the old one ends first.
     assert_eq!(after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[4])])), []);
     let told = Err(NotEnded::Lives("busy".into()));
-    let whom = Whom::Job(7);
+    let whom = Whom::Job(7.into());
     let saves = after(&mut mps, MpsEvent::Ended { whom, told });
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
     let again = mps_step(&mut mps, MpsEvent::Tick, 1000 + AGAIN_MS, 0);
@@ -88,18 +102,18 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
     let next = after(
         &mut mps,
         MpsEvent::Ended {
-            whom: Whom::Job(7),
+            whom: Whom::Job(7.into()),
             told,
         },
     );
     assert_eq!(next.len(), 2);
-    assert_eq!(mps.kept()[&Whom::Job(7)].gpus, [4].into());
+    assert_eq!(mps.kept()[&Whom::Job(7.into())].gpus, [4].into());
 }
 
 #[test]
 fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() {
     let mut mps = running(7);
-    let whom = Whom::Job(7);
+    let whom = Whom::Job(7.into());
     let mut now = 1000;
     let mut told = |mps: &mut Mps, event| {
         let effects = mps_step(mps, event, now, 1000);
@@ -126,7 +140,7 @@ fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() 
             told(
                 &mut mps,
                 MpsEvent::Ended {
-                    whom,
+                    whom: whom.clone(),
                     told: Err(why),
                 },
             )
@@ -186,14 +200,18 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
         after(
             &mut mps,
             MpsEvent::Died {
-                whom: Whom::Job(7),
+                whom: Whom::Job(7.into()),
                 process
             }
         )
         .len(),
         1
     );
-    assert!(mps.settled(Whom::Job(7), &[0].into()).unwrap().is_err());
+    assert!(
+        mps.settled(&Whom::Job(7.into()), &[0].into())
+            .unwrap()
+            .is_err()
+    );
     assert_eq!(after(&mut mps, MpsEvent::Tick), []);
     assert_eq!(after(&mut mps, MpsEvent::Jobs(Vec::new())).len(), 1);
 
@@ -204,14 +222,20 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
     after(
         &mut mps,
         MpsEvent::Running {
-            whom: Whom::Job(8),
+            whom: Whom::Job(8.into()),
             told,
         },
     );
     assert_eq!(after(&mut mps, MpsEvent::Tick), []);
-    assert!(mps.kept().is_empty() && mps.settled(Whom::Job(8), &[0].into()).unwrap().is_err());
+    assert!(
+        mps.kept().is_empty()
+            && mps
+                .settled(&Whom::Job(8.into()), &[0].into())
+                .unwrap()
+                .is_err()
+    );
     after(&mut mps, MpsEvent::Jobs(Vec::new()));
-    assert_eq!(mps.settled(Whom::Job(8), &[0].into()), None);
+    assert_eq!(mps.settled(&Whom::Job(8.into()), &[0].into()), None);
 }
 
 #[test]
@@ -225,7 +249,7 @@ fn shared_gpus_get_none() {
     assert_eq!(after(&mut mps, MpsEvent::Jobs(jobs)), []);
     for job in [7, 9] {
         let told = mps
-            .settled(Whom::Job(job), &[1].into())
+            .settled(&Whom::Job(job.into()), &[1].into())
             .unwrap()
             .unwrap_err();
         assert!(told.contains("shared with other jobs"), "{told}");
@@ -279,8 +303,8 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (names(&all), Vec::new()));
     let first = Whom::Sharers { gpu: 0, uid: 1000 };
-    assert_eq!(mps.settled(first, &[0].into()), Some(Ok(())));
-    assert!(mps.settled(first, &[1].into()).unwrap().is_err());
+    assert_eq!(mps.settled(&first, &[0].into()), Some(Ok(())));
+    assert!(mps.settled(&first, &[1].into()).unwrap().is_err());
     // The job for which it was started goes, and comes again on another GPU: the other one keeps its own.
     jobs[0] = sharer(7, 1000, 5);
     let made = started_and_ended(&mut mps, told(&jobs));
@@ -288,7 +312,7 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     jobs.remove(1);
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (Vec::new(), names(&["gpu0-1000"])));
-    assert_eq!(mps.settled(first, &[0].into()), None);
+    assert_eq!(mps.settled(&first, &[0].into()), None);
     let made = started_and_ended(&mut mps, told(&[]));
     assert_eq!((made.0.len(), made.1.len()), (0, 3));
     assert!(mps.kept().is_empty());
@@ -302,7 +326,13 @@ fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let saves = after(&mut mps, MpsEvent::Jobs(jobs.clone()));
     after(&mut mps, saved_as(&saves));
     let told = Err("it was not ready".into());
-    let saves = after(&mut mps, MpsEvent::Running { whom, told });
+    let saves = after(
+        &mut mps,
+        MpsEvent::Running {
+            whom: whom.clone(),
+            told,
+        },
+    );
     after(&mut mps, saved_as(&saves));
     // Not by more steps of the same job, nor by jobs elsewhere.
     jobs.push(sharer(9, 1001, 0));
@@ -310,11 +340,11 @@ fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let made = started_and_ended(&mut mps, told.clone());
     assert_eq!(made.0, ["gpu0-1001"]);
     assert_eq!(after(&mut mps, told), []);
-    assert!(mps.settled(whom, &[0].into()).unwrap().is_err());
+    assert!(mps.settled(&whom, &[0].into()).unwrap().is_err());
     jobs.push(sharer(8, 1000, 0));
     let made = started_and_ended(&mut mps, MpsEvent::Jobs(jobs));
     assert_eq!(made.0, ["gpu0-1000"]);
-    assert_eq!(mps.settled(whom, &[0].into()), Some(Ok(())));
+    assert_eq!(mps.settled(&whom, &[0].into()), Some(Ok(())));
 }
 
 #[test]
@@ -331,7 +361,7 @@ fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
 
 #[test]
 fn names_of_daemons_are_read_again() {
-    for whom in [Whom::Job(7), Whom::Sharers { gpu: 3, uid: 1000 }] {
+    for whom in [Whom::Job(7.into()), Whom::Sharers { gpu: 3, uid: 1000 }] {
         assert_eq!(Whom::try_from(whom.to_string()), Ok(whom));
     }
     for odd in [
@@ -345,5 +375,27 @@ fn names_of_daemons_are_read_again() {
         "-7",
     ] {
         assert!(Whom::try_from(odd.to_owned()).is_err(), "{odd}");
+    }
+}
+
+/// Each text names one daemon's folder, whatever a workload manager calls its jobs.
+#[test]
+fn a_name_leads_back_to_whom_it_means() {
+    let job = |id: &str| Whom::Job(id.parse().unwrap());
+    let sharers = Whom::Sharers { gpu: 0, uid: 1000 };
+    for (whom, text) in [
+        (job("7"), "7"),
+        (job("8.server"), "job-8.server"),
+        (job("gpu0-1000"), "job-gpu0-1000"),
+        (job("job-7"), "job-job-7"),
+        (sharers, "gpu0-1000"),
+    ] {
+        assert_eq!(whom.to_string(), text);
+        assert_eq!(Whom::try_from(text.to_string()), Ok(whom));
+    }
+    for nobody in [
+        "", "07", "job-", "job-7", "8.server", "job-../7", "gpu-1", "gpu0",
+    ] {
+        assert!(Whom::try_from(nobody.to_string()).is_err(), "{nobody:?}");
     }
 }

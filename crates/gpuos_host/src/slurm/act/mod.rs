@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use gpuos_core::health::ExtraPart;
+use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
 use gpuos_workload::action::{Action, Outcome};
@@ -30,15 +31,23 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
     let slurm = Slurm::new(machine, node);
     let done = match action {
         Action::Publish(part) => slurm.publish(part),
-        Action::Requeue { job } => slurm.requeue(*job),
-        Action::Release { job, avoid_node } => slurm.release(*job, *avoid_node),
-        Action::Hold { job, why } => hold::hold(&slurm, *job, why),
-        Action::LetGo { job } => hold::let_go(&slurm, *job),
-        Action::Kill { job, step } => slurm.kill(*job, *step),
+        Action::Requeue { job } => number(job).and_then(|job| slurm.requeue(job)),
+        Action::Release { job, avoid_node } => {
+            number(job).and_then(|job| slurm.release(job, *avoid_node))
+        }
+        Action::Hold { job, why } => number(job).and_then(|job| hold::hold(&slurm, job, why)),
+        Action::LetGo { job } => number(job).and_then(|job| hold::let_go(&slurm, job)),
+        Action::Kill { job, step } => number(job).and_then(|job| slurm.kill(job, *step)),
         Action::Drain { reason } => slurm.drain(reason),
         Action::Undrain { reason } => slurm.undrain(reason),
     };
     done.unwrap_or_else(|outcome| outcome)
+}
+
+/// Slurm's number of a job.
+fn number(job: &JobId) -> Result<u32, Outcome> {
+    let why = || Outcome::Refused(format!("{job} is no job of Slurm's: those have numbers"));
+    job.number().ok_or_else(why)
 }
 
 /// The node's record.
@@ -257,7 +266,7 @@ impl Slurm<'_> {
         // Of an array, the number alone means all tasks.
         let label = self.job_here(job)?.label;
         // The batch script and the like are the job.
-        let what = match step.filter(|step| !StepId { job, step: *step }.is_special()) {
+        let what = match step.filter(|step| !StepId::is_special_number(*step)) {
             Some(step) => format!("{label}.{step}"),
             None => label,
         };

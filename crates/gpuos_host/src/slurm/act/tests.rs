@@ -116,7 +116,7 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
         ));
     }
     let kill = Action::Kill {
-        job: 7,
+        job: 7.into(),
         step: Some(0),
     };
     let refused = "scancel: error: Kill job error on job step id 7.0: Job/step already completing or completed\n";
@@ -183,7 +183,7 @@ const REQUEUE: &str = "scontrol requeue incomplete 7";
 
 #[test]
 fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
-    let requeue = Action::Requeue { job: 7 };
+    let requeue = Action::Requeue { job: 7.into() };
     let again = job("COMPLETING", &[("Restarts", "1"), ("NodeList", "n[1-2]")]);
     for state in ["RUNNING", "SUSPENDED"] {
         let here = job(state, &[("NodeList", "n[1-2]")]);
@@ -206,7 +206,10 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     ]);
     assert!(matches!(play.act(&requeue), Outcome::Refused(_)));
 
-    let release = |avoid_node| Action::Release { job: 7, avoid_node };
+    let release = |avoid_node| Action::Release {
+        job: 7.into(),
+        avoid_node,
+    };
     let completing = job("COMPLETING", &[("NodeList", "n1")]);
     assert!(matches!(
         Play::new(&[(QUEUE, Ok(&completing))]).act(&release(false)),
@@ -239,7 +242,7 @@ fn a_job_that_ended_between_the_look_and_the_requeue_is_not_said_to_be_requeued(
         (QUEUE, Ok(&cancelled)),
     ]);
     assert!(matches!(
-        play.act(&Action::Requeue { job: 7 }),
+        play.act(&Action::Requeue { job: 7.into() }),
         Outcome::Nothing(_)
     ));
 }
@@ -269,16 +272,19 @@ fn of_an_array_one_task_is_hit_and_not_all_of_them() {
         (QUEUE, Ok(&array("RUNNING", "1"))),
     ]);
     assert!(matches!(
-        play.act(&Action::Requeue { job: 7 }),
+        play.act(&Action::Requeue { job: 7.into() }),
         Outcome::Done(_)
     ));
     for (step, command) in [(None, "scancel 7_2"), (Some(1), "scancel 7_2.1")] {
         let play = Play::new(&[(QUEUE, Ok(&here)), (command, Ok(""))]);
-        let kill = Action::Kill { job: 7, step };
+        let kill = Action::Kill {
+            job: 7.into(),
+            step,
+        };
         assert!(matches!(play.act(&kill), Outcome::Done(_)));
     }
     let release = Action::Release {
-        job: 7,
+        job: 7.into(),
         avoid_node: false,
     };
     let play = Play::new(&[
@@ -310,7 +316,7 @@ fn a_component_is_requeued_with_its_heterogeneous_job() {
         (show, Ok(&component("1"))),
     ]);
     assert!(matches!(
-        play.act(&Action::Requeue { job: 8 }),
+        play.act(&Action::Requeue { job: 8.into() }),
         Outcome::Done(_)
     ));
 }
@@ -323,7 +329,10 @@ fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
         (Some(0xffff_fffb), "scancel 7"),
         (None, "scancel 7"),
     ] {
-        let kill = Action::Kill { job: 7, step };
+        let kill = Action::Kill {
+            job: 7.into(),
+            step,
+        };
         assert!(matches!(
             Play::new(&[(QUEUE, Ok(&here)), (command, Ok(""))]).act(&kill),
             Outcome::Done(_)
@@ -397,7 +406,7 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
     let down = |lines: &[(&str, Result<&str, &str>)]| {
         let play = Play::new(lines);
         let silent = Silent {
-            job: 7,
+            job: 7.into(),
             node: "n3".into(),
             silent_ms: 3120,
             agreed: agreed.to_vec(),

@@ -302,7 +302,10 @@ mod tests {
         }
         match found {
             Ok((steps, allowed)) => {
-                assert_eq!((steps[0].step.job, &steps[0].step.step[..]), (7, "0"));
+                assert_eq!(
+                    (steps[0].step.job.number(), &steps[0].step.step[..]),
+                    (Some(7), "0")
+                );
                 assert_eq!(allowed, [2, 4].into());
                 assert!(left.is_some(), "nobody is left in it");
             }
@@ -326,7 +329,7 @@ mod tests {
         let twin = RecordedGroups {
             list: vec![(
                 JobStep {
-                    job: 3,
+                    job: 3.into(),
                     step: "0".into(),
                 },
                 [1].into(),

@@ -192,7 +192,10 @@ mod tests {
             with("job_7/step_extern/user/task_special", "");
             let steps = steps(root.path(), "n1").unwrap();
             assert_eq!(steps.len(), 1, "{scope}");
-            assert_eq!((steps[0].step.job, &steps[0].step.step[..]), (7, "0"));
+            assert_eq!(
+                (steps[0].step.job.number(), &steps[0].step.step[..]),
+                (Some(7), "0")
+            );
             let leaves = leaves(&steps[0].folder);
             let user = task("job_7/step_0/user");
             assert_eq!(leaves, [user.join("task_0"), user.join("task_1/container")]);

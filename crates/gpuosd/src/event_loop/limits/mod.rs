@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::Sample;
+use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Effect as Said, Event, Holder, Limits, Mps, MpsEvent, step};
 use gpuos_core::wire::Reply;
 
@@ -28,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct Prepare {
     /// Its job.
-    pub job: u32,
+    pub job: JobId,
     /// Its GPUs of GRES `gpu`.
     pub gpus: BTreeSet<u8>,
     /// What it asked for.
@@ -132,7 +133,7 @@ impl Settings {
 
     /// What a step is told, once all is known.
     fn settled(&self, one: &Prepare, on: &Facts<'_>) -> Option<Reply> {
-        let mut notes = self.limits.settled(one.job)?;
+        let mut notes = self.limits.settled(&one.job)?;
         let mut environment = one.environment.clone();
         if one.asked.mps.is_some() {
             match self.mps_for(one, on)? {

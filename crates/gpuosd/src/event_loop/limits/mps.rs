@@ -41,17 +41,17 @@ impl Settings {
         one: &Prepare,
         on: &Facts<'_>,
     ) -> Option<Result<BTreeMap<String, String>, String>> {
-        let (job, gpus, asked) = (one.job, &one.gpus, &one.asked);
+        let (job, gpus, asked) = (one.job.clone(), &one.gpus, &one.asked);
         let no = |why| format!("MPS is not there: {why}; the job runs without it");
         let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-        let (Some(wish), Some(whom)) = (asked.mps, Whom::of(job, uid, gpus, asked)) else {
+        let (Some(wish), Some(whom)) = (asked.mps, Whom::of(&job, uid, gpus, asked)) else {
             return Some(Err(no("the job has shares of several GPUs".to_owned())));
         };
         if wish.joint && !asked.shared {
             let why = "Slurm has given it no shards of a GPU";
             return Some(Err(no(why.to_owned())));
         }
-        let there = self.mps.settled(whom, gpus)?;
+        let there = self.mps.settled(&whom, gpus)?;
         Some(there.map_err(no).map(|()| {
             let [pipe, log] = folders(&self.mps_folder, whom);
             let [pipe, log] = [pipe, log].map(|folder| folder.display().to_string());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_core::health::Audit;
+use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::{self, Carver, Effect as Said, Event};
 use gpuos_core::mig::{Claim, Phase};
 use gpuos_model::gpu_index::NvmlIndex;
@@ -130,19 +131,20 @@ impl Boards {
     }
 
     /// Whether all of a job's instances can be used, and its slice files say so.
-    pub fn is_ready(&self, job: u32, grant: &Grant) -> bool {
+    pub fn is_ready(&self, job: &JobId, grant: &Grant) -> bool {
         grant
             .pieces
             .iter()
             .all(|piece| self.has(job, piece).is_some())
     }
 
-    fn has(&self, job: u32, piece: &Piece) -> Option<()> {
+    fn has(&self, job: &JobId, piece: &Piece) -> Option<()> {
         let carver = self.carvers.get(&piece.gpu)?;
         carver.looked().then_some(())?;
         let claims = carver.claims();
         let at = claims.iter().find(|claim| {
-            (claim.job, claim.placement, claim.profile) == (job, piece.placement, piece.profile)
+            claim.job == *job
+                && (claim.placement, claim.profile) == (piece.placement, piece.profile)
                 && matches!(claim.phase, Phase::Ready { .. })
         })?;
         let files = self.files.get(&piece.gpu)?.written.as_ref()?;
@@ -157,9 +159,10 @@ impl Boards {
     }
 
     /// Whether what a job is to have is being made, or there.
-    pub fn is_claimed(&self, job: u32, piece: &Piece) -> bool {
+    pub fn is_claimed(&self, job: &JobId, piece: &Piece) -> bool {
         self.claims(piece.gpu).iter().any(|claim| {
-            (claim.job, claim.placement, claim.profile) == (job, piece.placement, piece.profile)
+            claim.job == *job
+                && (claim.placement, claim.profile) == (piece.placement, piece.profile)
                 && claim.phase != Phase::Going
         })
     }
@@ -183,7 +186,7 @@ impl Boards {
         pool: Option<&Pool>,
         now: Now,
         fx: &mut Effects,
-    ) -> Vec<(u32, String)> {
+    ) -> Vec<(JobId, String)> {
         let Some(carver) = self.carvers.get_mut(&gpu) else {
             return Vec::new();
         };
@@ -375,19 +378,19 @@ fn audit(
         let was = old(claim.id).map(|claim| matches!(claim.phase, Phase::Ready { .. }));
         if let (Phase::Ready { uuid, .. }, Some(false) | None) = (&claim.phase, was) {
             let text = format!("job {} has {}: {uuid}", claim.job, what(claim));
-            note(Some(claim.job), text, now, fx);
+            note(Some(claim.job.clone()), text, now, fx);
         }
     }
     for claim in before {
         if after.iter().all(|now| now.id != claim.id) {
             let text = format!("job {} has no longer {}", claim.job, what(claim));
-            note(Some(claim.job), text, now, fx);
+            note(Some(claim.job.clone()), text, now, fx);
         }
     }
 }
 
 /// A line of the audit log. The GPU stands in the text: its number here is NVML's, not Slurm's.
-pub fn note(job: Option<u32>, text: String, now: Now, fx: &mut Effects) {
+pub fn note(job: Option<JobId>, text: String, now: Now, fx: &mut Effects) {
     let audit = Audit {
         at_ms: now.wall_ms,
         job,

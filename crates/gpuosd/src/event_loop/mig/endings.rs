@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use gpuos_core::job::JobId;
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_workload::action::{Action, Outcome};
 
@@ -48,18 +49,18 @@ impl Ending {
 #[derive(Default)]
 pub struct Endings {
     /// Until slurmctld has answered what becomes of them.
-    open: BTreeMap<u32, Ending>,
+    open: BTreeMap<JobId, Ending>,
     /// How often that was so here, since they last had them.
-    failures: BTreeMap<u32, u32>,
+    failures: BTreeMap<JobId, u32>,
     /// Jobs that are held until the driver answers again.
-    held: BTreeMap<u32, HeldJob>,
+    held: BTreeMap<JobId, HeldJob>,
     /// When Slurm was told last to let them go.
     let_go: Option<Instant>,
 }
 
 impl Endings {
     /// As it was saved.
-    pub fn restore(failures: BTreeMap<u32, u32>, held: BTreeMap<u32, HeldJob>) -> Endings {
+    pub fn restore(failures: BTreeMap<JobId, u32>, held: BTreeMap<JobId, HeldJob>) -> Endings {
         Endings {
             failures,
             held,
@@ -68,34 +69,34 @@ impl Endings {
     }
 
     /// How often each job could not get its instances.
-    pub fn failures(&self) -> &BTreeMap<u32, u32> {
+    pub fn failures(&self) -> &BTreeMap<JobId, u32> {
         &self.failures
     }
 
     /// Jobs that are held.
-    pub fn held(&self) -> &BTreeMap<u32, HeldJob> {
+    pub fn held(&self) -> &BTreeMap<JobId, HeldJob> {
         &self.held
     }
 
     /// Whether slurmctld has yet to answer about a job.
-    pub fn has(&self, job: u32) -> bool {
+    pub fn has(&self, job: &JobId) -> bool {
         self.open.contains_key(&job)
     }
 
     /// Why a job does not have its instances, while slurmctld has not answered.
-    pub fn why(&self, job: u32) -> Option<String> {
+    pub fn why(&self, job: &JobId) -> Option<String> {
         self.open.get(&job).map(|one| one.why.clone())
     }
 
     /// A job has all that it is to have.
-    pub fn succeeded(&mut self, job: u32) {
+    pub fn succeeded(&mut self, job: &JobId) {
         self.failures.remove(&job);
     }
 
     /// A job that may be requeued has failed once more: what becomes of it. Where the driver is away, it is held instead of
     /// ended, for nothing is wrong with the job; `pinned`: it would come back here.
-    pub fn failed(&mut self, job: u32, (requeue, pinned): (bool, bool), away: bool) -> End {
-        let failures = self.failures.entry(job).or_default();
+    pub fn failed(&mut self, job: &JobId, (requeue, pinned): (bool, bool), away: bool) -> End {
+        let failures = self.failures.entry(job.clone()).or_default();
         *failures = failures.saturating_add(1);
         let often = *failures > REQUEUES;
         while self.failures.len() > FAILURES {
@@ -109,24 +110,30 @@ impl Endings {
     }
 
     /// slurmctld is to requeue, hold or end a job, once that is on the disk.
-    pub fn begin(&mut self, job: u32, (why, end): (&str, End), gpus: NvmlSet, fx: &mut Effects) {
+    pub fn begin(&mut self, job: &JobId, (why, end): (&str, End), gpus: NvmlSet, fx: &mut Effects) {
         let action = match end {
             End::Requeued => {
-                fx.push(Effect::ForgetRelease(job));
+                fx.push(Effect::ForgetRelease(job.clone()));
                 fx.push(Effect::Release(Release::of(job, true)));
-                Action::Requeue { job }
+                Action::Requeue { job: job.clone() }
             }
             End::Held => {
                 self.failures.remove(&job);
                 // Before slurmctld is asked: one that is held is never forgotten.
-                self.held.insert(job, HeldJob { gpus });
+                self.held.insert(job.clone(), HeldJob { gpus });
                 // What is most to the point stands first: a driver's own words may be long.
                 let why = format!("it starts when NVIDIA's driver answers there again ({why})");
-                Action::Hold { job, why }
+                Action::Hold {
+                    job: job.clone(),
+                    why,
+                }
             }
             End::Killed => {
                 self.failures.remove(&job);
-                Action::Kill { job, step: None }
+                Action::Kill {
+                    job: job.clone(),
+                    step: None,
+                }
             }
         };
         let ending = Ending {
@@ -134,11 +141,11 @@ impl Endings {
             why: why.to_owned(),
             counted: false,
         };
-        self.open.insert(job, ending);
+        self.open.insert(job.clone(), ending);
     }
 
     /// A failure of a job is on the disk: slurmctld is asked to requeue or end it.
-    pub fn counted(&mut self, job: u32, fx: &mut Effects) {
+    pub fn counted(&mut self, job: &JobId, fx: &mut Effects) {
         if let Some(ending) = self.open.get_mut(&job) {
             ending.counted = true;
             if let Some(task) = ending.task() {
@@ -172,7 +179,7 @@ impl Endings {
                 if matches!(action, Action::Requeue { .. } | Action::Hold { .. }) =>
             {
                 ending.action = Action::Kill {
-                    job: *job,
+                    job: job.clone(),
                     step: None,
                 };
                 if let Some(task) = ending.task() {
@@ -188,8 +195,8 @@ impl Endings {
     /// The same about a job that is held, or is to be.
     fn held_acted(&mut self, action: &Action, outcome: &Outcome, fx: &mut Effects) {
         let (job, released) = match action {
-            Action::Hold { job, .. } => (*job, false),
-            Action::LetGo { job } => (*job, true),
+            Action::Hold { job, .. } => (job.clone(), false),
+            Action::LetGo { job } => (job.clone(), true),
             _ => return,
         };
         match outcome {
@@ -197,7 +204,7 @@ impl Endings {
             // Whether it is held, shows when it is to be let go.
             Outcome::Done(_) | Outcome::Nothing(_) if !released => return,
             // Slurm holds a requeued job back for two minutes.
-            Outcome::Done(_) => fx.push(Effect::Release(Release::of(job, false))),
+            Outcome::Done(_) => fx.push(Effect::Release(Release::of(&job, false))),
             Outcome::Nothing(_) | Outcome::Refused(_) => {}
         }
         self.held.remove(&job);
@@ -214,7 +221,10 @@ impl Endings {
         let held = held.filter(|(job, _)| !self.open.contains_key(job));
         let back = held.filter(|(_, held)| held.gpus.iter().all(&ready));
         for (job, _) in back {
-            fx.ask(WorkloadTask::Act(Action::LetGo { job: *job }, Why::Rule));
+            fx.ask(WorkloadTask::Act(
+                Action::LetGo { job: job.clone() },
+                Why::Rule,
+            ));
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Action, Event, GpuHealth, GpuState, Job, NodeHealth, number};
+use gpuos_core::job::JobId;
 use gpuos_core::limits::Holder;
 use gpuos_core::mig::Phase;
 use gpuos_core::step::StepId;
@@ -32,9 +33,9 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
     };
     let records = &mig.records;
     let given = records.given.iter().filter(|(_, bits)| **bits != 0);
-    let mut all: BTreeMap<u32, u64> = given.map(|(job, bits)| (*job, *bits)).collect();
+    let mut all: BTreeMap<JobId, u64> = given.map(|(job, bits)| (job.clone(), *bits)).collect();
     let grants = records.grants.iter();
-    all.extend(grants.map(|(job, grant)| (*job, grant.bits)));
+    all.extend(grants.map(|(job, grant)| (job.clone(), grant.bits)));
     let mut list = Vec::new();
     for (job, bits) in all {
         let grant = records.grants.get(&job);
@@ -43,8 +44,13 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
         let requeue = grant.map(|grant| grant.requeue).or(told).unwrap_or(false);
         let (mut rest, mut script) = (bits, None);
         let mut parts = Vec::new();
-        for (step, own) in mig.steps.running(job) {
-            if (StepId { job, step }).is_special() {
+        for (step, own) in mig.steps.running(&job) {
+            if (StepId {
+                job: job.clone(),
+                step,
+            })
+            .is_special()
+            {
                 script = Some(step);
                 continue;
             }
@@ -54,10 +60,10 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
         parts.push((script, rest));
         for (step, bits) in parts.into_iter().filter(|(_, bits)| *bits != 0) {
             list.push(Job {
-                job,
+                job: job.clone(),
                 step,
                 gpus: mig.division.numbers(pool, bits),
-                instances: instances(mig, job, (pool, grant), bits),
+                instances: instances(mig, &job, (pool, grant), bits),
                 requeue,
                 ..Job::default()
             });
@@ -95,7 +101,7 @@ pub fn holders_of_whole(mig: &Mig, on: &Facts<'_>) -> Vec<Holder> {
 /// The GPU instances of a job that lie in these bits.
 fn instances(
     mig: &Mig,
-    job: u32,
+    job: &JobId,
     (pool, grant): (&Pool, Option<&Grant>),
     bits: u64,
 ) -> Vec<(u8, u32)> {
@@ -107,7 +113,7 @@ fn instances(
         let claims = mig.boards.claims(piece.gpu);
         let own = claims
             .iter()
-            .filter(|claim| claim.job == job && claim.placement == piece.placement);
+            .filter(|claim| claim.job == *job && claim.placement == piece.placement);
         let gis = own.filter_map(|claim| match claim.phase {
             Phase::Made { gi } | Phase::Ready { gi, .. } => Some(gi),
             Phase::Wanted | Phase::Going => None,

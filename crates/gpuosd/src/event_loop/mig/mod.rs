@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::{Answer, Event};
 use gpuos_core::step::StepId;
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
@@ -135,7 +136,7 @@ impl Mig {
         let own = |placement| {
             let view = self.boards.view(gpu)?.ok()?;
             let mut on = view.shown.iter().filter(|one| one.placement == placement);
-            view.jobs.get(&on.next()?.gi).copied()
+            view.jobs.get(&on.next()?.gi).cloned()
         };
         let mut all = held(&self.records.grants, gpu, own);
         if let Some(pool) = self.division.pool()
@@ -263,19 +264,21 @@ impl Mig {
         let out = health::out(gpu, &self.division, on.health);
         let wanted = self.records.grants.iter();
         let wanted = wanted.filter(|(_, grant)| grant.wanted);
-        let wanted: Vec<(u32, Grant)> = wanted.map(|(job, grant)| (*job, grant.clone())).collect();
+        let wanted: Vec<(JobId, Grant)> = wanted
+            .map(|(job, grant)| (job.clone(), grant.clone()))
+            .collect();
         for (job, grant) in wanted {
             let own = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
             for piece in own {
-                if self.boards.is_claimed(job, piece) {
+                if self.boards.is_claimed(&job, piece) {
                     continue;
                 }
                 if let Some(why) = &out {
-                    self.withheld(job, why, on, fx);
+                    self.withheld(&job, why, on, fx);
                     break;
                 }
                 if let Some(why) = &unfit {
-                    self.fail(job, why, on, fx);
+                    self.fail(&job, why, on, fx);
                     break;
                 }
                 if whole || switching {
@@ -283,7 +286,7 @@ impl Mig {
                     break;
                 }
                 let carve = Event::Carve {
-                    job,
+                    job: job.clone(),
                     profile: piece.profile,
                     placement: piece.placement,
                 };
@@ -300,7 +303,7 @@ impl Mig {
         let pool = self.division.pool();
         for (job, why) in self.boards.step((gpu, event), pool, on.now, fx) {
             let who = self.boards.users(gpu, self.records.grants.get(&job));
-            self.fail(job, &format!("GPU {gpu}: {why}{who}"), on, fx);
+            self.fail(&job, &format!("GPU {gpu}: {why}{who}"), on, fx);
         }
     }
 
@@ -310,12 +313,12 @@ impl Mig {
     }
 
     /// A step has ended.
-    pub fn ended(&mut self, id: StepId, on: &Facts<'_>) {
+    pub fn ended(&mut self, id: &StepId, on: &Facts<'_>) {
         self.steps.ended(id, on.now.at);
     }
 
     /// slurmctld is being asked about a job.
-    pub fn job_asked(&mut self, job: u32) {
+    pub fn job_asked(&mut self, job: &JobId) {
         self.steps.job_asked(job);
     }
 
@@ -398,7 +401,7 @@ impl Mig {
             for gpu in whole.unwrap_or_default() {
                 if self.boards.mode_since(gpu, one.since) == Some(true) {
                     wants.insert(gpu);
-                    asks.extend((!one.granted && !one.asked_record).then_some(one.id.job));
+                    asks.extend((!one.granted && !one.asked_record).then_some(one.id.job.clone()));
                 }
             }
         }
@@ -426,11 +429,11 @@ impl Mig {
         on: &Facts<'_>,
     ) -> switches::Facts {
         let waiting = self.wait_for(gpu, divided, on);
-        let granted = |job: &&u32| {
+        let granted = |job: &&JobId| {
             let mut own = self.steps.waiting.iter().filter(|one| one.id.job == **job);
             own.any(|one| one.granted)
         };
-        let lacks = |job: &&u32| {
+        let lacks = |job: &&JobId| {
             let grant = self.records.grants.get(job);
             !grant.is_some_and(|grant| grant.whole.contains(gpu))
         };
@@ -445,7 +448,7 @@ impl Mig {
                 .iter()
                 .filter(granted)
                 .filter(lacks)
-                .copied()
+                .cloned()
                 .collect(),
             others: self.others(gpu, divided, on),
             running: self.records.running.clone(),
@@ -455,27 +458,27 @@ impl Mig {
     }
 
     /// Jobs that wait for a change.
-    fn wait_for(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
+    fn wait_for(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<JobId> {
         if divided {
             let grants = self.records.grants.iter();
             let lacks = grants
                 .filter(|(_, grant)| grant.wanted)
                 .filter(|(job, grant)| {
                     let mut own = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
-                    own.any(|piece| !self.boards.is_claimed(**job, piece))
+                    own.any(|piece| !self.boards.is_claimed(*job, piece))
                 });
-            return lacks.map(|(job, _)| *job).collect();
+            return lacks.map(|(job, _)| job.clone()).collect();
         }
         let has = |one: &&Waiting| {
             let own = self.division.whole_of(&one.gpus, on.gpus);
             one.failed.is_none() && own.unwrap_or_default().contains(&gpu)
         };
         let waiting = self.steps.waiting.iter().filter(has);
-        waiting.map(|one| one.id.job).collect()
+        waiting.map(|one| one.id.job.clone()).collect()
     }
 
     /// Jobs that have a GPU as the other kind, by Slurm's records.
-    fn others(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<u32> {
+    fn others(&self, gpu: NvmlIndex, divided: bool, on: &Facts<'_>) -> BTreeSet<JobId> {
         let Some(pool) = self.division.pool() else {
             return BTreeSet::new();
         };
@@ -489,7 +492,7 @@ impl Mig {
         let grants = grants.map(|(job, grant)| (job, grant.bits));
         let given = self.records.given.iter().map(|(job, bits)| (job, *bits));
         let own = grants.chain(given).filter(|(_, own)| own & bits != 0);
-        own.map(|(job, _)| *job).collect()
+        own.map(|(job, _)| job.clone()).collect()
     }
 
     /// What is left on a GPU.
@@ -520,7 +523,7 @@ impl Mig {
             Next::Refuse(jobs) => {
                 for job in jobs {
                     let why = format!("Slurm has not given GPU {gpu} to job {job}");
-                    self.steps.tell(job, &why, refuse, fx);
+                    self.steps.tell(&job, &why, refuse, fx);
                 }
             }
             Next::Turn(divided) => {
@@ -537,7 +540,7 @@ impl Mig {
             return;
         };
         for job in self.wait_for(gpu, divided, on) {
-            self.fail(job, why, on, fx);
+            self.fail(&job, why, on, fx);
         }
         self.boards.look(gpu, on.now, fx);
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::Event;
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_workload::action::{Action, Outcome};
@@ -20,13 +21,13 @@ use crate::queue::Task as WorkloadTask;
 #[derive(Default)]
 pub struct Records {
     /// What was given to jobs, and is made for them.
-    pub grants: BTreeMap<u32, Grant>,
+    pub grants: BTreeMap<JobId, Grant>,
     /// Bits that Slurm had given to jobs when it told all of them, with or without a grant.
-    pub given: BTreeMap<u32, u64>,
+    pub given: BTreeMap<JobId, u64>,
     /// Jobs that ran then and did not end.
-    pub running: BTreeSet<u32>,
+    pub running: BTreeSet<JobId>,
     /// Whether it would requeue these jobs.
-    pub requeue: BTreeMap<u32, bool>,
+    pub requeue: BTreeMap<JobId, bool>,
     /// When it was asked for all jobs of the node; it has told them.
     pub asked: Option<Instant>,
 }
@@ -40,25 +41,30 @@ impl Mig {
         self.records.asked = Some(asked);
         let here = jobs.iter().filter(|job| job.is_running());
         let given = here.clone().map(|job| match job.unreadable.is_empty() {
-            true => (job.id, self.has(job, on).0),
+            true => (job.id.clone(), self.has(job, on).0),
             false => {
                 let before = self.records.given.get(&job.id);
-                (job.id, before.copied().unwrap_or_default())
+                (job.id.clone(), before.copied().unwrap_or_default())
             }
         });
         self.records.given = given.collect();
         let stays = here.filter(|job| job.state != JobState::Ending);
-        self.records.running = stays.map(|job| job.id).collect();
-        let requeue = jobs.iter().map(|job| (job.id, job.may_requeue));
+        self.records.running = stays.map(|job| job.id.clone()).collect();
+        let requeue = jobs.iter().map(|job| (job.id.clone(), job.may_requeue));
         self.records.requeue = requeue.collect();
         // Slurm is asked about these by themselves: this answer may be older than their steps.
-        let waits: BTreeSet<u32> = self.steps.waiting.iter().map(|one| one.id.job).collect();
-        let mut there: BTreeSet<u32> = jobs.iter().map(|job| job.id).collect();
-        there.extend(&waits);
-        let grants = self.records.grants.keys().copied();
-        let gone: Vec<u32> = grants.filter(|job| !there.contains(job)).collect();
+        let waits: BTreeSet<JobId> = self
+            .steps
+            .waiting
+            .iter()
+            .map(|one| one.id.job.clone())
+            .collect();
+        let mut there: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
+        there.extend(waits.iter().cloned());
+        let grants = self.records.grants.keys().cloned();
+        let gone: Vec<JobId> = grants.filter(|job| !there.contains(job)).collect();
         for job in gone {
-            self.release(job, on, fx);
+            self.release(&job, on, fx);
         }
         self.steps.only(&there);
         for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
@@ -68,12 +74,18 @@ impl Mig {
     }
 
     /// Slurm told one job; `None`: it knows it no more.
-    pub fn job_told(&mut self, job: u32, record: Option<&Job>, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn job_told(
+        &mut self,
+        job: &JobId,
+        record: Option<&Job>,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
         let late = |one: &Waiting| {
-            one.id.job == job && !one.asked_record && !one.granted && one.failed.is_none()
+            one.id.job == *job && !one.asked_record && !one.granted && one.failed.is_none()
         };
         if self.steps.waiting.iter().any(late) {
-            fx.ask_first(WorkloadTask::Job(job));
+            fx.ask_first(WorkloadTask::Job(job.clone()));
             return;
         }
         if self.endings.has(job) {
@@ -119,16 +131,16 @@ impl Mig {
         let grant = self.records.grants.get(&record.id);
         let keeps = here && grant.is_some_and(|grant| grant.restarts == record.restarts);
         if !keeps {
-            self.release(record.id, on, fx);
+            self.release(&record.id, on, fx);
             return false;
         }
-        self.steps.granted(record.id);
+        self.steps.granted(&record.id);
         true
     }
 
     /// Compares a job's grant with its record. Returns whether the job has slices here, or MIG-switchable GPUs whole.
     fn record(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) -> bool {
-        let job = record.id;
+        let job = &record.id;
         if !record.unreadable.is_empty() {
             return self.unread(record, on, fx);
         }
@@ -152,7 +164,7 @@ impl Mig {
         }
         let same = same || left;
         if !same {
-            self.release(job, on, fx);
+            self.release(&job, on, fx);
         }
         if !here || (nothing && !same) {
             return false;
@@ -160,13 +172,13 @@ impl Mig {
         if !same && !self.grant(record, (bits, whole), on, fx) {
             return true;
         }
-        let (waits, ask) = self.steps.of(job);
+        let (waits, ask) = self.steps.of(&job);
         if let (Some(grant), true) = (self.records.grants.get_mut(&job), waits) {
             grant.wanted |= ask.is_some();
             let mut gpus: BTreeSet<NvmlIndex> =
                 grant.pieces.iter().map(|piece| piece.gpu).collect();
             gpus.extend(grant.whole.iter());
-            self.steps.granted(job);
+            self.steps.granted(&job);
             for gpu in gpus {
                 self.boards.look(gpu, on.now, fx);
             }
@@ -182,7 +194,7 @@ impl Mig {
         on: &Facts<'_>,
         fx: &mut Effects,
     ) -> bool {
-        let (waits, ask) = self.steps.of(record.id);
+        let (waits, ask) = self.steps.of(&record.id);
         let Some(pool) = self.division.pool() else {
             return false;
         };
@@ -192,7 +204,7 @@ impl Mig {
         let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
         let pinned = record.required_nodes.iter().any(|node| node == on.node);
         match pool.grant(on.node, record, (ask.as_ref(), &others)) {
-            Ok(grant) => self.granted(record.id, Grant { pinned, ..grant }, on, fx),
+            Ok(grant) => self.granted(&record.id, Grant { pinned, ..grant }, on, fx),
             // Its whole GPUs are to be had all the same.
             Err(_) if ask.is_none() && waits => {
                 let grant = Grant {
@@ -202,10 +214,10 @@ impl Mig {
                     pinned,
                     ..Grant::default()
                 };
-                self.granted(record.id, grant, on, fx);
+                self.granted(&record.id, grant, on, fx);
             }
             // It would be so again: the job is not requeued.
-            Err(why) if ask.is_some() => self.end(record.id, (&why, End::Killed), on, fx),
+            Err(why) if ask.is_some() => self.end(&record.id, (&why, End::Killed), on, fx),
             // Without a step there is nobody to tell, and nothing to be made.
             Err(_) => return false,
         }
@@ -213,31 +225,31 @@ impl Mig {
     }
 
     /// Slurm gives a bit to one job: whoever had these before has them no more.
-    fn granted(&mut self, job: u32, grant: Grant, on: &Facts<'_>, fx: &mut Effects) {
+    fn granted(&mut self, job: &JobId, grant: Grant, on: &Facts<'_>, fx: &mut Effects) {
         let others = self.records.grants.iter();
-        let others = others.filter(|(other, old)| **other != job && old.bits & grant.bits != 0);
-        let others: Vec<u32> = others.map(|(other, _)| *other).collect();
+        let others = others.filter(|(other, old)| **other != *job && old.bits & grant.bits != 0);
+        let others: Vec<JobId> = others.map(|(other, _)| other.clone()).collect();
         for other in others {
-            self.release(other, on, fx);
+            self.release(&other, on, fx);
         }
-        self.records.grants.insert(job, grant);
+        self.records.grants.insert(job.clone(), grant);
         fx.save();
     }
 
     /// A job is over here.
-    fn release(&mut self, job: u32, on: &Facts<'_>, fx: &mut Effects) {
+    fn release(&mut self, job: &JobId, on: &Facts<'_>, fx: &mut Effects) {
         self.steps.released(job);
         if self.records.grants.remove(&job).is_none() {
             return;
         }
         for gpu in self.boards.all() {
-            self.event(gpu, Event::Release { job }, on, fx);
+            self.event(gpu, Event::Release { job: job.clone() }, on, fx);
         }
         fx.save();
     }
 
     /// A job cannot have its instances now: it is requeued, or ended where that may not be or was so too often.
-    pub(super) fn fail(&mut self, job: u32, why: &str, on: &Facts<'_>, fx: &mut Effects) {
+    pub(super) fn fail(&mut self, job: &JobId, why: &str, on: &Facts<'_>, fx: &mut Effects) {
         if self.endings.has(job) {
             return;
         }
@@ -259,7 +271,7 @@ impl Mig {
 
     /// A job cannot have its instances on a GPU that is out of service. One that may not be requeued keeps what it has: only
     /// its step does not run.
-    pub(super) fn withheld(&mut self, job: u32, why: &str, on: &Facts<'_>, fx: &mut Effects) {
+    pub(super) fn withheld(&mut self, job: &JobId, why: &str, on: &Facts<'_>, fx: &mut Effects) {
         let grant = self.records.grants.get(&job);
         if grant.is_some_and(|grant| grant.requeue) {
             self.fail(job, why, on, fx);
@@ -269,27 +281,27 @@ impl Mig {
     }
 
     /// Tells a job's steps why they must not run, and has the job requeued, held or ended.
-    fn end(&mut self, job: u32, (why, end): (&str, End), on: &Facts<'_>, fx: &mut Effects) {
+    fn end(&mut self, job: &JobId, (why, end): (&str, End), on: &Facts<'_>, fx: &mut Effects) {
         let gpus = self.gpus_of(job);
         self.denied(job, (why, super::steps::fail), on, fx);
         self.endings.begin(job, (why, end), gpus, fx);
-        fx.push(Effect::Save(Then::MigCounted(job)));
+        fx.push(Effect::Save(Then::MigCounted(job.clone())));
     }
 
     /// A job does not get its instances: what was made for it goes, and its steps are told.
-    fn denied(&mut self, job: u32, (why, tell): (&str, Tell), on: &Facts<'_>, fx: &mut Effects) {
+    fn denied(&mut self, job: &JobId, (why, tell): (&str, Tell), on: &Facts<'_>, fx: &mut Effects) {
         let what = match self.steps.wait_for_slices(job) {
             true => "MIG instances",
             false => "whole GPUs",
         };
         self.release(job, on, fx);
         let text = format!("job {job} does not get its {what}: {why}");
-        boards::note(Some(job), text, on.now, fx);
+        boards::note(Some(job.clone()), text, on.now, fx);
         self.steps.tell(job, why, tell, fx);
     }
 
     /// A failure of a job is on the disk.
-    pub fn counted(&mut self, job: u32, fx: &mut Effects) {
+    pub fn counted(&mut self, job: &JobId, fx: &mut Effects) {
         self.endings.counted(job, fx);
     }
 
@@ -299,7 +311,7 @@ impl Mig {
     }
 
     /// The GPUs on which a job has something, by NVML's index.
-    fn gpus_of(&self, job: u32) -> NvmlSet {
+    fn gpus_of(&self, job: &JobId) -> NvmlSet {
         let Some(grant) = self.records.grants.get(&job) else {
             return NvmlSet::EMPTY;
         };
@@ -309,7 +321,7 @@ impl Mig {
     }
 
     /// Whether the driver says nothing of a job's GPUs: then the job cannot be at fault.
-    fn is_driver_away(&self, job: u32, on: &Facts<'_>) -> bool {
+    fn is_driver_away(&self, job: &JobId, on: &Facts<'_>) -> bool {
         let answers = |gpu: NvmlIndex| {
             let view = self.boards.view(gpu);
             !matches!(view, Some(Err(_)))

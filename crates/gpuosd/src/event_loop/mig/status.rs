@@ -87,7 +87,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatu
                 gi,
                 ci,
                 uuid,
-                job: Some(claim.job),
+                job: Some(claim.job.clone()),
                 phase: phase(claim).into(),
                 foreign: false,
                 others: false,
@@ -137,7 +137,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatu
             != 0
     };
     let switchable = mig.division.switchable().get(&gpu);
-    let holder = switchable.and_then(|number| on.jobs.on(u8::from(*number)).first().copied());
+    let holder = switchable.and_then(|number| on.jobs.on(u8::from(*number)).first().cloned());
     let clear = |placement: MigPlacement| {
         let slices = placement.start..placement.start.saturating_add(placement.size);
         holder.is_none()

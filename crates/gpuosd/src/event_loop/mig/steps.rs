@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use gpuos_core::job::JobId;
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Code, MigAsk, Reply};
@@ -67,36 +68,36 @@ pub struct Steps {
     /// Those that wait.
     pub waiting: Vec<Waiting>,
     /// Those of jobs with slices that run, and the bits that each was started with.
-    running: BTreeMap<u32, BTreeMap<u32, u64>>,
+    running: BTreeMap<JobId, BTreeMap<u32, u64>>,
     /// MIG-switchable GPUs that steps of these jobs have whole, while such steps run.
-    served: BTreeMap<u32, BTreeSet<NvmlIndex>>,
+    served: BTreeMap<JobId, BTreeSet<NvmlIndex>>,
     /// Jobs that Slurm is asked about, when next, and how long after that again.
-    asks: BTreeMap<u32, (Instant, Duration)>,
+    asks: BTreeMap<JobId, (Instant, Duration)>,
 }
 
 impl Steps {
     /// The steps of a job that run, and the bits that each was started with.
-    pub fn running(&self, job: u32) -> impl Iterator<Item = (u32, u64)> {
+    pub fn running(&self, job: &JobId) -> impl Iterator<Item = (u32, u64)> {
         let steps = self.running.get(&job).into_iter().flatten();
         steps.map(|(step, bits)| (*step, *bits))
     }
 
     /// Whether steps of a job wait, and what they want of slices.
-    pub fn of(&self, job: u32) -> (bool, Option<MigAsk>) {
-        let mut own = self.waiting.iter().filter(|one| one.id.job == job);
+    pub fn of(&self, job: &JobId) -> (bool, Option<MigAsk>) {
+        let mut own = self.waiting.iter().filter(|one| one.id.job == *job);
         let waits = own.clone().next().is_some();
         (waits, own.find_map(|one| one.ask.clone()))
     }
 
     /// Whether a job's steps wait for slices, not only for whole GPUs.
-    pub fn wait_for_slices(&self, job: u32) -> bool {
+    pub fn wait_for_slices(&self, job: &JobId) -> bool {
         let (waits, ask) = self.of(job);
         !waits || ask.is_some()
     }
 
     /// A step has come. Returns whether it is the first of its job.
-    fn started(&mut self, id: StepId, bits: u64) -> bool {
-        let steps = self.running.entry(id.job).or_default();
+    fn started(&mut self, id: &StepId, bits: u64) -> bool {
+        let steps = self.running.entry(id.job.clone()).or_default();
         // While another step of the job runs here, what Slurm said before its first step still holds. A batch script is
         // the first step, and a number that comes again is that of a job that was requeued.
         let first = steps.is_empty() || id.is_special() || steps.contains_key(&id.step);
@@ -109,9 +110,9 @@ impl Steps {
     }
 
     /// A step has ended. After the last one of a job, Slurm is asked whether the job is gone.
-    pub fn ended(&mut self, id: StepId, now: Instant) {
+    pub fn ended(&mut self, id: &StepId, now: Instant) {
         // Nobody waits for its answer any more.
-        self.waiting.retain(|one| one.id != id);
+        self.waiting.retain(|one| one.id != *id);
         let Some(steps) = self.running.get_mut(&id.job) else {
             return;
         };
@@ -119,22 +120,25 @@ impl Steps {
         if steps.is_empty() {
             self.running.remove(&id.job);
             self.served.remove(&id.job);
-            self.asks.insert(id.job, (now + GONE[0], GONE[0]));
+            self.asks.insert(id.job.clone(), (now + GONE[0], GONE[0]));
         }
     }
 
     /// There are these jobs, and no others.
-    pub fn only(&mut self, there: &BTreeSet<u32>) {
+    pub fn only(&mut self, there: &BTreeSet<JobId>) {
         self.running.retain(|job, _| there.contains(job));
         self.served.retain(|job, _| there.contains(job));
     }
 
     /// A job is over here; steps of it that wait are of its next run.
-    pub fn released(&mut self, job: u32) {
+    pub fn released(&mut self, job: &JobId) {
         let waiting = &self.waiting;
         if let Some(steps) = self.running.get_mut(&job) {
             steps.retain(|step, _| {
-                let id = StepId { job, step: *step };
+                let id = StepId {
+                    job: job.clone(),
+                    step: *step,
+                };
                 waiting.iter().any(|one| one.id == id)
             });
             if steps.is_empty() {
@@ -145,19 +149,19 @@ impl Steps {
     }
 
     /// Slurm has said what a job has.
-    pub fn granted(&mut self, job: u32) {
-        let own = self.waiting.iter_mut().filter(|one| one.id.job == job);
+    pub fn granted(&mut self, job: &JobId) {
+        let own = self.waiting.iter_mut().filter(|one| one.id.job == *job);
         own.for_each(|one| one.granted = true);
     }
 
     /// Slurm is being asked about a job: the answer is for the steps that wait now.
-    pub fn job_asked(&mut self, job: u32) {
-        let own = self.waiting.iter_mut().filter(|one| one.id.job == job);
+    pub fn job_asked(&mut self, job: &JobId) {
+        let own = self.waiting.iter_mut().filter(|one| one.id.job == *job);
         own.for_each(|one| one.asked_record = true);
     }
 
     /// It has told of it; `here`: the job still has something here, and is asked about again.
-    pub fn asked_about(&mut self, job: u32, here: bool, now: Instant) {
+    pub fn asked_about(&mut self, job: &JobId, here: bool, now: Instant) {
         match self.asks.get_mut(&job) {
             Some((due, wait)) if here => {
                 *wait = (*wait * 2).min(GONE[1]);
@@ -168,20 +172,20 @@ impl Steps {
     }
 
     /// Jobs that Slurm is asked about now.
-    pub fn due(&self, now: Instant) -> BTreeSet<u32> {
+    pub fn due(&self, now: Instant) -> BTreeSet<JobId> {
         let waits = self.waiting.iter();
         let waits = waits.filter(|one| !one.granted && one.failed.is_none());
         let due = self.asks.iter().filter(|(_, (due, _))| now >= *due);
         waits
-            .map(|one| one.id.job)
-            .chain(due.map(|(job, _)| *job))
+            .map(|one| one.id.job.clone())
+            .chain(due.map(|(job, _)| job.clone()))
             .collect()
     }
 
     /// Tells the steps of a job that they must not run.
-    pub fn tell(&mut self, job: u32, why: &str, tell: Tell, fx: &mut Effects) {
+    pub fn tell(&mut self, job: &JobId, why: &str, tell: Tell, fx: &mut Effects) {
         let waiting = std::mem::take(&mut self.waiting);
-        let (own, others) = waiting.into_iter().partition(|one| one.id.job == job);
+        let (own, others) = waiting.into_iter().partition(|one| one.id.job == *job);
         self.waiting = others;
         for one in own {
             fx.reply(one.client, tell(why));
@@ -201,12 +205,12 @@ impl Mig {
             ..
         } = starting;
         let gpus: BTreeSet<u8> = gpus.into_iter().collect();
-        let first = self.steps.started(id, ask.as_ref().map_or(0, bits_of));
+        let first = self.steps.started(&id, ask.as_ref().map_or(0, bits_of));
         let granted = !first && self.records.grants.contains_key(&id.job);
-        let failed = self.endings.why(id.job);
+        let failed = self.endings.why(&id.job);
         // Where GPUs are whole already, nothing is to be asked.
         if !granted && failed.is_none() && ask.is_some() {
-            fx.ask_first(WorkloadTask::Job(id.job));
+            fx.ask_first(WorkloadTask::Job(id.job.clone()));
         }
         for gpu in self.division.whole_of(&gpus, on.gpus).unwrap_or_default() {
             self.boards.look(gpu, on.now, fx);
@@ -247,12 +251,12 @@ impl Mig {
                     let served = self.steps.served.contains_key(&one.id.job);
                     if is_late && one.ask.is_none() && served {
                         // Its job runs: only this step does not.
-                        let reply = refuse(&self.late(one.id.job, on));
+                        let reply = refuse(&self.late(&one.id.job, on));
                         fx.reply(one.client, reply);
                         continue;
                     }
                     if is_late {
-                        late.push(one.id.job);
+                        late.push(one.id.job.clone());
                     }
                     self.steps.waiting.push(one);
                 }
@@ -266,9 +270,13 @@ impl Mig {
             let whole = self.division.whole_of(&one.gpus, on.gpus);
             let whole = whole.unwrap_or_default();
             if !whole.is_empty() {
-                self.steps.served.entry(job).or_default().extend(whole);
+                self.steps
+                    .served
+                    .entry(job.clone())
+                    .or_default()
+                    .extend(whole);
             }
-            self.succeeded(job);
+            self.succeeded(&job);
             fx.push(Effect::Prepare(Prepare {
                 job,
                 gpus: one.gpus,
@@ -279,13 +287,13 @@ impl Mig {
             }));
         }
         for job in late {
-            let why = self.late(job, on);
-            self.fail(job, &why, on, fx);
+            let why = self.late(&job, on);
+            self.fail(&job, &why, on, fx);
         }
     }
 
     /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
-    fn succeeded(&mut self, job: u32) {
+    fn succeeded(&mut self, job: &JobId) {
         let has_all = self.records.grants.get(&job).is_some_and(|grant| {
             let mut whole = grant.whole.iter();
             whole.all(|gpu| self.is_shown_whole(gpu)) && self.boards.is_ready(job, grant)
@@ -327,16 +335,16 @@ impl Mig {
         let Some(ask) = &one.ask else {
             return Stand::Ready(BTreeMap::new());
         };
-        let job = one.id.job;
+        let job = &one.id.job;
         let grant = self.records.grants.get(&job).filter(|_| one.granted);
-        let ready = |grant: &&Grant| self.boards.is_ready(job, grant);
+        let ready = |grant: &&Grant| self.boards.is_ready(&job, grant);
         let Some(grant) = grant.filter(ready) else {
             return Stand::Waits;
         };
         let asked = bits_of(ask);
         let variables = pool.environment(grant, asked & grant.bits, |piece| {
             self.boards.uuid(piece.gpu, |claim| {
-                (claim.job, claim.placement) == (job, piece.placement)
+                claim.job == *job && claim.placement == piece.placement
             })
         });
         if !variables.values().all(String::is_empty) {
@@ -380,7 +388,7 @@ impl Mig {
     }
 
     /// Why something takes so long.
-    fn late(&self, job: u32, on: &Facts<'_>) -> String {
+    fn late(&self, job: &JobId, on: &Facts<'_>) -> String {
         let troubles = ["slurmctld", "disk", "library", "config"];
         let mut troubles = troubles.iter().filter_map(|of| on.troubles.get(of));
         let why = self.switches.in_the_way();

@@ -4,6 +4,7 @@
 //! A mode changes where nobody of the other kind has the GPU by Slurm's records, which are asked for anew before, and no
 //! instance is left.
 
+use gpuos_core::job::JobId;
 use gpuos_model::gpu_index::NvmlIndex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ pub enum Left {
 /// What a change depends on.
 pub struct Facts {
     /// Jobs that wait for it.
-    pub waiting: BTreeSet<u32>,
+    pub waiting: BTreeSet<JobId>,
     /// MIG mode is on, by what was seen since the change was asked for.
     pub is_on: Option<bool>,
     /// It is not known who the GPUs are, or how they are divided.
@@ -56,11 +57,11 @@ pub struct Facts {
     /// Slurm has not said of all jobs that wait what they have.
     pub untold: bool,
     /// Of those of which it has, the jobs to which it has not given the GPU.
-    pub not_given: Vec<u32>,
+    pub not_given: Vec<JobId>,
     /// Jobs that have the GPU as the other kind, by Slurm's records.
-    pub others: BTreeSet<u32>,
+    pub others: BTreeSet<JobId>,
     /// Jobs that run and do not end.
-    pub running: BTreeSet<u32>,
+    pub running: BTreeSet<JobId>,
     /// What is left on it.
     pub left: Left,
 }
@@ -73,7 +74,7 @@ pub enum Next {
     /// Ask slurmctld for all jobs of the node.
     AskJobs,
     /// Tell the steps of these jobs that they do not have the GPU.
-    Refuse(Vec<u32>),
+    Refuse(Vec<JobId>),
     /// Have the driver turn it on or off.
     Turn(bool),
     /// See whether what was in the way has gone unseen.
@@ -157,8 +158,8 @@ impl Switches {
         if !on && facts.untold {
             return Next::Wait;
         }
-        let waits = |job: &&u32| on || !facts.waiting.contains(job);
-        let others: Vec<u32> = facts.others.iter().filter(waits).copied().collect();
+        let waits = |job: &&JobId| on || !facts.waiting.contains(job);
+        let others: Vec<JobId> = facts.others.iter().filter(waits).cloned().collect();
         if let Some(job) = others.iter().find(|job| facts.running.contains(job)) {
             return Next::Keep(match on {
                 true => format!("GPU {gpu} cannot be divided: job {job} has it whole"),
@@ -226,7 +227,7 @@ mod tests {
     /// Job 7 waits, and nothing is in the way.
     fn free(records: Instant) -> Facts {
         Facts {
-            waiting: [7].into(),
+            waiting: [7].map(JobId::from).into(),
             is_on: None,
             unknown: false,
             wrong: None,
@@ -235,7 +236,7 @@ mod tests {
             untold: false,
             not_given: Vec::new(),
             others: BTreeSet::new(),
-            running: [7, 8].into(),
+            running: [7, 8].map(JobId::from).into(),
             left: Left::Nothing,
         }
     }
@@ -287,12 +288,12 @@ mod tests {
     fn a_job_of_the_other_kind_keeps_it_as_long_as_it_runs() {
         let (mut switches, now) = wanted(true);
         let mut facts = free(now);
-        facts.others = [8].into();
+        facts.others = [8].map(JobId::from).into();
         let why = "GPU 3 cannot be divided: job 8 has it whole";
         let next = switches.step(GPU, &facts, now);
         assert_eq!(next, Next::Keep(why.into()));
         // It ends: then it is asked for once more.
-        facts.running.remove(&8);
+        facts.running.remove(&8.into());
         assert_eq!(switches.step(GPU, &facts, after(now, 1)), Next::Wait);
         let why = "GPU 3 is kept by job 8, which ends";
         assert_eq!(switches.in_the_way().as_deref(), Some(why));
@@ -302,7 +303,7 @@ mod tests {
         // The job itself has slices of a GPU that is to be whole for it, with whole nodes.
         let (mut switches, now) = wanted(false);
         let mut facts = free(now);
-        facts.others = [7].into();
+        facts.others = [7].map(JobId::from).into();
         assert_eq!(switches.step(GPU, &facts, now), Next::Turn(false));
     }
 
@@ -310,10 +311,13 @@ mod tests {
     fn a_gpu_that_slurm_has_not_given_is_refused() {
         let (mut switches, now) = wanted(false);
         let mut facts = free(now);
-        (facts.waiting, facts.untold) = ([7, 9].into(), true);
+        (facts.waiting, facts.untold) = ([7, 9].map(JobId::from).into(), true);
         assert_eq!(switches.step(GPU, &facts, now), Next::Wait);
-        facts.not_given = vec![9];
-        assert_eq!(switches.step(GPU, &facts, now), Next::Refuse(vec![9]));
+        facts.not_given = vec![9.into()];
+        assert_eq!(
+            switches.step(GPU, &facts, now),
+            Next::Refuse(vec![9.into()])
+        );
         // Instances are another's business: slices are given by their own record.
         let (mut switches, now) = wanted(true);
         assert_eq!(
@@ -324,7 +328,7 @@ mod tests {
 
     fn facts_of_slices(now: Instant) -> Facts {
         let mut facts = free(now);
-        (facts.untold, facts.not_given) = (true, vec![7]);
+        (facts.untold, facts.not_given) = (true, vec![7.into()]);
         facts
     }
 

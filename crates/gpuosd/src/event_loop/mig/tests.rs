@@ -115,7 +115,7 @@ impl World {
                 assert_eq!(gpu, GPU);
                 self.told(Notice::Saved(revision, Ok(())));
             }
-            Effect::Save(Then::MigCounted(job)) => self.tell(|mig, _, fx| mig.counted(job, fx)),
+            Effect::Save(Then::MigCounted(job)) => self.tell(|mig, _, fx| mig.counted(&job, fx)),
             Effect::Carve(gpu) => self.tell(|mig, on, fx| mig.carve(gpu, on, fx)),
             Effect::Ask(task) | Effect::AskFirst(task) => self.asked.push(task),
             Effect::Log(audit, _) => self.log.push(audit.text),
@@ -134,7 +134,10 @@ impl World {
     fn step(&mut self, step: u32, request: &str, slices: &[u8]) -> Receiver<Reply> {
         let (to, from) = sync_channel(1);
         let starting = Starting {
-            id: StepId { job: 7, step },
+            id: StepId {
+                job: 7.into(),
+                step,
+            },
             gpus: Vec::new(),
             asked: Default::default(),
             mig: Some(MigAsk {
@@ -151,9 +154,12 @@ impl World {
 
     /// slurmctld answers about job 7, for which it was asked.
     fn record(&mut self, record: Option<&Record>) {
-        assert_eq!(std::mem::take(&mut self.asked), [WorkloadTask::Job(7)]);
-        self.mig.job_asked(7);
-        self.tell(|mig, on, fx| mig.job_told(7, record, on, fx));
+        assert_eq!(
+            std::mem::take(&mut self.asked),
+            [WorkloadTask::Job(7.into())]
+        );
+        self.mig.job_asked(&7.into());
+        self.tell(|mig, on, fx| mig.job_told(&7.into(), record, on, fx));
     }
 
     /// The driver has done what it was asked to do.
@@ -171,7 +177,7 @@ impl World {
 
 fn record(bits: u64, requeue: bool) -> Record {
     Record {
-        id: 7,
+        id: 7.into(),
         state: JobState::Running,
         nodes: vec!["n1".into()],
         may_requeue: requeue,
@@ -255,7 +261,15 @@ fn a_step_gets_its_instance_once_slurm_has_given_it_and_the_driver_has_made_it()
 #[test]
 fn after_the_last_step_slurm_is_asked_ever_more_seldom_whether_the_job_is_gone() {
     let mut world = served();
-    world.tell(|mig, on, _| mig.ended(StepId { job: 7, step: 0 }, on));
+    world.tell(|mig, on, _| {
+        mig.ended(
+            StepId {
+                job: 7.into(),
+                step: 0,
+            },
+            on,
+        )
+    });
     let mut asked = Vec::new();
     for second in 1..=60 {
         world.seconds(1);
@@ -318,7 +332,7 @@ fn an_answer_that_is_older_than_the_step_is_asked_for_once_more() {
     let step = world.step(0, "2g.12gb", &[0, 1]);
     world.asked.clear();
     // It was asked for before the step came: of the job's run before, perhaps.
-    world.tell(|mig, on, fx| mig.job_told(7, None, on, fx));
+    world.tell(|mig, on, fx| mig.job_told(&7.into(), None, on, fx));
     assert!(step.try_recv().is_err());
     world.record(Some(&record(0b11, true)));
     assert_eq!(world.calls.len(), 1);
@@ -327,8 +341,14 @@ fn an_answer_that_is_older_than_the_step_is_asked_for_once_more() {
 #[test]
 fn a_driver_that_refuses_has_the_job_requeued_once_that_is_on_the_disk() {
     for (requeue, action) in [
-        (true, Action::Requeue { job: 7 }),
-        (false, Action::Kill { job: 7, step: None }),
+        (true, Action::Requeue { job: 7.into() }),
+        (
+            false,
+            Action::Kill {
+                job: 7.into(),
+                step: None,
+            },
+        ),
     ] {
         let mut world = World::new();
         let step = world.step(0, "2g.12gb", &[0, 1]);
