@@ -89,7 +89,12 @@ pub fn tail(folder: &Path, most: usize) -> io::Result<Vec<String>> {
 ///
 /// # Errors
 /// As of [`tail`].
-pub fn of_job(folder: &Path, most: usize, job: &JobId, user: Option<u32>) -> io::Result<Vec<String>> {
+pub fn of_job(
+    folder: &Path,
+    most: usize,
+    job: &JobId,
+    user: Option<u32>,
+) -> io::Result<Vec<String>> {
     newest(folder, most, |line| {
         let value = about(line, job)?;
         match user {

@@ -97,7 +97,7 @@ impl Table {
 
     /// Why a step of a job that has started was reported: one that is needed for an option stays to its end, whatever it has.
     pub fn reported(&mut self, job: &JobId, reason: Reason) {
-        if let Some(held) = self.jobs.get_mut(&job) {
+        if let Some(held) = self.jobs.get_mut(job) {
             held.needed |= reason == Reason::Option;
         }
     }
@@ -121,7 +121,7 @@ impl Table {
 
     /// How many GPUs the node has at least, for this job to have those that it has.
     pub fn room_for(&self, job: &JobId) -> usize {
-        let gpus = self.jobs.get(&job).map(JobOnNode::all_gpus);
+        let gpus = self.jobs.get(job).map(JobOnNode::all_gpus);
         gpus.and_then(|gpus| gpus.last().map(|gpu| usize::from(*gpu) + 1))
             .unwrap_or(0)
     }
@@ -129,7 +129,7 @@ impl Table {
     /// Whether Slurm has yet to say whose the GPUs are that a step of this job names.
     pub fn claims(&self, job: &JobId) -> bool {
         self.jobs
-            .get(&job)
+            .get(job)
             .is_some_and(|held| !held.claims.is_empty())
     }
 
@@ -176,7 +176,7 @@ impl Table {
 
     /// The job is not here any more.
     pub fn gone(&mut self, job: &JobId) {
-        self.jobs.remove(&job);
+        self.jobs.remove(job);
     }
 
     /// The count to give to [`Table::set`] with an answer to a question that is asked now.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Code, Happening, Peer, Reply, Request, is_root};
 use gpuos_host::socket::{self, Need};
 

@@ -1,7 +1,6 @@
 //! The loop of the daemon and the thread that asks the workload manager, against one in memory: no Slurm, no command and no file of
 //! Slurm's is anywhere.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};

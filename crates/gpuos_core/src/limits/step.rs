@@ -93,7 +93,7 @@ impl Ctx {
 }
 
 impl Phase {
-    fn is_busy(self) -> bool {
+    fn is_busy(&self) -> bool {
         match self {
             Phase::Reading(_) | Phase::Saving(_) | Phase::Setting | Phase::Undoing => true,
             Phase::Open | Phase::InForce | Phase::Again(_) => false,
@@ -282,7 +282,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
                 set / 1000,
                 before / 1000
             );
-            ctx.audit(gpu, &job, text);
+            ctx.audit(gpu, job, text);
             ctx.save(limits);
         }
     }

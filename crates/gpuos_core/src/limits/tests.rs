@@ -175,12 +175,12 @@ impl Node {
         let gpus: BTreeSet<u8> = gpus.iter().copied().collect();
         let holder = Holder {
             uid: 1000,
-            job: job.clone().into(),
+            job: job.into(),
             gpus,
             asked,
             resting: false,
         };
-        self.jobs.insert(job.clone().into(), holder);
+        self.jobs.insert(job.into(), holder);
         self.told();
     }
 

@@ -111,7 +111,7 @@ impl Viewer<'_> {
 
     fn instance(&self, one: &mut MigInstance) {
         let others = match &one.job {
-            Some(job) => !self.owns(&job),
+            Some(job) => !self.owns(job),
             // Somebody's by hand: who is on it is not known.
             None => !one.pids.is_empty(),
         };

@@ -9,8 +9,6 @@ use gpuos_core::isolation::Finding;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Peer};
 
-use tracing::field::display;
-
 use super::effect::{Now, Quota};
 use super::quiet::Quiet;
 use super::watchers::{Seers, Watchers};

@@ -47,7 +47,7 @@ impl Quiet {
 
     /// Whose a job is or was.
     pub fn user_of(&self, job: &JobId) -> Option<u32> {
-        self.jobs.get(&job).copied()
+        self.jobs.get(job).copied()
     }
 
     /// Whether one more line about this user is written.

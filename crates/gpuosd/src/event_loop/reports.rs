@@ -185,7 +185,7 @@ impl Reports {
 
     /// slurmctld does not requeue a job.
     pub fn may_not_requeue(&mut self, job: &JobId) {
-        if let Some(held) = self.table.jobs.get_mut(&job) {
+        if let Some(held) = self.table.jobs.get_mut(job) {
             held.requeue = Some(false);
         }
     }

@@ -15,7 +15,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use gpuos_core::job::JobId;
 use gpuos_model::gpuset::MAX_GPUS;
 
 use super::{Holder, Slice, Snapshot};

@@ -224,7 +224,10 @@ fn gpus_of_a_users_running_jobs_give_him_more_places() {
     });
     // A step of a job of which slurmctld says nothing: its environment names GPUs.
     let claim = Request::StepStart {
-        id: StepId { job: 9, step: 0 },
+        id: StepId {
+            job: 9.into(),
+            step: 0,
+        },
         uid: eve,
         gpus: vec![2, 3, 4, 5],
         asked: Asked::default(),
@@ -290,7 +293,12 @@ fn users_may_not_report_steps_nor_act() {
 fn audit_as(site: &Site, uid: u32, job: Option<u32>) -> Result<Vec<serde_json::Value>, String> {
     let lines = 200;
     let job = job.map(JobId::from);
-    let told = as_user(uid, || client(site).ask(&Request::Audit { lines, job: job.clone() }));
+    let told = as_user(uid, || {
+        client(site).ask(&Request::Audit {
+            lines,
+            job: job.clone(),
+        })
+    });
     match told {
         Ok(Reply::Audit { lines }) => {
             let line = |line: &String| serde_json::from_str(line).unwrap();

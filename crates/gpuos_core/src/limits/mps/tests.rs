@@ -1,7 +1,6 @@
 //! The daemons of MPS, one event after the other.
 use super::super::wish::{Asked, MpsWish};
 use super::*;
-use crate::job::JobId;
 
 const ONE: Process = Process {
     pid: 41,
@@ -10,7 +9,7 @@ const ONE: Process = Process {
 
 fn holder(job: u32, gpus: &[u8]) -> Holder {
     Holder {
-        job: job.clone().into(),
+        job: job.into(),
         uid: 1000,
         gpus: gpus.iter().copied().collect(),
         asked: Asked {
@@ -48,26 +47,20 @@ fn running(job: u32) -> Mps {
     let starts = after(&mut mps, saved_as(&saves));
     assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
         if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
-    assert_eq!(
-        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
-        None
-    );
+    assert_eq!(mps.settled(&Whom::Job(job.into()), &[0].into()), None);
     let told = Ok(ONE);
     let saves = after(
         &mut mps,
         MpsEvent::Running {
-            whom: Whom::Job(job.clone().into()),
+            whom: Whom::Job(job.into()),
             told,
         },
     );
     // Not before gpuosd would find it again.
-    assert_eq!(
-        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
-        None
-    );
+    assert_eq!(mps.settled(&Whom::Job(job.into()), &[0].into()), None);
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
     assert_eq!(
-        mps.settled(&Whom::Job(job.clone().into()), &[0].into()),
+        mps.settled(&Whom::Job(job.into()), &[0].into()),
         Some(Ok(()))
     );
     mps

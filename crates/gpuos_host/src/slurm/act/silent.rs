@@ -28,7 +28,6 @@ pub fn set_down(machine: &dyn Machine, own: &str, silent: &Silent) -> Outcome {
         silent_ms,
         agreed,
     } = silent;
-    let job = job;
     let of = |node| slurm(machine, node);
     let down = || {
         let asker = of(own).record()?;
@@ -37,7 +36,7 @@ pub fn set_down(machine: &dyn Machine, own: &str, silent: &Silent) -> Outcome {
                 "slurmctld holds {own} itself for down: it has no say about {node}"
             )));
         }
-        let row = of(own).row(super::number(&job)?)?;
+        let row = of(own).row(super::number(job)?)?;
         let runs = row.is_some_and(|(row, _)| row.state == "RUNNING" && row.has(node));
         if !runs {
             return Ok(Outcome::Nothing(format!(

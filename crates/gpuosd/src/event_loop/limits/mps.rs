@@ -53,7 +53,7 @@ impl Settings {
         }
         let there = self.mps.settled(&whom, gpus)?;
         Some(there.map_err(no).map(|()| {
-            let [pipe, log] = folders(&self.mps_folder, whom);
+            let [pipe, log] = folders(&self.mps_folder, &whom);
             let [pipe, log] = [pipe, log].map(|folder| folder.display().to_string());
             // 100 % is what programs have without the variable.
             let share = (wish.percent < 100).then(|| wish.percent.to_string());

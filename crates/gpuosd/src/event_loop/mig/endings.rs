@@ -80,17 +80,17 @@ impl Endings {
 
     /// Whether slurmctld has yet to answer about a job.
     pub fn has(&self, job: &JobId) -> bool {
-        self.open.contains_key(&job)
+        self.open.contains_key(job)
     }
 
     /// Why a job does not have its instances, while slurmctld has not answered.
     pub fn why(&self, job: &JobId) -> Option<String> {
-        self.open.get(&job).map(|one| one.why.clone())
+        self.open.get(job).map(|one| one.why.clone())
     }
 
     /// A job has all that it is to have.
     pub fn succeeded(&mut self, job: &JobId) {
-        self.failures.remove(&job);
+        self.failures.remove(job);
     }
 
     /// A job that may be requeued has failed once more: what becomes of it. Where the driver is away, it is held instead of
@@ -118,7 +118,7 @@ impl Endings {
                 Action::Requeue { job: job.clone() }
             }
             End::Held => {
-                self.failures.remove(&job);
+                self.failures.remove(job);
                 // Before slurmctld is asked: one that is held is never forgotten.
                 self.held.insert(job.clone(), HeldJob { gpus });
                 // What is most to the point stands first: a driver's own words may be long.
@@ -129,7 +129,7 @@ impl Endings {
                 }
             }
             End::Killed => {
-                self.failures.remove(&job);
+                self.failures.remove(job);
                 Action::Kill {
                     job: job.clone(),
                     step: None,
@@ -146,7 +146,7 @@ impl Endings {
 
     /// A failure of a job is on the disk: slurmctld is asked to requeue or end it.
     pub fn counted(&mut self, job: &JobId, fx: &mut Effects) {
-        if let Some(ending) = self.open.get_mut(&job) {
+        if let Some(ending) = self.open.get_mut(job) {
             ending.counted = true;
             if let Some(task) = ending.task() {
                 fx.ask_first(task);

@@ -465,7 +465,7 @@ impl Mig {
                 .filter(|(_, grant)| grant.wanted)
                 .filter(|(job, grant)| {
                     let mut own = grant.pieces.iter().filter(|piece| piece.gpu == gpu);
-                    own.any(|piece| !self.boards.is_claimed(*job, piece))
+                    own.any(|piece| !self.boards.is_claimed(job, piece))
                 });
             return lacks.map(|(job, _)| job.clone()).collect();
         }

@@ -146,7 +146,7 @@ impl Mig {
         }
         let (bits, whole) = self.has(record, on);
         let here = is_here(record, on);
-        let old = self.records.grants.get(&job);
+        let old = self.records.grants.get(job);
         // A record without numbers says nothing about the slices of a job that still runs as it did.
         let nothing = bits == 0 && whole.is_empty();
         let runs_on = |old: &Grant| here && old.restarts == record.restarts;
@@ -158,13 +158,13 @@ impl Mig {
         let left = |old: &Grant| old.whole != whole && old.bits & !bits == 0;
         let left = !same && old.is_some_and(|old| runs_on(old) && left(old));
         let known = left && self.division.pool().is_some();
-        if let (true, Some(old)) = (known, self.records.grants.get_mut(&job)) {
+        if let (true, Some(old)) = (known, self.records.grants.get_mut(job)) {
             (old.bits, old.whole) = (bits, whole);
             fx.save();
         }
         let same = same || left;
         if !same {
-            self.release(&job, on, fx);
+            self.release(job, on, fx);
         }
         if !here || (nothing && !same) {
             return false;
@@ -172,13 +172,13 @@ impl Mig {
         if !same && !self.grant(record, (bits, whole), on, fx) {
             return true;
         }
-        let (waits, ask) = self.steps.of(&job);
-        if let (Some(grant), true) = (self.records.grants.get_mut(&job), waits) {
+        let (waits, ask) = self.steps.of(job);
+        if let (Some(grant), true) = (self.records.grants.get_mut(job), waits) {
             grant.wanted |= ask.is_some();
             let mut gpus: BTreeSet<NvmlIndex> =
                 grant.pieces.iter().map(|piece| piece.gpu).collect();
             gpus.extend(grant.whole.iter());
-            self.steps.granted(&job);
+            self.steps.granted(job);
             for gpu in gpus {
                 self.boards.look(gpu, on.now, fx);
             }
@@ -239,7 +239,7 @@ impl Mig {
     /// A job is over here.
     fn release(&mut self, job: &JobId, on: &Facts<'_>, fx: &mut Effects) {
         self.steps.released(job);
-        if self.records.grants.remove(&job).is_none() {
+        if self.records.grants.remove(job).is_none() {
             return;
         }
         for gpu in self.boards.all() {
@@ -253,7 +253,7 @@ impl Mig {
         if self.endings.has(job) {
             return;
         }
-        let grant = self.records.grants.get(&job);
+        let grant = self.records.grants.get(job);
         let Some((requeue, pinned)) = grant.map(|grant| (grant.requeue, grant.pinned)) else {
             // Slurm has not said what the job is.
             self.steps.tell(job, why, refuse, fx);
@@ -272,7 +272,7 @@ impl Mig {
     /// A job cannot have its instances on a GPU that is out of service. One that may not be requeued keeps what it has: only
     /// its step does not run.
     pub(super) fn withheld(&mut self, job: &JobId, why: &str, on: &Facts<'_>, fx: &mut Effects) {
-        let grant = self.records.grants.get(&job);
+        let grant = self.records.grants.get(job);
         if grant.is_some_and(|grant| grant.requeue) {
             self.fail(job, why, on, fx);
             return;
@@ -312,7 +312,7 @@ impl Mig {
 
     /// The GPUs on which a job has something, by NVML's index.
     fn gpus_of(&self, job: &JobId) -> NvmlSet {
-        let Some(grant) = self.records.grants.get(&job) else {
+        let Some(grant) = self.records.grants.get(job) else {
             return NvmlSet::EMPTY;
         };
         let pieces = grant.pieces.iter();

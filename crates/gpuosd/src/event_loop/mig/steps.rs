@@ -78,7 +78,7 @@ pub struct Steps {
 impl Steps {
     /// The steps of a job that run, and the bits that each was started with.
     pub fn running(&self, job: &JobId) -> impl Iterator<Item = (u32, u64)> {
-        let steps = self.running.get(&job).into_iter().flatten();
+        let steps = self.running.get(job).into_iter().flatten();
         steps.map(|(step, bits)| (*step, *bits))
     }
 
@@ -133,7 +133,7 @@ impl Steps {
     /// A job is over here; steps of it that wait are of its next run.
     pub fn released(&mut self, job: &JobId) {
         let waiting = &self.waiting;
-        if let Some(steps) = self.running.get_mut(&job) {
+        if let Some(steps) = self.running.get_mut(job) {
             steps.retain(|step, _| {
                 let id = StepId {
                     job: job.clone(),
@@ -142,9 +142,9 @@ impl Steps {
                 waiting.iter().any(|one| one.id == id)
             });
             if steps.is_empty() {
-                self.running.remove(&job);
+                self.running.remove(job);
             }
-            self.served.remove(&job);
+            self.served.remove(job);
         }
     }
 
@@ -162,12 +162,12 @@ impl Steps {
 
     /// It has told of it; `here`: the job still has something here, and is asked about again.
     pub fn asked_about(&mut self, job: &JobId, here: bool, now: Instant) {
-        match self.asks.get_mut(&job) {
+        match self.asks.get_mut(job) {
             Some((due, wait)) if here => {
                 *wait = (*wait * 2).min(GONE[1]);
                 *due = now + *wait;
             }
-            _ => drop(self.asks.remove(&job)),
+            _ => drop(self.asks.remove(job)),
         }
     }
 
@@ -294,7 +294,7 @@ impl Mig {
 
     /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
     fn succeeded(&mut self, job: &JobId) {
-        let has_all = self.records.grants.get(&job).is_some_and(|grant| {
+        let has_all = self.records.grants.get(job).is_some_and(|grant| {
             let mut whole = grant.whole.iter();
             whole.all(|gpu| self.is_shown_whole(gpu)) && self.boards.is_ready(job, grant)
         });
@@ -336,8 +336,8 @@ impl Mig {
             return Stand::Ready(BTreeMap::new());
         };
         let job = &one.id.job;
-        let grant = self.records.grants.get(&job).filter(|_| one.granted);
-        let ready = |grant: &&Grant| self.boards.is_ready(&job, grant);
+        let grant = self.records.grants.get(job).filter(|_| one.granted);
+        let ready = |grant: &&Grant| self.boards.is_ready(job, grant);
         let Some(grant) = grant.filter(ready) else {
             return Stand::Waits;
         };

@@ -263,7 +263,7 @@ fn after_the_last_step_slurm_is_asked_ever_more_seldom_whether_the_job_is_gone()
     let mut world = served();
     world.tell(|mig, on, _| {
         mig.ended(
-            StepId {
+            &StepId {
                 job: 7.into(),
                 step: 0,
             },
@@ -306,7 +306,10 @@ fn a_step_with_a_whole_gpu_waits_for_the_library_while_gpuos_toml_was_not_read()
     let mut world = World::unread(journal);
     let (to, reply) = sync_channel(1);
     let starting = Starting {
-        id: StepId { job: 7, step: 0 },
+        id: StepId {
+            job: 7.into(),
+            step: 0,
+        },
         gpus: vec![4],
         asked: Default::default(),
         mig: None,
@@ -315,11 +318,11 @@ fn a_step_with_a_whole_gpu_waits_for_the_library_while_gpuos_toml_was_not_read()
     };
     world.tell(|mig, on, fx| mig.step(starting, on, fx));
     // Another part of gpuosd has asked about the job. What is MIG-switchable of its GPUs cannot be told from the record.
-    world.mig.job_asked(7);
-    world.tell(|mig, on, fx| mig.job_told(7, Some(&record(0, true)), on, fx));
+    world.mig.job_asked(&7.into());
+    world.tell(|mig, on, fx| mig.job_told(&7.into(), Some(&record(0, true)), on, fx));
     assert!(reply.try_recv().is_err());
     // A job that is not here has none.
-    world.tell(|mig, on, fx| mig.job_told(7, None, on, fx));
+    world.tell(|mig, on, fx| mig.job_told(&7.into(), None, on, fx));
     assert_eq!(
         refused(&reply),
         "Slurm has not given job 7 these GPUs of this node"
