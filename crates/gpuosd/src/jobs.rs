@@ -116,7 +116,7 @@ impl Table {
         held.uid = job.uid;
         held.user.clone_from(&job.user);
         held.requeue = Some(job.may_requeue);
-        held.confirm(&job.id);
+        held.confirm();
     }
 
     /// How many GPUs the node has at least, for this job to have those that it has.
@@ -218,7 +218,7 @@ impl Table {
                 held.given.clone_from(gpus);
                 held.steps.retain(|_, of_step| of_step.is_subset(gpus));
             }
-            held.confirm(&job.id);
+            held.confirm();
             held.requeue = Some(job.may_requeue);
             held.last.clear();
         }
@@ -299,15 +299,10 @@ impl Table {
 
 impl JobOnNode {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
-    fn confirm(&mut self, job: &JobId) {
+    fn confirm(&mut self) {
         for (step, named) in std::mem::take(&mut self.claims) {
             let own = &named & &self.given;
-            if (StepId {
-                job: job.clone(),
-                step,
-            })
-            .is_special()
-            {
+            if StepId::is_special_number(step) {
                 self.gpus.extend(&own);
             }
             self.steps.entry(step).or_default().extend(own);

@@ -59,7 +59,7 @@ pub fn step(limits: &mut Limits, event: Event, now_ms: u64, wall_ms: u64) -> Vec
     gpus.dedup();
     limits
         .now
-        .retain(|gpu, now| gpus.contains(gpu) || now.phase.clone().is_busy());
+        .retain(|gpu, now| gpus.contains(gpu) || now.phase.is_busy());
     for gpu in gpus {
         advance(limits, ctx, gpu);
     }
@@ -292,7 +292,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
 fn advance(limits: &mut Limits, ctx: &mut Ctx, gpu: u8) {
     let wanted = limits.wanted(gpu);
     let now = limits.now.entry(gpu).or_default();
-    if now.phase.clone().is_busy() {
+    if now.phase.is_busy() {
         return;
     }
     let wish = match wanted {
