@@ -10,11 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use crate::conf;
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::install::inside;
-use crate::lab::Lab;
 use crate::store::Record;
 
 /// What to install for it.
@@ -67,9 +65,9 @@ fn slurmdbd_conf(record: &Record, stock: &Path, address: Option<Ipv4Addr>) -> St
     lines.join("\n") + "\n"
 }
 
-impl Lab {
-    /// Makes the database, starts MariaDB and slurmdbd, and tells slurmdbd of this cluster: slurmctld may start.
-    pub(crate) fn start_accounting(&self) -> Result<(), LabError> {
+impl Daemons<'_> {
+    /// Writes slurmdbd.conf and makes an empty database, where all is there that both need.
+    pub(crate) fn prepare_accounting(&self) -> Result<(), LabError> {
         let plugin = self.install.plugin_dir.join("accounting_storage_mysql.so");
         let needed = [
             "mariadbd",
@@ -91,8 +89,8 @@ impl Lab {
             });
         }
         let path = self.record.path("etc/slurmdbd.conf");
-        let address = conf::loopback(&self.install);
-        let text = slurmdbd_conf(&self.record, &self.install.plugin_dir, address);
+        let address = self.install.loopback();
+        let text = slurmdbd_conf(self.record, &self.install.plugin_dir, address);
         let mut options = fs::OpenOptions::new();
         // slurmdbd reads no file that others may read: it can hold a password.
         options
@@ -103,17 +101,9 @@ impl Lab {
             .open(&path)
             .and_then(|mut file| std::io::Write::write_all(&mut file, text.as_bytes()))
             .context(|| format!("cannot write {}", path.display()))?;
-        let daemons = self.daemons();
-        daemons.make_database()?;
-        self.adopt(daemons.start_mariadbd()?);
-        self.adopt(daemons.start_slurmdbd()?);
-        let name = &self.record.spec.name;
-        self.run("sacctmgr", &["-i", "add", "cluster", name])
-            .map(drop)
+        self.make_database()
     }
-}
 
-impl Daemons<'_> {
     fn socket(&self) -> PathBuf {
         self.record.path("db/socket")
     }
@@ -153,7 +143,7 @@ impl Daemons<'_> {
         })
     }
 
-    fn start_mariadbd(&self) -> Result<Child, LabError> {
+    pub(crate) fn start_mariadbd(&self) -> Result<Child, LabError> {
         let mut command = self.command("mariadbd", true)?;
         command.args([
             "--no-defaults",
@@ -172,7 +162,7 @@ impl Daemons<'_> {
         Ok(child)
     }
 
-    fn start_slurmdbd(&self) -> Result<Child, LabError> {
+    pub(crate) fn start_slurmdbd(&self) -> Result<Child, LabError> {
         let mut command = self.command("slurmdbd", true)?;
         command.arg("-D").env("MYSQL_UNIX_PORT", self.socket());
         let mut child = self.spawn("slurmdbd", command)?;

@@ -1,6 +1,6 @@
 //! The configuration files of a lab.
 
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::net::Ipv4Addr;
 
 use gpuos_model::cluster::{Link, NodeType};
 
@@ -26,7 +26,7 @@ const MANY: [&str; 5] = [
 pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, LabError> {
     let spec = &record.spec;
     let dir = record.dir.display();
-    let own = loopback(install);
+    let own = install.loopback();
     let address = own.unwrap_or(Ipv4Addr::LOCALHOST);
     let mut lines = vec![
         format!("ClusterName={}", spec.name),
@@ -126,24 +126,6 @@ pub(crate) fn plugin_path(record: &Record, install: &Install, select: &Select) -
         Some((_, true)) => format!("{}:{stock}", record.path("lib/gpuos").display()),
         Some((_, false)) => record.path("lib/slurm").display().to_string(),
     }
-}
-
-/// The loopback address that this host's own name stands for; `None` when it stands for
-/// another address or none. Slurm listens on that address only, or else on all interfaces.
-pub(crate) fn loopback(install: &Install) -> Option<Ipv4Addr> {
-    if install.root.is_some() {
-        // The root has a hosts file of the lab's own.
-        return Some(Ipv4Addr::LOCALHOST);
-    }
-    let found = (short_hostname().as_str(), 0).to_socket_addrs().ok()?;
-    let all: Vec<Ipv4Addr> = found
-        .filter_map(|address| match address.ip() {
-            IpAddr::V4(v4) => Some(v4),
-            IpAddr::V6(_) => None,
-        })
-        .collect();
-    let first = *all.first()?;
-    all.iter().all(Ipv4Addr::is_loopback).then_some(first)
 }
 
 fn node_lines(record: &Record, address: Ipv4Addr) -> Result<String, LabError> {

@@ -11,9 +11,9 @@ use std::process::{Child, Command};
 
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
-use crate::lab::Lab;
 use crate::mig;
 use crate::process::PREFIX;
+use crate::store::Record;
 
 /// What cargo builds, and the name under which a lab has it.
 const FILES: [(&str, &str); 3] = [
@@ -48,146 +48,90 @@ pub fn find_daemon_dir() -> Result<PathBuf, LabError> {
     })
 }
 
-fn daemon(node: &str) -> String {
+/// The name of a node's gpuosd among the lab's daemons.
+pub(crate) fn daemon(node: &str) -> String {
     format!("gpuosd.{node}")
 }
 
-impl Lab {
-    fn simulated(&self) -> Result<&Path, LabError> {
-        let from = self.record.spec.simulated_gpus.as_deref();
-        from.ok_or_else(|| {
-            LabError::Spec(format!(
-                "lab {} has no simulated GPUs: make one with `gpuos lab up --gpus simulated`",
-                self.name()
-            ))
-        })
-    }
+/// The folder of a node's simulated GPUs: the file `state` and the library.
+pub(crate) fn gpus_dir(record: &Record, node: &str) -> PathBuf {
+    record.path(&format!("nvml/{node}"))
+}
 
-    /// The folder of a node's simulated GPUs: the file `state` and the library.
-    pub fn gpus_dir(&self, node: &str) -> PathBuf {
-        self.record.path(&format!("nvml/{node}"))
-    }
+/// Where the gpuosd of a node keeps its state and audit log.
+pub(crate) fn state_dir(record: &Record, node: &str) -> PathBuf {
+    record.path(&format!("gpuosd/{node}"))
+}
 
-    /// Where the gpuosd of a node keeps its state and audit log.
-    pub fn gpuosd_state_dir(&self, node: &str) -> PathBuf {
-        self.record.path(&format!("gpuosd/{node}"))
-    }
+/// The folder with the socket of a node's gpuosd.
+pub(crate) fn runtime_dir(record: &Record, node: &str) -> PathBuf {
+    record.path(&format!("run/gpuosd.{node}"))
+}
 
-    /// The folder with the socket of a node's gpuosd.
-    pub fn gpuosd_runtime_dir(&self, node: &str) -> PathBuf {
-        self.record.path(&format!("run/gpuosd.{node}"))
-    }
+/// What gpuosd of a node reads as the kernel's name for this boot.
+pub(crate) fn boot_file(record: &Record, node: &str) -> PathBuf {
+    record.path(&format!("run/boot.{node}"))
+}
 
-    /// `gpuos-nvml` for the GPUs of a node.
-    fn nvml(&self, node: &str) -> Command {
-        let mut command = Command::new(self.record.path("bin/gpuos-nvml"));
-        let state = self.gpus_dir(node).join("state");
-        command.arg("--state").arg(state);
+/// `gpuos-nvml` for the GPUs of a node.
+pub(crate) fn nvml(record: &Record, node: &str) -> Command {
+    let mut command = Command::new(record.path("bin/gpuos-nvml"));
+    let state = gpus_dir(record, node).join("state");
+    command.arg("--state").arg(state);
+    command
+}
+
+/// What a boot of the node does to its simulated GPUs.
+pub(crate) fn reboot(record: &Record, node: &str) -> Result<(), LabError> {
+    said(nvml(record, node).arg("reboot"))
+        .map_err(|why| LabError::Spec(format!("{node}: {why}")))?;
+    divide(record, node)
+}
+
+/// Copies the programs into the lab, so that a later build does not change them, and makes the GPUs of
+/// every node.
+pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
+    let bin = record.path("bin");
+    fs::create_dir_all(&bin).context(|| format!("cannot make {}", bin.display()))?;
+    for (built, name) in FILES {
+        let built = from.join(built);
+        // Another process copies: what a thread beside this one starts meanwhile would have the copy open for
+        // writing, and nothing that is can be run ("Text file busy").
+        let mut copy = Command::new("cp");
+        copy.arg("--").arg(&built).arg(bin.join(name));
+        said(&mut copy).map_err(|why| LabError::Missing {
+            program: built.display().to_string(),
+            fix: format!("{why}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
+        })?;
+    }
+    let library = bin.join("libnvidia-ml.so.1");
+    for (number, (node, kind)) in record.spec.typed_nodes().into_iter().enumerate() {
+        let dir = gpus_dir(record, &node);
+        let mut command = Command::new(bin.join("gpuos-nvml"));
+        command.args(["create", &kind, "--seed", &(number + 1).to_string()]);
         command
+            .arg("--dir")
+            .arg(&dir)
+            .arg("--library")
+            .arg(&library);
+        said(&mut command)
+            .map_err(|why| LabError::Spec(format!("--gpus simulated, node {node}: {why}")))?;
+        divide(record, &node)?;
     }
+    Ok(())
+}
 
-    /// What a boot of the node does to its simulated GPUs.
-    pub(crate) fn reboot_gpus(&self, node: &str) -> Result<(), LabError> {
-        said(self.nvml(node).arg("reboot"))
-            .map_err(|why| LabError::Spec(format!("{node}: {why}")))?;
-        self.divide_gpus(node)
+/// Puts the GPUs of a node that are divided for good into MIG mode, as a site's own boot script does.
+fn divide(record: &Record, node: &str) -> Result<(), LabError> {
+    for gpu in mig::fixed(&record.spec).iter() {
+        said(nvml(record, node).args(["mig", &gpu.to_string(), "on"]))
+            .map_err(|why| LabError::Spec(format!("{node} gpu{gpu}: {why}")))?;
     }
-
-    /// Copies the programs into the lab, so that a later build does not change them, and makes the GPUs of
-    /// every node.
-    pub(crate) fn make_gpus(&self) -> Result<(), LabError> {
-        let from = self.simulated()?;
-        let bin = self.record.path("bin");
-        fs::create_dir_all(&bin).context(|| format!("cannot make {}", bin.display()))?;
-        for (built, name) in FILES {
-            let built = from.join(built);
-            // Another process copies: what a thread beside this one starts meanwhile would have the copy open for
-            // writing, and nothing that is can be run ("Text file busy").
-            let mut copy = Command::new("cp");
-            copy.arg("--").arg(&built).arg(bin.join(name));
-            said(&mut copy).map_err(|why| LabError::Missing {
-                program: built.display().to_string(),
-                fix: format!("{why}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
-            })?;
-        }
-        let library = bin.join("libnvidia-ml.so.1");
-        for (number, (node, kind)) in self.record.spec.typed_nodes().into_iter().enumerate() {
-            let dir = self.gpus_dir(&node);
-            let mut command = Command::new(bin.join("gpuos-nvml"));
-            command.args(["create", &kind, "--seed", &(number + 1).to_string()]);
-            command
-                .arg("--dir")
-                .arg(&dir)
-                .arg("--library")
-                .arg(&library);
-            said(&mut command)
-                .map_err(|why| LabError::Spec(format!("--gpus simulated, node {node}: {why}")))?;
-            self.divide_gpus(&node)?;
-        }
-        Ok(())
-    }
-
-    /// Puts the GPUs of a node that are divided for good into MIG mode, as a site's own boot script does.
-    fn divide_gpus(&self, node: &str) -> Result<(), LabError> {
-        for gpu in mig::fixed(&self.record.spec).iter() {
-            said(self.nvml(node).args(["mig", &gpu.to_string(), "on"]))
-                .map_err(|why| LabError::Spec(format!("{node} gpu{gpu}: {why}")))?;
-        }
-        Ok(())
-    }
-
-    /// Starts the gpuosd of every node.
-    pub(crate) fn start_gpuosds(&self) -> Result<(), LabError> {
-        for node in self.record.spec.node_names() {
-            self.new_boot(&node)?;
-            self.start_gpuosd(&node)?;
-        }
-        Ok(())
-    }
-
-    /// Starts the gpuosd of a node and waits until its socket is there. It ends with the lab.
-    pub fn start_gpuosd(&self, node: &str) -> Result<(), LabError> {
-        self.simulated()?;
-        let child = self.daemons().start_gpuosd(self, node)?;
-        self.adopt(child);
-        Ok(())
-    }
-
-    /// Pid of the gpuosd of a node while it runs.
-    pub fn gpuosd_pid(&self, node: &str) -> Option<u32> {
-        self.daemons().pid(&daemon(node)).map(|(pid, _)| pid)
-    }
-
-    /// Sends the gpuosd of a node a signal that ends it, and waits. False when it was not running.
-    pub fn kill_gpuosd(&self, node: &str, signal: i32) -> Result<bool, LabError> {
-        self.daemons().stop(&daemon(node), signal)
-    }
-
-    /// What gpuosd of a node has written to standard error.
-    pub fn gpuosd_log(&self, node: &str) -> String {
-        let path = self.record.path(&format!("log/{}.out", daemon(node)));
-        fs::read_to_string(path).unwrap_or_default()
-    }
-
-    /// Breaks or mends a GPU of a node: `gpu` is `gpu3`, `3` or `node`, `words` a fault as `gpuos-nvml` knows
-    /// it, `repair`, or `reset`.
-    ///
-    /// # Errors
-    /// The lab has no simulated GPUs, no such node, or gpuos-nvml does not know the words.
-    pub fn fault(&self, node: &str, gpu: &str, words: &[&str]) -> Result<String, LabError> {
-        self.simulated()?;
-        self.knows(node)?;
-        let mut command = self.nvml(node);
-        match words {
-            [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
-            words => command.args(["fault", gpu]).args(words),
-        };
-        said(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
-    }
+    Ok(())
 }
 
 /// Runs a command: what it wrote, or what it wrote when it failed.
-fn said(command: &mut Command) -> Result<String, String> {
+pub(crate) fn said(command: &mut Command) -> Result<String, String> {
     let out = command
         .output()
         .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;
@@ -201,13 +145,13 @@ fn said(command: &mut Command) -> Result<String, String> {
 }
 
 impl Daemons<'_> {
-    fn start_gpuosd(&self, lab: &Lab, node: &str) -> Result<Child, LabError> {
+    pub(crate) fn start_gpuosd(&self, node: &str) -> Result<Child, LabError> {
         let name = daemon(node);
-        let (state, runtime) = (lab.gpuosd_state_dir(node), lab.gpuosd_runtime_dir(node));
+        let (state, runtime) = (state_dir(self.record, node), runtime_dir(self.record, node));
         for dir in [&state, &runtime] {
             fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
         }
-        let gpus = lab.gpus_dir(node);
+        let gpus = gpus_dir(self.record, node);
         let nvml = self.record.path("bin/gpuos-nvml");
         let program = self.record.path("bin/gpuosd");
         let mut command = self.command(&program.display().to_string(), true)?;
@@ -220,7 +164,7 @@ impl Daemons<'_> {
             .arg("--runtime-dir")
             .arg(&runtime)
             .arg("--boot-id")
-            .arg(lab.boot_file(node))
+            .arg(boot_file(self.record, node))
             .arg("--nvml")
             .arg(gpus.join("libnvidia-ml.so.1"))
             .arg("--reset-command")
@@ -237,9 +181,14 @@ impl Daemons<'_> {
             .arg("--mps-command")
             .arg(self.record.path("bin/nvidia-cuda-mps-control"));
         if !self.record.spec.mig.is_empty() {
-            let (slices, caps) = (lab.slices_dir(node), lab.caps_dir(node));
+            let (slices, caps) = (
+                mig::slices_dir(self.record, node),
+                mig::caps_dir(self.record, node),
+            );
             command.arg("--slices").arg(slices).arg("--caps").arg(caps);
-            command.arg("--mig-minors").arg(lab.mig_minors(node));
+            command
+                .arg("--mig-minors")
+                .arg(mig::minors_file(self.record, node));
         }
         if self.record.cgroup {
             command.arg("--cgroup").arg(self.record.path("cgroup"));

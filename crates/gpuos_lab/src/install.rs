@@ -1,12 +1,13 @@
 //! Where the programs and plugins of a Slurm release are.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::{Context, LabError};
 use crate::spec::Suite;
-use crate::sys::{ChildSetup, View, c_path};
+use crate::sys::{ChildSetup, View, c_path, short_hostname};
 
 /// Folders of system programs; not in every root's PATH.
 const PROGRAM_DIRS: [&str; 6] = [
@@ -35,6 +36,24 @@ pub(crate) struct Install {
 }
 
 impl Install {
+    /// The loopback address that this host's own name stands for; `None` when it stands for
+    /// another address or none. Slurm listens on that address only, or else on all interfaces.
+    pub(crate) fn loopback(&self) -> Option<Ipv4Addr> {
+        if self.root.is_some() {
+            // The root has a hosts file of the lab's own.
+            return Some(Ipv4Addr::LOCALHOST);
+        }
+        let found = (short_hostname().as_str(), 0).to_socket_addrs().ok()?;
+        let all: Vec<Ipv4Addr> = found
+            .filter_map(|address| match address.ip() {
+                IpAddr::V4(v4) => Some(v4),
+                IpAddr::V6(_) => None,
+            })
+            .collect();
+        let first = *all.first()?;
+        all.iter().all(Ipv4Addr::is_loopback).then_some(first)
+    }
+
     /// Finds the Slurm of this machine or of a prefix, or the one in the root of a suite.
     pub(crate) fn find(suite: &Suite, root: Option<PathBuf>) -> Result<Install, LabError> {
         let mut dirs: Vec<String> = PROGRAM_DIRS.map(String::from).to_vec();

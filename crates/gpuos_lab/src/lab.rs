@@ -1,8 +1,10 @@
 //! A lab that is up.
 
-mod reboot;
+mod nodes;
+mod steps;
 mod tools;
-mod upgrade;
+
+pub use tools::field;
 
 use std::fs;
 use std::io::Write;
@@ -99,7 +101,10 @@ impl Lab {
         lab.adopt(lab.daemons().start_munged()?);
         if lab.record.spec.accounting {
             progress("making a database for slurmdbd");
-            lab.start_accounting()?;
+            lab.daemons().prepare_accounting()?;
+            lab.adopt(lab.daemons().start_mariadbd()?);
+            lab.adopt(lab.daemons().start_slurmdbd()?);
+            lab.run("sacctmgr", &["-i", "add", "cluster", &lab.record.spec.name])?;
         }
         lab.adopt(lab.daemons().start_slurmctld(&lab.slurmctld_env)?);
         lab.start_slurmds(&lab.record.spec.node_names(), false)?;
@@ -107,7 +112,6 @@ impl Lab {
         lab.wait_ready(Duration::from_secs(60))?;
         if lab.record.spec.simulated_gpus.is_some() {
             progress("starting gpuosd on the nodes");
-            lab.make_gpus()?;
             lab.start_gpuosds()?;
         }
         Ok(lab)
@@ -167,7 +171,7 @@ impl Lab {
             })
             .context(|| "cannot write the lab's munge key".to_string())?;
         self.make_devices()?;
-        self.make_slices()?;
+        mig::make(record)?;
         self.place_plugins(&record.spec.select)?;
         self.place_command()?;
         let etc = dir.join("etc");
@@ -232,7 +236,9 @@ impl Lab {
         match select.plugins() {
             Some((built, true)) => plugins::copy(built, &self.record.path("lib/gpuos")),
             Some((built, false)) => {
-                plugins::merge(built, &self.install, &self.record.path("lib/slurm"))
+                let named = &self.install.plugin_dir;
+                let stock = inside(self.install.root.as_deref(), named);
+                plugins::merge(built, &stock, named, &self.record.path("lib/slurm"))
             }
             None => Ok(()),
         }

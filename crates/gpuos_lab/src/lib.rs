@@ -4,7 +4,7 @@
 //! the loopback interface. Any number of labs run side by side, and nothing is left of a lab
 //! when it ends.
 //!
-//! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `jobs`, `accounting`, `cgroup`: what it is made of,
+//! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `accounting`, `cgroup`: what it is made of,
 //! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
 //! - `gpus`: simulated GPUs and gpuosd; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
 //! - `guard` and `store`: nothing is left behind.
@@ -32,7 +32,6 @@ mod error;
 mod gpus;
 mod guard;
 mod install;
-mod jobs;
 mod lab;
 mod mig;
 mod node_type;
@@ -47,8 +46,7 @@ mod sys;
 pub use conf::set_key;
 pub use error::LabError;
 pub use gpus::find_daemon_dir;
-pub use jobs::field;
-pub use lab::Lab;
+pub use lab::{Lab, field};
 pub use pauses::Pauses;
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};

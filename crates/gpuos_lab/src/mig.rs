@@ -12,7 +12,6 @@ use gpuos_model::hostlist;
 use serde::Deserialize;
 
 use crate::error::{Context, LabError};
-use crate::lab::Lab;
 use crate::node_type;
 use crate::spec::LabSpec;
 use crate::store::Record;
@@ -209,64 +208,57 @@ fn minors(pool: GpuSet) -> String {
     text
 }
 
-impl Lab {
-    /// Folder with the slice files of a node: `gpu4s0`, ….
-    pub fn slices_dir(&self, node: &str) -> PathBuf {
-        slices_dir(&self.record, node)
-    }
+/// Folder with the capability devices of a node, `nvidia-cap3`, …, as `/dev/nvidia-caps`.
+pub(crate) fn caps_dir(record: &Record, node: &str) -> PathBuf {
+    record.device_dir().join(format!("caps-{node}"))
+}
 
-    /// Folder with the capability devices of a node, `nvidia-cap3`, …, as `/dev/nvidia-caps`.
-    pub fn caps_dir(&self, node: &str) -> PathBuf {
-        self.record.device_dir().join(format!("caps-{node}"))
-    }
+/// What stands for `/proc/driver/nvidia-caps/mig-minors` on a node.
+pub(crate) fn minors_file(record: &Record, node: &str) -> PathBuf {
+    record.path(&format!("mig/{node}/minors"))
+}
 
-    /// What stands for `/proc/driver/nvidia-caps/mig-minors` on a node.
-    pub fn mig_minors(&self, node: &str) -> PathBuf {
-        self.record.path(&format!("mig/{node}/minors"))
+/// Makes the capability devices and the first slice files of all nodes with a pool: slurmd does not start
+/// without the latter.
+pub(crate) fn make(record: &Record) -> Result<(), LabError> {
+    let spec = &record.spec;
+    for (node, kind) in spec.typed_nodes() {
+        if let Some(board) = board(spec, &node_type::find(spec, &kind)?)? {
+            make_slices(record, &node, &board)?;
+        }
     }
+    Ok(())
+}
 
-    /// Makes the capability devices and the first slice files of all nodes with a pool: slurmd does not start
-    /// without the latter.
-    pub(crate) fn make_slices(&self) -> Result<(), LabError> {
-        let spec = &self.record.spec;
-        for (node, kind) in spec.typed_nodes() {
-            if let Some(board) = board(spec, &node_type::find(spec, &kind)?)? {
-                self.make_slices_of(&node, &board)?;
+fn make_slices(record: &Record, node: &str, board: &Board) -> Result<(), LabError> {
+    let pool = record.spec.mig;
+    let (slices, caps) = (slices_dir(record, node), caps_dir(record, node));
+    for dir in [&slices, &caps] {
+        fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
+    }
+    let write = |path: PathBuf, text: &str| {
+        fs::write(&path, text).context(|| format!("cannot write {}", path.display()))
+    };
+    write(minors_file(record, node), &minors(pool))?;
+    let [instances, computes] = INSTANCES;
+    for gpu in pool.iter() {
+        let mut fence = String::new();
+        let whole = record.device_dir().join(format!("nvidia{gpu}"));
+        for slice in 0..board.slices() {
+            let file = slices.join(format!("{}{slice}", slice_file(gpu)));
+            write(file, &format!("{}\n", whole.display()))?;
+        }
+        for number in minor(gpu, 0, None)..minor(gpu, instances, None) {
+            let path = caps.join(format!("nvidia-cap{number}"));
+            sys::make_device_file(&path, CAPS_MAJOR, number as u32)
+                .context(|| format!("cannot make {}", path.display()))?;
+            if (number - minor(gpu, 0, None)).is_multiple_of(1 + computes) {
+                fence += &format!("{}\n", path.display());
             }
         }
-        Ok(())
+        write(slices.join(format!("fence{gpu}")), &fence)?;
     }
-
-    fn make_slices_of(&self, node: &str, board: &Board) -> Result<(), LabError> {
-        let pool = self.record.spec.mig;
-        let (slices, caps) = (self.slices_dir(node), self.caps_dir(node));
-        for dir in [&slices, &caps] {
-            fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
-        }
-        let write = |path: PathBuf, text: &str| {
-            fs::write(&path, text).context(|| format!("cannot write {}", path.display()))
-        };
-        write(self.mig_minors(node), &minors(pool))?;
-        let [instances, computes] = INSTANCES;
-        for gpu in pool.iter() {
-            let mut fence = String::new();
-            let whole = self.record.device_dir().join(format!("nvidia{gpu}"));
-            for slice in 0..board.slices() {
-                let file = slices.join(format!("{}{slice}", slice_file(gpu)));
-                write(file, &format!("{}\n", whole.display()))?;
-            }
-            for number in minor(gpu, 0, None)..minor(gpu, instances, None) {
-                let path = caps.join(format!("nvidia-cap{number}"));
-                sys::make_device_file(&path, CAPS_MAJOR, number as u32)
-                    .context(|| format!("cannot make {}", path.display()))?;
-                if (number - minor(gpu, 0, None)).is_multiple_of(1 + computes) {
-                    fence += &format!("{}\n", path.display());
-                }
-            }
-            write(slices.join(format!("fence{gpu}")), &fence)?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, LabError};
-use crate::install::{Install, inside};
 
 /// Names of the plugins as Slurm wants them. cargo writes `lib` in front.
 const PLUGINS: [&str; 4] = [
@@ -83,18 +82,18 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Fills `to` with links to all stock plugins, and gpuos's beside them.
-pub(crate) fn merge(from: &Path, install: &Install, to: &Path) -> Result<(), LabError> {
+/// Fills `to` with links to all stock plugins, and gpuos's beside them. `stock` is their folder, `named` what it is called where
+/// the links are followed: in the root of a suite.
+pub(crate) fn merge(from: &Path, stock: &Path, named: &Path, to: &Path) -> Result<(), LabError> {
     copy(from, to)?;
-    let stock = inside(install.root.as_deref(), &install.plugin_dir);
-    for entry in fs::read_dir(&stock)
+    for entry in fs::read_dir(stock)
         .context(|| format!("cannot read {}", stock.display()))?
         .flatten()
     {
         let name = entry.file_name();
         let link = to.join(&name);
         if name.to_string_lossy().ends_with(".so") && link.symlink_metadata().is_err() {
-            symlink(install.plugin_dir.join(&name), &link)
+            symlink(named.join(&name), &link)
                 .context(|| format!("cannot make {}", link.display()))?;
         }
     }

@@ -1,9 +1,5 @@
 //! A call that makes or destroys a MIG instance can be told to wait, so that a test ends its caller right there.
 
-use std::time::Duration;
-
-use crate::state::Shared;
-
 /// The calls, before and after what they do.
 const POINTS: [&str; 8] = [
     "before-make-gpu",
@@ -64,8 +60,13 @@ impl Hold {
         }
     }
 
+    /// Whether a call waits at `point`, or the next one will.
+    pub(crate) fn is_at(&self, point: u32) -> bool {
+        self.point == point
+    }
+
     /// A call has come to `point`. Returns whether it is the one that waits.
-    fn catch(&mut self, point: u32, pid: u32) -> bool {
+    pub(crate) fn catch(&mut self, point: u32, pid: u32) -> bool {
         if self.point != point || self.pid != 0 {
             return false;
         }
@@ -74,31 +75,5 @@ impl Hold {
             _ => self.skip -= 1,
         }
         self.pid != 0
-    }
-}
-
-/// Runs a call, and waits before or after it where that is wanted. One that fails has no point after it.
-pub(crate) fn around<R, E>(
-    shared: &Shared,
-    call: Call,
-    work: impl FnOnce() -> Result<R, E>,
-) -> Result<R, E> {
-    wait(shared, call as u32 + 1);
-    let done = work()?;
-    wait(shared, call as u32 + 2);
-    Ok(done)
-}
-
-fn wait(shared: &Shared, point: u32) {
-    let here = || shared.read(|node| node.hold.point) == point;
-    if !here() || !shared.update(|node| node.hold.catch(point, std::process::id())) {
-        return;
-    }
-    loop {
-        let seen = shared.changes();
-        if !here() {
-            return;
-        }
-        shared.wait(seen, Duration::from_secs(1));
     }
 }

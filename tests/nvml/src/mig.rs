@@ -3,9 +3,8 @@
 //! Ids follow the hardware's scheme, a tree that halves: on eight memory slices the whole is 0, the
 //! halves 1 and 2, the quarters 3 to 6, single slices 7 to 13.
 
-use crate::exports::mig_uuid_text;
 use crate::model::{Mig, Profile};
-use crate::state::{ComputeInstance, Gpu, GpuInstance, MAX_INSTANCES, Node};
+use crate::state::{ComputeInstance, Gpu, GpuInstance, MAX_INSTANCES, Node, mig_uuid_text};
 
 /// Why an instance cannot be made or destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

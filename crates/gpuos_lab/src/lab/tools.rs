@@ -1,19 +1,23 @@
-//! Commands in a lab: Slurm's, which are waited for, and `gpuos`.
+//! Commands in a lab: Slurm's, which are waited for, and `gpuos`; and jobs, what tests need most of them in few words.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Lab;
 use crate::daemons::TOOLS;
 use crate::error::{Context, LabError};
+use crate::pauses::Pauses;
+use crate::process;
 use crate::sys::PidFd;
 
 /// How long a command may take to end in order.
 const ENDS: Duration = Duration::from_secs(5);
+/// How long a killed process may take to go.
+const GOES: Duration = Duration::from_secs(60);
 
 impl Lab {
     /// Runs a command in the lab and returns what it wrote to standard output.
@@ -101,4 +105,106 @@ impl Lab {
     pub fn own_command(&self) -> Option<PathBuf> {
         Some(self.record.path(TOOLS).join("gpuos")).filter(|path| path.is_file())
     }
+
+    /// `sbatch --parsable` with these options and a shell script; returns the job id. The
+    /// output goes to `work/JOBID.out` in the lab's folder.
+    pub fn sbatch(&self, options: &[&str], script: &str) -> Result<u32, LabError> {
+        let out = format!("--output={}", self.dir().join("work/%A.out").display());
+        let work = format!("--chdir={}", self.dir().join("work").display());
+        let mut args = vec!["--parsable", &out, &work];
+        args.extend(options);
+        let wrap = format!("--wrap={script}");
+        args.push(&wrap);
+        let text = self.run("sbatch", &args)?;
+        // "12" or "12;cluster".
+        let id = text.trim().split(';').next().unwrap_or_default();
+        id.parse().map_err(|_| LabError::Command {
+            command: format!("sbatch {}", args.join(" ")),
+            status: "no job id".to_string(),
+            stderr: text.clone(),
+        })
+    }
+
+    /// Sends the slurmstepd of a step (`17.batch`, `17.0`) SIGKILL and waits until it has gone; what it had started
+    /// runs on. False when there is none.
+    pub fn kill_slurmstepd(&self, step: &str) -> bool {
+        let Some((pid, stat)) = self.slurmstepd(step) else {
+            return false;
+        };
+        process::end(pid, stat.start, libc::SIGKILL, GOES, GOES)
+    }
+
+    /// Whether the slurmstepd of a step runs.
+    pub fn has_slurmstepd(&self, step: &str) -> bool {
+        self.slurmstepd(step).is_some()
+    }
+
+    fn slurmstepd(&self, step: &str) -> Option<(u32, process::Stat)> {
+        let title = format!("[{step}]");
+        let own = |pid: u32| {
+            let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains(&title)
+        };
+        let mut all = process::members(&self.record.id, &self.record.dir);
+        all.retain(|pid, stat| stat.comm.starts_with("slurmstepd") && own(*pid));
+        // What it forks has its title until it is a program.
+        let first = all.iter().find(|(_, stat)| !all.contains_key(&stat.ppid));
+        first.map(|(pid, stat)| (*pid, stat.clone()))
+    }
+
+    /// Output of a job that [`Lab::sbatch`] started; empty when there is none yet.
+    pub fn job_output(&self, job: u32) -> String {
+        let path = self.dir().join(format!("work/{job}.out"));
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// State of a job as scontrol names it: `PENDING`, `RUNNING`, `COMPLETED`, ….
+    pub fn job_state(&self, job: u32) -> Result<String, LabError> {
+        let text = self.run("scontrol", &["-o", "show", "job", &job.to_string()])?;
+        Ok(field(&text, "JobState").unwrap_or_default().to_string())
+    }
+
+    /// Waits until the job is in one of these states; returns which.
+    pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
+        loop {
+            let state = self.job_state(job)?;
+            if states.contains(&state.as_str()) {
+                return Ok(state);
+            }
+            if Instant::now() > deadline {
+                return Err(LabError::Command {
+                    command: format!("wait for job {job} to be {}", states.join(" or ")),
+                    status: format!("after {} s it is {state}", limit.as_secs()),
+                    stderr: self.run("scontrol", &["show", "job", "-d", &job.to_string()])?,
+                });
+            }
+            pauses.pause();
+        }
+    }
+
+    /// Waits until the output of a job of [`Lab::sbatch`] contains a text; returns the output.
+    pub fn wait_output(&self, job: u32, part: &str, limit: Duration) -> Result<String, LabError> {
+        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
+        loop {
+            let text = self.job_output(job);
+            if text.contains(part) {
+                return Ok(text);
+            }
+            if Instant::now() > deadline {
+                return Err(LabError::Command {
+                    command: format!("wait for {part:?} in the output of job {job}"),
+                    status: format!("not there after {} s", limit.as_secs()),
+                    stderr: text,
+                });
+            }
+            pauses.pause();
+        }
+    }
+}
+
+/// `KEY=VALUE` of a line of scontrol.
+pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
 }

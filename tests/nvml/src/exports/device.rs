@@ -5,11 +5,9 @@ use std::ffi::c_uint;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlUUID_v1_t};
 
 use super::call::{Answer, code};
-use super::{
-    Name, Out, Target, Versioned, bus_id, device_handle, mig_uuid_text, node, nvml, uuid_text,
-};
+use super::{Name, Out, Target, Versioned, bus_id, device_handle, node, nvml};
 use crate::latency::Cost;
-use crate::state::Node;
+use crate::state::{Node, mig_uuid_text, uuid_text};
 
 /// The number of the GPU, if it answers.
 fn found(node: &Node, index: Option<usize>) -> Answer<Target> {

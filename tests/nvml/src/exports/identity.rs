@@ -8,9 +8,10 @@ use nvml_wrapper_sys::bindings as nvml;
 use super::call::{Answer, code};
 use super::session::{Part, View, answer};
 use super::text::chars;
-use super::{Chars, Out, Versioned, bus_id, gpu, mig_uuid_text, nvml, part, uuid_text};
+use super::{Chars, Out, Versioned, bus_id, gpu, nvml, part};
 use crate::latency::Cost::{Cached, Driver};
 use crate::mig::ComputeProfile;
+use crate::state::{mig_uuid_text, uuid_text};
 
 /// What a MIG device is called: `NVIDIA … MIG 1c.3g.40gb`, without `1c.` where it has all of it.
 fn name(part: &Part<'_>) -> Option<String> {

@@ -14,7 +14,7 @@ use super::handle::{compute_instance, compute_instance_handle, gpu_instance, gpu
 use super::mig_profiles::{compute_profile, mig};
 use super::session::{View, instance, shared, update};
 use super::{Block, Out, Target, change, device_handle, gpu, nvml, part, root_only};
-use crate::hold::{self, Call};
+use crate::hold::Call;
 use crate::latency::Cost::{Cached, Create, Destroy, Driver};
 use crate::mig::Refusal;
 use crate::state::{ComputeInstance, Event, GpuInstance, NO_INSTANCE, Node, is_root};
@@ -58,7 +58,7 @@ fn create(
         changed(node, index);
         Ok(gpu_instance_handle(index, serial))
     };
-    let handle = hold::around(&*shared()?, Call::MakeGpu, || change(device, Create, make))?;
+    let handle = shared()?.held(Call::MakeGpu, || change(device, Create, make))?;
     out.set(handle)
 }
 
@@ -85,9 +85,7 @@ fn create_compute(
         changed(node, index);
         Ok(compute_instance_handle(index, serial))
     };
-    let made = hold::around(&shared, Call::MakeCompute, || {
-        update(&shared, index, Create, make)
-    })?;
+    let made = shared.held(Call::MakeCompute, || update(&shared, index, Create, make))?;
     out.set(made)
 }
 
@@ -107,7 +105,7 @@ fn destroy(
         changed(node, index);
         Ok(())
     };
-    hold::around(&shared, call, || update(&shared, index, Destroy, away))
+    shared.held(call, || update(&shared, index, Destroy, away))
 }
 
 /// GPU and compute instance of a handle.

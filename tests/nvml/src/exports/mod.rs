@@ -32,7 +32,7 @@ pub(crate) use call::{call, unsupported};
 pub(crate) use handle::{Target, device_handle};
 pub(crate) use pointer::{Block, Chars, Name, Out, Versioned};
 pub(crate) use session::{change, gpu, node, part, root_only};
-pub(crate) use text::{bus_id, mig_uuid_text, uuid_text};
+pub(crate) use text::bus_id;
 
 /// Writes C functions: each body gives an [`Answer`], and panics stay inside.
 macro_rules! nvml {

@@ -3,28 +3,7 @@
 use nvml_wrapper_sys::bindings::nvmlUUID_v1_t;
 
 use crate::model::Kind;
-
-/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
-pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
-    format!("GPU-{}", plain(uuid))
-}
-
-/// The UUID of a MIG device, made from the number of its compute instance.
-pub(crate) fn mig_uuid_text(seed: u64, serial: u64) -> String {
-    let uuid = crate::state::uuid(seed ^ 0x4D49_4700, serial);
-    format!("MIG-{}", plain(&uuid))
-}
-
-fn plain(uuid: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in uuid.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text += &format!("{byte:02x}");
-    }
-    text
-}
+use crate::state::uuid_text;
 
 /// The PCI address of a GPU, with a domain of that many hexadecimal digits.
 pub(crate) fn bus_id(kind: &Kind, gpu: usize, digits: usize) -> String {

@@ -160,7 +160,7 @@ impl Kind {
             gpuos_model::cluster::Link::Nv(count) => usize::from(count),
             _ => 0,
         });
-        count.max().unwrap_or(0).min(crate::state::MAX_LINKS)
+        count.max().unwrap_or(0).min(crate::model::MAX_LINKS)
     }
 
     /// The GPU at the other end of the links, where GPUs are joined in pairs.
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(node_type.name, kind.name);
             assert_eq!(node_type.gpus, kind.buses.len(), "{}", kind.name);
             assert_eq!(node_type.gpu, kind.board, "{}", kind.name);
-            assert!(node_type.gpus <= crate::state::MAX_GPUS);
+            assert!(node_type.gpus <= crate::model::MAX_GPUS);
             let board = kind.board();
             let watts = node_type.figures.gpu_watts;
             assert_eq!(watts, board.watts[2], "{}", kind.name);

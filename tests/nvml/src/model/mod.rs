@@ -9,6 +9,11 @@ pub use boards::BOARDS;
 pub use kinds::{KINDS, Kind, kind_at, kind_named};
 pub use mig::{A30, A100_40, A100_80, B200, H100_80, H200, Mig, Profile};
 
+/// GPUs of a node.
+pub const MAX_GPUS: usize = 16;
+/// NVLinks of a GPU.
+pub const MAX_LINKS: usize = 18;
+
 /// A GPU board. Units stand in the names; clocks are in MHz.
 pub struct Board {
     /// Product name, as `nvmlDeviceGetName` gives it.

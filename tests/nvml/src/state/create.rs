@@ -44,13 +44,35 @@ pub fn node(index: u32, kind: &Kind, options: Options) -> Box<Node> {
 }
 
 /// 16 bytes that look random: version 4 of RFC 9562.
-pub(crate) fn uuid(seed: u64, number: u64) -> [u8; 16] {
+fn uuid(seed: u64, number: u64) -> [u8; 16] {
     let high = hash(seed, number * 2);
     let low = hash(seed ^ 0x5EED, number * 2 + 1);
     let mut bytes = ((u128::from(high) << 64) | u128::from(low)).to_be_bytes();
     bytes[6] = (bytes[6] & 0x0F) | 0x40;
     bytes[8] = (bytes[8] & 0x3F) | 0x80;
     bytes
+}
+
+/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    format!("GPU-{}", plain(uuid))
+}
+
+/// The UUID of a MIG device, made from the number of its compute instance.
+pub(crate) fn mig_uuid_text(seed: u64, serial: u64) -> String {
+    let uuid = uuid(seed ^ 0x4D49_4700, serial);
+    format!("MIG-{}", plain(&uuid))
+}
+
+fn plain(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (index, byte) in uuid.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text += &format!("{byte:02x}");
+    }
+    text
 }
 
 /// SplitMix64's finaliser.

@@ -5,18 +5,15 @@ mod create;
 mod physics;
 mod shared;
 
-pub(crate) use create::uuid;
 pub use create::{Options, node};
+pub(crate) use create::{mig_uuid_text, uuid_text};
 pub(crate) use shared::is_root;
 pub use shared::{Shared, now_us};
 
 use crate::hold::Hold;
 use crate::model::{Kind, kind_at};
+pub use crate::model::{MAX_GPUS, MAX_LINKS};
 
-/// GPUs of a node.
-pub const MAX_GPUS: usize = 16;
-/// NVLinks of a GPU.
-pub const MAX_LINKS: usize = 18;
 /// Processes on a GPU.
 pub const MAX_PROCESSES: usize = 32;
 /// GPU instances of a GPU, and compute instances of a GPU instance.

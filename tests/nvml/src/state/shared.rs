@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Node;
+use crate::hold::Call;
 
 /// First bytes of a state file. The digit changes with the layout.
 const MAGIC: [u8; 8] = *b"gpuosml2";
@@ -151,6 +152,32 @@ impl Shared {
     pub fn wait(&self, seen: u32, limit: Duration) {
         let limit = limit.min(Duration::from_secs(1));
         futex(&self.layout().changes, libc::FUTEX_WAIT, seen, Some(limit));
+    }
+
+    /// Runs a call, and waits before or after it where that is wanted. One that fails has no point after it.
+    pub(crate) fn held<R, E>(
+        &self,
+        call: Call,
+        work: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.hold_at(call as u32 + 1);
+        let done = work()?;
+        self.hold_at(call as u32 + 2);
+        Ok(done)
+    }
+
+    fn hold_at(&self, point: u32) {
+        let here = || self.read(|node| node.hold.is_at(point));
+        if !here() || !self.update(|node| node.hold.catch(point, std::process::id())) {
+            return;
+        }
+        loop {
+            let seen = self.changes();
+            if !here() {
+                return;
+            }
+            self.wait(seen, Duration::from_secs(1));
+        }
     }
 }
 
