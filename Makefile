@@ -165,7 +165,7 @@ soak:
 	@scripts/needs.sh build lab
 	GPUOS_SOAK=50000 $(CARGO) test --release --locked -p gpuos_placement --test decisions_sim -- --nocapture
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
-	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture soak::
+	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture soak:: mix::
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::
 
 hostile:

@@ -24,6 +24,21 @@ pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
 }
 
+/// Whether a long test of what no release of Slurm does otherwise leaves this one to `make soak`, which says so: the native one
+/// alone has it each time.
+pub fn left_to_soak(what: &str, suite: &Suite) -> bool {
+    let left = *suite != Suite::Native
+        && std::env::var_os("GPUOS_SOAK").is_none()
+        && std::env::var_os("GPUOS_TEST_SUITES").is_none();
+    if left {
+        skip(
+            &format!("{what} on {suite}"),
+            "the native release has it; make soak does all",
+        );
+    }
+    left
+}
+
 /// How many runs of a measurement `variable` asks for; `None`, and a word on standard error, without it.
 pub fn measured_runs(variable: &str, script: &str) -> Option<usize> {
     let runs = std::env::var(variable).ok().and_then(|n| n.parse().ok());

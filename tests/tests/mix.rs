@@ -3,6 +3,7 @@
 
 use gpuos_lab::{NodeGroup, Suite};
 use gpuos_placement::record::Event;
+use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(learning, scarce);
@@ -15,6 +16,9 @@ fn learned(cluster: &Cluster) -> usize {
 }
 
 fn learning(suite: &Suite) {
+    if left_to_soak("learning the mix of jobs", suite) {
+        return;
+    }
     let mut setup = Setup::new("mix", suite);
     setup.spec.gpuos_toml = Some(String::new());
     let Some(cluster) = setup.steered() else {
@@ -57,6 +61,9 @@ fn learning(suite: &Suite) {
 /// Jobs that can run on any GPU model stay off the one that others name, once the mix is learned; they take
 /// it where nothing else is free, and never wait for the other.
 fn scarce(suite: &Suite) {
+    if left_to_soak("prices of scarce GPUs", suite) {
+        return;
+    }
     let mut setup = Setup::new("scarce", suite);
     setup.spec.node_type = "a100-pairs-4".into();
     setup.spec.more_nodes = vec![NodeGroup {

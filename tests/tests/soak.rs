@@ -3,7 +3,7 @@
 //! epilog write on the nodes, says whether a GPU was ever held by two jobs; at the end nothing may be
 //! in use.
 //!
-//! 300 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run, and
+//! 200 operations on each release; `GPUOS_SOAK=5000` does more, `GPUOS_SOAK_SEED` repeats a run, and
 //! `GPUOS_SOAK_STOCK=1` does the same to Slurm without gpuos, to tell whose a fault is. With `GPUOS_SOAK_KILLS=1`
 //! slurmctld is killed with `kill -9` beside it, every few seconds, whatever it is doing.
 
@@ -22,7 +22,7 @@ const NODES: usize = 4;
 
 fn soak(suite: &Suite) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
-    let operations = number("GPUOS_SOAK").unwrap_or(300);
+    let operations = number("GPUOS_SOAK").unwrap_or(200);
     // The short run of every day is always the same one; longer ones look for news.
     let fresh = || match number("GPUOS_SOAK") {
         None => 2205,
