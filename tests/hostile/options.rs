@@ -14,8 +14,8 @@ const ENVIRONMENT: &str = "Variables of the environment";
 const REQUESTS: &str = "Requests for GRES";
 const COMMANDS: &str = "The command gpuos";
 
-/// Each option, with a value that is good up to where the forged text begins.
-const OPTIONS: [(&str, &str); 13] = [
+/// Each option, with a value that is good up to where the forged text begins: a new one gets a row.
+const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("topology", "node"),
     ("placement", "affinity:class="),
     ("gpuos", "on"),

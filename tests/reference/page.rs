@@ -16,9 +16,13 @@ pub fn hold(name: &str, text: &str) {
         return;
     }
     let known = std::fs::read_to_string(&path).unwrap_or_default();
-    let differs = known.lines().zip(text.lines()).find(|(a, b)| a != b);
+    let same = known.lines().zip(text.lines()).take_while(|(a, b)| a == b);
+    let at = same.count();
+    let (old, new) = (known.lines().nth(at), text.lines().nth(at));
     assert!(
         known == text,
-        "docs/reference/{name} is not what the code says: run `make reference`. First difference: {differs:?}"
+        "docs/reference/{name} is not what the code says: run `make reference`, or this test with GPUOS_WRITE=1. \
+         Line {} is {old:?} there, {new:?} by the code",
+        at + 1
     );
 }

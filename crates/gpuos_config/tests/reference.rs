@@ -28,6 +28,22 @@ fn the_page_has_every_option_as_it_is() {
     page::hold("options.md", &text);
 }
 
+#[test]
+fn the_page_for_users_has_a_row_of_each_option() {
+    let page = include_str!("../../../docs/user/options.md");
+    for option in OPTIONS {
+        let (first, last) = (
+            format!("| `--{}` |", option.name),
+            format!("| `{}` |", option.environment),
+        );
+        let is_row = |line: &str| line.starts_with(&first) && line.ends_with(&last);
+        assert!(
+            page.lines().any(is_row),
+            "docs/user/options.md has no row `{first} values | what it says {last}`: add it"
+        );
+    }
+}
+
 const SAMPLE: &str = include_str!("../../../packaging/gpuos.toml.sample");
 
 const KEYS_HEAD: &str = "\

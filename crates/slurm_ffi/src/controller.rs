@@ -140,7 +140,8 @@ mod tests {
         let versions = include_str!("../data/versions.txt");
         let known = versions.lines().filter_map(Release::parse);
         for release in known.chain([Release::new(26, 5, 5)]) {
-            let row = row(release).unwrap_or_else(|| panic!("{release}"));
+            let row =
+                row(release).unwrap_or_else(|| panic!("controller.tsv has no row of {release}"));
             assert!(row.boot_time + 8 < row.shutdown_time, "{release}");
         }
         for unknown in ["21.08.8", "26.05.6", "26.11.0"] {

@@ -401,14 +401,15 @@ mod tests {
         let mut count = 0;
         for line in VERSIONS.lines().filter(|l| !l.is_empty()) {
             let release = Release::parse(line).expect("a release");
-            let fields = Fields::of(release, None).expect("rows");
+            let fields = Fields::of(release, None);
+            let fields = fields.unwrap_or_else(|e| panic!("no rows in layouts.tsv: {e}"));
             let layout = Layout::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(layout.node_extra.is_some(), "{release}");
             let of_cores = layout.multi_core.map(|rows| rows.whole);
             assert_eq!(of_cores, Some(18), "{release}");
             count += 1;
         }
-        assert_eq!(count, 71);
+        assert!(count >= 71, "versions.txt has lost a release: {count}");
     }
 
     #[test]
@@ -446,17 +447,17 @@ mod tests {
 
     #[test]
     fn unknown_releases_and_damaged_tables_are_errors_with_a_way_out() {
-        let unknown = Fields::of(Release::new(26, 5, 4), None)
+        let unknown = Fields::of(Release::new(99, 5, 4), None)
             .err()
             .expect("unknown");
         assert!(unknown.contains("gpuos layout"), "{unknown}");
-        let site = "job_record\tmagic\tnonsense\t4\tuint32_t\t26.05.4\t26.05.4\n";
-        let damaged = Fields::of(Release::new(26, 5, 4), Some(site))
+        let site = "job_record\tmagic\tnonsense\t4\tuint32_t\t99.05.4\t99.05.4\n";
+        let damaged = Fields::of(Release::new(99, 5, 4), Some(site))
             .err()
             .expect("damaged");
         assert!(damaged.contains("line 1"), "{damaged}");
-        let site = "job_record\tmagic\t24\t4\tuint32_t\t26.05.4\t26.05.4\n";
-        let fields = Fields::of(Release::new(26, 5, 4), Some(site)).expect("rows of the site");
+        let site = "job_record\tmagic\t24\t4\tuint32_t\t99.05.4\t99.05.4\n";
+        let fields = Fields::of(Release::new(99, 5, 4), Some(site)).expect("rows of the site");
         assert_eq!(fields.offset("job_record", "magic"), Ok(24));
         assert!(Layout::of(&fields).is_err());
     }

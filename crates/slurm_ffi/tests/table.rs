@@ -7,15 +7,22 @@ use slurm_ffi::release::Release;
 
 const NEW: Release = Release::new(27, 5, 1);
 
-/// The rows of 26.05.3 as `gpuos layout` would write them for the invented release 27.05.1.
+/// The rows of the newest release as `gpuos layout` would write them for the invented release 27.05.1.
 fn good() -> Vec<String> {
+    let newest = include_str!("../data/versions.txt").lines().last();
+    let newest = newest.expect("a release");
     let table = include_str!("../data/layouts.tsv");
-    let rows = table.lines().filter(|line| line.ends_with("26.05.3"));
-    rows.map(|row| {
-        let columns: Vec<&str> = row.split('\t').collect();
-        format!("{}\t27.05.1\t27.05.1", columns[..5].join("\t"))
-    })
-    .collect()
+    let rows: Vec<&str> = table.lines().filter(|row| row.ends_with(newest)).collect();
+    assert!(
+        !rows.is_empty(),
+        "layouts.tsv has no row that holds up to {newest}, the last release of versions.txt"
+    );
+    rows.into_iter()
+        .map(|row| {
+            let columns: Vec<&str> = row.split('\t').collect();
+            format!("{}\t27.05.1\t27.05.1", columns[..5].join("\t"))
+        })
+        .collect()
 }
 
 fn judge(text: &str) -> Result<(), TestCaseError> {

@@ -240,7 +240,11 @@ fn off_undoes_every_option_but_the_switch() {
         ("mig", "1g.10gb"),
         ("share", "timeslice"),
     ];
-    assert_eq!(good.len() + 1, OPTIONS.len());
+    assert_eq!(
+        good.len() + 1,
+        OPTIONS.len(),
+        "each option but the switch has a good value above: add that of a new one"
+    );
     for (name, value) in good {
         let name = format!("gpuos-{name}");
         let mut options = JobOptions::default();

@@ -113,6 +113,7 @@ fn parse_types(text: &str, file: &str) -> Result<(Vec<NodeType>, RawTypes), Conf
 mod tests {
     use super::*;
     use crate::cluster::Link;
+    use crate::figures::Precision;
 
     #[test]
     fn data_file_is_whole() {
@@ -129,13 +130,43 @@ mod tests {
                 "l40s-8",
                 "a100-pairs-4",
                 "pairs-8"
-            ]
+            ],
+            "add a new type to this list"
         );
         for node_type in &types {
-            assert!(node_type.source.len() > 20, "{}", node_type.name);
-            assert!(!node_type.gpu.is_empty() && !node_type.gres_type.is_empty());
-            assert!(node_type.gpu_memory_mib > 40_000 && node_type.memory_mib > 0);
-            assert!(!node_type.nics.is_empty(), "{}", node_type.name);
+            let missing = [
+                ("source", node_type.source.len() > 20),
+                ("gpu", !node_type.gpu.is_empty()),
+                ("gres-type", !node_type.gres_type.is_empty()),
+                ("gpu-memory-mib", node_type.gpu_memory_mib > 4096),
+                ("memory-gib", node_type.memory_mib > 0),
+                ("a [[node-type.nic]]", !node_type.nics.is_empty()),
+                ("tflops", node_type.figures.rate(Precision::Bf16) > 0),
+                ("gpu-memory-gbps", node_type.figures.memory_gbps > 0),
+                ("gpu-watts", node_type.figures.gpu_watts > 0),
+            ];
+            let missing = missing.iter().filter(|(_, there)| !there);
+            let missing: Vec<&str> = missing.map(|(what, _)| *what).collect();
+            assert!(missing.is_empty(), "{}: say {missing:?}", node_type.name);
+        }
+    }
+
+    #[test]
+    fn the_pages_name_every_type() {
+        let sample = include_str!("../../../../packaging/gpuos.toml.sample");
+        let (_, shipped) = sample.split_once("Shipped types: ").expect("the list");
+        let (shipped, _) = shipped.split_once('.').expect("its end");
+        let words = shipped.split([' ', ',', '\n', '#']);
+        let shipped: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let names: Vec<&str> = all().iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(shipped, names, "\"Shipped types\" of gpuos.toml.sample");
+        let costs = include_str!("../../../../docs/internals/cost.md");
+        for name in names {
+            let is_row = |line: &str| line.split([' ', '|']).find(|w| !w.is_empty()) == Some(name);
+            assert!(
+                costs.lines().any(is_row),
+                "docs/internals/cost.md has no row of {name}, with its figures and their source"
+            );
         }
     }
 

@@ -513,5 +513,13 @@ mod tests {
             let release = Release::parse(release).expect("a release");
             assert_eq!(protocol(release), number << 8);
         }
+        let versions = include_str!("../../data/versions.txt").lines();
+        let first = versions.filter(|line| line.ends_with(".0"));
+        let numbers = first.map(|line| protocol(Release::parse(line).expect("a release")));
+        let numbers: Vec<u16> = numbers.collect();
+        assert!(
+            numbers.is_sorted_by(|a, b| a < b),
+            "a new series of versions.txt has no line in NAMES of `protocol`: {numbers:?}"
+        );
     }
 }
