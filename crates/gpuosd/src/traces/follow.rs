@@ -102,7 +102,7 @@ pub struct Span {
 }
 
 /// What a span under way belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     Publish(u64),
     Job(JobId),
@@ -160,19 +160,19 @@ impl Follower {
                     self.close(gpu, Key::Publish(revision), at, went());
                 }
             }
-            What::Requeue { job, gpus } => self.requeue(at, job, &gpus),
-            What::Requeued(job, went) => self.next(at, job, "requeue", went, Some("release")),
-            What::Released(job, went) => self.next(at, job, "release", went, Some("start")),
+            What::Requeue { job, gpus } => self.requeue(at, &job, &gpus),
+            What::Requeued(job, went) => self.next(at, &job, "requeue", went, Some("release")),
+            What::Released(job, went) => self.next(at, &job, "release", went, Some("start")),
             What::Runs(job, since, nodes) => {
-                if let Some(thread) = self.of_job(job).and_then(|of| self.threads.get_mut(&of))
-                    && let Some(span) = thread.open.get_mut(&Key::Job(job))
+                if let Some(thread) = self.of_job(&job).and_then(|of| self.threads.get_mut(&of))
+                    && let Some(span) = thread.open.get_mut(&Key::Job(job.clone()))
                 {
                     span.attributes.push(("gpuos.nodes", nodes));
                     let since = since.max(span.start_ms);
-                    self.next(since, job, "start", Ok(()), None);
+                    self.next(since, &job, "start", Ok(()), None);
                 }
             }
-            What::Gone(job, why) => self.next(at, job, "start", Err(why), None),
+            What::Gone(job, why) => self.next(at, &job, "start", Err(why), None),
             What::Began(gpu, what) => self.open(Some(gpu), Key::Device(what), what, at, Vec::new()),
             What::Ended(gpu, what, went) => self.close(Some(gpu), Key::Device(what), at, went),
         }
@@ -181,7 +181,8 @@ impl Follower {
     /// Time went by.
     pub fn tick(&mut self, now: u64) {
         for job in self.waiting() {
-            let began = |thread: &Thread| thread.open.get(&Key::Job(job)).map(|span| span.start_ms);
+            let key = Key::Job(job.clone());
+            let began = |thread: &Thread| thread.open.get(&key).map(|span| span.start_ms);
             if self
                 .threads
                 .values()
@@ -213,7 +214,7 @@ impl Follower {
     pub fn waiting(&self) -> Vec<JobId> {
         let open = self.threads.values().flat_map(|thread| &thread.open);
         let starts = open.filter_map(|(key, span)| match key {
-            Key::Job(job) if span.name == "start" => Some(*job),
+            Key::Job(job) if span.name == "start" => Some(job.clone()),
             _ => None,
         });
         starts.collect()
@@ -300,7 +301,7 @@ impl Follower {
         }
         self.open(
             of,
-            Key::Job(job),
+            Key::Job(job.clone()),
             "requeue",
             at,
             vec![("gpuos.job", job.to_string())],
@@ -310,21 +311,22 @@ impl Follower {
     /// A job's span ends, and the next begins.
     fn next(&mut self, at: u64, job: &JobId, name: &str, went: Went, then: Option<&'static str>) {
         let Some(of) = self.of_job(job) else { return };
-        let key = Key::Job(job);
+        let key = Key::Job(job.clone());
         let is = |thread: &Thread| thread.open.get(&key).is_some_and(|span| span.name == name);
         if !self.threads.get(&of).is_some_and(is) {
             return;
         }
         let well = went.is_ok();
-        self.close(of, key, at, went);
+        self.close(of, key.clone(), at, went);
         if let (true, Some(then)) = (well, then) {
             self.open(of, key, then, at, vec![("gpuos.job", job.to_string())]);
         }
     }
 
     fn of_job(&self, job: &JobId) -> Option<Option<u8>> {
+        let key = Key::Job(job.clone());
         let mut threads = self.threads.iter();
-        threads.find_map(|(of, thread)| thread.open.contains_key(&Key::Job(job)).then_some(*of))
+        threads.find_map(|(of, thread)| thread.open.contains_key(&key).then_some(*of))
     }
 
     fn begin(

@@ -152,7 +152,10 @@ impl Traces {
                     let held = jobs.jobs.get(job);
                     let gpus =
                         held.map_or_else(Vec::new, |held| held.all_gpus().into_iter().collect());
-                    What::Requeue { job: *job, gpus }
+                    What::Requeue {
+                        job: job.clone(),
+                        gpus,
+                    }
                 }
                 Effect::Reset { gpu } => What::Began(*gpu, "reset"),
                 Effect::Check { gpu } => What::Began(*gpu, "check"),
@@ -171,9 +174,9 @@ impl Traces {
         };
         match action {
             Action::Requeue { job } | Action::Hold { job, .. } => {
-                self.tell(at_ms, What::Requeued(*job, went));
+                self.tell(at_ms, What::Requeued(job.clone(), went));
             }
-            Action::Release { job, .. } => self.tell(at_ms, What::Released(*job, went)),
+            Action::Release { job, .. } => self.tell(at_ms, What::Released(job.clone(), went)),
             _ => {}
         }
     }
@@ -238,7 +241,7 @@ fn look(follower: &mut Follower, manager: &dyn WorkloadManager) {
     for job in follower.waiting() {
         let now = now_ms();
         // Where slurmctld is away: another time.
-        let Ok(record) = manager.job(job) else {
+        let Ok(record) = manager.job(&job) else {
             return;
         };
         let what = match record {

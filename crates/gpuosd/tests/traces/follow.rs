@@ -45,16 +45,16 @@ fn one_recovery_is_one_trace_from_the_fault_to_the_job_that_runs_again() {
         },
     );
     let requeue = || What::Requeue {
-        job: 7,
+        job: 7.into(),
         gpus: vec![2, 3],
     };
     follower.take(1301, requeue());
-    follower.take(1500, What::Requeued(7, Ok(())));
+    follower.take(1500, What::Requeued(7.into(), Ok(())));
     // Asked for again while the job has not gone.
     follower.take(1600, requeue());
-    follower.take(4000, What::Released(7, Ok(())));
-    assert_eq!(follower.waiting(), [7]);
-    follower.take(7900, What::Runs(7, 7000, "n2".into()));
+    follower.take(4000, What::Released(7.into(), Ok(())));
+    assert_eq!(follower.waiting(), [7.into()]);
+    follower.take(7900, What::Runs(7.into(), 7000, "n2".into()));
     follower.take(9000, What::Began(3, "reset"));
     follower.take(9500, What::Ended(3, "reset", Err("no answer".into())));
     follower.tick(9500 + 12_000);
@@ -158,12 +158,12 @@ fn what_stands_there_at_a_start_is_no_recovery_and_a_job_that_never_starts_is_gi
     follower.take(
         1000,
         What::Requeue {
-            job: 7,
+            job: 7.into(),
             gpus: vec![2],
         },
     );
-    follower.take(1000, What::Requeued(7, Ok(())));
-    follower.take(1000, What::Released(7, Ok(())));
+    follower.take(1000, What::Requeued(7.into(), Ok(())));
+    follower.take(1000, What::Released(7.into(), Ok(())));
     follower.tick(1001 + 15 * 60_000);
     let last = follower.done().last().unwrap();
     assert_eq!((last.name, last.error.is_some()), ("start", true));
