@@ -1,7 +1,8 @@
 //! What there is: nodes, their types, the fabric between them, sets of GPUs, what a GPU can be divided into. And the small things
 //! that all crates above need: names, lists of hosts, readers of tables.
 //!
-//! - [`cluster`]: nodes, links, the fabric; [`gpuset`]: GPUs of one node; [`gpu_index`]: the numbers that a GPU has,
+//! - [`cluster`]: nodes, links, the fabric; [`gpuset`]: GPUs of one node; [`gpu_index`]: the numbers that a GPU has;
+//!   [`node_gpu`]: which of them is meant,
 //! - [`figures`]: what a GPU can do and takes,
 //! - [`node_types`]: shipped ones (data in `data/`), tables of a site, and what Slurm itself knows,
 //! - [`mig`]: what a kind of GPU can be divided into: geometry, states, placements,
@@ -19,6 +20,7 @@ pub mod gpu_index;
 pub mod gpuset;
 pub mod hostlist;
 pub mod mig;
+pub mod node_gpu;
 pub mod node_types;
 pub mod reading;
 pub mod rng;
