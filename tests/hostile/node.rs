@@ -69,7 +69,10 @@ fn log(all: &mut Vec<Attempt>) {
         all.push(
             attempt(LOG, name, served, move |stage| {
                 let pci = stage.status("n4").ok().and_then(|status| {
-                    let own = status.gpus.into_iter().find(|one| one.index == gpu)?;
+                    let own = status
+                        .gpus
+                        .into_iter()
+                        .find(|one| u8::from(one.index) == gpu)?;
                     Some(
                         own.pci
                             .rsplit_once('.')

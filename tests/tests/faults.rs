@@ -140,10 +140,7 @@ fn each_fault_does_what_its_rule_says(suite: &Suite) {
 }
 
 fn is_out(cluster: &Cluster, node: &str, gpu: usize) -> bool {
-    part(cluster, node)
-        .out
-        .iter()
-        .any(|out| usize::from(*out) == gpu)
+    part(cluster, node).out.iter().any(|out| out.index() == gpu)
 }
 
 /// Runs again somewhere, for the first time.

@@ -361,7 +361,7 @@ fn gpuosd(cluster: &Cluster) -> Client {
 fn drain(cluster: &Cluster, gpu: u8) {
     let ask = Request::Admin {
         verb: Verb::Drain,
-        gpus: vec![gpu],
+        gpus: vec![gpu.try_into().unwrap()],
         reason: "loud fan".into(),
         force: false,
     };
@@ -377,7 +377,10 @@ fn holders(cluster: &Cluster, gpu: u8, jobs: &[u32]) {
     let mut client = gpuosd(cluster);
     cluster.until("gpuosd knows who shares the GPU", || {
         let status = client.status().expect("it answers");
-        let on = status.jobs.iter().filter(|job| job.gpus.contains(&gpu));
+        let on = status
+            .jobs
+            .iter()
+            .filter(|job| job.gpus.contains(&gpu.try_into().unwrap()));
         let on: Vec<u32> = on.filter_map(|job| job.job.number()).collect();
         (on == jobs).then_some(())
     });

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use gpuos_core::health::{Verb, number};
+use gpuos_core::health::Verb;
 use gpuos_core::wire::{Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
@@ -83,7 +83,7 @@ fn far(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
 /// The command for the shell of the other node.
 fn remote_line(verb: Verb, args: &AdminArgs) -> String {
     let gpus = args.target.gpus.iter();
-    let gpus: Vec<String> = gpus.map(|gpu| number::name(*gpu)).collect();
+    let gpus: Vec<String> = gpus.map(|gpu| gpu.to_string()).collect();
     let target = match gpus.is_empty() {
         true => args.target.node.clone(),
         false => format!("{}:{}", args.target.node, gpus.join(",")),

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use gpuos_core::health::{ExtraPart, number};
+use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Reply as Answer, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, host_name, slurm};
 use gpuos_model::hostlist::compress;
+use gpuos_model::node_gpu::NodeGpu;
 use serde_json::json;
 
 use crate::cli::HealthArgs;
@@ -155,7 +156,7 @@ fn one(status: &Status) -> Reply {
             why.push(format!("{} for job {}", cap.text, cap.job));
         }
         table.row([
-            number::name(gpu.index),
+            gpu.index.to_string(),
             gpu.state.clone(),
             number(gpu.temperature_c.map(u64::from)),
             number(gpu.power_mw.map(|milliwatts| u64::from(milliwatts / 1000))),
@@ -239,6 +240,11 @@ fn peers(status: &Status) -> String {
     table.render()
 }
 
+fn list<T: ToString>(gpus: &[T]) -> String {
+    let names: Vec<String> = gpus.iter().map(T::to_string).collect();
+    names.join(",")
+}
+
 /// Nodes, by Slurm's records; without a name those with something to tell.
 fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Result<Reply> {
     let all = slurm::nodes(machine)?;
@@ -247,10 +253,6 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
     {
         bail!("Slurm knows no node {name}: `sinfo -N` lists them");
     }
-    let list = |gpus: &[u8]| {
-        let names = gpus.iter().map(|gpu| number::name(*gpu));
-        names.collect::<Vec<_>>().join(",")
-    };
     let mut table = Table::new(&["NODE", "STATE", "GPUS", "OUT", "DEGRADED", "WHY"]);
     let (mut rows, mut yes, mut shown) = (Vec::new(), true, 0);
     for node in &all {
@@ -258,7 +260,7 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
         let broken = broken.map(|e| e.to_string());
         // What is damaged names all GPUs that a node could have.
         if broken.is_some() {
-            part.out.retain(|gpu| usize::from(*gpu) < node.gpu_count());
+            part.out.retain(|gpu| gpu.index() < node.gpu_count());
         }
         let well = part.is_empty() && broken.is_none() && node.is_up();
         let none = node.gpu_count() == 0 && part.is_empty();
@@ -391,8 +393,8 @@ fn audited(values: Vec<serde_json::Value>) -> Reply {
     let mut text = String::new();
     for value in &values {
         let at = value["at_ms"].as_u64().unwrap_or(0) / 1000;
-        let gpu = value["gpu"].as_u64().and_then(|gpu| u8::try_from(gpu).ok());
-        let gpu = gpu.map(|gpu| format!("GPU {}: ", number::name(gpu)));
+        let gpu: Option<NodeGpu> = serde_json::from_value(value["gpu"].clone()).ok();
+        let gpu = gpu.map(|gpu| format!("GPU {gpu}: "));
         let said = value["text"].as_str().unwrap_or_default();
         text += &format!("{} {}{said}\n", utc(at), gpu.unwrap_or_default());
     }
@@ -424,7 +426,7 @@ fn line(event: &Happening, as_json: bool) -> String {
     }
     let gpu = event
         .gpu
-        .map(|gpu| format!("GPU {}: ", number::name(gpu)))
+        .map(|gpu| format!("GPU {gpu}: "))
         .unwrap_or_default();
     format!("{} {gpu}{}\n", utc(event.at_ms / 1000), event.message)
 }

@@ -1,7 +1,8 @@
 //! A node, or GPUs of it, as an administrator names them: `n3:5,mig4`.
 
-use gpuos_core::health::number;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_model::node_gpu::NodeGpu;
 
 use crate::remote;
 
@@ -10,8 +11,8 @@ use crate::remote;
 pub struct Target {
     /// Slurm's name.
     pub node: String,
-    /// GRES indices, and GPUs of the node's pool as in [`gpuos_core::health::number`].
-    pub gpus: Vec<u8>,
+    /// Its GPUs, those of GRES gpu first.
+    pub gpus: Vec<NodeGpu>,
 }
 
 impl Target {
@@ -31,7 +32,7 @@ impl Target {
         for part in list.into_iter().flat_map(|list| list.split(',')) {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
             let (low, high) = (index(low)?, index(high)?);
-            if number::is_of_pool(low) != number::is_of_pool(high) {
+            if low.is_of_pool() != high.is_of_pool() {
                 return Err(format!(
                     "{part} is partly in the pool: write mig before both numbers, or before none"
                 ));
@@ -39,7 +40,8 @@ impl Target {
             if low > high {
                 return Err(format!("{part} ends before it begins"));
             }
-            gpus.extend(low..=high);
+            let all = every().filter(|gpu| (low..=high).contains(gpu));
+            gpus.extend(all);
         }
         gpus.sort_unstable();
         gpus.dedup();
@@ -50,10 +52,18 @@ impl Target {
     }
 }
 
-fn index(text: &str) -> Result<u8, String> {
+/// Every GPU that a node may have.
+fn every() -> impl Iterator<Item = NodeGpu> {
+    let gres = (0..MAX_GPUS).filter_map(GresGpu::new).map(NodeGpu::Gres);
+    let pool = (0..MAX_GPUS).filter_map(NvmlIndex::new).map(NodeGpu::Pool);
+    gres.chain(pool)
+}
+
+fn index(text: &str) -> Result<NodeGpu, String> {
     let plain = text.strip_prefix("gpu");
     let own = |rest: &&str| !rest.starts_with("mig");
-    number::parse(plain.filter(own).unwrap_or(text)).ok_or_else(|| {
+    let name = plain.filter(own).unwrap_or(text);
+    name.parse().map_err(|_| {
         format!(
             "{text:?} is no GPU: write its index in gres.conf, 0 to {}, or mig and NVML's index for one of a [[mig.pool]]",
             MAX_GPUS - 1
@@ -69,15 +79,16 @@ mod tests {
     fn targets() {
         let read = |text: &str| Target::parse(text).map(|target| (target.node, target.gpus));
         assert_eq!(read("n3"), Ok(("n3".into(), vec![])));
-        assert_eq!(read("n3:gpu5"), Ok(("n3".into(), vec![5])));
+        let gres = |gpu: u8| NodeGpu::Gres(gpu.try_into().unwrap());
+        assert_eq!(read("n3:gpu5"), Ok(("n3".into(), vec![gres(5)])));
         assert_eq!(
             read("gpu-a.x:6,0-2"),
-            Ok(("gpu-a.x".into(), vec![0, 1, 2, 6]))
+            Ok(("gpu-a.x".into(), [0, 1, 2, 6].map(gres).to_vec()))
         );
-        let mig = |nvml: u8| number::of_pool(nvml).unwrap();
+        let mig = |nvml: u8| NodeGpu::Pool(nvml.try_into().unwrap());
         assert_eq!(
             read("n3:mig4-mig5,5"),
-            Ok(("n3".into(), vec![5, mig(4), mig(5)]))
+            Ok(("n3".into(), vec![gres(5), mig(4), mig(5)]))
         );
         for bad in [
             "n3:mig",

@@ -1,12 +1,23 @@
 //! The marked part of a node's Extra: whatever text stands there, the administrator's is kept.
 
 use gpuos_core::health::{ExtraError, ExtraPart};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use proptest::prelude::*;
+
+fn gres(gpus: &[u8]) -> Vec<GresGpu> {
+    let gpus = gpus.iter().map(|gpu| GresGpu::try_from(*gpu));
+    gpus.map(|gpu| gpu.expect("a GPU")).collect()
+}
+
+fn nvml(gpus: impl IntoIterator<Item = u8>) -> Vec<NvmlIndex> {
+    let gpus = gpus.into_iter().map(NvmlIndex::try_from);
+    gpus.map(|gpu| gpu.expect("a GPU")).collect()
+}
 
 fn part(out: &[u8], degraded: &[u8]) -> ExtraPart {
     ExtraPart {
-        out: out.to_vec(),
-        degraded: degraded.to_vec(),
+        out: gres(out),
+        degraded: gres(degraded),
         pool_out: Vec::new(),
     }
 }
@@ -24,7 +35,7 @@ fn the_form_is_as_documented() {
     let read = ExtraPart::read("rack 7 [gpuos:1 out=5,2,5 degraded=3,2] fan");
     assert_eq!(read, (both.clone(), None));
     let pool = ExtraPart {
-        pool_out: vec![4, 6],
+        pool_out: nvml([4, 6]),
         ..part(&[4], &[])
     };
     assert_eq!(pool.to_string(), "[gpuos:1 out=4 mig-out=4,6]");
@@ -47,8 +58,8 @@ fn the_form_is_as_documented() {
     );
 }
 
-fn all() -> Vec<u8> {
-    (0..64).collect()
+fn all() -> Vec<GresGpu> {
+    (0..64).filter_map(GresGpu::new).collect()
 }
 
 /// Which GPUs a damaged word named is not known, so it is all that it may have named: a GPU that is out gets no job.
@@ -150,13 +161,13 @@ fn word() -> impl Strategy<Value = (String, Vec<u8>, Vec<u8>)> {
             .prop_map(move |gpus| (format!("degraded={}", text(&gpus)), vec![], vec![])),
         (list.clone(), damage.clone()).prop_map(move |(gpus, damage)| (
             format!("out={}{damage}", text(&gpus)),
-            all(),
+            (0..64).collect(),
             vec![]
         )),
         (list, damage).prop_map(move |(gpus, damage)| (
             format!("mig-out={}{damage}", text(&gpus)),
             vec![],
-            all()
+            (0..64).collect()
         )),
         "[a-zA-Z_.-]{1,8}(=[ -Z^-~]{0,6})?".prop_map(|word| (
             word.replace(' ', "_"),
@@ -201,7 +212,7 @@ proptest! {
         prop_assume!(!text.contains("[gpuos:"));
         let degraded: Vec<u8> = degraded.difference(&out).copied().collect();
         let mut part = part(&out.into_iter().collect::<Vec<_>>(), &degraded);
-        part.pool_out = pool.into_iter().collect();
+        part.pool_out = nvml(pool);
         let written = part.write_into(&text);
         prop_assert_eq!(ExtraPart::read(&written), (part.clone(), None));
         prop_assert_eq!(part.write_into(&written), written.clone());
@@ -241,7 +252,8 @@ proptest! {
         let text = format!("rack 7 [gpuos:1 {}] fan", said.join(" "));
         let (read, _) = ExtraPart::read(&text);
         for (word, out, pool) in &words {
-            prop_assert!(out.iter().all(|gpu| read.has_out(*gpu)), "{} in {}", word, text);
+            let (out, pool) = (gres(out), nvml(pool.iter().copied()));
+            prop_assert!(out.iter().all(|gpu| read.out.contains(gpu)), "{} in {}", word, text);
             prop_assert!(pool.iter().all(|gpu| read.pool_out.contains(gpu)), "{} in {}", word, text);
         }
         let unknown = unknown_of(&text);

@@ -4,7 +4,7 @@
 mod health_support;
 
 use gpuos_core::health::{Event, GpuState, HostFault, Job, RecoveryAction, Sample, Verb};
-use health_support::{World, admin, job, sound, xid};
+use health_support::{World, admin, job, nth, numbers, sound, xid};
 
 /// What becomes of job 7 on GPU 3.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -57,7 +57,7 @@ use Fault::{Event as One, Events, Grows, Shows};
 
 fn recovery(number: u32) -> Event {
     Event::RecoveryAction {
-        gpu: 3,
+        gpu: nth(3),
         action: RecoveryAction::from_nvml(number),
     }
 }
@@ -100,7 +100,7 @@ fn cases() -> Vec<Case> {
         case("xid 143", One(|| xid(3, 143)), 20, Requeued, Reset, false, "Xid 143"),
         case("xid 145", One(|| xid(3, 145)), 20, Left, Degraded, false, "jobs take other GPUs first"),
         case("xid 79", One(|| xid(3, 79)), 20, Requeued, Reboot, true, "fallen off the bus"),
-        case("lost", One(|| Event::Lost { gpu: 3 }), 20, Requeued, Reboot, true, "the GPU is lost"),
+        case("lost", One(|| Event::Lost { gpu: nth(3) }), 20, Requeued, Reboot, true, "the GPU is lost"),
         case("xid 160", One(|| xid(3, 160)), 20, Left, Reboot, false, "memory channel is retired"),
         case("recovery: reset", One(|| recovery(1)), 20, Requeued, Reset, false, "gpu-reset"),
         case("recovery: reboot", One(|| recovery(2)), 20, Requeued, Reboot, true, "node-reboot"),
@@ -128,20 +128,20 @@ fn cases() -> Vec<Case> {
         case("nearly too hot", Shows(|s| s.celsius = Some(86)), 80, Left, Degraded, false, "5 below the slowdown"),
         case("power brake", Shows(|s| s.clock_reasons = Some(0x80)), 80, Left, Degraded, false, "power brake"),
         case("hang, not watched", Shows(|s| s.busy_percent = Some(0)), 700, Left, Serves, false, ""),
-        case("network adapter", One(|| Event::Host(HostFault::NicLink { nic: "mlx5_3".into(), up: false, gpus: vec![3] })), 40, Left, Degraded, false, "mlx5_3"),
+        case("network adapter", One(|| Event::Host(HostFault::NicLink { nic: "mlx5_3".into(), up: false, gpus: vec![nth(3)] })), 40, Left, Degraded, false, "mlx5_3"),
     ]
 }
 
 fn mend(world: &mut World) {
     world.samples[3] = sound();
     world.tell(Event::RecoveryAction {
-        gpu: 3,
+        gpu: nth(3),
         action: RecoveryAction::None,
     });
     let nic = HostFault::NicLink {
         nic: "mlx5_3".into(),
         up: true,
-        gpus: vec![3],
+        gpus: vec![nth(3)],
     };
     world.tell(Event::Host(nic));
 }
@@ -189,10 +189,10 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
             case.node_drained,
             "{name}\n{story}"
         );
-        assert_eq!(world.node.state(2), GpuState::Allocated, "{name}");
+        assert_eq!(world.node.state(nth(2)), GpuState::Allocated, "{name}");
 
         // The neighbours serve on; the GPU is what it should be.
-        let state = world.node.state(3);
+        let state = world.node.state(nth(3));
         let degraded = matches!(case.gpu, Gpu3::Degraded | Gpu3::ResetWhenIdle);
         match case.gpu {
             _ if degraded => {
@@ -208,7 +208,10 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
                     world.states[&3].contains(&GpuState::Draining),
                     "{name}\n{story}"
                 );
-                let told = world.published.iter().any(|(_, part)| part.out == [3]);
+                let told = world
+                    .published
+                    .iter()
+                    .any(|(_, part)| numbers(&part.out) == [3]);
                 assert!(told, "{name}\n{story}");
             }
         }
@@ -220,7 +223,7 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
             Gpu3::Reboot => {
                 world.run(60);
                 assert!(
-                    world.reset.is_empty() && world.node.state(3) == GpuState::Drained,
+                    world.reset.is_empty() && world.node.state(nth(3)) == GpuState::Drained,
                     "{name}\n{}",
                     world.story()
                 );
@@ -231,7 +234,7 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
             Gpu3::Admin => {
                 world.run(60);
                 assert_eq!(
-                    world.node.state(3),
+                    world.node.state(nth(3)),
                     GpuState::Drained,
                     "{name}\n{}",
                     world.story()
@@ -249,7 +252,11 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
         }
         world.run(30);
         let story = world.story();
-        assert_eq!(world.node.state(3), GpuState::Available, "{name}\n{story}");
+        assert_eq!(
+            world.node.state(nth(3)),
+            GpuState::Available,
+            "{name}\n{story}"
+        );
         assert!(
             world.part.is_empty() && world.drained.is_none(),
             "{name}: {}\n{story}",
@@ -267,7 +274,7 @@ fn every_fault_hits_whom_it_must_and_all_returns() {
 
 fn in_instance(code: u32, instance: u32) -> Event {
     Event::Xid {
-        gpu: 0,
+        gpu: nth(0),
         code,
         gpu_instance: Some(instance),
         compute_instance: Some(0),
@@ -277,7 +284,7 @@ fn in_instance(code: u32, instance: u32) -> Event {
 
 fn slices() -> Vec<Job> {
     let slice = |number, instance| Job {
-        instances: vec![(0, instance)],
+        instances: vec![(nth(0), instance)],
         ..job(number, &[0])
     };
     vec![slice(1, 1), slice(2, 2)]
@@ -323,7 +330,7 @@ fn only_the_step_whose_process_is_named_is_killed() {
     world.jobs = vec![job(7, &[0]), second];
     world.run(1);
     world.tell(Event::Xid {
-        gpu: 0,
+        gpu: nth(0),
         code: 31,
         gpu_instance: None,
         compute_instance: None,
@@ -335,7 +342,7 @@ fn only_the_step_whose_process_is_named_is_killed() {
 #[test]
 fn a_programs_fault_on_a_gpu_that_jobs_share_is_nobody_elses() {
     let of = |pid| Event::Xid {
-        gpu: 0,
+        gpu: nth(0),
         code: 31,
         gpu_instance: None,
         compute_instance: None,
@@ -395,7 +402,7 @@ fn a_stronger_word_decides() {
     world.tell(xid(0, 94));
     world.run(30);
     assert_eq!(
-        world.node.state(0),
+        world.node.state(nth(0)),
         GpuState::Available,
         "{}",
         world.story()
@@ -406,12 +413,12 @@ fn a_stronger_word_decides() {
     world.run(1);
     world.tell(xid(0, 160));
     world.tell(Event::RecoveryAction {
-        gpu: 0,
+        gpu: nth(0),
         action: RecoveryAction::GpuReset,
     });
     world.run(60);
     assert_eq!(world.reset, [0]);
-    assert_eq!(world.node.state(0), GpuState::Available);
+    assert_eq!(world.node.state(nth(0)), GpuState::Available);
 }
 
 #[test]
@@ -426,7 +433,7 @@ fn a_watched_job_that_does_not_compute_is_requeued() {
     world.run(60);
     assert_eq!(world.requeued, [(7, false)], "{}", world.story());
     world.run(60);
-    assert_eq!(world.node.state(1), GpuState::Available);
+    assert_eq!(world.node.state(nth(1)), GpuState::Available);
     assert!(world.reset.is_empty());
 }
 
@@ -439,12 +446,12 @@ fn without_slurmctld_jobs_are_requeued_away_from_the_node_and_told_again() {
     world.tell(xid(1, 48));
     world.run(600);
     assert!(world.requeued.is_empty() && world.reset.is_empty());
-    assert_eq!(world.node.state(1), GpuState::Draining);
+    assert_eq!(world.node.state(nth(1)), GpuState::Draining);
     world.slurmctld = true;
     world.run(100);
     assert_eq!(world.requeued.len(), 1, "{}", world.story());
     world.run(60);
-    assert_eq!(world.node.state(1), GpuState::Available);
+    assert_eq!(world.node.state(nth(1)), GpuState::Available);
 }
 
 #[test]
@@ -457,11 +464,16 @@ fn a_gpu_that_alone_does_not_answer_gets_jobs_last_until_it_does() {
     world.run(20);
     world.silent.clear();
     world.run(60);
-    assert_eq!(world.node.state(1), GpuState::Allocated);
+    assert_eq!(world.node.state(nth(1)), GpuState::Allocated);
     world.silent.insert(1);
     world.run(45);
-    assert_eq!(world.node.state(1), GpuState::Degraded, "{}", world.story());
-    assert_eq!(world.part.degraded, [1]);
+    assert_eq!(
+        world.node.state(nth(1)),
+        GpuState::Degraded,
+        "{}",
+        world.story()
+    );
+    assert_eq!(numbers(&world.part.degraded), [1]);
     let story = world.story();
     assert!(
         story.contains("does not answer NVIDIA's library, and others do"),
@@ -474,13 +486,13 @@ fn a_gpu_that_alone_does_not_answer_gets_jobs_last_until_it_does() {
     world.run(30);
     world.tell(admin(Verb::Online, Some(1), false));
     world.run(120);
-    assert!(world.node.state(1).is_out(), "{}", world.story());
+    assert!(world.node.state(nth(1)).is_out(), "{}", world.story());
     world.silent.clear();
     world.run(120);
-    assert!(!world.node.state(1).is_out(), "{}", world.story());
+    assert!(!world.node.state(nth(1)).is_out(), "{}", world.story());
     world.leap(3600);
     assert_eq!(
-        world.node.state(1),
+        world.node.state(nth(1)),
         GpuState::Available,
         "{}",
         world.story()

@@ -4,11 +4,11 @@
 mod health_support;
 
 use gpuos_core::health::{Action, Effect, Event, GpuState, RecoveryAction, Rules, Signal};
-use health_support::{World, job, kept, sound, xid};
+use health_support::{World, job, kept, nth, sound, xid};
 
 fn logged(gpu: u8, code: u32) -> Event {
     Event::Logged {
-        gpu,
+        gpu: nth(gpu),
         code,
         gpu_instance: None,
         pid: None,
@@ -40,7 +40,10 @@ fn untouched(world: &World, about: &str) {
     let only_words = |effect: &Effect| matches!(effect, Effect::Audit(_) | Effect::Warn { .. });
     assert!(world.done.iter().all(only_words), "{about}\n{story}");
     for gpu in 0..8 {
-        assert!(world.node[gpu].is_well(), "{about}: GPU {gpu}\n{story}");
+        assert!(
+            world.node[nth(gpu)].is_well(),
+            "{about}: GPU {gpu}\n{story}"
+        );
     }
     assert!(world.drained.is_none() && world.part.is_empty(), "{about}");
 }
@@ -104,7 +107,7 @@ fn all_of_them_on_all_gpus_for_minutes_do_nothing_and_do_not_flood_the_audit_log
 /// What becomes of the jobs and of GPU 3, half a minute after it was told.
 fn fate(world: &mut World) -> impl PartialEq + std::fmt::Debug + use<> {
     world.run(30);
-    let state = world.node.state(3);
+    let state = world.node.state(nth(3));
     let (killed, requeued) = (world.killed.clone(), world.requeued.clone());
     (
         state,
@@ -152,7 +155,7 @@ fn what_confirms_a_line_is_about_its_gpu_and_its_time() {
     let confirms: [(&str, u32, Confirm); 6] = [
         ("lost", 79, |world| {
             world.silent.insert(3);
-            world.tell(Event::Lost { gpu: 3 });
+            world.tell(Event::Lost { gpu: nth(3) });
         }),
         ("no answers", 119, |world| {
             world.silent.insert(3);
@@ -192,7 +195,7 @@ fn what_confirms_a_line_is_about_its_gpu_and_its_time() {
             }
             world.run(20);
             assert!(believed(&world), "{about}, {order}\n{}", world.story());
-            assert_eq!(world.node.state(2), GpuState::Allocated, "{about}");
+            assert_eq!(world.node.state(nth(2)), GpuState::Allocated, "{about}");
             let of_2 = world
                 .story()
                 .lines()
@@ -248,7 +251,7 @@ fn figures_that_everybody_has_now_and_then_confirm_nothing() {
     }
     world.run(60);
     assert!(world.killed.is_empty() && world.requeued.is_empty());
-    assert!(!world.node.state(3).is_out() && world.drained.is_none());
+    assert!(!world.node.state(nth(3)).is_out() && world.drained.is_none());
 }
 
 #[test]
@@ -292,7 +295,7 @@ fn rules_count_only_what_is_believed() {
         world.story()
     );
     world.tell(Event::RecoveryAction {
-        gpu: 3,
+        gpu: nth(3),
         action: RecoveryAction::None,
     });
     world.samples[3] = sound();

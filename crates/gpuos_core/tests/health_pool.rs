@@ -6,21 +6,21 @@ mod random;
 
 use std::collections::BTreeMap;
 
-use gpuos_core::health::number::{name, of_pool};
 use gpuos_core::health::{Effect, Event, GpuState, Job, NodeHealth, Rules, Verb, step};
-use health_support::{admin, kept, sound, xid};
+use gpuos_model::node_gpu::NodeGpu;
+use health_support::{admin, kept, nth, numbers, sound, xid};
 use random::Random;
 
 /// Of GRES gpu, and NVML's index of those of the pool.
 const GRES: u8 = 2;
 const POOL: [u8; 2] = [2, 3];
 
-fn pool(nvml: u8) -> u8 {
-    of_pool(nvml).unwrap()
+fn pool(nvml: u8) -> NodeGpu {
+    NodeGpu::Pool(nvml.try_into().unwrap())
 }
 
 /// A step 0 with an instance of a pool's GPU.
-fn job(job: u32, gpu: u8, instance: u32) -> Job {
+fn job(job: u32, gpu: NodeGpu, instance: u32) -> Job {
     Job {
         job: job.into(),
         step: Some(0),
@@ -38,10 +38,10 @@ struct Node {
     now: u64,
     jobs: Vec<Job>,
     /// Instances by GPU; not told where there is no figure.
-    instances: BTreeMap<u8, u32>,
+    instances: BTreeMap<NodeGpu, u32>,
     /// Both as told last, the latter with the time.
     told: Vec<Job>,
-    counted: BTreeMap<u8, (u32, u64)>,
+    counted: BTreeMap<NodeGpu, (u32, u64)>,
     done: Vec<Effect>,
     /// Resets and checks end at once.
     mends: bool,
@@ -81,7 +81,7 @@ impl Node {
                 Effect::Reset { gpu } | Effect::Check { gpu } => Some(*gpu),
                 _ => None,
             };
-            if let (Effect::Reset { gpu }, Some(nvml)) = (&effect, gpus.and_then(own)) {
+            if let (Effect::Reset { gpu }, Some(nvml)) = (&effect, gpus.and_then(NodeGpu::pool)) {
                 assert!(self.health.confirmed_out(*gpu), "mig{nvml}");
                 assert!(self.told.iter().all(|job| !job.gpus.contains(gpu)));
                 let (count, at) = self.counted[gpu];
@@ -149,16 +149,12 @@ impl Node {
     }
 }
 
-fn own(gpu: u8) -> Option<u8> {
-    gpuos_core::health::number::pool_index(gpu)
-}
-
 /// Two jobs on one GPU of the pool, one on the other, one on GPU 0.
 fn busy() -> Node {
     let mut node = Node::new();
     let whole = Job {
         instances: Vec::new(),
-        ..job(9, 0, 0)
+        ..job(9, nth(0), 0)
     };
     let [a, b] = POOL.map(pool);
     node.jobs = vec![job(6, a, 1), job(7, a, 2), job(8, b, 1), whole];
@@ -171,7 +167,7 @@ fn busy() -> Node {
 fn a_fault_takes_out_one_gpu_of_the_pool_and_its_jobs_and_a_reset_waits_for_its_instances() {
     let mut node = busy();
     let gpu = pool(2);
-    node.tell(xid(gpu, 48));
+    node.tell(xid(gpu.into(), 48));
     node.run(20);
     assert_eq!(node.health.part().to_string(), "[gpuos:1 mig-out=2]");
     let mut requeued = node.requeued();
@@ -212,7 +208,7 @@ fn an_xid_of_an_instance_touches_its_job_only_and_one_of_nobodys_none() {
     assert_eq!(node.killed(), [7]);
     // An instance that no job has, also where one job only is on the GPU; and no instance at all.
     node.tell(in_instance(31, 5));
-    node.tell(xid(pool(2), 31));
+    node.tell(xid(pool(2).into(), 31));
     node.jobs[0].instances.clear();
     node.run(3);
     node.tell(in_instance(31, 1));
@@ -239,7 +235,7 @@ fn a_job_that_comes_to_a_gpu_that_is_out_does_not_cost_the_others_theirs() {
         pid: None,
     });
     node.run(20);
-    node.tell(admin(Verb::Offline, Some(gpu), false));
+    node.tell(admin(Verb::Offline, Some(gpu.into()), false));
     node.run(5);
     node.jobs.push(job(10, gpu, 3));
     node.run(20);
@@ -251,19 +247,19 @@ fn a_job_that_comes_to_a_gpu_that_is_out_does_not_cost_the_others_theirs() {
 fn administrators_name_one_gpu_of_the_pool_and_a_restart_forgets_nothing() {
     let mut node = busy();
     let gpu = pool(3);
-    node.tell(admin(Verb::Drain, Some(gpu), false));
+    node.tell(admin(Verb::Drain, Some(gpu.into()), false));
     node.run(5);
     assert_eq!(node.health.part().to_string(), "[gpuos:1 mig-out=3]");
     node.health = kept(&node.health);
     node.tell(Event::Started { rebooted: false });
     node.run(5);
-    assert_eq!(node.health.part().pool_out, [3]);
+    assert_eq!(numbers(&node.health.part().pool_out), [3]);
     // One that the node does not have.
     let before = node.health.clone();
-    node.tell(admin(Verb::Drain, Some(pool(9)), false));
+    node.tell(admin(Verb::Drain, Some(pool(9).into()), false));
     assert_eq!(node.health.numbers(), before.numbers());
     assert_eq!(node.health.state(pool(9)), GpuState::Offline);
-    node.tell(admin(Verb::Online, Some(gpu), false));
+    node.tell(admin(Verb::Online, Some(gpu.into()), false));
     node.run(5);
     assert!(node.health.part().is_empty());
     assert!(node.requeued().is_empty() && node.killed().is_empty());
@@ -315,7 +311,7 @@ fn no_order_of_events_touches_another_gpu() {
                 }),
                 1 => node.tell(admin(
                     random.pick(&[Verb::Drain, Verb::Offline, Verb::Online]),
-                    Some(broken),
+                    Some(broken.into()),
                     random.below(4) == 0,
                 )),
                 2 => {
@@ -337,7 +333,7 @@ fn no_order_of_events_touches_another_gpu() {
             let others = gpus.iter().filter(|gpu| **gpu != broken);
             let wrong: Vec<String> = others
                 .filter(|gpu| part.has_out(**gpu))
-                .map(|gpu| name(*gpu))
+                .map(NodeGpu::to_string)
                 .collect();
             assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
         }

@@ -8,15 +8,15 @@ use gpuos_core::health::{
     Effect, Event, ExtraPart, GpuState, HostFault, Job, NodeHealth, RecoveryAction, Rules, Verb,
     step,
 };
-use health_support::{World, admin, job, kept, sound};
+use health_support::{World, admin, job, kept, nth, sound};
 use random::Random;
 
 const GPUS: u8 = 4;
 
 fn any_event(random: &mut Random, world: &mut World) -> Event {
     // One GPU more than there are.
-    let gpu = random.below(u64::from(GPUS) + 1) as u8;
-    let at = usize::from(gpu).min(usize::from(GPUS) - 1);
+    let index = random.below(u64::from(GPUS) + 1) as u8;
+    let (gpu, at) = (nth(index), usize::from(index.min(GPUS - 1)));
     match random.below(30) {
         0..=5 => {
             let code = random.pick(&[
@@ -52,7 +52,7 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
         9 => Event::LibraryBack,
         10..=13 => {
             let verb = random.pick(&[Verb::Drain, Verb::Online, Verb::Online, Verb::Offline]);
-            let gpu = random.pick(&[Some(gpu), Some(gpu), None]);
+            let gpu = random.pick(&[Some(index), Some(index), None]);
             admin(verb, gpu, random.below(2) == 0)
         }
         14 => Event::ResetDone {
@@ -95,11 +95,11 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
         },
         20..=23 => {
             // A job comes where slurmctld gives GPUs, or one ends.
-            let free = !world.part.out.contains(&gpu) && gpu < GPUS;
+            let free = !world.part.has_out(gpu) && index < GPUS;
             let taken = world.jobs.iter().any(|job| job.gpus.contains(&gpu));
             if free && !taken {
                 let number = 1 + random.below(1000) as u32;
-                let mut job: Job = job(number, &[gpu]);
+                let mut job: Job = job(number, &[index]);
                 job.requeue = random.below(3) > 0;
                 world.jobs.push(job);
             } else if !world.jobs.is_empty() {
@@ -109,7 +109,7 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
             Event::Jobs(world.jobs.clone())
         }
         24..=26 => {
-            world.touched.insert(gpu);
+            world.touched.insert(index);
             let sample = &mut world.samples[at];
             match random.below(8) {
                 0 => sample.rows_pending = Some(true),
@@ -178,7 +178,7 @@ fn no_order_of_events_does_what_must_not_be() {
         world.tell(admin(Verb::Online, None, true));
         world.run(90);
         for gpu in 0..GPUS {
-            let state = world.node.state(gpu);
+            let state = world.node.state(nth(gpu));
             assert_eq!(
                 state,
                 GpuState::Available,
@@ -220,7 +220,7 @@ fn a_storm_of_publications_is_spread_and_bounded() {
         for (at, node) in nodes.iter_mut().enumerate() {
             // Nodes tick when they have something to do.
             let now = 1_000_000 + second * 1000;
-            if second > 1 && node.confirmed_out(0) {
+            if second > 1 && node.confirmed_out(nth(0)) {
                 continue;
             }
             let mut told = step(node, &rules, Event::Tick, now);
@@ -245,7 +245,7 @@ fn a_storm_of_publications_is_spread_and_bounded() {
         most_of_node <= bound,
         "{most_of_node} by one node, bound {bound}"
     );
-    assert!(nodes.iter().all(|node| node.confirmed_out(0)));
+    assert!(nodes.iter().all(|node| node.confirmed_out(nth(0))));
     // slurmctld's return is not met by all nodes at once.
     let after = *in_second[30..].iter().max().unwrap();
     assert!(after as usize <= NODES / 5, "{after} in one second");

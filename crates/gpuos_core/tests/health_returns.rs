@@ -3,7 +3,7 @@
 mod health_support;
 
 use gpuos_core::health::{Event, GpuState, Verb};
-use health_support::{World, admin, job, kept, xid};
+use health_support::{World, admin, job, kept, nth, numbers, xid};
 
 #[test]
 fn a_gpu_that_fails_again_and_again_waits_for_an_administrator() {
@@ -13,7 +13,7 @@ fn a_gpu_that_fails_again_and_again_waits_for_an_administrator() {
         world.tell(xid(0, 48));
         world.run(60);
         assert_eq!(
-            world.node.state(0),
+            world.node.state(nth(0)),
             GpuState::Available,
             "{}",
             world.story()
@@ -21,7 +21,7 @@ fn a_gpu_that_fails_again_and_again_waits_for_an_administrator() {
     }
     world.tell(xid(0, 48));
     world.run(3600);
-    assert_eq!(world.node.state(0), GpuState::Offline);
+    assert_eq!(world.node.state(nth(0)), GpuState::Offline);
     assert_eq!(world.reset.len(), 3);
     assert!(
         world.story().contains("came back 3 times within 24 h"),
@@ -31,7 +31,7 @@ fn a_gpu_that_fails_again_and_again_waits_for_an_administrator() {
     world.tell(admin(Verb::Online, Some(0), false));
     world.run(60);
     assert_eq!(
-        world.node.state(0),
+        world.node.state(nth(0)),
         GpuState::Available,
         "{}",
         world.story()
@@ -45,7 +45,12 @@ fn a_reset_that_fails_is_tried_again_and_then_left_to_an_administrator() {
     world.resets = Some(false);
     world.tell(xid(0, 48));
     world.run(300);
-    assert_eq!(world.node.state(0), GpuState::Offline, "{}", world.story());
+    assert_eq!(
+        world.node.state(nth(0)),
+        GpuState::Offline,
+        "{}",
+        world.story()
+    );
     assert_eq!(world.reset.len(), 2);
     assert!(world.story().contains("GPU is in use"));
     // A reset that never ends is the same.
@@ -54,7 +59,12 @@ fn a_reset_that_fails_is_tried_again_and_then_left_to_an_administrator() {
     world.resets = None;
     world.tell(xid(0, 48));
     world.run(600);
-    assert_eq!(world.node.state(0), GpuState::Offline, "{}", world.story());
+    assert_eq!(
+        world.node.state(nth(0)),
+        GpuState::Offline,
+        "{}",
+        world.story()
+    );
 }
 
 #[test]
@@ -65,8 +75,8 @@ fn a_reset_that_mends_nothing_does_not_bring_the_gpu_back() {
     world.samples[0].rows_failed = Some(true);
     world.tell(xid(0, 64));
     world.run(400);
-    assert!(world.node.state(0).is_out(), "{}", world.story());
-    assert_eq!(world.part.out, [0]);
+    assert!(world.node.state(nth(0)).is_out(), "{}", world.story());
+    assert_eq!(numbers(&world.part.out), [0]);
 }
 
 #[test]
@@ -77,18 +87,18 @@ fn an_administrator_drains_and_brings_back() {
     world.tell(admin(Verb::Drain, Some(0), false));
     world.run(30);
     assert_eq!(
-        (world.node.state(0), world.requeued.len()),
+        (world.node.state(nth(0)), world.requeued.len()),
         (GpuState::Draining, 0)
     );
-    assert_eq!(world.part.out, [0]);
+    assert_eq!(numbers(&world.part.out), [0]);
     world.jobs.clear();
     world.run(3600);
-    assert_eq!(world.node.state(0), GpuState::Drained);
+    assert_eq!(world.node.state(nth(0)), GpuState::Drained);
     assert!(world.reset.is_empty());
     world.tell(admin(Verb::Online, Some(0), false));
     world.run(40);
     assert_eq!(
-        world.node.state(0),
+        world.node.state(nth(0)),
         GpuState::Available,
         "{}",
         world.story()
@@ -100,9 +110,9 @@ fn an_administrator_drains_and_brings_back() {
     world.tell(admin(Verb::Offline, Some(0), true));
     world.run(5);
     assert_eq!(world.requeued, [(8, false)]);
-    assert_eq!(world.node.state(0), GpuState::Offline);
+    assert_eq!(world.node.state(nth(0)), GpuState::Offline);
     world.tell(admin(Verb::Online, Some(0), true));
-    assert_eq!(world.node.state(0), GpuState::Available);
+    assert_eq!(world.node.state(nth(0)), GpuState::Available);
     assert!(
         world
             .story()
@@ -155,7 +165,7 @@ fn a_restart_in_any_state_goes_on_from_there() {
                 world.run(if wanted == GpuState::Drained { 5 } else { 20 });
             }
         }
-        assert_eq!(world.node.state(0), wanted, "{}", world.story());
+        assert_eq!(world.node.state(nth(0)), wanted, "{}", world.story());
         world.node = kept(&world.node);
         world.resets = Some(true);
         world.tell(Event::Started { rebooted: false });
@@ -163,7 +173,7 @@ fn a_restart_in_any_state_goes_on_from_there() {
             GpuState::Resetting => GpuState::Drained,
             same => same,
         };
-        assert_eq!(world.node.state(0), after);
+        assert_eq!(world.node.state(nth(0)), after);
         world.jobs.clear();
         world.run(90);
         let end = match wanted {
@@ -171,6 +181,11 @@ fn a_restart_in_any_state_goes_on_from_there() {
             GpuState::Offline => GpuState::Offline,
             _ => GpuState::Available,
         };
-        assert_eq!(world.node.state(0), end, "{wanted:?}\n{}", world.story());
+        assert_eq!(
+            world.node.state(nth(0)),
+            end,
+            "{wanted:?}\n{}",
+            world.story()
+        );
     }
 }

@@ -11,7 +11,8 @@ use gpuos_core::health::{
     Effect, Event, ExtraPart, GpuState, Job, NodeHealth, RecoveryAction, Rules, Sample, step,
 };
 use gpuos_core::job::JobId;
-use health_support::sound;
+use gpuos_model::node_gpu::NodeGpu;
+use health_support::{nth, sound};
 use random::Random;
 
 const NODES: usize = 1000;
@@ -87,7 +88,9 @@ impl Site {
         while let Some(event) = events.pop() {
             let node = &mut self.nodes[at];
             let mut health = node.health.take().expect("there is one");
-            let before: Vec<bool> = (0..GPUS).map(|gpu| health.state(gpu).is_out()).collect();
+            let before: Vec<bool> = (0..GPUS)
+                .map(|gpu| health.state(nth(gpu)).is_out())
+                .collect();
             let effects = step(
                 &mut health,
                 &self.rules,
@@ -95,7 +98,7 @@ impl Site {
                 1_000_000 + self.second * 1000,
             );
             for gpu in 0..GPUS {
-                if health.state(gpu).is_out() && !before[usize::from(gpu)] {
+                if health.state(nth(gpu)).is_out() && !before[usize::from(gpu)] {
                     *node.outs.entry(gpu).or_default() += 1;
                     assert!(
                         node.hit.contains(&gpu),
@@ -119,7 +122,7 @@ impl Site {
                 .iter()
                 .filter(|j| j.job == *job)
                 .flat_map(|j| &j.gpus);
-            gpus.any(|gpu| node.hit.contains(gpu))
+            gpus.any(|gpu| node.hit.contains(&(*gpu).into()))
         };
         match effect {
             // A job that has just ended by itself is not hit any more.
@@ -157,7 +160,7 @@ impl Site {
                 self.counts.resets += 1;
                 let ok = self.random.below(10) > 0;
                 if ok {
-                    node.samples[usize::from(gpu)] = sound();
+                    node.samples[usize::from(u8::from(gpu))] = sound();
                 }
                 let message = String::new();
                 let done = Event::ResetDone { gpu, ok, message };
@@ -190,10 +193,10 @@ impl Site {
             let at = self.random.index(NODES);
             let want = 1 << self.random.below(3);
             let node = &mut self.nodes[at];
-            let taken = |gpu: &u8| node.jobs.iter().any(|job| job.gpus.contains(gpu));
-            let out = |gpu: &u8| node.part.out.contains(gpu);
+            let taken = |gpu: &u8| node.jobs.iter().any(|job| job.gpus.contains(&nth(*gpu)));
+            let out = |gpu: &u8| node.part.has_out(nth(*gpu));
             let free = (0..GPUS).filter(|gpu| !taken(gpu) && !out(gpu));
-            let gpus: Vec<u8> = free.take(want).collect();
+            let gpus: Vec<NodeGpu> = free.take(want).map(nth).collect();
             if node.drained.is_some() || gpus.len() < want {
                 if let Some(end) = node.jobs.len().checked_sub(1) {
                     node.jobs.remove(self.random.index(end + 1));
@@ -277,7 +280,7 @@ impl Site {
             self.tell(
                 at,
                 Event::RecoveryAction {
-                    gpu: 0,
+                    gpu: nth(0),
                     action: recovery,
                 },
             );
@@ -287,7 +290,13 @@ impl Site {
         for gpu in 0..GPUS {
             if self.nodes[at].hit.contains(&gpu) {
                 let sample = Box::new(self.nodes[at].samples[usize::from(gpu)].clone());
-                self.tell(at, Event::Sample { gpu, sample });
+                self.tell(
+                    at,
+                    Event::Sample {
+                        gpu: nth(gpu),
+                        sample,
+                    },
+                );
             }
         }
         let (part, drained) = (self.nodes[at].part.clone(), self.nodes[at].drained.clone());
@@ -331,7 +340,7 @@ fn a_thousand_faults_on_a_thousand_nodes() {
         let health = node.health.as_ref().unwrap();
         published += node.publications;
         for gpu in 0..GPUS {
-            let state = health.state(gpu);
+            let state = health.state(nth(gpu));
             *states.entry(state.word()).or_default() += 1;
             let times = node.hit.iter().filter(|hit| **hit == gpu).count() as u32;
             let outs = node.outs.get(&gpu).copied().unwrap_or(0);

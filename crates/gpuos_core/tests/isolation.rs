@@ -7,26 +7,33 @@ use gpuos_core::isolation::{
     Effect, Finding, Foreign, Group, Holding, Plan, Policy, Process, Seen, Watch, step,
 };
 use gpuos_core::job::JobId;
+use gpuos_model::gpu_index::GresGpu;
 use proptest::prelude::*;
+
+fn gres(gpu: u8) -> GresGpu {
+    GresGpu::try_from(gpu).expect("no node has so many GPUs")
+}
 
 fn holding(job: u32, uid: u32, gpus: &[u8]) -> Holding {
     Holding {
         job: job.into(),
         uid,
-        gpus: gpus.iter().copied().collect(),
+        gpus: gpus.iter().copied().map(gres).collect(),
         ..Holding::default()
     }
 }
 
 fn process(pid: u32, gpu: u8, job: Option<u32>) -> Process {
     Process {
-        gpu,
+        gpu: gres(gpu),
+        instance: None,
         pid,
         started: u64::from(pid) * 10,
         uid: 1000,
+        owners: Vec::new(),
         program: "python3".into(),
         step: job.map(|job| (job.into(), "0".into())),
-        ..Process::default()
+        memory_mib: None,
     }
 }
 
@@ -248,10 +255,10 @@ fn groups_that_allow_more_or_less_than_the_plan() {
     let group = |job, step: &str, gpus: &[u8]| Group {
         job,
         step: step.into(),
-        gpus: gpus.iter().copied().collect(),
+        gpus: gpus.iter().copied().map(gres).collect(),
     };
     let mut job = holding(7, 1000, &[0, 1]);
-    job.steps.insert("0".into(), [1].into());
+    job.steps.insert("0".into(), [gres(1)].into());
     let other = holding(8, 1000, &[2]);
     let plan = plan(&[job, other], 1_000_000);
     let of = |groups: &[Group]| Seen {
@@ -296,10 +303,10 @@ fn world() -> impl Strategy<Value = (Vec<Holding>, Vec<Process>)> {
     let dealt = prop::collection::vec(prop::option::of(1u32..6), 8);
     let home = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..20);
     (dealt, home).prop_map(|(dealt, home)| {
-        let mut gpus: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
+        let mut gpus: BTreeMap<u32, BTreeSet<GresGpu>> = BTreeMap::new();
         for (gpu, job) in (0..).zip(&dealt) {
             if let Some(job) = job {
-                gpus.entry(*job).or_default().insert(gpu);
+                gpus.entry(*job).or_default().insert(gres(gpu));
             }
         }
         let jobs: Vec<Holding> = gpus
@@ -312,7 +319,7 @@ fn world() -> impl Strategy<Value = (Vec<Holding>, Vec<Process>)> {
         let mut processes = Vec::new();
         for (pid, (at, _)) in (100..).zip(home.iter().filter(|_| !jobs.is_empty())) {
             let job = at.get(&jobs);
-            let own: Vec<u8> = job.gpus.iter().copied().collect();
+            let own: Vec<u8> = job.gpus.iter().map(|gpu| u8::from(*gpu)).collect();
             let one = process(pid, *at.get(&own), job.job.number());
             processes.push(of_user(one, job.uid - 1000));
         }

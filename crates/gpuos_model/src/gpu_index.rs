@@ -161,6 +161,13 @@ impl GresGpu {
     }
 }
 
+impl FromIterator<GresGpu> for GpuSet {
+    fn from_iter<I: IntoIterator<Item = GresGpu>>(gpus: I) -> GpuSet {
+        let gpus = gpus.into_iter().map(GresGpu::index);
+        gpus.fold(GpuSet::EMPTY, GpuSet::with)
+    }
+}
+
 impl PoolGpu {
     /// Its slices in GRES `gpuos` of its node, where each GPU has so many; none past the first 64.
     pub const fn slices(self, each: u8) -> u64 {
@@ -182,6 +189,8 @@ mod tests {
         assert_eq!((gpu.index(), gpu.alone().0), (63, 1 << 63));
         assert!(gpu.is_in(GpuSet(1 << 63)) && !gpu.is_in(GpuSet::first(63)));
         assert_eq!(GresGpu::new(64), None);
+        let set: GpuSet = [2, 63].into_iter().filter_map(GresGpu::new).collect();
+        assert_eq!(set, GpuSet(1 << 63 | 1 << 2));
         assert_eq!(
             NvmlIndex::new(6).map(|gpu| gpu.to_string()).as_deref(),
             Some("6")

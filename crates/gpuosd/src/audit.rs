@@ -29,7 +29,7 @@ pub fn line(node: &str, audit: &Audit, user: Option<u32>) -> String {
             object[key] = value;
         }
     };
-    set("gpu", audit.gpu.map(Into::into));
+    set("gpu", audit.gpu.map(|gpu| u8::from(gpu).into()));
     set("rule", audit.rule.clone().map(Into::into));
     let job = audit.job.as_ref();
     set("job", job.and_then(|job| serde_json::to_value(job).ok()));
@@ -175,7 +175,7 @@ mod tests {
             "n1",
             &Audit {
                 at_ms: u64::from(number),
-                gpu: Some(3),
+                gpu: Some(3u8.try_into().unwrap()),
                 text: format!("{number} {}", "x".repeat(2000)),
                 ..Audit::default()
             },

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::health::{Event, number};
+use gpuos_core::health::Event;
 use gpuos_host::hardware::nvml::{self, GpuLibrary, RecoveryAction};
 use gpuos_host::{Machine, Output, config_file};
 use gpuos_workload::WorkloadManager;
@@ -176,12 +176,12 @@ impl Worker {
             let event = match task {
                 Device::Reset(gpu) => {
                     let (ok, message) = told(self.reset(&gpu));
-                    let gpu = gpu.gres;
+                    let gpu = gpu.number;
                     Event::ResetDone { gpu, ok, message }
                 }
                 Device::Check(gpu) => {
                     let (ok, message) = told(self.check(&gpu));
-                    let gpu = gpu.gres;
+                    let gpu = gpu.number;
                     Event::CheckDone { gpu, ok, message }
                 }
             };
@@ -195,7 +195,7 @@ impl Worker {
     fn reset(&self, gpu: &GpuIdentity) -> Result<String, String> {
         let pooled = self.numbering.divided().contains(gpu.nvml);
         let switchable = self.numbering.switchable().contains(gpu.nvml);
-        match (number::is_of_pool(gpu.gres), pooled) {
+        match (gpu.number.is_of_pool(), pooled) {
             // Where it was numbered before the pool was: every instance there would be lost.
             (false, true) => return Err(format!("NVML's GPU {} is in a [[mig.pool]]", gpu.nvml)),
             (true, false) => {
@@ -267,7 +267,7 @@ fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> 
 /// What a GPU has to show before it gets jobs again.
 fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
     let identity = still_there(library, gpu)?;
-    if number::is_of_pool(gpu.gres) && !identity.mig.is_some_and(|mig| mig.on) {
+    if gpu.number.is_of_pool() && !identity.mig.is_some_and(|mig| mig.on) {
         let nvml = gpu.nvml;
         return Err(format!(
             "it is not in MIG mode (a reset may end it): `nvidia-smi -i {nvml} -mig 1`"
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn a_command_is_words_and_the_gpu_stands_in_them_whole() {
         let gpu = GpuIdentity {
-            gres: 5,
+            number: 5u8.try_into().unwrap(),
             nvml: 3.try_into().unwrap(),
             uuid: "GPU-1".into(),
             name: "NVIDIA H100".into(),

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::{self, number};
+use gpuos_core::health;
 use gpuos_host::hardware::discover::{self, Sysfs, discover};
 use gpuos_host::hardware::nvml::{self, Answer, Error, GpuLibrary, Happening};
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
+use gpuos_model::node_gpu::NodeGpu;
 
 use crate::numbering::Numbering;
 use crate::sink::Sink;
@@ -25,8 +26,8 @@ pub type Opener = Box<dyn Fn() -> Answer<Arc<dyn GpuLibrary>> + Send + Sync>;
 /// A GPU: who it is, and its number in Slurm's eyes and in the library's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuIdentity {
-    /// GRES index; of a GPU of the pool its number as in [`gpuos_core::health::number`].
-    pub gres: u8,
+    /// As people call it.
+    pub number: NodeGpu,
     /// NVML's index.
     pub nvml: NvmlIndex,
     /// NVIDIA's id.
@@ -215,7 +216,7 @@ pub(crate) fn found(
     let found = all.into_iter().zip(order.number(&minors));
     let found = found.filter_map(|((nvml, identity), gres)| {
         Some(GpuIdentity {
-            gres: gres?,
+            number: gres?.try_into().map(NodeGpu::Gres).ok()?,
             nvml,
             uuid: identity.uuid,
             name: identity.name,
@@ -234,13 +235,10 @@ fn all(
     let mut all = found(library, numbering, divided)?;
     let count = library.count()?;
     for nvml in divided.iter().filter(|nvml| u8::from(*nvml) < count) {
-        let Some(gres) = number::of_pool(nvml.into()) else {
-            continue;
-        };
         // One that does not say who it is keeps its place: its polls say the rest.
         let identity = library.identity(nvml.into()).unwrap_or_default();
         all.push(GpuIdentity {
-            gres,
+            number: NodeGpu::Pool(nvml),
             nvml,
             uuid: identity.uuid,
             name: identity.name,
@@ -337,13 +335,13 @@ fn poll(
     for gpu in list.iter() {
         let event = match nvml.sample(gpu.nvml.into()) {
             Ok(told) => health::Event::Sample {
-                gpu: gpu.gres,
+                gpu: gpu.number,
                 sample: Box::new(told),
             },
-            Err(Error::Lost) => health::Event::Lost { gpu: gpu.gres },
+            Err(Error::Lost) => health::Event::Lost { gpu: gpu.number },
             Err(e) => {
                 silent = Some(e);
-                without.push(gpu.gres);
+                without.push(gpu.number);
                 continue;
             }
         };
@@ -406,7 +404,7 @@ fn wait_once(
         let Some(gpu) = list.iter().find(|gpu| u8::from(gpu.nvml) == event.gpu) else {
             continue;
         };
-        let gpu = gpu.gres;
+        let gpu = gpu.number;
         let told = match event.what {
             Happening::Xid {
                 code,

@@ -10,6 +10,8 @@ use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{JobStatus, Reason};
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::job::Job;
 use serde::{Deserialize, Serialize};
 
@@ -25,13 +27,13 @@ pub struct JobOnNode {
     #[serde(default)]
     pub user: String,
     /// GPUs that the job itself holds here, by its batch script's report or as Slurm listed them.
-    pub gpus: BTreeSet<u8>,
+    pub gpus: BTreeSet<GresGpu>,
     /// Its steps and those of their GPUs that are the job's by Slurm's word.
-    pub steps: BTreeMap<u32, BTreeSet<u8>>,
+    pub steps: BTreeMap<u32, BTreeSet<GresGpu>>,
     /// What Slurm has given it here, by its last word: nothing else is taken from a report.
     #[serde(default)]
-    given: BTreeSet<u8>,
-    /// GPUs that steps name, about which Slurm has said nothing yet.
+    given: BTreeSet<GresGpu>,
+    /// GPUs that steps name, about which Slurm has said nothing yet: any numbers.
     #[serde(default)]
     claims: BTreeMap<u32, BTreeSet<u8>>,
     /// Whether it may be requeued, once Slurm was asked.
@@ -44,7 +46,7 @@ pub struct JobOnNode {
     script: Option<Asked>,
     /// GPUs of its last step, until Slurm says whether the job is gone.
     #[serde(default)]
-    pub last: BTreeSet<u8>,
+    pub last: BTreeSet<GresGpu>,
     /// It is kept without GPUs, too: the daemon has to know of it for an option that it has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     needed: bool,
@@ -74,11 +76,12 @@ impl Table {
         let held = self.jobs.entry(id.job.clone()).or_default();
         held.uid = uid;
         held.touched = self.count;
-        let named: BTreeSet<u8> = gpus.iter().copied().collect();
-        let own = &named & &held.given;
+        let own = &of_gres(gpus) & &held.given;
         held.claims.remove(&id.step);
-        if own != named {
-            held.claims.insert(id.step, &named - &own);
+        let others = gpus.iter().filter(|gpu| !has(&own, **gpu));
+        let others: BTreeSet<u8> = others.copied().collect();
+        if !others.is_empty() {
+            held.claims.insert(id.step, others);
         }
         if id.is_special() {
             held.gpus.extend(&own);
@@ -122,7 +125,7 @@ impl Table {
     /// How many GPUs the node has at least, for this job to have those that it has.
     pub fn room_for(&self, job: &JobId) -> usize {
         let gpus = self.jobs.get(job).map(JobOnNode::all_gpus);
-        gpus.and_then(|gpus| gpus.last().map(|gpu| usize::from(*gpu) + 1))
+        gpus.and_then(|gpus| gpus.last().map(|gpu| gpu.index() + 1))
             .unwrap_or(0)
     }
 
@@ -169,7 +172,7 @@ impl Table {
 
     /// Whether Slurm has yet to be asked about a GPU: nobody is known to hold it, or somebody of whom it is not known
     /// whether he may be requeued.
-    pub fn is_new(&self, gpu: u8) -> bool {
+    pub fn is_new(&self, gpu: GresGpu) -> bool {
         let on = self.on(gpu);
         on.is_empty() || on.iter().any(|job| self.jobs[job].requeue.is_none())
     }
@@ -186,7 +189,7 @@ impl Table {
 
     /// What Slurm said of all jobs on `node`, asked at `mark`. Jobs reported since then stay.
     pub fn set(&mut self, node: &str, told: &[Job], mark: u64) {
-        let here: BTreeMap<JobId, BTreeSet<u8>> = told
+        let here: BTreeMap<JobId, BTreeSet<GresGpu>> = told
             .iter()
             .map(|job| (job.id.clone(), gpus_of(job, node)))
             .filter(|(_, gpus)| !gpus.is_empty())
@@ -228,10 +231,10 @@ impl Table {
     pub fn told(&self) -> Vec<health::Job> {
         let mut list = Vec::new();
         for (id, held) in &self.jobs {
-            let job = |step, gpus: Vec<u8>| health::Job {
+            let job = |step, gpus: &BTreeSet<GresGpu>| health::Job {
                 job: id.clone(),
                 step,
-                gpus,
+                gpus: gpus.iter().copied().map(NodeGpu::Gres).collect(),
                 // slurmctld itself refuses what may not be requeued.
                 requeue: held.requeue.unwrap_or(true),
                 watch: held.asked.watch_s.is_some(),
@@ -252,12 +255,12 @@ impl Table {
                 }
                 rest.retain(|gpu| !gpus.contains(gpu));
                 if !gpus.is_empty() {
-                    list.push(job(Some(*step), gpus.iter().copied().collect()));
+                    list.push(job(Some(*step), gpus));
                 }
             }
             // What no step of srun has, the batch script may use.
             if !rest.is_empty() {
-                list.push(job(script, rest.into_iter().collect()));
+                list.push(job(script, &rest));
             }
         }
         list
@@ -290,7 +293,7 @@ impl Table {
     }
 
     /// Jobs that hold a GPU.
-    pub fn on(&self, gpu: u8) -> Vec<JobId> {
+    pub fn on(&self, gpu: GresGpu) -> Vec<JobId> {
         let on = |held: &JobOnNode| held.all_gpus().contains(&gpu);
         let jobs = self.jobs.iter().filter(|(_, held)| on(held));
         jobs.map(|(id, _)| id.clone()).collect()
@@ -301,7 +304,7 @@ impl JobOnNode {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
     fn confirm(&mut self) {
         for (step, named) in std::mem::take(&mut self.claims) {
-            let own = &named & &self.given;
+            let own = &of_gres(&named) & &self.given;
             if StepId::is_special_number(step) {
                 self.gpus.extend(&own);
             }
@@ -310,22 +313,31 @@ impl JobOnNode {
     }
 
     /// GPUs of the job itself and of its steps.
-    pub fn all_gpus(&self) -> BTreeSet<u8> {
+    pub fn all_gpus(&self) -> BTreeSet<GresGpu> {
         let steps = self.steps.values().flatten();
         self.gpus.iter().chain(steps).copied().collect()
     }
 }
 
 /// The GPUs of a running job on a node, by index, those included of which it has a part.
-pub fn gpus_of(job: &Job, node: &str) -> BTreeSet<u8> {
+pub fn gpus_of(job: &Job, node: &str) -> BTreeSet<GresGpu> {
     // Prolog and epilog use the GPUs, too.
     if !job.is_running() {
         return BTreeSet::new();
     }
     let gpus = job.gpus_on(node);
-    gpus.iter()
-        .filter_map(|gpu| u8::try_from(gpu).ok())
-        .collect()
+    gpus.iter().filter_map(GresGpu::new).collect()
+}
+
+/// Those of the numbers that a step names which a GPU of GRES `gpu` can have.
+pub fn of_gres<'a>(named: impl IntoIterator<Item = &'a u8>) -> BTreeSet<GresGpu> {
+    let gpus = named.into_iter().map(|gpu| GresGpu::try_from(*gpu));
+    gpus.filter_map(Result::ok).collect()
+}
+
+/// Whether a number that a step names is one of these GPUs.
+pub fn has(gpus: &BTreeSet<GresGpu>, named: u8) -> bool {
+    GresGpu::try_from(named).is_ok_and(|gpu| gpus.contains(&gpu))
 }
 
 #[cfg(test)]
@@ -356,12 +368,14 @@ mod tests {
     }
 
     fn on(table: &Table, gpu: u8) -> Vec<u32> {
+        let gpu = gpu.try_into().unwrap();
         table.on(gpu).iter().map(number).collect()
     }
 
     fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
         let list = table.told().into_iter();
-        list.map(|job| (number(&job.job), job.step, job.gpus))
+        let gpus = |job: &health::Job| job.gpus.iter().map(|gpu| u8::from(*gpu)).collect();
+        list.map(|job| (number(&job.job), job.step, gpus(&job)))
             .collect()
     }
 
@@ -434,7 +448,7 @@ mod tests {
         assert!(table.ended(&id(7, 0)));
         assert!(on(&table, 1).is_empty() && table.told().is_empty());
         let holder = &table.holders()[0];
-        assert!(holder.resting && holder.gpus == [1].into() && holder.asked == asked);
+        assert!(holder.resting && holder.gpus == of_gres(&[1]) && holder.asked == asked);
         // A step that says nothing changes nothing, and Slurm's word ends it.
         table.started(&id(7, 1), 1000, &[1], NOTHING);
         table.ended(&id(7, 1));

@@ -47,20 +47,22 @@ pub fn start(library: Arc<Library>, to: Sink<Event>) -> std::io::Result<Sender<T
 }
 
 fn event(library: &Library, task: &Task) -> Option<Event> {
+    let (Task::Read(found) | Task::Set(found, _) | Task::Look(found)) = task;
+    // GPUs of a pool have no limits.
+    let gpu = found.number.gres()?;
     match task {
-        Task::Read(found) => Some(Event::Read {
-            gpu: found.gres,
+        Task::Read(_) => Some(Event::Read {
+            gpu,
             told: with(library, found, |nvml| read(nvml, found.nvml.into())),
         }),
-        Task::Set(found, set) => Some(Event::Done {
-            gpu: found.gres,
+        Task::Set(_, set) => Some(Event::Done {
+            gpu,
             told: with(library, found, |nvml| apply(nvml, found.nvml.into(), *set)),
         }),
-        Task::Look(found) => {
+        Task::Look(_) => {
             let told = with(library, found, |nvml| {
                 nvml.power_limit_mw(found.nvml.into())
             });
-            let gpu = found.gres;
             told.ok().map(|limit_mw| Event::Sample { gpu, limit_mw })
         }
     }
@@ -131,6 +133,8 @@ mod tests {
 
     use gpuos_core::limits::ClockRange;
     use gpuos_host::hardware::nvml::Twin;
+    use gpuos_model::gpu_index::GresGpu;
+    use gpuos_model::node_gpu::NodeGpu;
 
     use super::*;
 
@@ -142,15 +146,16 @@ mod tests {
         let uuid = twin.identity(3).unwrap().uuid;
         let own: Arc<Mutex<Arc<dyn GpuLibrary>>> = Arc::new(Mutex::new(twin.clone()));
         let library = Library::new(Box::new(move || Ok(own.lock().unwrap().clone())));
+        let five = GresGpu::new(5).unwrap();
         let mut found = GpuIdentity {
-            gres: 5,
+            number: NodeGpu::Gres(five),
             nvml: 3.try_into().unwrap(),
             uuid,
             name: String::new(),
             pci: String::new(),
         };
         let board = match event(&library, &Task::Read(found.clone())) {
-            Some(Event::Read { gpu: 5, told }) => told.unwrap(),
+            Some(Event::Read { gpu, told }) if gpu == five => told.unwrap(),
             other => panic!("{other:?}"),
         };
         assert_eq!(board.limit_mw, Some(700_000));
@@ -163,14 +168,20 @@ mod tests {
             clocks,
         };
         let done = |task: &Task| match event(&library, task) {
-            Some(Event::Done { gpu: 5, told }) => told,
+            Some(Event::Done { gpu, told }) if gpu == five => told,
             other => panic!("{other:?}"),
         };
         let lock = set(300_000, Clocks::Lock(range));
         assert_eq!(done(&Task::Set(found.clone(), lock)), Ok(()));
         let look = event(&library, &Task::Look(found.clone()));
         let limit_mw = 300_000;
-        assert_eq!(look, Some(Event::Sample { gpu: 5, limit_mw }));
+        assert_eq!(
+            look,
+            Some(Event::Sample {
+                gpu: five,
+                limit_mw
+            })
+        );
         twin.change(3, |gpu| assert_eq!(gpu.clocks, Some((1200, 1500))));
         let free = set(700_000, Clocks::Unlock);
         assert_eq!(done(&Task::Set(found.clone(), free)), Ok(()));

@@ -7,6 +7,8 @@ use gpuos_core::job::JobId;
 use gpuos_core::limits::{Limits, Mps, Serving, Whom};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 
 use crate::gpus::GpuIdentity;
 use crate::isolation::keep::Keeper;
@@ -20,21 +22,19 @@ pub fn gpus(
     (limits, mps): (&Limits, &Mps),
     isolation: &Keeper,
 ) -> Vec<GpuStatus> {
-    let one = |(index, gpu): (usize, &GpuHealth)| {
-        let index = index as u8;
-        GpuStatus {
-            cap: cap(limits, mps, jobs, index),
-            jobs: jobs.on(index),
-            processes: isolation.on(index),
-            ..own(health, found, (index, gpu))
-        }
+    let one = |(gres, gpu): (GresGpu, &GpuHealth)| GpuStatus {
+        cap: cap(limits, mps, jobs, gres),
+        jobs: jobs.on(gres),
+        processes: isolation.on(gres),
+        ..own(health, found, (gres.into(), gpu))
     };
-    health.gpus.iter().enumerate().map(one).collect()
+    let numbers = (0..).map_while(GresGpu::new);
+    numbers.zip(&health.gpus).map(one).collect()
 }
 
 /// The GPUs of its pool. Who is on their instances is told by [`gpuos_core::wire::Request::Mig`].
 pub fn pool(health: &NodeHealth, found: &[GpuIdentity], holders: &[Job]) -> Vec<GpuStatus> {
-    let one = |(index, gpu): (&u8, &GpuHealth)| {
+    let one = |(index, gpu): (&NodeGpu, &GpuHealth)| {
         let on = holders.iter().filter(|job| job.gpus.contains(index));
         let jobs: BTreeSet<JobId> = on.map(|job| job.job.clone()).collect();
         GpuStatus {
@@ -46,13 +46,16 @@ pub fn pool(health: &NodeHealth, found: &[GpuIdentity], holders: &[Job]) -> Vec<
 }
 
 /// What a GPU shows itself, and what the rules make of it.
-fn own(health: &NodeHealth, found: &[GpuIdentity], (index, gpu): (u8, &GpuHealth)) -> GpuStatus {
-    let found = found.iter().find(|found| found.gres == index);
+fn own(
+    health: &NodeHealth,
+    found: &[GpuIdentity],
+    (index, gpu): (NodeGpu, &GpuHealth),
+) -> GpuStatus {
+    let found = found.iter().find(|found| found.number == index);
     let text =
         |of: fn(&GpuIdentity) -> &String| found.map_or_else(String::new, |gpu| of(gpu).clone());
     let last = gpu.last.as_ref();
     GpuStatus {
-        index,
         uuid: text(|gpu| &gpu.uuid),
         name: text(|gpu| &gpu.name),
         pci: text(|gpu| &gpu.pci),
@@ -64,12 +67,12 @@ fn own(health: &NodeHealth, found: &[GpuIdentity], (index, gpu): (u8, &GpuHealth
         utilisation: last.and_then(|sample| sample.busy_percent),
         memory_mib: last.and_then(|sample| sample.memory_used_mib),
         faults: faults(gpu),
-        ..GpuStatus::default()
+        ..GpuStatus::new(index)
     }
 }
 
 /// What is set on a GPU, and what is done for its job.
-fn cap(limits: &Limits, mps: &Mps, jobs: &Table, gpu: u8) -> Option<CapStatus> {
+fn cap(limits: &Limits, mps: &Mps, jobs: &Table, gpu: GresGpu) -> Option<CapStatus> {
     let kept = limits
         .kept()
         .get(&gpu)

@@ -172,7 +172,7 @@ mod tests {
         let mut health = NodeHealth::new(8, 7);
         let drain = Event::Admin(Admin {
             verb: Verb::Drain,
-            gpu: Some(5),
+            gpu: Some(5u8.try_into().unwrap()),
             reason: "loud fan".into(),
             uid: 0,
             force: false,

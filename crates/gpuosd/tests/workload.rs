@@ -13,6 +13,7 @@ use gpuos_host::Recorded as RecordedMachine;
 use gpuos_host::hardware::nvml::Error;
 use gpuos_host::steps::job_processes::Proc;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::Action;
 use gpuos_workload::job::{Allocation, Job, JobState};
 use gpuos_workload::node::NodeRecord;
@@ -75,7 +76,7 @@ impl Node {
             _folder: folder,
         };
         let found = |gpu: u8| GpuIdentity {
-            gres: gpu,
+            number: nth(gpu),
             nvml: gpu.try_into().unwrap(),
             uuid: format!("GPU-{gpu}"),
             name: "NVIDIA H100".into(),
@@ -105,12 +106,12 @@ impl Node {
                 let (ok, message) = (true, String::new());
                 self.take(Message::Health(match device {
                     Device::Reset(gpu) => Event::ResetDone {
-                        gpu: gpu.gres,
+                        gpu: gpu.number,
                         ok,
                         message,
                     },
                     Device::Check(gpu) => Event::CheckDone {
-                        gpu: gpu.gres,
+                        gpu: gpu.number,
                         ok,
                         message,
                     },
@@ -124,7 +125,10 @@ impl Node {
                         processes: Some(0),
                         ..Sample::default()
                     });
-                    self.take(Message::Health(Event::Sample { gpu, sample }));
+                    self.take(Message::Health(Event::Sample {
+                        gpu: nth(gpu),
+                        sample,
+                    }));
                 }
                 self.take(Message::Polled);
                 self.events.tick();
@@ -232,9 +236,13 @@ fn cluster(jobs: impl IntoIterator<Item = Job>) -> Recorded {
     })
 }
 
+fn nth(gpu: u8) -> NodeGpu {
+    NodeGpu::try_from(gpu).expect("a GPU")
+}
+
 fn xid(gpu: u8) -> Message {
     Message::Health(Event::Xid {
-        gpu,
+        gpu: nth(gpu),
         code: 48,
         gpu_instance: None,
         compute_instance: None,
@@ -258,7 +266,10 @@ fn a_fault_is_published_then_its_job_is_requeued_and_let_go() {
     let told: Vec<String> = done
         .iter()
         .map(|action| match action {
-            Action::Publish(part) => format!("publish {:?}", part.out),
+            Action::Publish(part) => {
+                let out: Vec<u8> = part.out.iter().map(|gpu| u8::from(*gpu)).collect();
+                format!("publish {out:?}")
+            }
             Action::Requeue { job } => format!("requeue {job}"),
             Action::Release { job, .. } => format!("release {job}"),
             other => format!("{other:?}"),

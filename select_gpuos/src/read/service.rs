@@ -12,11 +12,6 @@ use crate::abi::source::Source;
 use crate::read::prefetch::Prefetch;
 use crate::read::site::Site;
 
-fn set(list: &[u8]) -> GpuSet {
-    let each = list.iter().map(|gpu| usize::from(*gpu));
-    each.fold(GpuSet::EMPTY, GpuSet::with)
-}
-
 /// What is known of one node.
 #[derive(Default)]
 struct Known {
@@ -30,8 +25,9 @@ impl Known {
     /// Takes what a text says; what of it cannot be read.
     fn says(&mut self, text: &str) -> Option<ExtraError> {
         let (part, wrong) = ExtraPart::read(text);
-        (self.out, self.degraded) = (set(&part.out), set(&part.degraded));
-        self.pool_out = NvmlSet(set(&part.pool_out));
+        self.out = part.out.into_iter().collect();
+        self.degraded = part.degraded.into_iter().collect();
+        self.pool_out = part.pool_out.into_iter().collect();
         wrong
     }
 }
@@ -144,6 +140,10 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn set(list: &[usize]) -> GpuSet {
+        list.iter().copied().fold(GpuSet::EMPTY, GpuSet::with)
+    }
 
     #[test]
     fn a_gpu_that_is_out_stays_out_whatever_stands_beside_it() {

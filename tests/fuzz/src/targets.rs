@@ -13,8 +13,10 @@ use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topo
 use gpuos_core::health::{Event, ExtraPart, NodeHealth, Sample, step};
 use gpuos_core::wire::{self, Lines, MAX_REQUEST, decode, encode};
 use gpuos_model::cluster::{Cluster, Fabric, NO_DOMAIN};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::{MAX_HOSTS, compress, expand};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_model::node_types::NodeFacts;
 use gpuos_placement::explain::{MAX_NOTE, Note};
 use gpuos_placement::fabric::{Net, Promises, Scratch};
@@ -113,7 +115,7 @@ pub fn health(text: &str) {
             ..Sample::default()
         };
         let code = [48, 31, 63, 79, 109][round as usize % 5];
-        let gpu = (round % 3) as u8;
+        let gpu = NodeGpu::try_from((round % 3) as u8).expect("a GPU");
         for event in [
             Event::Sample {
                 gpu,
@@ -141,9 +143,9 @@ pub fn extra(text: &str) {
     if let Some(error) = wrong {
         sentence(&error.to_string());
         part = ExtraPart {
-            out: vec![3, 7],
-            degraded: vec![1],
-            pool_out: vec![4],
+            out: [3, 7].into_iter().filter_map(GresGpu::new).collect(),
+            degraded: GresGpu::new(1).into_iter().collect(),
+            pool_out: NvmlIndex::new(4).into_iter().collect(),
         };
     }
     let written = part.write_into(text);

@@ -48,7 +48,7 @@ fn spoke(site: &Site, library: &dyn GpuLibrary, words: &[String]) -> BTreeSet<St
     };
     let watched = Job {
         job: 7.into(),
-        gpus: vec![0],
+        gpus: vec![0u8.try_into().unwrap()],
         watch: true,
         ..Job::default()
     };
@@ -62,10 +62,12 @@ fn spoke(site: &Site, library: &dyn GpuLibrary, words: &[String]) -> BTreeSet<St
         now += MINUTE;
         let told = match library.sample(0) {
             Ok(sample) => Event::Sample {
-                gpu: 0,
+                gpu: 0u8.try_into().unwrap(),
                 sample: Box::new(sample),
             },
-            Err(Error::Timeout) => Event::Silent { gpu: 0 },
+            Err(Error::Timeout) => Event::Silent {
+                gpu: 0u8.try_into().unwrap(),
+            },
             Err(e) => panic!("{e}"),
         };
         tell(told, now);

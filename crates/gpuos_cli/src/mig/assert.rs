@@ -118,7 +118,7 @@ fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
 
 /// What differs on a GPU, or why that cannot be told.
 fn compare(mig: &MigStatus, gpu: usize, wanted: &Wanted) -> Result<Vec<String>, String> {
-    let Some(gpu) = mig.gpus.iter().find(|one| usize::from(one.gpu) == gpu) else {
+    let Some(gpu) = mig.gpus.iter().find(|one| one.gpu.index() == gpu) else {
         return match mig.unread {
             true => Err("gpuosd has not read gpuos.toml yet".into()),
             false => Ok(vec!["it is in no [[mig.pool]] of its node".into()]),
@@ -146,7 +146,7 @@ fn there(gpu: &MigGpuStatus) -> Vec<(String, MigPlacement)> {
 pub fn layout(node: &str, mig: &MigStatus) -> Reply {
     let of = |gpu: &MigGpuStatus| Wanted {
         nodes: vec![node.into()],
-        gpus: GpuSet::EMPTY.with(gpu.gpu.into()),
+        gpus: GpuSet::EMPTY.with(gpu.gpu.index()),
         instances: there(gpu)
             .iter()
             .map(|(profile, placement)| Pinned::at(bare(profile), *placement))

@@ -328,12 +328,11 @@ mod tests {
     #[test]
     fn a_bar_has_a_letter_for_each_slice() {
         let gpu = MigGpuStatus {
-            gpu: 4,
             slices: 8,
             ready: true,
             instances: vec![instance(4, 4), instance(2, 1), instance(7, 200)],
             free: vec![0, 1],
-            ..MigGpuStatus::default()
+            ..MigGpuStatus::new(4u8.try_into().unwrap())
         };
         assert_eq!(bar(&gpu), "[..b-aaac]");
         assert_eq!(ranges(&[0, 1, 3, 6, 7]), "0-1,3,6-7");
@@ -342,12 +341,11 @@ mod tests {
     #[test]
     fn a_gpu_that_moves_is_whole_or_divided() {
         let divided = MigGpuStatus {
-            gpu: 4,
             slices: 4,
             ready: true,
             switchable: true,
             free: vec![0, 1, 2, 3],
-            ..MigGpuStatus::default()
+            ..MigGpuStatus::new(4u8.try_into().unwrap())
         };
         let idle = MigGpuStatus {
             whole: true,
@@ -386,10 +384,9 @@ mod tests {
     #[test]
     fn trouble_is_a_no_and_is_said() {
         let gpu = MigGpuStatus {
-            gpu: 4,
             slices: 8,
             trouble: Some("MIG mode is off".into()),
-            ..MigGpuStatus::default()
+            ..MigGpuStatus::new(4u8.try_into().unwrap())
         };
         let status = MigStatus {
             board: "h100-80gb".into(),

@@ -327,7 +327,7 @@ fn in_the_way(
             }
         };
         for piece in &one.pieces {
-            let gpu = mig.gpus.iter().filter(|gpu| gpu.gpu == u8::from(piece.gpu));
+            let gpu = mig.gpus.iter().filter(|gpu| gpu.gpu == piece.gpu);
             let foreign = gpu.flat_map(|gpu| &gpu.instances);
             let foreign =
                 foreign.filter(|one| one.foreign && one.placement.overlaps(piece.placement));

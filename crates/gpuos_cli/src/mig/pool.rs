@@ -235,7 +235,7 @@ pub fn out_of_service(site: &Site, node: &NodeRecord) -> PoolSet {
     let gpus = node.gpus_out();
     let is_out = |nvml: NvmlIndex| match own.whole(nvml) {
         Some(number) => number.is_in(gpus),
-        None => out.contains(&u8::from(nvml)),
+        None => out.contains(&nvml),
     };
     let each = own.gpus.iter().enumerate();
     let each = each.filter(|(_, nvml)| is_out(*nvml));

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_core::health::{ExtraPart, number};
+use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
 use gpuos_host::slurm::{Job, NodeRecord};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::prometheus::{Figures, FiguresByNode};
 use crate::health::others as others_of;
@@ -62,7 +64,7 @@ pub struct NodeRow {
 pub struct GpuRow {
     /// Its node.
     pub node: String,
-    /// GRES index, or the number of a GPU of the pool ([`gpuos_core::health::number`]).
+    /// Which GPU, by the number that [`NodeGpu`] has in JSON.
     pub index: usize,
     /// GRES type, or the board's name.
     pub kind: String,
@@ -253,7 +255,7 @@ impl Board {
             (_, Some(status)) => {
                 for gpu in &status.gpus {
                     let label = |job: &JobId| job.to_string();
-                    let told = on(gpu.index.into());
+                    let told = on(number(gpu.index));
                     let jobs = match told.is_empty() {
                         true => {
                             let own = gpu.jobs.iter().map(label);
@@ -267,7 +269,7 @@ impl Board {
                     self.processes
                         .extend(gpu.processes.iter().map(|one| ProcessRow {
                             node: name.clone(),
-                            gpu: gpu.index.into(),
+                            gpu: number(gpu.index),
                             instance: one.gpu_instance,
                             pid: one.pid,
                             uid: one.uid,
@@ -279,7 +281,7 @@ impl Board {
                         }));
                     self.faults.extend(gpu.faults.iter().map(|fault| FaultRow {
                         node: name.clone(),
-                        gpu: Some(gpu.index.into()),
+                        gpu: Some(number(gpu.index)),
                         rule: fault.rule.clone(),
                         message: fault.message.clone(),
                     }));
@@ -407,9 +409,17 @@ fn has_gpus(record: &NodeRecord) -> bool {
     record.gpu_count() > 0 || !ExtraPart::read(&record.extra).0.pool_out.is_empty()
 }
 
+/// The number of a GPU in a row.
+pub fn number(gpu: NodeGpu) -> usize {
+    u8::from(gpu).into()
+}
+
 /// How people call a GPU.
 pub fn name(index: usize) -> String {
-    u8::try_from(index).map_or_else(|_| index.to_string(), number::name)
+    let gpu = u8::try_from(index)
+        .ok()
+        .and_then(|number| NodeGpu::try_from(number).ok());
+    gpu.map_or_else(|| index.to_string(), |gpu| gpu.to_string())
 }
 
 /// Whether a GPU in that state gets no jobs.
@@ -424,7 +434,7 @@ pub fn is_out(state: &str) -> bool {
 fn measured(node: &str, gpu: &GpuStatus, jobs: Vec<String>) -> GpuRow {
     GpuRow {
         node: node.into(),
-        index: gpu.index.into(),
+        index: number(gpu.index),
         kind: gpu.name.clone(),
         state: gpu.state.clone(),
         celsius: gpu.temperature_c,
@@ -436,10 +446,10 @@ fn measured(node: &str, gpu: &GpuStatus, jobs: Vec<String>) -> GpuRow {
     }
 }
 
-fn slice(node: &str, gpu: u8, one: &MigInstance) -> SliceRow {
+fn slice(node: &str, gpu: NvmlIndex, one: &MigInstance) -> SliceRow {
     SliceRow {
         node: node.into(),
-        gpu: gpu.into(),
+        gpu: gpu.index(),
         instance: one.gi,
         profile: one.profile.clone(),
         slices: crate::mig::slices_of(one.placement),
@@ -460,7 +470,7 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
     let kinds = record.gpus.iter();
     let kinds = kinds.flat_map(|(kind, count)| std::iter::repeat_n(kind, *count));
     for (index, kind) in kinds.enumerate() {
-        let listed = |list: &[u8]| list.iter().any(|gpu| usize::from(*gpu) == index);
+        let listed = |list: &[GresGpu]| list.iter().any(|gpu| gpu.index() == index);
         let jobs = on(index);
         let state = match () {
             () if listed(&part.out) => "out",
@@ -483,10 +493,10 @@ fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>
     }
     // Of those of a pool the record tells which are out, and no more: not how many there are, where all are.
     let pool = part.pool_out.iter().filter(|_| !part.has_whole_pool_out());
-    let pool = pool.filter_map(|nvml| number::of_pool(*nvml));
+    let pool = pool.map(|nvml| NodeGpu::Pool(*nvml));
     rows.extend(pool.map(|gpu| GpuRow {
         node: record.name.clone(),
-        index: gpu.into(),
+        index: number(gpu),
         state: "out".into(),
         ..GpuRow::default()
     }));

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpuos_core::health::number;
 use serde_json::Value;
+
+use super::board::number;
 
 /// How long Prometheus may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -90,10 +91,9 @@ fn take(told: &mut FiguresByNode, series: &Value) {
         .as_str()
         .and_then(|text| text.parse::<f64>().ok());
     let value = value.filter(|value| value.is_finite() && *value >= 0.0);
-    let (Some(gpu), Some(value)) = (number::parse(label("gpu")), value) else {
+    let (Some(gpu), Some(value)) = (label("gpu").parse().map(number).ok(), value) else {
         return;
     };
-    let gpu = usize::from(gpu);
     let node = told.entry(label("node").into()).or_default();
     let figures: &mut Figures = node.entry(gpu).or_default();
     match label("__name__") {

@@ -80,7 +80,6 @@ pub fn pool() -> MigStatus {
         ..instance("1g.10gb", 2, 1, Some(18))
     };
     let busy = MigGpuStatus {
-        gpu: 4,
         first: 0,
         slices: 8,
         ready: true,
@@ -92,10 +91,10 @@ pub fn pool() -> MigStatus {
             ("3g.40gb".into(), 0),
         ]
         .into(),
-        ..MigGpuStatus::default()
+        ..MigGpuStatus::new(4u8.try_into().unwrap())
     };
     let mixed = MigGpuStatus {
-        gpu: 5,
+        gpu: 5u8.try_into().unwrap(),
         first: 8,
         instances: vec![instance("1g.10gb", 6, 1, None)],
         free: vec![0, 1, 2, 3, 4, 5],

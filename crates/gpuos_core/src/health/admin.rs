@@ -1,4 +1,6 @@
 //! What administrators say: drain, online, offline.
+use gpuos_model::node_gpu::NodeGpu;
+
 use super::effect::{Audit, Effect};
 use super::event::{Admin, Verb};
 use super::jobs::{self, At};
@@ -11,7 +13,7 @@ use super::{faults, node as whole};
 
 /// [`super::Event::Admin`].
 pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
-    let gpus: Vec<u8> = match admin.gpu {
+    let gpus: Vec<NodeGpu> = match admin.gpu {
         Some(gpu) if node.gpu(gpu).is_some() => vec![gpu],
         Some(_) => return,
         None => node.numbers(),
@@ -96,7 +98,7 @@ fn online_node(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
     }
 }
 
-fn out(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, hold: &Hold) {
+fn out(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, hold: &Hold) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -120,7 +122,7 @@ fn out(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, hold: &Hold) {
     }
 }
 
-fn online(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, admin: &Admin) {
+fn online(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, admin: &Admin) {
     let clock = node.clock;
     let has_job = node.has_job(gpu);
     let Some(health) = health(node, gpu) else {

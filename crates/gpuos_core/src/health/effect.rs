@@ -1,4 +1,5 @@
 //! What the daemon is to do, in the order given.
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::extra::ExtraPart;
@@ -10,7 +11,7 @@ pub enum Effect {
     /// Tell the log.
     Warn {
         /// The GPU; `None` = the node.
-        gpu: Option<u8>,
+        gpu: Option<NodeGpu>,
         /// A sentence.
         text: String,
     },
@@ -54,12 +55,12 @@ pub enum Effect {
     /// Reset the GPU; answer with [`super::Event::ResetDone`].
     Reset {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
     },
     /// Check whether the GPU can serve; answer with [`super::Event::CheckDone`].
     Check {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
     },
     /// A line for the audit log.
     Audit(Audit),
@@ -71,7 +72,7 @@ pub struct Audit {
     /// When, as given to [`super::step`], in ms.
     pub at_ms: u64,
     /// The GPU; `None` = the node.
-    pub gpu: Option<u8>,
+    pub gpu: Option<NodeGpu>,
     /// Rule that made it so.
     pub rule: Option<String>,
     /// Job that it is about.

@@ -1,11 +1,11 @@
 //! What can happen to a node, as the daemon tells it.
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::extra::ExtraPart;
 use crate::job::JobId;
 
-/// One thing that happened. GPUs are named by their GRES index, that of gres.conf, and those of a pool by
-/// [`super::number`].
+/// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The daemon started, with the state that it had saved or a new one. What was under way (a reset, a
@@ -17,14 +17,14 @@ pub enum Event {
     /// One GPU was polled.
     Sample {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// What it showed.
         sample: Box<Sample>,
     },
     /// The driver reported an Xid.
     Xid {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// Its number in NVIDIA's catalogue.
         code: u32,
         /// MIG GPU instance that it names.
@@ -38,7 +38,7 @@ pub enum Event {
     /// about it unless NVML confirms that something is wrong, or is silent.
     Logged {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// Its number in NVIDIA's catalogue.
         code: u32,
         /// MIG GPU instance that it names.
@@ -49,20 +49,20 @@ pub enum Event {
     /// NVML's recovery action of a GPU changed (field 230, event 0x8000, Xid 154).
     RecoveryAction {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// What the driver wants done.
         action: RecoveryAction,
     },
     /// NVML says that the GPU is lost (`NVML_ERROR_GPU_IS_LOST`), or it is gone from the bus.
     Lost {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
     },
     /// A GPU was polled and gave no answer (`NVML_ERROR_TIMEOUT` or another error), though others did. Told at each such
     /// poll; the next [`Event::Sample`] ends it.
     Silent {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
     },
     /// Calls into NVML have not come back, or fail for all GPUs. How long that lasts is counted here.
     LibrarySilent,
@@ -77,7 +77,7 @@ pub enum Event {
     /// [`super::Effect::Reset`] came to an end.
     ResetDone {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// Whether the command said so.
         ok: bool,
         /// What it said; one line, may be empty.
@@ -86,7 +86,7 @@ pub enum Event {
     /// [`super::Effect::Check`] came to an end.
     CheckDone {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// Whether the GPU passed.
         ok: bool,
         /// What was wrong; one line, may be empty.
@@ -111,7 +111,7 @@ pub enum Event {
     /// MIG instances were counted on a GPU of a pool, or on a MIG-switchable one, those of nobody among them.
     Instances {
         /// The GPU.
-        gpu: u8,
+        gpu: NodeGpu,
         /// How many there are.
         count: u32,
     },
@@ -130,9 +130,9 @@ pub struct Job {
     /// which holds GPUs that none of its steps has.
     pub step: Option<u32>,
     /// GPUs that it may use on this node.
-    pub gpus: Vec<u8>,
+    pub gpus: Vec<NodeGpu>,
     /// MIG GPU instances that it may use, as (GPU, instance); empty = whole GPUs, or not known.
-    pub instances: Vec<(u8, u32)>,
+    pub instances: Vec<(NodeGpu, u32)>,
     /// Its processes on this node; empty = not known.
     pub pids: Vec<u32>,
     /// Whether it may be requeued (`Requeue=1` in Slurm).
@@ -303,7 +303,7 @@ pub struct Admin {
     /// What to do.
     pub verb: Verb,
     /// The GPU; `None` = the whole node.
-    pub gpu: Option<u8>,
+    pub gpu: Option<NodeGpu>,
     /// Why, for people; may be empty.
     pub reason: String,
     /// Who.
@@ -322,7 +322,7 @@ pub enum HostFault {
         /// Whether the link is up.
         up: bool,
         /// GPUs that are nearest to it; empty = not known.
-        gpus: Vec<u8>,
+        gpus: Vec<NodeGpu>,
     },
     /// Errors of host memory, counted since boot (EDAC).
     MemoryErrors {

@@ -3,10 +3,10 @@
 //! gpuos wrote them, and the known ones beside them mean what they mean. A word has neither spaces nor brackets.
 use std::fmt;
 
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
-
-use super::number;
 
 const OPEN: &str = "[gpuos:";
 const CLOSE: char = ']';
@@ -19,12 +19,12 @@ const LISTS: [&str; 3] = ["out", "degraded", "mig-out"];
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExtraPart {
     /// GPUs that get no jobs, by GRES index.
-    pub out: Vec<u8>,
+    pub out: Vec<GresGpu>,
     /// GPUs that get jobs last, by GRES index.
-    pub degraded: Vec<u8>,
+    pub degraded: Vec<GresGpu>,
     /// GPUs of the node's pool whose slices are not given, by NVML's index.
     #[serde(default)]
-    pub pool_out: Vec<u8>,
+    pub pool_out: Vec<NvmlIndex>,
 }
 
 /// What of a part cannot be read, and so counts as the worse of what it may have said.
@@ -84,18 +84,18 @@ impl ExtraPart {
         !self.out.is_empty() || !self.pool_out.is_empty()
     }
 
-    /// All GPUs that get no jobs, by [`super::number`].
-    pub fn all_out(&self) -> Vec<u8> {
-        let pool = self.pool_out.iter();
-        let pool = pool.filter_map(|nvml| number::of_pool(*nvml));
-        self.out.iter().copied().chain(pool).collect()
+    /// All GPUs that get no jobs.
+    pub fn all_out(&self) -> Vec<NodeGpu> {
+        let pool = self.pool_out.iter().copied().map(NodeGpu::Pool);
+        let gres = self.out.iter().copied().map(NodeGpu::Gres);
+        gres.chain(pool).collect()
     }
 
-    /// Whether this GPU gets no jobs, by [`super::number`].
-    pub fn has_out(&self, gpu: u8) -> bool {
-        match number::pool_index(gpu) {
-            Some(nvml) => self.pool_out.contains(&nvml),
-            None => self.out.contains(&gpu),
+    /// Whether this GPU gets no jobs.
+    pub fn has_out(&self, gpu: NodeGpu) -> bool {
+        match gpu {
+            NodeGpu::Pool(gpu) => self.pool_out.contains(&gpu),
+            NodeGpu::Gres(gpu) => self.out.contains(&gpu),
         }
     }
 
@@ -117,10 +117,9 @@ impl ExtraPart {
                 wrong = Some(why);
             }
         }
-        for list in part.lists_mut() {
-            list.sort_unstable();
-            list.dedup();
-        }
+        tidy(&mut part.out);
+        tidy(&mut part.degraded);
+        tidy(&mut part.pool_out);
         let out = &part.out;
         part.degraded.retain(|gpu| !out.contains(gpu));
         (part, wrong)
@@ -142,13 +141,13 @@ impl ExtraPart {
     /// Adds what one part says; what is known before an error is added, too.
     fn add(&mut self, body: Option<&str>) -> Result<(), ExtraError> {
         let Some(body) = body else {
-            (self.out, self.pool_out) = (every(), every());
+            (self.out, self.pool_out) = (every(GresGpu::new), every(NvmlIndex::new));
             return Err(ExtraError::Open);
         };
         let mut words = body.split_ascii_whitespace();
         let version = words.next().unwrap_or_default();
         if version != VERSION {
-            (self.out, self.pool_out) = (every(), every());
+            (self.out, self.pool_out) = (every(GresGpu::new), every(NvmlIndex::new));
             return Err(ExtraError::Version(shorten(version)));
         }
         let mut wrong = Ok(());
@@ -157,42 +156,33 @@ impl ExtraPart {
                 continue;
             };
             let (_, list) = word.split_once('=').unwrap_or_default();
-            let known = &mut self.lists_mut()[nth];
-            let mut damaged = false;
-            for index in list.split(',') {
-                let plain = index.bytes().all(|b| b.is_ascii_digit());
-                let index = index.parse::<u8>().ok().filter(|_| plain);
-                match index.filter(|&index| usize::from(index) < MAX_GPUS) {
-                    Some(index) => known.push(index),
-                    None => damaged = true,
-                }
-            }
-            match (damaged, LISTS[nth]) {
-                (false, _) => {}
-                (true, "degraded") if wrong.is_err() => {}
-                (true, "degraded") => wrong = Err(ExtraError::Degraded(shorten(word))),
-                (true, _) => {
-                    **known = every();
-                    if !matches!(wrong, Err(ExtraError::Out(_))) {
-                        wrong = Err(ExtraError::Out(shorten(word)));
+            let damaged = match LISTS[nth] {
+                "degraded" => {
+                    if take(&mut self.degraded, list, GresGpu::new) && wrong.is_ok() {
+                        wrong = Err(ExtraError::Degraded(shorten(word)));
                     }
+                    continue;
                 }
+                "mig-out" => take_out(&mut self.pool_out, list, NvmlIndex::new),
+                _ => take_out(&mut self.out, list, GresGpu::new),
+            };
+            if damaged && !matches!(wrong, Err(ExtraError::Out(_))) {
+                wrong = Err(ExtraError::Out(shorten(word)));
             }
         }
         wrong
     }
 
-    /// In the order of [`LISTS`].
-    fn lists_mut(&mut self) -> [&mut Vec<u8>; 3] {
-        [&mut self.out, &mut self.degraded, &mut self.pool_out]
-    }
-
     /// The words of these lists, in the order of [`LISTS`]; none for an empty list.
     fn words(&self) -> [Option<String>; 3] {
-        let lists = [&self.out, &self.degraded, &self.pool_out];
+        let lists = [
+            listed(&self.out),
+            listed(&self.degraded),
+            listed(&self.pool_out),
+        ];
         std::array::from_fn(|nth| {
-            let list: Vec<String> = lists[nth].iter().map(u8::to_string).collect();
-            (!list.is_empty()).then(|| format!("{}={}", LISTS[nth], list.join(",")))
+            let list = &lists[nth];
+            (!list.is_empty()).then(|| format!("{}={list}", LISTS[nth]))
         })
     }
 
@@ -231,8 +221,41 @@ fn list_of(word: &str) -> Option<usize> {
 }
 
 /// Every GPU that a node may have.
-fn every() -> Vec<u8> {
-    (0..MAX_GPUS as u8).collect()
+fn every<T>(gpu: fn(usize) -> Option<T>) -> Vec<T> {
+    (0..MAX_GPUS).filter_map(gpu).collect()
+}
+
+/// Adds the GPUs of a list. Gives whether it holds something else, too.
+fn take<T>(known: &mut Vec<T>, list: &str, gpu: fn(usize) -> Option<T>) -> bool {
+    let mut damaged = false;
+    for index in list.split(',') {
+        let plain = index.bytes().all(|b| b.is_ascii_digit());
+        let index = index.parse::<u8>().ok().filter(|_| plain);
+        match index.and_then(|index| gpu(index.into())) {
+            Some(gpu) => known.push(gpu),
+            None => damaged = true,
+        }
+    }
+    damaged
+}
+
+/// Adds the GPUs of a list of those that are out: all that there may be if it holds something else, too.
+fn take_out<T>(known: &mut Vec<T>, list: &str, gpu: fn(usize) -> Option<T>) -> bool {
+    let damaged = take(known, list, gpu);
+    if damaged {
+        *known = every(gpu);
+    }
+    damaged
+}
+
+fn tidy<T: Ord>(list: &mut Vec<T>) {
+    list.sort_unstable();
+    list.dedup();
+}
+
+fn listed<T: ToString>(list: &[T]) -> String {
+    let all: Vec<String> = list.iter().map(T::to_string).collect();
+    all.join(",")
 }
 
 fn bracketed(words: &[String]) -> String {

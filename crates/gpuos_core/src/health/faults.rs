@@ -1,10 +1,9 @@
 //! From what happened to what it means: events and samples become rules that act.
-use std::ops::Range;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::effect::Audit;
 use super::event::{RecoveryAction, Sample};
 use super::jobs::{self, At};
-use super::number::name;
 use super::rules::{Action, Cure, Gauge, Rule, Signal};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
@@ -18,7 +17,7 @@ const SAID_MS: u64 = 60_000;
 /// The part of a GPU that every rule is about.
 const WHOLE: &str = "gpu";
 
-fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
+fn health(node: &mut NodeHealth, gpu: NodeGpu) -> Option<&mut GpuHealth> {
     node.gpu_mut(gpu)
 }
 
@@ -26,7 +25,7 @@ fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
 pub(super) fn xid(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     code: u32,
     gpu_instance: Option<u32>,
     pid: Option<u32>,
@@ -54,7 +53,7 @@ pub(super) fn xid_text(rule: &Rule, code: u32, gpu_instance: Option<u32>) -> Str
 pub(super) fn xid_happened(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     rule: &Rule,
     gpu_instance: Option<u32>,
     pid: Option<u32>,
@@ -77,7 +76,7 @@ pub(super) fn xid_happened(
 }
 
 /// [`super::Event::Lost`].
-pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let rules = ctx.rules;
     logged::unheard(node, gpu, true);
     let Some(rule) = rules.of(Signal::Lost) else {
@@ -92,7 +91,12 @@ pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 }
 
 /// [`super::Event::RecoveryAction`], and the same in a sample.
-pub(super) fn recovery(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, action: RecoveryAction) {
+pub(super) fn recovery(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: NodeGpu,
+    action: RecoveryAction,
+) {
     let Some(health) = health(node, gpu) else {
         return;
     };
@@ -121,7 +125,14 @@ pub(super) fn recovery(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, action
 }
 
 /// One event of a rule: acts once there were as many as its threshold.
-fn happened(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, at: At, text: &str) {
+fn happened(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: NodeGpu,
+    rule: &Rule,
+    at: At,
+    text: &str,
+) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -145,7 +156,7 @@ fn happened(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, at: 
 }
 
 /// [`super::Event::Sample`].
-pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: Sample) {
+pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, sample: Sample) {
     let clock = node.clock;
     let hangs = hangs(node, gpu);
     let Some(health) = health(node, gpu) else {
@@ -171,7 +182,7 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, sample: 
 }
 
 /// [`super::Event::Silent`].
-pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     logged::unheard(node, gpu, false);
     let Some(health) = health(node, gpu) else {
@@ -185,13 +196,12 @@ pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 }
 
 /// Acts on figures that have been at their threshold for long enough, and forgets those that calmed down.
-pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) {
+pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: &[NodeGpu]) {
     let clock = node.clock;
     let rules = ctx.rules;
     let calm = u64::from(rules.limits.calm_s) * 1000;
-    let all = node.numbers().into_iter();
-    for gpu in all.filter(|gpu| gpus.contains(gpu)) {
-        if node[gpu].watches.is_empty() {
+    for &gpu in gpus {
+        if node.gpu(gpu).is_none_or(|health| health.watches.is_empty()) {
             continue;
         }
         let own_hold_s = own_hold_s(node, gpu);
@@ -223,8 +233,8 @@ pub(super) fn gauges(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpus: Range<u8>) 
 
 /// Whether a job on a GPU asked to be watched and none of its other GPUs here computes. (Whether this one
 /// does is for the sample to say.)
-fn hangs(node: &NodeHealth, gpu: u8) -> bool {
-    let busy = |other: u8| {
+fn hangs(node: &NodeHealth, gpu: NodeGpu) -> bool {
+    let busy = |other: NodeGpu| {
         let last = node.gpu(other);
         let last = last.and_then(|health| health.last.as_ref());
         last.is_some_and(|sample| sample.busy_percent > Some(0))
@@ -242,7 +252,7 @@ fn hangs(node: &NodeHealth, gpu: u8) -> bool {
 }
 
 /// The shortest time that a watched job on a GPU named itself.
-fn own_hold_s(node: &NodeHealth, gpu: u8) -> Option<u32> {
+fn own_hold_s(node: &NodeHealth, gpu: NodeGpu) -> Option<u32> {
     let on = node.jobs.iter().filter(|job| job.gpus.contains(&gpu));
     let named = on.filter(|job| job.watch && job.watch_s > 0);
     named.map(|job| job.watch_s).min()
@@ -273,7 +283,7 @@ fn figure_text(rule: &Rule, gauge: Gauge, figure: u64) -> String {
 fn act(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     rule: &Rule,
     at: At,
     figure: u64,
@@ -307,7 +317,7 @@ fn act(
         }
         Action::Warn => {
             if say(node, ctx, gpu, rule, text) {
-                ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
+                ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
             }
         }
         Action::KillStep => {
@@ -344,7 +354,7 @@ fn act(
 pub(super) fn say(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     rule: &Rule,
     text: &str,
 ) -> bool {

@@ -1,9 +1,10 @@
 //! What is done to jobs: which are hit, and that what was told is done.
 use std::collections::BTreeSet;
 
+use gpuos_model::node_gpu::NodeGpu;
+
 use super::effect::{Audit, Effect};
 use super::event::Job;
-use super::number::{self, name};
 use super::rules::{Gauge, JobsAre};
 use super::state::{Act, NodeHealth, Service};
 use super::step::Ctx;
@@ -67,8 +68,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
                 gpu: Some(gpu),
                 job: Some(job.clone()),
                 text: format!(
-                    "job {job} was started on GPU {}, which is out: slurmctld did not know yet",
-                    name(gpu)
+                    "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
                 ),
                 ..Audit::default()
             });
@@ -85,7 +85,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
 
 /// A job that asked to be watched and came after another one starts with a count of its own.
 fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
-    let watched = |list: &[Job], gpu: u8| -> BTreeSet<JobId> {
+    let watched = |list: &[Job], gpu: NodeGpu| -> BTreeSet<JobId> {
         let on = list
             .iter()
             .filter(|job| job.watch && job.gpus.contains(&gpu));
@@ -111,7 +111,7 @@ fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
 pub(super) fn treat(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     at: At,
     jobs: JobsAre,
     reason: &str,
@@ -150,7 +150,7 @@ pub(super) fn treat(
             job: job.job.clone(),
             kill,
             gpu,
-            reason: format!("GPU {}: {reason}", name(gpu)),
+            reason: format!("GPU {gpu}: {reason}"),
             since: node.clock,
             tried: None,
         });
@@ -159,7 +159,7 @@ pub(super) fn treat(
 
 /// The steps that something on a GPU hit. With the instance or the process known, only theirs; where several jobs have the
 /// GPU, or slices of it, and nobody knows whose the trouble is, none.
-fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
+fn hit(node: &NodeHealth, gpu: NodeGpu, at: At) -> Vec<Job> {
     let on: Vec<&Job> = node
         .jobs
         .iter()
@@ -169,7 +169,7 @@ fn hit(node: &NodeHealth, gpu: u8, at: At) -> Vec<Job> {
     let jobs: BTreeSet<JobId> = on.iter().map(|job| job.job.clone()).collect();
     // A MIG-switchable one is divided where somebody has an instance of it.
     let divided = |job: &&Job| job.instances.iter().any(|(of, _)| *of == gpu);
-    let shared = number::is_of_pool(gpu) || jobs.len() > 1 || on.iter().any(divided);
+    let shared = gpu.is_of_pool() || jobs.len() > 1 || on.iter().any(divided);
     let by_pid = |job: &&&Job| at.pid.is_some_and(|pid| job.pids.contains(&pid));
     let found: Vec<&Job> = on.iter().filter(by_pid).copied().collect();
     let found = match at.instance {

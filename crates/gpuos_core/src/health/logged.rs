@@ -6,12 +6,12 @@
 //! figures about memory got worse within [`NEAR_MS`]. Else the line is told, and nothing is done.
 use std::collections::BTreeSet;
 
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::effect::Audit;
 use super::event::{RecoveryAction, Sample};
 use super::faults;
-use super::number::name;
 use super::rules::{Action, Rule};
 use super::state::{GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
@@ -54,7 +54,7 @@ pub struct Telling {
 pub(super) fn heard(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     code: u32,
     gpu_instance: Option<u32>,
     pid: Option<u32>,
@@ -95,7 +95,7 @@ pub(super) fn heard(
 }
 
 /// Says it, unless so much was said of late that somebody may be flooding the log.
-fn tell(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, text: &str) {
+fn tell(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, rule: &Rule, text: &str) {
     let clock = node.clock;
     let telling = &mut node.telling;
     if clock.saturating_sub(telling.since) >= TELLING_MS {
@@ -118,12 +118,12 @@ fn tell(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule, text: &s
         ..Audit::default()
     });
     if rule.action != Action::Ignore {
-        ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
+        ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
     }
 }
 
 /// What NVML says, or does not say, about a GPU as a whole; `None`: all is well as far as it goes.
-fn wrong(node: &NodeHealth, gpu: u8) -> Option<String> {
+fn wrong(node: &NodeHealth, gpu: NodeGpu) -> Option<String> {
     let health = node.gpu(gpu)?;
     if node.silent {
         return Some("NVIDIA's library does not answer".into());
@@ -143,7 +143,7 @@ fn wrong(node: &NodeHealth, gpu: u8) -> Option<String> {
 }
 
 /// What makes a line credible; `None`: nothing does so far.
-fn confirmed(node: &NodeHealth, gpu: u8, rule: &Rule, line: &Logged) -> Option<String> {
+fn confirmed(node: &NodeHealth, gpu: NodeGpu, rule: &Rule, line: &Logged) -> Option<String> {
     let near = |at: u64| at.abs_diff(line.at) <= NEAR_MS;
     let memory = || {
         let worse = node.gpu(gpu)?.memory_worse.is_some_and(near);
@@ -156,7 +156,7 @@ fn confirmed(node: &NodeHealth, gpu: u8, rule: &Rule, line: &Logged) -> Option<S
 fn believe(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     rule: &Rule,
     line: &Logged,
     why: &str,
@@ -202,7 +202,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 }
 
 /// A poll of a GPU got no answer, or this one.
-pub(super) fn unheard(node: &mut NodeHealth, gpu: u8, lost: bool) {
+pub(super) fn unheard(node: &mut NodeHealth, gpu: NodeGpu, lost: bool) {
     let clock = node.clock;
     if let Some(health) = node.gpu_mut(gpu) {
         health.unheard.get_or_insert(clock);
@@ -244,12 +244,12 @@ pub(super) fn figures(health: &mut GpuHealth, now: &Sample, clock: u64) {
 impl NodeHealth {
     /// What the kernel's log has of Xids that NVML did not confirm, for people; `None`: nothing of late.
     pub fn unconfirmed(&self) -> Option<String> {
-        let of = |gpu: u8| {
+        let of = |gpu: NodeGpu| {
             let lines = self[gpu].logged.values();
             let codes: BTreeSet<u32> = lines.map(|line| line.code).collect();
             codes
                 .into_iter()
-                .map(move |code| format!("Xid {code} of GPU {}", name(gpu)))
+                .map(move |code| format!("Xid {code} of GPU {gpu}"))
         };
         let all: Vec<String> = self.numbers().into_iter().flat_map(of).collect();
         if all.is_empty() {

@@ -11,7 +11,6 @@ mod faults;
 mod jobs;
 mod logged;
 mod node;
-pub mod number;
 mod publish;
 pub mod rules;
 mod service;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use super::effect::{Audit, Effect};
 use super::event::HostFault;
 use super::jobs::At;
-use super::number::name;
 use super::rules::{Action, NodeGauge, Rule, Signal};
 use super::service;
 use super::state::{Cause, NodeDrain, NodeHealth};
@@ -203,7 +202,7 @@ pub(super) fn reason(node: &NodeHealth) -> Option<String> {
     }
     node.numbers().into_iter().find_map(|gpu| {
         let cause = node[gpu].causes.iter().find(whole)?;
-        Some(format!("gpuos: GPU {}: {}", name(gpu), cause.text))
+        Some(format!("gpuos: GPU {gpu}: {}", cause.text))
     })
 }
 

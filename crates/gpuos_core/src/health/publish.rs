@@ -2,6 +2,8 @@
 //! nodes, and again until it is taken.
 use gpuos_model::rng::Rng;
 
+use gpuos_model::node_gpu::NodeGpu;
+
 use super::effect::Effect;
 use super::extra::ExtraPart;
 use super::state::NodeHealth;
@@ -89,7 +91,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
         node.publishing.not_before = None;
         return;
     }
-    let known = |gpu: u8| confirmed.is_some_and(|part| part.has_out(gpu));
+    let known = |gpu: NodeGpu| confirmed.is_some_and(|part| part.has_out(gpu));
     let all = node.numbers().into_iter();
     let urgent = all
         .filter(|gpu| wanted.has_out(*gpu))

@@ -1,7 +1,8 @@
 //! The state machine of a GPU: out of service, reset, checked, back.
+use gpuos_model::node_gpu::NodeGpu;
+
 use super::effect::{Audit, Effect};
 use super::jobs::{self, At};
-use super::number::{self, name};
 use super::rules::{Action, Authority, Cure, JobsAre, Rule};
 use super::state::{Cause, GpuHealth, NodeHealth, Service};
 use super::step::Ctx;
@@ -14,7 +15,7 @@ const COUNTED_MS: u64 = 30_000;
 /// The most causes that are kept of a GPU.
 const MOST_CAUSES: usize = 64;
 
-pub(super) fn health(node: &mut NodeHealth, gpu: u8) -> Option<&mut GpuHealth> {
+pub(super) fn health(node: &mut NodeHealth, gpu: NodeGpu) -> Option<&mut GpuHealth> {
     node.gpu_mut(gpu)
 }
 
@@ -80,7 +81,7 @@ pub(super) fn go(health: &mut GpuHealth, service: Service, clock: u64) {
 }
 
 /// A rule found something that counts against the GPU.
-pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, at: At, cause: Cause) {
+pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, at: At, cause: Cause) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -103,7 +104,7 @@ pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, at: At, c
                 text: format!("{text}: {}", said(action)),
                 ..Audit::default()
             });
-            ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
+            ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
             if health.causes.len() == MOST_CAUSES {
                 health.causes.remove(0);
             }
@@ -150,7 +151,7 @@ fn said(action: Action) -> &'static str {
 }
 
 /// A figure is below its threshold again, and has been for long enough.
-pub(super) fn calmed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &Rule) {
+pub(super) fn calmed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, rule: &Rule) {
     let Some(health) = health(node, gpu) else {
         return;
     };
@@ -168,7 +169,7 @@ pub(super) fn calmed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, rule: &R
 }
 
 /// NVML wants nothing any more, without a reset by gpuos.
-pub(super) fn recovery_withdrawn(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+pub(super) fn recovery_withdrawn(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let Some(health) = health(node, gpu) else {
         return;
     };
@@ -194,7 +195,7 @@ pub(super) fn recovery_withdrawn(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: 
 pub(super) fn reset_done(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     ok: bool,
     message: &str,
 ) {
@@ -227,7 +228,7 @@ pub(super) fn reset_done(
 pub(super) fn check_done(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
-    gpu: u8,
+    gpu: NodeGpu,
     ok: bool,
     message: &str,
 ) {
@@ -258,7 +259,7 @@ fn after(message: &str) -> String {
     }
 }
 
-fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
+fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text: &str) {
     let clock = node.clock;
     let attempts = ctx.rules.limits.attempts;
     let Some(health) = health(node, gpu) else {
@@ -283,7 +284,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     );
 }
 
-fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
+fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text: &str) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -291,11 +292,11 @@ fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
     health.offline = Some(text.to_string());
     go(health, Service::Offline, clock);
     let text = format!("{text}; the GPU is offline until an administrator says online");
-    ctx.warn(Some(gpu), format!("GPU {}: {text}", name(gpu)));
+    ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
     ctx.audit(Some(gpu), text);
 }
 
-pub(super) fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, text: &str) {
+pub(super) fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text: &str) {
     let clock = node.clock;
     let Some(health) = health(node, gpu) else {
         return;
@@ -347,7 +348,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 }
 
 /// Events that degrade a GPU count as long as the rule counts them; figures know themselves when they are over.
-fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let rules = ctx.rules;
     let causes = node[gpu].causes.iter();
@@ -366,7 +367,7 @@ fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
 }
 
 /// Whether nobody has the GPU: no job, as told since `since`, no process, and in a pool no instance.
-fn unused(node: &NodeHealth, gpu: u8) -> bool {
+fn unused(node: &NodeHealth, gpu: NodeGpu) -> bool {
     let last = node[gpu].last.as_ref();
     let processes = last.and_then(|sample| sample.processes).unwrap_or(0);
     node.jobs_at.is_some() && !node.has_job(gpu) && processes == 0 && undivided(node, gpu)
@@ -374,23 +375,21 @@ fn unused(node: &NodeHealth, gpu: u8) -> bool {
 
 /// Whether a GPU has no instance that a reset would destroy: one of nobody may be in use all the same. What was not
 /// counted of late may be there.
-fn undivided(node: &NodeHealth, gpu: u8) -> bool {
+fn undivided(node: &NodeHealth, gpu: NodeGpu) -> bool {
     let fresh = |at: u64| node.clock.saturating_sub(at) < COUNTED_MS;
     let counted = node[gpu].instances;
-    counted.map_or(!number::is_of_pool(gpu), |(count, at)| {
-        count == 0 && fresh(at)
-    })
+    counted.map_or(!gpu.is_of_pool(), |(count, at)| count == 0 && fresh(at))
 }
 
 /// [`super::Event::Instances`].
-pub(super) fn instances(node: &mut NodeHealth, gpu: u8, count: u32) {
+pub(super) fn instances(node: &mut NodeHealth, gpu: NodeGpu, count: u32) {
     let clock = node.clock;
     if let Some(health) = health(node, gpu) {
         health.instances = Some((count, clock));
     }
 }
 
-fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let settle = u64::from(ctx.rules.limits.settle_s) * 1000;
     let resets = ctx.rules.limits.auto_reset && !too_often(node, ctx, gpu);
@@ -418,7 +417,7 @@ fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     }
 }
 
-fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     if node.jobs_at.is_some() && !node.has_job(gpu) {
         let clock = node.clock;
         go(&mut node[gpu], Service::Drained, clock);
@@ -426,7 +425,7 @@ fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     }
 }
 
-fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: u8) -> bool {
+fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: NodeGpu) -> bool {
     let within = u64::from(ctx.rules.limits.returns_within_s) * 1000;
     let clock = node.clock;
     let returns = node[gpu].returns.iter();
@@ -437,7 +436,7 @@ fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: u8) -> bool {
 }
 
 /// A drained GPU: reset and checked once slurmctld knows that it is out, and nobody has it.
-fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let limits = &ctx.rules.limits;
     let settle = u64::from(limits.settle_s) * 1000;
@@ -497,7 +496,7 @@ fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
     }
 }
 
-fn late(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, limit_s: u32, what: &str) {
+fn late(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, limit_s: u32, what: &str) {
     let since = node[gpu].since;
     if node.clock.saturating_sub(since) >= u64::from(limit_s) * 1000 {
         failed(
@@ -510,7 +509,7 @@ fn late(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8, limit_s: u32, what: &
 }
 
 /// A GPU that is checked: back when the check was passed, and a poll since then shows nothing bad.
-fn returns(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: u8) {
+fn returns(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let health = &mut node[gpu];
     let polled = health.sampled.is_some_and(|at| at > health.since);

@@ -2,12 +2,13 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
 use super::logged::{Logged, Telling};
-use super::number;
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
 use crate::job::JobId;
@@ -171,7 +172,7 @@ pub(super) struct Act {
     pub job: JobId,
     /// `None` = requeue the job; else kill this step.
     pub kill: Option<Option<u32>>,
-    pub gpu: u8,
+    pub gpu: NodeGpu,
     pub reason: String,
     /// Since when, on the node's own clock.
     pub since: u64,
@@ -232,9 +233,9 @@ pub struct NodeDrain {
 pub struct NodeHealth {
     /// Its GPUs of GRES gpu, by index.
     pub gpus: Vec<GpuHealth>,
-    /// Those of its pool, by [`super::number`].
+    /// Those of its pool.
     #[serde(default)]
-    pub pool: BTreeMap<u8, GpuHealth>,
+    pub pool: BTreeMap<NodeGpu, GpuHealth>,
     /// Steps and jobs with GPUs, as told last.
     pub jobs: Vec<Job>,
     /// Our drain of the whole node.
@@ -254,7 +255,7 @@ pub struct NodeHealth {
     pub(super) heard_at: Option<u64>,
     pub(super) silent: bool,
     /// Network adapters that are down, with their GPUs.
-    pub(super) nics: BTreeMap<String, Vec<u8>>,
+    pub(super) nics: BTreeMap<String, Vec<NodeGpu>>,
     pub(super) memory: BTreeMap<u32, (u64, u64)>,
     pub(super) stalls: BTreeMap<String, u64>,
     /// Lines about the kernel's log that were said of late.
@@ -295,7 +296,7 @@ impl NodeHealth {
     }
 
     /// Where a GPU stands; a GPU that the node does not have is offline.
-    pub fn state(&self, gpu: u8) -> GpuState {
+    pub fn state(&self, gpu: NodeGpu) -> GpuState {
         let Some(health) = self.gpu(gpu) else {
             return GpuState::Offline;
         };
@@ -315,14 +316,14 @@ impl NodeHealth {
 
     /// What slurmctld is to know.
     pub fn part(&self) -> ExtraPart {
-        let all = 0..self.gpus.len().min(gpuos_model::gpuset::MAX_GPUS) as u8;
-        let out = |gpu: &u8| self.state(*gpu).is_out();
-        let degraded = |gpu: &u8| self.state(*gpu) == GpuState::Degraded;
-        let pool = self.pool.keys().copied().filter(out);
+        let gres = || (0..self.gpus.len()).map_while(GresGpu::new);
+        let out = |gpu: NodeGpu| self.state(gpu).is_out();
+        let degraded = |gpu: NodeGpu| self.state(gpu) == GpuState::Degraded;
+        let pool = self.pool.keys().filter(|gpu| out(**gpu));
         ExtraPart {
-            out: all.clone().filter(out).collect(),
-            degraded: all.filter(degraded).collect(),
-            pool_out: pool.filter_map(number::pool_index).collect(),
+            out: gres().filter(|gpu| out((*gpu).into())).collect(),
+            degraded: gres().filter(|gpu| degraded((*gpu).into())).collect(),
+            pool_out: pool.filter_map(|gpu| gpu.pool()).collect(),
         }
     }
 
@@ -333,7 +334,7 @@ impl NodeHealth {
     }
 
     /// Whether a job has the GPU, as told last.
-    pub fn has_job(&self, gpu: u8) -> bool {
+    pub fn has_job(&self, gpu: NodeGpu) -> bool {
         self.jobs.iter().any(|job| job.gpus.contains(&gpu))
     }
 
@@ -347,57 +348,59 @@ impl NodeHealth {
     }
 
     /// Whether slurmctld has confirmed that the GPU gets no jobs.
-    pub fn confirmed_out(&self, gpu: u8) -> bool {
+    pub fn confirmed_out(&self, gpu: NodeGpu) -> bool {
         let confirmed = self.publishing.confirmed.as_ref();
         confirmed.is_some_and(|part| part.has_out(gpu))
     }
 
-    /// A GPU by its number; `None`: the node does not have it.
-    pub fn gpu(&self, gpu: u8) -> Option<&GpuHealth> {
-        match number::is_of_pool(gpu) {
-            true => self.pool.get(&gpu),
-            false => self.gpus.get(usize::from(gpu)),
+    /// A GPU; `None`: the node does not have it.
+    pub fn gpu(&self, gpu: NodeGpu) -> Option<&GpuHealth> {
+        match gpu {
+            NodeGpu::Pool(_) => self.pool.get(&gpu),
+            NodeGpu::Gres(gpu) => self.gpus.get(gpu.index()),
         }
     }
 
-    pub(super) fn gpu_mut(&mut self, gpu: u8) -> Option<&mut GpuHealth> {
-        match number::is_of_pool(gpu) {
-            true => self.pool.get_mut(&gpu),
-            false => self.gpus.get_mut(usize::from(gpu)),
+    pub(super) fn gpu_mut(&mut self, gpu: NodeGpu) -> Option<&mut GpuHealth> {
+        match gpu {
+            NodeGpu::Pool(_) => self.pool.get_mut(&gpu),
+            NodeGpu::Gres(gpu) => self.gpus.get_mut(gpu.index()),
         }
     }
 
     /// A GPU is in no pool any more: it has no instances that could be counted before it is reset.
-    pub fn undivided(&mut self, gpu: u8) {
+    pub fn undivided(&mut self, gpu: NodeGpu) {
         if let Some(health) = self.gpu_mut(gpu) {
             health.instances = None;
         }
     }
 
-    /// The numbers of all GPUs, those of the pool last.
-    pub fn numbers(&self) -> Vec<u8> {
-        let gres = 0..self.gpus.len().min(gpuos_model::gpuset::MAX_GPUS) as u8;
-        gres.chain(self.pool.keys().copied()).collect()
+    /// All GPUs, those of the pool last.
+    pub fn numbers(&self) -> Vec<NodeGpu> {
+        let gres = (0..self.gpus.len()).map_while(GresGpu::new);
+        gres.map(NodeGpu::Gres)
+            .chain(self.pool.keys().copied())
+            .collect()
     }
 }
 
-/// A GPU that the node has, by its number.
-impl Index<u8> for NodeHealth {
+/// A GPU that the node has.
+impl Index<NodeGpu> for NodeHealth {
     type Output = GpuHealth;
 
-    fn index(&self, gpu: u8) -> &GpuHealth {
-        match number::is_of_pool(gpu) {
-            true => &self.pool[&gpu],
-            false => &self.gpus[usize::from(gpu)],
+    fn index(&self, gpu: NodeGpu) -> &GpuHealth {
+        match gpu {
+            NodeGpu::Pool(_) => &self.pool[&gpu],
+            NodeGpu::Gres(gpu) => &self.gpus[gpu.index()],
         }
     }
 }
 
-impl IndexMut<u8> for NodeHealth {
-    fn index_mut(&mut self, gpu: u8) -> &mut GpuHealth {
-        match number::is_of_pool(gpu) {
-            true => self.pool.entry(gpu).or_default(),
-            false => &mut self.gpus[usize::from(gpu)],
+impl IndexMut<NodeGpu> for NodeHealth {
+    fn index_mut(&mut self, gpu: NodeGpu) -> &mut GpuHealth {
+        match gpu {
+            NodeGpu::Pool(_) => self.pool.entry(gpu).or_default(),
+            NodeGpu::Gres(gpu) => &mut self.gpus[gpu.index()],
         }
     }
 }

@@ -1,4 +1,6 @@
 //! The step function: one event, and then everything that time and the new state bring.
+use gpuos_model::node_gpu::NodeGpu;
+
 use super::effect::{Audit, Effect};
 use super::event::Event;
 use super::rules::Rules;
@@ -17,7 +19,7 @@ pub(super) struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    pub fn audit(&mut self, gpu: Option<u8>, text: impl Into<String>) {
+    pub fn audit(&mut self, gpu: Option<NodeGpu>, text: impl Into<String>) {
         self.tell(Audit {
             gpu,
             text: text.into(),
@@ -33,7 +35,7 @@ impl Ctx<'_> {
         }));
     }
 
-    pub fn warn(&mut self, gpu: Option<u8>, text: impl Into<String>) {
+    pub fn warn(&mut self, gpu: Option<NodeGpu>, text: impl Into<String>) {
         let text = text.into();
         self.effects.push(Effect::Warn { gpu, text });
     }
@@ -52,9 +54,9 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
     };
     let ctx = &mut ctx;
     let figures = match &event {
-        Event::Sample { gpu, .. } | Event::Silent { gpu } => *gpu..gpu.saturating_add(1),
-        Event::Tick => 0..u8::MAX,
-        _ => 0..0,
+        Event::Sample { gpu, .. } | Event::Silent { gpu } => vec![*gpu],
+        Event::Tick => node.numbers(),
+        _ => Vec::new(),
     };
     match event {
         Event::Started { rebooted } => service::started(node, ctx, rebooted),
@@ -98,7 +100,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::Host(fault) => node::host(node, ctx, fault),
         Event::Tick => {}
     }
-    faults::gauges(node, ctx, figures);
+    faults::gauges(node, ctx, &figures);
     logged::advance(node, ctx);
     node::advance(node, ctx);
     service::advance(node, ctx);

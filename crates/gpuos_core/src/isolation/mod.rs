@@ -9,6 +9,7 @@
 mod policy;
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
@@ -19,10 +20,10 @@ pub use policy::{Foreign, Policy};
 const MOST: usize = 4096;
 
 /// A process on a GPU, as the driver and the kernel show it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// GRES index of the GPU.
-    pub gpu: u8,
+    /// The GPU.
+    pub gpu: GresGpu,
     /// MIG instance that it runs in.
     pub instance: Option<u32>,
     /// Process id.
@@ -48,8 +49,8 @@ pub struct Group {
     pub job: JobId,
     /// Step: its number, `batch`, `extern` or `interactive`.
     pub step: String,
-    /// GRES indices.
-    pub gpus: BTreeSet<u8>,
+    /// GPUs that it may open.
+    pub gpus: BTreeSet<GresGpu>,
 }
 
 /// A job on this node.
@@ -59,10 +60,10 @@ pub struct Holding {
     pub job: JobId,
     /// User.
     pub uid: u32,
-    /// GRES indices of the GPUs that it holds, its steps' included.
-    pub gpus: BTreeSet<u8>,
+    /// GPUs that it holds, its steps' included.
+    pub gpus: BTreeSet<GresGpu>,
     /// GPUs of those steps that were reported, by name.
-    pub steps: BTreeMap<String, BTreeSet<u8>>,
+    pub steps: BTreeMap<String, BTreeSet<GresGpu>>,
     /// It shares GPUs that Slurm does not name (`shard`, `mps`): it is at home on all.
     pub shares: bool,
 }
@@ -89,7 +90,7 @@ pub struct Seen {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Key {
     /// A process, by GPU, pid and start.
-    Process(u8, u32, u64),
+    Process(GresGpu, u32, u64),
     /// A step whose group allows more than its job holds.
     Wide(JobId, String),
     /// A step whose group allows less than it was given.
@@ -99,8 +100,8 @@ enum Key {
 /// Something that is not as planned.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
-    /// GRES index of the GPU; of a group, the first one.
-    pub gpu: u8,
+    /// The GPU; of a group, the first one.
+    pub gpu: GresGpu,
     /// The process; absent for a control group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
@@ -131,7 +132,7 @@ pub enum Effect {
         /// See [`Process::started`].
         started: u64,
         /// The GPU that it is on.
-        gpu: u8,
+        gpu: GresGpu,
     },
     /// Slurm is to be asked for jobs: a suspicion is older than what it said last.
     Ask,
@@ -309,13 +310,13 @@ fn of_group(plan: &Plan, group: &Group) -> Vec<(Key, Finding)> {
     let none = BTreeSet::new();
     let held = own.map_or(&none, |own| &own.gpus);
     let given = own.and_then(|own| own.steps.get(&group.step));
-    let more: Vec<u8> = group.gpus.difference(held).copied().collect();
-    let less: Vec<u8> = given.map_or_else(Vec::new, |given| {
+    let more: Vec<GresGpu> = group.gpus.difference(held).copied().collect();
+    let less: Vec<GresGpu> = given.map_or_else(Vec::new, |given| {
         given.difference(&group.gpus).copied().collect()
     });
     let id = (group.job.clone(), group.step.clone());
     let name = format!("{}.{}", group.job, plain(&group.step));
-    let finding = |gpus: &[u8], message: String| {
+    let finding = |gpus: &[GresGpu], message: String| {
         let holds = |job: &&Holding| gpus.iter().any(|gpu| job.gpus.contains(gpu));
         Finding {
             gpu: gpus[0],

@@ -6,6 +6,7 @@
 //! have lost their work with it, and are not to be joined by others that know nothing of that.
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
 use super::state::Holder;
@@ -38,7 +39,7 @@ pub struct Serving {
     /// The job's group.
     pub gid: u32,
     /// GPUs that it serves.
-    pub gpus: BTreeSet<u8>,
+    pub gpus: BTreeSet<GresGpu>,
     /// What the job asked for, in percent of a GPU's threads; of several jobs each has its own.
     pub percent: u8,
     /// Its process, once it runs.
@@ -188,7 +189,7 @@ impl Mps {
     }
 
     /// What a step on these GPUs is told: that it may use the daemon, or why not. `None`: not known yet.
-    pub fn settled(&self, whom: &Whom, gpus: &BTreeSet<u8>) -> Option<Result<(), String>> {
+    pub fn settled(&self, whom: &Whom, gpus: &BTreeSet<GresGpu>) -> Option<Result<(), String>> {
         if let Some(why) = self.failed.get(whom) {
             return Some(Err(why.clone()));
         }
@@ -229,7 +230,7 @@ impl Mps {
     fn wanted_by_job(&self, whom: &Whom, job: &JobId) -> Option<Result<Serving, String>> {
         let holder = self.holders.iter().find(|holder| holder.job == *job)?;
         let mps = holder.asked.mps.filter(|mps| !mps.joint)?;
-        let others = |gpu: &&u8| {
+        let others = |gpu: &&GresGpu| {
             let mut others = self.holders.iter().filter(|other| other.job != *job);
             others.any(|other| !other.resting && other.gpus.contains(gpu))
         };
@@ -255,7 +256,7 @@ impl Mps {
     }
 
     /// As long as one of them is there. The group is that of the first of them.
-    fn wanted_by_sharers(&self, whom: &Whom, gpu: u8, uid: u32) -> Option<Serving> {
+    fn wanted_by_sharers(&self, whom: &Whom, gpu: GresGpu, uid: u32) -> Option<Serving> {
         let mut sharers = self.holders.iter().filter(|one| {
             Whom::of(&one.job, one.uid, &one.gpus, &one.asked).as_ref() == Some(whom)
                 && one.asked.shared
@@ -284,7 +285,7 @@ impl Ctx {
     fn audit(&mut self, whom: &Whom, text: String) {
         let (job, gpu, uid) = match whom {
             Whom::Job(job) => (Some(job.clone()), None, None),
-            Whom::Sharers { gpu, uid } => (None, Some(*gpu), Some(*uid)),
+            Whom::Sharers { gpu, uid } => (None, Some((*gpu).into()), Some(*uid)),
         };
         self.effects.push(MpsEffect::Audit(Audit {
             at_ms: self.wall_ms,

@@ -1,6 +1,7 @@
 //! What has been set on which GPU for which job, and how it gets there and back.
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
 use super::wish::{Asked, ClockRange, PowerCap};
@@ -15,7 +16,7 @@ pub struct Holder {
     /// Its user.
     pub uid: u32,
     /// GPUs that it holds, or held when its last step ended.
-    pub gpus: BTreeSet<u8>,
+    pub gpus: BTreeSet<GresGpu>,
     /// What it asked for.
     pub asked: Asked,
     /// No step of it runs just now, and Slurm has yet to say whether it is gone.
@@ -48,7 +49,7 @@ pub enum Event {
     /// [`Effect::Read`] came to its end.
     Read {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
         /// What it shows, or why not, in a clause.
         told: Result<Board, String>,
     },
@@ -62,21 +63,21 @@ pub enum Event {
     /// [`Effect::Set`] came to its end.
     Done {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
         /// Why not.
         told: Result<(), String>,
     },
     /// A GPU was polled.
     Sample {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
         /// Its power limit, in milliwatts.
         limit_mw: u32,
     },
     /// A GPU was reset: what was set on it is gone.
     Reset {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
     },
     /// Time went by.
     Tick,
@@ -88,7 +89,7 @@ pub enum Effect {
     /// Look at a GPU; answer with [`Event::Read`].
     Read {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
     },
     /// Write the state; answer with [`Event::Saved`].
     Save {
@@ -98,7 +99,7 @@ pub enum Effect {
     /// Set a GPU; answer with [`Event::Done`].
     Set {
         /// The GPU.
-        gpu: u8,
+        gpu: GresGpu,
         /// What.
         set: Setting,
     },
@@ -188,9 +189,9 @@ pub(super) enum Phase {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    pub(super) kept: BTreeMap<u8, AppliedLimits>,
+    pub(super) kept: BTreeMap<GresGpu, AppliedLimits>,
     #[serde(skip)]
-    pub(super) now: BTreeMap<u8, Now>,
+    pub(super) now: BTreeMap<GresGpu, Now>,
     #[serde(skip)]
     pub(super) holders: Vec<Holder>,
     /// Whether the jobs were told since the start: before that nobody knows what is wanted.
@@ -214,14 +215,14 @@ pub(super) struct Now {
 
 impl Limits {
     /// What is set, by GPU.
-    pub fn kept(&self) -> &BTreeMap<u8, AppliedLimits> {
+    pub fn kept(&self) -> &BTreeMap<GresGpu, AppliedLimits> {
         &self.kept
     }
 
     /// What a job is to be told, once all of its GPUs are set or cannot be; `None` before. What holds for some of them
     /// only names them, and those that are set as well.
     pub fn settled(&self, job: &JobId) -> Option<Vec<String>> {
-        let mut said: Vec<(Deviation, Vec<u8>)> = Vec::new();
+        let mut said: Vec<(Deviation, Vec<GresGpu>)> = Vec::new();
         let mut set = Vec::new();
         for holder in self.holders.iter().filter(|holder| holder.job == *job) {
             for &gpu in &holder.gpus {
@@ -235,7 +236,7 @@ impl Limits {
                 }
             }
         }
-        let sentence = |(told, gpus): (Deviation, Vec<u8>)| match told {
+        let sentence = |(told, gpus): (Deviation, Vec<GresGpu>)| match told {
             Deviation::NotSet(why) if !set.is_empty() => {
                 format!("{}: {why}; {}", named(&gpus), are_set(&set))
             }
@@ -245,7 +246,7 @@ impl Limits {
     }
 
     /// Notes for a job about one of its GPUs, and whether it is set.
-    fn settled_on(&self, gpu: u8, holder: &Holder) -> Option<(Vec<Deviation>, bool)> {
+    fn settled_on(&self, gpu: GresGpu, holder: &Holder) -> Option<(Vec<Deviation>, bool)> {
         let not_set = |why: &str| (vec![Deviation::NotSet(why.to_owned())], false);
         let wish = match self.wanted(gpu) {
             Wanted::Shared if holder.asked.sets() => {
@@ -265,7 +266,7 @@ impl Limits {
     }
 
     /// What is wanted of a GPU now.
-    pub(super) fn wanted(&self, gpu: u8) -> Wanted {
+    pub(super) fn wanted(&self, gpu: GresGpu) -> Wanted {
         let on: Vec<&Holder> = self
             .holders
             .iter()
@@ -314,15 +315,15 @@ enum Deviation {
 }
 
 /// `GPU 3` or `GPUs 3,4`.
-fn named(gpus: &[u8]) -> String {
-    let list: Vec<String> = gpus.iter().map(u8::to_string).collect();
+fn named(gpus: &[GresGpu]) -> String {
+    let list: Vec<String> = gpus.iter().map(GresGpu::to_string).collect();
     match gpus.len() {
         1 => format!("GPU {}", list.join(",")),
         _ => format!("GPUs {}", list.join(",")),
     }
 }
 
-fn are_set(gpus: &[u8]) -> String {
+fn are_set(gpus: &[GresGpu]) -> String {
     let verb = if gpus.len() == 1 { "is" } else { "are" };
     format!("{} {verb} set", named(gpus))
 }

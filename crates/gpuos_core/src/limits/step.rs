@@ -4,6 +4,8 @@
 //! A GPU with nothing set is read, then what was before and what is to be stands on the disk, then it is set.
 //! Whatever ends in between, the disk knows what has to be undone. Nothing is set over what another job had
 //! set: that is undone first.
+use gpuos_model::gpu_index::GresGpu;
+
 use super::state::{
     AppliedLimits, Board, Clocks, Effect, Event, Limits, Now, Phase, Setting, Wanted, Wish,
 };
@@ -53,7 +55,7 @@ pub fn step(limits: &mut Limits, event: Event, now_ms: u64, wall_ms: u64) -> Vec
     if !limits.told {
         return std::mem::take(&mut ctx.effects);
     }
-    let mut gpus: Vec<u8> = limits.kept.keys().copied().collect();
+    let mut gpus: Vec<GresGpu> = limits.kept.keys().copied().collect();
     gpus.extend(limits.holders.iter().flat_map(|holder| &holder.gpus));
     gpus.sort_unstable();
     gpus.dedup();
@@ -73,10 +75,10 @@ struct Ctx {
 }
 
 impl Ctx {
-    fn audit(&mut self, gpu: u8, job: &JobId, text: String) {
+    fn audit(&mut self, gpu: GresGpu, job: &JobId, text: String) {
         self.effects.push(Effect::Audit(Audit {
             at_ms: self.wall_ms,
-            gpu: Some(gpu),
+            gpu: Some(gpu.into()),
             job: Some(job.clone()),
             text,
             ..Audit::default()
@@ -102,7 +104,7 @@ impl Phase {
 }
 
 /// What a wish is told as that cannot be met.
-fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, wish: Wish, why: String) {
+fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, wish: Wish, why: String) {
     let text = format!("job {}: power and clocks are not set: {why}", wish.job);
     ctx.audit(gpu, &wish.job, text);
     let now = limits.now.entry(gpu).or_default();
@@ -110,7 +112,7 @@ fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, wish: Wish, why: String) {
 }
 
 /// [`Event::Read`]: decides what is set, and has it written down.
-fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<Board, String>) {
+fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<Board, String>) {
     let now = limits.now.entry(gpu).or_default();
     if !matches!(now.phase, Phase::Reading(_)) {
         return;
@@ -185,7 +187,7 @@ fn plan(wish: Wish, board: Board) -> Result<AppliedLimits, String> {
 /// [`Event::Saved`]: what stands on the disk may be done.
 fn saved(limits: &mut Limits, ctx: &mut Ctx, revision: u64, told: &Result<(), String>) {
     let waits = |now: &Now| matches!(now.phase, Phase::Saving(of) if of <= revision);
-    let gpus: Vec<u8> = limits
+    let gpus: Vec<GresGpu> = limits
         .now
         .iter()
         .filter(|(_, now)| waits(now))
@@ -205,7 +207,7 @@ fn saved(limits: &mut Limits, ctx: &mut Ctx, revision: u64, told: &Result<(), St
 }
 
 /// [`Event::Done`].
-fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
+fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<(), String>) {
     let now = limits.now.entry(gpu).or_default();
     let phase = std::mem::take(&mut now.phase);
     let Some(kept) = limits.kept.get(&gpu).cloned() else {
@@ -260,7 +262,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, told: Result<(), String>) {
 }
 
 /// [`Event::Sample`]: whether somebody else has set another limit.
-fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
+fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, limit_mw: u32) {
     let (Some(kept), Some(now)) = (limits.kept.get_mut(&gpu), limits.now.get_mut(&gpu)) else {
         return;
     };
@@ -289,7 +291,7 @@ fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: u8, limit_mw: u32) {
 }
 
 /// One step of one GPU towards what is wanted of it.
-fn advance(limits: &mut Limits, ctx: &mut Ctx, gpu: u8) {
+fn advance(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu) {
     let wanted = limits.wanted(gpu);
     let now = limits.now.entry(gpu).or_default();
     if now.phase.is_busy() {

@@ -1,6 +1,7 @@
 //! Whatever happens, in whatever order: every GPU ends with the limit that it had before the jobs.
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_model::gpu_index::GresGpu;
 use proptest::prelude::*;
 
 use super::state::Phase;
@@ -34,9 +35,13 @@ impl Gpu {
     }
 }
 
+fn gres(gpu: u8) -> GresGpu {
+    GresGpu::try_from(gpu).expect("a GPU")
+}
+
 /// A node: GPUs, a disk, and a daemon with effects under way.
 struct Node {
-    gpus: BTreeMap<u8, Gpu>,
+    gpus: BTreeMap<GresGpu, Gpu>,
     disk: Limits,
     limits: Limits,
     jobs: BTreeMap<JobId, Holder>,
@@ -55,7 +60,7 @@ impl Node {
             broken: false,
         };
         Node {
-            gpus: (0..4).map(|index| (index, gpu)).collect(),
+            gpus: (0..4).map(|index| (gres(index), gpu)).collect(),
             disk: Limits::default(),
             limits: Limits::default(),
             jobs: BTreeMap::new(),
@@ -116,7 +121,7 @@ impl Node {
         self.tell(event);
     }
 
-    fn work<T>(&mut self, gpu: u8, work: impl FnOnce(&mut Gpu) -> T) -> Result<T, String> {
+    fn work<T>(&mut self, gpu: GresGpu, work: impl FnOnce(&mut Gpu) -> T) -> Result<T, String> {
         match self.gpus.get_mut(&gpu) {
             Some(gpu) if !gpu.broken => Ok(work(gpu)),
             _ => Err("the GPU is lost".into()),
@@ -166,13 +171,13 @@ impl Node {
     }
 
     /// Whether a job's power limit is on a GPU, or about to be.
-    fn capped(limits: &Limits, gpu: u8) -> Option<u32> {
+    fn capped(limits: &Limits, gpu: GresGpu) -> Option<u32> {
         let kept = limits.kept.get(&gpu)?;
         kept.power_mw.map(|[before, _]| before)
     }
 
     fn start(&mut self, job: u32, gpus: &[u8], asked: Asked) {
-        let gpus: BTreeSet<u8> = gpus.iter().copied().collect();
+        let gpus: BTreeSet<GresGpu> = gpus.iter().copied().map(gres).collect();
         let holder = Holder {
             uid: 1000,
             job: job.into(),
@@ -190,7 +195,8 @@ impl Node {
     }
 
     fn limit(&self, gpu: u8) -> (u32, bool) {
-        (self.gpus[&gpu].limit_mw / 1000, self.gpus[&gpu].locked)
+        let gpu = &self.gpus[&gres(gpu)];
+        (gpu.limit_mw / 1000, gpu.locked)
     }
 }
 
@@ -257,7 +263,7 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
     node.crash(0, false);
     node.rest();
     assert_eq!(node.limits.settled(&7.into()).unwrap(), told);
-    node.gpus.get_mut(&3).unwrap().broken = true;
+    node.gpus.get_mut(&gres(3)).unwrap().broken = true;
     let share = Asked {
         power: Some(PowerCap::Percent(20)),
         ..Asked::default()
@@ -276,7 +282,7 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
 #[test]
 fn the_next_job_finds_what_was_before_the_first() {
     let mut node = Node::new();
-    node.gpus.get_mut(&0).unwrap().limit_mw = 500_000;
+    node.gpus.get_mut(&gres(0)).unwrap().limit_mw = 500_000;
     node.start(7, &[0], cap(300));
     node.rest();
     node.jobs.remove(&7.into());
@@ -298,7 +304,7 @@ fn what_cannot_be_done_is_told_and_leaves_no_trace() {
         notes(&node, 1)
             .contains("200 W is set for --gpuos-power=100W: the board takes 200 W to 750 W")
     );
-    node.gpus.get_mut(&1).unwrap().broken = true;
+    node.gpus.get_mut(&gres(1)).unwrap().broken = true;
     node.start(2, &[1], cap(300));
     node.rest();
     assert!(notes(&node, 2).contains("GPU 1: power and clocks are not set: the GPU is lost"));
@@ -333,9 +339,9 @@ fn an_administrators_change_is_noticed_and_stays_as_long_as_the_job() {
     let mut node = Node::new();
     node.start(7, &[0], cap(300));
     node.rest();
-    node.gpus.get_mut(&0).unwrap().limit_mw = 450_000;
+    node.gpus.get_mut(&gres(0)).unwrap().limit_mw = 450_000;
     let sample = Event::Sample {
-        gpu: 0,
+        gpu: gres(0),
         limit_mw: 450_000,
     };
     for _ in 0..5 {
@@ -361,14 +367,14 @@ fn a_lost_gpu_is_undone_when_it_is_back() {
     let mut node = Node::new();
     node.start(7, &[0], cap(300));
     node.rest();
-    node.gpus.get_mut(&0).unwrap().broken = true;
+    node.gpus.get_mut(&gres(0)).unwrap().broken = true;
     node.end(7);
     node.rest();
-    assert!(matches!(node.limits.now[&0].phase, Phase::Again(_)));
+    assert!(matches!(node.limits.now[&gres(0)].phase, Phase::Again(_)));
     // Back from a reset, with the limit of its maker.
-    let gpu = node.gpus.get_mut(&0).unwrap();
+    let gpu = node.gpus.get_mut(&gres(0)).unwrap();
     (gpu.broken, gpu.limit_mw) = (false, 750_000);
-    node.tell(Event::Reset { gpu: 0 });
+    node.tell(Event::Reset { gpu: gres(0) });
     node.rest();
     assert_eq!(node.limit(0), (700, false));
     assert!(node.disk.kept().is_empty());
@@ -462,11 +468,11 @@ fn act(node: &mut Node, act: Act) {
         Act::End(job) => node.end(job),
         Act::Do(which) => node.one(which),
         Act::Admin { gpu, watts } => {
-            let touched = Node::capped(&node.limits, gpu).is_some();
+            let touched = Node::capped(&node.limits, gres(gpu)).is_some();
             // Between a look and what follows from it, milliseconds later, nobody can tell who was first.
-            let phase = node.limits.now.get(&gpu).map(|now| now.phase.clone());
+            let phase = node.limits.now.get(&gres(gpu)).map(|now| now.phase.clone());
             let looked = matches!(phase, Some(Phase::Saving(_)));
-            let gpu = node.gpus.get_mut(&gpu).unwrap();
+            let gpu = node.gpus.get_mut(&gres(gpu)).unwrap();
             if !gpu.broken && !looked {
                 gpu.limit_mw = watts * 1000;
                 // What is set while a job has its own limit lasts as long as that job.
@@ -475,20 +481,24 @@ fn act(node: &mut Node, act: Act) {
                 }
             }
         }
-        Act::Break { gpu, broken } => node.gpus.get_mut(&gpu).unwrap().broken = broken,
+        Act::Break { gpu, broken } => node.gpus.get_mut(&gres(gpu)).unwrap().broken = broken,
         Act::Reset(index) => {
-            let phase = node.limits.now.get(&index).map(|now| now.phase.clone());
+            let phase = node
+                .limits
+                .now
+                .get(&gres(index))
+                .map(|now| now.phase.clone());
             let looked = matches!(phase, Some(Phase::Saving(_)));
             if looked {
                 return;
             }
-            let touched = Node::capped(&node.limits, index).is_some();
-            let gpu = node.gpus.get_mut(&index).unwrap();
+            let touched = Node::capped(&node.limits, gres(index)).is_some();
+            let gpu = node.gpus.get_mut(&gres(index)).unwrap();
             (gpu.limit_mw, gpu.locked, gpu.broken) = (BOARD[1], false, false);
             if !touched {
                 gpu.wanted_mw = BOARD[1];
             }
-            node.tell(Event::Reset { gpu: index });
+            node.tell(Event::Reset { gpu: gres(index) });
         }
         Act::Poll => {
             for (gpu, limit_mw) in node

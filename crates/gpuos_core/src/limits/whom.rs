@@ -2,6 +2,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
 use super::wish::Asked;
@@ -19,7 +20,7 @@ pub enum Whom {
     /// All jobs of a user that share a GPU and ask for it. A server of MPS serves one user only.
     Sharers {
         /// The GPU, by Slurm's number.
-        gpu: u8,
+        gpu: GresGpu,
         /// The user.
         uid: u32,
     },
@@ -49,7 +50,7 @@ impl TryFrom<String> for Whom {
         let sharers = || {
             let (gpu, uid) = text.strip_prefix("gpu")?.split_once('-')?;
             Some(Whom::Sharers {
-                gpu: gpu.parse().ok()?,
+                gpu: gpu.parse::<u8>().ok()?.try_into().ok()?,
                 uid: uid.parse().ok()?,
             })
         };
@@ -66,7 +67,7 @@ impl TryFrom<String> for Whom {
 
 impl Whom {
     /// Whose daemon a job uses on these GPUs. `None`: it has asked for none, or has shares of several GPUs.
-    pub fn of(job: &JobId, uid: u32, gpus: &BTreeSet<u8>, asked: &Asked) -> Option<Whom> {
+    pub fn of(job: &JobId, uid: u32, gpus: &BTreeSet<GresGpu>, asked: &Asked) -> Option<Whom> {
         let mps = asked.mps?;
         match (mps.joint, gpus.first()) {
             (false, _) => Some(Whom::Job(job.clone())),

@@ -1,6 +1,7 @@
 //! Requests and replies.
 use std::collections::BTreeMap;
 
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::{MigAsk, MigStatus, Status};
@@ -51,9 +52,9 @@ pub enum Request {
     Admin {
         /// Which way.
         verb: Verb,
-        /// GRES indices; empty: the whole node.
+        /// Which; empty: the whole node.
         #[serde(default)]
-        gpus: Vec<u8>,
+        gpus: Vec<NodeGpu>,
         /// Why, in the administrator's words.
         #[serde(default)]
         reason: String,
@@ -67,7 +68,8 @@ pub enum Request {
         id: StepId,
         /// Its user.
         uid: u32,
-        /// GRES indices of the GPUs that it holds here.
+        /// GRES indices of the GPUs that it holds here, as its environment has them: a user can write any number there,
+        /// which is told as one that is not his.
         gpus: Vec<u8>,
         /// What its job wants of them. Where something has to be done for it, the answer is
         /// [`Reply::Prepared`], once that is done or has failed.
@@ -211,7 +213,7 @@ pub struct Happening {
     pub what: String,
     /// The GPU that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu: Option<u8>,
+    pub gpu: Option<NodeGpu>,
     /// The job that it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,

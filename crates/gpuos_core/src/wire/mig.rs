@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::MigPlacement;
 use serde::{Deserialize, Serialize};
 
@@ -44,10 +45,10 @@ pub struct MigStatus {
 }
 
 /// A GPU of the pool.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MigGpuStatus {
-    /// NVML index.
-    pub gpu: u8,
+    /// The GPU.
+    pub gpu: NvmlIndex,
     /// Its first bit of GRES `gpuos`.
     pub first: u8,
     /// Its memory slices.
@@ -76,6 +77,26 @@ pub struct MigGpuStatus {
     /// Another user's job has it whole, whose number is not told.
     #[serde(default, skip_serializing_if = "is_false")]
     pub others: bool,
+}
+
+impl MigGpuStatus {
+    /// A GPU of which nothing is known yet.
+    pub fn new(gpu: NvmlIndex) -> MigGpuStatus {
+        MigGpuStatus {
+            gpu,
+            first: 0,
+            slices: 0,
+            ready: false,
+            instances: Vec::new(),
+            free: Vec::new(),
+            fits: BTreeMap::new(),
+            trouble: None,
+            switchable: false,
+            whole: false,
+            holder: None,
+            others: false,
+        }
+    }
 }
 
 pub(super) fn is_false(told: &bool) -> bool {

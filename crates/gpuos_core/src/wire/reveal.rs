@@ -201,11 +201,7 @@ impl Happening {
         }
         self.job = self.job.filter(|_| own);
         self.message = match self.gpu {
-            Some(gpu) => format!(
-                "GPU {}: {}; root is told more",
-                crate::health::number::name(gpu),
-                self.what
-            ),
+            Some(gpu) => format!("GPU {gpu}: {}; root is told more", self.what),
             None => format!("{}; root is told more", self.what),
         };
         self
@@ -220,12 +216,13 @@ mod tests {
     use crate::wire::{
         CapStatus, DaemonStatus, FaultStatus, IsolationStatus, JobStatus, PeerStatus, ProcessStatus,
     };
+    use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
     use gpuos_model::mig::MigPlacement;
+    use gpuos_model::node_gpu::NodeGpu;
 
     /// Numbers that stand for one user's things, and that no other may read: 4 digits that nothing else has.
     fn status(of: &[(u32, u32)]) -> Status {
         let gpus = of.iter().enumerate().map(|(index, (uid, job))| GpuStatus {
-            index: index as u8,
             jobs: of.iter().map(|one| one.1.into()).collect(),
             processes: vec![ProcessStatus {
                 pid: uid + 5000,
@@ -245,10 +242,10 @@ mod tests {
                 message: format!("job {job} of uid {uid} hangs"),
                 at_ms: 1,
             }],
-            ..GpuStatus::default()
+            ..GpuStatus::new(NodeGpu::try_from(index as u8).expect("a GPU"))
         });
         let finding = |(gpu, (uid, job)): (usize, &(u32, u32))| Finding {
-            gpu: gpu as u8,
+            gpu: GresGpu::new(gpu).expect("a GPU"),
             pid: Some(uid + 5000),
             uid: Some(*uid),
             job: Some((*job).into()),
@@ -310,7 +307,7 @@ mod tests {
             instances: of.iter().map(instance).collect(),
             holder: Some(one.1.into()),
             trouble: Some(format!("job {} waits", one.1)),
-            ..MigGpuStatus::default()
+            ..MigGpuStatus::new(NvmlIndex::LAST)
         };
         MigStatus {
             gpus: of.iter().map(gpu).collect(),
@@ -378,7 +375,7 @@ mod tests {
         Happening {
             at_ms: 1,
             what: what.into(),
-            gpu: Some(3),
+            gpu: Some(NodeGpu::try_from(3).expect("a GPU")),
             job,
             message,
         }

@@ -1,4 +1,6 @@
 //! How a node is, as clients see it.
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use crate::isolation::Finding;
@@ -113,10 +115,10 @@ pub struct DaemonStatus {
 }
 
 /// A GPU.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GpuStatus {
-    /// GRES index.
-    pub index: u8,
+    /// Which it is.
+    pub index: NodeGpu,
     /// NVIDIA's id, empty while it is not known.
     pub uuid: String,
     /// Name of the board.
@@ -161,6 +163,31 @@ pub struct GpuStatus {
     pub processes: Vec<ProcessStatus>,
 }
 
+impl GpuStatus {
+    /// A GPU of which nothing is known yet.
+    pub fn new(index: NodeGpu) -> GpuStatus {
+        GpuStatus {
+            index,
+            uuid: String::new(),
+            name: String::new(),
+            pci: String::new(),
+            state: String::new(),
+            reason: String::new(),
+            by_uid: None,
+            temperature_c: None,
+            power_mw: None,
+            utilisation: None,
+            memory_mib: None,
+            cap: None,
+            faults: Vec::new(),
+            jobs: Vec::new(),
+            jobs_of_others: 0,
+            processes_of_others: 0,
+            processes: Vec::new(),
+        }
+    }
+}
+
 /// Power limit and clocks that are set for a job, and MPS.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CapStatus {
@@ -188,8 +215,8 @@ pub struct JobStatus {
     pub job: JobId,
     /// User.
     pub uid: u32,
-    /// GRES indices that it holds here.
-    pub gpus: Vec<u8>,
+    /// GPUs that it holds here.
+    pub gpus: Vec<GresGpu>,
     /// Steps that were reported and run.
     pub steps: Vec<u32>,
 }

@@ -1,5 +1,7 @@
 //! Messages survive the way, and no bytes can upset the reader.
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::MigPlacement;
+use gpuos_model::node_gpu::NodeGpu;
 use proptest::prelude::*;
 
 use super::{
@@ -11,6 +13,14 @@ use crate::health::Verb;
 use crate::job::JobId;
 use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
 use crate::step::StepId;
+
+fn nvml(gpu: u8) -> NvmlIndex {
+    NvmlIndex::try_from(gpu).expect("a GPU")
+}
+
+fn nth(gpu: u8) -> NodeGpu {
+    NodeGpu::try_from(gpu).expect("a GPU")
+}
 
 fn requests() -> Vec<Request> {
     let id = StepId {
@@ -26,7 +36,7 @@ fn requests() -> Vec<Request> {
         Request::Watch,
         Request::Admin {
             verb: Verb::Drain,
-            gpus: vec![5],
+            gpus: vec![nth(5)],
             reason: "fan \"3\"\nis loud".into(),
             force: false,
         },
@@ -112,20 +122,18 @@ fn mig() -> MigStatus {
         },
     };
     let gpu = MigGpuStatus {
-        gpu: 4,
         slices: 8,
         ready: true,
         instances: vec![instance],
         free: vec![0, 1, 2, 3],
         fits: [("1g.10gb".into(), 4)].into(),
-        ..MigGpuStatus::default()
+        ..MigGpuStatus::new(nvml(4))
     };
     let whole = MigGpuStatus {
-        gpu: 5,
         switchable: true,
         whole: true,
         holder: Some(9.into()),
-        ..MigGpuStatus::default()
+        ..MigGpuStatus::new(nvml(5))
     };
     MigStatus {
         board: "h100-80gb".into(),
@@ -148,7 +156,7 @@ fn replies_come_back_as_they_were_sent() {
     let happening = Happening {
         at_ms: 1,
         what: "warn".into(),
-        gpu: Some(3),
+        gpu: Some(nth(3)),
         job: None,
         message: "GPU 3: Xid 79".into(),
     };

@@ -8,6 +8,7 @@ use gpuos_core::health::{
     Verb, step,
 };
 use gpuos_core::job::JobId;
+use gpuos_model::node_gpu::NodeGpu;
 
 /// What happens around one node: effects are done as a daemon would do them.
 pub struct World {
@@ -50,6 +51,16 @@ pub struct World {
     pub touched: BTreeSet<u8>,
 }
 
+/// A GPU by its number.
+pub fn nth(gpu: u8) -> NodeGpu {
+    NodeGpu::try_from(gpu).expect("no node has so many GPUs")
+}
+
+/// Numbers of GPUs.
+pub fn numbers<Gpu: Copy + Into<u8>>(gpus: &[Gpu]) -> Vec<u8> {
+    gpus.iter().copied().map(Gpu::into).collect()
+}
+
 /// An idle GPU that is as new.
 pub fn sound() -> Sample {
     Sample {
@@ -89,7 +100,7 @@ pub fn job(job: u32, gpus: &[u8]) -> Job {
     Job {
         job: job.into(),
         step: Some(0),
-        gpus: gpus.to_vec(),
+        gpus: gpus.iter().copied().map(nth).collect(),
         pids: vec![job * 10],
         requeue: true,
         ..Job::default()
@@ -98,7 +109,7 @@ pub fn job(job: u32, gpus: &[u8]) -> Job {
 
 pub fn xid(gpu: u8, code: u32) -> Event {
     Event::Xid {
-        gpu,
+        gpu: nth(gpu),
         code,
         gpu_instance: None,
         compute_instance: None,
@@ -109,7 +120,7 @@ pub fn xid(gpu: u8, code: u32) -> Event {
 pub fn admin(verb: Verb, gpu: Option<u8>, force: bool) -> Event {
     Event::Admin(Admin {
         verb,
-        gpu,
+        gpu: gpu.map(nth),
         reason: "fans".into(),
         uid: 1000,
         force,
@@ -165,7 +176,7 @@ impl World {
             let effects = step(&mut self.node, &self.rules, event.clone(), self.now);
             self.judge(&before, &event, &effects);
             for gpu in 0..self.node.gpus.len() as u8 {
-                let state = self.node.state(gpu);
+                let state = self.node.state(nth(gpu));
                 let states = self.states.entry(gpu).or_default();
                 if states.last() != Some(&state) {
                     states.push(state);
@@ -180,27 +191,27 @@ impl World {
 
     pub fn all_states(&self) -> Vec<GpuState> {
         let gpus = 0..self.node.gpus.len() as u8;
-        gpus.map(|gpu| self.node.state(gpu)).collect()
+        gpus.map(|gpu| self.node.state(nth(gpu))).collect()
     }
 
     fn note(&mut self, event: &Event) {
         match event {
             Event::CheckDone { gpu, ok: true, .. } => {
-                self.passed.insert(*gpu);
+                self.passed.insert((*gpu).into());
             }
             Event::Jobs(jobs) => self.told = jobs.clone(),
             Event::Xid { gpu, .. } | Event::Lost { gpu } => {
-                self.touched.insert(*gpu);
+                self.touched.insert((*gpu).into());
             }
             Event::RecoveryAction { gpu, action } => {
-                self.touched.insert(*gpu);
+                self.touched.insert((*gpu).into());
                 // What NVML says in an event it says in samples too.
-                if let Some(sample) = self.samples.get_mut(usize::from(*gpu)) {
+                if let Some(sample) = self.samples.get_mut(usize::from(u8::from(*gpu))) {
                     sample.recovery_action = Some(number(*action));
                 }
             }
             Event::Admin(admin) => match admin.gpu {
-                Some(gpu) => drop(self.touched.insert(gpu)),
+                Some(gpu) => drop(self.touched.insert(gpu.into())),
                 None => self.touched.extend(0..self.node.gpus.len() as u8),
             },
             _ => {}
@@ -211,7 +222,7 @@ impl World {
     fn judge(&mut self, before: &[GpuState], event: &Event, effects: &[Effect]) {
         let online = |gpu: u8| match event {
             Event::Admin(admin) => {
-                admin.verb == Verb::Online && admin.gpu.is_none_or(|named| named == gpu)
+                admin.verb == Verb::Online && admin.gpu.is_none_or(|named| named == nth(gpu))
             }
             _ => false,
         };
@@ -246,7 +257,10 @@ impl World {
                 Effect::KillStep { job, step, .. } => {
                     let mut hit = on(job).filter(|told| told.step == *step);
                     assert!(
-                        hit.any(|told| told.gpus.iter().any(|gpu| self.touched.contains(gpu))),
+                        hit.any(|told| told
+                            .gpus
+                            .iter()
+                            .any(|gpu| self.touched.contains(&(*gpu).into()))),
                         "step {job}.{step:?} is killed and nothing happened to its GPUs\n{}",
                         self.story()
                     );
@@ -260,7 +274,7 @@ impl World {
                     );
                     let mut gpus = on(job).flat_map(|told| told.gpus.iter().copied());
                     assert!(
-                        gpus.any(|gpu| self.touched.contains(&gpu)
+                        gpus.any(|gpu| self.touched.contains(&gpu.into())
                             && (*avoid_node
                                 || self.node.hold.is_some()
                                 || self.node.confirmed_out(gpu))),
@@ -305,9 +319,10 @@ impl World {
                 self.drained = None;
             }
             Effect::Reset { gpu } => {
-                self.reset.push(*gpu);
+                let index = u8::from(*gpu);
+                self.reset.push(index);
                 let ok = self.resets?;
-                let at = usize::from(*gpu);
+                let at = usize::from(index);
                 if ok {
                     (self.mend)(&mut self.samples[at]);
                 }
@@ -352,7 +367,9 @@ impl World {
         if self.library {
             for gpu in 0..self.samples.len() as u8 {
                 let sample = Box::new(self.samples[usize::from(gpu)].clone());
-                self.tell(match self.silent.contains(&gpu) {
+                let silent = self.silent.contains(&gpu);
+                let gpu = nth(gpu);
+                self.tell(match silent {
                     true => Event::Silent { gpu },
                     false => Event::Sample { gpu, sample },
                 });

@@ -185,7 +185,7 @@ mod tests {
         let well = record("", "rack=7 [gpuos:1 out=2]");
         assert_eq!(
             (&well.published.out[..], &well.damaged, &well.drain),
-            (&[2][..], &None, &None)
+            (&[2u8.try_into().unwrap()][..], &None, &None)
         );
         assert_eq!(well.gpu_count(), 8);
         let damaged = record("DRAINED", "[gpuos:1 degraded=x]");

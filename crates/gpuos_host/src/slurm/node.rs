@@ -153,12 +153,14 @@ impl NodeRecord {
 
     /// GPUs out of service, by index: no job gets them.
     pub fn gpus_out(&self) -> GpuSet {
-        set(&self.part().out).and(GpuSet::first(self.gpu_count()))
+        let out: GpuSet = self.part().out.into_iter().collect();
+        out.and(GpuSet::first(self.gpu_count()))
     }
 
     /// Degraded GPUs, by index: jobs get them last.
     pub fn gpus_degraded(&self) -> GpuSet {
-        set(&self.part().degraded).and(GpuSet::first(self.gpu_count()))
+        let degraded: GpuSet = self.part().degraded.into_iter().collect();
+        degraded.and(GpuSet::first(self.gpu_count()))
     }
 
     /// The GPUs of a type that jobs can have, now or when others have ended.
@@ -210,11 +212,6 @@ impl NodeRecord {
     pub fn state_text(&self) -> String {
         self.states.join("+").to_lowercase()
     }
-}
-
-fn set(indices: &[u8]) -> GpuSet {
-    let indices = indices.iter().map(|index| usize::from(*index));
-    indices.fold(GpuSet::EMPTY, GpuSet::with)
 }
 
 /// More slices than any node has.

@@ -9,9 +9,11 @@ use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
 use super::{EventLoop, Message, health};
 use crate::disk::Ack;
+use crate::jobs::of_gres;
 use crate::known::Jobs;
 use crate::store::{self, Saved};
 use gpuos_core::limits::{self, MpsEvent};
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::client::done;
 use super::effect::Starting;
@@ -126,7 +128,7 @@ impl EventLoop {
         }
         let one = Prepare {
             job: step.id.job,
-            gpus: step.gpus.into_iter().collect(),
+            gpus: of_gres(&step.gpus),
             asked: step.asked,
             environment: Default::default(),
             waited: false,
@@ -143,7 +145,7 @@ impl EventLoop {
     /// Tells those who answer clients whose jobs are here, and how many GPUs they have.
     pub(super) fn make_known(&self, jobs: &[Job]) {
         let users = self.users();
-        let mut gpus: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
+        let mut gpus: BTreeMap<u32, BTreeSet<NodeGpu>> = BTreeMap::new();
         for job in jobs {
             if let Some(uid) = users.get(&job.job) {
                 gpus.entry(*uid).or_default().extend(&job.gpus);

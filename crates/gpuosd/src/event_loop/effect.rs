@@ -9,6 +9,7 @@ use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
 use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::client::Client;
 use super::limits::Prepare;
@@ -72,7 +73,7 @@ pub enum Then {
 pub struct Starting {
     /// The step.
     pub id: StepId,
-    /// GPUs of GRES `gpu` that it names.
+    /// GPUs of GRES `gpu` that it names: any numbers.
     pub gpus: Vec<u8>,
     /// What it asked for.
     pub asked: Asked,
@@ -112,7 +113,7 @@ pub enum Effect {
     /// Somebody is on a GPU who should not be: a warning, and a line of the audit log.
     Found(Finding, Audit),
     /// A warning, which watchers hear, too.
-    Warn(Option<u8>, String),
+    Warn(Option<NodeGpu>, String),
     /// A line of the audit log of the daemon's own.
     Note {
         /// The line.
@@ -136,11 +137,11 @@ pub enum Effect {
     /// Make room for so many GPUs.
     Grow(usize),
     /// Make room for a GPU of the pool.
-    KnowPooled(u8),
+    KnowPooled(NodeGpu),
     /// These GPUs are in the pool now, and no others.
-    KeepPooled(Vec<u8>),
+    KeepPooled(Vec<NodeGpu>),
     /// A GPU is divided no more.
-    Undivided(u8),
+    Undivided(NodeGpu),
     /// Ask slurmctld for the node's record and jobs.
     Look(Look),
     /// Tell slurmctld what is out.

@@ -36,11 +36,12 @@ pub fn given(
     let is_shared = |gpu: &u8| shared.contains(usize::from(*gpu));
     asked.shared |= waits && (record.shares || gpus.iter().any(is_shared));
     let named: BTreeSet<u8> = gpus.iter().copied().collect();
-    let others: Vec<String> = named.difference(&own).map(u8::to_string).collect();
+    let others = named.iter().filter(|gpu| !jobs::has(&own, **gpu));
+    let others: Vec<String> = others.map(u8::to_string).collect();
     if others.is_empty() {
         return Vec::new();
     }
-    gpus.retain(|gpu| own.contains(gpu));
+    gpus.retain(|gpu| jobs::has(&own, *gpu));
     if gpus.is_empty() {
         (asked.power, asked.clocks, asked.mps) = (None, None, None);
     }

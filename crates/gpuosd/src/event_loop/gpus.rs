@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::{Event, number};
+use gpuos_core::health::Event;
 use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::effect::{Effect, Effects, Now};
 use crate::gpus::GpuIdentity;
@@ -62,12 +63,15 @@ impl Gpus {
     }
 
     /// Who a GPU is. One that the library never showed is told to commands by its number.
-    pub fn known(&self, gpu: u8) -> GpuIdentity {
-        let known = self.all().find(|found| found.gres == gpu).cloned();
-        let index = number::pool_index(gpu).unwrap_or(gpu);
+    pub fn known(&self, gpu: NodeGpu) -> GpuIdentity {
+        let known = self.all().find(|found| found.number == gpu).cloned();
+        let index = match gpu {
+            NodeGpu::Gres(gpu) => gpu.index(),
+            NodeGpu::Pool(gpu) => gpu.index(),
+        };
         known.unwrap_or(GpuIdentity {
-            gres: gpu,
-            nvml: NvmlIndex::try_from(index).unwrap_or(NvmlIndex::LAST),
+            number: gpu,
+            nvml: NvmlIndex::new(index).unwrap_or(NvmlIndex::LAST),
             uuid: String::new(),
             name: String::new(),
             pci: index.to_string(),
@@ -90,14 +94,15 @@ impl Gpus {
         match told {
             Ok(all) => {
                 tracing::info!("{} GPUs: {}", all.len(), names(&all));
-                let pooled = |gpu: &GpuIdentity| number::is_of_pool(gpu.gres);
+                let pooled = |gpu: &GpuIdentity| gpu.number.is_of_pool();
                 let (pool, found): (Vec<GpuIdentity>, Vec<GpuIdentity>) =
                     all.into_iter().partition(pooled);
-                let most = found.iter().map(|gpu| gpu.gres + 1).max().unwrap_or(0);
-                fx.push(Effect::Grow(usize::from(most)));
+                let gres = found.iter().filter_map(|gpu| gpu.number.gres());
+                let most = gres.map(|gpu| gpu.index() + 1).max().unwrap_or(0);
+                fx.push(Effect::Grow(most));
                 named(&mut self.found, found);
                 named(&mut self.pooled, pool);
-                let pool: Vec<u8> = self.pooled.iter().map(|gpu| gpu.gres).collect();
+                let pool: Vec<NodeGpu> = self.pooled.iter().map(|gpu| gpu.number).collect();
                 pool.iter()
                     .for_each(|gpu| fx.push(Effect::KnowPooled(*gpu)));
                 fx.push(Effect::KeepPooled(pool));
@@ -149,7 +154,7 @@ impl Gpus {
 fn named(known: &mut Vec<GpuIdentity>, now: Vec<GpuIdentity>) {
     let before = std::mem::replace(known, now);
     for gpu in known.iter_mut().filter(|gpu| gpu.uuid.is_empty()) {
-        if let Some(old) = before.iter().find(|old| old.gres == gpu.gres) {
+        if let Some(old) = before.iter().find(|old| old.number == gpu.number) {
             *gpu = old.clone();
         }
     }

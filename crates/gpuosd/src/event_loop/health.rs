@@ -1,9 +1,8 @@
 //! The health of the node's GPUs: what [`gpuos_core::health::step`] is told.
 
-use gpuos_core::health::{
-    Effect as Said, Event, GpuHealth, NodeHealth, Rules, Signal, number, step,
-};
+use gpuos_core::health::{Effect as Said, Event, GpuHealth, NodeHealth, Rules, Signal, step};
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::Action;
 
 use super::effect::{Effect, Effects, Now, Quota};
@@ -66,8 +65,8 @@ impl Health {
 
     /// Makes room for a GPU of the pool. One that was not well when it left the pool stays known: it may be so still. Returns
     /// whether it was not known.
-    pub fn know_pooled(&mut self, gpu: u8) -> bool {
-        let new = number::is_of_pool(gpu) && self.node.gpu(gpu).is_none();
+    pub fn know_pooled(&mut self, gpu: NodeGpu) -> bool {
+        let new = gpu.is_of_pool() && self.node.gpu(gpu).is_none();
         if new {
             self.node.pool.insert(gpu, Default::default());
         }
@@ -75,13 +74,13 @@ impl Health {
     }
 
     /// Forgets GPUs that are not in the pool any more and are well.
-    pub fn keep_pooled(&mut self, pool: &[u8]) {
-        let stays = |gpu: &u8, health: &GpuHealth| pool.contains(gpu) || !health.is_well();
+    pub fn keep_pooled(&mut self, pool: &[NodeGpu]) {
+        let stays = |gpu: &NodeGpu, health: &GpuHealth| pool.contains(gpu) || !health.is_well();
         self.node.pool.retain(|gpu, health| stays(gpu, health));
     }
 
     /// A GPU is divided no more.
-    pub fn undivided(&mut self, gpu: u8) {
+    pub fn undivided(&mut self, gpu: NodeGpu) {
         self.node.undivided(gpu);
     }
 }

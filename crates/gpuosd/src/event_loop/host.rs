@@ -4,6 +4,7 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::Event;
 use gpuos_host::hardware::discover::PciPlace;
 use gpuos_host::hardware::kernel_log::KernelXid;
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::node::NodeRecord;
 
 use super::effect::{Effect, Effects, Now};
@@ -31,8 +32,9 @@ impl Host {
         let mut fx = Effects::default();
         match told {
             Notice::Round(round) => {
-                let place = |gpu: &GpuIdentity| Some((gpu.gres, self.hardware.place(&gpu.pci)?));
-                let gpus: Vec<(u8, &PciPlace)> = gpus.found().iter().filter_map(place).collect();
+                let place = |gpu: &GpuIdentity| Some((gpu.number, self.hardware.place(&gpu.pci)?));
+                let gpus: Vec<(NodeGpu, &PciPlace)> =
+                    gpus.found().iter().filter_map(place).collect();
                 for event in self.links.events(&round, &gpus) {
                     fx.push(Effect::Rules(event));
                 }
@@ -49,7 +51,7 @@ impl Host {
 
     fn logged(&mut self, xid: KernelXid, (gpus, health): (&Gpus, &Health), now: Now) {
         let gpu = gpus.all().find(|gpu| xid.is_of(&gpu.pci));
-        match gpu.map(|gpu| gpu.gres) {
+        match gpu.map(|gpu| gpu.number) {
             Some(gpu) => {
                 let known = health.has_rule(xid.code);
                 self.kernel.by_kernel(gpu, xid, known, now.at);

@@ -4,6 +4,7 @@ use gpuos_core::health::Audit;
 use gpuos_core::isolation::{Effect as Said, Finding};
 use gpuos_core::job::JobId;
 use gpuos_host::steps::job_processes::Killed;
+use gpuos_model::gpu_index::GresGpu;
 
 use super::effect::{Effect, Effects, Look, Now, Quota};
 use super::reports::LOOK_AGAIN;
@@ -54,10 +55,10 @@ fn line(finding: &Finding, text: String, now: Now) -> Audit {
 }
 
 /// A line of the audit log, which watchers hear, too.
-fn audit(gpu: u8, job: Option<JobId>, text: String, now: Now) -> Audit {
+fn audit(gpu: GresGpu, job: Option<JobId>, text: String, now: Now) -> Audit {
     Audit {
         at_ms: now.wall_ms,
-        gpu: Some(gpu),
+        gpu: Some(gpu.into()),
         job,
         rule: Some("isolation".into()),
         text,

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 
 use gpuos_config::access::Access;
-use gpuos_core::health::{Audit, number};
+use gpuos_core::health::Audit;
 use gpuos_core::isolation::Finding;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{Happening, Peer};
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::effect::{Now, Quota};
 use super::quiet::Quiet;
@@ -87,9 +88,9 @@ impl Journal {
         let what = audit.rule.as_deref().unwrap_or("audit");
         let on = audit
             .gpu
-            .map_or_else(String::new, |gpu| format!("GPU {}: ", number::name(gpu)));
+            .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
         tracing::info!(
-            gpu = audit.gpu.map(number::name),
+            gpu = audit.gpu.map(display),
             rule = audit.rule.as_deref(),
             job = audit.job.as_ref().map(display),
             uid = audit.uid,
@@ -111,8 +112,8 @@ impl Journal {
     }
 
     /// A warning of the rules.
-    pub fn warn(&mut self, gpu: Option<u8>, text: String, users: &Users, now: Now) {
-        tracing::warn!(gpu = gpu.map(number::name), "{text}");
+    pub fn warn(&mut self, gpu: Option<NodeGpu>, text: String, users: &Users, now: Now) {
+        tracing::warn!(gpu = gpu.map(display), "{text}");
         self.happen(
             Happening {
                 at_ms: now.wall_ms,
@@ -148,7 +149,7 @@ impl Journal {
 /// Somebody is on a GPU who should not be.
 pub fn warn_of(finding: &Finding) {
     tracing::warn!(
-        gpu = finding.gpu,
+        gpu = display(finding.gpu),
         job = finding.job.as_ref().map(display),
         "{}",
         finding.message

@@ -43,7 +43,7 @@ use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::health::{Event, Job, NodeHealth, number};
+use gpuos_core::health::{Event, Job, NodeHealth};
 use gpuos_core::job::JobId;
 use gpuos_core::limits as core_limits;
 use gpuos_core::limits::MpsEvent;
@@ -364,8 +364,8 @@ impl EventLoop {
                 if let Some(nvml) = self.mig.index(*gpu) {
                     self.mig(|mig, on, fx| mig.look(nvml, on, fx));
                 }
-                if !number::is_of_pool(*gpu) {
-                    let reset = core_limits::Event::Reset { gpu: *gpu };
+                if let Some(gpu) = gpu.gres() {
+                    let reset = core_limits::Event::Reset { gpu };
                     self.settings(|own, on, fx| own.limits(reset, on, fx));
                 }
             }
@@ -382,10 +382,10 @@ impl EventLoop {
             }
             _ => return,
         };
+        let is_new = |gpu| self.node.reports.table().is_new(gpu);
         // Of the jobs on a GPU of the pool there may always be one more.
-        if self.mig.index(gpu).is_some() || self.node.reports.table().is_new(gpu) {
-            let now = self.now();
-            let soon = effect::Look::AfterLast(reports::LOOK_AGAIN);
+        if self.mig.index(gpu).is_some() || gpu.gres().is_some_and(is_new) {
+            let (soon, now) = (effect::Look::AfterLast(reports::LOOK_AGAIN), self.now());
             self.node.scheduler.look(soon, now.at);
         }
     }

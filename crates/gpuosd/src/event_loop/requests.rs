@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_core::health::{Admin, Job, Verb, number};
+use gpuos_core::health::{Admin, Job, Verb};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{Code, DaemonStatus, GpuStatus, Peer, Reply, Request, Status, Viewer};
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::EventLoop;
 use super::client::{Client, done};
@@ -81,13 +82,13 @@ impl EventLoop {
     }
 
     /// An administrator's command; it is answered once it is safe on the disk.
-    fn admin(&mut self, admin: Admin, gpus: &[u8], client: Client) {
-        let known = |gpu: &&u8| self.node.health.node().gpu(**gpu).is_none();
+    fn admin(&mut self, admin: Admin, gpus: &[NodeGpu], client: Client) {
+        let known = |gpu: &&NodeGpu| self.node.health.node().gpu(**gpu).is_none();
         if let Some(gpu) = gpus.iter().find(known) {
             let why = self.no_such(*gpu);
             return client.answer(refused(Code::Unknown, why));
         }
-        let each: Vec<Option<u8>> = match gpus {
+        let each: Vec<Option<NodeGpu>> = match gpus {
             [] => vec![None],
             gpus => gpus.iter().map(|gpu| Some(*gpu)).collect(),
         };
@@ -104,7 +105,7 @@ impl EventLoop {
     }
 
     /// What an administrator is told who said so.
-    fn obeyed(&self, admin: &Admin, gpus: &[u8]) -> String {
+    fn obeyed(&self, admin: &Admin, gpus: &[NodeGpu]) -> String {
         let health = self.node.health.node();
         let node = &self.node.name;
         let mut message = match gpus {
@@ -112,7 +113,7 @@ impl EventLoop {
             gpus => {
                 let states = gpus
                     .iter()
-                    .map(|gpu| (number::name(*gpu), health.state(*gpu)))
+                    .map(|gpu| (*gpu, health.state(*gpu)))
                     .map(|(gpu, state)| format!("GPU {gpu} {}", state.word()));
                 format!("{node}: {}", states.collect::<Vec<_>>().join(", "))
             }
@@ -131,7 +132,7 @@ impl EventLoop {
                 list.join(", ")
             );
         }
-        let waits = |gpu: &u8| health.state(*gpu).is_out();
+        let waits = |gpu: &NodeGpu| health.state(*gpu).is_out();
         if admin.verb == Verb::Online && gpus.iter().any(waits) {
             message += "; what is drained or being reset comes back once a check has passed";
         }
@@ -139,18 +140,18 @@ impl EventLoop {
     }
 
     /// Why a GPU cannot be named, and what can.
-    fn no_such(&self, gpu: u8) -> String {
+    fn no_such(&self, gpu: NodeGpu) -> String {
         let health = self.node.health.node();
         let gres = match health.gpus.len() {
             0 => "it has none of GRES gpu".into(),
             have => format!("it has {have}, numbered from 0"),
         };
-        let pool: Vec<String> = health.pool.keys().map(|gpu| number::name(*gpu)).collect();
+        let pool: Vec<String> = health.pool.keys().map(NodeGpu::to_string).collect();
         let pool = match pool.is_empty() {
             true => String::new(),
             false => format!(", and in its pool {}", pool.join(", ")),
         };
-        format!("this node has no GPU {}: {gres}{pool}", number::name(gpu))
+        format!("this node has no GPU {gpu}: {gres}{pool}")
     }
 
     fn gpu_states(&self) -> Vec<GpuStatus> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::{Admin, Event, ExtraPart, NodeHealth, Verb, number};
+use gpuos_core::health::{Admin, Event, ExtraPart, NodeHealth, Verb};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::Reply;
 use gpuos_model::gpuset::MAX_GPUS;
@@ -371,10 +371,10 @@ fn refused(action: &Action, jobs: &Table, fx: &mut Effects) {
 fn here(part: &ExtraPart, health: &NodeHealth, count: usize) -> ExtraPart {
     let mut here = part.clone();
     let gpus = health.gpus.len().max(count.min(MAX_GPUS));
-    here.out.retain(|gpu| usize::from(*gpu) < gpus);
+    here.out.retain(|gpu| gpu.index() < gpus);
     if part.has_whole_pool_out() {
         let pool = health.pool.keys();
-        here.pool_out = pool.filter_map(|gpu| number::pool_index(*gpu)).collect();
+        here.pool_out = pool.filter_map(|gpu| gpu.pool()).collect();
     }
     here
 }

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::sync_channel;
 
 use gpuos_core::health::Rules;
+use gpuos_model::gpu_index::GresGpu;
 
 use super::*;
 use crate::event_loop::client::done;
@@ -46,7 +47,7 @@ impl World {
     fn out(&mut self) {
         let admin = Admin {
             verb: Verb::Offline,
-            gpu: Some(1),
+            gpu: Some(1u8.try_into().unwrap()),
             reason: "test".into(),
             uid: 0,
             force: false,
@@ -178,7 +179,7 @@ fn what_slurmctld_shows_is_taken_over_before_anything_is_told_to_it() {
     let record = NodeRecord {
         gpus: vec![("h100".into(), 4)],
         published: ExtraPart {
-            out: vec![3, 9],
+            out: [3, 9].into_iter().filter_map(GresGpu::new).collect(),
             ..ExtraPart::default()
         },
         ..NodeRecord::default()
@@ -188,10 +189,10 @@ fn what_slurmctld_shows_is_taken_over_before_anything_is_told_to_it() {
     let [
         Effect::Grow(4),
         // Not GPU 9, which it has not.
-        Effect::KnowPooled(3),
+        Effect::KnowPooled(known),
         Effect::Command(Admin {
             verb: Verb::Drain,
-            gpu: Some(3),
+            gpu: Some(drained),
             ..
         }),
         Effect::Save(_),
@@ -200,6 +201,7 @@ fn what_slurmctld_shows_is_taken_over_before_anything_is_told_to_it() {
     else {
         panic!("{fx:?}");
     };
+    assert_eq!([known, drained].map(|gpu| u8::from(*gpu)), [3, 3]);
     let again = world.scheduler.shown(&record, world.health.node(), false);
     assert_eq!(again.into_iter().count(), 2, "once");
     world.scheduler.publish(2, part);

@@ -165,7 +165,7 @@ mod tests {
             let event = Happening {
                 at_ms: 1,
                 what: "requeue".into(),
-                gpu: Some(3),
+                gpu: Some(3u8.try_into().unwrap()),
                 job: Some(job.into()),
                 message: format!("job {job} is requeued"),
             };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::health::Event;
 use gpuos_host::hardware::kernel_log::KernelXid;
+use gpuos_model::node_gpu::NodeGpu;
 
 /// NVML is given so long to tell it.
 const WAIT: Duration = Duration::from_secs(5);
@@ -22,7 +23,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// A line, and what is remembered of it.
 #[derive(Debug)]
 struct Waiting {
-    gpu: u8,
+    gpu: NodeGpu,
     /// Its number, or [`UNKNOWN`].
     kind: u32,
     xid: KernelXid,
@@ -33,21 +34,21 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub struct Second {
     waiting: Vec<Waiting>,
-    told: Vec<(u8, u32, Instant)>,
+    told: Vec<(NodeGpu, u32, Instant)>,
 }
 
 impl Second {
     /// NVML told an Xid.
-    pub fn by_library(&mut self, gpu: u8, code: u32, known: bool, now: Instant) {
+    pub fn by_library(&mut self, gpu: NodeGpu, code: u32, known: bool, now: Instant) {
         self.waiting
             .retain(|line| (line.gpu, line.xid.code) != (gpu, code));
         self.remember(gpu, kind(code, known), now);
     }
 
     /// The kernel logged one; `known`: a rule has its number.
-    pub fn by_kernel(&mut self, gpu: u8, xid: KernelXid, known: bool, now: Instant) {
+    pub fn by_kernel(&mut self, gpu: NodeGpu, xid: KernelXid, known: bool, now: Instant) {
         let kind = kind(xid.code, known);
-        let told = |(of, other, at): &(u8, u32, Instant)| {
+        let told = |(of, other, at): &(NodeGpu, u32, Instant)| {
             (*of, *other) == (gpu, kind) && now.duration_since(*at) < SAME
         };
         let waits = |line: &Waiting| (line.gpu, line.kind) == (gpu, kind);
@@ -80,7 +81,7 @@ impl Second {
         due.into_iter().map(event).collect()
     }
 
-    fn remember(&mut self, gpu: u8, kind: u32, now: Instant) {
+    fn remember(&mut self, gpu: NodeGpu, kind: u32, now: Instant) {
         self.told
             .retain(|(of, other, _)| (*of, *other) != (gpu, kind));
         if self.told.iter().filter(|(of, ..)| *of == gpu).count() < MOST {
@@ -120,6 +121,10 @@ impl Strangers {
 mod tests {
     use super::*;
 
+    fn nth(gpu: u8) -> NodeGpu {
+        NodeGpu::try_from(gpu).expect("a GPU")
+    }
+
     fn xid(code: u32) -> KernelXid {
         KernelXid {
             pci: "0000:1b:00".into(),
@@ -136,31 +141,31 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut second = Second::default();
         // The library first, the library after, the library never.
-        second.by_library(0, 48, true, at(0));
-        second.by_kernel(0, xid(48), true, at(1));
-        second.by_kernel(1, xid(48), true, at(1));
-        second.by_kernel(1, xid(48), true, at(2));
-        second.by_library(1, 48, true, at(3));
-        second.by_kernel(2, xid(79), true, at(3));
-        second.by_kernel(2, xid(79), true, at(4));
+        second.by_library(nth(0), 48, true, at(0));
+        second.by_kernel(nth(0), xid(48), true, at(1));
+        second.by_kernel(nth(1), xid(48), true, at(1));
+        second.by_kernel(nth(1), xid(48), true, at(2));
+        second.by_library(nth(1), 48, true, at(3));
+        second.by_kernel(nth(2), xid(79), true, at(3));
+        second.by_kernel(nth(2), xid(79), true, at(4));
         assert_eq!(second.due(at(7)), []);
         let told = second.due(at(9));
         assert!(
             matches!(
                 told[..],
                 [Event::Logged {
-                    gpu: 2,
+                    gpu,
                     code: 79,
                     pid: Some(17),
                     ..
-                }]
+                }] if gpu == nth(2)
             ),
             "{told:?}"
         );
         // Lines that come late belong to it; those long after are another event.
-        second.by_kernel(2, xid(79), true, at(12));
+        second.by_kernel(nth(2), xid(79), true, at(12));
         assert_eq!(second.due(at(30)), []);
-        second.by_kernel(2, xid(79), true, at(31));
+        second.by_kernel(nth(2), xid(79), true, at(31));
         assert_eq!(second.due(at(36)).len(), 1);
     }
 
@@ -169,17 +174,17 @@ mod tests {
         let start = Instant::now();
         let mut second = Second::default();
         for code in 1000..9000 {
-            second.by_kernel(0, xid(code), false, start);
+            second.by_kernel(nth(0), xid(code), false, start);
         }
-        second.by_kernel(0, xid(79), true, start);
-        second.by_kernel(1, xid(7777), false, start);
+        second.by_kernel(nth(0), xid(79), true, start);
+        second.by_kernel(nth(1), xid(7777), false, start);
         let told = second.due(start + WAIT);
         let code = |event: &Event| match event {
             Event::Logged { gpu, code, .. } => (*gpu, *code),
             other => panic!("{other:?}"),
         };
-        let codes: Vec<(u8, u32)> = told.iter().map(code).collect();
-        assert_eq!(codes, [(0, 1000), (0, 79), (1, 7777)]);
+        let codes: Vec<(NodeGpu, u32)> = told.iter().map(code).collect();
+        assert_eq!(codes, [(nth(0), 1000), (nth(0), 79), (nth(1), 7777)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health::{Event, HostFault};
 use gpuos_host::hardware::discover::{Adapter, PciPlace, served};
 use gpuos_host::hardware::file_systems::Answered;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::Round;
 
@@ -16,14 +17,14 @@ const SLOW_MS: u64 = 1000;
 pub struct Links {
     /// Adapters beside GPUs whose link has been up since the daemon started, with the GPUs they serve. A port that
     /// never had a cable is no fault.
-    known: BTreeMap<String, Vec<u8>>,
+    known: BTreeMap<String, Vec<NodeGpu>>,
     down: BTreeSet<String>,
     silent: BTreeSet<String>,
 }
 
 impl Links {
     /// Events of a round. `gpus`: the places of the GPUs, by GRES index.
-    pub fn events(&mut self, round: &Round, gpus: &[(u8, &PciPlace)]) -> Vec<Event> {
+    pub fn events(&mut self, round: &Round, gpus: &[(NodeGpu, &PciPlace)]) -> Vec<Event> {
         let mut faults = Vec::new();
         self.adapters(&round.adapters, gpus, &mut faults);
         faults.extend(round.memory.iter().map(|one| HostFault::MemoryErrors {
@@ -38,7 +39,7 @@ impl Links {
     fn adapters(
         &mut self,
         adapters: &[Adapter],
-        gpus: &[(u8, &PciPlace)],
+        gpus: &[(NodeGpu, &PciPlace)],
         faults: &mut Vec<HostFault>,
     ) {
         for adapter in adapters.iter().filter(|adapter| adapter.up) {
@@ -84,7 +85,7 @@ impl Links {
     }
 }
 
-fn link(nic: &str, up: bool, gpus: &[u8]) -> HostFault {
+fn link(nic: &str, up: bool, gpus: &[NodeGpu]) -> HostFault {
     HostFault::NicLink {
         nic: nic.into(),
         up,
@@ -125,11 +126,13 @@ mod tests {
             adapters: adapters.to_vec(),
             ..Round::default()
         };
-        let events = links.events(&round, &[(3, &gpu)]).into_iter();
+        let events = links
+            .events(&round, &[(3u8.try_into().unwrap(), &gpu)])
+            .into_iter();
         events
             .map(|event| match event {
                 Event::Host(HostFault::NicLink { nic, up, gpus }) => {
-                    assert_eq!(gpus, [3]);
+                    assert_eq!(gpus, [3u8.try_into().unwrap()]);
                     (nic, up)
                 }
                 other => panic!("{other:?}"),

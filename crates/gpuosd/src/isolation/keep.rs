@@ -7,6 +7,7 @@ use gpuos_core::isolation::{Effect, Finding, Holding, Plan, Policy, Process, See
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{IsolationStatus, ProcessStatus};
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_workload::job::Job;
 
 use crate::jobs::Table;
@@ -41,7 +42,7 @@ impl Keeper {
         &mut self,
         node: &str,
         jobs: &[Job],
-        slices: impl Fn(&Job) -> Vec<u8>,
+        slices: impl Fn(&Job) -> Vec<GresGpu>,
         asked: Instant,
     ) {
         let holding = |job: &Job| Holding {
@@ -50,7 +51,7 @@ impl Keeper {
             gpus: job
                 .gpus_on(node)
                 .iter()
-                .filter_map(|gpu| u8::try_from(gpu).ok())
+                .filter_map(GresGpu::new)
                 .chain(slices(job))
                 .collect(),
             steps: BTreeMap::new(),
@@ -122,7 +123,7 @@ impl Keeper {
     }
 
     /// Foreign processes by GPU.
-    pub fn foreign(&self) -> BTreeMap<u8, u64> {
+    pub fn foreign(&self) -> BTreeMap<GresGpu, u64> {
         let mut counts = BTreeMap::new();
         for finding in self.watch.findings().filter(|one| one.pid.is_some()) {
             *counts.entry(finding.gpu).or_default() += 1;
@@ -131,8 +132,8 @@ impl Keeper {
     }
 
     /// GPU memory in MiB of each job's processes, by GPU.
-    pub fn job_memory(&self) -> BTreeMap<(u8, JobId), u64> {
-        let mut sums: BTreeMap<(u8, JobId), u64> = BTreeMap::new();
+    pub fn job_memory(&self) -> BTreeMap<(GresGpu, JobId), u64> {
+        let mut sums: BTreeMap<(GresGpu, JobId), u64> = BTreeMap::new();
         for process in &self.seen {
             if let (Some((job, _)), Some(mib)) = (&process.step, process.memory_mib) {
                 *sums.entry((process.gpu, job.clone())).or_default() += mib;
@@ -142,7 +143,7 @@ impl Keeper {
     }
 
     /// Processes on a GPU, as clients see them.
-    pub fn on(&self, gpu: u8) -> Vec<ProcessStatus> {
+    pub fn on(&self, gpu: GresGpu) -> Vec<ProcessStatus> {
         let here = self.seen.iter().filter(|process| process.gpu == gpu);
         let status = |process: &Process| ProcessStatus {
             pid: process.pid,

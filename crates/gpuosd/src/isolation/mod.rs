@@ -15,7 +15,7 @@ use gpuos_core::job::JobId;
 use gpuos_host::hardware::nvml::{self, Answer, GpuLibrary};
 use gpuos_host::steps::device_groups::DeviceGroups;
 use gpuos_host::steps::job_processes::{Killed, Processes};
-use gpuos_model::gpu_index::NvmlSet;
+use gpuos_model::gpu_index::{GresGpu, NvmlSet};
 
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
@@ -40,7 +40,7 @@ pub enum Order {
         /// Ticks since boot.
         started: u64,
         /// The GPU that it is on.
-        gpu: u8,
+        gpu: GresGpu,
     },
 }
 
@@ -59,7 +59,7 @@ pub enum Notice {
         /// Process id.
         pid: u32,
         /// The GPU that it was on.
-        gpu: u8,
+        gpu: GresGpu,
         /// What became of it.
         outcome: Result<Killed, String>,
     },
@@ -100,7 +100,7 @@ pub fn start(
 
 /// A GPU by its three numbers.
 struct Board {
-    gres: u8,
+    gres: GresGpu,
     nvml: u8,
     minor: Option<u32>,
 }
@@ -192,7 +192,7 @@ impl Look {
     }
 
     /// Processes on GPUs, by GRES index. The library is let go before anything else is read.
-    fn on_gpus(&mut self) -> Answer<Vec<(u8, nvml::Process)>> {
+    fn on_gpus(&mut self) -> Answer<Vec<(GresGpu, nvml::Process)>> {
         let at = self.sources.numbering.at();
         let library = self.sources.library.get()?;
         let list = match &mut self.gpus {
@@ -219,7 +219,7 @@ impl Look {
             return Err("[isolation] devices = false".into());
         }
         let gpus = self.gpus.iter().flat_map(|(_, gpus)| gpus);
-        let numbers: Vec<(u32, u8)> = gpus
+        let numbers: Vec<(u32, GresGpu)> = gpus
             .filter_map(|gpu| Some((gpu.minor?, gpu.gres)))
             .collect();
         let minors: Vec<u32> = numbers.iter().map(|(minor, _)| *minor).collect();
@@ -272,13 +272,13 @@ impl Look {
 
 fn boards(library: &dyn GpuLibrary, numbering: &Numbering, divided: NvmlSet) -> Answer<Vec<Board>> {
     let found = gpus::found(library, numbering, divided)?;
-    let board = |gpu: gpus::GpuIdentity| Board {
-        gres: gpu.gres,
-        nvml: gpu.nvml.into(),
-        minor: library
-            .identity(gpu.nvml.into())
-            .ok()
-            .and_then(|who| who.minor),
+    let board = |gpu: gpus::GpuIdentity| {
+        let identity = library.identity(gpu.nvml.into()).ok();
+        Some(Board {
+            gres: gpu.number.gres()?,
+            nvml: gpu.nvml.into(),
+            minor: identity.and_then(|who| who.minor),
+        })
     };
-    Ok(found.into_iter().map(board).collect())
+    Ok(found.into_iter().filter_map(board).collect())
 }

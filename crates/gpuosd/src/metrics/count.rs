@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{Effect, Event};
+use gpuos_model::node_gpu::NodeGpu;
 
 /// Kinds of Xid that are counted one by one for a GPU; further ones are counted together as [`OTHER`]. NVIDIA's
 /// catalogue has some 170, and a GPU shows few of them.
@@ -63,11 +64,11 @@ impl Act {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Xids, by GPU and number.
-    pub xids: BTreeMap<u8, BTreeMap<u32, u64>>,
+    pub xids: BTreeMap<NodeGpu, BTreeMap<u32, u64>>,
     /// Xids of the kernel's log that the library did not tell, by GPU.
-    pub logged: BTreeMap<u8, u64>,
+    pub logged: BTreeMap<NodeGpu, u64>,
     /// Times that a GPU was lost, by GPU.
-    pub lost: BTreeMap<u8, u64>,
+    pub lost: BTreeMap<NodeGpu, u64>,
     /// Acts: done, and failed or refused.
     pub acts: BTreeMap<Act, [u64; 2]>,
     /// Warnings.
@@ -111,7 +112,7 @@ mod tests {
 
     fn xid(code: u32) -> Event {
         Event::Xid {
-            gpu: 3,
+            gpu: 3u8.try_into().unwrap(),
             code,
             gpu_instance: None,
             compute_instance: None,
@@ -126,7 +127,7 @@ mod tests {
             counts.event(&xid(code));
             counts.event(&xid(13));
         }
-        let codes = &counts.xids[&3];
+        let codes = &counts.xids[&NodeGpu::try_from(3).unwrap()];
         assert!(codes.len() <= CODES + 1, "{}", codes.len());
         assert_eq!(codes.values().sum::<u64>(), 2000);
         assert_eq!(codes[&13], 1001);

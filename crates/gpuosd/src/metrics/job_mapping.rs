@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::{Holder, Slice, Snapshot};
 use crate::gpus::GpuIdentity;
@@ -29,13 +30,17 @@ const DIR: u32 = 0o755;
 pub type Files = BTreeMap<String, String>;
 
 /// The number by which exporters know a GPU: NVML's. Without the library's word, Slurm's.
-fn number(found: &[GpuIdentity], gpu: u8) -> u8 {
-    let known = found.iter().find(|found| found.gres == gpu);
-    known.map_or(gpu, |found| found.nvml.into())
+fn number(found: &[GpuIdentity], gpu: NodeGpu) -> usize {
+    let known = found.iter().find(|found| found.number == gpu);
+    match (known, gpu) {
+        (Some(found), _) => found.nvml.index(),
+        (None, NodeGpu::Pool(nvml)) => nvml.index(),
+        (None, NodeGpu::Gres(gres)) => gres.index(),
+    }
 }
 
-fn by_gpu<'a>(holders: &'a [Holder], found: &[GpuIdentity]) -> BTreeMap<u8, Vec<&'a Holder>> {
-    let mut by_gpu: BTreeMap<u8, Vec<&Holder>> = BTreeMap::new();
+fn by_gpu<'a>(holders: &'a [Holder], found: &[GpuIdentity]) -> BTreeMap<usize, Vec<&'a Holder>> {
+    let mut by_gpu: BTreeMap<usize, Vec<&Holder>> = BTreeMap::new();
     for holder in holders {
         by_gpu
             .entry(number(found, holder.gpu))
@@ -77,7 +82,7 @@ fn is_own(name: &str) -> bool {
 /// What jobstats's exporter reads: it knows one job for a GPU; of several the oldest is told.
 pub fn jobstats(holders: &[Holder], found: &[GpuIdentity]) -> Files {
     let files = by_gpu(holders, found).into_iter();
-    let first = |(gpu, list): (u8, Vec<&Holder>)| {
+    let first = |(gpu, list): (usize, Vec<&Holder>)| {
         let holder = list.first()?;
         Some((gpu.to_string(), format!("{} {}\n", holder.job, holder.uid)))
     };
@@ -229,7 +234,7 @@ mod tests {
 
     fn holder(gpu: u8, job: u32, step: Option<u32>) -> Holder {
         Holder {
-            gpu,
+            gpu: gpu.try_into().unwrap(),
             job: job.into(),
             step,
             uid: 1000 + job,
@@ -239,7 +244,7 @@ mod tests {
 
     fn found(gres: u8, nvml: u8) -> GpuIdentity {
         GpuIdentity {
-            gres,
+            number: gres.try_into().unwrap(),
             nvml: nvml.try_into().unwrap(),
             uuid: format!("GPU-{gres}"),
             name: String::new(),
@@ -272,8 +277,8 @@ mod tests {
         );
         assert_eq!(dcgm(&holders[3..], &[], &[]), files(&[("3", "7\n")]));
         let slice = |gi, job| Slice {
-            gpu: 4,
-            number: 68,
+            gpu: 4u8.try_into().unwrap(),
+            number: "mig4".parse().unwrap(),
             gi,
             uuid: format!("MIG-{gi}"),
             profile: "1g.10gb".into(),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event, NodeHealth, Sample};
 use gpuos_core::peers::{PeerState, PeerView};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 
 use super::count::{Act, Counts};
@@ -21,7 +22,7 @@ use crate::jobs::Table;
 #[derive(Debug)]
 pub struct Keeper {
     counts: Counts,
-    polls: BTreeMap<u8, (Sample, Instant)>,
+    polls: BTreeMap<NodeGpu, (Sample, Instant)>,
     /// A poll that is older than this is told no more.
     stale: Duration,
     config: MetricsConfig,
@@ -177,9 +178,9 @@ impl Keeper {
 
     /// The node as it is now.
     pub fn snapshot(&self, rest: &Rest<'_>) -> Snapshot {
-        let gpu = |index: u8| {
+        let gpu = |index: NodeGpu| {
             let mut all = rest.found.iter().chain(rest.pooled);
-            let found = all.find(|found| found.gres == index);
+            let found = all.find(|found| found.number == index);
             let text = |of: fn(&GpuIdentity) -> &String| {
                 found.map_or_else(String::new, |gpu| of(gpu).clone())
             };
@@ -268,9 +269,12 @@ mod tests {
             slices: Vec::new(),
             troubles: Vec::new(),
         };
-        for gpu in 0..2 {
+        for gpu in 0..2u8 {
             let sample = Box::default();
-            keeper.event(&Event::Sample { gpu, sample });
+            keeper.event(&Event::Sample {
+                gpu: gpu.try_into().unwrap(),
+                sample,
+            });
         }
         let polled = |keeper: &Keeper| {
             let gpus = keeper.snapshot(&rest).gpus;
@@ -279,7 +283,9 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(polled(&keeper), [true, true, false]);
-        keeper.event(&Event::Lost { gpu: 1 });
+        keeper.event(&Event::Lost {
+            gpu: 1u8.try_into().unwrap(),
+        });
         assert_eq!(polled(&keeper), [true, false, false]);
         keeper.stale = Duration::ZERO;
         assert_eq!(polled(&keeper), [false, false, false]);

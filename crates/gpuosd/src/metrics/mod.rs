@@ -22,7 +22,9 @@ use std::collections::BTreeMap;
 use gpuos_core::health::{GpuState, Sample};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::MigLoad;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::mig::MigPlacement;
+use gpuos_model::node_gpu::NodeGpu;
 
 pub use count::Counts;
 pub use keep::Keeper;
@@ -37,9 +39,9 @@ pub struct Snapshot {
     /// Who holds which GPU.
     pub holders: Vec<Holder>,
     /// Foreign processes by GPU.
-    pub foreign: BTreeMap<u8, u64>,
+    pub foreign: BTreeMap<GresGpu, u64>,
     /// Memory in MiB that a job's processes use, by GPU and job.
-    pub job_memory: BTreeMap<(u8, JobId), u64>,
+    pub job_memory: BTreeMap<(GresGpu, JobId), u64>,
     /// MIG instances of the pool that are there.
     pub slices: Vec<Slice>,
     /// What was counted since the daemon started.
@@ -63,8 +65,8 @@ pub struct Snapshot {
 /// A GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gpu {
-    /// GRES index.
-    pub index: u8,
+    /// Which it is.
+    pub index: NodeGpu,
     /// NVIDIA's id, empty while it is not known.
     pub uuid: String,
     /// Name of the board.
@@ -82,10 +84,10 @@ pub struct Gpu {
 /// A MIG instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slice {
-    /// NVML's index of the GPU.
-    pub gpu: u8,
-    /// Its number, as in [`gpuos_core::health::number`].
-    pub number: u8,
+    /// The GPU, by NVML's index.
+    pub gpu: NvmlIndex,
+    /// The GPU as people call it.
+    pub number: NodeGpu,
     /// NVML's id of the GPU instance.
     pub gi: u32,
     /// `MIG-…`.
@@ -105,8 +107,8 @@ pub struct Slice {
 /// A step, or a job without one, that holds a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// GRES index.
-    pub gpu: u8,
+    /// The GPU.
+    pub gpu: NodeGpu,
     /// Job.
     pub job: JobId,
     /// Step; `None`: the job itself.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use gpuos_core::health::number;
 use gpuos_core::wire::{MigLoad, Percent};
+use gpuos_model::node_gpu::NodeGpu;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::text::{Family, Head, Labels, family, gauge};
@@ -24,7 +24,7 @@ pub(super) fn encode(
         Some(job) => job.to_string(),
         None => String::new(),
     };
-    let mut counts: BTreeMap<(u8, &str, String), u64> = BTreeMap::new();
+    let mut counts: BTreeMap<(NodeGpu, &str, String), u64> = BTreeMap::new();
     for slice in &snapshot.slices {
         let key = (slice.number, slice.profile.as_str(), job(slice));
         *counts.entry(key).or_default() += 1;
@@ -36,7 +36,7 @@ pub(super) fn encode(
     family(encoder, &head, |family| {
         for ((gpu, profile, job), count) in counts {
             let mut labels = node.clone();
-            labels.push(("gpu", number::name(gpu)));
+            labels.push(("gpu", gpu.to_string()));
             labels.push(("profile", profile.into()));
             labels.push(("jobid", job));
             family.value(&labels, count as f64)?;
@@ -45,7 +45,7 @@ pub(super) fn encode(
     })?;
     let of = |slice: &Slice| {
         let mut labels = node.clone();
-        labels.push(("gpu", number::name(slice.number)));
+        labels.push(("gpu", slice.number.to_string()));
         labels.push(("gi", slice.gi.to_string()));
         labels
     };

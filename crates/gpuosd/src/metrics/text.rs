@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gpuos_core::health::{GpuState, RecoveryAction, number};
+use gpuos_core::health::{GpuState, RecoveryAction};
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -156,17 +158,17 @@ impl Collector for View {
 }
 
 impl View {
-    fn of(&self, gpu: u8) -> Labels {
+    fn of(&self, gpu: NodeGpu) -> Labels {
         let known = self.snapshot.gpus.iter().find(|one| one.index == gpu);
         let uuid = known.map_or_else(String::new, |one| one.uuid.clone());
         vec![
             ("node", self.snapshot.node.clone()),
-            ("gpu", number::name(gpu)),
+            ("gpu", gpu.to_string()),
             ("uuid", uuid),
         ]
     }
 
-    fn with(&self, gpu: u8, label: &'static str, value: impl Into<String>) -> Labels {
+    fn with(&self, gpu: NodeGpu, label: &'static str, value: impl Into<String>) -> Labels {
         let mut labels = self.of(gpu);
         labels.push((label, value.into()));
         labels
@@ -298,12 +300,11 @@ impl View {
         );
         family(encoder, &head, |family| {
             // Processes of the pool are looked at by instance only.
-            for gpu in self
-                .gpus()
-                .iter()
-                .filter(|gpu| !number::is_of_pool(gpu.index))
-            {
-                let count = self.snapshot.foreign.get(&gpu.index).copied().unwrap_or(0);
+            for gpu in self.gpus() {
+                let Some(gres) = gpu.index.gres() else {
+                    continue;
+                };
+                let count = self.snapshot.foreign.get(&gres).copied().unwrap_or(0);
                 family.value(&self.of(gpu.index), count as f64)?;
             }
             Ok(())
@@ -348,9 +349,9 @@ impl View {
             counter: false,
         };
         family(encoder, &head, |family| {
-            let told = |_: &(&(u8, JobId), &u64)| !self.snapshot.nameless;
+            let told = |_: &(&(GresGpu, JobId), &u64)| !self.snapshot.nameless;
             for ((gpu, job), mib) in self.snapshot.job_memory.iter().filter(told) {
-                let labels = self.with(*gpu, "jobid", job.to_string());
+                let labels = self.with((*gpu).into(), "jobid", job.to_string());
                 family.value(&labels, *mib as f64 * 1_048_576.0)?;
             }
             Ok(())

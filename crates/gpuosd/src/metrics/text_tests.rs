@@ -5,15 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{MigLoad, Percent};
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
 
 use super::*;
 use crate::metrics::{Counts, Holder, Slice};
 
+fn gres(gpu: u8) -> GresGpu {
+    GresGpu::try_from(gpu).expect("a GPU")
+}
+
 fn slice(gi: u32, start: u8, job: Option<JobId>, memory_mib: Option<(u64, u64)>) -> Slice {
     Slice {
-        gpu: 4,
-        number: 68,
+        gpu: 4u8.try_into().unwrap(),
+        number: "mig4".parse().unwrap(),
         gi,
         uuid: format!("MIG-{gi}"),
         profile: "1g.10gb".into(),
@@ -81,7 +86,7 @@ fn full() -> Arc<Snapshot> {
     let mut counts = Counts::default();
     for _ in 0..2 {
         let xid = Event::Xid {
-            gpu: 1,
+            gpu: gres(1).into(),
             code: 79,
             gpu_instance: None,
             compute_instance: None,
@@ -91,7 +96,7 @@ fn full() -> Arc<Snapshot> {
     }
     counts.act(Act::Requeue, true);
     let holder = |step, user: &str| Holder {
-        gpu: 0,
+        gpu: gres(0).into(),
         job: 17.into(),
         step,
         uid: 1000,
@@ -100,11 +105,11 @@ fn full() -> Arc<Snapshot> {
     Arc::new(Snapshot {
         node: "n1".into(),
         gpus: vec![
-            gpu(0, GpuState::InUse, Some(sample)),
-            gpu(1, GpuState::Drained, None),
+            gpu(gres(0).into(), GpuState::InUse, Some(sample)),
+            gpu(gres(1).into(), GpuState::Drained, None),
         ],
-        foreign: [(1, 2)].into(),
-        job_memory: [((0, 17.into()), 4)].into(),
+        foreign: [(gres(1), 2)].into(),
+        job_memory: [((gres(0), 17.into()), 4)].into(),
         holders: vec![holder(Some(0), "alice"), holder(Some(0xffff_fffb), "")],
         counts,
         node_drained: true,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use gpuos_config::gpuos_toml::{MigConfig, MigPool};
 use gpuos_config::options::parse_mig;
-use gpuos_core::health::number;
 use gpuos_core::job::JobId;
 use gpuos_core::mig::reconcile::Foreign;
 use gpuos_core::mig::{Claim, JobPlacement, Phase};
@@ -13,6 +12,7 @@ use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet, PoolGpu};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::mig::{Geometry, MigPlacement};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_placement::mig::Serves;
 use gpuos_placement::mig::tile::{JobInstance, tile, tile_beside};
 use gpuos_workload::job::Job;
@@ -122,10 +122,10 @@ impl Pool {
         })
     }
 
-    /// The number of a GPU by NVML's index, as in [`gpuos_core::health::number`].
-    pub fn number(&self, gpu: NvmlIndex) -> Option<u8> {
-        let whole = self.switchable.get(&gpu).copied().map(u8::from);
-        whole.or_else(|| number::of_pool(gpu.into()))
+    /// A GPU by NVML's index, as people call it: one of GRES `gpu`, if it is MIG-switchable.
+    pub fn number(&self, gpu: NvmlIndex) -> NodeGpu {
+        let whole = self.switchable.get(&gpu);
+        whole.map_or(NodeGpu::Pool(gpu), |gres| NodeGpu::Gres(*gres))
     }
 
     /// What a job has on a node by Slurm's record: its bits of GRES `gpuos`, and the MIG-switchable GPUs that it has whole, by

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::health::{Admin, number};
+use gpuos_core::health::Admin;
 use gpuos_core::job::JobId;
+use gpuos_model::node_gpu::NodeGpu;
 use opentelemetry::trace::{SpanId, TraceId};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
 
@@ -28,7 +29,7 @@ pub enum What {
     /// The GPU showed a fault.
     Fault {
         /// GRES index.
-        gpu: u8,
+        gpu: NodeGpu,
         /// What it was.
         text: String,
     },
@@ -37,7 +38,7 @@ pub enum What {
     /// A line of the audit log.
     Judged {
         /// GRES index.
-        gpu: Option<u8>,
+        gpu: Option<NodeGpu>,
         /// The rule.
         rule: Option<String>,
         /// The sentence.
@@ -48,7 +49,7 @@ pub enum What {
         /// Number of the publication.
         revision: u64,
         /// GRES indices.
-        out: Vec<u8>,
+        out: Vec<NodeGpu>,
     },
     /// slurmctld took that publication, or did not.
     Published {
@@ -62,7 +63,7 @@ pub enum What {
         /// The job.
         job: JobId,
         /// GPUs that it holds here.
-        gpus: Vec<u8>,
+        gpus: Vec<NodeGpu>,
     },
     /// It is requeued, or will not be.
     Requeued(JobId, Went),
@@ -73,9 +74,9 @@ pub enum What {
     /// It will not run again.
     Gone(JobId, String),
     /// A reset or a check of a GPU begins.
-    Began(u8, &'static str),
+    Began(NodeGpu, &'static str),
     /// It has ended.
-    Ended(u8, &'static str, Went),
+    Ended(NodeGpu, &'static str, Went),
 }
 
 /// A span that has ended.
@@ -121,12 +122,12 @@ struct Thread {
 #[derive(Debug, Default)]
 pub struct Follower {
     /// By GPU; `None`: of the node.
-    threads: BTreeMap<Option<u8>, Thread>,
-    out: BTreeSet<u8>,
+    threads: BTreeMap<Option<NodeGpu>, Thread>,
+    out: BTreeSet<NodeGpu>,
     /// What faults GPUs showed, and when.
-    faults: BTreeMap<u8, Vec<(u64, String)>>,
+    faults: BTreeMap<NodeGpu, Vec<(u64, String)>>,
     /// Rules that spoke against a GPU, and when.
-    rules: BTreeMap<u8, BTreeMap<String, u64>>,
+    rules: BTreeMap<NodeGpu, BTreeMap<String, u64>>,
     done: Vec<Span>,
     ids: RandomIdGenerator,
 }
@@ -251,9 +252,9 @@ impl Follower {
         self.begin(admin.gpu, admin.verb.word(), at, attributes);
     }
 
-    fn publish(&mut self, at: u64, revision: u64, out: Vec<u8>) {
-        let out: BTreeSet<u8> = out.into_iter().collect();
-        let changed: Vec<u8> = out.symmetric_difference(&self.out).copied().collect();
+    fn publish(&mut self, at: u64, revision: u64, out: Vec<NodeGpu>) {
+        let out: BTreeSet<NodeGpu> = out.into_iter().collect();
+        let changed: Vec<NodeGpu> = out.symmetric_difference(&self.out).copied().collect();
         self.out = out;
         for gpu in changed {
             if self.out.contains(&gpu)
@@ -269,7 +270,7 @@ impl Follower {
     }
 
     /// A trace of a fault, if there was one: after a start what stands there is published again.
-    fn recovery(&mut self, gpu: u8, at: u64) {
+    fn recovery(&mut self, gpu: NodeGpu, at: u64) {
         let recent = |when: u64| at.saturating_sub(when) < RECENT;
         let mut rules = self.rules.remove(&gpu).unwrap_or_default();
         rules.retain(|_, when| recent(*when));
@@ -286,7 +287,7 @@ impl Follower {
         }
     }
 
-    fn requeue(&mut self, at: u64, job: &JobId, gpus: &[u8]) {
+    fn requeue(&mut self, at: u64, job: &JobId, gpus: &[NodeGpu]) {
         // The rules ask for it again while the job is here.
         if self.of_job(job).is_some() {
             return;
@@ -323,7 +324,7 @@ impl Follower {
         }
     }
 
-    fn of_job(&self, job: &JobId) -> Option<Option<u8>> {
+    fn of_job(&self, job: &JobId) -> Option<Option<NodeGpu>> {
         let key = Key::Job(job.clone());
         let mut threads = self.threads.iter();
         threads.find_map(|(of, thread)| thread.open.contains_key(&key).then_some(*of))
@@ -331,13 +332,13 @@ impl Follower {
 
     fn begin(
         &mut self,
-        gpu: Option<u8>,
+        gpu: Option<NodeGpu>,
         name: &'static str,
         at: u64,
         mut attributes: Vec<(&'static str, String)>,
     ) {
         if let Some(gpu) = gpu {
-            attributes.push(("gpuos.gpu", number::name(gpu)));
+            attributes.push(("gpuos.gpu", gpu.to_string()));
         }
         let first = Span {
             trace: self.ids.new_trace_id(),
@@ -362,7 +363,7 @@ impl Follower {
     }
 
     /// A sentence of the first span, while it has not ended.
-    fn say(&mut self, gpu: Option<u8>, at: u64, text: &str) {
+    fn say(&mut self, gpu: Option<NodeGpu>, at: u64, text: &str) {
         if let Some(thread) = self.threads.get_mut(&gpu)
             && !thread.ended
             && thread.first.events.len() < MOST
@@ -375,7 +376,7 @@ impl Follower {
     /// Begins a span of a trace, if the GPU has one.
     fn open(
         &mut self,
-        of: Option<u8>,
+        of: Option<NodeGpu>,
         key: Key,
         name: &'static str,
         at: u64,
@@ -397,7 +398,7 @@ impl Follower {
         thread.open.entry(key).or_insert(span);
     }
 
-    fn close(&mut self, of: Option<u8>, key: Key, at: u64, went: Went) {
+    fn close(&mut self, of: Option<NodeGpu>, key: Key, at: u64, went: Went) {
         let Some(thread) = self.threads.get_mut(&of) else {
             return;
         };

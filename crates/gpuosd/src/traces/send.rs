@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use futures_executor::block_on;
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event, RecoveryAction};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::JobState;
@@ -100,7 +101,7 @@ impl Traces {
         if self.to.is_none() {
             return;
         }
-        let fault = |gpu: &u8, text: String| What::Fault { gpu: *gpu, text };
+        let fault = |gpu: &NodeGpu, text: String| What::Fault { gpu: *gpu, text };
         let went = |ok: bool, message: &String| match ok {
             true => Ok(()),
             false => Err(message.clone()),

@@ -201,7 +201,11 @@ fn a_job_on_a_claimed_gpu_is_treated_as_if_it_were_alone() {
     for step in [BATCH, 0] {
         start(&daemon, 8, step, &[3, 4, 6], watch);
     }
-    let stranger = || findings(&daemon).into_iter().find(|one| one.gpu == 6);
+    let stranger = || {
+        findings(&daemon)
+            .into_iter()
+            .find(|one| one.gpu.index() == 6)
+    };
     let found = site.until("the stranger", stranger);
     let said = "process 41 (python3, uid 1000) of job 8 is on GPU 6, which no job holds";
     assert_eq!(found.message, said);

@@ -114,7 +114,7 @@ fn administrators_take_gpus_out_and_bring_them_back() {
     });
     let wrong = Request::Admin {
         verb: Verb::Drain,
-        gpus: vec![8],
+        gpus: vec![8u8.try_into().unwrap()],
         reason: String::new(),
         force: false,
     };
@@ -142,7 +142,11 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
     let known = || {
         let jobs = daemon.status().jobs;
         jobs.iter()
-            .any(|job| job.job == 7.into() && job.gpus == [0])
+            .any(|job| {
+                job.job == 7.into()
+                    && job.gpus.iter().all(|gpu| gpu.index() == 0)
+                    && job.gpus.len() == 1
+            })
             .then_some(())
     };
     site.until("job 7", known);

@@ -320,7 +320,7 @@ fn jobs_share_a_gpu_each_with_its_own_instances_and_leave_nothing() {
         ]
     );
     assert_eq!(
-        (gpu.gpu, gpu.first, gpu.slices, &gpu.free[..]),
+        (gpu.gpu.index(), gpu.first, gpu.slices, &gpu.free[..]),
         (4, 0, 8, &[6, 7][..])
     );
     assert_eq!(

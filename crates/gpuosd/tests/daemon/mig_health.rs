@@ -4,9 +4,9 @@
 use std::fs;
 
 use gpuos_core::health::Verb;
-use gpuos_core::health::number::{of_pool, parse};
 use gpuos_core::wire::{GpuStatus, Reply, Request};
 use gpuos_host::socket::ClientError;
+use gpuos_model::node_gpu::NodeGpu;
 
 use crate::mig::{
     BATCH, G1, G3, by_hand, end, flags, gone, instances, job, pool, status, step, until_empty,
@@ -33,7 +33,7 @@ fn start<'a>(site: &'a Site, reset: &str) -> Daemon<'a> {
 }
 
 fn of(daemon: &Daemon, nvml: u8) -> GpuStatus {
-    let number = of_pool(nvml).unwrap();
+    let number = NodeGpu::Pool(nvml.try_into().unwrap());
     let mut gpus = daemon.status().gpus.into_iter();
     gpus.find(|gpu| gpu.index == number).unwrap()
 }
@@ -173,7 +173,7 @@ fn administrators_name_a_gpu_of_the_pool_and_a_reset_that_ends_mig_mode_brings_n
     until_jobs(&site, &daemon);
     let wrong = Request::Admin {
         verb: Verb::Drain,
-        gpus: vec![parse("mig6").unwrap()],
+        gpus: vec!["mig6".parse().unwrap()],
         reason: String::new(),
         force: false,
     };
@@ -184,7 +184,7 @@ fn administrators_name_a_gpu_of_the_pool_and_a_reset_that_ends_mig_mode_brings_n
         ),
         other => panic!("{other:?}"),
     }
-    let mig4 = parse("mig4").unwrap();
+    let mig4 = u8::from(NodeGpu::Pool(4u8.try_into().unwrap()));
     let said = daemon.admin(Verb::Drain, mig4);
     assert!(
         said.contains("GPU mig4 draining; job 7 still runs there"),

@@ -16,7 +16,7 @@ fn status(daemon: &Daemon) -> MigStatus {
 
 fn instance(daemon: &Daemon, gpu: u8) -> Option<MigInstance> {
     let gpus = status(daemon).gpus.into_iter();
-    let mut own = gpus.filter(|one| one.gpu == gpu);
+    let mut own = gpus.filter(|one| u8::from(one.gpu) == gpu);
     own.next()?.instances.into_iter().next()
 }
 

@@ -71,7 +71,8 @@ fn over(site: &Site, daemon: &Daemon, job: u32) {
 
 fn of_5(daemon: &Daemon) -> MigGpuStatus {
     let mut gpus = status(daemon).gpus.into_iter();
-    gpus.find(|gpu| gpu.gpu == 5).unwrap_or_default()
+    let gpu = gpus.find(|gpu| gpu.gpu.index() == 5);
+    gpu.unwrap_or_else(|| MigGpuStatus::new(5u8.try_into().unwrap()))
 }
 
 fn until_requeued(site: &Site, job: u32) {
@@ -325,7 +326,13 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
         let gpus = daemon.status().gpus;
         (gpus[usize::from(SWITCHABLE)].jobs == [7.into()]).then_some(())
     });
-    assert!(daemon.status().gpus.iter().all(|gpu| gpu.index != 64 + 5));
+    assert!(
+        daemon
+            .status()
+            .gpus
+            .iter()
+            .all(|gpu| gpu.index.to_string() != "mig5")
+    );
     // Its process is at home there.
     site.change(5, |gpu| {
         gpu.processes[0] = nvidia_ml::state::Process {

@@ -6,7 +6,6 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use gpuos_core::health::number;
 use gpuos_core::wire::Request;
 
 use crate::isolation::{Ends, audited, findings, of_job, record};
@@ -50,7 +49,7 @@ fn start<'a>(site: &'a Site, more: &[&str]) -> Daemon<'a> {
 /// The UUIDs that gpuosd has for GRES gpu 0, 1, …
 fn named(daemon: &Daemon) -> Vec<String> {
     let gpus = daemon.status().gpus.into_iter();
-    let gres = gpus.filter(|gpu| !number::is_of_pool(gpu.index));
+    let gres = gpus.filter(|gpu| !gpu.index.is_of_pool());
     let uuids = gres.map(|gpu| gpu.uuid);
     uuids.filter(|uuid| !uuid.is_empty()).collect()
 }

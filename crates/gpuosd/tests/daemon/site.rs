@@ -411,7 +411,7 @@ impl Daemon<'_> {
     pub fn ready_pool(&self) {
         let known = || {
             let gpus = self.status().gpus;
-            let of_pool = |gpu: &gpuos_core::wire::GpuStatus| gpu.index >= 64;
+            let of_pool = |gpu: &gpuos_core::wire::GpuStatus| gpu.index.is_of_pool();
             (gpus.iter().filter(|gpu| of_pool(gpu)).count() == 2).then_some(())
         };
         self.site.until("two GPUs of the pool", known);
@@ -420,7 +420,7 @@ impl Daemon<'_> {
     pub fn admin(&self, verb: Verb, gpu: u8) -> String {
         let request = Request::Admin {
             verb,
-            gpus: vec![gpu],
+            gpus: vec![gpu.try_into().unwrap()],
             reason: "test".into(),
             force: false,
         };

@@ -13,6 +13,7 @@ use gpuos_core::wire::{Peer, Reason, Reply, Request, Status};
 use gpuos_host::hardware::nvml::Error;
 use gpuos_host::steps::job_processes::Proc;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Allocation, Job, JobState};
 use gpuos_workload::node::NodeRecord;
@@ -63,11 +64,15 @@ pub struct Slurm {
     pub log: Vec<(u64, String)>,
 }
 
+fn nth(gpu: u8) -> NodeGpu {
+    NodeGpu::try_from(gpu).expect("a GPU")
+}
+
 impl Slurm {
     pub fn out(&self) -> Vec<u8> {
         let (part, wrong) = ExtraPart::read(&self.extra);
         assert_eq!(wrong, None);
-        part.out
+        part.out.into_iter().map(u8::from).collect()
     }
 
     pub fn on(&self, gpu: u8) -> Vec<u32> {
@@ -294,7 +299,7 @@ impl World {
         (self.disk, self.tasks, self.devices) = (Some(disk), Some(tasks), Some(devices));
         (self.task, self.device) = (None, None);
         let found = |gpu: u8| GpuIdentity {
-            gres: gpu,
+            number: nth(gpu),
             nvml: gpu.try_into().unwrap(),
             uuid: format!("GPU-{gpu}"),
             name: "NVIDIA H100".into(),
@@ -336,7 +341,10 @@ impl World {
                     processes: Some(0),
                     ..Sample::default()
                 });
-                self.take(Message::Health(Event::Sample { gpu, sample }));
+                self.take(Message::Health(Event::Sample {
+                    gpu: nth(gpu),
+                    sample,
+                }));
             }
             self.take(Message::Polled);
         }
@@ -392,14 +400,15 @@ impl World {
                     Some((_, Device::Reset(_))) => "reset",
                     _ => "check",
                 };
-                let on = self.slurm.on(gpu.gres);
+                let on = self.slurm.on(u8::from(gpu.number));
                 assert!(
                     on.is_empty(),
                     "{what} of GPU {} under jobs {on:?}\n{:#?}",
-                    gpu.gres,
+                    gpu.number,
                     self.tail()
                 );
-                self.device_log.push((now, format!("{what} {}", gpu.gres)));
+                self.device_log
+                    .push((now, format!("{what} {}", gpu.number)));
             }
         }
         let Some((_, device)) = self.device.take_if(|(due, _)| *due <= now) else {
@@ -408,13 +417,13 @@ impl World {
         let message = String::new();
         let event = match device {
             Device::Reset(gpu) => Event::ResetDone {
-                gpu: gpu.gres,
+                gpu: gpu.number,
                 ok: true,
                 message,
             },
             Device::Check(gpu) => Event::CheckDone {
-                gpu: gpu.gres,
-                ok: !self.broken.contains(&gpu.gres),
+                gpu: gpu.number,
+                ok: !self.broken.contains(&u8::from(gpu.number)),
                 message,
             },
         };
@@ -444,7 +453,7 @@ impl World {
     fn say(&mut self, verb: Verb, gpus: Vec<u8>) {
         let request = Request::Admin {
             verb,
-            gpus,
+            gpus: gpus.into_iter().map(nth).collect(),
             reason: "test".into(),
             force: false,
         };
@@ -460,7 +469,7 @@ impl World {
 
     pub fn xid(&mut self, gpu: u8, code: u32) {
         self.take(Message::Health(Event::Xid {
-            gpu,
+            gpu: nth(gpu),
             code,
             gpu_instance: None,
             compute_instance: None,

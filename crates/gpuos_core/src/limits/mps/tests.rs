@@ -7,11 +7,19 @@ const ONE: Process = Process {
     started: 7,
 };
 
+fn gres(gpu: u8) -> GresGpu {
+    GresGpu::try_from(gpu).expect("a GPU")
+}
+
+fn gpus(list: &[u8]) -> BTreeSet<GresGpu> {
+    list.iter().copied().map(gres).collect()
+}
+
 fn holder(job: u32, gpus: &[u8]) -> Holder {
     Holder {
         job: job.into(),
         uid: 1000,
-        gpus: gpus.iter().copied().collect(),
+        gpus: self::gpus(gpus),
         asked: Asked {
             mps: Some(MpsWish {
                 percent: 50,
@@ -47,7 +55,7 @@ fn running(job: u32) -> Mps {
     let starts = after(&mut mps, saved_as(&saves));
     assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
         if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
-    assert_eq!(mps.settled(&Whom::Job(job.into()), &[0].into()), None);
+    assert_eq!(mps.settled(&Whom::Job(job.into()), &gpus(&[0])), None);
     let told = Ok(ONE);
     let saves = after(
         &mut mps,
@@ -57,10 +65,10 @@ fn running(job: u32) -> Mps {
         },
     );
     // Not before gpuosd would find it again.
-    assert_eq!(mps.settled(&Whom::Job(job.into()), &[0].into()), None);
+    assert_eq!(mps.settled(&Whom::Job(job.into()), &gpus(&[0])), None);
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
     assert_eq!(
-        mps.settled(&Whom::Job(job.into()), &[0].into()),
+        mps.settled(&Whom::Job(job.into()), &gpus(&[0])),
         Some(Ok(()))
     );
     mps
@@ -70,7 +78,7 @@ fn running(job: u32) -> Mps {
 fn it_is_written_down_started_once_and_ended_with_the_job() {
     let mut mps = running(7);
     assert!(
-        mps.settled(&Whom::Job(7.into()), &[2].into())
+        mps.settled(&Whom::Job(7.into()), &gpus(&[2]))
             .unwrap()
             .is_err()
     );
@@ -100,7 +108,7 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
         },
     );
     assert_eq!(next.len(), 2);
-    assert_eq!(mps.kept()[&Whom::Job(7.into())].gpus, [4].into());
+    assert_eq!(mps.kept()[&Whom::Job(7.into())].gpus, gpus(&[4]));
 }
 
 #[test]
@@ -201,7 +209,7 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
         1
     );
     assert!(
-        mps.settled(&Whom::Job(7.into()), &[0].into())
+        mps.settled(&Whom::Job(7.into()), &gpus(&[0]))
             .unwrap()
             .is_err()
     );
@@ -223,12 +231,12 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
     assert!(
         mps.kept().is_empty()
             && mps
-                .settled(&Whom::Job(8.into()), &[0].into())
+                .settled(&Whom::Job(8.into()), &gpus(&[0]))
                 .unwrap()
                 .is_err()
     );
     after(&mut mps, MpsEvent::Jobs(Vec::new()));
-    assert_eq!(mps.settled(&Whom::Job(8.into()), &[0].into()), None);
+    assert_eq!(mps.settled(&Whom::Job(8.into()), &gpus(&[0])), None);
 }
 
 #[test]
@@ -242,7 +250,7 @@ fn shared_gpus_get_none() {
     assert_eq!(after(&mut mps, MpsEvent::Jobs(jobs)), []);
     for job in [7, 9] {
         let told = mps
-            .settled(&Whom::Job(job.into()), &[1].into())
+            .settled(&Whom::Job(job.into()), &gpus(&[1]))
             .unwrap()
             .unwrap_err();
         assert!(told.contains("shared with other jobs"), "{told}");
@@ -295,9 +303,12 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     let all = ["gpu0-1000", "gpu0-1001", "gpu3-1000"];
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (names(&all), Vec::new()));
-    let first = Whom::Sharers { gpu: 0, uid: 1000 };
-    assert_eq!(mps.settled(&first, &[0].into()), Some(Ok(())));
-    assert!(mps.settled(&first, &[1].into()).unwrap().is_err());
+    let first = Whom::Sharers {
+        gpu: gres(0),
+        uid: 1000,
+    };
+    assert_eq!(mps.settled(&first, &gpus(&[0])), Some(Ok(())));
+    assert!(mps.settled(&first, &gpus(&[1])).unwrap().is_err());
     // The job for which it was started goes, and comes again on another GPU: the other one keeps its own.
     jobs[0] = sharer(7, 1000, 5);
     let made = started_and_ended(&mut mps, told(&jobs));
@@ -305,7 +316,7 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     jobs.remove(1);
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (Vec::new(), names(&["gpu0-1000"])));
-    assert_eq!(mps.settled(&first, &[0].into()), None);
+    assert_eq!(mps.settled(&first, &gpus(&[0])), None);
     let made = started_and_ended(&mut mps, told(&[]));
     assert_eq!((made.0.len(), made.1.len()), (0, 3));
     assert!(mps.kept().is_empty());
@@ -314,7 +325,10 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
 #[test]
 fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let mut mps = Mps::default();
-    let whom = Whom::Sharers { gpu: 0, uid: 1000 };
+    let whom = Whom::Sharers {
+        gpu: gres(0),
+        uid: 1000,
+    };
     let mut jobs = vec![sharer(7, 1000, 0)];
     let saves = after(&mut mps, MpsEvent::Jobs(jobs.clone()));
     after(&mut mps, saved_as(&saves));
@@ -333,18 +347,18 @@ fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let made = started_and_ended(&mut mps, told.clone());
     assert_eq!(made.0, ["gpu0-1001"]);
     assert_eq!(after(&mut mps, told), []);
-    assert!(mps.settled(&whom, &[0].into()).unwrap().is_err());
+    assert!(mps.settled(&whom, &gpus(&[0])).unwrap().is_err());
     jobs.push(sharer(8, 1000, 0));
     let made = started_and_ended(&mut mps, MpsEvent::Jobs(jobs));
     assert_eq!(made.0, ["gpu0-1000"]);
-    assert_eq!(mps.settled(&whom, &[0].into()), Some(Ok(())));
+    assert_eq!(mps.settled(&whom, &gpus(&[0])), Some(Ok(())));
 }
 
 #[test]
 fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
     let mut mps = Mps::default();
     let mut several = sharer(7, 1000, 0);
-    several.gpus.insert(1);
+    several.gpus.insert(gres(1));
     // What says so on a whole GPU was not given by Slurm's shards.
     let mut whole = sharer(8, 1000, 2);
     whole.asked.shared = false;
@@ -354,7 +368,13 @@ fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
 
 #[test]
 fn names_of_daemons_are_read_again() {
-    for whom in [Whom::Job(7.into()), Whom::Sharers { gpu: 3, uid: 1000 }] {
+    for whom in [
+        Whom::Job(7.into()),
+        Whom::Sharers {
+            gpu: gres(3),
+            uid: 1000,
+        },
+    ] {
         assert_eq!(Whom::try_from(whom.to_string()), Ok(whom));
     }
     for odd in [
@@ -375,7 +395,10 @@ fn names_of_daemons_are_read_again() {
 #[test]
 fn a_name_leads_back_to_whom_it_means() {
     let job = |id: &str| Whom::Job(id.parse().unwrap());
-    let sharers = Whom::Sharers { gpu: 0, uid: 1000 };
+    let sharers = Whom::Sharers {
+        gpu: gres(0),
+        uid: 1000,
+    };
     for (whom, text) in [
         (job("7"), "7"),
         (job("8.server"), "job-8.server"),

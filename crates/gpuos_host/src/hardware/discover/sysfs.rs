@@ -250,8 +250,12 @@ pub fn between(a: &PciPlace, b: &PciPlace) -> Link {
 
 /// GPUs to which no other adapter is nearer than this one: those that suffer when its link is down. None where the
 /// two lie on different sockets.
-pub fn served(adapter: &Adapter, all: &[Adapter], gpus: &[(u8, &PciPlace)]) -> Vec<u8> {
-    let near = |(_, gpu): &&(u8, &PciPlace)| {
+pub fn served<Gpu: Copy>(
+    adapter: &Adapter,
+    all: &[Adapter],
+    gpus: &[(Gpu, &PciPlace)],
+) -> Vec<Gpu> {
+    let near = |(_, gpu): &&(Gpu, &PciPlace)| {
         let own = rank(between(gpu, &adapter.place));
         let best = all.iter().map(|other| rank(between(gpu, &other.place)));
         own < rank(Link::Sys) && best.min().is_none_or(|best| own <= best)

@@ -81,7 +81,7 @@ fn node(state: &str, rest: &str) -> String {
 
 fn out(gpu: u8) -> Action {
     Action::Publish(ExtraPart {
-        out: vec![gpu],
+        out: vec![gpu.try_into().unwrap()],
         ..ExtraPart::default()
     })
 }

@@ -10,6 +10,8 @@ use gpuos_core::health::Sample;
 use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Effect as Said, Event, Holder, Limits, Mps, MpsEvent, step};
 use gpuos_core::wire::Reply;
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::node_gpu::NodeGpu;
 
 use super::client::Client;
 use super::effect::{Effect, Effects, Look, Quota, Then};
@@ -31,7 +33,7 @@ pub struct Prepare {
     /// Its job.
     pub job: JobId,
     /// Its GPUs of GRES `gpu`.
-    pub gpus: BTreeSet<u8>,
+    pub gpus: BTreeSet<GresGpu>,
     /// What it asked for.
     pub asked: Asked,
     /// What it is told besides: its slices, if it has any.
@@ -80,8 +82,8 @@ impl Settings {
     pub fn limits(&mut self, event: Event, on: &Facts<'_>, fx: &mut Effects) {
         for said in step(&mut self.limits, event, on.now.running_ms, on.now.wall_ms) {
             fx.push(match said {
-                Said::Read { gpu } => Effect::Limits(Task::Read(on.gpus.known(gpu))),
-                Said::Set { gpu, set } => Effect::Limits(Task::Set(on.gpus.known(gpu), set)),
+                Said::Read { gpu } => Effect::Limits(Task::Read(on.gpus.known(gpu.into()))),
+                Said::Set { gpu, set } => Effect::Limits(Task::Set(on.gpus.known(gpu.into()), set)),
                 Said::Save { revision } => Effect::Save(Then::Limits(revision)),
                 Said::Audit(audit) => Effect::Log(audit, Quota::Job),
             });
@@ -90,7 +92,11 @@ impl Settings {
     }
 
     /// A poll has shown a GPU: whether its power limit is what was set.
-    pub fn shown(&mut self, gpu: u8, sample: &Sample, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn shown(&mut self, gpu: NodeGpu, sample: &Sample, on: &Facts<'_>, fx: &mut Effects) {
+        // Nothing is set on those of a pool.
+        let Some(gpu) = gpu.gres() else {
+            return;
+        };
         let kept = self.limits.kept().get(&gpu);
         let set = kept.and_then(|kept| kept.power_mw).map(|[_, set]| set);
         match (set, sample.power_limit_mw) {
@@ -98,7 +104,7 @@ impl Settings {
                 let limit_mw = shown;
                 self.limits(Event::Sample { gpu, limit_mw }, on, fx);
             }
-            (Some(_), Some(_)) => fx.push(Effect::Limits(Task::Look(on.gpus.known(gpu)))),
+            (Some(_), Some(_)) => fx.push(Effect::Limits(Task::Look(on.gpus.known(gpu.into())))),
             _ => {}
         }
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::limits::{MpsEffect, MpsEvent, MpsWish, Whom, mps_step};
 use gpuos_core::wire::MPS_VARIABLES;
+use gpuos_model::gpu_index::GresGpu;
 
 use super::{Prepare, Settings};
 use crate::event_loop::effect::{Effect, Effects, Quota, Then};
@@ -17,7 +18,10 @@ impl Settings {
             fx.push(match said {
                 MpsEffect::Save { revision } => Effect::Save(Then::Mps(revision)),
                 MpsEffect::Start { whom, serving } => {
-                    let uuids = serving.gpus.iter().map(|gpu| on.gpus.known(*gpu).uuid);
+                    let uuids = serving
+                        .gpus
+                        .iter()
+                        .map(|gpu| on.gpus.known((*gpu).into()).uuid);
                     let uuids = uuids.collect();
                     Effect::Mps(Task::Start(whom, serving, uuids))
                 }
@@ -66,17 +70,17 @@ impl Settings {
 }
 
 /// The part of the memory that goes with a share of a GPU, as MPS reads it; the GPU is the first that its programs see.
-fn memory_share(gpus: &BTreeSet<u8>, wish: MpsWish, on: &Facts<'_>) -> Option<String> {
+fn memory_share(gpus: &BTreeSet<GresGpu>, wish: MpsWish, on: &Facts<'_>) -> Option<String> {
     let gpu = gpus.first().filter(|_| wish.joint)?;
-    let health = on.health.gpus.get(usize::from(*gpu))?;
+    let health = on.health.gpus.get(gpu.index())?;
     let total = health.last.as_ref()?.memory_total_mib?;
     let share = total.saturating_mul(u64::from(wish.percent)) / 100;
     (share > 0).then(|| format!("0={share}M"))
 }
 
 /// The GPU by NVIDIA's id: a daemon that serves it alone counts it as 0, whatever Slurm does.
-fn by_uuid(gpus: &BTreeSet<u8>, wish: MpsWish, on: &Facts<'_>) -> Option<(String, String)> {
+fn by_uuid(gpus: &BTreeSet<GresGpu>, wish: MpsWish, on: &Facts<'_>) -> Option<(String, String)> {
     let gpu = gpus.first().filter(|_| wish.joint)?;
-    let uuid = on.gpus.known(*gpu).uuid;
+    let uuid = on.gpus.known((*gpu).into()).uuid;
     (!uuid.is_empty()).then(|| ("CUDA_VISIBLE_DEVICES".to_owned(), uuid))
 }

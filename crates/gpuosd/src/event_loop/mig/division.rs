@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use gpuos_core::health::number;
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
+use gpuos_model::node_gpu::NodeGpu;
 
 use crate::event_loop::gpus::Gpus;
 use crate::mig::pool::{Pool, Switchable};
@@ -79,26 +79,28 @@ impl Division {
         self.configured
     }
 
-    /// Number of a GPU by NVML's index, as in [`gpuos_core::health::number`]: in GRES `gpu`, if it is MIG-switchable.
-    pub fn number(&self, gpu: NvmlIndex) -> Option<u8> {
-        let whole = self.switchable.get(&gpu).copied().map(u8::from);
-        whole.or_else(|| number::of_pool(gpu.into()))
+    /// A GPU by NVML's index, as people call it: one of GRES `gpu`, if it is MIG-switchable.
+    pub fn number(&self, gpu: NvmlIndex) -> NodeGpu {
+        let whole = self.switchable.get(&gpu);
+        whole.map_or(NodeGpu::Pool(gpu), |gres| NodeGpu::Gres(*gres))
     }
 
     /// NVML's index of a GPU of the pool; `None`: it is none.
-    pub fn index(&self, number: u8) -> Option<NvmlIndex> {
+    pub fn index(&self, number: NodeGpu) -> Option<NvmlIndex> {
         let mut switchable = self.switchable.iter();
-        let switchable = switchable.find(|(_, gres)| u8::from(**gres) == number);
-        switchable
-            .map(|(gpu, _)| *gpu)
-            .or_else(|| number::pool_index(number)?.try_into().ok())
+        match number {
+            NodeGpu::Pool(gpu) => Some(gpu),
+            NodeGpu::Gres(gres) => switchable
+                .find(|(_, own)| **own == gres)
+                .map(|(gpu, _)| *gpu),
+        }
     }
 
     /// The numbers of the GPUs on which these bits lie.
-    pub fn numbers(&self, pool: &Pool, bits: u64) -> Vec<u8> {
+    pub fn numbers(&self, pool: &Pool, bits: u64) -> Vec<NodeGpu> {
         let on = pool.gpus.iter().copied();
         let on = on.filter(|gpu| pool.all_bits(*gpu) & bits != 0);
-        let on: BTreeSet<u8> = on.filter_map(|gpu| self.number(gpu)).collect();
+        let on: BTreeSet<NodeGpu> = on.map(|gpu| self.number(gpu)).collect();
         on.into_iter().collect()
     }
 
@@ -109,11 +111,14 @@ impl Division {
     }
 
     /// NVML's indexes of those of GPUs of GRES `gpu` that are MIG-switchable. `None`: the library has not shown which they are.
-    pub fn whole_of(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<BTreeSet<NvmlIndex>> {
+    pub fn whole_of(&self, gpus: &BTreeSet<GresGpu>, known: &Gpus) -> Option<BTreeSet<NvmlIndex>> {
         if self.switchable.is_empty() {
             return Some(BTreeSet::new());
         }
-        let own = known.found().iter().filter(|gpu| gpus.contains(&gpu.gres));
+        let own = known
+            .found()
+            .iter()
+            .filter(|gpu| gpu.number.gres().is_some_and(|gpu| gpus.contains(&gpu)));
         let switchable = own.map(|gpu| gpu.nvml);
         let switchable = switchable.filter(|gpu| self.switchable.contains_key(gpu));
         (!known.found().is_empty()).then(|| switchable.collect())
@@ -136,9 +141,9 @@ impl Division {
     }
 
     /// Why a step with these GPUs of GRES `gpu` must not run: it is not known which GPUs they are.
-    pub fn misnamed(&self, gpus: &BTreeSet<u8>, known: &Gpus) -> Option<String> {
+    pub fn misnamed(&self, gpus: &BTreeSet<GresGpu>, known: &Gpus) -> Option<String> {
         let named = |(_, number): &(&NvmlIndex, &GresGpu)| {
-            !known.found().is_empty() && gpus.contains(&u8::from(**number))
+            !known.found().is_empty() && gpus.contains(*number)
         };
         let mut named = self.switchable.iter().filter(named);
         named.find_map(|(gpu, number)| misnumbered(*gpu, *number, known))
@@ -159,8 +164,8 @@ impl Division {
 fn misnumbered(gpu: NvmlIndex, number: GresGpu, known: &Gpus) -> Option<String> {
     let found = known.found().iter().find(|found| found.nvml == gpu);
     let is = match found {
-        Some(found) if found.gres == u8::from(number) => return None,
-        Some(found) => format!("by gres.conf it is {}", found.gres),
+        Some(found) if found.number == NodeGpu::Gres(number) => return None,
+        Some(found) => format!("by gres.conf it is {}", found.number),
         None => "gres.conf does not have it".into(),
     };
     Some(format!(

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::health::{Action, Event, GpuHealth, GpuState, Job, NodeHealth, number};
+use gpuos_core::health::{Action, Event, GpuHealth, GpuState, Job, NodeHealth};
 use gpuos_core::job::JobId;
 use gpuos_core::limits::Holder;
 use gpuos_core::mig::Phase;
 use gpuos_core::step::StepId;
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::job::Job as Record;
 
 use super::Mig;
@@ -22,9 +23,8 @@ use crate::status;
 pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
     let Some(pool) = mig.division.pool() else {
         // Before gpuos.toml is read, those of before: who is heard of again is no new one.
-        let of_pool = |job: &&Job| {
-            !job.instances.is_empty() || job.gpus.iter().any(|gpu| number::is_of_pool(*gpu))
-        };
+        let of_pool =
+            |job: &&Job| !job.instances.is_empty() || job.gpus.iter().any(|gpu| gpu.is_of_pool());
         let before = health.jobs.iter().filter(of_pool);
         return match mig.division.is_configured() {
             true => Vec::new(),
@@ -80,13 +80,13 @@ pub fn holders_of_whole(mig: &Mig, on: &Facts<'_>) -> Vec<Holder> {
     let divided = switchable
         .iter()
         .filter(|(gpu, _)| mig.boards.is_whole(**gpu) == Some(false));
-    let divided: BTreeSet<u8> = divided.map(|(_, number)| u8::from(*number)).collect();
+    let divided: BTreeSet<GresGpu> = divided.map(|(_, number)| *number).collect();
     for holder in &mut all {
         holder.gpus.retain(|gpu| !divided.contains(gpu));
     }
     let to_come = |(gpu, _): &(&NvmlIndex, &GresGpu)| !mig.is_shown_whole(**gpu);
     let to_come = switchable.iter().filter(to_come);
-    let to_come: BTreeSet<u8> = to_come.map(|(_, number)| u8::from(*number)).collect();
+    let to_come: BTreeSet<GresGpu> = to_come.map(|(_, number)| *number).collect();
     all.retain(|holder| {
         let held = on.jobs.jobs.get(&holder.job);
         let steps = held.map_or(0, |held| held.steps.len());
@@ -104,7 +104,7 @@ fn instances(
     job: &JobId,
     (pool, grant): (&Pool, Option<&Grant>),
     bits: u64,
-) -> Vec<(u8, u32)> {
+) -> Vec<(NodeGpu, u32)> {
     let mut found = Vec::new();
     for piece in grant.iter().flat_map(|grant| &grant.pieces) {
         if pool.bits(piece) & bits == 0 {
@@ -118,7 +118,7 @@ fn instances(
             Phase::Made { gi } | Phase::Ready { gi, .. } => Some(gi),
             Phase::Wanted | Phase::Going => None,
         });
-        found.extend(gis.filter_map(|gi| Some((mig.division.number(piece.gpu)?, gi))));
+        found.extend(gis.map(|gi| (mig.division.number(piece.gpu), gi)));
     }
     found
 }
@@ -129,7 +129,7 @@ pub fn count(
     (division, boards): (&Division, &Boards),
     health: &NodeHealth,
 ) -> Option<Event> {
-    let number = division.number(gpu)?;
+    let number = division.number(gpu);
     let view = boards.view(gpu)?.ok()?;
     health.gpu(number)?;
     let count = view.shown.len().max(boards.claims(gpu).len()) as u32;
@@ -139,19 +139,19 @@ pub fn count(
 /// Whether a reset of a GPU waits until its instances are gone.
 pub fn waits_for_reset(gpu: NvmlIndex, division: &Division, health: &NodeHealth) -> bool {
     let number = division.number(gpu);
-    let of = number.and_then(|number| health.gpu(number));
+    let of = health.gpu(number);
     let when_idle = |of: &GpuHealth| {
         let mut causes = of.causes.iter();
         causes.any(|cause| cause.action == Action::ResetWhenIdle)
     };
-    let out = number.is_some_and(|number| health.state(number).is_out());
+    let out = health.state(number).is_out();
     of.is_some_and(|of| out || when_idle(of))
 }
 
 /// Why no instance is to be made on a GPU: it is out of service. One that an administrator drains lets jobs run out, and
 /// their later steps with them.
 pub fn out(gpu: NvmlIndex, division: &Division, health: &NodeHealth) -> Option<String> {
-    let number = division.number(gpu)?;
+    let number = division.number(gpu);
     let of = health.gpu(number)?;
     let state = health.state(number);
     let failed = of.causes.iter().any(|cause| cause.action.takes_out());
@@ -169,11 +169,10 @@ pub fn out(gpu: NvmlIndex, division: &Division, health: &NodeHealth) -> Option<S
 }
 
 /// The numbers in GRES `gpu` of MIG-switchable GPUs of which a job has slices, by its record.
-pub fn on_moving(division: &Division, node: &str, job: &Record) -> Vec<u8> {
+pub fn on_moving(division: &Division, node: &str, job: &Record) -> Vec<GresGpu> {
     let Some(pool) = division.pool() else {
         return Vec::new();
     };
-    let mut numbers = division.numbers(pool, pool.has(node, job).0);
-    numbers.retain(|gpu| !number::is_of_pool(*gpu));
-    numbers
+    let numbers = division.numbers(pool, pool.has(node, job).0).into_iter();
+    numbers.filter_map(NodeGpu::gres).collect()
 }

@@ -30,6 +30,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::{Answer, Event};
 use gpuos_core::step::StepId;
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::job::Job as Record;
 
 use boards::Boards;
@@ -112,7 +113,7 @@ impl Mig {
     }
 
     /// NVML's index of a GPU of the pool; `None`: it is none.
-    pub fn index(&self, number: u8) -> Option<NvmlIndex> {
+    pub fn index(&self, number: NodeGpu) -> Option<NvmlIndex> {
         self.division.index(number)
     }
 
@@ -122,7 +123,7 @@ impl Mig {
     }
 
     /// The MIG-switchable GPUs of which a job has slices, by its record.
-    pub fn on_moving(&self, node: &str, job: &Record) -> Vec<u8> {
+    pub fn on_moving(&self, node: &str, job: &Record) -> Vec<GresGpu> {
         health::on_moving(&self.division, node, job)
     }
 
@@ -166,13 +167,11 @@ impl Mig {
         let switchable =
             |gpu: &&GresGpu| !self.division.switchable().values().any(|one| one == *gpu);
         for gpu in before.switchable().values().filter(switchable) {
-            fx.push(Effect::Undivided(u8::from(*gpu)));
+            fx.push(Effect::Undivided((*gpu).into()));
         }
         for gpu in self.division.pool().iter().flat_map(|pool| &pool.gpus) {
             self.boards.know(*gpu);
-            if let Some(gpu) = self.division.number(*gpu) {
-                fx.push(Effect::KnowPooled(gpu));
-            }
+            fx.push(Effect::KnowPooled(self.division.number(*gpu)));
         }
         let pool = self.division.pool();
         if pool.is_some() && before.pool() != pool {
@@ -484,7 +483,7 @@ impl Mig {
         };
         if divided {
             let number = self.division.switchable().get(&gpu);
-            let whole = number.map(|number| on.jobs.on(u8::from(*number)));
+            let whole = number.map(|number| on.jobs.on(*number));
             return whole.into_iter().flatten().collect();
         }
         let bits = pool.all_bits(gpu);

@@ -34,9 +34,7 @@ pub fn slices(mig: &Mig, on: &Facts<'_>) -> Vec<Slice> {
     let gpus = status(mig, on).gpus.into_iter();
     let each = gpus.flat_map(|gpu| {
         let there = gpu.instances.into_iter();
-        let number = NvmlIndex::try_from(gpu.gpu).ok();
-        let number = number.and_then(|nvml| mig.division.number(nvml));
-        let number = number.unwrap_or(gpu.gpu);
+        let number = mig.division.number(gpu.gpu);
         there.filter_map(move |one| {
             Some(Slice {
                 gpu: gpu.gpu,
@@ -137,7 +135,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatu
             != 0
     };
     let switchable = mig.division.switchable().get(&gpu);
-    let holder = switchable.and_then(|number| on.jobs.on(u8::from(*number)).first().cloned());
+    let holder = switchable.and_then(|number| on.jobs.on(*number).first().cloned());
     let clear = |placement: MigPlacement| {
         let slices = placement.start..placement.start.saturating_add(placement.size);
         holder.is_none()
@@ -158,7 +156,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatu
         (name.clone(), fits(profile, &clear).min(most))
     };
     MigGpuStatus {
-        gpu: gpu.into(),
+        gpu,
         first: u8::try_from(first).unwrap_or(u8::MAX),
         slices,
         ready: mig.is_known() && matches!(view, Some(Ok(_))),

@@ -7,7 +7,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Code, MigAsk, Reply};
-use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
 
 use super::{Mig, health};
@@ -15,6 +15,7 @@ use crate::event_loop::client::Client;
 use crate::event_loop::effect::{Effect, Effects, Starting};
 use crate::event_loop::facts::Facts;
 use crate::event_loop::limits::Prepare;
+use crate::jobs::of_gres;
 use crate::mig::pool::Grant;
 use crate::queue::Task as WorkloadTask;
 use crate::socket_handler::refused;
@@ -31,7 +32,7 @@ pub struct Waiting {
     /// The step.
     pub id: StepId,
     /// Its GPUs of GRES `gpu`.
-    pub gpus: BTreeSet<u8>,
+    pub gpus: BTreeSet<GresGpu>,
     asked: Asked,
     /// What it wants of slices.
     pub ask: Option<MigAsk>,
@@ -204,7 +205,7 @@ impl Mig {
             client,
             ..
         } = starting;
-        let gpus: BTreeSet<u8> = gpus.into_iter().collect();
+        let gpus = of_gres(&gpus);
         let first = self.steps.started(&id, ask.as_ref().map_or(0, bits_of));
         let granted = !first && self.records.grants.contains_key(&id.job);
         let failed = self.endings.why(&id.job);
