@@ -151,8 +151,9 @@ impl Traces {
                 },
                 Effect::Requeue { job, .. } => {
                     let held = jobs.jobs.get(job);
-                    let gpus =
-                        held.map_or_else(Vec::new, |held| held.all_gpus().into_iter().collect());
+                    let gpus = held.map_or_else(Vec::new, |held| {
+                        held.all_gpus().into_iter().map(NodeGpu::from).collect()
+                    });
                     What::Requeue {
                         job: job.clone(),
                         gpus,

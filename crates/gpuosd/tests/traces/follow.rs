@@ -3,12 +3,18 @@
 use std::collections::BTreeSet;
 
 use gpuos_core::health::{Admin, Verb};
+use gpuos_model::node_gpu::NodeGpu;
 use gpuosd::traces::follow::{Follower, What};
 use opentelemetry::trace::SpanId;
 
-fn judged(gpu: u8) -> What {
+/// One of GRES gpu.
+fn gpu(index: u8) -> NodeGpu {
+    index.try_into().expect("a GPU")
+}
+
+fn judged(index: u8) -> What {
     What::Judged {
-        gpu: Some(gpu),
+        gpu: Some(gpu(index)),
         rule: Some("xid-48".into()),
         text: "out of service".into(),
     }
@@ -27,16 +33,16 @@ fn one_recovery_is_one_trace_from_the_fault_to_the_job_that_runs_again() {
     follower.take(
         1000,
         What::Fault {
-            gpu: 3,
+            gpu: gpu(3),
             text: "Xid 48".into(),
         },
     );
     follower.take(1001, judged(3));
-    let publish = |revision, out: &[u8]| What::Publish {
+    let publish = |revision, out: &[NodeGpu]| What::Publish {
         revision,
         out: out.into(),
     };
-    follower.take(1001, publish(5, &[3]));
+    follower.take(1001, publish(5, &[gpu(3)]));
     follower.take(
         1300,
         What::Published {
@@ -46,7 +52,7 @@ fn one_recovery_is_one_trace_from_the_fault_to_the_job_that_runs_again() {
     );
     let requeue = || What::Requeue {
         job: 7.into(),
-        gpus: vec![2, 3],
+        gpus: [2, 3].map(gpu).into(),
     };
     follower.take(1301, requeue());
     follower.take(1500, What::Requeued(7.into(), Ok(())));
@@ -55,8 +61,8 @@ fn one_recovery_is_one_trace_from_the_fault_to_the_job_that_runs_again() {
     follower.take(4000, What::Released(7.into(), Ok(())));
     assert_eq!(follower.waiting(), [7.into()]);
     follower.take(7900, What::Runs(7.into(), 7000, "n2".into()));
-    follower.take(9000, What::Began(3, "reset"));
-    follower.take(9500, What::Ended(3, "reset", Err("no answer".into())));
+    follower.take(9000, What::Began(gpu(3), "reset"));
+    follower.take(9500, What::Ended(gpu(3), "reset", Err("no answer".into())));
     follower.tick(9500 + 12_000);
     assert_eq!(
         follower.done().len(),
@@ -106,7 +112,7 @@ fn an_administrators_command_is_a_trace_of_its_own() {
     let admin = |verb| {
         What::Admin(Admin {
             verb,
-            gpu: Some(2),
+            gpu: Some(gpu(2)),
             reason: "fan".into(),
             uid: 0,
             force: false,
@@ -117,7 +123,7 @@ fn an_administrators_command_is_a_trace_of_its_own() {
         1000,
         What::Publish {
             revision: 1,
-            out: vec![2],
+            out: vec![gpu(2)],
         },
     );
     follower.take(2000, admin(Verb::Online));
@@ -143,7 +149,7 @@ fn what_stands_there_at_a_start_is_no_recovery_and_a_job_that_never_starts_is_gi
         1000,
         What::Publish {
             revision: 1,
-            out: vec![2],
+            out: vec![gpu(2)],
         },
     );
     follower.take(
@@ -159,7 +165,7 @@ fn what_stands_there_at_a_start_is_no_recovery_and_a_job_that_never_starts_is_gi
         1000,
         What::Requeue {
             job: 7.into(),
-            gpus: vec![2],
+            gpus: vec![gpu(2)],
         },
     );
     follower.take(1000, What::Requeued(7.into(), Ok(())));
