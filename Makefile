@@ -100,7 +100,7 @@ random:
 
 # The pages that are made of tables in the code; `make check` says where they are not what the code says.
 reference:
-	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test health_docs --test reference
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test node --test config -- health_docs:: reference::
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos pages_reference
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --lib the_page_in_the_reference
 
@@ -163,7 +163,7 @@ forms:
 
 soak:
 	@scripts/needs.sh build lab
-	GPUOS_SOAK=50000 $(CARGO) test --release --locked -p gpuos_placement --test decisions_sim -- --nocapture
+	GPUOS_SOAK=50000 $(CARGO) test --release --locked -p gpuos_placement --test placement -- --nocapture decisions_sim::
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture soak:: mix::
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::

@@ -519,23 +519,39 @@ fn every_crate_follows_the_lint_list_and_the_core_is_pure() {
     }
 }
 
-/// cargo does not look for test files here, and would say nothing of one that is left out.
+/// cargo looks for no test files where one program has all of a crate, and would say nothing of one that is left out.
 #[test]
 fn every_file_of_tests_is_run() {
-    let program = read("tests/tests/slurm.rs");
-    let folder = fs::read_dir(root().join("tests/tests")).expect("is there");
-    for file in folder {
-        let file = file.expect("a file").file_name();
-        let name = file.to_string_lossy();
-        let name = name.trim_end_matches(".rs");
-        // Programs of their own, and what tables.rs includes.
-        if ["slurm", "house", "slurm_rows"].contains(&name) {
-            continue;
+    let programs = [
+        "tests/tests/slurm.rs",
+        "tests/nvml/tests/nvml.rs",
+        "crates/gpuos_config/tests/config.rs",
+        "crates/gpuos_core/tests/node.rs",
+        "crates/gpuos_host/tests/host.rs",
+        "crates/gpuos_placement/tests/placement.rs",
+        "crates/gpuos_sim/tests/simulator.rs",
+    ];
+    for path in programs {
+        let program = read(path);
+        let path = Path::new(path);
+        let itself = path.file_name().expect("a file");
+        let folder = path.parent().expect("a folder");
+        for file in fs::read_dir(root().join(folder)).expect("is there") {
+            let file = file.expect("a file").file_name();
+            let name = file.to_string_lossy();
+            let Some(name) = name.strip_suffix(".rs") else {
+                continue;
+            };
+            // A program of its own, and what tables.rs includes.
+            if file == itself || ["house", "slurm_rows"].contains(&name) {
+                continue;
+            }
+            assert!(
+                program.contains(&format!("\nmod {name};")),
+                "{} has no `mod {name};`: its tests would not run",
+                path.display()
+            );
         }
-        assert!(
-            program.contains(&format!("\nmod {name};")),
-            "tests/tests/slurm.rs has no `mod {name};`: its tests would not run"
-        );
     }
 }
 

@@ -1,13 +1,8 @@
 //! The fuzz targets of `tests/fuzz` over seeded mutations of good and bad texts: a bounded run
 //! for the stable compiler, the same on every machine.
 
-#[path = "../../../tests/fuzz/src/targets.rs"]
-mod targets;
-
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
-use random::Random;
+use crate::random::Random;
+use crate::targets;
 
 /// Texts tried for each target.
 const ROUNDS: u32 = 4000;

@@ -1,11 +1,6 @@
 //! Who would have to go so that several instances fit, against all sets of jobs asked one by one of what decides in
 //! slurmctld.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::cell::RefCell;
 
 use gpuos_config::options::parse_mig;
@@ -14,8 +9,9 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, NONE, States};
 use gpuos_placement::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
 use gpuos_placement::mig::{Ask, Effort, Pool, tile};
-use mig_support::{board, boards};
-use random::Random;
+
+use crate::mig_support::{board, boards};
+use crate::random::Random;
 
 /// A node with its jobs, and what each of them asked for.
 struct Node {

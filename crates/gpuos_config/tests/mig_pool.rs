@@ -1,17 +1,13 @@
 //! Slices of nodes for jobs: always free, legal and found again by `tile`; and whenever there is a way.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_config::options::parse_mig;
 use gpuos_model::gpu_index::PoolSet;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, NONE, State, States};
 use gpuos_placement::mig::{Ask, Effort, JobInstance, MOST_STEPS, Pick, Pool, tile};
-use mig_support::{board, boards};
-use random::Random;
+
+use crate::mig_support::{board, boards};
+use crate::random::Random;
 
 const NODES: u32 = 3;
 

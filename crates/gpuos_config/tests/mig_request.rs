@@ -1,13 +1,11 @@
 //! `--gpuos-mig`: how it is read, and which profile serves it.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-
 use gpuos_config::options::parse_mig;
 use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::MigRequest;
-use mig_support::{board, boards, numbered};
 use proptest::prelude::*;
+
+use crate::mig_support::{board, boards, numbered};
 
 fn parsed(value: &str) -> MigRequest {
     parse_mig(value).unwrap_or_else(|e| panic!("{e}"))

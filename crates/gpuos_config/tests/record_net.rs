@@ -1,11 +1,6 @@
 //! Recordings of a site whose gangs share a network: which of several close places was taken is found
 //! again, with the bandwidth that the running gangs left, wherever in the ring the decision lies.
 
-#[path = "../../gpuos_placement/tests/plan_support/mod.rs"]
-mod plan_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeSet;
 
 use gpuos_config::gpuos_toml::Config;
@@ -16,9 +11,10 @@ use gpuos_placement::fabric::Recipe;
 use gpuos_placement::plan::{GpuShape, NodeState, Planner};
 use gpuos_placement::record::{By, Event, Outcome, Purpose, Recording, Sizes, Writer, read};
 use gpuos_placement::traffic::Traffic;
-use plan_support::{idle, mix, request};
 use proptest::prelude::*;
-use random::Random;
+
+use crate::plan_support::{idle, mix, request};
+use crate::random::Random;
 
 const NODES: usize = 24;
 

@@ -2,8 +2,7 @@
 
 use gpuos_config::options::OPTIONS;
 
-#[path = "../../../tests/reference/page.rs"]
-mod page;
+use crate::page;
 
 const HEAD: &str = "\
 # Options of sbatch, salloc and srun

@@ -1,21 +1,15 @@
 //! Rules of co-location against a checker that looks at every pair of jobs, and what is said of them.
 
-#[path = "../../gpuos_placement/tests/counting/mod.rs"]
-mod counting;
-#[path = "../../gpuos_placement/tests/plan_support/mod.rs"]
-mod plan_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeMap;
 
-use counting::allocations;
 use gpuos_config::gpuos_toml::Config;
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
 use gpuos_placement::rules::{Bond, Book, Class, Facts, Rule, Rules, Tenant, Verdict};
 use gpuos_placement::rules::{PowerDomain, Reserve};
-use plan_support::{cluster, pairs, tree};
-use random::Random;
+
+use crate::counting::allocations;
+use crate::plan_support::{cluster, pairs, tree};
+use crate::random::Random;
 
 const NODES: usize = 12;
 

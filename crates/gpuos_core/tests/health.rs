@@ -1,9 +1,8 @@
 //! Faults through the public face of the health step.
 
-mod health_support;
-
 use gpuos_core::health::{Event, GpuState, RecoveryAction, Verb};
-use health_support::{World, admin, job, nth, numbers, xid};
+
+use crate::health_support::{World, admin, job, nth, numbers, xid};
 
 #[test]
 fn a_double_bit_error_drains_the_gpu_requeues_its_job_and_the_gpu_returns() {

@@ -2,8 +2,7 @@
 
 use gpuos_core::health::{Action, Cure, JobsAre, NodeGauge, Rule, Rules, Signal};
 
-#[path = "../../../tests/reference/page.rs"]
-mod page;
+use crate::page;
 
 const HEAD: &str = "\
 # Health rules

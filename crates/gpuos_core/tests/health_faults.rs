@@ -1,10 +1,9 @@
 //! Forty faults and more, each with the jobs that are hit, the GPU that goes out, the story in the audit
 //! log, and the way back.
 
-mod health_support;
-
 use gpuos_core::health::{Event, GpuState, HostFault, Job, RecoveryAction, Sample, Verb};
-use health_support::{World, admin, job, nth, numbers, sound, xid};
+
+use crate::health_support::{World, admin, job, nth, numbers, sound, xid};
 
 /// What becomes of job 7 on GPU 3.
 #[derive(Clone, Copy, PartialEq, Debug)]

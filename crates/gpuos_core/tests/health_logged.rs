@@ -1,10 +1,9 @@
 //! Xids that only the kernel's log has, where users can write: for every rule nothing is done unless NVML confirms
 //! them or is silent, and then the same as for the library's own word.
 
-mod health_support;
-
 use gpuos_core::health::{Action, Effect, Event, GpuState, RecoveryAction, Rules, Signal};
-use health_support::{World, job, kept, nth, sound, xid};
+
+use crate::health_support::{World, job, kept, nth, sound, xid};
 
 fn logged(gpu: u8, code: u32) -> Event {
     Event::Logged {

@@ -1,15 +1,12 @@
 //! GPUs of a pool: several jobs have instances on one, and none of them pays for what is not its own.
 
-mod health_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{Effect, Event, GpuState, Job, NodeHealth, Rules, Verb, step};
 use gpuos_model::node_gpu::NodeGpu;
-use health_support::{admin, kept, nth, numbers, sound, xid};
-use random::Random;
+
+use crate::health_support::{admin, kept, nth, numbers, sound, xid};
+use crate::random::Random;
 
 /// Of GRES gpu, and NVML's index of those of the pool.
 const GRES: u8 = 2;

@@ -1,15 +1,13 @@
 //! Random events in any order: what must never happen does not, and nothing stays broken for ever.
 
-mod health_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_core::health::{
     Effect, Event, ExtraPart, GpuState, HostFault, Job, NodeHealth, RecoveryAction, Rules, Verb,
     step,
 };
-use health_support::{World, admin, job, kept, nth, sound};
-use random::Random;
+
+use crate::health_support;
+use crate::health_support::{World, admin, job, kept, nth, sound};
+use crate::random::Random;
 
 const GPUS: u8 = 4;
 

@@ -1,9 +1,8 @@
 //! How GPUs and nodes come back: after resets that help or not, at an administrator's word, after a restart.
 
-mod health_support;
-
 use gpuos_core::health::{Event, GpuState, Verb};
-use health_support::{World, admin, job, kept, nth, numbers, xid};
+
+use crate::health_support::{World, admin, job, kept, nth, numbers, xid};
 
 #[test]
 fn a_gpu_that_fails_again_and_again_waits_for_an_administrator() {

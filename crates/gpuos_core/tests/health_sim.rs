@@ -1,10 +1,6 @@
 //! 1,000 nodes with 8 GPUs each, jobs on them, and 1,000 random faults in an hour: no GPU is used while it
 //! is out, no healthy neighbour is harmed, nothing flaps, and in the end all that can serve does.
 
-mod health_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeMap;
 
 use gpuos_core::health::{
@@ -12,8 +8,10 @@ use gpuos_core::health::{
 };
 use gpuos_core::job::JobId;
 use gpuos_model::node_gpu::NodeGpu;
-use health_support::{nth, sound};
-use random::Random;
+
+use crate::health_support;
+use crate::health_support::{nth, sound};
+use crate::random::Random;
 
 const NODES: usize = 1000;
 const GPUS: u8 = 8;

@@ -1,10 +1,5 @@
 //! Instances are made and destroyed on a GPU in memory, and the daemon dies at every point.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeSet;
 
 use gpuos_core::job::JobId;
@@ -12,8 +7,9 @@ use gpuos_core::mig::carve::{Answer, Carver, Effect, Event, step};
 use gpuos_core::mig::reconcile::{Foreign, reconcile};
 use gpuos_core::mig::{Claim, JobPlacement, Shown};
 use gpuos_model::mig::{Geometry, MigPlacement, States};
-use mig_support::board;
-use random::Random;
+
+use crate::mig_support::board;
+use crate::random::Random;
 
 /// A GPU, its driver, the journal on the disk, what Slurm holds and what prologs were told.
 struct World {

@@ -2,16 +2,14 @@
 //! go, nodes that die, stall and restart. What must hold whatever happens: who asks slurmctld about a
 //! node is not itself asked about by others.
 
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use std::collections::BTreeMap;
 
 use gpuos_core::peers::{
     Act, Datagram, Effect, Event, Group, HOLD_MS, HeartbeatConfig, ManagerAnswer, PeerState, Peers,
     step,
 };
-use random::Random;
+
+use crate::random::Random;
 
 const TICK: u64 = 100;
 /// All gpuosds have run for this long when a test begins.

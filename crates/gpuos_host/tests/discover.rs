@@ -1,7 +1,5 @@
 //! Discovery over the twin of NVML and a recorded `/sys`.
 
-mod recorded;
-
 use gpuos_config::gpuos_toml::Config;
 use gpuos_host::Recorded as Files;
 use gpuos_host::hardware::discover::{
@@ -15,7 +13,8 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::Geometry;
 use gpuos_model::node_types::{builtin, by_name};
 use gpuos_workload::numbering::GpuNumbering;
-use recorded::Recorded;
+
+use crate::recorded::Recorded;
 
 struct Node {
     twin: Twin,

@@ -2,16 +2,10 @@
 //! slurmctld against the step functions that decide what a job is offered. What is offered is given by a Slurm that takes
 //! anything that looks free, and held against a ledger that knows nothing of GRES.
 //!
-//! `GPUOS_SOAK=50000 cargo test -p gpuos_placement --release --test decisions_sim` does more operations than
+//! `GPUOS_SOAK=50000 cargo test -p gpuos_placement --release --test placement decisions_sim` does more operations than
 //! a plain run, other ones each time; `GPUOS_SOAK_SEED` repeats one.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-#[path = "decisions_sim/site.rs"]
 mod site;
-#[path = "decisions_sim/slurm.rs"]
 mod slurm;
 
 use site::{Ask, Site};

@@ -1,15 +1,12 @@
 //! Plans for waiting gangs against brute force, and on large clusters against the rules that any
 //! plan has to keep.
 
-mod plan_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
 use gpuos_placement::defrag::*;
-use plan_support::{pcie, tree};
 use proptest::prelude::*;
-use random::Random;
+
+use crate::plan_support::{pcie, tree};
+use crate::random::Random;
 
 const MOST: u32 = 8;
 

@@ -1,13 +1,10 @@
 //! How much more than the cheapest plan the quick search's plan costs, on nearly full clusters.
 
-mod plan_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_model::cluster::Cluster;
 use gpuos_placement::defrag::*;
-use plan_support::{pcie, tree};
-use random::Random;
+
+use crate::plan_support::{pcie, tree};
+use crate::random::Random;
 
 /// A cluster of nodes with eight GPUs that jobs of 1, 2, 4, 8 and 16 GPUs fill but for about
 /// `idle` %; one third of them may not be preempted, one third not moved. A preemption loses up to

@@ -1,13 +1,11 @@
 //! Bandwidth and promises allocate nothing after the first calls: they run inside slurmctld's
-//! locks. This test has a binary of its own, because it counts allocations.
+//! locks.
 
-mod counting;
-mod plan_support;
-
-use counting::allocations;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::fabric::{Net, Promises, Scratch, Uplink};
-use plan_support::*;
+
+use crate::counting::allocations;
+use crate::plan_support::*;
 
 fn work(net: &Net, promises: &mut Promises, scratch: &mut Scratch) -> u64 {
     let mut sum = 0;

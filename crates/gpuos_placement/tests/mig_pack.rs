@@ -1,15 +1,11 @@
 //! The packer: against brute force over all states of all boards, and what it prefers.
 
-mod counting;
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_model::mig::{Geometry, NONE, State, States};
 use gpuos_placement::mig::{Class, Gpu, KINDS, NO_PROFILE, Packer};
-use mig_support::{board, boards, numbered};
-use random::Random;
+
+use crate::counting;
+use crate::mig_support::{board, boards, numbered};
+use crate::random::Random;
 
 /// A class that one profile of the first kind serves.
 fn class(profile: usize) -> Class {

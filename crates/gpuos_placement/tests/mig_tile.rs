@@ -1,16 +1,12 @@
 //! What was cut out of GPUs is found again in its bits, and bits that hold something else are refused.
 
-#[path = "../../gpuos_model/tests/mig_support/mod.rs"]
-mod mig_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
 use gpuos_model::gpu_index::PoolGpu;
 use gpuos_model::mig::{Geometry, MigPlacement, NONE, State, States};
 use gpuos_placement::mig::tile::tile_beside;
 use gpuos_placement::mig::{JobInstance, Serves, tile};
-use mig_support::{board, boards, numbered, profile};
-use random::Random;
+
+use crate::mig_support::{board, boards, numbered, profile};
+use crate::random::Random;
 
 /// The numbers of GPUs in 64 bits, and their states while instances are cut at random.
 struct Node<'a> {

@@ -1,15 +1,13 @@
 //! Planning allocates nothing once every form of request was seen: it runs inside slurmctld's
-//! locks. This test has a binary of its own, because it counts allocations.
+//! locks.
 
-mod counting;
-mod plan_support;
-
-use counting::allocations;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::cost::{Objectives, Profile, Wish};
 use gpuos_placement::frag::{Learner, Share};
 use gpuos_placement::plan::{GpuShape, Placement, Planner, Request};
-use plan_support::*;
+
+use crate::counting::allocations;
+use crate::plan_support::*;
 
 #[test]
 fn planning_allocates_nothing() {

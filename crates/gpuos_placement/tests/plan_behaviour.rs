@@ -1,7 +1,5 @@
 //! What users see of the planner: where jobs go.
 
-mod plan_support;
-
 use std::sync::Arc;
 
 use gpuos_model::cluster::{Link, NO_DOMAIN};
@@ -9,7 +7,8 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{
     Choice, GpuShape, Never, NodeState, Placement, Planner, Request, Unit, Wait,
 };
-use plan_support::*;
+
+use crate::plan_support::*;
 
 fn plan(planner: &mut Planner, state: &[NodeState], request: &Request) -> Choice {
     match planner.plan(state, request, 0) {

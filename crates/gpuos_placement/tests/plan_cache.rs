@@ -1,13 +1,11 @@
 //! What a planner keeps from one decision to the next makes no difference to any choice.
 
-mod plan_events;
-mod plan_support;
-
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{NodeState, Planner, Request};
-use plan_events::*;
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_events::*;
+use crate::plan_support::*;
 
 /// A request of a form that ranks are kept for, more often than not.
 fn usual(request: Request, plain: bool) -> Request {

@@ -1,7 +1,5 @@
 //! What nodes are worth to a job decides between node types, as objectives and profile say.
 
-mod plan_support;
-
 use std::sync::Arc;
 
 use gpuos_model::cluster::{Cluster, NodeType};
@@ -12,8 +10,9 @@ use gpuos_placement::cost::{
     Condition, Model, Objectives, Place, Profile, Wish, Workload, percent_better, steps,
 };
 use gpuos_placement::plan::{Choice, Criterion, GpuShape, NodeState, Planner, Request};
-use plan_support::{cluster, idle, request};
 use proptest::prelude::*;
+
+use crate::plan_support::{cluster, idle, request};
 
 const THROUGHPUT: [i64; 5] = [100, 0, 0, 0, 0];
 const ENERGY: [i64; 5] = [0, 0, 100, 0, 0];

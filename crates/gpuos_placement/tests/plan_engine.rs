@@ -1,17 +1,15 @@
 //! The planner that is kept current by events answers as one that was just made, and as a plain
 //! pass over all nodes.
 
-mod plan_events;
-mod plan_support;
-
 use gpuos_model::cluster::Link;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{Criterion, GpuShape, NodeState, Placement, Planner, Request};
-use plan_events::*;
-use plan_support::brute::Brute;
-use plan_support::pass::Pass;
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_events::*;
+use crate::plan_support::brute::Brute;
+use crate::plan_support::pass::Pass;
+use crate::plan_support::*;
 
 proptest! {
     #![proptest_config(cases(400))]

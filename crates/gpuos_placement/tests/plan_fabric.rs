@@ -1,8 +1,6 @@
 //! The choice of domains and nodes against brute force on small random fabrics, and what must
 //! hold for every choice whatever was asked.
 
-mod plan_support;
-
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,9 +8,10 @@ use std::sync::Arc;
 use gpuos_model::cluster::{Cluster, Link, NO_DOMAIN, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Placement, Planner, Request, Wait};
-use plan_support::brute::Brute;
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_support::brute::Brute;
+use crate::plan_support::*;
 
 fn switched() -> NodeType {
     node_type("switched-4", 4, |_, _| Link::Nv(12))

@@ -2,14 +2,13 @@
 //! size, on nine link matrices of 8 GPUs, and on random ones of 3 to 6 and of 9 to 16. The brute force is written from the documented objective: rings
 //! by trying all orders, usability by trying all ways to put jobs on the free GPUs.
 
-mod plan_support;
-
 use gpuos_model::cluster::{Link, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, Planner};
-use plan_support::brute::Brute;
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_support::brute::Brute;
+use crate::plan_support::*;
 
 fn check(node: NodeType, free: u64, brute: &mut Brute, planner: &mut Planner) {
     let mut state = idle(planner.cluster());

@@ -1,15 +1,14 @@
 //! Gangs on clusters whose narrowest level is that of NVLink domains, and jobs that fill gaps until
 //! others end.
 
-mod plan_support;
-
 use gpuos_model::cluster::{Cluster, Link};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{
     Choice, Criterion, GpuShape, NodeState, Placement, Planner, Request, quarters,
 };
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_support::*;
 
 /// Racks of `rack` trays with 4 GPUs, `leaf` racks to a leaf.
 fn racks(count: u32, rack: u32, leaf: u32) -> Cluster {

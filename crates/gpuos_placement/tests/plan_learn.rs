@@ -1,14 +1,14 @@
 //! The choice by the mix of jobs that was learned.
 
-mod plan_support;
-
 use gpuos_model::cluster::{Link, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::node_types;
 use gpuos_model::rng::Rng;
 use gpuos_placement::frag::{Expected, Learner, Share};
 use gpuos_placement::plan::{Choice, Criterion, GpuShape, NodeState, Placement, Planner, Request};
-use plan_support::*;
+
+use crate::plan_support;
+use crate::plan_support::*;
 
 const WHOLE: (u32, u64) = (64, 1 << 20);
 

@@ -1,14 +1,13 @@
 //! Gangs that take a part of each node: the same GPUs, and so the same rails, wherever that costs
 //! no bandwidth inside a node. Compared with all sets tried one by one.
 
-mod plan_support;
-
 use gpuos_model::cluster::{Link, Nic, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, NodeState, Planner};
-use plan_support::brute::Brute;
-use plan_support::*;
 use proptest::prelude::*;
+
+use crate::plan_support::brute::Brute;
+use crate::plan_support::*;
 
 /// An adapter for each two GPUs.
 fn railed(mut of: NodeType) -> NodeType {

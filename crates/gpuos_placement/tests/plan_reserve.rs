@@ -1,13 +1,13 @@
 //! What is kept for jobs that wait, against brute force.
 
-mod plan_support;
-
 use std::sync::Arc;
 
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{Coming, Ending, Foresight, NodeState, Planner, keep};
-use plan_support::nvswitch;
 use proptest::prelude::*;
+
+use crate::plan_support;
+use crate::plan_support::nvswitch;
 
 const GPUS: u32 = 8;
 

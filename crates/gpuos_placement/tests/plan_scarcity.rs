@@ -1,7 +1,5 @@
 //! Jobs with a choice stay off the node types that others depend on.
 
-mod plan_support;
-
 use std::sync::Arc;
 
 use gpuos_model::cluster::{Cluster, NodeType};
@@ -9,7 +7,8 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_model::rng::Rng;
 use gpuos_placement::frag::{Expected, Share};
 use gpuos_placement::plan::{Choice, Criterion, GpuShape, NodeState, Planner, Request};
-use plan_support::*;
+
+use crate::plan_support::*;
 
 /// A cluster whose first nodes are of a type of their own.
 fn cluster_of(rare: usize, common: usize) -> Cluster {

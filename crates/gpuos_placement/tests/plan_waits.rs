@@ -1,10 +1,9 @@
 //! What users see of the planner when a job has to wait: why, and where it could start later.
 
-mod plan_support;
-
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request, Unit, Wait};
-use plan_support::*;
+
+use crate::plan_support::*;
 
 fn plan(planner: &mut Planner, state: &[NodeState], request: &Request) -> Choice {
     match planner.plan(state, request, 0) {

@@ -1,12 +1,6 @@
 //! Recordings of decisions: what is written is read back and replays bit by bit, whatever happened
-//! to the bytes meanwhile; writing allocates nothing. A binary of its own: it counts allocations.
+//! to the bytes meanwhile; writing allocates nothing.
 
-mod counting;
-mod plan_support;
-#[path = "../../gpuos_model/tests/random/mod.rs"]
-mod random;
-
-use counting::allocations;
 use gpuos_model::cluster::Cluster;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::fabric::{Promise, Recipe};
@@ -14,9 +8,11 @@ use gpuos_placement::plan::{GpuShape, Never, NodeState, Planner, Request, Wait};
 use gpuos_placement::record::{
     By, Event, FORMAT, Outcome, Purpose, ReadError, Recording, Sizes, Writer, read, tally,
 };
-use plan_support::*;
 use proptest::prelude::*;
-use random::Random;
+
+use crate::counting::allocations;
+use crate::plan_support::*;
+use crate::random::Random;
 
 /// A scheduler that keeps a ring.
 struct Scheduler {

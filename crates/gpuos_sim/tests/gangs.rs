@@ -1,9 +1,6 @@
 //! The protocol of gangs through its public face: the same figures every time, the rules of the
 //! policies, and traces that are not what they should be.
 
-mod baseline;
-mod packed;
-
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::NodeChoice;
 use gpuos_placement::plan::Placement;
@@ -13,7 +10,9 @@ use gpuos_sim::gangs::queue::Settings;
 use gpuos_sim::gangs::site::{Site, SiteKind};
 use gpuos_sim::gangs::workload::{Scale, build};
 use gpuos_sim::gangs::{Options, report, run};
-use packed::trace;
+
+use crate::baseline;
+use crate::packed::trace;
 
 const BASELINE: &str = include_str!("gangs-baseline.csv");
 

@@ -1,13 +1,13 @@
 //! Slices of GPUs through the public face: the same figures every time, streams that are what they
 //! say, and gpuos no worse than its baseline.
 
-mod baseline;
-
 use gpuos_sim::mig::board::{board, names};
 use gpuos_sim::mig::policy::Packing;
 use gpuos_sim::mig::report::{self, FIGURES};
 use gpuos_sim::mig::stream::{LENGTH, MEAN, Stream};
 use gpuos_sim::mig::{Case, Options, run};
+
+use crate::baseline;
 
 const BASELINE: &str = include_str!("mig-baseline.csv");
 

@@ -1,7 +1,5 @@
 //! The jobs of the replay and its twin through their public face.
 
-mod packed;
-
 use std::sync::Arc;
 
 use gpuos_model::node_types::by_name;
@@ -10,7 +8,8 @@ use gpuos_sim::gangs::policy::PolicyKind;
 use gpuos_sim::replay::jobs::{Scale, build};
 use gpuos_sim::replay::report::{FIGURES, change, csv, estimate};
 use gpuos_sim::replay::{Options, run};
-use packed::trace;
+
+use crate::packed::trace;
 
 fn scale() -> Scale {
     Scale {

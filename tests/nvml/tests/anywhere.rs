@@ -1,17 +1,17 @@
 //! What holds for every NVML, whatever the hardware: on each simulated kind of node, and on the
 //! driver's own library where this machine has GPUs. Only reads.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::on;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, EccCounter, MemoryError, TemperatureSensor, TemperatureThreshold,
 };
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::structs::device::FieldId;
+
+use crate::common;
+use crate::common::on;
 
 /// A value, unless the hardware does not have it.
 fn known<T>(result: Result<T, NvmlError>) -> Option<T> {

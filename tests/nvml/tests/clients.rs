@@ -1,12 +1,10 @@
 //! Clients that others wrote, in Python: nvidia-ml-py (NVIDIA's binding) and nvitop. Where one is not
 //! installed its tests say so and pass.
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 
-use common::{Site, on, said};
+use crate::common::{Site, on, said};
 
 /// A Python that has the module: the one that `scripts/nvml-clients.sh` made, else the system's.
 fn python(module: &str) -> Option<String> {

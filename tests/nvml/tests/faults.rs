@@ -1,11 +1,8 @@
 //! Every fault shows where a monitor looks for it, only there, and ends with its repair.
 
-mod common;
-
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{Site, fails, on};
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -16,6 +13,8 @@ use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::structs::device::FieldId;
+
+use crate::common::{Site, fails, on};
 
 const RECOVERY_ACTION: u32 = 230;
 const ROWS_PENDING: u32 = 144;

@@ -1,13 +1,12 @@
 //! Every health rule about something that is measured of a GPU is fed by the adapter: what the library shows
 //! of a broken GPU, polled by gpuos, makes the rule speak. A gauge that nobody fills fails here.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{Site, on};
 use gpuos_core::health::{Effect, Event, Job, NodeHealth, Rules, Signal, step};
 use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary};
+
+use crate::common::{Site, on};
 
 const MINUTE: u64 = 60_000;
 

@@ -1,16 +1,15 @@
 //! How busy GPU instances are (GPM): through the C interface, and through gpuos's own adapter and its twin.
 
-mod common;
-
 use std::ffi::c_uint;
 use std::time::{Duration, Instant};
 
-use common::{Site, on};
 use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Load, Twin};
 use gpuos_model::mig::{Geometry, MigPlacement};
 use nvidia_ml::model::kind_named;
 use nvml::{NvmlLib, nvmlDevice_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};
 use nvml_wrapper_sys::bindings as nvml;
+
+use crate::common::{Site, on};
 
 const INVALID: c_uint = nvml::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
 const UNSUPPORTED: c_uint = nvml::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;

@@ -1,17 +1,16 @@
 //! gpuos's own adapter to NVML, on every simulated kind of node, and read-only on the driver's library
 //! where this machine has GPUs.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Site, on};
 use gpuos_host::hardware::nvml::{
     Driver, Error, GpuEvent, GpuLibrary, Happening, LinkPeer, RecoveryAction, Twin,
 };
 use gpuos_model::cluster::Link;
 use nvidia_ml::model::{KINDS, kind_named};
+
+use crate::common::{Site, on};
 
 fn open(site: &Site) -> Driver {
     Driver::open(site.library().to_str()).expect("the simulated library")

@@ -1,18 +1,17 @@
 //! The library itself: its name and symbols, arguments that make no sense, and a state that
 //! survives those who use it.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{on, said};
 use libloading::Library;
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Options, Shared, node};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Object, ObjectSymbol};
+
+use crate::common::{on, said};
 
 type AnyFunction = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> u32;
 

@@ -1,15 +1,15 @@
 //! MIG through the C interface: what bindings in any language call.
 
-mod common;
-
 use std::ffi::{CStr, c_char, c_uint};
 
-use common::{Site, on};
 use nvml::{
     NvmlLib, nvmlComputeInstance_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
     nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v3_t,
 };
 use nvml_wrapper_sys::bindings as nvml;
+
+use crate::common;
+use crate::common::{Site, on};
 
 const IN_USE: c_uint = nvml::nvmlReturn_enum_NVML_ERROR_IN_USE;
 const INVALID: c_uint = nvml::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;

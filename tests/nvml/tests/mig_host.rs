@@ -1,15 +1,14 @@
 //! gpuos's own adapter makes, lists and destroys MIG instances on every simulated board that has MIG, and its
 //! twin in memory does the same.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Site, on};
 use gpuos_core::mig::Shown;
 use gpuos_host::hardware::nvml::{Driver, Error, GpuLibrary, Happening, Twin};
 use gpuos_model::mig::{Geometry, MigPlacement};
 use nvidia_ml::model::kind_named;
+
+use crate::common::{Site, on};
 
 /// Kinds of node, and the board of `crates/gpuos_sim/data/mig/boards.json` that they have.
 const BOARDS: [(&str, &str); 6] = [

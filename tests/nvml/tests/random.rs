@@ -1,10 +1,7 @@
 //! Properties over random input: words for faults, orders to MIG, and a state file with wrong bytes.
 
-mod common;
-
 use std::os::unix::fs::FileExt;
 
-use common::on;
 use libloading::Library;
 use nvidia_ml::fault::{Fault, inject};
 use nvidia_ml::mig::ComputeProfile;
@@ -12,6 +9,8 @@ use nvidia_ml::model::{KINDS, kind_named};
 use nvidia_ml::state::{Gpu, Node, Options, Shared, node};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
+
+use crate::common::on;
 
 fn fresh(kind: &str) -> Box<Node> {
     let (number, kind) = kind_named(kind).unwrap();

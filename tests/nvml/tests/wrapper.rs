@@ -1,11 +1,8 @@
 //! The Rust crate nvml-wrapper, an independent client, reads every kind of node as it is described.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{fails, on, with};
 use nvidia_ml::state::Shared;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{
@@ -14,6 +11,8 @@ use nvml_wrapper::enum_wrappers::device::{
 };
 use nvml_wrapper::enum_wrappers::nv_link::{Capability, ErrorCounter};
 use nvml_wrapper::enums::device::{DeviceArchitecture, UsedGpuMemory};
+
+use crate::common::{fails, on, with};
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::random::Random;
 use super::slurm::Slurm;
+use crate::random::Random;
 
 /// Memory slices of a GPU.
 pub const SLICES: usize = 8;

@@ -13,9 +13,9 @@ use gpuos_placement::switching::{
 use gpuos_placement::withhold::out::{self, Withhold};
 use gpuos_placement::withhold::registration::{Known, Readiness, SavedTopology};
 
-use super::mig_support::board;
-use super::random::Random;
 use super::site::{AFTER, Ask, Card, HOLD, Has, Ledger, NODES, Role, SHARDS, SLICES, Waiting};
+use crate::mig_support::board;
+use crate::random::Random;
 
 /// A release that gives GPUs of nodes that it does not know yet.
 const RELEASE: SavedTopology = SavedTopology::Ignored;

@@ -8,6 +8,7 @@
     reason = "each test file uses a part of this"
 )]
 
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -36,13 +37,19 @@ pub struct Site {
 /// Tells the second process which test it is.
 const INSIDE: &str = "GPUOS_NVML_TEST";
 
-/// Runs `body` in a process of its own, on a node of this kind. `test` is the name of the test.
+/// Runs `body` in a process of its own, on a node of this kind. `test` is the name of the test in the caller's file.
+#[track_caller]
 pub fn on(test: &str, kind: &str, body: impl FnOnce(&Site)) {
     with(test, kind, &[], body);
 }
 
 /// The same with arguments for `create`.
+#[track_caller]
 pub fn with(test: &str, kind: &str, create: &[&str], body: impl FnOnce(&Site)) {
+    let module = Path::new(Location::caller().file()).file_stem();
+    let module = module.and_then(|name| name.to_str()).expect("a name");
+    let test = format!("{module}::{test}");
+    let test = test.as_str();
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
         let dir = std::env::var_os("LD_LIBRARY_PATH").expect("the node's folder");
         return body(&Site { dir: dir.into() });
