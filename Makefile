@@ -43,7 +43,7 @@ help:
 	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
 	@echo 'make check      format, clippy and the tests that need no Slurm: the daily round'
 	@echo 'make lint       format, clippy and the licences of dependencies'
-	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick)'
+	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick), or that of two builds (FROM=REVISION)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv with the day (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
@@ -122,7 +122,7 @@ licences:
 
 bench:
 	@scripts/needs.sh build lab
-	@scripts/bench.sh $(ARGS)
+	@scripts/bench.sh $(if $(FROM),--from $(FROM)) $(ARGS)
 
 replay:
 	@scripts/needs.sh build lab

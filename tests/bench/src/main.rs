@@ -1,11 +1,13 @@
 //! Times `job_test` inside slurmctld for stock Slurm and for gpuos, in turns, in the same run.
 
 mod cells;
+mod older;
 mod peer;
 mod replay;
 mod report;
 mod samples;
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -34,6 +36,9 @@ struct Options {
     /// Eight samples in each cell instead of 30 and more.
     #[arg(long)]
     quick: bool,
+    /// Samples in each cell, where the default will not do.
+    #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u32).range(1..))]
+    turns: Option<u32>,
     /// The cluster of four nodes only: where the work of gpuos itself shows most.
     #[arg(long)]
     small: bool,
@@ -44,14 +49,27 @@ struct Options {
     #[arg(long)]
     flat: bool,
     /// Exit with 1 when gpuos is slower than stock in some cell, or less than 4 times faster for
-    /// 64-node gangs.
+    /// 64-node gangs; with --older, when it takes more than 1.05 times as long as that.
     #[arg(long)]
     check: bool,
     /// Folder for bench.json, bench.csv and bench.svg.
     #[arg(long, env = "GPUOS_BENCH_OUT", default_value = "target/bench")]
     out: PathBuf,
+    /// An older build of the select plugin, in the place of stock Slurm: tells what a change costs. Writes older.csv alone.
+    #[arg(long, value_name = "FILE", conflicts_with = "flat")]
+    older: Option<PathBuf>,
     #[command(flatten)]
     files: Files,
+}
+
+impl Options {
+    /// What gpuos is compared with.
+    fn other(&self) -> Who {
+        match self.files.older {
+            Some(_) => Who::Older,
+            None => Who::Stock,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -61,7 +79,11 @@ fn main() -> ExitCode {
         .is_some_and(|word| word == "replay");
     let done = match replay {
         true => replay::run(&replay::Options::parse_from(std::env::args_os().skip(1))),
-        false => run(&Options::parse()),
+        false => {
+            let mut options = Options::parse();
+            options.files.older = options.older.take();
+            run(&options)
+        }
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -96,6 +118,9 @@ fn run(options: &Options) -> Result<bool> {
     if report.runs.is_empty() {
         bail!("nothing could be measured");
     }
+    if options.files.older.is_some() {
+        return against_older(options, &report);
+    }
     print!("{}", report.table());
     report.write(&options.out)?;
     println!(
@@ -109,6 +134,19 @@ fn run(options: &Options) -> Result<bool> {
     Ok(!options.check || missed.is_empty())
 }
 
+fn against_older(options: &Options, report: &Report) -> Result<bool> {
+    let path = options.out.join("older.csv");
+    fs::create_dir_all(&options.out)?;
+    fs::write(&path, older::csv(report))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    println!("written: {}", path.display());
+    let slower = older::slower(report);
+    for line in &slower {
+        println!("slower: {line}");
+    }
+    Ok(!options.check || slower.is_empty())
+}
+
 fn skipped(why: &anyhow::Error) -> bool {
     let lab = why.downcast_ref::<LabError>();
     why.is::<Skip>() || lab.is_some_and(LabError::is_environment)
@@ -116,7 +154,7 @@ fn skipped(why: &anyhow::Error) -> bool {
 
 fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
     let begin = Instant::now();
-    let peers = [Who::Stock, Who::Gpuos]
+    let peers = [options.other(), Who::Gpuos]
         .map(|who| Peer::up(who, suite, cluster, options.flat, &options.files));
     let [stock, gpuos] = peers;
     let mut peers = [stock?, gpuos?];
@@ -247,13 +285,14 @@ fn first_line(options: &Options, peers: &mut [Peer; 2], load: Load) -> Result<Li
         gpuos: Figures::of(&own[1]),
         ..Line::default()
     };
-    eprintln!("  {}", line.text());
+    eprintln!("  {}", line.text(options.other().name()));
     Ok(line)
 }
 
 /// Measures one cell: the peers take turns, and who begins alternates.
 fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Line> {
-    let turns = if options.quick { 8 } else { 30 };
+    let usual = if options.quick { 8 } else { 30 };
+    let turns = options.turns.unwrap_or(usual);
     let mut own: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
     let mut around: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
     for turn in 0..=turns {
@@ -283,13 +322,14 @@ fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Li
         start: both(&|s| s.kind == Kind::NodeinfoSet),
         end: both(&|s| s.kind == Kind::JobFini),
     };
-    eprintln!("  {}", line.text());
+    eprintln!("  {}", line.text(options.other().name()));
     if line.stock.samples == 0 || line.gpuos.samples == 0 {
         bail!(
-            "no samples for {} ({:?}, {:?}): stock {}, gpuos {}",
+            "no samples for {} ({:?}, {:?}): {} {}, gpuos {}",
             cell.job.name,
             cell.load,
             cell.call,
+            options.other().name(),
             line.stock.samples,
             line.gpuos.samples
         );

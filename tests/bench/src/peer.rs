@@ -18,6 +18,9 @@ use crate::samples::{Sample, Samples};
 pub enum Who {
     /// Slurm's select/cons_tres.
     Stock,
+    /// An older build of select/gpuos.
+    #[value(skip)]
+    Older,
     /// select/gpuos.
     Gpuos,
 }
@@ -27,6 +30,7 @@ impl Who {
     pub fn name(self) -> &'static str {
         match self {
             Who::Stock => "stock",
+            Who::Older => "older",
             Who::Gpuos => "gpuos",
         }
     }
@@ -41,6 +45,9 @@ pub struct Files {
     /// gpuos's select plugin, an optimised build.
     #[arg(long, env = "GPUOS_BENCH_PLUGIN")]
     pub plugin: PathBuf,
+    /// An older build of it, for [`Who::Older`].
+    #[arg(skip)]
+    pub older: Option<PathBuf>,
 }
 
 /// One running slurmctld.
@@ -82,11 +89,7 @@ impl Peer {
             nodes: 0.into(),
             suite: suite.clone(),
             cgroup: Cgroup::Off,
-            name: LabSpec::unique(match who {
-                Who::Stock => "bench-stock",
-                Who::Gpuos => "bench-gpuos",
-            })
-            .name,
+            name: LabSpec::unique(&format!("bench-{}", who.name())).name,
             ..spec
         };
         spec.slurm_conf_extra.extend([
@@ -259,7 +262,7 @@ fn install_probe(lab: &Lab, who: Who, files: &Files) -> Result<()> {
         .to_string();
     let (name, select) = match who {
         Who::Stock => ("select_cons_tres.so", "select/cons_tres"),
-        Who::Gpuos => ("select_gpuos.so", "select/gpuos"),
+        Who::Older | Who::Gpuos => ("select_gpuos.so", "select/gpuos"),
     };
     let dir = lab.dir().join("lib/bench");
     fs::create_dir_all(&dir)?;
@@ -275,9 +278,14 @@ fn install_probe(lab: &Lab, who: Who, files: &Files) -> Result<()> {
             .with_context(|| format!("cannot copy {}", from.display()))
     };
     copy(&files.probe, name)?;
-    if who == Who::Gpuos {
+    let plugin = match who {
+        Who::Stock => None,
+        Who::Older => files.older.as_deref(),
+        Who::Gpuos => Some(files.plugin.as_path()),
+    };
+    if let Some(plugin) = plugin {
         fs::create_dir_all(dir.join("inner"))?;
-        copy(&files.plugin, "inner/select_gpuos.so")?;
+        copy(plugin, "inner/select_gpuos.so")?;
         copy(&files.probe, "inner/select_cons_tres.so")?;
     }
     lab.set_slurm_conf("PluginDir", Some(&dir.to_string_lossy()))?;

@@ -100,7 +100,7 @@ pub struct Line {
     pub call: Call,
     /// Nodes among which the plugin could choose.
     pub candidates: u32,
-    /// select/cons_tres.
+    /// select/cons_tres, or an older build of select/gpuos.
     pub stock: Figures,
     /// select/gpuos.
     pub gpuos: Figures,
@@ -168,10 +168,20 @@ impl Line {
         }
     }
 
-    /// For the terminal.
-    pub fn text(&self) -> String {
+    /// Job, load and question, for people.
+    pub fn name(&self) -> String {
+        format!("{}, {}, {}", self.job, self.load(), self.call())
+    }
+
+    /// The same for a CSV file.
+    pub fn quoted(&self) -> String {
+        format!("\"{}\",\"{}\",\"{}\"", self.job, self.load(), self.call())
+    }
+
+    /// For the terminal, with the name of what gpuos is compared with.
+    pub fn text(&self, other: &str) -> String {
         format!(
-            "{:<19} {:<10} {:<17} stock {:>8} us (cpu {:>8})  gpuos {:>8} us (cpu {:>8}, cons_tres {:>8} in {})  x{:.2}",
+            "{:<19} {:<10} {:<17} {other} {:>8} us (cpu {:>8})  gpuos {:>8} us (cpu {:>8}, cons_tres {:>8} in {})  x{:.2}",
             self.job,
             self.load(),
             self.call(),
@@ -202,7 +212,7 @@ pub struct Run {
 pub struct Report {
     flat: bool,
     /// The day on which it was measured.
-    date: String,
+    pub date: String,
     /// One per release and cluster.
     pub runs: Vec<Run>,
 }
@@ -365,15 +375,13 @@ impl Report {
             for line in &run.lines {
                 let _ = write!(
                     text,
-                    "{},{},{},{},{},\"{}\",\"{}\",\"{}\",{}",
+                    "{},{},{},{},{},{},{}",
                     self.date,
                     run.slurm,
                     run.nodes,
                     run.gpus,
                     self.topology(),
-                    line.job,
-                    line.load(),
-                    line.call(),
+                    line.quoted(),
                     line.candidates,
                 );
                 let (stock, gpuos) = (line.stock, line.gpuos);
