@@ -206,7 +206,7 @@ fn a_process_killed_in_an_update_leaves_the_state_as_it_was() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (state, shared) = fresh(folder.path());
-    let name = "a_process_killed_in_an_update_leaves_the_state_as_it_was";
+    let name = "library::a_process_killed_in_an_update_leaves_the_state_as_it_was";
     for round in 1..=3 {
         let killed = again(name, "die", &state).output().unwrap();
         assert!(!killed.status.success());
@@ -224,7 +224,7 @@ fn processes_do_not_lose_each_others_updates() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (state, shared) = fresh(folder.path());
-    let name = "processes_do_not_lose_each_others_updates";
+    let name = "library::processes_do_not_lose_each_others_updates";
     let workers: Vec<_> = (0..3)
         .map(|_| {
             let mut worker = again(name, "count", &state);
