@@ -2,6 +2,9 @@
 //! `<!-- made: NAME -->`, the part, `<!-- end -->`. Tests of several crates include this file.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 const END: &str = "<!-- end -->";
 
@@ -19,6 +22,8 @@ pub fn docs(path: &str) -> PathBuf {
 /// written instead; `command` is what does that.
 pub fn hold(path: &str, parts: &[(String, String)], command: &str) {
     let file = docs(path);
+    // Other tests of this program may be at other parts of the same page.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let page = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("docs/{path}: {e}"));
     let mut made = page.clone();
     for (name, text) in parts {
