@@ -45,7 +45,7 @@ help:
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick), or that of two builds (FROM=REVISION)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
-	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv with the day (ARGS=--quick)'
+	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv and the tables made of them (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
@@ -101,7 +101,7 @@ random:
 # The pages that are made of tables in the code; `make check` says where they are not what the code says.
 reference:
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test node --test config -- health_docs:: reference::
-	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos pages_reference
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --bin gpuos -- pages_reference why::table
 	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --lib the_page_in_the_reference
 
 style:
@@ -128,7 +128,7 @@ replay:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh replay $(ARGS)
 
-# What was measured, with the day, where the pages of results have it. The tables of those pages are by hand.
+# What was measured, with the day, where the pages of results have it, and the tables in those pages that are made of it.
 results:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh $(ARGS)
@@ -139,6 +139,7 @@ results:
 	cp $(TARGET)/bench/huge/bench.csv docs/results/benchmarks-huge.csv
 	cp $(TARGET)/bench/replay.csv docs/results/benchmarks-replay.csv
 	$(CARGO) bench --locked -p gpuos_placement --bench latency -- ../../docs/results
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test tables
 
 matrix:
 	@scripts/needs.sh build lab

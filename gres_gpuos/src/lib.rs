@@ -6,6 +6,7 @@
 //!
 //! `slices` reads the files that say what a slice opens, `state` keeps what a process has to know between calls.
 
+mod messages;
 mod slices;
 mod state;
 

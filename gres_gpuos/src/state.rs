@@ -10,7 +10,7 @@ use slurm_ffi::gres_plugin::{Device, GresPlugin, first_bits};
 use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
-use crate::slices;
+use crate::{messages, slices};
 
 /// The GRES.
 const NAME: &str = "gpuos";
@@ -31,9 +31,7 @@ pub fn start(release: Release) {
     PLUGIN.get_or_init(|| match GresPlugin::new(release) {
         Ok(plugin) => Some(plugin),
         Err(why) => {
-            log::error(&format!(
-                "jobs get no GPUOS_SLICES and no device of a slice: {why}"
-            ));
+            log::error(&messages::no_layout(why));
             None
         }
     });
@@ -52,9 +50,7 @@ pub unsafe fn configure(list: *mut c_void) {
     // SAFETY: by the caller.
     let records = unsafe { plugin.files(list, NAME) };
     if let Err(why) = slices::files(&records) {
-        log::error(&format!(
-            "gres.conf: {why}; no device of a slice is allowed or denied"
-        ));
+        log::error(&messages::gres_conf_is_wrong(why));
     }
     *RECORDS.lock().unwrap_or_else(PoisonError::into_inner) = records;
 }

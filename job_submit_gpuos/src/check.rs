@@ -4,15 +4,17 @@
 //! accepted, and a job without gpuos options is never looked at.
 
 use gpuos_config::access::used;
-use gpuos_config::options::{JobOptions, OptionError, Sources, parse_gres};
+use gpuos_config::options::{JobOptions, Sources, parse_gres};
 use gpuos_core::limits::PowerCap;
 use gpuos_model::cluster::{Cluster, NodeType};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::messages::Message;
 use gpuos_model::node_types;
 use gpuos_placement::gang::GroupShape;
 use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request, Unit, Wait};
 use gpuos_placement::rules::Rules;
 
+use crate::messages::{impossible, refused};
 use crate::neighbours;
 use crate::notes;
 use crate::refusal::{Kind, Refusal};
@@ -57,15 +59,8 @@ impl Catalogue {
         if let Some(wish) = &options.topology
             && !self.levels.contains(&wish.level)
         {
-            let reason = format!("this cluster has no level '{}'", wish.level);
-            let accepted = format!("one of {}", self.levels.join(", "));
-            return Err(OptionError::new(
-                "--gpuos-topology",
-                &wish.to_string(),
-                &reason,
-                &accepted,
-            )
-            .into());
+            let levels = self.levels.join(", ");
+            return Err(refused::no_level(wish, &wish.level, levels).into());
         }
         neighbours::check(options, &self.rules, &self.levels)?;
         if let Some(groups) = &options.shape {
@@ -92,7 +87,7 @@ impl Catalogue {
         sources: &Sources,
         shape: &Shape,
         unnamed: &notes::Unnamed<'_>,
-    ) -> Vec<String> {
+    ) -> Vec<Message> {
         let mut notes = notes::of_job(options, sources, shape);
         if options.off {
             return notes;
@@ -126,10 +121,9 @@ impl Catalogue {
         match figures.iter().max() {
             Some(&most) if most < watts && !figures.contains(&0) => {
                 let what = kind.map_or_else(|| "GPU".to_owned(), |kind| format!("{kind} GPU"));
-                let reason = format!("no {what} of this cluster takes more than {most} W");
-                let accepted = format!("at most {most}W, or a share such as 80%");
-                let error = OptionError::new("--gpuos-power", &cap.to_string(), &reason, &accepted);
-                Err(Refusal::impossible(error))
+                Err(Refusal::impossible(refused::too_many_watts(
+                    cap, what, most,
+                )))
             }
             _ => Ok(()),
         }
@@ -192,17 +186,10 @@ impl Catalogue {
             request.topology.is_some() && self.planner.plan(state, &anywhere, 0).is_ok();
         match &options.topology {
             Some(wish) if fits_elsewhere => {
-                let accepted = format!(
-                    "--gpuos-topology={} to prefer it only, or ask for less",
-                    wish.level
-                );
-                let given = wish.to_string();
-                Refusal::impossible(OptionError::new("--gpuos-topology", &given, why, &accepted))
+                let error = refused::no_domain_is_large_enough(wish, why, &wish.level);
+                Refusal::impossible(error)
             }
-            _ => Refusal::of_other(
-                Kind::Impossible,
-                format!("this job can never run: {why}; ask for less"),
-            ),
+            _ => Refusal::of_other(Kind::Impossible, impossible::never(why)),
         }
     }
 }
@@ -238,10 +225,7 @@ fn why(wait: Wait, kind: Option<&str>) -> String {
             needed_nodes,
             free_gpus,
             needed_gpus,
-        } => format!(
-            "it needs {needed_gpus} {gpus} on {needed_nodes} nodes; the cluster has {free_gpus}, and \
-             {feasible_nodes} nodes that could take a share"
-        ),
+        } => impossible::too_few(needed_gpus, gpus, needed_nodes, free_gpus, feasible_nodes).into(),
         Wait::Level {
             level,
             best_domain,
@@ -253,16 +237,10 @@ fn why(wait: Wait, kind: Option<&str>) -> String {
                 Unit::Nodes => "nodes",
                 Unit::Gpus => "GPUs",
             };
-            format!(
-                "it needs {need} {what} within one domain of the level {level}; the largest ({best_domain}) \
-                 has {have} with such {gpus}"
-            )
+            impossible::too_narrow(need, what, level, best_domain, have, gpus).into()
         }
         Wait::UnknownLevel { level, known } => {
-            format!(
-                "this cluster has no level '{level}'; write one of {}",
-                known.join(", ")
-            )
+            impossible::unknown_level(level, known.join(", ")).into()
         }
     }
 }
@@ -281,19 +259,13 @@ pub fn contradiction(options: &JobOptions, sources: &Sources) -> Result<(), Refu
         return Ok(());
     }
     let other = sources.named(&format!("--{name}"), &value);
-    let reason = format!("it contradicts {other}");
-    let accepted = format!("one of the two (--{name}=off undoes the other)");
-    Err(OptionError::new("--gpuos", "off", &reason, &accepted).into())
+    Err(refused::contradicts("off", other, name).into())
 }
 
 /// Refuses a shape whose ranks cannot be the GPUs that the job asks for. Where their number is open
 /// (a range of nodes, whole nodes, mixed forms), the job's start decides.
 fn ranks(groups: &GroupShape, shape: &Shape) -> Result<(), Refusal> {
-    let refused = |reason: String| {
-        let accepted = "sizes whose product is the number of GPUs, or ask for as many GPUs";
-        let error = OptionError::new("--gpuos-shape", &groups.to_string(), &reason, accepted);
-        Err(Refusal::impossible(error))
-    };
+    let refused = |reason: String| Err(Refusal::impossible(refused::shape_misfits(groups, reason)));
     let Some((_, gpus)) = gpus(shape) else {
         let forms = [
             &shape.per_job,
@@ -303,7 +275,7 @@ fn ranks(groups: &GroupShape, shape: &Shape) -> Result<(), Refusal> {
         ];
         return match shape.exclusive || forms.into_iter().any(Option::is_some) {
             true => Ok(()),
-            false => refused("the job asks for no GPUs".into()),
+            false => refused(impossible::no_gpus().into()),
         };
     };
     let nodes = match (shape.min_nodes, shape.max_nodes) {
@@ -320,9 +292,7 @@ fn ranks(groups: &GroupShape, shape: &Shape) -> Result<(), Refusal> {
             let ranks = u64::from(groups.ranks());
             match ranks % u64::from(per.max(1)) {
                 0 => groups.check(ranks, Some(per)),
-                _ => Err(format!(
-                    "its {ranks} ranks do not fill nodes with {per} GPUs each"
-                )),
+                _ => Err(impossible::nodes_not_filled(ranks, per).into()),
             }
         }
         (GpuShape::Total(gpus), _) => groups.check(gpus.into(), None),

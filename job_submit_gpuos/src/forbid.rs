@@ -6,11 +6,12 @@
 use std::ffi::c_void;
 
 use gpuos_config::access::{Forbidden, Standing, used};
-use gpuos_config::options::{JobOptions, OptionError};
+use gpuos_config::options::JobOptions;
 use slurm_ffi::api;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
 
+use crate::messages::refused;
 use crate::refusal::Refusal;
 
 /// The longest name of a partition, an account or a QOS, or list of them, that is read, in bytes.
@@ -123,9 +124,8 @@ pub fn check(forbidden: &Forbidden, options: &JobOptions, place: &Place) -> Resu
     };
     for (option, value) in used(options) {
         if let Some(rule) = forbidden.refuses(option, &job) {
-            let accepted = format!("no --{option}, or ask {}", rule.asks());
             let option = format!("--{option}");
-            return Err(OptionError::new(&option, &value, &rule.clause(), &accepted).into());
+            return Err(refused::forbidden(value, option, rule.clause(), rule.asks()).into());
         }
     }
     Ok(())

@@ -13,6 +13,7 @@
 mod check;
 mod forbid;
 mod jobs;
+mod messages;
 mod mig;
 mod neighbours;
 mod notes;

@@ -5,11 +5,13 @@
 use std::fmt::Display;
 
 use gpuos_config::gpuos_toml::MigConfig;
-use gpuos_config::options::{OptionError, Sources, parse_gres};
+use gpuos_config::options::{Sources, parse_gres};
+use gpuos_model::messages::Message;
 use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::{MigRequest, Serves};
 use slurm_ffi::release::Release;
 
+use crate::messages::{refused, told};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 
@@ -25,7 +27,7 @@ pub struct Chosen {
     /// What it asks of Slurm for each node, with what it asked besides.
     pub per_node: String,
     /// For its user: board, profiles and slices.
-    pub sentence: String,
+    pub sentence: Message,
 }
 
 /// Chooses board and profiles for a request.
@@ -39,25 +41,14 @@ pub fn choose(
     shape: &Shape,
     release: Release,
 ) -> Result<Chosen, Refusal> {
-    let refuse = |reason: &str, accepted: &str| {
-        OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted)
-    };
     if names_slices(shape) {
-        let reason = "the job asks for GRES gpuos as well, which --gpuos-mig stands for";
-        return Err(refuse(reason, "one of the two").into());
+        return Err(refused::slices_twice(request).into());
     }
     if shape.exclusive {
-        let reason = "--exclusive takes all slices of a node, and not those of this request";
-        return Err(refuse(reason, "one of the two").into());
+        return Err(refused::slices_of_whole_nodes(request).into());
     }
     let tasks = match request.per_task {
-        true => tasks_of_node(shape).ok_or_else(|| {
-            let reason = "how many tasks a node gets is not said";
-            refuse(
-                reason,
-                "--ntasks-per-node=N with it, or -N1 with --ntasks=N",
-            )
-        })?,
+        true => tasks_of_node(shape).ok_or_else(|| refused::tasks_unknown(request))?,
         false => 1,
     };
     let served = mig.serve(request, tasks)?;
@@ -87,9 +78,7 @@ pub fn check_update(option: &str, request: &impl Display, update: &Shape) -> Res
     if update.gres_forms().next().is_none() {
         return Ok(());
     }
-    let reason = "the GRES that it stands for cannot be changed";
-    let accepted = "what it needs at submission: cancel it and submit it anew";
-    Err(OptionError::new(option, &request.to_string(), reason, accepted).into())
+    Err(refused::gres_stay(request, option).into())
 }
 
 /// Tasks of each node, where the request says it.
@@ -132,7 +121,7 @@ fn sentence(
     serves: &Serves,
     tasks: u32,
     slices: u64,
-) -> String {
+) -> Message {
     let kinds: Vec<String> = serves
         .iter()
         .map(|&(profile, count)| {
@@ -144,15 +133,13 @@ fn sentence(
         })
         .collect();
     let kinds = kinds.join(" and ");
-    let many = if slices == 1 { "" } else { "s" };
+    let slices = match slices {
+        1 => "1 memory slice".to_string(),
+        many => format!("{many} memory slices"),
+    };
     match per_task {
-        true => format!(
-            "gpuos: {named}: {kinds} of {board} for each task, {slices} memory slice{many} for the \
-             {tasks} of a node"
-        ),
-        false => {
-            format!("gpuos: {named}: {kinds} of {board} on each node, {slices} memory slice{many}")
-        }
+        true => told::slices_of_tasks(named, kinds, board, slices, tasks),
+        false => told::slices(named, kinds, board, slices),
     }
 }
 

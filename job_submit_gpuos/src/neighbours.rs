@@ -1,27 +1,23 @@
 //! Classes, levels and places that the options about other jobs name.
 
-use gpuos_config::options::{JobOptions, OptionError, placement_text};
+use gpuos_config::options::{JobOptions, placement_text};
 use gpuos_placement::plan::Placement;
 use gpuos_placement::rules::Rules;
 use gpuos_placement::rules::Target;
 
+use crate::messages::refused;
 use crate::refusal::Refusal;
 
 /// Refuses names that the cluster does not have. `levels` are those that a job can name, `any` last.
 pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(), Refusal> {
-    let known = || format!("one of {}", levels[..levels.len() - 1].join(", "));
+    let known = || levels[..levels.len() - 1].join(", ");
     let level = |level: &str| level != "any" && levels.iter().any(|l| l == level);
-    let refuse = |option: &str, given: &str, reason: &str, accepted: &str| {
-        Err(OptionError::new(option, given, reason, accepted).into())
-    };
     let class = options.class.as_ref();
     if let Some((name, known)) = class.and_then(|n| Some((n, rules.check_class(n).err()?))) {
-        let reason = "this cluster has no such class";
-        return refuse("--gpuos-class", name, reason, &format!("one of {known}"));
+        return Err(refused::no_class(name, known).into());
     }
     if let Some(wanted) = options.exclusive.as_ref().filter(|wanted| !level(wanted)) {
-        let reason = format!("this cluster has no level '{wanted}'");
-        return refuse("--gpuos-exclusive", wanted, &reason, &known());
+        return Err(refused::no_level_to_have(wanted, wanted, known()).into());
     }
     let Some(rule @ (Placement::Affinity(names) | Placement::AntiAffinity(names))) =
         &options.placement
@@ -29,32 +25,25 @@ pub fn check(options: &JobOptions, rules: &Rules, levels: &[String]) -> Result<(
         return Ok(());
     };
     for word in names {
-        let (reason, accepted) = match Target::of(word) {
+        let given = || placement_text(rule);
+        let error = match Target::of(word) {
             Target::Domain {
                 level: Some(of), ..
-            } if of != "rack" && !level(of) => (
-                format!("this cluster has no level '{of}'"),
-                format!("class, power, switch or {}", known()),
-            ),
+            } if of != "rack" && !level(of) => {
+                let levels = format!("one of {}", known());
+                refused::no_level_to_be_near(given(), of, levels)
+            }
             Target::Power(name) if !rules.power.iter().any(|p| p.name == name) => {
                 let all: Vec<&str> = rules.power.iter().map(|p| p.name.as_str()).collect();
                 let accepted = match all.is_empty() {
                     true => "no power=: gpuos.toml describes none".into(),
                     false => format!("one of {}", all.join(", ")),
                 };
-                (
-                    format!("this cluster has no power domain '{name}'"),
-                    accepted,
-                )
+                refused::no_power_domain(given(), name, accepted)
             }
             _ => continue,
         };
-        return refuse(
-            "--gpuos-placement",
-            &placement_text(rule),
-            &reason,
-            &accepted,
-        );
+        return Err(error.into());
     }
     Ok(())
 }

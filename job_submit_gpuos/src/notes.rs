@@ -6,11 +6,13 @@
 use gpuos_config::access::used;
 use gpuos_config::options::{JobOptions, Source, Sources, parse_gres, placement_text};
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
+use gpuos_model::messages::Message;
 use gpuos_placement::mig::{MigRequest, Want};
 use gpuos_placement::plan::Placement;
 use gpuos_placement::rules::Rules;
 use gpuos_placement::rules::Target;
 
+use crate::messages::told;
 use crate::shape::Shape;
 
 /// Says which of some words name no job that runs or waits; `None` where that cannot be said.
@@ -85,44 +87,38 @@ fn given(options: &JobOptions, sources: &Sources, names: &[&str]) -> Vec<String>
     named.collect()
 }
 
-fn are_ignored(list: &[String], why: &str) -> Option<String> {
+fn are_ignored(list: &[String], why: &Message) -> Option<Message> {
     let verb = if list.len() == 1 { "is" } else { "are" };
-    (!list.is_empty()).then(|| format!("gpuos: {} {verb} ignored: {why}", list.join(", ")))
+    (!list.is_empty()).then(|| told::are_ignored(list.join(", "), verb, why))
 }
 
 /// What a job's own words mean together.
-pub fn of_job(options: &JobOptions, sources: &Sources, shape: &Shape) -> Vec<String> {
+pub fn of_job(options: &JobOptions, sources: &Sources, shape: &Shape) -> Vec<Message> {
     let gpus = gpus(shape);
     let mut notes = Vec::new();
     match (gpus, &options.mig, options.share) {
         (Gpus::None, None, None) => {
             let list = given(options, sources, &ABOUT_GPUS);
-            let why = "the job asks for no GPUs; write --gpus=N with them";
-            notes.extend(are_ignored(&list, why));
+            notes.extend(are_ignored(&list, &told::no_gpus()));
         }
         (Gpus::None, Some(_), _) => {
             let list = given(options, sources, ABOUT_WHOLE);
-            let why = "the job has slices, and they are about whole GPUs";
-            notes.extend(are_ignored(&list, why));
+            notes.extend(are_ignored(&list, &told::about_whole_gpus()));
         }
         _ => {}
     }
     if let Some(request) = &options.mig {
         let own = || sources.named("--gpuos-mig", &request.to_string());
-        notes.extend(several(request, shape).map(|why| format!("gpuos: {}: {why}", own())));
+        notes.extend(several(own, request, shape));
         if gpus == Gpus::Whole {
-            notes.push(format!(
-                "gpuos: {}: beside whole GPUs, programs see these and not the slices, for CUDA takes no mixture: start \
-                 those for a slice with CUDA_VISIBLE_DEVICES set to one of $GPUOS_MIG_UUIDS",
-                own()
-            ));
+            notes.push(told::slices_beside_gpus(own()));
         }
     }
     notes
 }
 
 /// Slices of which a process would use but one, and what to write instead.
-fn several(request: &MigRequest, shape: &Shape) -> Option<String> {
+fn several(own: impl Fn() -> String, request: &MigRequest, shape: &Shape) -> Option<Message> {
     let count: u32 = request.items.iter().map(|item| u32::from(item.count)).sum();
     let tasks = crate::mig::tasks_of_node(shape)?;
     if count < 2 || (!request.per_task && tasks != 1) {
@@ -133,7 +129,6 @@ fn several(request: &MigRequest, shape: &Shape) -> Option<String> {
     } else {
         "the one task of a node"
     };
-    let uses = format!("a CUDA process uses one slice only, and {whose} has {count}");
     let next = match &request.items[..] {
         [item] => {
             let one = MigRequest {
@@ -148,18 +143,15 @@ fn several(request: &MigRequest, shape: &Shape) -> Option<String> {
                 Want::Bytes(_) => ", or more memory in one slice",
                 _ => "",
             };
-            format!(
-                "write --gpuos-mig={one} with --ntasks-per-node={tasks} for a slice each{bytes}"
-            )
+            told::a_slice_each(one, tasks, bytes)
         }
-        _ => "start a process for each, with CUDA_VISIBLE_DEVICES set to one of $GPUOS_MIG_UUIDS"
-            .into(),
+        _ => told::a_process_each(),
     };
-    Some(format!("{uses}; {next}"))
+    Some(told::several_slices(own(), whose, count, next))
 }
 
 /// Levels of which no domain has GPUs.
-pub fn of_levels(options: &JobOptions, sources: &Sources, cluster: &Cluster) -> Vec<String> {
+pub fn of_levels(options: &JobOptions, sources: &Sources, cluster: &Cluster) -> Vec<Message> {
     let has_none = |level: &str| {
         let known = cluster.fabric.levels.iter().find(|one| one.name == level);
         known.is_some_and(|level| {
@@ -172,8 +164,7 @@ pub fn of_levels(options: &JobOptions, sources: &Sources, cluster: &Cluster) -> 
     let note = |name: &str, level: Option<&String>, means: &str| {
         let level = level.filter(|level| has_none(level))?;
         let given = given(options, sources, &[name]);
-        let why = format!("no domain of the level {level} has GPUs");
-        Some(format!("gpuos: {} {means}: {why}", given.first()?))
+        Some(told::level_without_gpus(given.first()?, means, level))
     };
     let topology = options.topology.as_ref().map(|wish| &wish.level);
     let exclusive = options.exclusive.as_ref();
@@ -191,7 +182,7 @@ pub fn of_neighbours(
     sources: &Sources,
     (rules, cluster): (&Rules, &Cluster),
     unnamed: &Unnamed<'_>,
-) -> Vec<String> {
+) -> Vec<Message> {
     let Some(rule @ (Placement::Affinity(words) | Placement::AntiAffinity(words))) =
         &options.placement
     else {
@@ -234,7 +225,7 @@ pub fn of_neighbours(
     }
     let named = sources.named("--gpuos-placement", &placement_text(rule));
     let said = nobody.join(", ");
-    let note = || format!("gpuos: {named}: {said}; until one does, this says nothing");
+    let note = || told::nobody_is_named(named, said);
     (!nobody.is_empty()).then(note).into_iter().collect()
 }
 

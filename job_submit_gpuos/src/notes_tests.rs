@@ -117,7 +117,7 @@ fn slices_that_a_process_does_not_use_are_named() {
     let note = |request: &str, shape: &Shape| {
         let notes = of_job(&said(&[("mig", request)]), &none, shape);
         assert!(notes.len() <= 1, "{notes:?}");
-        notes.into_iter().next().unwrap_or_default()
+        notes.into_iter().next().map_or(String::new(), String::from)
     };
     let plain = Shape::default();
     assert_eq!(

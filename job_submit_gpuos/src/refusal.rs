@@ -1,6 +1,7 @@
 //! Why a request is refused.
 
 use gpuos_config::options::{OptionError, Sources};
+use gpuos_model::messages::Message;
 
 /// What is wrong with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,10 +43,10 @@ impl Refusal {
     }
 
     /// A refusal that is about no option of gpuos.
-    pub fn of_other(kind: Kind, sentence: String) -> Refusal {
+    pub fn of_other(kind: Kind, sentence: Message) -> Refusal {
         Refusal {
             kind,
-            sentence,
+            sentence: sentence.into(),
             error: None,
         }
     }

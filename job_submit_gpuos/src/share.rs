@@ -4,10 +4,12 @@
 //! count: whole GPUs are given by GRES `gpu`, and Slurm gives none of which a shard is in use.
 
 use gpuos_config::access::used;
-use gpuos_config::options::{JobOptions, OptionError, Sources, parse_gres};
+use gpuos_config::options::{JobOptions, Sources, parse_gres};
 use gpuos_core::limits::Share;
+use gpuos_model::messages::Message;
 use slurm_ffi::release::Release;
 
+use crate::messages::{impossible, refused, told};
 use crate::mig::{Chosen, with_gres};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -19,13 +21,10 @@ const GRES: &str = "shard";
 const SHARED_TO_THE_LAST: Release = Release::new(23, 11, 5);
 
 /// Why no GPU can be shared with this Slurm and `SelectType`; an unknown one is not held against it.
-pub fn impossible(release: Release, select_type: Option<&str>) -> Option<String> {
+pub fn impossible(release: Release, select_type: Option<&str>) -> Option<Message> {
     let other =
         select_type.filter(|name| *name != "select/gpuos" && release < SHARED_TO_THE_LAST)?;
-    Some(format!(
-        "Slurm {release} with SelectType={other} gives a shared GPU as a whole once one of its jobs has ended; \
-         SelectType=select/gpuos and Slurm {SHARED_TO_THE_LAST} do not"
-    ))
+    Some(impossible::not_shared(release, other, SHARED_TO_THE_LAST))
 }
 
 /// Turns a share of a GPU into shards, of which no GPU of the cluster has more than `of_gpu`.
@@ -40,26 +39,18 @@ pub fn choose(
     shape: &Shape,
     release: Release,
 ) -> Result<Chosen, Refusal> {
-    let refuse = |reason: &str, accepted: &str| {
-        OptionError::new("--gpuos-share", &share.to_string(), reason, accepted)
-    };
     if let Some((beside, why, undo)) = does_not_go_with((options, sources), shape) {
-        let reason = format!("it does not go with {beside}, {why}");
-        return Err(refuse(&reason, &format!("one of the two ({undo})")).into());
+        return Err(refused::share_goes_not_with(share, beside, why, undo).into());
     }
     if of_gpu == 0 {
-        let reason = "no GPU of this cluster has shards";
-        let accepted = "--gres=gpu:1 for a whole GPU, or have those who run the cluster write GresTypes=gpu,shard and, for 4 \
-                        shards on each of 8 GPUs, Gres=gpu:8,shard:32 into slurm.conf and Name=shard Count=32 into gres.conf";
-        return Err(refuse(reason, accepted).into());
+        return Err(refused::no_shards(share).into());
     }
     let shards = match share {
         Share::TimeSlice { shards } => u64::from(shards),
         Share::Mps { percent } => (of_gpu * u64::from(percent)).div_ceil(100),
     };
     if shards > of_gpu {
-        let reason = format!("a GPU of this cluster has {of_gpu} shards at most");
-        return Err(refuse(&reason, &format!("timeslice:{of_gpu} or less")).into());
+        return Err(refused::too_many_shards(share, of_gpu).into());
     }
     Ok(Chosen {
         per_node: with_gres(
@@ -114,7 +105,7 @@ fn does_not_go_with(
 }
 
 /// What was chosen, and what it keeps apart.
-fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> String {
+fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> Message {
     let (threads, isolation) = match share {
         Share::TimeSlice { .. } => (
             String::new(),
@@ -126,9 +117,7 @@ fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> String {
              end all of yours on the GPU; time: beside yours, in turns with others",
         ),
     };
-    format!(
-        "gpuos: {named}: {shards} of the {of_gpu} shards of a GPU on each node{threads}; {isolation}"
-    )
+    told::share(named, shards, of_gpu, threads, isolation)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::MigConfig;
-use gpuos_config::options::{JobOptions, OptionError, PREFIX, Sources};
+use gpuos_config::options::{JobOptions, PREFIX, Sources};
 use gpuos_model::gpuset::MAX_GPUS;
+use gpuos_model::messages::Message;
 use gpuos_placement::rules::Target;
 use slurm_ffi::api;
 use slurm_ffi::conf;
@@ -18,6 +19,7 @@ use slurm_ffi::release::Release;
 use crate::check::Catalogue;
 use crate::forbid::{self, Places};
 use crate::jobs::Names;
+use crate::messages::{impossible, in_log, refused};
 use crate::mig::{self, Chosen};
 use crate::notes;
 use crate::refusal::Refusal;
@@ -36,7 +38,7 @@ struct Known {
     /// Where jobs have their names.
     names: Option<Names>,
     /// Why no GPU can be shared here, if none can.
-    unshared: Option<String>,
+    unshared: Option<Message>,
 }
 
 /// What requests are checked against.
@@ -65,9 +67,7 @@ pub fn start(release: Release) {
     KNOWN.get_or_init(|| match known(release) {
         Ok(known) => Some(known),
         Err(why) => {
-            log::error(&format!(
-                "jobs are accepted without a check of their gpuos options: {why}"
-            ));
+            log::error(&in_log::unchecked(why));
             None
         }
     });
@@ -150,14 +150,14 @@ fn take(
         Ok((chosen, notes, options))
     });
     let Some(checked) = checked else {
-        let why = "gpuos does not place jobs on this cluster now";
-        return nothing_given(&options().unwrap_or_default(), why).map(|()| None);
+        let why = impossible::not_placed_by_gpuos();
+        return nothing_given(&options().unwrap_or_default(), &why).map(|()| None);
     };
     let (chosen, notes, options) = checked?;
     let mut said = Vec::new();
     if let Some(chosen) = chosen {
         if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
-            return nothing_given(&options, "slurmctld has no memory left").map(|()| None);
+            return nothing_given(&options, &impossible::no_memory()).map(|()| None);
         }
         said.push(chosen.sentence);
     }
@@ -187,7 +187,7 @@ fn chosen(
 }
 
 /// Refuses what only gpuos turns into GRES where it cannot: the job would start without it.
-fn nothing_given(options: &JobOptions, reason: &str) -> Result<(), Refusal> {
+fn nothing_given(options: &JobOptions, why: &Message) -> Result<(), Refusal> {
     let mig = options
         .mig
         .as_ref()
@@ -196,10 +196,7 @@ fn nothing_given(options: &JobOptions, reason: &str) -> Result<(), Refusal> {
         .share
         .map(|share| ("--gpuos-share", share.to_string()));
     match mig.or(share) {
-        Some((option, value)) => {
-            let accepted = format!("no {option}, or ask those who run the cluster");
-            Err(OptionError::new(option, &value, reason, &accepted).into())
-        }
+        Some((option, value)) => Err(refused::nothing_given(value, option, why).into()),
         None => Ok(()),
     }
 }
@@ -263,7 +260,7 @@ fn has_options(env: &[String]) -> bool {
 fn unreadable() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
-        log::error("a job description does not look as in the layout table; jobs that look so are accepted unchecked");
+        log::error(&in_log::description_misfits());
     });
 }
 
@@ -333,9 +330,7 @@ fn say_once(why: Option<String>) {
     static SAID: Mutex<Option<String>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(why)) {
-        log::error(&format!(
-            "jobs are accepted without a check of their gpuos options: {why}"
-        ));
+        log::error(&in_log::unchecked(why));
     }
     *said = why;
 }

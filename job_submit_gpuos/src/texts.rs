@@ -7,10 +7,10 @@
 
 use std::ffi::c_void;
 
-use gpuos_config::options::OptionError;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::read_bytes;
 
+use crate::messages::refused;
 use crate::refusal::Refusal;
 
 /// Texts of `job_descriptor`, and what users know them by.
@@ -145,24 +145,16 @@ fn one_line(option: &str, text: &[u8]) -> Result<(), Refusal> {
     let most = longest(option);
     if text.len() > most {
         let text = String::from_utf8_lossy(&text[..256]);
-        let reason = format!(
-            "is longer than {} KiB, more than gpuos lets a text of a job be",
-            most >> 10
-        );
         let text = gpuos_model::screen::line(&shown(&text)).into_owned();
-        return Err(OptionError::new(option, &text, &reason, "a shorter text").into());
+        return Err(refused::too_long(text, option, most >> 10).into());
     }
     let text = String::from_utf8_lossy(text);
     match text.chars().find(|c| gpuos_model::screen::is_control(*c)) {
         None => Ok(()),
         Some(found) => {
-            let reason = format!(
-                "has the control character U+{:04X}, which gpuos refuses in texts of jobs",
-                u32::from(found)
-            );
+            let code = format!("{:04X}", u32::from(found));
             let text = gpuos_model::screen::line(&shown(&text)).into_owned();
-            let accepted = "one line of printable characters";
-            Err(OptionError::new(option, &text, &reason, accepted).into())
+            Err(refused::control_character(text, option, code).into())
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::abi::source::Source;
 use crate::decide::Placing;
 use crate::decide::cluster_state::ClusterState;
 use crate::gres::registration;
+use crate::messages;
 use crate::read::settings;
 use crate::read::site::Site;
 use crate::read::trust::{self, Checked, LayoutTrust, Selections, Trust, Verdict};
@@ -54,9 +55,7 @@ pub fn start(release: Release) {
 }
 
 fn pass_through(why: &str) {
-    log::error(&format!(
-        "passing through to cons_tres, jobs are scheduled as by stock Slurm: {why}"
-    ));
+    log::error(&messages::passing_through(why));
 }
 
 fn prepare(release: Release) -> Result<Engine, String> {
@@ -64,9 +63,9 @@ fn prepare(release: Release) -> Result<Engine, String> {
     // One per process: slurmctld initialises its select plugin once.
     let layout: &'static Layout = Box::leak(Box::new(Layout::of(&fields)?));
     let strings = check::Strings::of(&fields)?;
-    let api = Api::get().map_err(|symbol| format!("Slurm {release} does not export {symbol}"))?;
-    let table = NodeTable::find().ok_or("Slurm does not export its node table")?;
-    let misfit = |why| format!("the layout table does not fit this slurmctld ({why})");
+    let api = Api::get().map_err(|symbol| messages::not_exported(release, symbol))?;
+    let table = NodeTable::find().ok_or_else(messages::no_node_table)?;
+    let misfit = |why| messages::configuration_misfits(why);
     let parameters = check::configuration(layout).map_err(misfit)?;
     let settings = settings::load(&fields);
     let site = Site {
@@ -147,10 +146,7 @@ impl Engine {
     /// holds locks that some of these functions take, and when the first job comes more waits for it.
     pub(crate) fn probe_once(&mut self) {
         if let Some(why) = self.trust.probe_once(&self.site) {
-            pass_through(&format!(
-                "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this line with \
-                 the exact Slurm package"
-            ));
+            pass_through(&messages::objects_misfit(why));
         }
     }
 
@@ -235,10 +231,7 @@ impl Engine {
             self.forget();
         }
         if let Some(why) = news {
-            pass_through(&format!(
-                "the layout table does not fit this slurmctld ({why}); run `gpuos doctor`, and report this \
-                 line with the exact Slurm package. Later jobs are looked at again"
-            ));
+            pass_through(&messages::records_misfit(why));
         }
     }
 

@@ -7,6 +7,7 @@
 //! `exports` is all that Slurm sees, `start` the loading, `job_test` one call as a list of phases, `events` what slurmctld reports
 //! beside, `engine` the state and what follows from doubts. Below them, each using those above it in this list only:
 //!
+//! - `messages`: what the log says,
 //! - `abi`: `call` (how cons_tres is asked), `forward` (trampolines), `source` (the one way to Slurm's records), `frame` (what all phases go
 //!   by), `masks` (what is marked in Slurm's records, and taken back),
 //!   `shards_of_call` (where the shards are that a job asks for),
@@ -28,6 +29,7 @@ mod events;
 mod exports;
 mod gres;
 mod job_test;
+mod messages;
 mod read;
 mod start;
 mod tell;

@@ -8,6 +8,7 @@ use slurm_ffi::{check, log};
 use crate::abi::call;
 use crate::abi::forward;
 use crate::engine;
+use crate::messages;
 
 /// cons_tres's plugin id, which gpuos carries in its place.
 pub const CONS_TRES_ID: u32 = 109;
@@ -53,17 +54,11 @@ pub fn constructor(identity: &Identity) {
     let Some(path) = release::sibling(constructor as *const () as usize, "select_cons_tres.so")
     else {
         // plugin_version stays 0, so Slurm itself refuses the plugin and names it.
-        log::error(
-            "select_cons_tres.so is neither beside this plugin nor in Slurm's plugin folder; \
-             put Slurm's own folder into PluginDir as well",
-        );
+        log::error(&messages::no_cons_tres());
         return;
     };
     if let Err(why) = forward::open(&path) {
-        log::error(&format!(
-            "cannot load {}: {why}; is it of the same Slurm as this program?",
-            path.display()
-        ));
+        log::error(&messages::cannot_load(path.display(), why));
         return;
     }
     call::bind();
@@ -122,10 +117,7 @@ fn swap_ids(identity: &Identity) {
         ) != 0
         {
             identity.id.store(OTHER_ID, Ordering::Release);
-            log::error(
-                "the id of cons_tres cannot be changed in memory; gpuos runs under its own id 110. Before going \
-                 back to select/cons_tres let all jobs end",
-            );
+            log::error(&messages::own_id());
             return;
         }
         id.write_volatile(OTHER_ID);

@@ -10,7 +10,7 @@ use slurm_ffi::spank::{Spank, SpankOption, say_error};
 
 use crate::handed::{Handed, VARIABLES};
 use crate::options::{Asked, Given, Opt};
-use crate::{limits, mig, ranks};
+use crate::{limits, messages, mig, ranks};
 
 /// [`SOURCES`] as Slurm hands it from one command to the next.
 const SOURCES_INHERITED: &str = "SLURM_SPANK_GPUOS_SOURCES";
@@ -45,10 +45,7 @@ pub fn register(spank: Spank<'_>) {
     for (opt, [name, argument, usage]) in Opt::ALL.into_iter().zip(texts) {
         let option = SpankOption::with_value(name, argument, usage, opt as c_int, on_option);
         if !spank.register(&option) {
-            log::error(&format!(
-                "Slurm did not take the option --{}",
-                OPTIONS[opt as usize].name
-            ));
+            log::error(&messages::option_not_taken(OPTIONS[opt as usize].name));
         }
     }
 }

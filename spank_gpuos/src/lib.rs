@@ -14,6 +14,7 @@ mod client;
 mod handed;
 mod job_env;
 mod limits;
+mod messages;
 mod mig;
 mod node;
 mod options;

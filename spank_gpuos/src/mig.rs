@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use gpuos_config::options::{is_off, parse_mig};
 use gpuos_core::wire::{MIG_VARIABLES, MigAsk};
+use gpuos_model::messages::Message;
 use slurm_ffi::spank::Spank;
 
-use crate::limits;
+use crate::{limits, messages};
 
 /// Variable by which steps learn what their job asked for.
 pub const JOB_MIG: &CStr = c"GPUOS_JOB_MIG";
@@ -104,7 +105,7 @@ pub enum Slices {
     /// These.
     Of(MigAsk),
     /// None, and it asked for some: why that can be.
-    Missing(String),
+    Missing(Message),
 }
 
 /// The slices of the step that starts; `whole_job` is that of a batch script or of salloc's shell.
@@ -120,24 +121,14 @@ pub fn slices(spank: Spank<'_>, whole_job: bool) -> Slices {
         None => match noted().filter(|_| whole_job || spank.getenv(JOB_MIG).is_none()) {
             Some(asked) => {
                 let asked = limits::of_step(spank).named("--gpuos-mig", &asked);
-                Slices::Missing(missing(&asked, whole_job))
+                Slices::Missing(match whole_job {
+                    true => messages::no_slices(asked),
+                    false => messages::no_slices_of_step(asked),
+                })
             }
             None => Slices::None,
         },
     }
-}
-
-fn missing(asked: &str, whole_job: bool) -> String {
-    let next = match whole_job {
-        true => {
-            "those who run the cluster find in docs/admin/mig.md what slurm.conf needs for it (JobSubmitPlugins, \
-                 GresTypes, Gres)"
-        }
-        false => {
-            "give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, and in a job the slices of the job"
-        }
-    };
-    format!("{asked}: Slurm gave no slices; {next}")
 }
 
 /// Reads `0,12-15`.
@@ -211,9 +202,7 @@ pub fn give(
 ) {
     forget_inherited(spank);
     let Some(instances) = instances(told) else {
-        fail(
-            "gpuosd's answer about the slices of this step is not understood; it and spank_gpuos should be of one release",
-        );
+        fail(&messages::answer_not_understood());
         return;
     };
     set(spank, &instances.iter().collect::<Vec<_>>(), sets_devices);

@@ -20,7 +20,10 @@ use gpuos_core::wire::{
     root_socket, switchable_file,
 };
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::messages::Message;
 use gpuos_placement::explain::parse_gpus;
+
+use crate::messages;
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
 /// name of the node.
@@ -80,14 +83,14 @@ pub struct StepAnswer {
 }
 
 impl StepAnswer {
-    fn note(text: impl Into<String>) -> StepAnswer {
+    fn note(text: Message) -> StepAnswer {
         StepAnswer {
             notes: vec![text.into()],
             ..StepAnswer::default()
         }
     }
 
-    fn failed(text: impl Into<String>) -> StepAnswer {
+    fn failed(text: Message) -> StepAnswer {
         StepAnswer {
             failed: Some(text.into()),
             ..StepAnswer::default()
@@ -166,24 +169,17 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
     }
     match sent {
         _ if !asked.waits() => StepAnswer::default(),
-        None => StepAnswer::note(format!(
-            "{}: no gpuosd listens on this node",
-            wishes(&asked)
-        )),
+        None => StepAnswer::note(messages::no_gpuosd(wishes(&asked))),
         Some(socket) => {
             let undone = wishes(&asked);
             match answer(&socket, Instant::now() + PATIENCE) {
                 Some(Answer::Prepared(told)) => told,
-                Some(Answer::Refused(_, message)) => StepAnswer::note(message),
-                Some(Answer::Unknown) => {
-                    StepAnswer::note(format!("{undone}: the gpuosd of this node does not do it"))
-                }
-                None => {
-                    let after = PATIENCE.as_secs();
-                    StepAnswer::note(format!(
-                        "{undone}, or not yet: gpuosd has not answered within {after} s"
-                    ))
-                }
+                Some(Answer::Refused(_, message)) => StepAnswer {
+                    notes: vec![message],
+                    ..StepAnswer::default()
+                },
+                Some(Answer::Unknown) => StepAnswer::note(messages::not_done(undone)),
+                None => StepAnswer::note(messages::not_answered(undone, PATIENCE.as_secs())),
             }
         }
     }
@@ -223,11 +219,16 @@ fn carved(
                     refused = Some(message);
                     heard = Instant::now();
                 }
-                Some(Answer::Refused(_, message)) => return StepAnswer::failed(message),
+                Some(Answer::Refused(_, message)) => {
+                    return StepAnswer {
+                        failed: Some(message),
+                        ..StepAnswer::default()
+                    };
+                }
                 // None of them is MIG-switchable any more.
                 Some(Answer::Unknown) if lacks == Lacks::Whole => return StepAnswer::default(),
                 Some(Answer::Unknown) => {
-                    return StepAnswer::failed("the gpuosd of this node makes no slices of GPUs");
+                    return StepAnswer::failed(messages::makes_no_slices());
                 }
                 None => heard = Instant::now(),
             }
@@ -235,10 +236,9 @@ fn carved(
         let why = match (heard.elapsed() >= absence, begin.elapsed() >= patience) {
             (_, true) => {
                 let last = refused.map(|why| format!("; before that it said: {why}"));
-                let (after, last) = (patience.as_secs(), last.unwrap_or_default());
-                format!("gpuosd has not answered within {after} s{last}")
+                messages::no_answer(patience.as_secs(), last.unwrap_or_default())
             }
-            (true, _) => "no gpuosd listens on this node".to_owned(),
+            (true, _) => messages::nobody_listens(),
             _ => {
                 std::thread::sleep(AGAIN);
                 sent = send(path, request);
@@ -249,7 +249,7 @@ fn carved(
             Lacks::Slices => "the slices of this job are not there",
             Lacks::Whole => "the GPUs of this job may still be in MIG mode",
         };
-        return StepAnswer::failed(format!("{what}: {why}"));
+        return StepAnswer::failed(messages::not_carved(what, why));
     }
 }
 

@@ -15,6 +15,9 @@ mod health;
 mod lab;
 mod layout;
 mod matrix;
+#[cfg(test)]
+#[path = "../../../tests/reference/messages.rs"]
+mod messages_page;
 mod mig;
 mod mix;
 mod names;

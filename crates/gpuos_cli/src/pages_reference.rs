@@ -1,4 +1,4 @@
-//! docs/reference/commands.md has every command and flag as it is.
+//! docs/reference/commands.md has every command and flag as it is, and messages.md what doctor looks at.
 
 use clap::CommandFactory;
 
@@ -35,4 +35,9 @@ fn the_page_has_every_command_as_it_is() {
     let mut text = HEAD.to_string();
     section(&command, "gpuos", &mut text);
     page::hold("commands.md", &text);
+}
+
+#[test]
+fn the_page_of_messages_has_all_that_doctor_looks_at() {
+    crate::messages_page::hold(&[("gpuos doctor", crate::doctor::about::ROWS)], &[]);
 }

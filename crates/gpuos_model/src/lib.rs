@@ -7,6 +7,7 @@
 //! - [`node_types`]: shipped ones (data in `data/`), tables of a site, and what Slurm itself knows,
 //! - [`mig`]: what a kind of GPU can be divided into: geometry, states, placements,
 //! - [`reading`]: tables of TOML: checked values, and mistakes with their place,
+//! - [`messages`]: tables of what is said to those who act on it,
 //! - [`words`] and [`screen`]: what users wrote: what is taken, and how it is harmless on screens and in logs,
 //! - [`hostlist`], [`fnv`], [`rng`]: Slurm's lists of nodes, a hash, numbers from a seed.
 //!
@@ -19,6 +20,7 @@ pub mod fnv;
 pub mod gpu_index;
 pub mod gpuset;
 pub mod hostlist;
+pub mod messages;
 pub mod mig;
 pub mod node_gpu;
 pub mod node_types;

@@ -8,6 +8,7 @@ use gpuos_config::site::Site;
 use crate::api;
 use crate::layout::{Fields, SITE_FILE};
 use crate::mem::{read, read_str};
+use crate::messages;
 use crate::release::Release;
 
 /// slurm.conf itself: from slurmctld's own configuration where the release is known, else from
@@ -47,12 +48,7 @@ pub fn fields(release: Release) -> Result<Fields, String> {
 /// The text of the site's own layout table; `None` where there is none.
 fn site_table(folder: &Path) -> Result<Option<String>, String> {
     let path = folder.join(SITE_FILE);
-    let unusable = |why: &str| {
-        format!(
-            "{}: {why}; write it with `gpuos layout SLURM-SOURCE-DIR`, or remove it and restart slurmctld",
-            path.display()
-        )
-    };
+    let unusable = |why: &str| String::from(messages::site_table_unusable(path.display(), why));
     let metadata = match std::fs::symlink_metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unusable(&error.to_string())),

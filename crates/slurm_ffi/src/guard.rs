@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::log;
+use crate::{log, messages};
 
 static DEGRADED: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
@@ -50,11 +50,8 @@ pub fn guard<T>(symbol: &'static str, fallback: impl FnOnce() -> T, body: impl F
             let place = PLACE
                 .try_with(|cell| cell.borrow().clone())
                 .unwrap_or_default();
-            log::error(&format!(
-                "internal error in {symbol} ({} at {place}); gpuos now passes every call through, as if it \
-                 were not configured, until this daemon restarts. Please report this line",
-                message(payload.as_ref())
-            ));
+            let what = message(payload.as_ref());
+            log::error(&messages::internal_error(symbol, what, place));
             // A payload whose own drop panics would unwind into C.
             std::mem::forget(payload);
             fallback()

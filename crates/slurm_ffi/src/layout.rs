@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use crate::messages;
 use crate::natural::{self, Place};
 
 use crate::release::Release;
@@ -49,10 +50,7 @@ impl Fields {
         if let Some(offsets) = derived(release)? {
             return Ok(Fields { release, offsets });
         }
-        Err(format!(
-            "Slurm {release} is not in the layout table of this gpuos; run `gpuos layout SLURM-SOURCE-DIR -o \
-             {SITE_FILE}` on the source of Slurm {release} and put the file beside slurm.conf, or install a newer gpuos"
-        ))
+        Err(messages::unknown_release(release, SITE_FILE).into())
     }
 
     /// Offset of a field in bytes.
@@ -60,12 +58,7 @@ impl Fields {
         self.offsets
             .get(&(structure.to_owned(), field.to_owned()))
             .map(|place| place.offset as usize)
-            .ok_or_else(|| {
-                format!(
-                    "the layout table has no offset of {structure}.{field} for Slurm {}",
-                    self.release
-                )
-            })
+            .ok_or_else(|| messages::no_offset(structure, field, self.release).into())
     }
 
     /// Size of a structure in bytes, which its fields add up to. The error says where the rows do not describe
@@ -77,12 +70,8 @@ impl Fields {
             .filter(|((owner, _), _)| owner == structure)
             .map(|((_, field), place)| (field.as_str(), *place))
             .collect();
-        natural::size(&mut places).map_err(|why| {
-            format!(
-                "the rows of {structure} for Slurm {} are not those of a structure: {why}",
-                self.release
-            )
-        })
+        natural::size(&mut places)
+            .map_err(|why| messages::rows_misfit(structure, self.release, why).into())
     }
 
     /// The fields of a structure, in their order.

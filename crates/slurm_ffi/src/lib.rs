@@ -33,6 +33,7 @@ pub mod handles;
 pub mod layout;
 pub mod log;
 pub mod mem;
+mod messages;
 pub mod natural;
 pub mod needs;
 pub mod nodes;

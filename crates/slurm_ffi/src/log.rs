@@ -3,6 +3,8 @@
 use std::ffi::{CString, c_char, c_int};
 use std::sync::OnceLock;
 
+use gpuos_model::messages::Message;
+
 use crate::api;
 
 static PREFIX: OnceLock<&'static str> = OnceLock::new();
@@ -14,14 +16,14 @@ pub fn set_prefix(prefix: &'static str) {
 
 type Log = unsafe extern "C" fn(*const c_char, ...) -> c_int;
 
-/// An error: something does not work as configured.
-pub fn error(text: &str) {
+/// An error: something does not work as configured. Who reads it acts, so it comes from a table of messages.
+pub fn error(text: &Message) {
     static FOUND: OnceLock<Log> = OnceLock::new();
     write(&FOUND, c"slurm_error", text);
 }
 
-/// A fact an administrator wants to find at the default log level.
-pub fn info(text: &str) {
+/// A fact an administrator wants to find at the default log level. From a table, too.
+pub fn info(text: &Message) {
     static FOUND: OnceLock<Log> = OnceLock::new();
     write(&FOUND, c"slurm_info", text);
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::api;
 use crate::layout::{Fields, Layout};
-use crate::log;
 use crate::mem::{Plain, read, read_str};
 use crate::release::Release;
+use crate::{log, messages};
 
 mod gres;
 mod jobs;
@@ -77,7 +77,7 @@ pub fn objects(fields: &Fields, layout: &Layout, release: Release) -> Result<(),
             Ok(None) if tried == 0 => {}
             Ok(None) => return Err("Slurm's own functions do not return from the test".into()),
             Err(why) => {
-                log::info(&format!("no probe objects are made: {why}"));
+                log::info(&messages::no_probe_objects(why));
                 return Ok(());
             }
         }

@@ -13,6 +13,7 @@ use slurm_ffi::log;
 
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
+use crate::messages;
 use crate::read::ledger::Holding;
 use crate::read::request::Wanted;
 use crate::tell::records::Records;
@@ -186,11 +187,8 @@ impl Mix {
                 let sizes: Vec<String> = sizes
                     .map(|(gpus, part)| format!("{part} % of {gpus}"))
                     .collect();
-                log::info(&format!(
-                    "nodes are chosen by the mix of {} jobs from now on, by GPUs on a node: {}",
-                    self.learner.arrived(),
-                    sizes.join(", ")
-                ));
+                let jobs = self.learner.arrived();
+                log::info(&messages::mix_is_learned(jobs, sizes.join(", ")));
             }
         } else if self.learner.due() {
             let mut sizes = vec![(0, 0); planner.types()];

@@ -14,6 +14,7 @@ use slurm_ffi::log;
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
 use crate::gres::registration::KeptOut;
+use crate::messages;
 use crate::read::ledger::Holding;
 use crate::read::site::Site;
 use crate::read::snapshot::Snapshot;
@@ -111,7 +112,7 @@ impl Neighbours {
         self.book = None;
         if self.needed {
             for why in config.unknown_levels(cluster) {
-                log::error(&why.to_string());
+                log::error(&messages::unknown_level(why));
             }
             let nodes = cluster.nodes.iter();
             let gpus = nodes.filter_map(|node| Some(node.node_type.as_ref()?.gpus));

@@ -17,6 +17,7 @@ use crate::abi::call::Counts;
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
 use crate::decide::cluster_state::ClusterState;
+use crate::messages;
 use crate::read::site::Site;
 use crate::read::snapshot::Snapshot;
 use crate::read::trust::LayoutTrust;
@@ -225,6 +226,6 @@ fn write(site: &Site, job: Job<'_>, note: &Note) {
         job.set_system_comment(site.api, &comment);
     }
     if config.log == LogLevel::Decisions {
-        log::info(&format!("job {}: {line}", job.id()));
+        log::info(&messages::decided(job.id(), line));
     }
 }

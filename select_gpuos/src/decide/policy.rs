@@ -14,6 +14,7 @@ use slurm_ffi::{log, qos};
 
 use crate::abi::call::Counts;
 use crate::abi::source::Source;
+use crate::messages;
 use crate::read::request::{self, Wanted};
 use crate::read::snapshot::Snapshot;
 use crate::tell::records::Records;
@@ -64,10 +65,7 @@ impl Standing {
         }
         if let Some(history) = records.history(REMEMBERED) {
             if !history.is_empty() {
-                log::info(&format!(
-                    "what earlier runs taught is remembered: {} job names",
-                    history.len()
-                ));
+                log::info(&messages::history_is_remembered(history.len()));
             }
             self.history = history;
         }
@@ -93,9 +91,7 @@ impl Standing {
                         qos::Unknown::NoList => "slurmctld knows no QOS; it does with slurmdbd",
                         qos::Unknown::NoFunction => "this slurmctld does not tell the names of QOS",
                     };
-                    log::error(&format!(
-                        "[[policy.rule]] with qos = in gpuos.toml holds for no job: {why}"
-                    ));
+                    log::error(&messages::no_qos(why));
                 }
                 self.names.insert(number, None);
                 String::new()

@@ -14,6 +14,7 @@ use crate::abi::call::NOT_NOW;
 use crate::abi::frame::Frame;
 use crate::gres::slices::{Ends, Slices};
 use crate::gres::steer::Steering;
+use crate::messages;
 use crate::read::ledger::Ledger;
 use crate::read::request;
 use crate::read::service::Service;
@@ -166,10 +167,11 @@ impl<'a> SlicePlacing<'_, 'a> {
         for (node, bits) in taken {
             let selected = self.asked.selected(*node).map(|bits| bits.chunk(0));
             if selected != Some(*bits) {
-                log::error(&format!(
-                    "job {}: cons_tres took slices {selected:x?} and not {bits:x} of node {node}; its instances cannot \
-                     be made there. Report this line with the exact Slurm package",
-                    job.id()
+                log::error(&messages::other_slices_taken(
+                    job.id(),
+                    format_args!("{selected:x?}"),
+                    format_args!("{bits:x}"),
+                    node,
                 ));
                 return false;
             }

@@ -14,6 +14,7 @@ use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
 use crate::abi::frame::Frame;
+use crate::messages;
 
 /// By what a release starts GPU jobs on a node that has not registered. (`gres_sock_list_create` of cons_tres.)
 fn topology(release: Release) -> SavedTopology {
@@ -134,9 +135,7 @@ impl Registration {
         if self.told[word] & bit == 0 {
             self.told[word] |= bit;
             let name = node.name();
-            log::info(&format!(
-                "{name} has not registered since slurmctld started: no GPU job starts there until it has"
-            ));
+            log::info(&messages::not_registered(name));
         }
         true
     }

@@ -18,6 +18,7 @@ use slurm_ffi::log;
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
 use crate::gres::registration;
+use crate::messages;
 use crate::read::ledger::Holding;
 use crate::read::request;
 use crate::read::service::Service;
@@ -199,9 +200,7 @@ impl Slices {
         let mut pool = match Pool::new(kinds.collect()) {
             Ok(pool) => pool,
             Err(why) => {
-                log::error(&format!(
-                    "[mig] in gpuos.toml: {why}; jobs with slices get what cons_tres gives them"
-                ));
+                log::error(&messages::no_pool(why));
                 return;
             }
         };
@@ -215,12 +214,10 @@ impl Slices {
             };
             match pool.add_node(own.board, own.gpus.len()) {
                 Some(added) => *number = added,
-                None => log::error(&format!(
-                    "{}: {} GPUs {} in one [[mig.pool]] have more than the {} slices that gpuos steers on a node; no \
-                     job gets slices there until the pool has fewer GPUs",
+                None => log::error(&messages::pool_is_too_large(
                     node.name(),
                     own.gpus.len(),
-                    board.name,
+                    &board.name,
                     gpuos_placement::mig::pool::MOST_BITS,
                 )),
             }
@@ -284,10 +281,9 @@ impl Slices {
         if has != pool.slices_of(number) || slices.topologies() == 0 {
             if !self.said.contains(&index) {
                 self.said.push(index);
-                log::error(&format!(
-                    "{}: GRES gpuos has {has} slices with File= and Type= in gres.conf, and [[mig.pool]] in gpuos.toml \
-                     makes it {}; no job gets slices there until both say the same (gpuos discover prints them)",
+                log::error(&messages::slices_differ(
                     node.name(),
+                    has,
                     pool.slices_of(number),
                 ));
             }

@@ -19,6 +19,7 @@ use crate::abi::frame::Frame;
 use crate::abi::masks::Masks;
 use crate::abi::source::Source;
 use crate::gres::registration;
+use crate::messages;
 use crate::read::backfill::Twofold;
 use crate::read::ledger::{Holding, Ledger};
 use crate::read::prefetch::Prefetch;
@@ -130,22 +131,11 @@ fn gres_state(release: Release, node: handles::Node<'_>, gres: NodeGres<'_>) -> 
 
 #[cold]
 fn say_unknown(node: &Node) {
-    if node.gpus.is_empty() {
-        log::error(&format!(
-            "{}: without a sound gpuos.toml nobody knows which of its GPUs are divided and which are MIG-switchable. It gets no job \
-             with slices, and no job with GPUs while somebody has slices there, until there is one and slurmctld is \
-             reconfigured",
-            node.name,
-        ));
-        return;
-    }
-    log::error(&format!(
-        "{}: its GPUs are not switched: Slurm has no GRES gpuos there with {} slices and no GRES gpu with all MIG-switchable \
-         GPUs, both with Type= and File= in gres.conf and at most 64 of each. It gets no job with slices, and no job \
-         with GPUs while somebody has slices there, until gres.conf and [[mig.pool]] in gpuos.toml say the same \
-         (gpuos discover prints them)",
-        node.name, node.slices,
-    ));
+    let said = match node.gpus.is_empty() {
+        true => messages::divided_is_unknown(&node.name),
+        false => messages::not_switched(&node.name, node.slices),
+    };
+    log::error(&said);
 }
 
 impl Switchable {

@@ -7,6 +7,7 @@ use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::Node;
 
 use crate::abi::source::Source;
+use crate::messages;
 use crate::read::settings::Settings;
 
 /// Builds the model of all nodes in Slurm's table; index = Slurm's index.
@@ -25,9 +26,7 @@ pub fn build(source: &Source<'_>, settings: &Settings) -> Result<Cluster, String
         Err(why) => Config::default()
             .cluster(&facts, fabric.as_ref())
             .inspect(|_| {
-                slurm_ffi::log::error(&format!(
-                    "{why}; node types and fabric are taken from Slurm alone"
-                ))
+                slurm_ffi::log::error(&messages::model_from_slurm(&why));
             })
             .map_err(|e| e.to_string()),
     }

@@ -9,6 +9,7 @@ use slurm_ffi::log;
 
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
+use crate::messages;
 use crate::read::prefetch::Prefetch;
 use crate::read::site::Site;
 
@@ -106,28 +107,20 @@ impl Service {
         match known.text.set(node.extra()) {
             Ok(text) => {
                 if let Some(why) = known.says(&text) {
-                    log::error(&format!("{name}: {why}"));
+                    log::error(&messages::extra_is_odd(name, why));
                 }
                 if let Some(words) = ExtraPart::unknown(&text) {
-                    log::info(&format!(
-                        "{name}: gpuos's part of Extra has words that this release does not know; the others count: {words}"
-                    ));
+                    log::info(&messages::extra_has_unknown_words(name, words));
                 }
             }
             Err(why) => {
                 self.refused = true;
-                log::error(&format!(
-                    "{name}: {why}; GPUs that are out of service get jobs until slurmctld restarts; report this line \
-                     with the exact Slurm package"
-                ));
+                log::error(&messages::extra_misfits(name, why));
             }
         }
         let now = (known.out, known.degraded, known.pool_out);
         if now != before {
-            log::info(&format!(
-                "{name}: GPUs out of service: {}; degraded: {}; of its pool out of service, by NVML's index: {}",
-                now.0, now.1, now.2
-            ));
+            log::info(&messages::service_changed(name, now.0, now.1, now.2));
         }
         match (had, known.text.is_some()) {
             (false, true) => self.texts += 1,

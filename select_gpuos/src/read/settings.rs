@@ -11,6 +11,8 @@ use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{conf, log};
 
+use crate::messages;
+
 /// What the configuration files say.
 pub struct Settings {
     /// gpuos.toml, or all defaults.
@@ -33,17 +35,12 @@ impl Settings {
     /// The line that says whether jobs are steered; `gpuos doctor` looks for it.
     pub fn announce(&self, release: Release, layout: &Layout) {
         if self.config.slurm.steer {
-            log::info(&format!("Slurm {release}: steering cons_tres"));
+            log::info(&messages::steering(release));
             if layout.node_extra.is_none() {
-                log::error(&format!(
-                    "the layout table has no offset of node_record.extra for Slurm {release}: GPUs that are out of \
-                     service get jobs"
-                ));
+                log::error(&messages::no_extra(release));
             }
         } else {
-            log::info(&format!(
-                "Slurm {release}: passing through to cons_tres, see gpuos.toml"
-            ));
+            log::info(&messages::steering_is_off(release));
         }
     }
 }
@@ -61,24 +58,18 @@ pub fn load(fields: &Fields) -> Settings {
         Ok(text) => {
             has_read(&path, &text);
             Config::parse(&text, &path.to_string_lossy()).unwrap_or_else(|why| {
-                log::error(&format!("{why}"));
-                log::error("passing through to cons_tres, and no job gets slices of GPUs, until gpuos.toml is mended and slurmctld reconfigured");
+                log::error(&messages::mistake_in_gpuos_toml(why));
+                log::error(&messages::gpuos_toml_is_broken());
                 stopped()
             })
         }
         Err(why) if why.kind() == ErrorKind::NotFound => {
             absent = true;
-            log::info(&format!(
-                "there is no {}: every key has its default",
-                path.display()
-            ));
+            log::info(&messages::no_gpuos_toml(path.display()));
             Config::default()
         }
         Err(why) => {
-            log::error(&format!(
-                "cannot read {}: {why}; passing through to cons_tres",
-                path.display()
-            ));
+            log::error(&messages::cannot_read(path.display(), why));
             stopped()
         }
     };
@@ -100,7 +91,7 @@ pub fn load(fields: &Fields) -> Settings {
                 topology = Some(file);
                 break;
             }
-            Err(why) => log::error(&format!("{why}; placing without the fabric of {name}")),
+            Err(why) => log::error(&messages::no_fabric(why, name)),
         }
     }
     if topology.is_none() && config.slurm.steer {
@@ -120,7 +111,8 @@ pub fn load(fields: &Fields) -> Settings {
 /// Says which text holds from now on: `gpuos doctor` compares it with the file, which may have been edited since.
 fn has_read(path: &Path, text: &str) {
     let sum = fnv(text.bytes());
-    log::info(&format!("{} is read, checksum {sum:016x}", path.display()));
+    let sum = format_args!("{sum:016x}");
+    log::info(&messages::file_is_read(path.display(), sum));
 }
 
 fn stopped() -> Config {

@@ -19,6 +19,7 @@ use crate::abi::call::{Call, Mode};
 use crate::abi::clock;
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
+use crate::messages;
 use crate::read::site::Site;
 
 /// How far the layout table has been held against this process.
@@ -195,11 +196,7 @@ impl LayoutTrust {
             }
             Err(Misfit::Job(why)) => {
                 if self.doubts.is_news(&why) {
-                    log::info(&format!(
-                        "job {} is placed by cons_tres, for it is not understood ({why}); the next job with GPUs is \
-                         looked at",
-                        id.unwrap_or(0)
-                    ));
+                    log::info(&messages::job_not_understood(id.unwrap_or(0), why));
                 }
                 Verdict::Holds
             }

@@ -18,6 +18,7 @@ use slurm_ffi::layout::Layout;
 use slurm_ffi::log;
 use slurm_ffi::release::Release;
 
+use crate::messages;
 use crate::tell::reasons::{self, KEEPER};
 
 /// Its name, as `ps -L` shows it, and as the place where a test build panics.
@@ -92,10 +93,7 @@ impl Keeper {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.keep())) {
             // A payload whose own drop panics would unwind out of the thread.
             std::mem::forget(payload);
-            log::error(
-                "internal error in the thread that keeps reasons in sight; until slurmctld restarts, squeue shows \
-                 them only from the next job's test on. Please report this line",
-            );
+            log::error(&messages::keeper_failed());
         }
         let _ = KEEPER.compare_exchange(self.token, 0, Ordering::AcqRel, Ordering::Acquire);
     }

@@ -22,6 +22,7 @@ use gpuos_placement::traffic::Traffic;
 use slurm_ffi::log;
 
 use crate::abi::clock;
+use crate::messages;
 use crate::tell::sigbus;
 
 /// Where decisions are recorded, if they are.
@@ -68,9 +69,7 @@ impl Records {
                     sizes,
                 });
             }
-            Err(why) => log::info(&format!(
-                "decisions are not recorded: {path}: {why}; jobs are placed all the same"
-            )),
+            Err(why) => log::info(&messages::not_recorded(path, why)),
         }
     }
 
@@ -78,10 +77,7 @@ impl Records {
     fn drop_cut(&mut self) {
         if self.ring.is_some() && sigbus::was_cut() {
             self.ring = None;
-            log::error(
-                "the file of recorded decisions in /dev/shm was cut short by somebody else; none are recorded \
-                 until the next `scontrol reconfigure`; jobs are placed all the same",
-            );
+            log::error(&messages::recording_was_cut());
         }
     }
 

@@ -3,9 +3,10 @@
 use gpuos_host::slurm::files::SlurmFile;
 
 use super::Look;
+use super::about::{self, About};
 use super::findings::{Findings, Status};
 
-const NAME: &str = "cgroup";
+const NAME: About = about::CGROUP;
 
 /// Whether any node has real GPUs: device files of NVIDIA's driver, or such that slurmd finds.
 fn has_devices(look: &Look) -> bool {

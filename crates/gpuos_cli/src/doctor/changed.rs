@@ -3,6 +3,7 @@
 use gpuos_host::Machine;
 use gpuos_model::fnv::fnv;
 
+use super::about;
 use super::findings::Findings;
 use super::{Look, toml};
 
@@ -65,7 +66,7 @@ fn slurm_conf(look: &Look, findings: &mut Findings) {
             let runs = if runs.is_empty() { "none" } else { runs };
             findings
                 .warn(
-                    "restart",
+                    about::RESTART,
                     format!("{key} is {file} in the file, and slurmctld runs with {runs}"),
                     "restart slurmctld, and the slurmds with it",
                 )
@@ -79,7 +80,7 @@ fn slurm_conf(look: &Look, findings: &mut Findings) {
     {
         findings
             .warn(
-                "restart",
+                about::RESTART,
                 format!("slurmctld runs with another slurm.conf than {}: one was edited since, or is another file", conf.path.display()),
                 "run `scontrol reconfigure`, or restart slurmctld where a plugin was changed",
             )
@@ -107,7 +108,7 @@ fn gpuos_toml(look: &Look, findings: &mut Findings) {
             (Some(bytes), Some(Read::Sum(_, sum))) if fnv(bytes.iter().copied()) != sum => {
                 findings
                     .warn(
-                        "restart",
+                        about::RESTART,
                         format!("{} was edited since slurmctld read it", path.display()),
                         fix,
                     )
@@ -117,7 +118,7 @@ fn gpuos_toml(look: &Look, findings: &mut Findings) {
             (Some(_), Some(Read::Sum(other, _))) if other != path.display().to_string() => {
                 findings
                     .warn(
-                        "restart",
+                        about::RESTART,
                         format!("slurmctld read {other}, and this is {}", path.display()),
                         "look at the file that slurmctld reads: --config, or GPUOS_CONF",
                     )
@@ -126,7 +127,7 @@ fn gpuos_toml(look: &Look, findings: &mut Findings) {
             (Some(_), Some(Read::None)) => {
                 findings
                     .warn(
-                        "restart",
+                        about::RESTART,
                         format!(
                             "{} was written since slurmctld looked for it",
                             path.display()
@@ -139,7 +140,7 @@ fn gpuos_toml(look: &Look, findings: &mut Findings) {
             (None, Some(Read::Sum(_, _))) => {
                 findings
                     .warn(
-                        "restart",
+                        about::RESTART,
                         format!("{} is gone since slurmctld read it", path.display()),
                         fix,
                     )
@@ -188,7 +189,7 @@ fn by_time(look: &Look, findings: &mut Findings) {
     {
         findings
             .note(
-                "restart",
+                about::RESTART,
                 format!("{} was written after slurmctld started; whether it was read since then cannot be seen here", path.display()),
                 "run `scontrol reconfigure` if in doubt",
             )

@@ -8,11 +8,12 @@ use gpuos_host::socket::ClientError;
 use gpuos_host::{Machine, slurm};
 use gpuos_model::hostlist::{compress, expand};
 
+use super::about::{self, About};
 use super::findings::{Findings, Status};
 use super::{Look, changed};
 use crate::{daemons, discover};
 
-const NAME: &str = "gpuosd";
+const NAME: About = about::GPUOSD;
 
 /// How long a gpuosd may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -198,7 +199,7 @@ fn disks(look: &Look, findings: &mut Findings) {
         if size > 0 && free < LITTLE.min(size / 100) {
             findings
                 .fail(
-                    "disk",
+                    about::DISK,
                     format!(
                         "{} has {} MiB left of {}",
                         folder.display(),
@@ -229,7 +230,7 @@ fn clock(look: &Look, findings: &mut Findings) {
     };
     findings
         .add(
-            "clock",
+            about::CLOCK,
             Status::Warn,
             format!("slurmctld's clock and this machine's differ by {skew} s"),
             "have all hosts follow one time server (chrony)",

@@ -7,9 +7,10 @@ use gpuos_host::slurm::files::SlurmFile;
 use gpuos_host::{Kind, Machine, User};
 
 use super::Look;
+use super::about::{self, About};
 use super::findings::{Findings, Status, others};
 
-const NAME: &str = "slurm.conf";
+const NAME: About = about::SLURM_CONF;
 
 /// Keys on which gpuos depends: one that is nearly such a key is a misspelt one, with which Slurm's programs end.
 const OURS: [&str; 12] = [
@@ -79,7 +80,7 @@ pub fn check(look: &Look, conf: &Result<SlurmFile, String>, findings: &mut Findi
 /// Whether a file that decides what runs as root or SlurmUser is in others' hands, and whether SlurmUser may read it.
 pub fn rights(
     machine: &dyn Machine,
-    name: &'static str,
+    name: About,
     path: &Path,
     reader: Option<&User>,
     findings: &mut Findings,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use serde_json::json;
 
+use super::about::About;
 use crate::reply::Reply;
 use crate::table::{colour, count, paint};
 
@@ -43,7 +44,7 @@ impl Status {
 
 /// One check with its outcome.
 pub struct Check {
-    pub name: &'static str,
+    pub name: About,
     pub status: Status,
     message: String,
     /// `FILE:LINE` or a path; empty where there is none.
@@ -73,13 +74,13 @@ impl Check {
 pub struct Findings(pub Vec<Check>);
 
 impl Findings {
-    pub fn ok(&mut self, name: &'static str, message: impl Into<String>) -> &mut Check {
+    pub fn ok(&mut self, name: About, message: impl Into<String>) -> &mut Check {
         self.add(name, Status::Ok, message, "")
     }
 
     pub fn note(
         &mut self,
-        name: &'static str,
+        name: About,
         message: impl Into<String>,
         fix: impl Into<String>,
     ) -> &mut Check {
@@ -88,7 +89,7 @@ impl Findings {
 
     pub fn warn(
         &mut self,
-        name: &'static str,
+        name: About,
         message: impl Into<String>,
         fix: impl Into<String>,
     ) -> &mut Check {
@@ -97,7 +98,7 @@ impl Findings {
 
     pub fn fail(
         &mut self,
-        name: &'static str,
+        name: About,
         message: impl Into<String>,
         fix: impl Into<String>,
     ) -> &mut Check {
@@ -106,7 +107,7 @@ impl Findings {
 
     pub fn add(
         &mut self,
-        name: &'static str,
+        name: About,
         status: Status,
         message: impl Into<String>,
         fix: impl Into<String>,
@@ -124,7 +125,7 @@ impl Findings {
     }
 
     /// Whether a check of that name found something.
-    pub fn found(&self, name: &str) -> bool {
+    pub fn found(&self, name: About) -> bool {
         let bad = |check: &&Check| check.status <= Status::Warn;
         self.0.iter().filter(bad).any(|check| check.name == name)
     }
@@ -140,7 +141,7 @@ impl Findings {
         for check in &checks {
             let word = format!("{:<5}", check.status.word());
             let word = paint(&word, check.status.code(), colour);
-            text += &format!("{word}{:<17}{}\n", check.name, check.message);
+            text += &format!("{word}{:<17}{}\n", check.name.word(), check.message);
             for (label, value) in [
                 ("where", &check.place),
                 ("why", &check.why),
@@ -156,7 +157,7 @@ impl Findings {
             .iter()
             .map(|c| {
                 json!({
-                    "name": c.name,
+                    "name": c.name.word(),
                     "status": c.status.word(),
                     "message": c.message,
                     "where": c.place,
@@ -224,6 +225,7 @@ pub fn others(count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::about;
     use super::*;
 
     #[test]
@@ -249,18 +251,18 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_the_exit_code_says_what_it_was() {
         let mut findings = Findings::default();
-        findings.ok("a", "well");
-        findings.note("b", "known", "");
+        findings.ok(about::DISK, "well");
+        findings.note(about::CLOCK, "known", "");
         let (reply, code) = findings.reply(true);
         assert_eq!((reply.yes, code), (true, 0));
         let mut findings = Findings::default();
-        findings.ok("a", "well");
+        findings.ok(about::DISK, "well");
         findings
-            .warn("b", "odd", "mend it")
+            .warn(about::CLOCK, "odd", "mend it")
             .at("/x:3")
             .why("it matters");
-        findings.fail("c", "broken", "mend it first");
-        assert!(findings.found("b") && !findings.found("a"));
+        findings.fail(about::SLURM, "broken", "mend it first");
+        assert!(findings.found(about::CLOCK) && !findings.found(about::DISK));
         let (reply, code) = findings.reply(true);
         assert_eq!(code, 1);
         let names: Vec<&str> = reply.json["checks"]
@@ -269,7 +271,7 @@ mod tests {
             .iter()
             .map(|check| check["name"].as_str().unwrap())
             .collect();
-        assert_eq!(names, ["c", "b", "a"]);
+        assert_eq!(names, ["slurm", "clock", "disk"]);
         assert!(reply.text.contains("where: /x:3\n"), "{}", reply.text);
         assert_eq!(Findings::default().reply(false).1, 2);
     }

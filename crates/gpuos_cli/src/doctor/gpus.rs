@@ -8,10 +8,11 @@ use gpuos_model::node_types::NodeFacts;
 use gpuos_placement::cost::{Objective, Objectives};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::about::{self, About};
 use super::findings::{Findings, others};
 use super::{Look, hardware, shards, slices};
 
-const NAME: &str = "gpuos.toml";
+const NAME: About = about::GPUOS_TOML;
 
 /// How many wrong names are shown one by one.
 const SHOWN: usize = 5;
@@ -64,7 +65,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     for (kind, nodes) in site.config.unknown_gpus(&facts) {
         findings
             .warn(
-                "node types",
+                about::NODE_TYPES,
                 format!("{}: no node type is for GPUs of type {kind}", compress(nodes.iter().map(String::as_str))),
                 "correct the type in Gres= and gres.conf, or describe it: `gpuos discover` on the node prints a [[node-type]]",
             )
@@ -106,7 +107,7 @@ fn policy(site: &Site, running: &Running, findings: &mut Findings) {
         && !has("AccountingStorageType", "slurmdbd")
     {
         findings.warn(
-            "policy",
+            about::POLICY,
             "[[policy.rule]] with qos = holds for no job: without slurmdbd jobs have no QOS",
             "set AccountingStorageType=accounting_storage/slurmdbd, or make the rules for partitions",
         );
@@ -117,7 +118,7 @@ fn policy(site: &Site, running: &Running, findings: &mut Findings) {
     let share = running.get("PriorityWeightFairShare").unwrap_or("0");
     if weighed(Objective::Fairness) && (!has("PriorityType", "multifactor") || share == "0") {
         findings.warn(
-            "policy",
+            about::POLICY,
             "the objective fairness goes by the jobs' priority, and Slurm's says nothing of fair shares here",
             "set PriorityType=priority/multifactor and PriorityWeightFairShare, or weigh something else",
         );
@@ -134,7 +135,7 @@ fn policy(site: &Site, running: &Running, findings: &mut Findings) {
     if weighed(Objective::Cost) && !free.is_empty() {
         let names: Vec<&str> = free.into_iter().collect();
         findings.warn(
-            "policy",
+            about::POLICY,
             format!("the objective cost has no price for {}: it counts by its throughput", names.join(", ")),
             "write price-per-gpu-hour into a [[node-type]] with base = the type, and name that in [[nodes]]",
         );
@@ -144,7 +145,7 @@ fn policy(site: &Site, running: &Running, findings: &mut Findings) {
 fn fabric(site: &Site, findings: &mut Findings) {
     if let Some(note) = site.notes.first() {
         findings.warn(
-            "files",
+            about::FILES,
             format!("{note}{}", others(site.notes.len())),
             "mend the line that it names; for a file that cannot be read run `gpuos doctor` on the host of \
              slurmctld, as a user who may read it",
@@ -153,7 +154,7 @@ fn fabric(site: &Site, findings: &mut Findings) {
     let strangers = site.topology_strangers.iter().map(String::as_str);
     if !site.topology_strangers.is_empty() {
         findings.warn(
-            "topology file",
+            about::TOPOLOGY_FILE,
             format!(
                 "it names nodes that slurmctld does not have: {}",
                 compress(strangers)
@@ -165,7 +166,7 @@ fn fabric(site: &Site, findings: &mut Findings) {
     let Some(narrowest) = levels.first() else {
         if site.nodes.len() > 1 {
             findings.note(
-                "fabric",
+                about::FABRIC,
                 "no fabric is known: gangs are placed without regard to switches",
                 "describe it in gpuos.toml ([fabric]), or in topology.conf with TopologyPlugin=topology/tree",
             );
@@ -197,19 +198,19 @@ fn fabric(site: &Site, findings: &mut Findings) {
         .collect();
     if !empty.is_empty() {
         findings.warn(
-            "fabric",
+            about::FABRIC,
             format!("no node of slurmctld is below {}", empty.join(", ")),
             "correct the names of its nodes, or take it out",
         );
     }
     if !outside.is_empty() {
         findings.warn(
-            "fabric",
+            about::FABRIC,
             format!("{shape}; in no {}: {}", narrowest.name, compress(outside)),
             "add these nodes to a switch, or leave them if they have none",
         );
     } else if empty.is_empty() {
-        findings.ok("fabric", shape);
+        findings.ok(about::FABRIC, shape);
     }
 }
 
@@ -225,13 +226,13 @@ fn node_types(site: &Site, findings: &mut Findings) {
     }
     if !untyped.is_empty() {
         findings.fail(
-            "node types",
+            about::NODE_TYPES,
             format!("no node type for {}", compress(untyped)),
             "name one in gpuos.toml: [[nodes]] match = \"…\", type = \"…\"",
         );
     } else if by_type.is_empty() {
         findings.warn(
-            "node types",
+            about::NODE_TYPES,
             "no node has a GPU that Slurm knows of",
             "set GresTypes=gpu and Gres=gpu:… in slurm.conf, and File= in gres.conf",
         );
@@ -240,7 +241,7 @@ fn node_types(site: &Site, findings: &mut Findings) {
             .into_iter()
             .map(|(t, nodes)| format!("{t} ({})", compress(nodes)))
             .collect();
-        findings.ok("node types", list.join(", "));
+        findings.ok(about::NODE_TYPES, list.join(", "));
     }
 }
 
@@ -254,7 +255,7 @@ fn states(site: &Site, findings: &mut Findings) {
         .collect();
     match invalid.first() {
         Some(first) => findings.fail(
-            "gpu counts",
+            about::GPU_COUNTS,
             format!(
                 "{}: what slurmd reports is not what slurm.conf says: {}",
                 compress(invalid.iter().map(|node| node.name.as_str())),
@@ -264,7 +265,7 @@ fn states(site: &Site, findings: &mut Findings) {
         ),
         None => {
             let gpus: usize = site.nodes.iter().map(|node| node.gpu_count()).sum();
-            findings.ok("gpu counts", format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()))
+            findings.ok(about::GPU_COUNTS, format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()))
         }
     };
 }

@@ -9,10 +9,11 @@ use gpuos_host::slurm::files::SlurmFile;
 use gpuos_model::hostlist::{compress, expand};
 
 use super::Look;
+use super::about::{self, About};
 use super::findings::{Findings, Status};
 use super::plugins;
 
-const NAME: &str = "gres.conf";
+const NAME: About = about::GRES_CONF;
 
 /// What slurm.conf says of a node.
 #[derive(Default)]
@@ -52,7 +53,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
             Ok(all) => all,
             Err(why) => {
                 findings
-                    .fail("gres", format!("{why}"), "correct Gres= of the node")
+                    .fail(about::GRES, format!("{why}"), "correct Gres= of the node")
                     .at(line.place());
                 continue;
             }
@@ -79,7 +80,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
         let types: Vec<&str> = known.iter().copied().collect();
         findings
             .fail(
-                "GresTypes",
+                about::GRES_TYPES,
                 format!("Gres= has {name}, and GresTypes ({}) does not", types.join(",")),
                 format!("add it: GresTypes={}", types.iter().copied().chain([name.as_str()]).collect::<Vec<_>>().join(",")),
             )

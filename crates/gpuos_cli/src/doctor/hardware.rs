@@ -11,10 +11,11 @@ use gpuos_model::cluster::NodeType;
 use gpuos_model::gpuset::GpuSet;
 
 use super::Findings;
+use super::about::{self, About};
 use crate::cli::HardwareArgs;
 use crate::discover;
 
-const NAME: &str = "hardware";
+const NAME: About = about::HARDWARE;
 
 /// Looks only where the machine is a node of the cluster.
 pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: &mut Findings) {

@@ -6,6 +6,7 @@ use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 
 use super::Look;
+use super::about;
 use super::findings::{Findings, Status};
 
 /// How long the journal may take.
@@ -156,7 +157,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     let log = look.log;
     if let Some(missing) = &log.missing {
         findings.note(
-            "log",
+            about::LOG,
             format!("{missing}; so nobody can tell whether select/gpuos steers"),
             "run `gpuos doctor` as root on the host of slurmctld, or look for `select/gpuos:` in its log",
         );
@@ -173,7 +174,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     };
     if lines.clone().any(|line| line.contains(NO_EXTRA)) {
         findings.warn(
-            "health",
+            about::HEALTH,
             "select/gpuos cannot read the Extra of nodes here, so GPUs that are out of service get jobs",
             "add the row node_record extra to gpuos-layouts.tsv (`gpuos layout SLURM-SOURCE-DIR` prints it)",
         );
@@ -186,7 +187,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
             .split_once("select/gpuos: ")
             .map_or(line, |(_, said)| said);
         findings.warn(
-            "layouts",
+            about::LAYOUTS,
             said,
             "mend or remove the file, then restart slurmctld",
         );
@@ -202,14 +203,14 @@ pub fn check(look: &Look, findings: &mut Findings) {
                 let since = since.map_or(String::new(), |time| format!(" (since {time})"));
                 findings
                     .fail(
-                        "log",
+                        about::LOG,
                         format!("select/gpuos does not place jobs: {said}{since}"),
                         "mend what the line names, then `scontrol reconfigure` or restart slurmctld",
                     )
                     .at(&log.source)
                     .why("jobs are placed as by stock Slurm meanwhile");
             } else {
-                findings.ok("log", format!("select/gpuos is active: {said}"));
+                findings.ok(about::LOG, format!("select/gpuos is active: {said}"));
             }
         }
         None => {
@@ -220,7 +221,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
             });
             let status = if running { Status::Note } else { Status::Warn };
             findings.add(
-                "log",
+                about::LOG,
                 status,
                 format!("no line of select/gpuos in {} since slurmctld started", log.source),
                 "restart slurmctld; if there is still none, see that SlurmctldDebug is info or higher",
@@ -249,12 +250,12 @@ fn steering(look: &Look, findings: &mut Findings) {
         let text = format!("{steered} of {all} jobs were placed as planned");
         if steered * 100 < all * 90 {
             findings.warn(
-                "steering",
+                about::STEERING,
                 text,
                 "see `gpuos why` of a job that was not: the note says what cons_tres refused",
             );
         } else {
-            findings.ok("steering", text);
+            findings.ok(about::STEERING, text);
         }
     }
 }

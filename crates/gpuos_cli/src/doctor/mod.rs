@@ -3,6 +3,7 @@
 //! It reads Slurm's files itself and opens the plugins' as the loader would, so that it can tell what ends slurmctld
 //! before its start as well as after it. Where slurmctld answers, what that says counts.
 
+pub mod about;
 mod cgroup;
 mod changed;
 mod daemon;
@@ -80,12 +81,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
         (Err(why), Err(none)) => {
             findings
                 .fail(
-                    "slurm",
+                    about::SLURM,
                     format!("slurmctld does not answer: {why:#}"),
                     "run this on the host of slurmctld, and set SLURM_CONF to the slurm.conf of the cluster",
                 )
                 .why("without slurmctld and without slurm.conf there is nothing to look at");
-            findings.fail("slurm.conf", none, "set SLURM_CONF to its path");
+            findings.fail(about::SLURM_CONF, none, "set SLURM_CONF to its path");
             slurm::munge(machine, None, &mut findings);
             return Ok(findings.reply(false));
         }

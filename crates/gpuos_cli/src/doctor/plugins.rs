@@ -9,19 +9,20 @@ use gpuos_host::slurm::releases;
 use gpuos_host::{Kind, Machine, User, elf};
 
 use super::Look;
+use super::about::{self, About};
 use super::findings::Findings;
 use super::plugstack;
 
 /// A plugin, and the symbols without which Slurm does not take it.
 struct Wanted {
-    name: &'static str,
+    name: About,
     file: &'static str,
     symbols: &'static [&'static str],
 }
 
 static PLUGINS: [Wanted; 4] = [
     Wanted {
-        name: "select_gpuos",
+        name: about::SELECT_GPUOS,
         file: "select_gpuos.so",
         symbols: &[
             "plugin_name",
@@ -34,7 +35,7 @@ static PLUGINS: [Wanted; 4] = [
         ],
     },
     Wanted {
-        name: "spank_gpuos",
+        name: about::SPANK_GPUOS,
         file: "spank_gpuos.so",
         symbols: &[
             "plugin_name",
@@ -44,7 +45,7 @@ static PLUGINS: [Wanted; 4] = [
         ],
     },
     Wanted {
-        name: "job_submit_gpuos",
+        name: about::JOB_SUBMIT_GPUOS,
         file: "job_submit_gpuos.so",
         symbols: &[
             "plugin_name",
@@ -55,7 +56,7 @@ static PLUGINS: [Wanted; 4] = [
         ],
     },
     Wanted {
-        name: "gres_gpuos",
+        name: about::GRES_GPUOS,
         file: "gres_gpuos.so",
         symbols: &["plugin_name", "plugin_type", "plugin_version", "init"],
     },
@@ -122,7 +123,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
         folder(look, dir, findings);
     }
     let libraries = Libraries::of(machine);
-    let mut of: Vec<(&str, String)> = Vec::new();
+    let mut of: Vec<(About, String)> = Vec::new();
     for wanted in &PLUGINS {
         let from_plugstack = match wanted.file {
             "spank_gpuos.so" => plugstack::spank_file(look),
@@ -147,7 +148,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     if let (Some((name, release)), Some(newest)) = (old, newest) {
         findings
             .warn(
-                "plugins",
+                about::PLUGINS,
                 format!("{name} is of gpuos {release}, and others are of gpuos {newest}"),
                 "install all plugins of one build (`make install`), and restart Slurm's daemons",
             )
@@ -185,7 +186,7 @@ fn folder(look: &Look, dir: &Path, findings: &mut Findings) {
         Ok(_) => return,
     };
     findings
-        .fail("PluginDir", message, fix)
+        .fail(about::PLUGIN_DIR, message, fix)
         .at(place)
         .why("every folder of PluginDir has to be there: slurmctld, slurmd and Slurm's commands end without");
 }
@@ -219,7 +220,7 @@ fn one(
     path: &Path,
     libraries: &Libraries,
     findings: &mut Findings,
-) -> Option<(&'static str, String)> {
+) -> Option<(About, String)> {
     let shown = path.display();
     let mut why = match (needed(look, wanted), wanted.file) {
         (false, _) => "it is not loaded by this slurm.conf; it would not load if it were",
@@ -350,7 +351,7 @@ fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
     let Some(path) = find(look.machine, dirs, "select_cons_tres.so") else {
         findings
             .fail(
-                "select_cons_tres",
+                about::SELECT_CONS_TRES,
                 "select_cons_tres.so, which select/gpuos wraps, is in no directory of PluginDir",
                 "add Slurm's own plugin directory to PluginDir, after that of gpuos",
             )
@@ -375,7 +376,7 @@ fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
         let own = format!("{}.{:02}.{}", own[0], own[1], own[2]);
         findings
             .fail(
-                "select_cons_tres",
+                about::SELECT_CONS_TRES,
                 format!(
                     "{} is of Slurm {own}, and slurmctld is {release}",
                     path.display()

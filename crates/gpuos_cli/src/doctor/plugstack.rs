@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use gpuos_host::Machine;
 
 use super::Look;
+use super::about::{self, About};
 use super::files::distance;
 use super::findings::Findings;
 use super::plugins;
 
-const NAME: &str = "plugstack";
+const NAME: About = about::PLUGSTACK;
 const FILE: &str = "spank_gpuos.so";
 
 /// How deep `include` is followed.

@@ -6,6 +6,7 @@ use gpuos_host::slurm::Running;
 use gpuos_host::{Kind, User};
 
 use super::Look;
+use super::about;
 use super::findings::{Findings, Status};
 use super::plugins;
 
@@ -19,7 +20,7 @@ pub fn check(look: &Look, user: &str, findings: &mut Findings) {
     if look.user.is_none() {
         findings
             .fail(
-                "SlurmUser",
+                about::SLURM_USER,
                 format!("this machine knows no user {user}"),
                 "make the user, the same on all hosts, or correct SlurmUser",
             )
@@ -37,7 +38,7 @@ fn select(look: &Look, findings: &mut Findings) {
     let is = look.settings.get("SelectType").unwrap_or("not set");
     let place = look.place("selecttype");
     if look.selected() {
-        findings.ok("SelectType", is);
+        findings.ok(about::SELECT_TYPE, is);
         parameters(look, findings);
         return;
     }
@@ -49,7 +50,7 @@ fn select(look: &Look, findings: &mut Findings) {
     {
         findings
             .fail(
-                "SelectType",
+                about::SELECT_TYPE,
                 format!(
                     "{is}: there is no {file} in PluginDir ({})",
                     plugins::shown(&dirs)
@@ -62,7 +63,7 @@ fn select(look: &Look, findings: &mut Findings) {
     }
     findings
         .warn(
-            "SelectType",
+            about::SELECT_TYPE,
             format!("{is}: jobs are placed by stock Slurm"),
             format!(
                 "set SelectType=select/gpuos in {} and restart slurmctld",
@@ -89,7 +90,7 @@ fn parameters(look: &Look, findings: &mut Findings) {
     {
         findings
             .warn(
-                "SelectType",
+                about::SELECT_TYPE,
                 format!("SelectTypeParameters={value} gives whole nodes to jobs"),
                 "set SelectTypeParameters=CR_Core_Memory",
             )
@@ -111,7 +112,7 @@ fn job_submit(look: &Look, findings: &mut Findings) {
         {
             findings
                 .fail(
-                    "JobSubmit",
+                    about::JOB_SUBMIT,
                     format!("JobSubmitPlugins names {name}, and there is no {file} in PluginDir"),
                     "correct the name, or install the plugin",
                 )
@@ -128,7 +129,7 @@ fn job_submit(look: &Look, findings: &mut Findings) {
             new.push("gpuos");
             findings
                 .warn(
-                    "JobSubmit",
+                    about::JOB_SUBMIT,
                     "job_submit/gpuos is not loaded: wrong --gpuos options are not refused when a job is submitted",
                     format!("set JobSubmitPlugins={} in {} and restart slurmctld", new.join(","), conf.display()),
                 )
@@ -141,14 +142,14 @@ fn job_submit(look: &Look, findings: &mut Findings) {
             new.push(own);
             findings
                 .warn(
-                    "JobSubmit",
+                    about::JOB_SUBMIT,
                     format!("gpuos stands before {} in JobSubmitPlugins, and does not see what that makes of a job", after.join(",")),
                     format!("set JobSubmitPlugins={}", new.join(",")),
                 )
                 .at(place);
         }
-        Some(_) if !findings.found("JobSubmit") => {
-            findings.ok("JobSubmit", list.join(","));
+        Some(_) if !findings.found(about::JOB_SUBMIT) => {
+            findings.ok(about::JOB_SUBMIT, list.join(","));
         }
         Some(_) => {}
     }
@@ -177,7 +178,7 @@ fn tres(look: &Look, findings: &mut Findings) {
     if !missing.is_empty() {
         findings
             .warn(
-                "accounting",
+                about::ACCOUNTING,
                 format!("AccountingStorageTRES has no {}: limits of accounts and sacct do not count them", missing.join(" and ")),
                 format!("add AccountingStorageTRES={} and restart slurmctld", missing.join(",")),
             )
@@ -194,7 +195,7 @@ fn private(look: &Look, findings: &mut Findings) {
     if !hides.is_empty() {
         findings
             .note(
-                "PrivateData",
+                about::PRIVATE_DATA,
                 format!("users see no {} of others: `gpuos why`, `plan` and `top` count without them there", hides.join(" and ")),
                 "nothing is to be done; operators and root see all",
             )
@@ -238,7 +239,7 @@ fn places(look: &Look, findings: &mut Findings) {
         let user = look.user.map_or("SlurmUser", |user| user.name.as_str());
         findings
             .add(
-                "folders",
+                about::FOLDERS,
                 status,
                 message,
                 format!("make the folder, and give it to {user}"),

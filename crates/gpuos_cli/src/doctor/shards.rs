@@ -8,8 +8,9 @@ use gpuos_host::slurm::{NodeRecord, Running};
 use gpuos_model::hostlist::compress;
 
 use super::Findings;
+use super::about::{self, About};
 
-const NAME: &str = "shards";
+const NAME: About = about::SHARDS;
 
 /// From this release on Slurm remembers that a GPU is shared until the last of its jobs has ended.
 const REMEMBERS_FROM: (u32, u32, u32) = (23, 11, 5);

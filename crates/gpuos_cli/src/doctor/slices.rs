@@ -9,8 +9,9 @@ use gpuos_host::slurm::site::Site;
 use gpuos_model::hostlist::compress;
 
 use super::Findings;
+use super::about::{self, About};
 
-const NAME: &str = "slices";
+const NAME: About = about::SLICES;
 const PLUGIN: &str = "gres_gpuos.so";
 
 /// Says nothing where there is no pool, and no node with the GRES.

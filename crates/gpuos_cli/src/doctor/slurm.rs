@@ -7,6 +7,7 @@ use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 use gpuos_host::slurm::releases;
 
+use super::about;
 use super::findings::{Findings, Status};
 use super::toml::SITE_TABLE;
 use super::{Look, log, plugins};
@@ -69,7 +70,7 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
             }
         };
         let place = ended.map_or_else(|| look.log.source.clone(), |(_, place)| place);
-        findings.fail("slurm", message, fix).at(place);
+        findings.fail(about::SLURM, message, fix).at(place);
         return;
     };
     let down = running
@@ -78,14 +79,14 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
         .find(|line| !line.ends_with("UP"));
     if let Some(down) = down {
         findings.warn(
-            "slurm",
+            about::SLURM,
             format!("slurmctld answers, but: {down}"),
             "start it, or take it out of SlurmctldHost",
         );
     } else {
         let cluster = running.get("ClusterName").unwrap_or("?");
         findings.ok(
-            "slurm",
+            about::SLURM,
             format!(
                 "slurmctld of cluster {cluster} answers, Slurm {}",
                 running.release()
@@ -105,7 +106,7 @@ pub fn release(look: &Look, findings: &mut Findings) {
     };
     if releases::is_known(&release) {
         findings.ok(
-            "release",
+            about::RELEASE,
             format!("Slurm {release} is in the layout table of the plugins"),
         );
         return;
@@ -115,7 +116,7 @@ pub fn release(look: &Look, findings: &mut Findings) {
     let table = String::from_utf8_lossy(&table);
     if covers(&table, &release) {
         findings.ok(
-            "release",
+            about::RELEASE,
             format!("Slurm {release} stands in {}", path.display()),
         );
         return;
@@ -128,8 +129,8 @@ pub fn release(look: &Look, findings: &mut Findings) {
         path.display()
     );
     match look.selected() {
-        true => findings.fail("release", message, fix),
-        false => findings.warn("release", message, fix),
+        true => findings.fail(about::RELEASE, message, fix),
+        false => findings.warn(about::RELEASE, message, fix),
     };
 }
 
@@ -152,12 +153,12 @@ pub fn munge(machine: &dyn Machine, settings: Option<&Running>, findings: &mut F
     let kind = settings.and_then(|settings| settings.get("AuthType"));
     let kind = kind.unwrap_or("auth/munge");
     if kind != "auth/munge" {
-        findings.ok("munge", format!("not needed: AuthType is {kind}"));
+        findings.ok(about::MUNGE, format!("not needed: AuthType is {kind}"));
         return;
     }
     if machine.find("munge").is_none() {
         findings.note(
-            "munge",
+            about::MUNGE,
             "the command munge is not on PATH, so authentication is not checked",
             "install munge, or add its directory to PATH",
         );
@@ -169,13 +170,13 @@ pub fn munge(machine: &dyn Machine, settings: Option<&Running>, findings: &mut F
         args.extend(["-S", socket]);
     }
     match machine.run("munge", &args) {
-        Ok(output) if output.ok => findings.ok("munge", "munged answers and signs"),
+        Ok(output) if output.ok => findings.ok(about::MUNGE, "munged answers and signs"),
         Ok(output) => findings.fail(
-            "munge",
+            about::MUNGE,
             format!("munged does not sign: {}", output.stderr.trim().lines().next().unwrap_or("no reason given")),
             "start munged (`systemctl start munge`) and see that /etc/munge/munge.key is the same on all hosts",
         ),
-        Err(e) => findings.fail("munge", format!("{e:#}"), "reinstall munge"),
+        Err(e) => findings.fail(about::MUNGE, format!("{e:#}"), "reinstall munge"),
     };
 }
 

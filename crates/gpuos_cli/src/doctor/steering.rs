@@ -3,11 +3,12 @@
 use gpuos_placement::record::{self, Tally};
 
 use super::Look;
+use super::about::{self, About};
 use super::findings::Findings;
 use crate::replay::ring_of;
 use crate::steering::sentence;
 
-const NAME: &str = "steering";
+const NAME: About = about::STEERING;
 /// With fewer jobs than this a share says little.
 const ENOUGH: u64 = 50;
 /// What a share of jobs and a share of refusals may come to, in percent.

@@ -7,10 +7,11 @@ use gpuos_config::slurm_conf::NodeLines;
 use gpuos_host::slurm::files::SlurmFile;
 use gpuos_host::{Kind, Machine};
 
+use super::about::{self, About};
 use super::findings::{Findings, Status};
 use super::{Look, files};
 
-const NAME: &str = "gpuos.toml";
+const NAME: About = about::GPUOS_TOML;
 
 /// The table that a site makes for a release of its own; select/gpuos reads it.
 pub const SITE_TABLE: &str = "gpuos-layouts.tsv";
@@ -256,7 +257,7 @@ fn table(look: &Look, findings: &mut Findings) {
     let why = "select/gpuos passes every call through while it cannot read it";
     let mut bad = |message: String, status: Status| {
         findings
-            .add("layouts", status, message, fix)
+            .add(about::LAYOUTS, status, message, fix)
             .at(path.display())
             .why(why);
     };
@@ -299,5 +300,5 @@ fn table(look: &Look, findings: &mut Findings) {
             }
         }
     }
-    files::rights(look.machine, "layouts", &path, look.user, findings);
+    files::rights(look.machine, about::LAYOUTS, &path, look.user, findings);
 }

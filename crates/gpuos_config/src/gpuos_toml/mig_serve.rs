@@ -4,7 +4,7 @@ use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::{MigRequest, Serves};
 
 use super::mig::{MigBoard, MigConfig, STEERED_SLICES};
-use crate::options::OptionError;
+use crate::options::{OptionError, refusals};
 
 /// What serves a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,17 +39,13 @@ impl MigConfig {
             .iter()
             .map(|board| (&self.boards[board.number].geometry, board.most))
             .collect();
-        let refuse = |reason: &str, accepted: &str| {
-            OptionError::new("--gpuos-mig", &request.to_string(), reason, accepted)
-        };
         let served = request
             .resolve(&kinds, tasks)
-            .map_err(|no| refuse(&no.reason, &no.accepted))?;
+            .map_err(|no| refusals::not_served(request, no.reason, no.accepted))?;
         let served = boards.iter().zip(served);
         let served = served.filter_map(|(board, serves)| Some((board, serves?)));
         let best = served.min_by_key(|(board, _)| (std::cmp::Reverse(board.all), board.number));
-        let (board, serves) =
-            best.ok_or_else(|| refuse("no kind of GPU has all of them", "fewer slices"))?;
+        let (board, serves) = best.ok_or_else(|| refusals::not_of_one_kind(request))?;
         let times = if request.per_task { tasks.max(1) } else { 1 };
         let profiles = self.boards[board.number].geometry.profiles();
         let one =

@@ -16,6 +16,7 @@ use gpuos_placement::plan::{Placement, TopologyWish};
 pub mod gres;
 mod limits;
 mod mig;
+pub mod refusals;
 mod share;
 mod source;
 

@@ -17,4 +17,6 @@ pub use slices::{InstanceAt, no_slices, other_kind, slices_of_job, slices_senten
 pub use worth::worth_sentence;
 
 #[cfg(test)]
+mod page;
+#[cfg(test)]
 mod tests;

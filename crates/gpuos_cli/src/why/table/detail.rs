@@ -3,7 +3,8 @@
 use super::oracle::{If, ends_until, fits, level_of, narrowest, offer, places};
 use super::print::{at, list};
 use super::read::{
-    Judged, Verdict, between, check, count, ids, labels, node, nodes, number, requeued, sentence,
+    Judged, Verdict, between, check, count, ids, judged_line, labels, node, nodes, number,
+    requeued, sentence,
 };
 use super::world::{End, Form, PROFILES, Running, SLICES, Waiting, World};
 
@@ -293,9 +294,11 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
             let words = format!("{profile} on GPU {gpu} of {} ({on})", own.name);
             check!(rest.contains(&words), "it has {words}");
         }
+        judged_line(judged, first);
         return Ok(());
     }
     count(judged, "runs");
+    judged_line(judged, first);
     let on: Vec<usize> = job.on.iter().map(|on| on.0).collect();
     let gpus: u32 = job.on.iter().map(|on| on.1.count_ones()).sum();
     check!(number(rest)? == gpus, "it has {gpus}");
@@ -351,6 +354,7 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
         } else {
             return Err(format!("a line of no form that is known: {line}"));
         }
+        judged_line(judged, line);
     }
     Ok(())
 }

@@ -7,11 +7,10 @@ mod print;
 mod read;
 mod world;
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use crate::cli::WhyArgs;
+use gpuos_model::messages::Row;
 use world::World;
 
 /// Generated clusters; each is asked about all of its jobs. More with `GPUOS_STATES`.
@@ -25,7 +24,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         .ok()
         .map(|seed| seed.parse().expect("a number"));
     // How often each form of a sentence was judged: none is there for nothing.
-    let mut judged: BTreeMap<&'static str, u32> = BTreeMap::new();
+    let mut judged = read::Judged::new();
     let mut wrong = Vec::new();
     for seed in only.map_or(0..states, |seed| seed..seed + 1) {
         let world = World::generate(seed);
@@ -66,13 +65,24 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         wrong.join("\n")
     );
     if only.is_none() {
-        let missing = read::FORMS
-            .iter()
-            .filter(|form| !judged.contains_key(**form));
+        let forms = read::FORMS.iter();
+        let missing = forms.filter(|(form, ..)| !judged.contains_key(form));
         let missing: Vec<_> = missing.collect();
         assert!(
             missing.is_empty(),
             "no state has a sentence of these forms: {missing:?}\n{judged:#?}"
         );
+        on_the_page(&judged);
     }
+}
+
+/// docs/reference/messages.md has each form with its first example, whose state is the same with more of them.
+fn on_the_page(judged: &read::Judged) {
+    let row = |(form, means, action): &(&str, &'static str, &'static str)| Row {
+        text: judged[form].1.clone().leak(),
+        means,
+        action,
+    };
+    let rows: Vec<Row> = read::FORMS.iter().map(row).collect();
+    crate::messages_page::hold(&[("gpuos why", &rows)], &[]);
 }

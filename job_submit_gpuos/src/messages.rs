@@ -1,0 +1,186 @@
+//! What job_submit/gpuos says to those who submit or change jobs, and in slurmctld's log.
+
+pub mod in_log {
+    //! In slurmctld's log.
+
+    gpuos_model::messages! {
+        /// Options are not checked at submission, for the reason that follows; gpuos does not place jobs either, or says
+        /// why in a line of its own.
+        pub fn unchecked(why) = "jobs are accepted without a check of their gpuos options: {why}",
+            "Mend what the reason names, then restart slurmctld or `scontrol reconfigure`.";
+        /// What Slurm handed over does not lie as in the layout table. Said once.
+        pub fn description_misfits() =
+            "a job description does not look as in the layout table; jobs that look so are accepted unchecked",
+            "Report it with the exact Slurm package.";
+    }
+}
+
+pub mod refused {
+    //! To whoever submits or changes a job, which is not taken.
+
+    gpuos_config::refusals! {
+        /// The fabric has no such level.
+        pub fn no_level(level, levels) on "--gpuos-topology" = "this cluster has no level '{level}'", write "one of {levels}";
+        /// The cluster is large enough for the job, and none of its domains is.
+        pub fn no_domain_is_large_enough(why, level) on "--gpuos-topology" =
+            "{why}", write "--gpuos-topology={level} to prefer it only, or ask for less";
+        /// The same of `--gpuos-exclusive`.
+        pub fn no_level_to_have(level, levels) on "--gpuos-exclusive" =
+            "this cluster has no level '{level}'", write "one of {levels}";
+        /// The same of a place that `affinity:` or `anti-affinity:` names.
+        pub fn no_level_to_be_near(level, levels) on "--gpuos-placement" =
+            "this cluster has no level '{level}'", write "class, power, switch or {levels}";
+        /// gpuos.toml describes no such power domain.
+        pub fn no_power_domain(name, accepted) on "--gpuos-placement" =
+            "this cluster has no power domain '{name}'", write "{accepted}";
+        /// gpuos.toml describes classes, and not this one.
+        pub fn no_class(classes) on "--gpuos-class" = "this cluster has no such class", write "one of {classes}";
+        /// `--gpuos=off` beside an option that only gpuos could honour.
+        pub fn contradicts(other, name) on "--gpuos" =
+            "it contradicts {other}", write "one of the two (--{name}=off undoes the other)";
+        /// The product of the sizes is not the number of GPUs, or the groups do not fill the nodes.
+        pub fn shape_misfits(why) on "--gpuos-shape" =
+            "{why}", write "sizes whose product is the number of GPUs, or ask for as many GPUs";
+        /// No GPU that the job could get draws as much.
+        pub fn too_many_watts(kind, most) on "--gpuos-power" =
+            "no {kind} of this cluster takes more than {most} W", write "at most {most}W, or a share such as 80%";
+        /// A `[[forbid]]` of gpuos.toml holds for the job's partition, account or QOS.
+        pub fn forbidden(option, clause, whom) on option = "{clause}", write "no {option}, or ask {whom}";
+        /// gpuos has to turn the option into GRES, and cannot: the job would start without them.
+        pub fn nothing_given(option, why) on option = "{why}", write "no {option}, or ask those who run the cluster";
+        /// An update names other GRES, and Slurm would drop those that stand for the option.
+        pub fn gres_stay(option) on option =
+            "the GRES that it stands for cannot be changed", write "what it needs at submission: cancel it and submit it anew";
+        /// The job names slices itself, too.
+        pub fn slices_twice() on "--gpuos-mig" =
+            "the job asks for GRES gpuos as well, which --gpuos-mig stands for", write "one of the two";
+        /// Whole nodes and a part of their slices.
+        pub fn slices_of_whole_nodes() on "--gpuos-mig" =
+            "--exclusive takes all slices of a node, and not those of this request", write "one of the two";
+        /// Slices for each task, and Slurm may spread the tasks at will.
+        pub fn tasks_unknown() on "--gpuos-mig" =
+            "how many tasks a node gets is not said", write "--ntasks-per-node=N with it, or -N1 with --ntasks=N";
+        /// A part of a GPU beside something that is about whole GPUs, or about all on it.
+        pub fn share_goes_not_with(beside, why, undo) on "--gpuos-share" =
+            "it does not go with {beside}, {why}", write "one of the two ({undo})";
+        /// slurm.conf and gres.conf have no GRES shard.
+        pub fn no_shards() on "--gpuos-share" =
+            "no GPU of this cluster has shards",
+            write "--gres=gpu:1 for a whole GPU, or have those who run the cluster write GresTypes=gpu,shard and, for 4 \
+                   shards on each of 8 GPUs, Gres=gpu:8,shard:32 into slurm.conf and Name=shard Count=32 into gres.conf";
+        /// More than all of one GPU.
+        pub fn too_many_shards(most) on "--gpuos-share" =
+            "a GPU of this cluster has {most} shards at most", write "timeslice:{most} or less";
+        /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
+        pub fn control_character(option, code) on option =
+            "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";
+        /// A text of the job is longer than everybody's screens and programs should have to read.
+        pub fn too_long(option, kib) on option =
+            "is longer than {kib} KiB, more than gpuos lets a text of a job be", write "a shorter text";
+    }
+}
+
+pub mod impossible {
+    //! The same where it is about no option, and reasons of refusals.
+
+    gpuos_model::messages! {
+        /// The empty cluster could not run the job, for one of the reasons that follow.
+        pub fn never(why) = "this job can never run: {why}; ask for less",
+            "Ask for less, or for GPUs of another type.";
+        /// A reason: too few GPUs or nodes.
+        pub fn too_few(gpus, kind, nodes, have, room) =
+            "it needs {gpus} {kind} on {nodes} nodes; the cluster has {have}, and {room} nodes that could take a share",
+            "Ask for fewer GPUs, or for fewer on each node.";
+        /// A reason: too few in one domain.
+        pub fn too_narrow(need, what, level, domain, have, kind) =
+            "it needs {need} {what} within one domain of the level {level}; the largest ({domain}) has {have} with such {kind}",
+            "Take a wider level, or prefer it only: `--gpuos-topology=LEVEL`.";
+        /// A reason: the fabric has no such level.
+        pub fn unknown_level(level, known) = "this cluster has no level '{level}'; write one of {known}",
+            "Do what it says.";
+        /// A reason of a refused shape.
+        pub fn nodes_not_filled(ranks, gpus) = "its {ranks} ranks do not fill nodes with {gpus} GPUs each",
+            "Change the sizes, or the GPUs on each node.";
+        /// The same.
+        pub fn no_gpus() = "the job asks for no GPUs",
+            "Ask for GPUs, with `--gpus-per-node=N` for example.";
+        /// A reason of a refused option that stands for GRES: `steer = false`, or gpuos passes through.
+        pub fn not_placed_by_gpuos() = "gpuos does not place jobs on this cluster now",
+            "Administrators: slurmctld's log and `gpuos doctor` say why.";
+        /// The same: slurmctld is out of memory.
+        pub fn no_memory() = "slurmctld has no memory left",
+            "Administrators: see to slurmctld's host.";
+        /// The same: an old Slurm with stock placement would give the rest of a shared GPU away as a whole.
+        pub fn not_shared(release, select_type, from) =
+            "Slurm {release} with SelectType={select_type} gives a shared GPU as a whole once one of its jobs has ended; \
+             SelectType=select/gpuos and Slurm {from} do not",
+            "Administrators: set SelectType=select/gpuos, or take a newer Slurm.";
+    }
+}
+
+pub mod told {
+    //! To whoever submits a job, which is taken.
+
+    gpuos_model::messages! {
+        /// Options that mean nothing for this job.
+        pub fn are_ignored(options, verb, why) = "gpuos: {options} {verb} ignored: {why}",
+            "Leave them out, or ask for what they are about.";
+        /// Its reason where the job has no GPUs.
+        pub fn no_gpus() = "the job asks for no GPUs; write --gpus=N with them",
+            "Ask for GPUs with `--gpus=N`.";
+        /// Its reason where the job has slices.
+        pub fn about_whole_gpus() = "the job has slices, and they are about whole GPUs",
+            "Leave the options out.";
+        /// Slices and whole GPUs in one job.
+        pub fn slices_beside_gpus(option) =
+            "gpuos: {option}: beside whole GPUs, programs see these and not the slices, for CUDA takes no mixture: start \
+             those for a slice with CUDA_VISIBLE_DEVICES set to one of $GPUOS_MIG_UUIDS",
+            "Do what it says.";
+        /// More slices than programs use.
+        pub fn several_slices(option, whose, count, next) =
+            "gpuos: {option}: a CUDA process uses one slice only, and {whose} has {count}; {next}",
+            "Do what it says.";
+        /// What to write instead.
+        pub fn a_slice_each(one, tasks, more) =
+            "write --gpuos-mig={one} with --ntasks-per-node={tasks} for a slice each{more}",
+            "Do what it says.";
+        /// The same where the slices are of several kinds.
+        pub fn a_process_each() =
+            "start a process for each, with CUDA_VISIBLE_DEVICES set to one of $GPUOS_MIG_UUIDS",
+            "Do what it says.";
+        /// The option names a level in which there are no GPUs: it `is ignored`, or `means nodes`.
+        pub fn level_without_gpus(option, means, level) =
+            "gpuos: {option} {means}: no domain of the level {level} has GPUs",
+            "Name a level that `gpuos topo` shows with GPUs.";
+        /// Names in an affinity rule that nobody has now.
+        pub fn nobody_is_named(option, who) = "gpuos: {option}: {who}; until one does, this says nothing",
+            "Correct the name, unless that job comes later.";
+        /// Slices for a job: what was chosen.
+        pub fn slices(option, kinds, board, slices) =
+            "gpuos: {option}: {kinds} of {board} on each node, {slices}",
+            "Nothing is to be done.";
+        /// The same for each task.
+        pub fn slices_of_tasks(option, kinds, board, slices, tasks) =
+            "gpuos: {option}: {kinds} of {board} for each task, {slices} for the {tasks} of a node",
+            "Nothing is to be done.";
+        /// A part of a GPU: what was chosen, and what is kept apart from others on it.
+        pub fn share(option, shards, most, threads, isolation) =
+            "gpuos: {option}: {shards} of the {most} shards of a GPU on each node{threads}; {isolation}",
+            "Take `--gpuos-mig` where that is too little.";
+    }
+}
+
+#[cfg(test)]
+#[path = "../../tests/reference/messages.rs"]
+mod page;
+
+#[test]
+fn the_page_in_the_reference_has_every_message() {
+    let tables = [
+        ("job_submit/gpuos", in_log::ROWS),
+        ("refused", refused::REFUSALS),
+        ("impossible", impossible::ROWS),
+        ("told", told::ROWS),
+    ];
+    page::hold(&tables, &["Message::of_table", "OptionError::new"]);
+}

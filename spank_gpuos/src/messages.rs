@@ -1,0 +1,55 @@
+//! What spank/gpuos says to those who submit jobs, on a job's standard error, and in logs.
+
+gpuos_model::messages! {
+    /// Another plugin has an option of this name.
+    pub fn option_not_taken(option) = "Slurm did not take the option --{option}",
+        "See which other plugin of plugstack.conf has it, or whether spank_gpuos.so stands there twice.";
+    /// Whole GPUs were to be set, or MPS started, and gpuosd does not run on the node. The job runs without.
+    pub fn no_gpuosd(undone) = "{undone}: no gpuosd listens on this node",
+        "Administrators: `systemctl enable --now gpuosd` on the node.";
+    /// gpuosd of the node is older than the plugin. The job runs without.
+    pub fn not_done(undone) = "{undone}: the gpuosd of this node does not do it",
+        "Administrators: install one release of gpuos on all hosts.";
+    /// gpuosd is busy or hangs. The job runs; what it asked for may come later.
+    pub fn not_answered(undone, seconds) =
+        "{undone}, or not yet: gpuosd has not answered within {seconds} s",
+        "Look with `nvidia-smi -q -d POWER,CLOCK` in the job; administrators: gpuosd's log on the node.";
+    /// gpuosd of the node knows nothing of slices. The job's tasks do not run.
+    pub fn makes_no_slices() = "the gpuosd of this node makes no slices of GPUs",
+        "Administrators: install one release of gpuos on all hosts.";
+    /// A job waited in vain for its slices, or for GPUs out of MIG mode. Its tasks do not run.
+    pub fn not_carved(what, why) = "{what}: {why}",
+        "Submit it again; administrators: `gpuos mig` and gpuosd's log on the node.";
+    /// A reason of the row before.
+    pub fn no_answer(seconds, last) = "gpuosd has not answered within {seconds} s{last}",
+        "Administrators: `systemctl restart gpuosd` on the node.";
+    /// Another reason of it.
+    pub fn nobody_listens() = "no gpuosd listens on this node",
+        "Administrators: `systemctl enable --now gpuosd` on the node.";
+    /// The answer names no instances that can be.
+    pub fn answer_not_understood() =
+        "gpuosd's answer about the slices of this step is not understood; it and spank_gpuos should be of one release",
+        "Administrators: install one release of gpuos on all hosts.";
+    /// A job with `--gpuos-mig` has no slices: Slurm does not count them, or another plugin took the option for itself.
+    pub fn no_slices(option) =
+        "{option}: Slurm gave no slices; those who run the cluster find in docs/admin/mig.md what slurm.conf needs for it \
+         (JobSubmitPlugins, GresTypes, Gres)",
+        "Administrators: `gpuos doctor` names the line that is missing.";
+    /// The option stood at srun, which cannot give slices to a job that has none.
+    pub fn no_slices_of_step(option) =
+        "{option}: Slurm gave no slices; give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, \
+         and in a job the slices of the job",
+        "Do what it says.";
+}
+
+#[cfg(test)]
+#[path = "../../tests/reference/messages.rs"]
+mod page;
+
+#[test]
+fn the_page_in_the_reference_has_every_message() {
+    page::hold(
+        &[("spank/gpuos", ROWS)],
+        &["Message::of_table", "OptionError::new"],
+    );
+}
