@@ -28,7 +28,9 @@ pub fn hold(path: &str, parts: &[(String, String)], command: &str) {
     let mut made = page.clone();
     for (name, text) in parts {
         made = with(&made, name, text).unwrap_or_else(|| {
-            panic!("docs/{path} has no place `<!-- made: {name} -->` … `{END}`: write one there")
+            fail(&format!(
+                "docs/{path} has no place `<!-- made: {name} -->` … `{END}`: write one there"
+            ))
         });
     }
     if std::env::var_os("GPUOS_WRITE").is_some() {
@@ -38,12 +40,19 @@ pub fn hold(path: &str, parts: &[(String, String)], command: &str) {
     let same = page.lines().zip(made.lines()).take_while(|(a, b)| a == b);
     let at = same.count();
     let (old, new) = (page.lines().nth(at), made.lines().nth(at));
-    assert!(
-        page == made,
-        "docs/{path} is not what its figures and tables say: run `{command}`, or this test with GPUOS_WRITE=1. Line {} \
-         is {old:?} there, and should be {new:?}",
-        at + 1
-    );
+    if page != made {
+        fail(&format!(
+            "docs/{path} is not what its figures and tables say: run `{command}`, or this test with GPUOS_WRITE=1. Line {} \
+             is {old:?} there, and should be {new:?}",
+            at + 1
+        ));
+    }
+}
+
+/// Fails with a sentence, also in a plugin, whose panics are silent.
+pub fn fail(why: &str) -> ! {
+    drop(std::panic::take_hook());
+    panic!("{why}");
 }
 
 /// The page with that part.

@@ -60,6 +60,8 @@ impl From<Message> for String {
 /// A row of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
+    /// The function that says it; empty where there is none.
+    pub name: &'static str,
     /// The text, with its variable parts as `{name}`.
     pub text: &'static str,
     /// What it means.
@@ -69,7 +71,7 @@ pub struct Row {
 }
 
 /// Makes a table of messages. A row is a function, whose docstring says what the message means, then its text, and what
-/// to do. A row that nothing says is dead code, of which the compiler warns. `ROWS` is there in tests.
+/// to do. `ROWS` is there in tests.
 ///
 /// ```
 /// gpuos_model::messages! {
@@ -95,6 +97,7 @@ macro_rules! messages {
         #[cfg(test)]
         pub const ROWS: &[$crate::messages::Row] = &[$(
             $crate::messages::Row {
+                name: ::std::stringify!($name),
                 text: $text,
                 means: ::std::concat!($($means),+),
                 action: $action,

@@ -26,7 +26,7 @@ macro_rules! table {
         /// All words with what they mean.
         #[cfg(test)]
         pub const ROWS: &[gpuos_model::messages::Row] = &[$(
-            gpuos_model::messages::Row { text: $word, means: concat!($($means),+), action: "" },
+            gpuos_model::messages::Row { name: "", text: $word, means: concat!($($means),+), action: "" },
         )+];
     };
 }

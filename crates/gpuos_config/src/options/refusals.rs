@@ -29,6 +29,7 @@ macro_rules! refusals {
         #[cfg(test)]
         pub const REFUSALS: &[::gpuos_model::messages::Row] = &[$(
             ::gpuos_model::messages::Row {
+                name: ::std::stringify!($name),
                 text: ::std::concat!(::std::stringify!($option), "={value}: ", $reason, "; write ", $accepted),
                 means: ::std::concat!($($means),+),
                 action: "",
@@ -59,6 +60,7 @@ fn the_page_in_the_reference_has_every_refusal_of_an_option() {
             .set(option.name, "!")
             .expect_err("no value");
         Row {
+            name: "",
             text: said.to_string().leak(),
             means: "",
             action: "",

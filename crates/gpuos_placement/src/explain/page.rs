@@ -26,6 +26,7 @@ macro_rules! forms {
 
 fn row(text: String, means: &'static str, action: &'static str) -> Row {
     Row {
+        name: "",
         text: text.leak(),
         means,
         action,

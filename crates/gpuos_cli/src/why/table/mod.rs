@@ -79,6 +79,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
 /// docs/reference/messages.md has each form with its first example, whose state is the same with more of them.
 fn on_the_page(judged: &read::Judged) {
     let row = |(form, means, action): &(&str, &'static str, &'static str)| Row {
+        name: "",
         text: judged[form].1.clone().leak(),
         means,
         action,
