@@ -10,8 +10,8 @@ if ! command -v valgrind >/dev/null 2>&1; then
     echo "footprint.sh: there is no valgrind" >&2
     exit 1
 fi
-${CARGO:-cargo} build --release --locked -q -p gpuos_placement --example decisions
-program=${CARGO_TARGET_DIR:-target}/release/examples/decisions
+${CARGO:-cargo} build --release --locked -q -p gpuos_decisions
+program=${CARGO_TARGET_DIR:-target}/release/decisions
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 nm -n -C "$program" | awk '$2 ~ /[tTwW]/' >"$scratch/names"

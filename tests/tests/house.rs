@@ -48,7 +48,7 @@ const THINKING: [&str; 5] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 19] = [
+const MAY_USE: [(&str, &[&str]); 20] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -106,6 +106,7 @@ const MAY_USE: [(&str, &[&str]); 19] = [
             "gpuos_sim",
         ],
     ),
+    ("gpuos_decisions", &["gpuos_model", "gpuos_placement"]),
     (
         "gpuos_nvml",
         &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],

@@ -5,7 +5,7 @@
 //! NAME once` makes it once between [`begin`] and [`end`], for `scripts/footprint.sh`, which looks at
 //! the memory that it touches. With `plain` as the last word nothing is kept between decisions.
 
-#[path = "../benches/load/mod.rs"]
+#[path = "../../../crates/gpuos_placement/benches/load/mod.rs"]
 mod load;
 
 use std::hint::black_box;
