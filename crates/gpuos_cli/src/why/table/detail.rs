@@ -1,11 +1,9 @@
 //! The lines that follow the first sentence: details, tables, what runs.
 
+use super::forms::{Judged, count, judged_line};
 use super::oracle::{If, ends_until, fits, level_of, narrowest, offer, places};
 use super::print::{at, list};
-use super::read::{
-    Judged, Verdict, between, check, count, ids, judged_line, labels, node, nodes, number,
-    requeued, sentence,
-};
+use super::read::{Verdict, between, check, ids, labels, node, nodes, number, requeued, sentence};
 use super::world::{End, Form, PROFILES, Running, SLICES, Waiting, World};
 
 /// A line of the details.

@@ -2,6 +2,7 @@
 //! facts. A sentence of a form that the reader does not know fails.
 
 mod detail;
+mod forms;
 mod oracle;
 mod print;
 mod read;
@@ -24,7 +25,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         .ok()
         .map(|seed| seed.parse().expect("a number"));
     // How often each form of a sentence was judged: none is there for nothing.
-    let mut judged = read::Judged::new();
+    let mut judged = forms::Judged::new();
     let mut wrong = Vec::new();
     for seed in only.map_or(0..states, |seed| seed..seed + 1) {
         let world = World::generate(seed);
@@ -65,7 +66,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         wrong.join("\n")
     );
     if only.is_none() {
-        let forms = read::FORMS.iter();
+        let forms = forms::FORMS.iter();
         let missing = forms.filter(|(form, ..)| !judged.contains_key(form));
         let missing: Vec<_> = missing.collect();
         assert!(
@@ -77,13 +78,13 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
 }
 
 /// docs/reference/messages.md has each form with its first example, whose state is the same with more of them.
-fn on_the_page(judged: &read::Judged) {
+fn on_the_page(judged: &forms::Judged) {
     let row = |(form, means, action): &(&str, &'static str, &'static str)| Row {
         name: "",
         text: judged[form].1.clone().leak(),
         means,
         action,
     };
-    let rows: Vec<Row> = read::FORMS.iter().map(row).collect();
+    let rows: Vec<Row> = forms::FORMS.iter().map(row).collect();
     crate::messages_page::hold(&[("gpuos why", &rows)], &[]);
 }
