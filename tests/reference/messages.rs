@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use gpuos_model::messages::Row;
 
 #[path = "parts.rs"]
-mod parts;
+pub mod parts;
 
 /// Holds parts of the page, by their names, against tables. `makes` is what in the crate's sources would make such a text,
 /// and is to be found in no place but a table.
@@ -91,7 +91,7 @@ fn only_in_tables(tables: &[(&str, &[Row])], makes: &[&str]) {
         .flat_map(|one| makes.iter().map(move |w| (one, w)))
     {
         if code.contains(word) {
-            parts::fail(&format!(
+            parts::page::fail(&format!(
                 "{} says something by {word} that docs/reference/messages.md would not have: make it a row of messages.rs in \
                  this crate",
                 path.display()
@@ -108,7 +108,7 @@ fn only_in_tables(tables: &[(&str, &[Row])], makes: &[&str]) {
     let rows = tables.iter().flat_map(|(_, rows)| *rows);
     let mut named = rows.filter(|row| !row.name.is_empty());
     if let Some(row) = named.find(|row| !is_said(row.name)) {
-        parts::fail(&format!(
+        parts::page::fail(&format!(
             "nothing says the message {}: take its row out",
             row.name
         ));

@@ -3,9 +3,7 @@
 use clap::CommandFactory;
 
 use crate::cli::Cli;
-
-#[path = "../../../tests/reference/page.rs"]
-mod page;
+use crate::messages_page::parts::page;
 
 const HEAD: &str = "\
 # Commands
@@ -34,7 +32,7 @@ fn the_page_has_every_command_as_it_is() {
     command.build();
     let mut text = HEAD.to_string();
     section(&command, "gpuos", &mut text);
-    page::hold("commands.md", &text);
+    page::hold("reference/commands.md", &text, "make reference");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn the_page_has_every_option_as_it_is() {
             option.environment
         );
     }
-    page::hold("options.md", &text);
+    page::hold("reference/options.md", &text, "make reference");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn the_page_of_keys_is_the_sample() {
         }
     }
     assert!(keys > 100, "{keys} keys");
-    page::hold("keys.md", &text);
+    page::hold("reference/keys.md", &text, "make reference");
 }
 
 /// What was said, as a paragraph with an empty line before it; it is said no more. Empty where nothing was said.

@@ -86,7 +86,8 @@ fn the_page_has_every_rule_as_it_is() {
     let rules = Rules::default();
     let rows = rules.all().iter().map(|rule| row(rule) + "\n");
     page::hold(
-        "health-rules.md",
+        "reference/health-rules.md",
         &(HEAD.to_string() + &rows.collect::<String>()),
+        "make reference",
     );
 }

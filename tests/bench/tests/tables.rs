@@ -15,7 +15,7 @@ struct Line<'a>(&'a Csv, &'a [String]);
 
 impl Csv {
     fn read(name: &str) -> Csv {
-        let path = parts::docs(&format!("results/{name}"));
+        let path = parts::page::docs(&format!("results/{name}"));
         let text =
             std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Csv::parse(&text)

@@ -325,7 +325,7 @@ fn the_page_in_the_reference_has_every_metric() {
             what.unwrap_or_default()
         );
     }
-    page::hold("metrics.md", &page);
+    page::hold("reference/metrics.md", &page, "make reference");
 }
 
 #[test]
