@@ -78,7 +78,7 @@ pub unsafe extern "C" fn job_submit(
             Ok(None) => SUCCESS,
             Ok(Some(sentence)) => {
                 // SAFETY: as the caller promises. sbatch, salloc and srun show it, and go on.
-                unsafe { put(message, &sentence) };
+                unsafe { set_string(message, &sentence) };
                 SUCCESS
             }
             // SAFETY: as the caller promises.
@@ -138,7 +138,7 @@ fn release() -> Release {
 unsafe fn refuse(refusal: &Refusal, message: *mut *mut c_char) -> c_int {
     log::debug(&format!("refused: {}", refusal.sentence));
     // SAFETY: by the caller.
-    unsafe { put(message, &refusal.sentence) };
+    unsafe { set_string(message, &refusal.sentence) };
     match refusal.kind {
         Kind::Invalid => libc::EINVAL,
         Kind::Impossible => NODE_CONFIG_UNAVAILABLE,
@@ -149,7 +149,7 @@ unsafe fn refuse(refusal: &Refusal, message: *mut *mut c_char) -> c_int {
 ///
 /// # Safety
 /// As [`refuse`]'s `message`.
-unsafe fn put(place: *mut *mut c_char, text: &str) -> bool {
+unsafe fn set_string(place: *mut *mut c_char, text: &str) -> bool {
     let (Ok(api), false) = (Api::get(), place.is_null()) else {
         return false;
     };
@@ -171,5 +171,5 @@ unsafe fn put(place: *mut *mut c_char, text: &str) -> bool {
 /// string just before: [`state::submit`] asks for it after that only.
 fn rewrite(place: *mut *mut c_char, text: &str) -> bool {
     // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
-    unsafe { put(place, text) }
+    unsafe { set_string(place, text) }
 }

@@ -118,7 +118,7 @@ pub mod impossible {
     }
 }
 
-pub mod told {
+pub mod notes {
     //! To whoever submits a job, which is taken.
 
     gpuos_model::messages! {
@@ -180,7 +180,7 @@ fn the_page_in_the_reference_has_every_message() {
         ("job_submit/gpuos", in_log::ROWS),
         ("refused", refused::REFUSALS),
         ("impossible", impossible::ROWS),
-        ("told", told::ROWS),
+        ("told", notes::ROWS),
     ];
     page::hold(&tables, &["Message::of_table", "OptionError::new"]);
 }

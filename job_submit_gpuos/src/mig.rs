@@ -11,7 +11,7 @@ use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::{MigRequest, Serves};
 use slurm_ffi::release::Release;
 
-use crate::messages::{refused, told};
+use crate::messages::{notes, refused};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
 
@@ -138,8 +138,8 @@ fn sentence(
         many => format!("{many} memory slices"),
     };
     match per_task {
-        true => told::slices_of_tasks(named, kinds, board, slices, tasks),
-        false => told::slices(named, kinds, board, slices),
+        true => notes::slices_of_tasks(named, kinds, board, slices, tasks),
+        false => notes::slices(named, kinds, board, slices),
     }
 }
 

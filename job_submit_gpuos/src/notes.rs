@@ -12,7 +12,7 @@ use gpuos_placement::plan::Placement;
 use gpuos_placement::rules::Rules;
 use gpuos_placement::rules::Target;
 
-use crate::messages::told;
+use crate::messages::notes;
 use crate::shape::Shape;
 
 /// Says which of some words name no job that runs or waits; `None` where that cannot be said.
@@ -77,7 +77,7 @@ pub fn silence(options: &mut JobOptions, sources: &Sources, shape: &Shape) {
 }
 
 /// `--gpuos-power=300W and #SBATCH --gpuos-watch=5`, of those of the names that the user gave himself.
-fn given(options: &JobOptions, sources: &Sources, names: &[&str]) -> Vec<String> {
+fn own_options(options: &JobOptions, sources: &Sources, names: &[&str]) -> Vec<String> {
     let all = used(options).into_iter();
     let given = all.filter(|(name, _)| names.contains(name));
     let named = given.filter_map(|(name, value)| {
@@ -89,7 +89,7 @@ fn given(options: &JobOptions, sources: &Sources, names: &[&str]) -> Vec<String>
 
 fn are_ignored(list: &[String], why: &Message) -> Option<Message> {
     let verb = if list.len() == 1 { "is" } else { "are" };
-    (!list.is_empty()).then(|| told::are_ignored(list.join(", "), verb, why))
+    (!list.is_empty()).then(|| notes::are_ignored(list.join(", "), verb, why))
 }
 
 /// What a job's own words mean together.
@@ -98,12 +98,12 @@ pub fn of_job(options: &JobOptions, sources: &Sources, shape: &Shape) -> Vec<Mes
     let mut notes = Vec::new();
     match (gpus, &options.mig, options.share) {
         (Gpus::None, None, None) => {
-            let list = given(options, sources, &ABOUT_GPUS);
-            notes.extend(are_ignored(&list, &told::no_gpus()));
+            let list = own_options(options, sources, &ABOUT_GPUS);
+            notes.extend(are_ignored(&list, &notes::no_gpus()));
         }
         (Gpus::None, Some(_), _) => {
-            let list = given(options, sources, ABOUT_WHOLE);
-            notes.extend(are_ignored(&list, &told::about_whole_gpus()));
+            let list = own_options(options, sources, ABOUT_WHOLE);
+            notes.extend(are_ignored(&list, &notes::about_whole_gpus()));
         }
         _ => {}
     }
@@ -111,7 +111,7 @@ pub fn of_job(options: &JobOptions, sources: &Sources, shape: &Shape) -> Vec<Mes
         let own = || sources.named("--gpuos-mig", &request.to_string());
         notes.extend(several(own, request, shape));
         if gpus == Gpus::Whole {
-            notes.push(told::slices_beside_gpus(own()));
+            notes.push(notes::slices_beside_gpus(own()));
         }
     }
     notes
@@ -143,11 +143,11 @@ fn several(own: impl Fn() -> String, request: &MigRequest, shape: &Shape) -> Opt
                 Want::Bytes(_) => ", or more memory in one slice",
                 _ => "",
             };
-            told::a_slice_each(one, tasks, bytes)
+            notes::a_slice_each(one, tasks, bytes)
         }
-        _ => told::a_process_each(),
+        _ => notes::a_process_each(),
     };
-    Some(told::several_slices(own(), whose, count, next))
+    Some(notes::several_slices(own(), whose, count, next))
 }
 
 /// Levels of which no domain has GPUs.
@@ -163,8 +163,8 @@ pub fn of_levels(options: &JobOptions, sources: &Sources, cluster: &Cluster) -> 
     };
     let note = |name: &str, level: Option<&String>, means: &str| {
         let level = level.filter(|level| has_none(level))?;
-        let given = given(options, sources, &[name]);
-        Some(told::level_without_gpus(given.first()?, means, level))
+        let given = own_options(options, sources, &[name]);
+        Some(notes::level_without_gpus(given.first()?, means, level))
     };
     let topology = options.topology.as_ref().map(|wish| &wish.level);
     let exclusive = options.exclusive.as_ref();
@@ -225,7 +225,7 @@ pub fn of_neighbours(
     }
     let named = sources.named("--gpuos-placement", &placement_text(rule));
     let said = nobody.join(", ");
-    let note = || told::nobody_is_named(named, said);
+    let note = || notes::nobody_is_named(named, said);
     (!nobody.is_empty()).then(note).into_iter().collect()
 }
 

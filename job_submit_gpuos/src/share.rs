@@ -9,7 +9,7 @@ use gpuos_core::limits::Share;
 use gpuos_model::messages::Message;
 use slurm_ffi::release::Release;
 
-use crate::messages::{impossible, refused, told};
+use crate::messages::{impossible, notes, refused};
 use crate::mig::{Chosen, with_gres};
 use crate::refusal::Refusal;
 use crate::shape::Shape;
@@ -117,7 +117,7 @@ fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> Message 
              end all of yours on the GPU; time: beside yours, in turns with others",
         ),
     };
-    told::share(named, shards, of_gpu, threads, isolation)
+    notes::share(named, shards, of_gpu, threads, isolation)
 }
 
 #[cfg(test)]

@@ -151,13 +151,13 @@ fn take(
     });
     let Some(checked) = checked else {
         let why = impossible::not_placed_by_gpuos();
-        return nothing_given(&options().unwrap_or_default(), &why).map(|()| None);
+        return refuse_gres_options(&options().unwrap_or_default(), &why).map(|()| None);
     };
     let (chosen, notes, options) = checked?;
     let mut said = Vec::new();
     if let Some(chosen) = chosen {
         if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
-            return nothing_given(&options, &impossible::no_memory()).map(|()| None);
+            return refuse_gres_options(&options, &impossible::no_memory()).map(|()| None);
         }
         said.push(chosen.sentence);
     }
@@ -175,7 +175,7 @@ fn chosen(
     // Before the slices: it says that the two contradict each other.
     if let Some(share) = options.share {
         if let Some(why) = &known.unshared {
-            return nothing_given(options, why).map(|()| None);
+            return refuse_gres_options(options, why).map(|()| None);
         }
         let said = (options, sources);
         return share::choose(cluster.shards, share, said, shape, known.release).map(Some);
@@ -187,7 +187,7 @@ fn chosen(
 }
 
 /// Refuses what only gpuos turns into GRES where it cannot: the job would start without it.
-fn nothing_given(options: &JobOptions, why: &Message) -> Result<(), Refusal> {
+fn refuse_gres_options(options: &JobOptions, why: &Message) -> Result<(), Refusal> {
     let mig = options
         .mig
         .as_ref()
@@ -308,7 +308,7 @@ fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
     let cluster = match site {
         Ok((site, ..)) if !site.config.slurm.steer => None,
         Ok((site, cluster, bounded)) => {
-            say_once(None);
+            log_once(None);
             let rules = site.config.rules().clone();
             Some(Cluster {
                 catalogue: Catalogue::new(cluster, rules, bounded),
@@ -317,7 +317,7 @@ fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
             })
         }
         Err(why) => {
-            say_once(Some(why));
+            log_once(Some(why));
             None
         }
     };
@@ -326,7 +326,7 @@ fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
 
 /// Says what is wrong with the files, once until something else is: slurmctld reads its
 /// configuration several times while it starts.
-fn say_once(why: Option<String>) {
+fn log_once(why: Option<String>) {
     static SAID: Mutex<Option<String>> = Mutex::new(None);
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(why)) {

@@ -117,7 +117,9 @@ impl Engine {
         // SAFETY: slurmctld calls job_test under its job and node write locks, and `call` is gone when it returns.
         let source = unsafe { self.source() };
         if self.trusts(&source, call) {
-            self.cluster.shards.look(&source, self.site.release);
+            self.cluster
+                .shards
+                .detect_shards(&source, self.site.release);
         } else if !self.trusts_whole_nodes(&source, call) {
             return None;
         }
@@ -128,8 +130,8 @@ impl Engine {
     /// Whether this call may be steered: it is about a job that asks for GPUs, and the layout table fits.
     fn trusts(&mut self, source: &Source<'_>, call: &Call) -> bool {
         #[cfg(debug_assertions)]
-        self.trust.look_at_shifts(source, call.job);
-        self.trust.reads_records() || self.looks(source, call)
+        self.trust.check_shifts(source, call.job);
+        self.trust.reads_records() || self.check_records(source, call)
     }
 
     /// Whether a call is about a job without GRES that comes before any record is trusted, and that may be read: it takes
@@ -152,9 +154,9 @@ impl Engine {
 
     #[cold]
     #[inline(never)]
-    fn looks(&mut self, source: &Source<'_>, call: &Call) -> bool {
+    fn check_records(&mut self, source: &Source<'_>, call: &Call) -> bool {
         let refused = self.trust.level == Trust::Refused;
-        if !self.trust.may_look(trust::id_of(&self.site, call.job)) {
+        if !self.trust.may_recheck(trust::id_of(&self.site, call.job)) {
             return false;
         }
         // Where slurmctld made no table of nodes since it started.
@@ -174,10 +176,10 @@ impl Engine {
     }
 
     fn comes_to_trust(&mut self, source: &Source<'_>, call: &Call) -> bool {
-        let Some(checked) = self.trust.look(&self.site, source, call) else {
+        let Some(checked) = self.trust.check_first(&self.site, source, call) else {
             return false;
         };
-        self.settle_trust(call.job, checked, Trust::Records);
+        self.apply_check(call.job, checked, Trust::Records);
         let trusted = self.trust.level == Trust::Records;
         if trusted {
             self.placing.hides_cores &= source.check_cores();
@@ -199,7 +201,7 @@ impl Engine {
             let checked = source.check_nodes(&site.strings, site.gpu);
             self.trust.nodes = checked.is_ok();
             if checked.is_err() {
-                self.settle_trust(job, checked, Trust::None);
+                self.apply_check(job, checked, Trust::None);
             }
         }
         self.trust.nodes
@@ -207,8 +209,8 @@ impl Engine {
 
     /// Looks once more after the first choice that cons_tres accepted, before the selection is read.
     pub(crate) fn trusts_selection(&mut self, source: &Source<'_>, job: Job<'_>) -> bool {
-        if let Some(checked) = self.trust.look_at_selection(&self.site, job) {
-            self.settle_trust(job.raw(), checked, Trust::Selection);
+        if let Some(checked) = self.trust.check_selection(&self.site, job) {
+            self.apply_check(job.raw(), checked, Trust::Selection);
             if self.trust.level == Trust::Selection {
                 // Their GPUs could not be read before.
                 self.count_running(source);
@@ -220,9 +222,9 @@ impl Engine {
     /// Draws the conclusion from a look at a job, for all that was read.
     #[cold]
     #[inline(never)]
-    fn settle_trust(&mut self, job: *mut c_void, checked: Checked, next: Trust) {
+    fn apply_check(&mut self, job: *mut c_void, checked: Checked, next: Trust) {
         let id = trust::id_of(&self.site, job);
-        let Verdict::Refused(news, trusted) = self.trust.settle(id, checked, next) else {
+        let Verdict::Refused(news, trusted) = self.trust.conclude(id, checked, next) else {
             return;
         };
         self.cluster.slices.doubt();
@@ -236,8 +238,8 @@ impl Engine {
     }
 
     /// The same for what a job shows beside GPUs.
-    pub(crate) fn settle_doubt(&mut self, job: Job<'_>, doubt: Misfit) {
-        self.settle_trust(job.raw(), Err(doubt), Trust::Refused);
+    pub(crate) fn apply_misfit(&mut self, job: Job<'_>, doubt: Misfit) {
+        self.apply_check(job.raw(), Err(doubt), Trust::Refused);
     }
 
     /// Whose selections may be read.

@@ -13,7 +13,11 @@ use crate::read::settings;
 
 /// A job is about to start on the nodes that it was given last.
 pub fn job_starts(record: *mut c_void) {
-    with_job(record, |engine| engine.awaits(record), Engine::note_start);
+    with_job(
+        record,
+        |engine| engine.is_last_decided(record),
+        Engine::note_start,
+    );
 }
 
 /// A job has, or no longer has, what its record says.
@@ -91,7 +95,7 @@ impl Engine {
     }
 
     /// Whether a job that starts is the one that was decided last: its record was trusted then.
-    fn awaits(&self, record: *mut c_void) -> bool {
+    fn is_last_decided(&self, record: *mut c_void) -> bool {
         let pending = self.placing.pending.as_ref();
         pending.is_some_and(|pending| pending.is_of(record))
     }

@@ -61,7 +61,7 @@ pub extern "C" fn init() -> c_int {
         // The ids decide whether job state can be read later: settled also without steering.
         guard(
             "init",
-            || quietly(|| start::settle(&IDENTITY)),
+            || quietly(|| start::assign_plugin_ids(&IDENTITY)),
             || start::init(&IDENTITY),
         );
     }

@@ -7,7 +7,7 @@ use crate::abi::frame::Frame;
 use crate::decide::mix::Spare;
 use crate::decide::{Answer, Decide, HandedOn};
 use crate::engine::{self, Engine};
-use crate::gres::registration::{self, KeptOut};
+use crate::gres::registration::{self, Excluded};
 use crate::gres::withhold::Withheld;
 use crate::tell::reasons;
 
@@ -32,10 +32,10 @@ impl Engine {
             code = self.answer_again(frame);
             tried += 1;
         }
-        code = self.settle_switch(frame, code);
-        self.settle_shared(frame);
+        code = self.finish_switching(frame, code);
+        self.hide_shared(frame);
         if code != 0 {
-            self.say_refused(frame);
+            self.record_refusal(frame);
         }
         code
     }
@@ -46,7 +46,7 @@ impl Engine {
             return self.decide(frame);
         };
         let code = self.decide_without(frame, &withheld);
-        self.settle_withheld(frame, code, &withheld)
+        self.resolve_withheld(frame, code, &withheld)
     }
 
     /// Keeps candidates out, decides among the others, and settles what was kept out.
@@ -59,11 +59,11 @@ impl Engine {
 
 /// Candidates that a call is not to be given, and why.
 #[derive(Default)]
-struct NotGiven<'a> {
+struct AllExcluded<'a> {
     /// slurmctld does not know them well enough yet.
-    unregistered: Option<KeptOut<'a>>,
+    unregistered: Option<Excluded<'a>>,
     /// Rules forbid them to the job.
-    forbidden: Option<KeptOut<'a>>,
+    forbidden: Option<Excluded<'a>>,
 }
 
 impl Engine {
@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    fn settle_shared(&mut self, frame: &Frame<'_>) {
+    fn hide_shared(&mut self, frame: &Frame<'_>) {
         self.cluster.shards.hide(frame);
     }
 
@@ -91,7 +91,7 @@ impl Engine {
     /// Takes back what may be offered next of them; whether there was any.
     fn offers_more(&mut self, frame: &Frame<'_>, code: c_int, tried: u32) -> bool {
         let selections = self.selections();
-        self.cluster.switchable.looked
+        self.cluster.switchable.applies
             && (self.cluster)
                 .switching(&self.site, frame, selections)
                 .offers_more(code, tried)
@@ -99,21 +99,21 @@ impl Engine {
 
     #[cold]
     fn answer_again(&mut self, frame: &Frame<'_>) -> c_int {
-        frame.call.out_of_service.give_back();
+        frame.call.out_of_service.revert_all();
         match frame.is_forecast() {
             true => (frame.call).without_preemption(|| self.answer(frame)),
             false => self.answer(frame),
         }
     }
 
-    fn settle_switch(&mut self, frame: &Frame<'_>, code: c_int) -> c_int {
-        if !self.cluster.switchable.looked {
+    fn finish_switching(&mut self, frame: &Frame<'_>, code: c_int) -> c_int {
+        if !self.cluster.switchable.applies {
             return code;
         }
         let selections = self.selections();
         (self.cluster)
             .switching(&self.site, frame, selections)
-            .settle(code)
+            .finish_call(code)
     }
 
     /// Has GPUs that are out of service count as given.
@@ -127,7 +127,7 @@ impl Engine {
     /// Names GPUs that cons_tres has only counted, as it would take those that were withheld, and says whom they keep
     /// waiting.
     #[cold]
-    fn settle_withheld(&mut self, frame: &Frame<'_>, code: c_int, withheld: &Withheld) -> c_int {
+    fn resolve_withheld(&mut self, frame: &Frame<'_>, code: c_int, withheld: &Withheld) -> c_int {
         let names = code == 0
             && frame.is_start()
             && !frame.call.out_of_service.is_empty()
@@ -137,12 +137,12 @@ impl Engine {
         if names {
             withholding.name_the_sound();
         }
-        withholding.say_out(code, withheld);
+        withholding.publish_out_of_service(code, withheld);
         code
     }
 
     /// Takes candidates out of the call that the job is not to have.
-    fn keep_out<'a>(&mut self, frame: &Frame<'a>) -> NotGiven<'a> {
+    fn keep_out<'a>(&mut self, frame: &Frame<'a>) -> AllExcluded<'a> {
         let reads = self.trust.reads_records();
         if reads {
             self.placing.refused.begin(frame);
@@ -152,7 +152,7 @@ impl Engine {
             true => self.keep_out_forbidden(frame),
             false => None,
         };
-        NotGiven {
+        AllExcluded {
             unregistered,
             forbidden,
         }
@@ -160,7 +160,7 @@ impl Engine {
 
     /// Nodes that slurmctld does not know well enough yet, out of a GPU job's candidates; also when it
     /// asks for the time of a start, lest backfill plan a start that is then refused.
-    fn keep_out_unregistered<'a>(&mut self, frame: &Frame<'a>) -> Option<KeptOut<'a>> {
+    fn keep_out_unregistered<'a>(&mut self, frame: &Frame<'a>) -> Option<Excluded<'a>> {
         let release = self.site.release;
         if !self.site.steers() || !registration::matters(release) {
             return None;
@@ -175,7 +175,7 @@ impl Engine {
     /// Nodes that rules forbid to the job; also when Slurm asks for the time of a start: backfill is not to plan on
     /// them while they are forbidden.
     #[inline(never)]
-    fn keep_out_forbidden<'a>(&mut self, frame: &Frame<'a>) -> Option<KeptOut<'a>> {
+    fn keep_out_forbidden<'a>(&mut self, frame: &Frame<'a>) -> Option<Excluded<'a>> {
         let (site, trust) = (&self.site, &mut self.trust);
         match self.cluster.open_book(site, trust, &frame.source) {
             true => self.cluster.neighbours.keep_out(frame),
@@ -184,11 +184,11 @@ impl Engine {
     }
 
     /// Chooses among the candidates that are left, where records are trusted.
-    fn choose(&mut self, frame: &Frame<'_>, not_given: &NotGiven<'_>) -> Answer {
+    fn choose(&mut self, frame: &Frame<'_>, excluded: &AllExcluded<'_>) -> Answer {
         if !self.trust.reads_records() {
             return Answer::default();
         }
-        let lacks = not_given.forbidden.is_some() && frame.lacks_a_named_node();
+        let lacks = excluded.forbidden.is_some() && frame.lacks_a_named_node();
         // While gpuos.toml is broken nobody knows which slices make an instance, nor which belong to GPUs that others
         // may have whole.
         let broken = || self.site.settings.broken && self.cluster.slices.are_asked(frame);
@@ -221,7 +221,7 @@ impl Engine {
     fn run_decide(&mut self, frame: &Frame<'_>) -> Answer {
         let mut answer = self.deciding(frame).run();
         if let Some(doubt) = answer.doubt.take() {
-            self.settle_doubt(frame.job, doubt);
+            self.apply_misfit(frame.job, doubt);
         }
         // Looked at again after cons_tres wrote its selection.
         if answer.planned && self.trusts_selection(&frame.source, frame.job) {
@@ -232,19 +232,19 @@ impl Engine {
     }
 
     /// Has cons_tres answer what gpuos did not, and puts back what was kept out unless the answer is yes.
-    fn settle(&mut self, frame: &Frame<'_>, answer: Answer, not_given: NotGiven<'_>) -> c_int {
+    fn settle(&mut self, frame: &Frame<'_>, answer: Answer, excluded: AllExcluded<'_>) -> c_int {
         let mut code = answer.code.unwrap_or_else(|| frame.call.forward());
         if answer.code.is_none() && answer.left != HandedOn::Elsewhere && code == 0 {
-            self.deciding(frame).left_to_slurm(answer.left);
+            self.deciding(frame).delegated_to_slurm(answer.left);
         }
-        if let Some(forbidden) = not_given.forbidden {
+        if let Some(forbidden) = excluded.forbidden {
             match code {
                 0 => forbidden.done(),
                 _ => drop(forbidden),
             }
-            code = self.settle_forbidden(frame, code);
+            code = self.resolve_forbidden(frame, code);
         }
-        if let Some(unregistered) = not_given.unregistered.filter(|_| code == 0) {
+        if let Some(unregistered) = excluded.unregistered.filter(|_| code == 0) {
             unregistered.done();
         }
         code
@@ -253,7 +253,7 @@ impl Engine {
     /// Some candidates were kept from a job. Where it has to wait, says so, and tells backfill when the
     /// jobs that keep it away will have ended. Unless the answer was yes, the candidates are back.
     #[inline(never)]
-    fn settle_forbidden(&mut self, frame: &Frame<'_>, code: c_int) -> c_int {
+    fn resolve_forbidden(&mut self, frame: &Frame<'_>, code: c_int) -> c_int {
         let Some(new) = self.cluster.neighbours.judged() else {
             return code;
         };
@@ -266,7 +266,7 @@ impl Engine {
             _ => code,
         };
         if let Some(sentence) = self.cluster.neighbours.why_apart(frame, &new) {
-            reasons::tell(frame, sentence);
+            reasons::publish(frame, sentence);
         }
         code
     }
@@ -289,21 +289,21 @@ impl Engine {
     }
 
     /// Remembers why a job that asks for GPUs was refused, unless something else has said it.
-    fn say_refused(&self, frame: &Frame<'_>) {
+    fn record_refusal(&self, frame: &Frame<'_>) {
         let (cluster, source) = (&self.cluster, &frame.source);
         if !frame.is_start() || !self.site.steers() || !self.trust.reads_records() {
             return;
         }
         let asks_for_shards = || cluster.shards.has_any() && cluster.shards.asked(frame).is_some();
         if source.wants_gpus(frame.job) || asks_for_shards() {
-            self.placing.refused.say(frame, &cluster.snapshot);
+            self.placing.refused.record(frame, &cluster.snapshot);
         }
     }
 
     /// Decides a call without the candidates that a job which takes whole nodes is not offered.
     #[cold]
     fn decide_without(&mut self, frame: &Frame<'_>, withheld: &Withheld) -> c_int {
-        let left_out = KeptOut::new(frame.candidates, withheld.left_out.clone());
+        let left_out = Excluded::new(frame.candidates, withheld.left_out.clone());
         let code = match left_out.is_some() && frame.lacks_a_named_node() {
             true => NOT_NOW,
             false => self.decide_around(frame, withheld),
@@ -333,7 +333,7 @@ impl Engine {
             return code;
         }
         candidates.restore(&all);
-        let without = KeptOut::new(candidates, withheld.held.clone());
+        let without = Excluded::new(candidates, withheld.held.clone());
         let code = self.decide(frame);
         if code == 0 || !forecast {
             if let (0, Some(without)) = (code, without) {
@@ -342,7 +342,7 @@ impl Engine {
             return code;
         }
         drop(without);
-        let sound = KeptOut::new(candidates, withheld.too_few.clone());
+        let sound = Excluded::new(candidates, withheld.too_few.clone());
         let code = call.without_preemption(|| self.decide(frame));
         if let (0, Some(sound)) = (code, sound) {
             sound.done();

@@ -77,14 +77,14 @@ pub fn constructor(identity: &Identity) {
 
 /// Runs after cons_tres's own `init`.
 pub fn init(identity: &Identity) {
-    settle(identity);
+    assign_plugin_ids(identity);
     if selected() {
         engine::start(identity.release());
     }
 }
 
 /// Settles which of the two plugins carries which id. Safe to run again.
-pub fn settle(identity: &Identity) {
+pub fn assign_plugin_ids(identity: &Identity) {
     // The configuration may have been read only after the constructor ran.
     if !selected() && check::select_type().as_deref() == Some("select/gpuos") {
         SELECTED.store(true, Ordering::Release);

@@ -6,10 +6,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use gpuos_config::options::{OPTIONS, SOURCES, Source, Sources};
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
-use slurm_ffi::spank::{Spank, SpankOption, say_error};
+use slurm_ffi::spank::{Spank, SpankOption, print_error};
 
 use crate::handed::{Handed, VARIABLES};
-use crate::options::{Asked, Given, Opt};
+use crate::options::{Asked, Opt, SourcedValue};
 use crate::{limits, messages, mig, ranks};
 
 /// [`SOURCES`] as Slurm hands it from one command to the next.
@@ -95,7 +95,7 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                 return refuse(&error.came_from(source).to_string());
             }
             let inherited = std::env::var(opt.inherited_as()).ok();
-            let given = Given {
+            let given = SourcedValue {
                 value: value.into_owned(),
                 source,
             };
@@ -116,7 +116,7 @@ fn source(opt: Opt, value: &str) -> Source {
 }
 
 /// All options of a component of the job are known: what counts is sent, and nothing else.
-pub fn settle(spank: Spank<'_>) -> c_int {
+pub fn send_options(spank: Spank<'_>) -> c_int {
     let job = JOB.get().and_then(Option::as_ref);
     // What is not UTF-8 is no value either, and is refused as one.
     let default = |opt: Opt| {
@@ -143,7 +143,7 @@ pub fn settle(spank: Spank<'_>) -> c_int {
     for (opt, given) in Opt::ALL.into_iter().zip(settled.values) {
         let name = opt.carried_name();
         match given {
-            Some(Given { value, source }) => {
+            Some(SourcedValue { value, source }) => {
                 sources.set(OPTIONS[opt as usize].name, source);
                 set_variable(opt.carried_as(), &value);
                 spank.job_control_setenv(name, &value);
@@ -168,7 +168,7 @@ pub fn settle(spank: Spank<'_>) -> c_int {
 /// A plugin listed as `optional` has no other way: Slurm ignores what its hooks return, and for a
 /// refused option it exits with 255.
 fn refuse(sentence: &str) -> c_int {
-    say_error(sentence);
+    print_error(sentence);
     let code = std::env::var("SLURM_EXIT_ERROR")
         .ok()
         .and_then(|code| code.parse().ok());

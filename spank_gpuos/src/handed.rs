@@ -2,7 +2,7 @@
 
 use gpuos_config::options::{Inherited, OPTIONS, Source};
 
-use crate::options::{Opt, Settled};
+use crate::options::{EffectiveOptions, Opt};
 
 /// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`] and [`crate::mig::JOB_MIG`], as variables of a command.
 pub const VARIABLES: [&str; 3] = ["GPUOS_JOB_LIMITS", "GPUOS_JOB_SHAPE", "GPUOS_JOB_MIG"];
@@ -41,12 +41,12 @@ impl Handed {
 
     /// With what a command adds. `own_step`: it is srun, whose step has its option for slices itself, and tells by the
     /// variable whether a job or a step asked.
-    pub fn with(mut self, settled: &Settled, own_step: bool) -> Handed {
+    pub fn with(mut self, settled: &EffectiveOptions, own_step: bool) -> Handed {
         for opt in Opt::LIMITS {
             let name = OPTIONS[opt as usize].name;
             match &settled.values[opt as usize] {
-                Some(given) => self.limits.say(name, &given.value, given.source),
-                None if settled.undone[opt as usize] => self.limits.say(name, OFF, Source::Flag),
+                Some(given) => self.limits.record(name, &given.value, given.source),
+                None if settled.undone[opt as usize] => self.limits.record(name, OFF, Source::Flag),
                 None => {}
             }
         }

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             // SAFETY: Slurm's handle, used in this call only.
             let spank = unsafe { Spank::new(handle) };
             match spank.context() {
-                Context::Local | Context::Allocator => client::settle(spank),
+                Context::Local | Context::Allocator => client::send_options(spank),
                 Context::Remote => {
                     node::set_variables(spank);
                     // SAFETY: SPANK's arguments of this hook.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn slurm_spank_user_init(
         "slurm_spank_user_init",
         || 0,
         || {
-            limits::say_notes();
+            limits::print_notes();
             0
         },
     )

@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source};
 use gpuos_core::job::JobId;
-use gpuos_core::limits::{Asked, MpsWish, Share, Whom};
+use gpuos_core::limits::{Asked, MpsClient, MpsRequest, Share};
 use gpuos_core::wire::MPS_VARIABLES;
-use slurm_ffi::spank::{Spank, say_note};
+use slurm_ffi::spank::{Spank, print_note};
 
 use crate::options::Opt;
 
@@ -32,10 +32,10 @@ pub fn keep_note(note: &str) {
 }
 
 /// Tells the step's user what was kept for him.
-pub fn say_notes() {
+pub fn print_notes() {
     let notes = std::mem::take(&mut *NOTES.lock().unwrap_or_else(PoisonError::into_inner));
     for note in notes {
-        say_note(&format!("gpuos: {note}"));
+        print_note(&format!("gpuos: {note}"));
     }
 }
 
@@ -60,8 +60,8 @@ fn over(inherited: &str, noted: &Noted) -> Inherited {
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         let name = OPTIONS[opt as usize].name;
         // What the command has handed over already keeps its source; what got around its check is no wish.
-        if let Some(value) = value.as_ref().filter(|value| !all.says(name, value)) {
-            all.say(name, value, Source::Flag);
+        if let Some(value) = value.as_ref().filter(|value| !all.has_value(name, value)) {
+            all.record(name, value, Source::Flag);
         }
     }
     all
@@ -78,7 +78,7 @@ pub fn asked(said: &Inherited, shared: bool, gid: Option<u32>) -> Asked {
         power: options.power,
         clocks: options.clocks,
         watch_s: options.watch_s,
-        mps: percent.zip(gid).map(|(percent, gid)| MpsWish {
+        mps: percent.zip(gid).map(|(percent, gid)| MpsRequest {
             percent,
             gid,
             joint,
@@ -166,9 +166,9 @@ fn is_own_mps(spank: Spank<'_>) -> bool {
     let Some((_, name)) = folder.rsplit_once("/mps/") else {
         return false;
     };
-    match Whom::try_from(name.to_owned()) {
-        Ok(Whom::Job(job)) => spank.job_id().map(JobId::from) == Some(job),
-        Ok(Whom::Sharers { uid, .. }) => spank.job_uid() == Some(uid),
+    match MpsClient::try_from(name.to_owned()) {
+        Ok(MpsClient::Job(job)) => spank.job_id().map(JobId::from) == Some(job),
+        Ok(MpsClient::Sharers { uid, .. }) => spank.job_uid() == Some(uid),
         Err(_) => false,
     }
 }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_share_under_mps_is_told_with_its_group() {
         let options = Inherited::parse("share=mps:25%");
-        let wish = MpsWish {
+        let wish = MpsRequest {
             percent: 25,
             gid: 100,
             joint: true,
@@ -254,7 +254,7 @@ mod tests {
         let options = over("power=300W clocks=1200 watch=5 mps=50%", &noted);
         assert_eq!(options.to_string(), "power=80% clocks=1200 watch=5 mps=50%");
         let asked = asked(&options, true, Some(100));
-        let mps = MpsWish {
+        let mps = MpsRequest {
             percent: 50,
             gid: 100,
             joint: false,

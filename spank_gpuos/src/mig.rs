@@ -91,7 +91,7 @@ pub fn of_step(spank: Spank<'_>) -> Option<String> {
 }
 
 /// Lets the steps of the job know what it asked for.
-pub fn hand_on(spank: Spank<'_>) {
+pub fn forward_to_steps(spank: Spank<'_>) {
     if let Some(asked) = noted() {
         spank.setenv(JOB_MIG, &asked);
     }
@@ -194,7 +194,7 @@ pub fn has_any(told: &BTreeMap<String, String>) -> bool {
 
 /// Puts gpuosd's answer into the step's environment. Where the step has whole GPUs too (`sets_devices` is not
 /// set), what CUDA reads stays with those: it knows no mixture.
-pub fn give(
+pub fn set_step_environment(
     spank: Spank<'_>,
     told: &BTreeMap<String, String>,
     sets_devices: bool,

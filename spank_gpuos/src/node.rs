@@ -62,7 +62,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     let gpus = own_gpus(spank).unwrap_or_default();
     let whole_job = has_whole_job(step);
     if whole_job {
-        mig::hand_on(spank);
+        mig::forward_to_steps(spank);
     }
     let slices = match step {
         StepId::EXTERN => mig::Slices::None,
@@ -126,7 +126,9 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         None if has_slices && mig::is_undone(spank, whole_job) => {
             mig::hide(spank, !gpus.is_empty());
         }
-        None if has_slices => mig::give(spank, &told.environment, gpus.is_empty(), per_task),
+        None if has_slices => {
+            mig::set_step_environment(spank, &told.environment, gpus.is_empty(), per_task)
+        }
         None => {}
     }
 }

@@ -175,7 +175,7 @@ impl Opt {
 
 /// A value that was given.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Given {
+pub struct SourcedValue {
     /// The value.
     pub value: String,
     /// Where it came from.
@@ -184,9 +184,9 @@ pub struct Given {
 
 /// What counts in the end, by [`Opt`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Settled {
+pub struct EffectiveOptions {
     /// The values.
-    pub values: [Option<Given>; COUNT],
+    pub values: [Option<SourcedValue>; COUNT],
     /// Options of which the user, or what does not go with them, has undone the default: steps of the job, which
     /// see the same environment, are not to ask for it again.
     pub undone: [bool; COUNT],
@@ -195,14 +195,14 @@ pub struct Settled {
 /// What the user asked for, for one component of a job.
 #[derive(Clone, Default, Debug)]
 pub struct Asked {
-    flags: [Option<Given>; COUNT],
+    flags: [Option<SourcedValue>; COUNT],
     inherited_seen: [bool; COUNT],
 }
 
 impl Asked {
     /// Notes a call of Slurm for `opt`. `inherited` is the present value of [`Opt::inherited_as`]:
     /// Slurm repeats it once for each component, which is not the user's doing.
-    pub fn note(&mut self, opt: Opt, given: Given, inherited: Option<&str>) {
+    pub fn note(&mut self, opt: Opt, given: SourcedValue, inherited: Option<&str>) {
         let seen = &mut self.inherited_seen[opt as usize];
         if inherited == Some(&given.value) && !*seen {
             *seen = true;
@@ -219,7 +219,7 @@ impl Asked {
     pub fn finish(
         &mut self,
         default: impl Fn(Opt) -> Option<String>,
-    ) -> Result<Settled, OptionError> {
+    ) -> Result<EffectiveOptions, OptionError> {
         let mut values = std::mem::take(self).flags;
         let mut undone = [false; COUNT];
         for opt in Opt::ALL {
@@ -229,7 +229,7 @@ impl Asked {
                 undone[opt as usize] = true;
             }
         }
-        let is_off = |values: &[Option<Given>; COUNT]| {
+        let is_off = |values: &[Option<SourcedValue>; COUNT]| {
             let switch = values[Opt::Switch as usize].as_ref();
             switch.is_some_and(|given| Opt::Switch.turns_off(&given.value))
         };
@@ -259,10 +259,10 @@ impl Asked {
             opt.check(&value).map_err(|error| error.came_from(source))?;
             let says_nothing = opt.is_undone_by(&value) || (any_rule && opt.turns_off(&value));
             if !says_nothing {
-                values[opt as usize] = Some(Given { value, source });
+                values[opt as usize] = Some(SourcedValue { value, source });
             }
         }
-        Ok(Settled { values, undone })
+        Ok(EffectiveOptions { values, undone })
     }
 }
 

@@ -11,9 +11,9 @@ fn leaf_default(opt: Opt) -> Option<String> {
     (opt == Opt::Topology).then(|| "leaf".to_owned())
 }
 
-fn flag(value: &str) -> Given {
+fn flag(value: &str) -> SourcedValue {
     let source = Source::Flag;
-    Given {
+    SourcedValue {
         value: value.into(),
         source,
     }
@@ -279,10 +279,10 @@ enum Way {
 }
 
 /// What comes of one value, as the hooks of a command do it.
-fn settle(opt: Opt, way: Way, value: &str) -> Result<Settled, String> {
+fn settle(opt: Opt, way: Way, value: &str) -> Result<EffectiveOptions, String> {
     let mut asked = Asked::default();
     let mut note = |value: &str, source| {
-        let given = Given {
+        let given = SourcedValue {
             value: value.into(),
             source,
         };

@@ -16,7 +16,7 @@ use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::cost::{Objectives, Profile};
 use gpuos_placement::mig::MigRequest;
-use gpuos_placement::plan::{Placement, TopologyWish};
+use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use sim::{Protocol, SimArgs};
@@ -309,7 +309,7 @@ pub struct PlanArgs {
     pub mem: Option<u64>,
     /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
     #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
-    pub topology: Option<TopologyWish>,
+    pub topology: Option<TopologyRequest>,
     /// Which of several equally close places: default, best-fit, frag, backfill, pack, spread,
     /// first-fit, affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
     #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
@@ -521,7 +521,7 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-fn topology(text: &str) -> Result<TopologyWish, String> {
+fn topology(text: &str) -> Result<TopologyRequest, String> {
     parse_topology(text).map_err(|e| reason(&e))
 }
 

@@ -18,7 +18,7 @@ use crate::reply::Reply;
 
 pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
     let switchable = args.switchable.unwrap_or(GpuSet::EMPTY);
-    let (name, found) = look(
+    let (name, found) = read_hardware(
         machine,
         &args.hardware,
         &GpuNumbering::identity(),
@@ -91,7 +91,7 @@ pub fn run(machine: &dyn Machine, args: &DiscoverArgs) -> Result<Reply> {
 }
 
 /// Opens the library and looks at this machine, of whose GPUs these are MIG-switchable; with its name in Slurm.
-pub fn look(
+pub fn read_hardware(
     machine: &dyn Machine,
     args: &HardwareArgs,
     order: &GpuNumbering,

@@ -39,11 +39,11 @@ impl Forecast {
     pub fn claim(&self) -> Claim {
         let jobs = self.jobs.clone();
         match &self.at {
-            Some(at) => Claim::RoomAt {
+            Some(at) => Claim::FitsAt {
                 at: at.clone(),
                 jobs,
             },
-            None => Claim::RoomAfter {
+            None => Claim::FitsAfter {
                 jobs,
                 open: self.open.clone(),
             },

@@ -40,8 +40,8 @@ mod table;
 mod target;
 mod top;
 mod topo;
+mod value_gain;
 mod why;
-mod worth;
 
 use std::process::ExitCode;
 

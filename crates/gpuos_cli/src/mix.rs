@@ -34,7 +34,7 @@ pub struct Mix {
 
 impl Mix {
     /// Tells the planner what slurmctld goes by, as far as that can be known.
-    pub fn tell(
+    pub fn apply(
         planner: &mut Planner,
         recording: Option<&Recording>,
         site: &Site,

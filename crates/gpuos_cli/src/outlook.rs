@@ -4,7 +4,7 @@
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::site::{JobRequest, Judge, Site};
 use gpuos_model::gpuset::GpuSet;
-use gpuos_placement::explain::{Away, Claim, why_wait_on};
+use gpuos_placement::explain::{Claim, Unavailable, why_wait_on};
 use gpuos_placement::plan::{GpuShape, Never, NodeState, Planner, Wait};
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ impl Outlook {
     }
 
     /// Whether it waits for something that is not in service.
-    pub fn away(&self) -> Option<&[Away]> {
+    pub fn unavailable(&self) -> Option<&[Unavailable]> {
         match &self.claim {
             Claim::NotWhile(away) | Claim::EnoughBack(away) => Some(away),
             _ => None,
@@ -38,7 +38,7 @@ impl Outlook {
 
     /// Whether its claim is the first thing to say.
     fn leads(&self) -> bool {
-        self.never() || self.away().is_some()
+        self.never() || self.unavailable().is_some()
     }
 
     /// Whether its claim adds to the first sentence.
@@ -52,14 +52,15 @@ impl Outlook {
             Claim::Never(_) => "never",
             Claim::NotWhile(_) => "not_while",
             Claim::EnoughBack(_) => "enough_back",
-            Claim::RoomAt { .. } => "room_at",
-            Claim::RoomAfter { .. } => "room_after",
-            Claim::RoomUnseen => "room_unseen",
+            Claim::FitsAt { .. } => "room_at",
+            Claim::FitsAfter { .. } => "room_after",
+            Claim::FitsAfterUnseen => "room_unseen",
             Claim::RulesKeep => "rules",
             Claim::NothingSmaller => "nothing_smaller",
         };
-        let away = self.away().unwrap_or_default().iter();
-        let away = away.map(|one| json!({ "node": one.node, "gpu": one.gpu, "state": one.state }));
+        let unavailable = self.unavailable().unwrap_or_default().iter();
+        let away =
+            unavailable.map(|one| json!({ "node": one.node, "gpu": one.gpu, "state": one.state }));
         let ends = self.forecast.as_ref();
         json!({
             "kind": kind,
@@ -108,7 +109,7 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
         asker,
         ..
     } = case;
-    let away = all_away(site, wanted);
+    let away = all_unavailable(site, wanted);
     let nothing = vec![false; away.len()];
     let mut fits = |back: &[bool]| {
         let states = idle(site, wanted, &away, back);
@@ -119,7 +120,7 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
         let states = idle(site, wanted, &away, &nothing);
         let mut judge = Judge::new(site, &[]);
         return match place_among(planner, &mut judge, (wanted, asker), &states) {
-            Some(_) => Claim::RoomUnseen,
+            Some(_) => Claim::FitsAfterUnseen,
             None => Claim::RulesKeep,
         };
     }
@@ -187,7 +188,10 @@ fn never(planner: &mut Planner, site: &Site, wanted: &JobRequest, sound: &[NodeS
 
 /// What has to come back before a job fits that does with all of it back and does not without: `fits` tells it for any
 /// part of it.
-pub fn has_to_be_back(away: &[(usize, Away)], mut fits: impl FnMut(&[bool]) -> bool) -> Claim {
+pub fn has_to_be_back(
+    away: &[(usize, Unavailable)],
+    mut fits: impl FnMut(&[bool]) -> bool,
+) -> Claim {
     let all = vec![true; away.len()];
     // What has to come back: one thing after the other is left out as long as the rest is enough.
     let mut back = all.clone();
@@ -202,7 +206,7 @@ pub fn has_to_be_back(away: &[(usize, Away)], mut fits: impl FnMut(&[bool]) -> b
     };
     let named: Vec<usize> = (0..away.len()).filter(|at| back[*at]).collect();
     let each = named.len() <= TRIED && named.iter().copied().all(&mut needed);
-    let named: Vec<Away> = named.iter().map(|at| away[*at].1.clone()).collect();
+    let named: Vec<Unavailable> = named.iter().map(|at| away[*at].1.clone()).collect();
     match each {
         true => Claim::NotWhile(named),
         false => Claim::EnoughBack(named),
@@ -210,12 +214,12 @@ pub fn has_to_be_back(away: &[(usize, Away)], mut fits: impl FnMut(&[bool]) -> b
 }
 
 /// Nodes and GPUs that the job could use and that are not in service.
-fn all_away(site: &Site, wanted: &JobRequest) -> Vec<(usize, Away)> {
+fn all_unavailable(site: &Site, wanted: &JobRequest) -> Vec<(usize, Unavailable)> {
     let mut away = Vec::new();
     let nodes = site.nodes.iter().enumerate();
     for (at, node) in nodes.filter(|(_, node)| may_use(wanted, node)) {
         let one = |gpu: Option<usize>, state: &str| {
-            let one = Away {
+            let one = Unavailable {
                 node: node.name.clone(),
                 gpu,
                 state: state.into(),
@@ -267,7 +271,12 @@ pub fn state_of(node: &NodeRecord, reserved: bool) -> Option<&'static str> {
 
 /// The cluster for the job with nothing running, and those of what is away back in service that `back` says. What is
 /// away stands in the order of the nodes.
-fn idle(site: &Site, wanted: &JobRequest, away: &[(usize, Away)], back: &[bool]) -> Vec<NodeState> {
+fn idle(
+    site: &Site,
+    wanted: &JobRequest,
+    away: &[(usize, Unavailable)],
+    back: &[bool],
+) -> Vec<NodeState> {
     let mut gone = away.iter().zip(back).peekable();
     let state = |(at, node): (usize, &NodeRecord)| {
         let (mut up, mut out) = (true, GpuSet::EMPTY);

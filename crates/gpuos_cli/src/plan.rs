@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site, feature_match};
 use gpuos_host::{Machine, slurm};
-use gpuos_placement::cost::Wish;
+use gpuos_placement::cost::Scoring;
 use gpuos_placement::explain::sentence;
 use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request};
 use serde_json::json;
@@ -18,11 +18,11 @@ use crate::mix::Mix;
 use crate::network::{self, Network};
 use crate::notes::notes;
 use crate::outlook::{Outlook, known_level, lead, outlook};
-use crate::remedies::{Case, changes, told};
+use crate::remedies::{Case, changes, shown};
 use crate::replay::recording;
 use crate::reply::Reply;
 use crate::table::count;
-use crate::worth::Worths;
+use crate::value_gain::Worths;
 
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Result<Reply> {
     if let Some(request) = &args.mig {
@@ -43,11 +43,11 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let jobs = slurm::jobs(machine)?;
     let mut state = wanted.state(&site, &jobs);
     let recording = recording(machine, &site.running.directory()).ok();
-    let mix = Mix::tell(&mut planner, recording.as_ref(), &site, &jobs);
+    let mix = Mix::apply(&mut planner, recording.as_ref(), &site, &jobs);
     let objectives = args
         .objectives
         .or(policy.objectives_for(&partition, &args.qos));
-    let wish = Wish::of(objectives, args.profile, None, None);
+    let wish = Scoring::of(objectives, args.profile, None, None);
     let conditions = site.config.conditions(&site.cluster);
     planner.weigh(wish.as_ref(), &conditions, &mut wanted.request, &mut state);
     let asker = Asker {
@@ -91,12 +91,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             let mut reply = fits(&site, &wanted, &choice, &state, beside);
             reply.text += &mix.text(&wanted.request);
             reply.json["mix"] = mix.json();
-            kept(&neighbours, &mut reply);
+            add_exclusions(&neighbours, &mut reply);
             return Ok(reply);
         }
         Err(_) if args.defrag => {
             let mut reply = crate::defrag::run(machine, &mut planner, &mix, case, args)?;
-            kept(&neighbours, &mut reply);
+            add_exclusions(&neighbours, &mut reply);
             return Ok(reply);
         }
         Err(wait) => wait,
@@ -105,7 +105,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let lead = lead(&wait, outlook.as_ref(), wanted.request.required_nodes.len());
     let mut text = format!("{lead}\n");
     let changes = changes(&mut planner, case);
-    for change in told(&changes) {
+    for change in shown(&changes) {
         text += &format!(
             "With {} it would start now: {}\n",
             change.option,
@@ -132,15 +132,15 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         text,
         yes: false,
     };
-    kept(&neighbours, &mut reply);
+    add_exclusions(&neighbours, &mut reply);
     Ok(reply)
 }
 
 /// Adds what rules keep from the job.
-fn kept(neighbours: &Neighbours, reply: &mut Reply) {
-    if !neighbours.kept.is_empty() {
+fn add_exclusions(neighbours: &Neighbours, reply: &mut Reply) {
+    if !neighbours.exclusions.is_empty() {
         let said: Vec<String> = neighbours
-            .kept
+            .exclusions
             .iter()
             .map(|kept| kept.to_string())
             .collect();

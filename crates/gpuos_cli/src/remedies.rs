@@ -3,7 +3,7 @@
 
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::{Asker, JobRequest, Judge, Site};
-use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request, TopologyWish};
+use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request, TopologyRequest};
 use gpuos_placement::rules::Rules;
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ impl Search<'_> {
         let wider = known.iter().position(|level| *level == wish.level);
         let wider = wider.map_or(0, |at| at + 1);
         for level in known.into_iter().skip(wider).filter(|level| level != "any") {
-            let topology = TopologyWish {
+            let topology = TopologyRequest {
                 level,
                 required: true,
             };
@@ -131,7 +131,7 @@ impl Search<'_> {
             }
         }
         let option = format!("--gpuos-topology={}:preferred", wish.level);
-        let topology = Some(TopologyWish {
+        let topology = Some(TopologyRequest {
             required: false,
             ..wish
         });
@@ -330,7 +330,7 @@ pub fn changes(planner: &mut Planner, case: Case<'_>) -> Vec<Change> {
 
 /// What to tell of the changes: the smallest, and if that is for the administrator, the smallest that the
 /// job itself can ask for.
-pub fn told(changes: &[Change]) -> impl Iterator<Item = &Change> {
+pub fn shown(changes: &[Change]) -> impl Iterator<Item = &Change> {
     let first = changes.first();
     let other = first.filter(|change| change.who == Who::Administrator);
     let own = |_: &Change| changes.iter().find(|change| change.who == Who::User);

@@ -114,7 +114,8 @@ fn state(node: &NodeRecord) -> String {
 
 /// The links of this machine, whatever Slurm and gpuos.toml say.
 fn live(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
-    let (name, found) = discover::look(machine, args, &GpuNumbering::identity(), GpuSet::EMPTY)?;
+    let (name, found) =
+        discover::read_hardware(machine, args, &GpuNumbering::identity(), GpuSet::EMPTY)?;
     let node_type = described(&found)
         .ok_or_else(|| anyhow!("{name}: the driver's library shows no GPU that answers"))?;
     let mut text = format!(

@@ -57,11 +57,11 @@ impl Forbid {
 
     /// That it is not allowed, and where: `it is not allowed in partition debug for account students`.
     pub fn clause(&self) -> String {
-        format!("it is not allowed {}", self.whom())
+        format!("it is not allowed {}", self.scope_text())
     }
 
     /// For whom it is forbidden: `in partition debug for account students`.
-    fn whom(&self) -> String {
+    fn scope_text(&self) -> String {
         let parts = [
             ("in partition", &self.partition),
             ("for account", &self.account),
@@ -185,7 +185,7 @@ pub fn allowed(
 }
 
 /// Whether some job may not use what a step asks for: then it has to be known where its job is.
-pub fn needs_standing(forbidden: &Forbidden, asked: &Asked) -> bool {
+pub fn needs_job_context(forbidden: &Forbidden, asked: &Asked) -> bool {
     let parts = [
         ("gpuos-power", asked.power.is_some()),
         ("gpuos-clocks", asked.clocks.is_some()),
@@ -202,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use gpuos_core::limits::{ClockRange, MpsWish, PowerCap};
+    use gpuos_core::limits::{ClockRange, MpsRequest, PowerCap};
 
     fn rule(partition: Option<&str>, account: Option<&str>) -> Forbid {
         Forbid {
@@ -281,7 +281,7 @@ mod tests {
                 most: 1500,
             }),
             watch_s: Some(60),
-            mps: Some(MpsWish {
+            mps: Some(MpsRequest {
                 percent: 50,
                 gid: 1,
                 joint: false,
@@ -301,7 +301,7 @@ mod tests {
                 asked.mps.is_some(),
             ]
         };
-        assert!(needs_standing(&forbidden, &wish));
+        assert!(needs_job_context(&forbidden, &wish));
         for (job, left, said) in [
             (Some(standing(&["gpu"], "")), [true; 4], 0),
             (
@@ -323,10 +323,10 @@ mod tests {
             clocks: wish.clocks,
             ..Asked::default()
         };
-        assert!(!needs_standing(&forbidden, &quiet));
+        assert!(!needs_job_context(&forbidden, &quiet));
         // A part of a GPU under MPS is a use of MPS.
         let mut joint = Asked {
-            mps: wish.mps.map(|mps| MpsWish { joint: true, ..mps }),
+            mps: wish.mps.map(|mps| MpsRequest { joint: true, ..mps }),
             ..Asked::default()
         };
         let notes = allowed(&forbidden, &mut joint, Some(&standing(&["debug"], "")));

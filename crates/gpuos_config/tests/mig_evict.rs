@@ -7,7 +7,7 @@ use gpuos_config::options::parse_mig;
 use gpuos_model::gpu_index::PoolSet;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::{Geometry, NONE, States};
-use gpuos_placement::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
+use gpuos_placement::mig::evict::{Divided, Eviction, NoEviction, Tenant, evict};
 use gpuos_placement::mig::{Ask, Effort, Pool, tile};
 
 use crate::mig_support::{board, boards};
@@ -194,13 +194,13 @@ fn a_job_goes_as_a_whole_and_the_others_make_up_the_rest() {
     assert_eq!(goes("7g.80gb"), Ok((vec![0, 1], 14)));
     assert_eq!(goes("7g.80gb,3g.40gb:2"), Ok((vec![0, 1, 2], 19)));
     // The third GPU is out of service.
-    assert_eq!(goes("7g.80gb:3"), Err(NoRoom::Proved));
+    assert_eq!(goes("7g.80gb:3"), Err(NoEviction::Proved));
     let stays = [
         tenant(0x0f_0f, None),
         tenants[1].clone(),
         tenants[2].clone(),
     ];
-    assert_eq!(ask(&stays, "7g.80gb"), Err(NoRoom::Proved));
+    assert_eq!(ask(&stays, "7g.80gb"), Err(NoEviction::Proved));
     // Free room costs nothing.
     assert_eq!(
         ask(&[], "7g.80gb:2").map(|one| (one.goes, one.cost)),
@@ -229,5 +229,5 @@ fn many_jobs_on_several_gpus_are_bounded_and_said_so() {
     assert_eq!((found.cost, found.goes.len(), found.exact), (1, 1, false));
     // Of the ten that are tried not seven are on the same GPU.
     let serves = parse_mig("7g.80gb").unwrap().serves(&geometry).unwrap();
-    assert_eq!(evict(node, &tenants, &serves), Err(NoRoom::NotFound));
+    assert_eq!(evict(node, &tenants, &serves), Err(NoEviction::NotFound));
 }

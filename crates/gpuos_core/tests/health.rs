@@ -61,7 +61,7 @@ fn a_damaged_part_is_written_anew_also_where_it_says_what_is_wanted() {
             (&numbers(&part.out)[..], world.published.len()),
             (out, before + 1)
         );
-        assert!(!world.damaged && world.node.told());
+        assert!(!world.damaged && world.node.is_confirmed());
         world.tell(admin(Verb::Drain, Some(2), false));
         world.run(60);
     }

@@ -40,7 +40,7 @@ fn untouched(world: &World, about: &str) {
     assert!(world.done.iter().all(only_words), "{about}\n{story}");
     for gpu in 0..8 {
         assert!(
-            world.node[nth(gpu)].is_well(),
+            world.node[nth(gpu)].is_healthy(),
             "{about}: GPU {gpu}\n{story}"
         );
     }

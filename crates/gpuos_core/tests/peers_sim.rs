@@ -151,7 +151,7 @@ impl World {
                     about: number(&about),
                     job: job.number().unwrap(),
                 }),
-                Effect::Note { .. } | Effect::LookAtSelf => {}
+                Effect::Note { .. } | Effect::CheckOwnNode => {}
             }
         }
     }
@@ -173,7 +173,7 @@ impl World {
             while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
                 match entry.remove() {
                     Due::Message(told) if self.runs(number(&told.to)) => {
-                        self.event(number(&told.to), Event::Heard(told));
+                        self.event(number(&told.to), Event::Received(told));
                     }
                     Due::Slurmd(node, about, answer) if self.runs(node) => {
                         self.event(node, Event::Manager(about, answer));
@@ -294,7 +294,7 @@ fn a_gpuosd_that_ends_is_no_node_that_ends() {
     assert_eq!(own, ["n1", "n2", "n5"]);
     for node in own {
         let bye = Datagram::new("n3", &node, gpuos_core::peers::Body::Bye);
-        world.event(number(&node), Event::Heard(bye));
+        world.event(number(&node), Event::Received(bye));
     }
     world.nodes[2].lives = false;
     world.run(30_000);
@@ -419,7 +419,7 @@ fn votes_that_nobody_asked_for_count_nothing() {
                 word: Word::Gone,
             };
             let told = Datagram::new(from, "n1", body);
-            world.event(0, Event::Heard(told));
+            world.event(0, Event::Received(told));
         }
     }
     world.run(10_000);

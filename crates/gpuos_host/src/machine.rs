@@ -30,7 +30,7 @@ pub trait Machine {
     fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output>;
     /// The same with one more variable in the program's environment, which only the user of this process can read:
     /// the command line everybody can.
-    fn run_told(
+    fn run_with_env(
         &self,
         limit: Duration,
         variable: (&str, &str),
@@ -74,7 +74,7 @@ pub trait Machine {
         None
     }
     /// Free and all bytes of the file system that has the path.
-    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+    fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -208,7 +208,7 @@ impl Machine for ThisMachine {
         within(limit, command(program, args), program, args)
     }
 
-    fn run_told(
+    fn run_with_env(
         &self,
         limit: Duration,
         (name, value): (&str, &str),
@@ -260,8 +260,8 @@ impl Machine for ThisMachine {
         std::fs::read_link(path).ok()
     }
 
-    fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
-        stat::room(path)
+    fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
+        stat::disk_space(path)
     }
 }
 
@@ -297,7 +297,7 @@ impl Recorded {
 
 impl Machine for Recorded {
     /// A recording has no `squeue`: it is what the recorded `scontrol -d show jobs` says, which nobody has forged.
-    fn run_told(
+    fn run_with_env(
         &self,
         _: Duration,
         (_, format): (&str, &str),

@@ -90,7 +90,7 @@ impl User {
 
     /// The first part of a path that keeps the user from reading it: a folder above, or itself. `None`: the user may
     /// read it, or nobody can tell.
-    pub fn kept_from(&self, machine: &dyn Machine, path: &Path) -> Option<PathBuf> {
+    pub fn unreadable_part(&self, machine: &dyn Machine, path: &Path) -> Option<PathBuf> {
         let above: Vec<&Path> = path.ancestors().skip(1).collect();
         let closed = |folder: &&&Path| {
             let stat = machine.stat(folder);
@@ -124,7 +124,7 @@ pub(crate) fn stat(path: &Path) -> io::Result<Stat> {
 }
 
 /// Bytes of a file system that are free to ordinary programs, and how many it has.
-pub(crate) fn room(path: &Path) -> io::Result<(u64, u64)> {
+pub(crate) fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
     let found = rustix::fs::statvfs(path)?;
     let block = found.f_frsize;
     Ok((
@@ -176,7 +176,7 @@ mod tests {
         std::fs::create_dir(&closed).unwrap();
         let file = closed.join("x.so");
         std::fs::write(&file, "x").unwrap();
-        let kept = || User::anybody().kept_from(&crate::ThisMachine, &file);
+        let kept = || User::anybody().unreadable_part(&crate::ThisMachine, &file);
         mode(dir.path(), 0o755);
         mode(&closed, 0o755);
         mode(&file, 0o600);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(kept(), None);
         mode(&closed, 0o700);
         assert_eq!(kept(), Some(closed.clone()));
-        let (free, all) = room(dir.path()).unwrap();
+        let (free, all) = disk_space(dir.path()).unwrap();
         assert!(free <= all && all > 0);
     }
 }

@@ -173,7 +173,7 @@ impl Machine for Slurm {
         self.run(program, args)
     }
 
-    fn run_told(
+    fn run_with_env(
         &self,
         _: Duration,
         (name, format): (&str, &str),
@@ -377,7 +377,7 @@ proptest! {
             Action::Release { job: forger.into(), avoid_node: true },
         ] {
             let outcome = act::act(&slurm, &node, &action);
-            prop_assert!(!matches!(outcome, Outcome::Away(_)), "{outcome:?}");
+            prop_assert!(!matches!(outcome, Outcome::NoAnswer(_)), "{outcome:?}");
         }
         let label = &job.label;
         let whole = label.split('+').next().unwrap();

@@ -83,7 +83,7 @@ pub(crate) fn nvml(record: &Record, node: &str) -> Command {
 
 /// What a boot of the node does to its simulated GPUs.
 pub(crate) fn reboot(record: &Record, node: &str) -> Result<(), LabError> {
-    said(nvml(record, node).arg("reboot"))
+    output_of(nvml(record, node).arg("reboot"))
         .map_err(|why| LabError::Spec(format!("{node}: {why}")))?;
     divide(record, node)
 }
@@ -99,7 +99,7 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
         // writing, and nothing that is can be run ("Text file busy").
         let mut copy = Command::new("cp");
         copy.arg("--").arg(&built).arg(bin.join(name));
-        said(&mut copy).map_err(|why| LabError::Missing {
+        output_of(&mut copy).map_err(|why| LabError::Missing {
             program: built.display().to_string(),
             fix: format!("{why}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
         })?;
@@ -114,7 +114,7 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
             .arg(&dir)
             .arg("--library")
             .arg(&library);
-        said(&mut command)
+        output_of(&mut command)
             .map_err(|why| LabError::Spec(format!("--gpus simulated, node {node}: {why}")))?;
         divide(record, &node)?;
     }
@@ -124,14 +124,14 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
 /// Puts the GPUs of a node that are divided for good into MIG mode, as a site's own boot script does.
 fn divide(record: &Record, node: &str) -> Result<(), LabError> {
     for gpu in mig::fixed(&record.spec).iter() {
-        said(nvml(record, node).args(["mig", &gpu.to_string(), "on"]))
+        output_of(nvml(record, node).args(["mig", &gpu.to_string(), "on"]))
             .map_err(|why| LabError::Spec(format!("{node} gpu{gpu}: {why}")))?;
     }
     Ok(())
 }
 
 /// Runs a command: what it wrote, or what it wrote when it failed.
-pub(crate) fn said(command: &mut Command) -> Result<String, String> {
+pub(crate) fn output_of(command: &mut Command) -> Result<String, String> {
     let out = command
         .output()
         .map_err(|e| format!("{}: {e}", command.get_program().to_string_lossy()))?;

@@ -168,7 +168,7 @@ pub struct LabSpec {
     pub name: String,
     /// Nodes of [`LabSpec::node_type`], each with a slurmd. May be `Count(0)`.
     pub nodes: Nodes,
-    /// Name of a node type of [`gpuos_core`], or `cpu` for nodes without GPUs.
+    /// Name of a node type of `gpuos_model`, or `cpu` for nodes without GPUs.
     pub node_type: String,
     /// Further nodes of other types.
     pub more_nodes: Vec<NodeGroup>,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use gpuos_model::cluster::{Cluster, Fabric, FabricLevel, Node, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::node_types;
-use gpuos_placement::cost::{Objectives, Profile, Wish};
+use gpuos_placement::cost::{Objectives, Profile, Scoring};
 use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request};
 
 const ROUNDS: usize = 300;
@@ -19,7 +19,7 @@ fn main() {
         let states: Vec<NodeState> = (0..nodes).map(state).collect();
         let wish = |weights| {
             let objectives = Objectives::new(weights).ok();
-            Wish::of(objectives, Some(Profile::Compute), None, None)
+            Scoring::of(objectives, Some(Profile::Compute), None, None)
         };
         let wishes = [None, wish([100, 0, 0, 0, 0]), wish([0, 0, 100, 0, 0])];
         for (name, turns) in [

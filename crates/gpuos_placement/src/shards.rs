@@ -14,7 +14,7 @@ pub struct NodeState {
     /// How many GRES `shard` has.
     pub shard_devices: usize,
     /// GPUs that count as given: somebody has them whole, or nobody is to have them.
-    pub given: u64,
+    pub allocated: u64,
     /// GPUs of which shards are in use.
     pub shared: u64,
     /// GPUs that are to be given last.
@@ -54,7 +54,7 @@ impl NodeState {
         if self.devices > MAX_GPUS || self.shard_devices != self.devices {
             return None;
         }
-        let taken = u64::from((self.given | self.shared).count_ones());
+        let taken = u64::from((self.allocated | self.shared).count_ones());
         let idle = (self.devices as u64).saturating_sub(taken);
         entries
             .filter_map(|entry| self.part(entry, idle, count))
@@ -64,7 +64,7 @@ impl NodeState {
     fn part(&self, entry: Entry, idle: u64, count: u64) -> Option<Part> {
         let left = entry.all.saturating_sub(entry.used);
         let usable = entry.gpus.count_ones() == 1
-            && entry.gpus & self.given == 0
+            && entry.gpus & self.allocated == 0
             && left >= count
             && entry.is_type;
         let gpu = GresGpu::new(entry.gpus.trailing_zeros() as usize)?;

@@ -92,7 +92,7 @@ impl Traffic {
 
     /// Modelled bus bandwidth of a place between its nodes, in hundredths of GB/s, and the link
     /// that bounds it: if nobody else used the network, and beside the running gangs.
-    /// [`super::UNBOUNDED`] for a place that needs no network or where nothing is known of its links.
+    /// [`crate::fabric::UNBOUNDED`] for a place that needs no network or where nothing is known of its links.
     pub fn bandwidth(&mut self, place: &Choice) -> [(u32, Option<u32>); 2] {
         let on = |promises: &Promises, scratch: &mut Scratch, gang: &mut Vec<_>| {
             let units = among(&self.net, promises, scratch, gang, place);

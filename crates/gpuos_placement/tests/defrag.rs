@@ -270,7 +270,10 @@ fn a_fragmented_leaf_is_cleared_by_the_cheapest_moves() {
         .jobs
         .iter_mut()
         .for_each(|job| (job.preemptable, job.movable) = (false, false));
-    assert_eq!(solve(&problem, Limits::default()), Err(Impossible::NoRoom));
+    assert_eq!(
+        solve(&problem, Limits::default()),
+        Err(Impossible::DoesNotFit)
+    );
     // It fits as it is.
     problem.gang.nodes = 1;
     let plan = solve(&problem, Limits::default()).unwrap();
@@ -319,7 +322,10 @@ fn a_moved_job_may_be_split_in_another_way_and_others_make_way_for_it() {
     // Node 1 is out of service for it: only three and one are left.
     problem.classes.push(vec![true, false, true, true]);
     problem.jobs[0].class = 1;
-    assert_eq!(solve(&problem, Limits::default()), Err(Impossible::NoRoom));
+    assert_eq!(
+        solve(&problem, Limits::default()),
+        Err(Impossible::DoesNotFit)
+    );
     problem.jobs[0].others = vec![vec![3, 1]];
     let plan = solve(&problem, Limits::default()).unwrap();
     holds(&problem, &plan);
@@ -374,7 +380,7 @@ proptest! {
                 prop_assert_eq!((plan.cost.total, plan.method), (best, Method::Exact));
             }
             (found, best) => {
-                prop_assert_eq!((found.clone().err(), best), (Some(Impossible::NoRoom), None), "{:?}", found);
+                prop_assert_eq!((found.clone().err(), best), (Some(Impossible::DoesNotFit), None), "{:?}", found);
             }
         }
     }

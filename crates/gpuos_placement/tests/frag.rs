@@ -58,7 +58,7 @@ fn fragmentation_is_what_typical_jobs_cannot_use() {
 fn the_expected_fill_counts_cores_and_shapes() {
     // Ten cores for each pair: two pairs fit, and four GPUs stay for want of cores.
     let pair = request(10_000, 2, MILLI);
-    let value = FillValue::given(&mix(&[(pair, 1)]));
+    let value = FillValue::with_fixed_mix(&mix(&[(pair, 1)]));
     assert_eq!(value.expected(&state(25_000, &[1000; 8])), 4000);
     assert_eq!(value.expected(&state(80_000, &[1000; 8])), 8000);
     assert_eq!(value.expected(&state(80_000, &[1000, 999])), 0);
@@ -67,7 +67,7 @@ fn the_expected_fill_counts_cores_and_shapes() {
     low.memory = 3 * 1024;
     assert_eq!(value.expected(&low), 6000);
     let picky = Request { models: 2, ..pair };
-    let value = FillValue::given(&mix(&[(picky, 1)]));
+    let value = FillValue::with_fixed_mix(&mix(&[(picky, 1)]));
     assert_eq!(value.expected(&state(80_000, &[1000; 8])), 0);
     // Nothing known, nothing expected.
     assert_eq!(FillValue::learning().expected(&low), 0);
@@ -89,7 +89,7 @@ fn what_is_learned_is_what_arrived() {
         learned.observe(&cluster, &request(5000, 0, 0));
         told.add(job, job.gpus.into());
     }
-    let given = FillValue::given(&told);
+    let given = FillValue::with_fixed_mix(&told);
     for free in [&[1000u16; 8][..], &[400, 600, 1000, 1000], &[200, 900]] {
         let state = state(40_000, free);
         assert_eq!(learned.expected(&state), given.expected(&state), "{free:?}");
@@ -149,7 +149,7 @@ fn cores_that_others_need_are_spared() {
         Node::idle(16_500, 1 << 20, 2, 0),
     ];
     let cluster = Cluster::new(nodes);
-    let mut chooser = Chooser::new(FillValue::given(&mix(&[(heavy, 1), (light, 1)])));
+    let mut chooser = Chooser::new(FillValue::with_fixed_mix(&mix(&[(heavy, 1), (light, 1)])));
     let choice = chooser.choose(&cluster, &light).map(|choice| choice.node);
     assert_eq!(choice, Some(1));
     assert_eq!(chooser.choose(&cluster, &request(40_000, 1, 10)), None);
@@ -167,7 +167,7 @@ fn scarce_models_are_spared() {
     };
     let first = |rare, picky_weight| {
         let mix = mix(&[(any, 10), (picky, picky_weight)]);
-        let mut chooser = Chooser::new(FillValue::given(&mix));
+        let mut chooser = Chooser::new(FillValue::with_fixed_mix(&mix));
         let cluster = nodes(rare);
         chooser
             .choose(&cluster, &any)
@@ -245,7 +245,7 @@ proptest! {
     fn the_fill_is_at_most_what_is_idle(free in prop::collection::vec(0u16..=1000, 1..=MAX_DEVICES), cpu in 0u32..90_000) {
         let known = mix(&[(request(4000, 1, 300), 5), (request(9000, 1, MILLI), 5), (request(20_000, 4, MILLI), 4)]);
         let state = state(cpu, &free);
-        prop_assert!(FillValue::given(&known).expected(&state) <= state.idle());
+        prop_assert!(FillValue::with_fixed_mix(&known).expected(&state) <= state.idle());
     }
 
     #[test]

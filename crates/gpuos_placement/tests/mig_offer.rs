@@ -4,7 +4,7 @@ use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::mig::Pick;
 use gpuos_placement::mig::offer::{
-    Candidate, Candidates, GivenBack, Needs, given_back, out_of_service,
+    Candidate, Candidates, Needs, Released, out_of_service, releases_of,
 };
 use proptest::prelude::*;
 
@@ -86,7 +86,7 @@ proptest! {
         let mut all = candidates(&now);
         all.begin_later();
         for node in 0..now.len() + later.len() {
-            prop_assert_eq!(all.has_room_now(node), node < now.len());
+            prop_assert_eq!(all.fits_now(node), node < now.len());
         }
         for (at, (named, weight, cost, when)) in later.iter().enumerate() {
             let pick = Pick { bits: 1, cost: *cost };
@@ -129,10 +129,10 @@ proptest! {
 
     #[test]
     fn what_is_given_back_is_found_by_node(ends in prop::collection::vec((0usize..6, 0i64..9, 0u64..9), 0..30)) {
-        let mut all: Vec<GivenBack> = ends.iter().map(|(node, at, bits)| GivenBack { node: *node, at: *at, bits: *bits }).collect();
+        let mut all: Vec<Released> = ends.iter().map(|(node, at, bits)| Released { node: *node, at: *at, bits: *bits }).collect();
         all.sort_unstable();
         for node in 0..7 {
-            let found: Vec<(i64, u64)> = given_back(&all, node).collect();
+            let found: Vec<(i64, u64)> = releases_of(&all, node).collect();
             let mut expected: Vec<(i64, u64)> = ends.iter().filter(|one| one.0 == node).map(|one| (one.1, one.2)).collect();
             expected.sort_unstable();
             prop_assert_eq!(found, expected);

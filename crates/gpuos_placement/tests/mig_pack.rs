@@ -121,7 +121,7 @@ fn the_choice_is_the_cheapest_there_is() {
                     }
                 }
                 5 if !taken.is_empty() => {
-                    assert!(packer.give_back(taken.swap_remove(random.index(taken.len()))));
+                    assert!(packer.release(taken.swap_remove(random.index(taken.len()))));
                 }
                 _ => {}
             }
@@ -131,7 +131,7 @@ fn the_choice_is_the_cheapest_there_is() {
             assert!(!packer.destroy(gpu, spot), "it is gone");
         }
         for gpu in taken {
-            assert!(packer.give_back(gpu) && !packer.give_back(gpu));
+            assert!(packer.release(gpu) && !packer.release(gpu));
         }
         assert_eq!((packer.whole(), packer.idle()), (24, [24_000; 2]));
     }

@@ -2,7 +2,7 @@
 //! locks.
 
 use gpuos_model::gpuset::GpuSet;
-use gpuos_placement::cost::{Objectives, Profile, Wish};
+use gpuos_placement::cost::{Objectives, Profile, Scoring};
 use gpuos_placement::frag::{Learner, Share};
 use gpuos_placement::plan::{GpuShape, Placement, Planner, Request};
 
@@ -121,8 +121,8 @@ fn weighing_allocates_nothing() {
     let mut planner = Planner::new(cluster);
     let wishes = [
         None,
-        Wish::of(None, Some(Profile::Compute), None, None),
-        Wish::of(Objectives::new([0, 0, 50, 50, 0]).ok(), None, None, None),
+        Scoring::of(None, Some(Profile::Compute), None, None),
+        Scoring::of(Objectives::new([0, 0, 50, 50, 0]).ok(), None, None, None),
     ];
     let (mut now, mut asked) = (states.clone(), request(1, GpuShape::PerNode(2)));
     for round in 0..9 {

@@ -7,7 +7,7 @@ use gpuos_model::figures::Precision;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::node_types;
 use gpuos_placement::cost::{
-    Condition, Model, Objectives, Place, Profile, Wish, Workload, percent_better, steps,
+    Condition, Model, Objectives, Place, Profile, Scoring, Workload, percent_better, steps,
 };
 use gpuos_placement::plan::{Choice, Criterion, GpuShape, NodeState, Planner, Request};
 use proptest::prelude::*;
@@ -22,8 +22,8 @@ fn weights(weights: [i64; 5]) -> Option<Objectives> {
     Some(Objectives::new(weights).unwrap())
 }
 
-fn wish(of: [i64; 5], profile: Option<Profile>) -> Option<Wish> {
-    Wish::of(weights(of), profile, None, None)
+fn wish(of: [i64; 5], profile: Option<Profile>) -> Option<Scoring> {
+    Scoring::of(weights(of), profile, None, None)
 }
 
 /// Two nodes of each kind: A100 in n0 and n1, L40S in n2 and n3, H100 in n4 and n5.
@@ -42,7 +42,7 @@ fn planned(
     planner: &mut Planner,
     states: &[NodeState],
     asked: &Request,
-    wish: Option<&Wish>,
+    wish: Option<&Scoring>,
 ) -> Choice {
     let (mut states, mut asked) = (states.to_vec(), asked.clone());
     planner.weigh(wish, &[], &mut asked, &mut states);
@@ -84,7 +84,7 @@ fn without_wish_nothing_changes_and_one_type_costs_nothing() {
     let mut planner = Planner::new(cluster.clone());
     let asked = request(1, GpuShape::PerNode(1));
     let mut weighed = (states.clone(), asked.clone());
-    assert_eq!(Wish::of(None, None, None, Some(900)), None);
+    assert_eq!(Scoring::of(None, None, None, Some(900)), None);
     planner.weigh(None, &[], &mut weighed.1, &mut weighed.0);
     assert_eq!(weighed, (states.clone(), asked.clone()));
     // Candidates of one type only: the same.
@@ -229,7 +229,7 @@ fn any_kind(name: &'static str) -> impl Strategy<Value = NodeType> {
     figures.prop_map(move |figures| kind(name, figures))
 }
 
-fn any_wish() -> impl Strategy<Value = Wish> {
+fn any_wish() -> impl Strategy<Value = Scoring> {
     let profile = prop::option::of(prop::sample::select(
         Profile::ALL.map(|(_, profile)| profile).to_vec(),
     ));
@@ -239,7 +239,7 @@ fn any_wish() -> impl Strategy<Value = Wish> {
         w[0] += 100 - w.iter().sum::<i64>();
         w
     });
-    (weights, profile).prop_map(|(weights, profile)| Wish {
+    (weights, profile).prop_map(|(weights, profile)| Scoring {
         over_share: 0,
         ..wish(weights, profile).unwrap()
     })
@@ -311,7 +311,7 @@ fn what_counts_first_follows_objectives_and_workload() {
     assert!(first(ENERGY, None) && first([90, 0, 0, 10, 0], Some(Profile::Communication)));
     assert!(wish(THROUGHPUT, None).unwrap().counts_first(1));
     // What was learned of the job stands in for a profile.
-    let learned = Wish::of(weights(THROUGHPUT), None, None, Some(50)).unwrap();
+    let learned = Scoring::of(weights(THROUGHPUT), None, None, Some(50)).unwrap();
     assert!(learned.counts_first(8));
     assert_eq!(learned.workload, Workload::default().with_communication(50));
 }

@@ -495,7 +495,7 @@ proptest! {
         // A preferred level is reached whenever it could have been required.
         if let (Some(wish), Some(first)) = (&request.topology, choices.first()) {
             let mut strict = request.clone();
-            strict.topology = Some(gpuos_placement::plan::TopologyWish { required: true, ..wish.clone() });
+            strict.topology = Some(gpuos_placement::plan::TopologyRequest { required: true, ..wish.clone() });
             if let Ok(near) = planner.plan(&state, &strict, 0) {
                 prop_assert_eq!((&near.nodes, near.reached), (&first.nodes, first.reached));
             }

@@ -100,7 +100,7 @@ fn whole_nodes_are_kept_for_those_who_need_them() {
 #[test]
 fn values_count_what_the_mix_can_use() {
     let planner = learned(pairs(), 1, expects(&[(share(1, 4), 1), (share(2, 8), 1)]));
-    let of = |free: u64, cpus| planner.idle_worth(0, GpuSet(free), cpus, u64::MAX).unwrap();
+    let of = |free: u64, cpus| planner.idle_value(0, GpuSet(free), cpus, u64::MAX).unwrap();
     assert_eq!(of(0, 64), 0);
     assert_eq!(of(0b11, 3), 0);
     // Two GPUs of one pair are worth more than of two, and a pair without cores for it less.

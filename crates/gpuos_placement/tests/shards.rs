@@ -24,7 +24,7 @@ impl Case {
         NodeState {
             devices: self.gpus.len(),
             shard_devices: self.gpus.len(),
-            given: set(&|gpu| gpu.2),
+            allocated: set(&|gpu| gpu.2),
             shared: set(&|gpu| gpu.1 > 0),
             degraded: GpuSet(set(&|gpu| gpu.3)),
         }

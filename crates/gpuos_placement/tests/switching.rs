@@ -3,7 +3,7 @@
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, PoolGpu};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::switching::{
-    Asks, Candidate, Forecast, Given, GpuMode, GresState, Job, Mark, Marks, Node, NodeState,
+    Allocated, Asks, Candidate, Forecast, GpuMode, GresState, Job, Mark, Marks, Node, NodeState,
     Reading, Wait, Why,
 };
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn node(index: usize, gpus: usize, fixed: usize, each: u8) -> Node {
 #[derive(Clone, Debug)]
 struct Case {
     node: Node,
-    given: Given,
+    given: Allocated,
     out: GpuSet,
     job: Job,
 }
@@ -59,7 +59,7 @@ fn case() -> impl Strategy<Value = Case> {
     let job = (asks(), any::<bool>(), any::<bool>(), -50i64..50, 0i64..100);
     (gpus, 0usize..2, 4u8..9, job, any::<u8>()).prop_map(|(gpus, fixed, each, job, out)| {
         let mut node = node(3, gpus.len(), fixed, each);
-        let mut given = Given::default();
+        let mut given = Allocated::default();
         for (at, (held, bits, served, since)) in gpus.into_iter().enumerate() {
             let gpu = &mut node.gpus[at];
             gpu.mode = MODES[usize::from(served)];
@@ -97,7 +97,7 @@ fn case() -> impl Strategy<Value = Case> {
 }
 
 /// The decision, carried out as Slurm would: on devices that are free.
-fn decide(case: &Case) -> (Node, Marks, Given) {
+fn decide(case: &Case) -> (Node, Marks, Allocated) {
     let (mut node, mut marks) = (case.node.clone(), Marks::default());
     node.mark(case.given, case.out, &case.job, &mut marks);
     let mut now = case.given;
@@ -135,7 +135,7 @@ fn is_true(case: &Case, mark: &Mark) -> bool {
         GpuMode::Slices => job.asks.slices,
     };
     match mark.why {
-        Why::Given => user(case, at).is_some_and(|user| user != mark.mode),
+        Why::Allocated => user(case, at).is_some_and(|user| user != mark.mode),
         Why::Never => {
             let out = case.out.0 >> at & 1 == 1;
             job.asks.slices && (out || job.asks.whole && mark.mode == GpuMode::Whole)
@@ -310,7 +310,7 @@ proptest! {
                     });
                 }
                 marks.date();
-                for mark in marks.all().iter().filter(|mark| mark.why == Why::Given) {
+                for mark in marks.all().iter().filter(|mark| mark.why == Why::Allocated) {
                     let at = case.node.gpus.iter().position(|gpu| gpu.nvml == mark.nvml);
                     prop_assert_eq!(mark.moment(), at.map(|at| NOW + ends[at]));
                 }
@@ -325,7 +325,7 @@ proptest! {
             prop_assert!(marks.lifted().len() > before);
             prop_assert!(marks.lifted()[before..].iter().all(|mark| mark.moment().is_some()));
             tried += 1;
-            if !Marks::looks_on(tried) {
+            if !Marks::retries_forecast(tried) {
                 break;
             }
         }
@@ -342,7 +342,7 @@ proptest! {
         let flag = |at: usize| flags[at];
         let gres = |devices: usize, given: u64, at: usize| GresState {
             devices,
-            given,
+            allocated_bits: given,
             allocated: u64::from(given.count_ones()).max(allocated),
             has_topology: !flag(at),
             provisional: flag(at + 1),
@@ -356,7 +356,7 @@ proptest! {
             out: GpuSet::EMPTY,
         };
         let both = [state.gpus, state.slices];
-        let named = both.iter().all(|one| one.allocated <= u64::from(one.given.count_ones()));
+        let named = both.iter().all(|one| one.allocated <= u64::from(one.allocated_bits.count_ones()));
         let sound = named
             && devices >= gpus
             && slices == gpus * 8
@@ -364,7 +364,7 @@ proptest! {
         match node.read(&state) {
             Reading::Known(given) => {
                 prop_assert!(sound);
-                prop_assert_eq!((given.gpus, given.slices), (state.gpus.given, state.slices.given));
+                prop_assert_eq!((given.gpus, given.slices), (state.gpus.allocated_bits, state.slices.allocated_bits));
             }
             Reading::Unknown { for_nobody, passes } => {
                 prop_assert!(!sound);
@@ -422,9 +422,9 @@ proptest! {
 fn a_forecast_that_is_of_no_use_any_more_is_none() {
     let mut marks = Marks::default();
     let mut node = node(0, 1, 0, 8);
-    let given = Given {
+    let given = Allocated {
         slices: 1,
-        ..Given::default()
+        ..Allocated::default()
     };
     let job = Job {
         asks: Asks {
@@ -474,7 +474,7 @@ fn whole_gpus_beside_slices_are_of_those_that_are_not_switchable() {
         is_forecast: false,
         now: NOW,
     };
-    node.mark(Given::default(), GpuSet::EMPTY, &job, &mut marks);
+    node.mark(Allocated::default(), GpuSet::EMPTY, &job, &mut marks);
     assert!(marks.has_never());
     assert_eq!(marks.why_never(1, [(2, 3)].into_iter()), None);
     let said = marks

@@ -10,7 +10,7 @@ fn state() -> impl Strategy<Value = NodeState> {
     (0usize..9, 0u64..256, out, prop::bool::weighted(0.2)).prop_map(
         |(devices, given, out, is_pool_out)| NodeState {
             devices,
-            given: GpuSet(given).and(GpuSet::first(devices)),
+            allocated: GpuSet(given).and(GpuSet::first(devices)),
             out: GpuSet(out),
             is_pool_out,
         },
@@ -35,7 +35,7 @@ fn could_have(job: &Job, node: &NodeState, ever: bool, all_sound: bool) -> u64 {
     if job.whole_nodes && any_out {
         return 0;
     }
-    let free = |gpu: &usize| (ever || !node.given.contains(*gpu)) && !out(*gpu);
+    let free = |gpu: &usize| (ever || !node.allocated.contains(*gpu)) && !out(*gpu);
     (0..node.devices).filter(free).count() as u64
 }
 
@@ -69,7 +69,7 @@ proptest! {
                     let is_out = gpu < node.devices && node.out.contains(gpu);
                     prop_assert_eq!(out.contains(gpu), is_out, "GPU {}", gpu);
                 }
-                let is_held = (0..node.devices).any(|gpu| out.contains(gpu) && node.given.contains(gpu));
+                let is_held = (0..node.devices).any(|gpu| out.contains(gpu) && node.allocated.contains(gpu));
                 prop_assert_eq!(held, is_held);
                 prop_assert_eq!(too_few, held && sound < job.each);
             }
@@ -150,7 +150,7 @@ fn a_job_waits_where_its_record_would_lack_its_gpus() {
             let lost_topology = release == Lost && known.has_topology;
             let gets = topology || counts || lost_topology || release == Used;
             let waits = known.provisional && !known.power_saved && !gets;
-            let look = release.look(known);
+            let look = release.readiness(known);
             assert_eq!(look == Readiness::Waits, waits, "{release:?} {known:?}");
             assert_eq!(release.loses(known), waits, "{release:?} {known:?}");
             // What was looked at once for all does not change by itself.

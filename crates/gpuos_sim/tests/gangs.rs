@@ -253,7 +253,7 @@ fn chosen(kind: PolicyKind, site: &Site, free: &[usize], wanted: (u32, u32)) -> 
         .collect();
     let room = FreeCapacity {
         free: &free,
-        kept: &[],
+        reserved: &[],
         until: &vec![0; free.len()],
     };
     let ask = Ask {

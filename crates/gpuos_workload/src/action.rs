@@ -76,7 +76,7 @@ pub enum Outcome {
     /// The time for it has not come: ask again soon.
     NotYet(String),
     /// The workload manager does not answer: ask again later.
-    Away(String),
+    NoAnswer(String),
     /// It will not do it, however often it is asked.
     Refused(String),
 }

@@ -23,7 +23,7 @@ pub struct Table {
     /// Jobs by number. One that is requeued waits, one that is killed is gone.
     pub jobs: BTreeMap<JobId, Job>,
     /// It does not answer, with these words.
-    pub away: Option<String>,
+    pub no_answer: Option<String>,
     /// See [`WorkloadManager::own_user`].
     pub own_user: Option<u32>,
     /// See [`WorkloadManager::config_folder`].
@@ -35,7 +35,7 @@ pub struct Table {
     /// The node is set down because its peers found it silent.
     pub set_down: bool,
     /// What it was told, in order.
-    pub told: Vec<Call>,
+    pub calls: Vec<Call>,
 }
 
 /// Something that the twin was told.
@@ -70,12 +70,12 @@ impl Recorded {
             Call::Act(action, Outcome::Done(_)) => Some(action.clone()),
             _ => None,
         };
-        self.with(|table| table.told.iter().filter_map(done).collect())
+        self.with(|table| table.calls.iter().filter_map(done).collect())
     }
 
     fn answer<T>(&self, of: impl FnOnce(&Table) -> T) -> Result<T, Outcome> {
-        self.with(|table| match &table.away {
-            Some(why) => Err(Outcome::Away(why.clone())),
+        self.with(|table| match &table.no_answer {
+            Some(why) => Err(Outcome::NoAnswer(why.clone())),
             None => Ok(of(table)),
         })
     }
@@ -136,11 +136,11 @@ impl Table {
 impl WorkloadManager for Recorded {
     fn act(&self, action: &Action) -> Outcome {
         self.with(|table| {
-            let outcome = match &table.away {
-                Some(why) => Outcome::Away(why.clone()),
+            let outcome = match &table.no_answer {
+                Some(why) => Outcome::NoAnswer(why.clone()),
                 None => table.act(action),
             };
-            table.told.push(Call::Act(action.clone(), outcome.clone()));
+            table.calls.push(Call::Act(action.clone(), outcome.clone()));
             outcome
         })
     }
@@ -186,10 +186,10 @@ impl WorkloadManager for Recorded {
 
     fn set_down(&self, silent: &Silent) -> Outcome {
         self.with(|table| {
-            if let Some(why) = &table.away {
-                return Outcome::Away(why.clone());
+            if let Some(why) = &table.no_answer {
+                return Outcome::NoAnswer(why.clone());
             }
-            table.told.push(Call::SetDown(silent.clone()));
+            table.calls.push(Call::SetDown(silent.clone()));
             Outcome::Done(format!("{} is set down", silent.node))
         })
     }
@@ -200,10 +200,10 @@ impl WorkloadManager for Recorded {
 
     fn resume(&self) -> Outcome {
         self.with(|table| {
-            if let Some(why) = &table.away {
-                return Outcome::Away(why.clone());
+            if let Some(why) = &table.no_answer {
+                return Outcome::NoAnswer(why.clone());
             }
-            table.told.push(Call::Resume);
+            table.calls.push(Call::Resume);
             match std::mem::take(&mut table.set_down) {
                 true => Outcome::Done("the node is resumed".into()),
                 false => Outcome::Nothing("it was not set down as silent".into()),

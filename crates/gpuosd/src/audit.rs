@@ -99,7 +99,7 @@ pub fn of_job(
         let value = about(line, job)?;
         match user {
             None => Some(line.into()),
-            Some(user) => (user_in(&value) == Some(user)).then(|| told_to_user(value)),
+            Some(user) => (user_in(&value) == Some(user)).then(|| redacted_line(value)),
         }
     })
 }
@@ -129,7 +129,7 @@ fn user_in(line: &Value) -> Option<u32> {
 }
 
 /// A line about a user's own job as he may read it: what names others besides is root's.
-fn told_to_user(mut line: Value) -> String {
+fn redacted_line(mut line: Value) -> String {
     if let Some(rule) = line["rule"].as_str().filter(|rule| names_others(rule)) {
         line["text"] = format!("{rule}; root is told more").into();
     }

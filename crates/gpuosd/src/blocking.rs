@@ -175,12 +175,12 @@ impl Worker {
         for task in from {
             let event = match task {
                 Device::Reset(gpu) => {
-                    let (ok, message) = told(self.reset(&gpu));
+                    let (ok, message) = outcome(self.reset(&gpu));
                     let gpu = gpu.number;
                     Event::ResetDone { gpu, ok, message }
                 }
                 Device::Check(gpu) => {
-                    let (ok, message) = told(self.check(&gpu));
+                    let (ok, message) = outcome(self.check(&gpu));
                     let gpu = gpu.number;
                     Event::CheckDone { gpu, ok, message }
                 }
@@ -213,7 +213,7 @@ impl Worker {
 
     fn check(&self, gpu: &GpuIdentity) -> Result<String, String> {
         let library = self.library.get().map_err(|e| e.to_string())?;
-        look(&*library, gpu)?;
+        verify_gpu(&*library, gpu)?;
         match self.setting.check.is_empty() {
             true => Ok(String::new()),
             false => self.command(&self.setting.check, gpu),
@@ -233,7 +233,7 @@ impl Worker {
     }
 }
 
-fn told(done: Result<String, String>) -> (bool, String) {
+fn outcome(done: Result<String, String>) -> (bool, String) {
     match done {
         Ok(message) => (true, message),
         Err(message) => (false, message),
@@ -265,7 +265,7 @@ fn nobody_on(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> 
 }
 
 /// What a GPU has to show before it gets jobs again.
-fn look(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
+fn verify_gpu(library: &dyn GpuLibrary, gpu: &GpuIdentity) -> Result<(), String> {
     let identity = still_there(library, gpu)?;
     if gpu.number.is_of_pool() && !identity.mig.is_some_and(|mig| mig.on) {
         let nvml = gpu.nvml;

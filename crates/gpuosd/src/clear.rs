@@ -189,7 +189,7 @@ fn id(folder: &OwnedFd) -> Result<Id, Stop> {
 struct Progress {
     until: Instant,
     /// Entries that were looked at.
-    looked: u64,
+    visited: u64,
     /// Folders that stay, and why something does.
     stays: BTreeSet<Id>,
     blocked: Option<Stop>,
@@ -207,7 +207,7 @@ impl Progress {
     fn new(time: Duration) -> Progress {
         Progress {
             until: Instant::now() + time,
-            looked: 0,
+            visited: 0,
             stays: BTreeSet::new(),
             blocked: None,
         }
@@ -321,11 +321,11 @@ impl Progress {
     }
 
     fn count(&mut self) -> Result<(), Stop> {
-        self.looked += 1;
-        if self.looked > MOST {
+        self.visited += 1;
+        if self.visited > MOST {
             return Err(Stop::Many);
         }
-        match self.looked.is_multiple_of(64) {
+        match self.visited.is_multiple_of(64) {
             true => self.time(),
             false => Ok(()),
         }

@@ -52,7 +52,7 @@ impl Disk {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// GpuThreads a state over; `ack` is told once.
+    /// Hands a state over; `ack` is told once.
     pub fn save(&self, state: Vec<u8>, ack: Option<Ack>) {
         let mut pending = self.lock();
         pending.state = Some(state);
@@ -120,7 +120,7 @@ impl Disk {
                 Ok(()) => None,
                 Err(e) => Some(format!("{}: {e}", folder.join(audit::NAME).display())),
             });
-            say(&pending.trouble, &trouble);
+            log_change(&pending.trouble, &trouble);
             pending.trouble = trouble;
             if logged.is_err() {
                 let newer = std::mem::replace(&mut pending.lines, lines);
@@ -152,7 +152,7 @@ impl Disk {
     }
 }
 
-fn say(before: &Option<String>, now: &Option<String>) {
+fn log_change(before: &Option<String>, now: &Option<String>) {
     match (before, now) {
         (None, Some(why)) => tracing::error!(
             "cannot write {why}; the daemon goes on from memory and tries again every {} s: make room, or \

@@ -267,7 +267,7 @@ fn poll_on(
         };
         if opened && gpus.is_some() {
             // After the first polls, which are not to wait for it.
-            tell_hardware(library, numbering, sysfs, to);
+            report_hardware(library, numbering, sysfs, to);
         }
         let pause = match told {
             Ok(closed) => {
@@ -296,7 +296,7 @@ fn poll_on(
 }
 
 /// Looks at what the node is made of. Where that fails, polls say why.
-fn tell_hardware(library: &Library, numbering: &Numbering, sysfs: &Sysfs, to: &Sink<Notice>) {
+fn report_hardware(library: &Library, numbering: &Numbering, sysfs: &Sysfs, to: &Sink<Notice>) {
     let (Ok(nvml), Ok(order)) = (library.get(), numbering.order()) else {
         return;
     };

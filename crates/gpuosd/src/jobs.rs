@@ -32,7 +32,8 @@ pub struct JobOnNode {
     pub steps: BTreeMap<u32, BTreeSet<GresGpu>>,
     /// What Slurm has given it here, by its last word: nothing else is taken from a report.
     #[serde(default)]
-    given: BTreeSet<GresGpu>,
+    #[serde(rename = "given")]
+    granted: BTreeSet<GresGpu>,
     /// GPUs that steps name, about which Slurm has said nothing yet: any numbers.
     #[serde(default)]
     claims: BTreeMap<u32, BTreeSet<u8>>,
@@ -76,7 +77,7 @@ impl Table {
         let held = self.jobs.entry(id.job.clone()).or_default();
         held.uid = uid;
         held.touched = self.count;
-        let own = &of_gres(gpus) & &held.given;
+        let own = &of_gres(gpus) & &held.granted;
         held.claims.remove(&id.step);
         let others = gpus.iter().filter(|gpu| !has(&own, **gpu));
         let others: BTreeSet<u8> = others.copied().collect();
@@ -106,16 +107,16 @@ impl Table {
     }
 
     /// What slurmctld's record of a job gives it on `node`, asked for by itself and before its step is told.
-    pub fn given(&mut self, node: &str, job: &Job) {
+    pub fn grant(&mut self, node: &str, job: &Job) {
         if self.jobs.len() >= MOST && !self.jobs.contains_key(&job.id) {
             return;
         }
         let held = self.jobs.entry(job.id.clone()).or_default();
-        held.given = gpus_of(job, node);
+        held.granted = gpus_of(job, node);
         // What is noted besides is of a run of before.
-        held.gpus.retain(|gpu| held.given.contains(gpu));
+        held.gpus.retain(|gpu| held.granted.contains(gpu));
         held.steps
-            .retain(|_, of_step| of_step.is_subset(&held.given));
+            .retain(|_, of_step| of_step.is_subset(&held.granted));
         held.uid = job.uid;
         held.user.clone_from(&job.user);
         held.requeue = Some(job.may_requeue);
@@ -123,7 +124,7 @@ impl Table {
     }
 
     /// How many GPUs the node has at least, for this job to have those that it has.
-    pub fn room_for(&self, job: &JobId) -> usize {
+    pub fn min_node_gpus(&self, job: &JobId) -> usize {
         let gpus = self.jobs.get(job).map(JobOnNode::all_gpus);
         gpus.and_then(|gpus| gpus.last().map(|gpu| gpu.index() + 1))
             .unwrap_or(0)
@@ -147,7 +148,7 @@ impl Table {
         held.claims.remove(&id.step);
         if id.is_special() {
             held.gpus.clear();
-            held.given.clear();
+            held.granted.clear();
         }
         if id.is_special() && !id.is_extern() {
             held.script = None;
@@ -214,11 +215,11 @@ impl Table {
             held.user.clone_from(&job.user);
             if held.touched > mark {
                 held.gpus.extend(gpus);
-                held.given.extend(gpus);
+                held.granted.extend(gpus);
             } else {
                 // A job that was requeued has others than before.
                 held.gpus.clone_from(gpus);
-                held.given.clone_from(gpus);
+                held.granted.clone_from(gpus);
                 held.steps.retain(|_, of_step| of_step.is_subset(gpus));
             }
             held.confirm();
@@ -228,7 +229,7 @@ impl Table {
     }
 
     /// What the health rules are told.
-    pub fn told(&self) -> Vec<health::Job> {
+    pub fn health_jobs(&self) -> Vec<health::Job> {
         let mut list = Vec::new();
         for (id, held) in &self.jobs {
             let job = |step, gpus: &BTreeSet<GresGpu>| health::Job {
@@ -286,8 +287,9 @@ impl Table {
             gpus: held.all_gpus().into_iter().collect(),
             steps: held.steps.keys().copied().collect(),
         };
-        let has =
-            |held: &JobOnNode| held.needed || !held.given.is_empty() || !held.all_gpus().is_empty();
+        let has = |held: &JobOnNode| {
+            held.needed || !held.granted.is_empty() || !held.all_gpus().is_empty()
+        };
         let here = self.jobs.iter().filter(|(_, held)| has(held));
         here.map(status).collect()
     }
@@ -304,7 +306,7 @@ impl JobOnNode {
     /// Slurm has said what the job has: steps have that of what they named, and the rest is nobody's claim any more.
     fn confirm(&mut self) {
         for (step, named) in std::mem::take(&mut self.claims) {
-            let own = &of_gres(&named) & &self.given;
+            let own = &of_gres(&named) & &self.granted;
             if StepId::is_special_number(step) {
                 self.gpus.extend(&own);
             }
@@ -373,7 +375,7 @@ mod tests {
     }
 
     fn told(table: &Table) -> Vec<(u32, Option<u32>, Vec<u8>)> {
-        let list = table.told().into_iter();
+        let list = table.health_jobs().into_iter();
         let gpus = |job: &health::Job| job.gpus.iter().map(|gpu| u8::from(*gpu)).collect();
         list.map(|job| (number(&job.job), job.step, gpus(&job)))
             .collect()
@@ -396,18 +398,18 @@ mod tests {
         assert!(table.claims(&7.into()) && table.status().is_empty());
         let holder = &table.holders()[0];
         assert!(holder.gpus.is_empty() && on(&table, 1).is_empty());
-        assert_eq!(table.room_for(&7.into()), 0);
+        assert_eq!(table.min_node_gpus(&7.into()), 0);
         table.set("n1", &[running(7, &[1, 4])], table.mark());
         assert!(!table.claims(&7.into()));
         assert_eq!(told(&table), [(7, Some(0), vec![1]), (7, None, vec![4])]);
         // What it names later is looked at in the same way, whatever it has.
         table.started(&id(7, 1), 1000, &[2, 4], NOTHING);
         assert!(on(&table, 2).is_empty());
-        table.given("n1", &running(7, &[2, 4]));
+        table.grant("n1", &running(7, &[2, 4]));
         assert_eq!(on(&table, 2), [7]);
         // A job without GPUs has none, and is forgotten with its step.
         table.started(&id(8, 0), 1000, &[5], NOTHING);
-        table.given("n1", &running(8, &[]));
+        table.grant("n1", &running(8, &[]));
         assert!(on(&table, 5).is_empty() && !table.claims(&8.into()));
         table.ended(&id(8, 0));
         assert!(!table.jobs.contains_key(&8.into()));
@@ -418,7 +420,7 @@ mod tests {
         let mut table = Table::default();
         assert!(table.started(&id(7, BATCH), 1000, &[0, 1, 2], NOTHING));
         assert_eq!(told(&table), []);
-        table.given("n1", &running(7, &[0, 1, 2]));
+        table.grant("n1", &running(7, &[0, 1, 2]));
         assert_eq!(told(&table), [(7, Some(BATCH), vec![0, 1, 2])]);
         assert!(!table.started(&id(7, 0), 1000, &[1], NOTHING));
         assert_eq!(
@@ -443,10 +445,10 @@ mod tests {
             power: Some(gpuos_core::limits::PowerCap::Watts(300)),
             ..NOTHING
         };
-        table.given("n1", &running(7, &[1]));
+        table.grant("n1", &running(7, &[1]));
         table.started(&id(7, 0), 1000, &[1], asked);
         assert!(table.ended(&id(7, 0)));
-        assert!(on(&table, 1).is_empty() && table.told().is_empty());
+        assert!(on(&table, 1).is_empty() && table.health_jobs().is_empty());
         let holder = &table.holders()[0];
         assert!(holder.resting && holder.gpus == of_gres(&[1]) && holder.asked == asked);
         // A step that says nothing changes nothing, and Slurm's word ends it.
@@ -456,7 +458,7 @@ mod tests {
         table.set("n1", &[], table.mark());
         assert!(table.jobs.is_empty());
         // The batch script's end is that of the job.
-        table.given("n1", &running(8, &[1]));
+        table.grant("n1", &running(8, &[1]));
         table.started(&id(8, BATCH), 1000, &[1], asked);
         assert!(!table.ended(&id(8, BATCH)) && table.jobs.is_empty());
     }
@@ -472,8 +474,8 @@ mod tests {
             undone: true,
             ..NOTHING
         };
-        let watch = |table: &Table| table.told().iter().any(|job| job.watch);
-        table.given("n1", &running(7, &[0, 1]));
+        let watch = |table: &Table| table.health_jobs().iter().any(|job| job.watch);
+        table.grant("n1", &running(7, &[0, 1]));
         table.started(&id(7, BATCH), 1000, &[0, 1], watched);
         assert!(watch(&table));
         table.started(&id(7, 0), 1000, &[0, 1], undone);
@@ -561,10 +563,10 @@ mod tests {
             assert_eq!(listed(&table), kept);
             table.started(&id(7, 0), 1000, &[], NOTHING);
             table.ended(&id(7, 0));
-            table.given("n1", &running(7, &[]));
+            table.grant("n1", &running(7, &[]));
             table.set("n1", &[running(7, &[])], table.mark());
             assert_eq!(listed(&table), kept);
-            assert!(table.told().is_empty(), "no rule is told of it");
+            assert!(table.health_jobs().is_empty(), "no rule is told of it");
             table.ended(&id(7, BATCH));
             assert!(table.jobs.is_empty());
         }

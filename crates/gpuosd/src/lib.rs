@@ -7,14 +7,14 @@
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
 //! - [`isolation`]: looks who is on the GPUs and what steps may open,
-//! - [`work`]: runs Slurm's commands, and resets and checks of GPUs,
+//! - [`blocking`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`socket_handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
-//! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::maps`]),
+//! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::job_mapping`]),
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as

@@ -24,7 +24,7 @@ pub enum Task {
     /// Sets it.
     Set(GpuIdentity, Setting),
     /// Which power limit was set last: the one in force may be lower for reasons of the board's own.
-    Look(GpuIdentity),
+    ReadLimit(GpuIdentity),
 }
 
 /// Starts the thread.
@@ -47,19 +47,19 @@ pub fn start(library: Arc<Library>, to: Sink<Event>) -> std::io::Result<Sender<T
 }
 
 fn event(library: &Library, task: &Task) -> Option<Event> {
-    let (Task::Read(found) | Task::Set(found, _) | Task::Look(found)) = task;
+    let (Task::Read(found) | Task::Set(found, _) | Task::ReadLimit(found)) = task;
     // GPUs of a pool have no limits.
     let gpu = found.number.gres()?;
     match task {
         Task::Read(_) => Some(Event::Read {
             gpu,
-            told: with(library, found, |nvml| read(nvml, found.nvml.into())),
+            result: with(library, found, |nvml| read(nvml, found.nvml.into())),
         }),
         Task::Set(_, set) => Some(Event::Done {
             gpu,
-            told: with(library, found, |nvml| apply(nvml, found.nvml.into(), *set)),
+            result: with(library, found, |nvml| apply(nvml, found.nvml.into(), *set)),
         }),
-        Task::Look(_) => {
+        Task::ReadLimit(_) => {
             let told = with(library, found, |nvml| {
                 nvml.power_limit_mw(found.nvml.into())
             });
@@ -155,7 +155,7 @@ mod tests {
             pci: String::new(),
         };
         let board = match event(&library, &Task::Read(found.clone())) {
-            Some(Event::Read { gpu, told }) if gpu == five => told.unwrap(),
+            Some(Event::Read { gpu, result: told }) if gpu == five => told.unwrap(),
             other => panic!("{other:?}"),
         };
         assert_eq!(board.limit_mw, Some(700_000));
@@ -168,15 +168,15 @@ mod tests {
             clocks,
         };
         let done = |task: &Task| match event(&library, task) {
-            Some(Event::Done { gpu, told }) if gpu == five => told,
+            Some(Event::Done { gpu, result: told }) if gpu == five => told,
             other => panic!("{other:?}"),
         };
         let lock = set(300_000, Clocks::Lock(range));
         assert_eq!(done(&Task::Set(found.clone(), lock)), Ok(()));
-        let look = event(&library, &Task::Look(found.clone()));
+        let read = event(&library, &Task::ReadLimit(found.clone()));
         let limit_mw = 300_000;
         assert_eq!(
-            look,
+            read,
             Some(Event::Sample {
                 gpu: five,
                 limit_mw

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::limits::{MpsEvent, NotEnded, Process, Serving, Whom};
+use gpuos_core::limits::{MpsClient, MpsEvent, NotEnded, Process, Serving};
 use gpuos_core::wire::MPS_VARIABLES;
 use gpuos_host::steps::job_processes::{Proc, Processes};
 
@@ -46,11 +46,11 @@ const MOST_FOLDERS: usize = 64;
 #[derive(Clone, Debug)]
 pub enum Task {
     /// Start a daemon for somebody, with these GPUs by NVIDIA's ids.
-    Start(Whom, Serving, Vec<String>),
+    Start(MpsClient, Serving, Vec<String>),
     /// Look after one that runs.
-    Adopt(Whom, Process),
+    Adopt(MpsClient, Process),
     /// End it.
-    End(Whom, Serving),
+    End(MpsClient, Serving),
 }
 
 /// What starts and ends them.
@@ -67,7 +67,7 @@ pub struct Runner {
 }
 
 /// The folders for programs of those whom a daemon serves, in the folder of all: pipes, and logs.
-pub fn folders(folder: &Path, whom: &Whom) -> [PathBuf; 2] {
+pub fn folders(folder: &Path, whom: &MpsClient) -> [PathBuf; 2] {
     let own = folder.join(whom.to_string());
     [own.join("pipe"), own.join("log")]
 }
@@ -86,11 +86,11 @@ impl Runner {
     }
 
     /// The folders for programs of those whom a daemon serves: pipes, and logs.
-    fn folders(&self, whom: &Whom) -> [PathBuf; 2] {
+    fn folders(&self, whom: &MpsClient) -> [PathBuf; 2] {
         folders(&self.folder, whom)
     }
 
-    fn tell(&self, event: MpsEvent) {
+    fn send(&self, event: MpsEvent) {
         let _ = self.to.send(event);
     }
 
@@ -99,27 +99,27 @@ impl Runner {
             Task::Start(whom, serving, uuids) => match self.start(&whom, &serving, &uuids) {
                 Ok((process, child)) => {
                     let told = Ok(process);
-                    self.tell(MpsEvent::Running {
+                    self.send(MpsEvent::Running {
                         whom: whom.clone(),
-                        told,
+                        result: told,
                     });
                     self.watch(whom, process, Some(child));
                 }
-                Err(why) => self.tell(MpsEvent::Running {
+                Err(why) => self.send(MpsEvent::Running {
                     whom,
-                    told: Err(why),
+                    result: Err(why),
                 }),
             },
             Task::Adopt(whom, process) => self.watch(whom, process, None),
             Task::End(whom, serving) => {
                 let told = self.end(&whom, &serving);
-                self.tell(MpsEvent::Ended { whom, told });
+                self.send(MpsEvent::Ended { whom, result: told });
             }
         }
     }
 
     /// The program with the user's rights; the environment is the whole of it.
-    fn program(&self, whom: &Whom, serving: &Serving) -> Why<Command> {
+    fn program(&self, whom: &MpsClient, serving: &Serving) -> Why<Command> {
         let mut words = self.command.split_whitespace();
         let name = words.next().ok_or("--mps-command is empty")?;
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -149,7 +149,12 @@ impl Runner {
         Ok(command)
     }
 
-    fn start(&self, whom: &Whom, serving: &Serving, uuids: &[String]) -> Why<(Process, Child)> {
+    fn start(
+        &self,
+        whom: &MpsClient,
+        serving: &Serving,
+        uuids: &[String],
+    ) -> Why<(Process, Child)> {
         let mut command = self.program(whom, serving)?;
         command
             .arg("-f")
@@ -201,7 +206,7 @@ impl Runner {
     }
 
     /// Waits for the end of a daemon.
-    fn watch(&self, whom: Whom, process: Process, mut child: Option<Child>) {
+    fn watch(&self, whom: MpsClient, process: Process, mut child: Option<Child>) {
         let lives = |child: &mut Option<Child>| match child {
             Some(child) => matches!(child.try_wait(), Ok(None)),
             None => self.is_there(process),
@@ -209,7 +214,7 @@ impl Runner {
         while lives(&mut child) {
             thread::sleep(WATCH);
         }
-        self.tell(MpsEvent::Died { whom, process });
+        self.send(MpsEvent::Died { whom, process });
     }
 
     fn is_there(&self, process: Process) -> bool {
@@ -221,7 +226,7 @@ impl Runner {
     }
 
     /// Ends a daemon: as the user asks for it, then by force; and removes its folder.
-    fn end(&self, whom: &Whom, serving: &Serving) -> Result<(), NotEnded> {
+    fn end(&self, whom: &MpsClient, serving: &Serving) -> Result<(), NotEnded> {
         let family = match serving.process {
             Some(one) => self.family(one.pid, Some(one.started), serving.uid),
             None => Vec::new(),
@@ -249,7 +254,7 @@ impl Runner {
     }
 
     /// Says `quit` to a daemon. Whether it heard is seen by its processes.
-    fn quit(&self, whom: &Whom, serving: &Serving) {
+    fn quit(&self, whom: &MpsClient, serving: &Serving) {
         let Ok(mut command) = self.program(whom, serving) else {
             return;
         };
@@ -309,7 +314,7 @@ impl Runner {
     }
 
     /// Removes the folder of those whom one served; what links in it lead to stays.
-    fn remove(&self, whom: &Whom) -> Why<()> {
+    fn remove(&self, whom: &MpsClient) -> Why<()> {
         let name = OsString::from(whom.to_string());
         clear::remove(Path::new(OWN), &self.folder, &name, clear::TIME)
     }

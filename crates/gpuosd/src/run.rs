@@ -75,7 +75,10 @@ pub fn run(options: &Options) -> Result<()> {
     let saved = match store::load(&options.state_dir) {
         Ok(Loaded::State(saved)) => Some(*saved),
         Ok(Loaded::Nothing) => None,
-        Ok(Loaded::Damaged { kept, why }) => {
+        Ok(Loaded::Damaged {
+            moved_to: kept,
+            why,
+        }) => {
             tracing::error!(
                 "the saved state is damaged ({why}) and is kept as {}; GPUs that Slurm's node record \
                  shows as out stay out",
@@ -222,10 +225,10 @@ fn serve(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        events.let_late_go();
+        events.release_overdue();
         // However many messages come, time goes by as well.
         if Instant::now() >= due {
-            events.trouble("socket", door.look(handler));
+            events.trouble("socket", door.check_sockets(handler));
             events.tick();
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
             due = Instant::now() + TICK;
@@ -284,7 +287,7 @@ struct Door {
     /// The socket for root, which only root can reach.
     for_root: PathBuf,
     own_for_root: Option<(u64, u64)>,
-    looked: Instant,
+    checked: Instant,
     trouble: Option<String>,
 }
 
@@ -295,7 +298,7 @@ impl Door {
             for_root: root_socket(&path.to_string_lossy()).into(),
             own_for_root: None,
             path,
-            looked: Instant::now(),
+            checked: Instant::now(),
             trouble: None,
         }
     }
@@ -346,9 +349,9 @@ impl Door {
     }
 
     /// Looks whether the sockets are there still; why not, if they are not.
-    fn look(&mut self, handler: &Arc<SocketHandler>) -> Option<String> {
-        if self.looked.elapsed() >= SOCKET_EVERY {
-            self.looked = Instant::now();
+    fn check_sockets(&mut self, handler: &Arc<SocketHandler>) -> Option<String> {
+        if self.checked.elapsed() >= SOCKET_EVERY {
+            self.checked = Instant::now();
             let both =
                 Door::has(&self.path, self.own) && Door::has(&self.for_root, self.own_for_root);
             if !both {

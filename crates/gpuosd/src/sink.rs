@@ -5,17 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
-trait Put<T>: Send + Sync {
-    fn put(&self, told: T) -> bool;
-    fn try_put(&self, told: T) -> Result<(), NotTaken>;
+trait SendConverted<T>: Send + Sync {
+    fn send_converted(&self, told: T) -> bool;
+    fn try_send_converted(&self, told: T) -> Result<(), NotTaken>;
 }
 
-impl<T, M: From<T> + Send> Put<T> for SyncSender<M> {
-    fn put(&self, told: T) -> bool {
+impl<T, M: From<T> + Send> SendConverted<T> for SyncSender<M> {
+    fn send_converted(&self, told: T) -> bool {
         self.send(told.into()).is_ok()
     }
 
-    fn try_put(&self, told: T) -> Result<(), NotTaken> {
+    fn try_send_converted(&self, told: T) -> Result<(), NotTaken> {
         self.try_send(told.into()).map_err(|e| match e {
             TrySendError::Full(_) => NotTaken::Full,
             TrySendError::Disconnected(_) => NotTaken::Ended,
@@ -33,7 +33,7 @@ pub enum NotTaken {
 }
 
 /// One end of a bounded channel, for one kind of answers.
-pub struct Sink<T>(Arc<dyn Put<T>>);
+pub struct Sink<T>(Arc<dyn SendConverted<T>>);
 
 impl<T> Clone for Sink<T> {
     fn clone(&self) -> Sink<T> {
@@ -55,7 +55,7 @@ impl<T: 'static> Sink<T> {
 
     /// Waits until there is room. Returns whether anybody listens still.
     pub fn send(&self, told: T) -> bool {
-        self.0.put(told)
+        self.0.send_converted(told)
     }
 
     /// The same without waiting.
@@ -63,7 +63,7 @@ impl<T: 'static> Sink<T> {
     /// # Errors
     /// It is not taken.
     pub fn try_send(&self, told: T) -> Result<(), NotTaken> {
-        self.0.try_put(told)
+        self.0.try_send_converted(told)
     }
 }
 

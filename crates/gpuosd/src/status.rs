@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gpuos_core::health::{Action, GpuHealth, Hold, Job, NodeHealth, Service, Verb};
 use gpuos_core::job::JobId;
-use gpuos_core::limits::{Limits, Mps, Serving, Whom};
+use gpuos_core::limits::{Limits, Mps, MpsClient, Serving};
 use gpuos_core::peers::PeerView;
 use gpuos_core::wire::{CapStatus, FaultStatus, GpuStatus, PeerStatus};
 use gpuos_model::gpu_index::GresGpu;
@@ -74,16 +74,16 @@ fn own(
 /// What is set on a GPU, and what is done for its job.
 fn cap(limits: &Limits, mps: &Mps, jobs: &Table, gpu: GresGpu) -> Option<CapStatus> {
     let kept = limits
-        .kept()
+        .applied()
         .get(&gpu)
         .map(|kept| (kept.job.clone(), kept.text()));
     let serves = |serving: &Serving| serving.gpus.contains(&gpu) && serving.process.is_some();
-    let serving = mps.kept().iter().find(|(_, serving)| serves(serving));
+    let serving = mps.servers().iter().find(|(_, serving)| serves(serving));
     let serving = serving.and_then(|(whom, serving)| {
         let job = match whom {
-            Whom::Job(job) => job.clone(),
+            MpsClient::Job(job) => job.clone(),
             // The first of those whom it serves.
-            Whom::Sharers { uid, .. } => {
+            MpsClient::Sharers { uid, .. } => {
                 let mut on = jobs.on(gpu).into_iter();
                 on.find(|job| jobs.jobs.get(job).is_some_and(|held| held.uid == *uid))?
             }
@@ -103,7 +103,7 @@ pub fn peers(peers: &[PeerView]) -> Vec<PeerStatus> {
     let one = |peer: &PeerView| PeerStatus {
         node: peer.node.clone(),
         state: peer.state.word().into(),
-        heard_ms_ago: peer.heard_ms_ago,
+        heard_ms_ago: peer.last_seen_ms_ago,
         jobs: peer.jobs.clone(),
     };
     peers.iter().map(one).collect()

@@ -129,7 +129,7 @@ pub enum Loaded {
     /// One that cannot be used; where it is kept now, and why.
     Damaged {
         /// Its new name.
-        kept: PathBuf,
+        moved_to: PathBuf,
         /// What is wrong with it.
         why: String,
     },
@@ -156,7 +156,10 @@ pub fn load(folder: &Path) -> io::Result<Loaded> {
             let kept = free.into_iter().find(|name| !name.exists());
             let kept = kept.unwrap_or_else(|| folder.join(format!("{NAME}.damaged")));
             fs::rename(&path, &kept)?;
-            Ok(Loaded::Damaged { kept, why })
+            Ok(Loaded::Damaged {
+                moved_to: kept,
+                why,
+            })
         }
     }
 }
@@ -207,7 +210,10 @@ mod tests {
         for number in 1..3 {
             fs::write(folder.path().join(NAME), &bytes).unwrap();
             match load(folder.path()).unwrap() {
-                Loaded::Damaged { kept, why } => {
+                Loaded::Damaged {
+                    moved_to: kept,
+                    why,
+                } => {
                     assert!(
                         kept.ends_with(format!("state.damaged.{number}")),
                         "{kept:?}"

@@ -97,7 +97,7 @@ impl Node {
             assert!(
                 Instant::now() < end,
                 "{what}: {:#?}",
-                self.manager.with(|table| table.told.clone())
+                self.manager.with(|table| table.calls.clone())
             );
             if let Ok(message) = self.from.recv_timeout(Duration::from_millis(20)) {
                 self.take(message);
@@ -291,13 +291,13 @@ fn a_workload_manager_that_is_away_is_told_once_it_answers() {
     let manager = cluster([job(7, 2)]);
     let mut node = Node::new(&manager);
     node.until("the job is known", |node| node.jobs() == [7]);
-    manager.with(|table| table.away = Some("no answer".into()));
+    manager.with(|table| table.no_answer = Some("no answer".into()));
     node.take(xid(2));
     node.until("it is asked", |node| {
-        !node.manager.with(|table| table.told.is_empty())
+        !node.manager.with(|table| table.calls.is_empty())
     });
     assert_eq!(manager.done(), []);
-    manager.with(|table| table.away = None);
+    manager.with(|table| table.no_answer = None);
     node.until("the job is requeued", |node| {
         node.manager
             .done()

@@ -76,7 +76,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// Sets or clears `bit`; ignored past the end.
-    pub fn put(self, bit: usize, value: bool) {
+    pub fn set_bit(self, bit: usize, value: bool) {
         if bit < self.len() {
             let word = self.word(bit / 64);
             // SAFETY: bit < len, so the word exists; Slurm's locks make this the only writer.
@@ -91,7 +91,7 @@ impl<'a> Bitmap<'a> {
     }
 
     /// Sets or clears those of the first 64 bits that are set in `bits`; ignored past the end.
-    pub fn put_first(self, bits: u64, value: bool) {
+    pub fn set_low_bits(self, bits: u64, value: bool) {
         let bits = match self.len() {
             len @ 0..64 => bits & ((1 << len) - 1),
             _ => bits,
@@ -201,12 +201,12 @@ mod tests {
         // SAFETY: a bitmap of 70 bits in two words, alive to the end of the test.
         let map = unsafe { Bitmap::new(words.as_mut_ptr().cast()) }.expect("magic");
         assert_eq!((map.len(), map.count()), (70, 6));
-        map.put(3, true);
-        map.put(64, false);
-        map.put(70, true);
+        map.set_bit(3, true);
+        map.set_bit(64, false);
+        map.set_bit(70, true);
         assert_eq!(map.iter().collect::<Vec<_>>(), [3, 65, 66, 67, 68, 69]);
-        map.put_first(0b1010, false);
-        map.put_first(1 << 63, true);
+        map.set_low_bits(0b1010, false);
+        map.set_low_bits(1 << 63, true);
         assert_eq!(map.iter().collect::<Vec<_>>(), [63, 65, 66, 67, 68, 69]);
         assert_eq!(probe(words.as_ptr() as usize).map(|p| p.0), Some(70));
         for range in [0..70, 0..0, 3..4, 60..66, 63..64, 64..70, 65..200, 70..80] {

@@ -37,7 +37,7 @@ impl CoreMaps {
                 let low = |core: &usize| core % usize::from(cores) < leave as usize;
                 (0..map.len())
                     .filter(low)
-                    .for_each(|core| map.put(core, true));
+                    .for_each(|core| map.set_bit(core, true));
             }
             self.0.push(Map {
                 sockets,
@@ -51,7 +51,7 @@ impl CoreMaps {
     }
 
     /// Gives back what was kept for shapes of earlier calls. No node may have hidden cores.
-    pub fn tidy(&mut self) {
+    pub fn free_cached(&mut self) {
         if self.0.len() > MOST {
             self.0.clear();
         }

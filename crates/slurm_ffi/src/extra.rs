@@ -72,11 +72,11 @@ mod tests {
     impl Text {
         fn new(text: &[u8]) -> Text {
             let mut one = Text(vec![XMALLOC_MAGIC, 64, 0, 0, 0, 0, 0, 0, 0, 0]);
-            one.put(text);
+            one.push(text);
             one
         }
 
-        fn put(&mut self, text: &[u8]) {
+        fn push(&mut self, text: &[u8]) {
             for (word, bytes) in self.0[2..].iter_mut().zip(text.chunks(8)) {
                 let mut eight = [0; 8];
                 eight[..bytes.len()].copy_from_slice(bytes);
@@ -104,12 +104,12 @@ mod tests {
         assert_eq!(told, "rack 7 [gpuos:1 out=2]");
         assert!(same(&remembered, text.at()) && remembered.is_some());
         // The allocator gives a freed place out again: the address alone says nothing.
-        text.put(b"rack 7 [gpuos:1 out=3]");
+        text.push(b"rack 7 [gpuos:1 out=3]");
         assert!(!same(&remembered, text.at()));
-        text.put(b"rack 7 \0");
+        text.push(b"rack 7 \0");
         assert!(!same(&remembered, text.at()));
         assert_eq!(remembered.set(text.at()).as_deref(), Ok("rack 7 "));
-        text.put(b"rack 7 and more \0");
+        text.push(b"rack 7 and more \0");
         assert!(!same(&remembered, text.at()));
         assert!(!same(&remembered, 0));
         assert_eq!(remembered.set(0).as_deref(), Ok(""));

@@ -77,7 +77,7 @@ impl<'a> NodeGres<'a> {
     }
 
     /// The first 64 devices that are given to jobs, as bits; none where the GRES has no device files.
-    pub fn given(self) -> u64 {
+    pub fn allocated_devices(self) -> u64 {
         self.bits().map_or(0, |bits| bits.chunk(0))
     }
 
@@ -113,7 +113,7 @@ impl<'a> NodeGres<'a> {
     pub fn show_in_use(self) -> u64 {
         let Some(bits) = self.bits() else { return 0 };
         let missing = self.in_use() & !bits.chunk(0) & low(bits.len());
-        bits.put_first(missing, true);
+        bits.set_low_bits(missing, true);
         missing
     }
 
@@ -128,7 +128,7 @@ impl<'a> NodeGres<'a> {
     /// Takes back what [`NodeGres::show_in_use`] marked.
     pub fn hide_in_use(self, marked: u64) {
         if let Some(bits) = self.bits() {
-            bits.put_first(marked, false);
+            bits.set_low_bits(marked, false);
         }
     }
 
@@ -136,12 +136,13 @@ impl<'a> NodeGres<'a> {
     /// and the number of its units that are allocated: both for [`NodeGres::reopen`] right after the call.
     pub fn close(self, devices: u64, mut closed: impl FnMut(usize, u64)) {
         for index in 0..self.topologies() {
-            let given = self.topology_bits(index).map_or(0, |bits| bits.chunk(0)) & devices != 0;
-            if let Some((had, used)) = self.topology_counts(index).filter(|_| given)
+            let allocated =
+                self.topology_bits(index).map_or(0, |bits| bits.chunk(0)) & devices != 0;
+            if let Some((had, used)) = self.topology_counts(index).filter(|_| allocated)
                 && used < had
             {
                 closed(index, used);
-                self.put_used(index, had);
+                self.set_used(index, had);
             }
         }
     }
@@ -149,11 +150,11 @@ impl<'a> NodeGres<'a> {
     /// Takes back what [`NodeGres::close`] did to an entry.
     pub fn reopen(self, index: usize, used: u64) {
         if index < self.topologies() {
-            self.put_used(index, used);
+            self.set_used(index, used);
         }
     }
 
-    fn put_used(self, index: usize, used: u64) {
+    fn set_used(self, index: usize, used: u64) {
         let counters: usize = self.get(self.layout.topo_gres_cnt_alloc);
         if counters != 0 {
             // SAFETY: topo_gres_cnt_alloc has topo_cnt counters, and the callers stay under it; the node write lock makes
@@ -255,7 +256,7 @@ impl<'a> NodeGres<'a> {
         let Some(bits) = self.bits() else { return 0 };
         let marked = unwanted & !bits.chunk(0) & low(bits.len());
         if marked != 0 {
-            bits.put_first(marked, true);
+            bits.set_low_bits(marked, true);
             self.count(marked, true);
         }
         marked
@@ -266,7 +267,7 @@ impl<'a> NodeGres<'a> {
         let Some(bits) = self.bits() else { return };
         let still = marked & bits.chunk(0);
         if still != 0 {
-            bits.put_first(still, false);
+            bits.set_low_bits(still, false);
             self.count(still, false);
         }
     }
@@ -416,7 +417,7 @@ impl<'a> JobGres<'a> {
             let Some(bits) = Bitmap::new(map) else {
                 return false;
             };
-            each(devices).for_each(|bit| bits.put(bit, true));
+            each(devices).for_each(|bit| bits.set_bit(bit, true));
             match self.slot(node) {
                 Some(slot) => *slot = map,
                 None => return false,

@@ -305,7 +305,7 @@ impl<'a> Job<'a> {
     }
 
     /// The nodes that the job was given last (`job_resrcs->node_bitmap`), where it was given any.
-    pub fn given_nodes(self) -> Option<Bitmap<'a>> {
+    pub fn allocated_nodes(self) -> Option<Bitmap<'a>> {
         let resources = self.get::<usize>(self.layout.job.job_resrcs) as *mut c_void;
         if resources.is_null() {
             return None;
@@ -322,7 +322,7 @@ impl<'a> Job<'a> {
         if resources.is_null() {
             return;
         }
-        let Some(nodes) = self.given_nodes() else {
+        let Some(nodes) = self.allocated_nodes() else {
             return;
         };
         let layout = &self.layout.resources;

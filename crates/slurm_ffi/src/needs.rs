@@ -136,7 +136,7 @@ impl Job<'_> {
 
     /// What else its record has that cons_tres goes by and nothing here does, condensed: two jobs that agree
     /// in this ask for the same.
-    pub fn other_wishes(self) -> [u64; 3] {
+    pub fn other_requests(self) -> [u64; 3] {
         let details = self.details();
         [
             self.get::<u64>(self.fields().bit_flags) & GRES_ENFORCE_BIND
@@ -157,7 +157,7 @@ impl Job<'_> {
         mut each: impl FnMut(usize, [u16; SOCKETS]),
     ) {
         let resources = self.get::<usize>(self.fields().job_resrcs) as *mut c_void;
-        let Some(nodes) = self.given_nodes() else {
+        let Some(nodes) = self.allocated_nodes() else {
             return;
         };
         // SAFETY: given_nodes saw a live job_resources_t; its core_bitmap is null or live.
@@ -212,7 +212,7 @@ impl Node<'_> {
     }
 
     /// How many cores of a range the node keeps for itself: those whose bits are not set.
-    pub fn kept_cores(self, range: std::ops::Range<usize>) -> u16 {
+    pub fn reserved_cores(self, range: std::ops::Range<usize>) -> u16 {
         let kept: usize = self.get(self.layout().node_spec_bitmap);
         // SAFETY: null or a live bitmap of the record.
         let kept = unsafe { Bitmap::new(kept as *mut c_void) };

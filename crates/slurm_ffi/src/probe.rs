@@ -249,12 +249,12 @@ fn buffer(bytes: Vec<u8>) -> Result<*mut c_void, No> {
 }
 
 /// Zeroed memory, larger than any record, that stays for as long as the child.
-fn room() -> usize {
+fn zeroed() -> usize {
     vec![0u64; 2048].leak().as_mut_ptr() as usize
 }
 
-/// Puts a value into a record that was made by [`room`].
-fn put<T: Plain>(at: usize, offset: usize, value: T) {
+/// Puts a value into a record that was made by [`zeroed`].
+fn store<T: Plain>(at: usize, offset: usize, value: T) {
     assert!(offset + size_of::<T>() <= 16_384);
     // SAFETY: within the room, which is the child's own.
     unsafe { ((at + offset) as *mut T).write_unaligned(value) }

@@ -268,17 +268,17 @@ impl<'a> Spank<'a> {
 }
 
 /// Says what is wrong to the person at the terminal: `sbatch: error: TEXT`.
-pub fn say_error(text: &str) {
-    say(c"slurm_error", text);
+pub fn print_error(text: &str) {
+    print(c"slurm_error", text);
 }
 
 /// Says something to the user of a step on its standard error: `slurmstepd: TEXT`. From `slurm_spank_user_init`
 /// on: before it only slurmd's log is there.
-pub fn say_note(text: &str) {
-    say(c"slurm_spank_log", text);
+pub fn print_note(text: &str) {
+    print(c"slurm_spank_log", text);
 }
 
-fn say(function: &CStr, text: &str) {
+fn print(function: &CStr, text: &str) {
     type Log = unsafe extern "C" fn(*const c_char, ...);
     let Ok(line) = CString::new(text.replace('\0', "?")) else {
         return;

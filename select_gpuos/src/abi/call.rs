@@ -249,7 +249,7 @@ impl Call {
 
     /// Whether a lack of free GPUs is the answer: cons_tres could only find the same, after a longer search.
     /// When the job could start, and whether others make way for it, is for cons_tres to say.
-    pub fn answers_no_room(&self) -> bool {
+    pub fn refuses_for_lack_of_gpus(&self) -> bool {
         self.mode() == Mode::RunNow && self.preemptable().is_null()
     }
 
@@ -269,13 +269,13 @@ impl Call {
         done
     }
 
-    /// Nobody is preempted until [`Call::spares_no_more`].
+    /// Nobody is preempted until [`Call::skips_preemption`].
     pub fn spare(&self) {
         self.may_preempt.set(self.preemptable().is_null());
     }
 
     /// Preemption is what is left. Returns whether it was kept back.
-    pub fn spares_no_more(&self) -> bool {
+    pub fn skips_preemption(&self) -> bool {
         !self.may_preempt.replace(true)
     }
 

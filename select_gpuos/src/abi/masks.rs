@@ -56,7 +56,7 @@ pub struct Masks {
 
 impl Masks {
     /// Has those of a GRES state's devices that are free and in `bits` count as allocated. The number of the mark, for
-    /// [`Masks::give_back_one`], and which devices they are; `None`: there are none.
+    /// [`Masks::revert_one`], and which devices they are; `None`: there are none.
     pub fn allocate(
         &self,
         layout: &'static Layout,
@@ -125,7 +125,7 @@ impl Masks {
     }
 
     /// Takes one mark back.
-    pub fn give_back_one(&self, number: usize) {
+    pub fn revert_one(&self, number: usize) {
         if let Some(mark) = self.marks.borrow_mut().get_mut(number) {
             self.undo(mark);
             mark.what = What::TakenBack;
@@ -133,7 +133,7 @@ impl Masks {
     }
 
     /// Takes all marks back, in the order in which they were made.
-    pub fn give_back(&self) {
+    pub fn revert_all(&self) {
         for mark in self.marks.borrow_mut().drain(..) {
             self.undo(&mark);
         }
@@ -177,7 +177,7 @@ impl Masks {
     }
 
     /// Exchanges the room for marks with that of another one. Neither has any mark.
-    pub fn exchange_room(&self, other: &Masks) {
+    pub fn swap_buffers(&self, other: &Masks) {
         debug_assert!(self.is_empty() && other.is_empty());
         self.marks.swap(&other.marks);
     }
@@ -185,7 +185,7 @@ impl Masks {
 
 impl Drop for Masks {
     fn drop(&mut self) {
-        self.give_back();
+        self.revert_all();
     }
 }
 
@@ -194,6 +194,6 @@ pub struct Scope<'a>(&'a Masks);
 
 impl Drop for Scope<'_> {
     fn drop(&mut self) {
-        self.0.give_back();
+        self.0.revert_all();
     }
 }

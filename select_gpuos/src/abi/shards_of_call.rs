@@ -62,7 +62,7 @@ impl ShardsOfCall {
             let [shards, gpus] = [own.shards, own.gpus]
                 .map(|at| unsafe { NodeGres::new(at as *mut c_void, &layout.gres_node) });
             if let (Some(shards), Some(gpus)) = (shards, gpus) {
-                masks.close_shards(layout, shards, gpus.given());
+                masks.close_shards(layout, shards, gpus.allocated_devices());
             }
         }
     }

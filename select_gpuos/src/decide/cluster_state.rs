@@ -128,7 +128,7 @@ impl ClusterState {
                 self.standing.conditions = config.conditions(&cluster);
                 self.neighbours.new_book(config, &cluster);
                 self.planner = Some(Planner::new(cluster));
-                self.mix.tell_anew();
+                self.mix.resend_learned();
                 let mut nodes = (0..source.nodes()).filter_map(|index| source.node(index));
                 self.has_threads = nodes.any(|node| node.threads() > 1);
                 self.snapshot.changed = false;
@@ -193,7 +193,7 @@ impl ClusterState {
     }
 
     /// Counts the classes and places that an affinity rule names; jobs and users were counted before.
-    pub fn go_near(
+    pub fn count_affinity(
         &mut self,
         site: &Site,
         trust: &mut LayoutTrust,

@@ -169,7 +169,7 @@ impl Forecasting<'_, '_> {
             return Some(code);
         }
         if code == 0 {
-            steering.put_back(frame);
+            steering.restore_candidates(frame);
             call.unanswered();
         }
         job.set_start_time(before);

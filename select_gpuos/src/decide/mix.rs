@@ -90,8 +90,8 @@ pub struct Mix {
 
 impl Mix {
     /// The planner begins anew: it is told again what was learned.
-    pub fn tell_anew(&mut self) {
-        self.learner.conclude_anew();
+    pub fn resend_learned(&mut self) {
+        self.learner.reset_conclusions();
     }
 }
 

@@ -144,7 +144,7 @@ impl<'a> Decide<'_, 'a> {
         }
         let Some(gpus) = source.one_type(job) else {
             if source.wants_gpus(job) {
-                self.looks_into();
+                self.begin_call();
             }
             return None;
         };
@@ -157,20 +157,20 @@ impl<'a> Decide<'_, 'a> {
         if !self.site.steers() {
             return None;
         }
-        self.looks_into();
+        self.begin_call();
         reasons::begin(frame);
         let knows = self.trust.selections(None).gpus;
         let release = self.site.release;
         let forecasts = (self.placing.forecasts).may_answer(frame, release, knows);
         match self.nothing_to_choose(gpus) {
-            Some(NoChoice::NoRoom { .. }) if forecasts => {}
+            Some(NoChoice::TooFewNodes { .. }) if forecasts => {}
             Some(nothing) => {
                 self.answer.left = HandedOn::Elsewhere;
-                return self.hand_on(nothing);
+                return self.delegate(nothing);
             }
             None => {}
         }
-        let said = job.has_spank_env().then(|| request::said(job));
+        let said = job.has_spank_env().then(|| request::options_of(job));
         let options = said.as_ref().unwrap_or(&NOTHING_SAID);
         if options.off {
             return None;
@@ -322,7 +322,7 @@ impl<'a> Decide<'_, 'a> {
     }
 
     /// Counts a call, for which gpuos has no plan as far as is known yet.
-    fn looks_into(&mut self) {
+    fn begin_call(&mut self) {
         self.answer.left = HandedOn::Unplanned;
         self.count(|tally| tally.calls += 1);
     }
@@ -345,11 +345,11 @@ impl<'a> Decide<'_, 'a> {
             return None;
         }
         let hides = self.placing.hides_cores;
-        let found = no_choice::look(self.frame, gpus, &mut self.cluster.prefetch, hides);
-        if let Some(NoChoice::NoRoom {
+        let found = no_choice::check(self.frame, gpus, &mut self.cluster.prefetch, hides);
+        if let Some(NoChoice::TooFewNodes {
             wanted,
             needed,
-            room,
+            fitting: room,
         }) = found
         {
             self.placing.refused.counted(wanted, needed, room);
@@ -358,11 +358,11 @@ impl<'a> Decide<'_, 'a> {
     }
 
     /// Ends a call in which there is nothing to choose; `None` hands it on as it came.
-    fn hand_on(&mut self, nothing: NoChoice) -> Option<c_int> {
+    fn delegate(&mut self, nothing: NoChoice) -> Option<c_int> {
         let call = self.frame.call;
         match nothing {
-            NoChoice::NoRoom { .. } if call.answers_no_room() => Some(NOT_NOW),
-            NoChoice::NoRoom { .. } => None,
+            NoChoice::TooFewNodes { .. } if call.refuses_for_lack_of_gpus() => Some(NOT_NOW),
+            NoChoice::TooFewNodes { .. } => None,
             NoChoice::AllWhole => {
                 let code = call.forward();
                 if code == 0 {
@@ -414,7 +414,7 @@ impl<'a> Decide<'_, 'a> {
     }
 
     /// cons_tres has given the job its nodes by itself.
-    pub fn left_to_slurm(&mut self, left: HandedOn) {
+    pub fn delegated_to_slurm(&mut self, left: HandedOn) {
         let frame = self.frame;
         if left == HandedOn::Refused {
             let candidates = Candidates {
@@ -450,7 +450,7 @@ impl<'a> Decide<'_, 'a> {
                 }
             },
         );
-        (self.cluster).go_near(self.site, self.trust, source, names);
+        (self.cluster).count_affinity(self.site, self.trust, source, names);
     }
 
     /// The calls in which there is nothing to choose: too few nodes have enough free GPUs, or all of
@@ -466,7 +466,7 @@ impl<'a> Decide<'_, 'a> {
         }
         let room = self.cluster.snapshot.with_free(gpus);
         if room < request.min_nodes {
-            return Some(match frame.call.answers_no_room() {
+            return Some(match frame.call.refuses_for_lack_of_gpus() {
                 true => NoPlan::Answer(NOT_NOW),
                 false => NoPlan::Stock,
             });

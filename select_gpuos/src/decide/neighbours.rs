@@ -13,7 +13,7 @@ use slurm_ffi::log;
 
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
-use crate::gres::registration::KeptOut;
+use crate::gres::registration::Excluded;
 use crate::messages;
 use crate::read::ledger::Holding;
 use crate::read::site::Site;
@@ -84,7 +84,7 @@ fn in_service<'a>(source: &Source<'a>) -> impl Fn(u32) -> bool + use<'a> {
 impl Neighbours {
     /// Takes the nodes that are forbidden to a job out of its candidates.
     #[inline(never)]
-    pub fn keep_out<'a>(&mut self, frame: &Frame<'a>) -> Option<KeptOut<'a>> {
+    pub fn keep_out<'a>(&mut self, frame: &Frame<'a>) -> Option<Excluded<'a>> {
         let (source, job, candidates) = (&frame.source, frame.job, frame.candidates);
         let options = options(job);
         // `--gpus=32` needs four nodes with eight.
@@ -104,7 +104,7 @@ impl Neighbours {
         self.judged = Some((job.id(), new));
         candidates.save(&mut self.offered);
         let forbidden = |node: &usize| verdicts.get(*node) == Some(&Verdict::Forbidden);
-        KeptOut::new(candidates, candidates.iter().filter(forbidden).collect())
+        Excluded::new(candidates, candidates.iter().filter(forbidden).collect())
     }
 
     /// Makes an empty book for a model, if anybody needs one.
@@ -172,7 +172,7 @@ impl Neighbours {
             let word = offered.get(node as usize / 64);
             word.is_some_and(|word| word >> (node % 64) & 1 == 1)
         };
-        let room = with_room(frame, &offered);
+        let room = nodes_with_capacity(frame, &offered);
         if room.len() < frame.call.counts.min as usize {
             return None;
         }
@@ -199,8 +199,8 @@ impl Neighbours {
             return false;
         };
         for node in frame.candidates.iter() {
-            if book.is_kept(new, node as u32) {
-                frame.candidates.put(node, false);
+            if book.is_reserved_against(new, node as u32) {
+                frame.candidates.set_bit(node, false);
             }
         }
         true
@@ -225,7 +225,7 @@ impl Neighbours {
 }
 
 /// Those of some nodes with free GPUs for a share of the job, ascending.
-fn with_room(frame: &Frame<'_>, among: &dyn Fn(u32) -> bool) -> Vec<usize> {
+fn nodes_with_capacity(frame: &Frame<'_>, among: &dyn Fn(u32) -> bool) -> Vec<usize> {
     let source = &frame.source;
     let least = source.sum(frame.job, JobGres::per_node).max(1);
     let has_room = |index: &usize| {

@@ -17,13 +17,13 @@ const MOST_NODES: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NoChoice {
     /// Fewer candidates than needed have enough free GPUs.
-    NoRoom {
+    TooFewNodes {
         /// GPUs on each node.
         wanted: u32,
         /// Nodes.
         needed: u32,
         /// Nodes that have them.
-        room: u32,
+        fitting: u32,
     },
     /// As many as needed have, each of them whole, and there are no others.
     AllWhole,
@@ -32,7 +32,7 @@ pub enum NoChoice {
 /// Tells the calls apart in which there is nothing to choose; `None`: there may be. Only for jobs that
 /// say nothing to gpuos, once the cluster model is made. `hides_cores`: where cores are hidden from cons_tres there is
 /// more to do than to hand the call on.
-pub fn look(
+pub fn check(
     frame: &Frame<'_>,
     gpus: JobGres<'_>,
     prefetch: &mut Prefetch,
@@ -59,7 +59,7 @@ pub fn look(
     let mut room = 0;
     for index in frame.indices() {
         prefetch.fetch(ahead.next());
-        let Some(seen) = snapshot::look(source, prefetch, index, wanted_type) else {
+        let Some(seen) = snapshot::take(source, prefetch, index, wanted_type) else {
             continue;
         };
         let Some(devices) = seen.devices.filter(|devices| *devices <= MAX_GPUS) else {
@@ -79,10 +79,10 @@ pub fn look(
         }
     }
     if room < counts.min {
-        return Some(NoChoice::NoRoom {
+        return Some(NoChoice::TooFewNodes {
             wanted: wanted as u32,
             needed: counts.min,
-            room,
+            fitting: room,
         });
     }
     (whole && room == counts.wanted).then_some(NoChoice::AllWhole)

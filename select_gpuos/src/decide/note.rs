@@ -144,7 +144,7 @@ impl<'a> Noting<'_, 'a> {
             snapshot,
             ..
         } = &mut *self.cluster;
-        let worth = standing.worth(planner.as_mut(), &snapshot.states, self.chosen, &request);
+        let worth = standing.value_gain(planner.as_mut(), &snapshot.states, self.chosen, &request);
         let Some(planner) = planner.as_ref() else {
             return;
         };
@@ -177,7 +177,7 @@ impl<'a> Noting<'_, 'a> {
     /// Writes the note of a job with slices: its instances, where they are the same on all nodes.
     pub fn start_with_slices(&self, instances: String) {
         let job = self.job;
-        let Some(nodes) = job.given_nodes().filter(|_| !instances.is_empty()) else {
+        let Some(nodes) = job.allocated_nodes().filter(|_| !instances.is_empty()) else {
             return;
         };
         let name = |index: usize| {
@@ -193,7 +193,7 @@ impl<'a> Noting<'_, 'a> {
     fn read_again(&mut self, counts: Counts, gpus: JobGres<'a>) -> Decision {
         let (site, source, job) = (self.site, self.source, self.job);
         let cluster = &mut *self.cluster;
-        let Some(nodes) = job.given_nodes() else {
+        let Some(nodes) = job.allocated_nodes() else {
             return Decision::Stock;
         };
         let kind = gpus.type_name();

@@ -113,7 +113,7 @@ impl Decide<'_, '_> {
                         break 'advice;
                     }
                     Offer::Refused => {}
-                    Offer::NoRoom(why) => *wait = Some(why),
+                    Offer::NothingFits(why) => *wait = Some(why),
                 }
             }
         }
@@ -179,7 +179,7 @@ impl Decide<'_, '_> {
                     Some(fit) if fit >= range.0 && fit < request.max_nodes => {
                         (request.min_nodes, request.max_nodes) = (fit, fit);
                     }
-                    _ => return Offer::NoRoom(why),
+                    _ => return Offer::NothingFits(why),
                 },
                 Err(_) => break,
             }
@@ -242,7 +242,7 @@ impl Decide<'_, '_> {
         if let Some(wait) = wait {
             let named = wanted.request.required_nodes.len();
             let sentence = format!("gpuos: {}", explain::why_wait_on(&wait, named));
-            reasons::tell(frame, sentence);
+            reasons::publish(frame, sentence);
         }
         code
     }
@@ -266,7 +266,7 @@ impl Decide<'_, '_> {
         if lesson.left_out {
             self.cluster.records.count(|tally| tally.spared += 1);
         }
-        lesson.anew
+        lesson.recount
     }
 
     /// cons_tres has taken what it was offered, after nodes had been left out on suspicion.
@@ -283,7 +283,7 @@ enum Offer {
     /// cons_tres took none of them.
     Refused,
     /// There was none to offer.
-    NoRoom(Wait),
+    NothingFits(Wait),
 }
 
 /// How many nodes would fit, where that is the reason to wait.

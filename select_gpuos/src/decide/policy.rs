@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use gpuos_config::gpuos_toml::Policy;
 use gpuos_config::options::JobOptions;
-use gpuos_placement::cost::{Condition, End, History, Objective, Wish};
-use gpuos_placement::explain::{Note, Worth};
+use gpuos_placement::cost::{Condition, End, History, Objective, Scoring};
+use gpuos_placement::explain::{Note, ValueGain};
 use gpuos_placement::plan::{Choice, NodeState, Planner, Request};
 use gpuos_placement::record::Run;
 use slurm_ffi::gres::JobGres;
@@ -31,7 +31,7 @@ pub struct Standing {
     /// Conditions of the nodes of the planner's cluster, by index.
     pub conditions: Vec<Condition>,
     /// What the job at hand wants of a place.
-    wish: Option<Wish>,
+    wish: Option<Scoring>,
     /// The highest priority of late.
     priority: u32,
     history: History,
@@ -117,7 +117,7 @@ impl Standing {
             }
             _ => None,
         };
-        self.wish = Wish::of(objectives, options.profile, options.shape.as_ref(), learned);
+        self.wish = Scoring::of(objectives, options.profile, options.shape.as_ref(), learned);
         if let Some(wish) = &mut self.wish
             && wish.objectives.weight(Objective::Fairness) > 0
         {
@@ -180,18 +180,18 @@ impl Standing {
     }
 
     /// By how much the chosen place is worth more to the job than one of another kind, for the note.
-    pub fn worth(
+    pub fn value_gain(
         &self,
         planner: Option<&mut Planner>,
         states: &[NodeState],
         chosen: &Choice,
         request: &Request,
-    ) -> Option<Worth> {
+    ) -> Option<ValueGain> {
         let wish = self.wish.as_ref()?;
         let planner = planner?;
         let conditions = &self.conditions;
         let (than, percent) = planner.beside(chosen, wish, conditions, request, states)?;
-        Some(Worth {
+        Some(ValueGain {
             objectives: wish.objectives,
             percent,
             than: planner.cluster().nodes.get(than as usize)?.name.clone(),

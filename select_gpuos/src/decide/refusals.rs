@@ -224,7 +224,7 @@ impl Candidates<'_, '_> {
 /// What came of a refusal: whether the next question should be asked anew, and whether nodes were left out for that.
 pub struct Lesson {
     /// The choices are to be counted anew.
-    pub anew: bool,
+    pub recount: bool,
     /// Nodes were left out.
     pub left_out: bool,
 }
@@ -253,17 +253,25 @@ impl Refusals {
         let facts = facts.filter_map(|one| candidates.facts(one.node as usize));
         let Some(least) = facts.min_by_key(|facts| (facts.cores, facts.memory_mib, facts.gpus))
         else {
-            return Lesson { anew, left_out };
+            return Lesson {
+                recount: anew,
+                left_out,
+            };
         };
         match nodes.len() {
             1 => self.learn(form, least, now),
             // Believed once the others are taken.
             _ if suspect.is_none() => *suspect = Some(least),
-            _ => return Lesson { anew, left_out },
+            _ => {
+                return Lesson {
+                    recount: anew,
+                    left_out,
+                };
+            }
         }
         let left_out = candidates.leave_out_where(|facts| facts.within(&least));
         Lesson {
-            anew: true,
+            recount: true,
             left_out,
         }
     }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use gpuos_placement::explain;
-use gpuos_placement::mig::offer::{self, Candidate, GivenBack, Needs};
+use gpuos_placement::mig::offer::{self, Candidate, Needs, Released};
 use gpuos_placement::mig::{Ask, Effort, Pool};
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::check::Misfit;
@@ -92,7 +92,7 @@ impl<'a> SlicePlacing<'_, 'a> {
             true => NOT_NOW,
             false => self.later(&ask, &mut effort, search.needs),
         };
-        self.say_none(&ask, search);
+        self.publish_wait(&ask, search);
         Some(code)
     }
 
@@ -105,7 +105,7 @@ impl<'a> SlicePlacing<'_, 'a> {
         };
         let named = frame.job.required_nodes();
         for index in frame.indices() {
-            let Some((number, weight)) = self.look_at(index) else {
+            let Some((number, weight)) = self.node_offer(index) else {
                 continue;
             };
             let Some(pool) = &mut self.slices.pool else {
@@ -124,10 +124,10 @@ impl<'a> SlicePlacing<'_, 'a> {
         self.slices.candidates.rank();
     }
 
-    fn look_at(&mut self, index: usize) -> Option<(u32, u64)> {
+    fn node_offer(&mut self, index: usize) -> Option<(u32, u64)> {
         let (site, source) = (self.site, &self.frame.source);
         self.slices
-            .look_at(site, self.service, source, index, self.asked)
+            .node_state(site, self.service, source, index, self.asked)
     }
 
     /// Offers nodes to cons_tres, the best first, and at last all that have room.
@@ -208,14 +208,14 @@ impl<'a> SlicePlacing<'_, 'a> {
         let mut given_back = Vec::new();
         self.slices.candidates.begin_later();
         for index in frame.indices() {
-            if self.slices.candidates.has_room_now(index) {
+            if self.slices.candidates.fits_now(index) {
                 continue;
             }
-            let Some((number, weight)) = self.look_at(index) else {
+            let Some((number, weight)) = self.node_offer(index) else {
                 continue;
             };
             given_back.clear();
-            given_back.extend(offer::given_back(&self.slices.ends.all, index));
+            given_back.extend(offer::releases_of(&self.slices.ends.all, index));
             let Some(pool) = &mut self.slices.pool else {
                 return NOT_NOW;
             };
@@ -267,7 +267,7 @@ impl<'a> SlicePlacing<'_, 'a> {
             let at = job.soonest_end(now);
             let each = held.iter().enumerate();
             all.extend(each.filter_map(|(place, one)| {
-                Some(GivenBack {
+                Some(Released {
                     node: one.node as usize,
                     at,
                     bits: asked.held(place)?.chunk(0),
@@ -279,7 +279,7 @@ impl<'a> SlicePlacing<'_, 'a> {
     }
 
     /// Says why a job with slices waits.
-    fn say_none(&self, ask: &Ask, search: Search) {
+    fn publish_wait(&self, ask: &Ask, search: Search) {
         let frame = self.frame;
         let Some(pool) = &self.slices.pool else {
             return;
@@ -295,6 +295,6 @@ impl<'a> SlicePlacing<'_, 'a> {
             (self.slices.named, search.needs.named as u32),
         );
         let sentence = format!("gpuos: {why}");
-        reasons::tell(frame, sentence);
+        reasons::publish(frame, sentence);
     }
 }

@@ -55,20 +55,22 @@ pub struct Registration {
     /// Jobs can have the GPUs of these.
     ready: Vec<u64>,
     /// These have not registered, and the log says so.
-    told: Vec<u64>,
+    logged: Vec<u64>,
 }
 
 /// Nodes taken out of the candidates; put back when this is dropped, unless the call succeeded.
-pub struct KeptOut<'a> {
+pub struct Excluded<'a> {
     candidates: Bitmap<'a>,
     nodes: Vec<usize>,
 }
 
-impl<'a> KeptOut<'a> {
+impl<'a> Excluded<'a> {
     /// Takes nodes out of the candidates; `None` where there are none.
-    pub fn new(candidates: Bitmap<'a>, nodes: Vec<usize>) -> Option<KeptOut<'a>> {
-        nodes.iter().for_each(|node| candidates.put(*node, false));
-        (!nodes.is_empty()).then_some(KeptOut { candidates, nodes })
+    pub fn new(candidates: Bitmap<'a>, nodes: Vec<usize>) -> Option<Excluded<'a>> {
+        nodes
+            .iter()
+            .for_each(|node| candidates.set_bit(*node, false));
+        (!nodes.is_empty()).then_some(Excluded { candidates, nodes })
     }
 
     /// The call has made its choice: it stands in the candidates.
@@ -77,11 +79,11 @@ impl<'a> KeptOut<'a> {
     }
 }
 
-impl Drop for KeptOut<'_> {
+impl Drop for Excluded<'_> {
     fn drop(&mut self) {
         self.nodes
             .iter()
-            .for_each(|node| self.candidates.put(*node, true));
+            .for_each(|node| self.candidates.set_bit(*node, true));
     }
 }
 
@@ -89,15 +91,15 @@ impl Registration {
     /// Forgets everything: the node table is made anew.
     pub fn clear(&mut self) {
         self.ready.clear();
-        self.told.clear();
+        self.logged.clear();
     }
 
     /// Takes the nodes that have not registered out of the candidates; `None` where there are none.
-    pub fn keep_out<'a>(&mut self, release: Release, frame: &Frame<'a>) -> Option<KeptOut<'a>> {
+    pub fn keep_out<'a>(&mut self, release: Release, frame: &Frame<'a>) -> Option<Excluded<'a>> {
         let count = frame.source.nodes();
         let words = count.div_ceil(64);
         self.ready.resize(words, 0);
-        self.told.resize(words, 0);
+        self.logged.resize(words, 0);
         let mut nodes = Vec::new();
         // By words: once all have registered, a call costs no look at each.
         for word in 0..words {
@@ -111,7 +113,7 @@ impl Registration {
                 }
             }
         }
-        KeptOut::new(frame.candidates, nodes)
+        Excluded::new(frame.candidates, nodes)
     }
 
     /// Whether no GPU job is to start on a node yet; `bit` is its bit in its word.
@@ -123,7 +125,7 @@ impl Registration {
             .node(index)
             .and_then(|node| Some((node, source.gpus(node)?)));
         let readiness = match both {
-            Some((node, gpus)) => topology(release).look(known(node, gpus)),
+            Some((node, gpus)) => topology(release).readiness(known(node, gpus)),
             None => Readiness::ForGood,
         };
         if readiness == Readiness::ForGood {
@@ -132,8 +134,8 @@ impl Registration {
         let Some((node, _)) = both.filter(|_| readiness == Readiness::Waits) else {
             return false;
         };
-        if self.told[word] & bit == 0 {
-            self.told[word] |= bit;
+        if self.logged[word] & bit == 0 {
+            self.logged[word] |= bit;
             let name = node.name();
             log::info(&messages::not_registered(name));
         }

@@ -37,9 +37,9 @@ pub struct Shards {
     candidates: Candidates,
     chosen: Vec<(usize, u64)>,
     /// Room for what a call marks: one mark for each node.
-    room: Masks,
+    mask_buffer: Masks,
     /// Whether the call at hand looked for shared GPUs.
-    pub looked: bool,
+    pub detected: bool,
 }
 
 impl Shards {
@@ -51,8 +51,8 @@ impl Shards {
             fits: false,
             candidates: Candidates::default(),
             chosen: Vec::new(),
-            room: Masks::default(),
-            looked: false,
+            mask_buffer: Masks::default(),
+            detected: false,
         }
     }
 
@@ -70,9 +70,9 @@ impl Shards {
 impl Shards {
     /// Has it known whether any node has shards.
     #[inline]
-    pub fn look(&mut self, source: &Source<'_>, release: Release) {
+    pub fn detect_shards(&mut self, source: &Source<'_>, release: Release) {
         if self.any.is_none() {
-            self.look_for_shards(source, release);
+            self.detect(source, release);
         }
     }
 
@@ -83,7 +83,7 @@ impl Shards {
 
     #[cold]
     #[inline(never)]
-    fn look_for_shards(&mut self, source: &Source<'_>, release: Release) {
+    fn detect(&mut self, source: &Source<'_>, release: Release) {
         let has = |index: usize| {
             let shards = source.gres_of(index, self.gres.id);
             shards.is_some_and(|shards| shards.available() > 0)
@@ -91,7 +91,7 @@ impl Shards {
         let any = (0..source.nodes()).any(has);
         self.any = Some(any);
         if any && release < KEEPS_MARKS_FROM {
-            self.room.reserve(source.nodes());
+            self.mask_buffer.reserve(source.nodes());
         }
     }
 
@@ -105,10 +105,10 @@ impl Shards {
 
     /// Takes back what [`Shards::show`] marked, at the end of its call.
     pub fn hide(&mut self, frame: &Frame<'_>) {
-        if std::mem::take(&mut self.looked) {
+        if std::mem::take(&mut self.detected) {
             let shared = &frame.call.shared;
-            shared.give_back();
-            shared.exchange_room(&self.room);
+            shared.revert_all();
+            shared.swap_buffers(&self.mask_buffer);
         }
     }
 
@@ -118,8 +118,8 @@ impl Shards {
             return;
         }
         let (call, source) = (frame.call, &frame.source);
-        self.looked = true;
-        call.shared.exchange_room(&self.room);
+        self.detected = true;
+        call.shared.swap_buffers(&self.mask_buffer);
         // A forecast gives nothing, and who ends in it has his GPU there no more.
         let starts = frame.is_start() && source.asked(frame.job, self.gres.id).next().is_some();
         for index in frame.indices() {
@@ -154,7 +154,7 @@ impl Shards {
         let job = frame.job;
         let count = asked.per_node();
         let other_forms = asked.per_job() | asked.per_task() | asked.per_socket();
-        if count == 0 || other_forms != 0 || (job.has_spank_env() && request::said(job).off) {
+        if count == 0 || other_forms != 0 || (job.has_spank_env() && request::options_of(job).off) {
             return None;
         }
         self.find(frame, service, asked, count);
@@ -184,8 +184,8 @@ impl Shards {
         trust: &LayoutTrust,
         job: Job<'_>,
     ) -> Result<bool, Misfit> {
-        if !self.fits && trust.may_look_at(job) {
-            trust::look_at_gres(site, job, self.gres)?;
+        if !self.fits && trust.may_recheck_job(job) {
+            trust::check_gres(site, job, self.gres)?;
             self.fits = true;
         }
         Ok(self.fits)
@@ -230,7 +230,7 @@ fn best(
     let state = NodeState {
         devices: given.len(),
         shard_devices: shared.len(),
-        given: given.chunk(0),
+        allocated: given.chunk(0),
         shared: shared.chunk(0),
         degraded,
     };

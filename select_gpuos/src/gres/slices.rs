@@ -7,7 +7,7 @@
 
 use gpuos_config::options::JobOptions;
 use gpuos_model::gpu_index::NvmlIndex;
-use gpuos_placement::mig::offer::{self, Candidates, GivenBack};
+use gpuos_placement::mig::offer::{self, Candidates, Released};
 use gpuos_placement::mig::{Ask, Pool};
 use slurm_ffi::api::Api;
 use slurm_ffi::check::{self, Gres, Misfit};
@@ -42,7 +42,7 @@ pub struct Slices {
     /// By node index: the node's number in the pool.
     nodes: Vec<u32>,
     /// Nodes of which the log says that their slices cannot be given.
-    said: Vec<usize>,
+    logged: Vec<usize>,
     /// The nodes that the job of this call may be offered.
     pub candidates: Candidates,
     /// How many of the nodes that the job of this call names have room.
@@ -57,7 +57,7 @@ pub struct Slices {
 #[derive(Default)]
 pub struct Ends {
     /// In order.
-    pub all: Vec<GivenBack>,
+    pub all: Vec<Released>,
     /// For which second, and which state of the ledger, they were read.
     pub read: (i64, u64),
 }
@@ -72,7 +72,7 @@ impl Slices {
             pool: None,
             tried: false,
             nodes: Vec::new(),
-            said: Vec::new(),
+            logged: Vec::new(),
             candidates: Candidates::default(),
             named: 0,
             chosen: Vec::new(),
@@ -110,7 +110,7 @@ impl Slices {
         self.pool = None;
         self.tried = false;
         self.nodes.clear();
-        self.said.clear();
+        self.logged.clear();
         self.ends = Ends::default();
     }
 
@@ -150,7 +150,7 @@ impl Slices {
         job: Job<'_>,
     ) -> Result<bool, Misfit> {
         match self.trust {
-            Trust::None | Trust::Refused if trust.may_look_at(job) => {
+            Trust::None | Trust::Refused if trust.may_recheck_job(job) => {
                 self.comes_to_trust(site, source, job)?;
                 Ok(true)
             }
@@ -167,7 +167,7 @@ impl Slices {
         source: &Source<'_>,
         job: Job<'_>,
     ) -> Result<(), Misfit> {
-        trust::look_at_gres(site, job, self.gres)?;
+        trust::check_gres(site, job, self.gres)?;
         source.check_nodes(&site.strings, self.gres)?;
         self.trust = Trust::Records;
         Ok(())
@@ -176,7 +176,7 @@ impl Slices {
     /// The same for what cons_tres has selected for the job, before it is read.
     pub fn trusts_selected(&mut self, site: &Site, job: Job<'_>) -> Result<bool, Misfit> {
         if self.trust == Trust::Records {
-            trust::look_at_gres(site, job, self.gres)?;
+            trust::check_gres(site, job, self.gres)?;
             check::held(site.layout, job.raw())?;
             self.trust = Trust::Selection;
         }
@@ -234,7 +234,7 @@ impl Slices {
         }
         let pool = self.pool.as_ref()?;
         let options = match job.has_spank_env() {
-            true => request::said(job),
+            true => request::options_of(job),
             false => JobOptions::default(),
         };
         if let Some(request) = &options.mig
@@ -250,7 +250,7 @@ impl Slices {
 
     /// Reads which slices of a node are free into the pool: the node's number there, and Slurm's weight. `None`: its
     /// slices are not for this job.
-    pub fn look_at(
+    pub fn node_state(
         &mut self,
         site: &Site,
         service: &Service,
@@ -279,8 +279,8 @@ impl Slices {
         }
         let has = slices.devices();
         if has != pool.slices_of(number) || slices.topologies() == 0 {
-            if !self.said.contains(&index) {
-                self.said.push(index);
+            if !self.logged.contains(&index) {
+                self.logged.push(index);
                 log::error(&messages::slices_differ(
                     node.name(),
                     has,
@@ -289,7 +289,7 @@ impl Slices {
             }
             return None;
         }
-        let taken = slices.given();
+        let taken = slices.allocated_devices();
         // A MIG-switchable one is known by its number in GRES gpu.
         let (gres_out, _) = service.of(index);
         let gres_of = |nvml: NvmlIndex| own.whole(nvml);
@@ -306,7 +306,7 @@ impl Slices {
         let gres = self.gres;
         if self.trust == Trust::Records
             // What a job that runs shows is as good as what one shows that has just been given its slices.
-            && trust::look_at_gres(site, job, gres).is_ok()
+            && trust::check_gres(site, job, gres).is_ok()
         {
             self.trust = Trust::Selection;
         }

@@ -94,11 +94,11 @@ impl Steering {
     pub fn begin(&mut self, frame: &Frame<'_>, enough: Option<u32>) {
         frame.candidates.save(&mut self.saved);
         self.cores.enough = enough;
-        self.cores.maps.tidy();
+        self.cores.maps.free_cached();
     }
 
     /// Gives the candidates back as they came, after an answer that does not count.
-    pub fn put_back(&self, frame: &Frame<'_>) {
+    pub fn restore_candidates(&self, frame: &Frame<'_>) {
         frame.candidates.restore(&self.saved);
     }
 
@@ -130,7 +130,7 @@ impl Steering {
         nodes.clear();
         let source = &frame.source;
         for (node, bits) in chosen {
-            nodes.put(*node, true);
+            nodes.set_bit(*node, true);
             if let Some(state) = source.gres_of(*node, gres) {
                 self.masks.allocate(source.layout, state, !bits);
             }
@@ -171,7 +171,7 @@ impl Steering {
         let chosen = choice.nodes.iter().map(|one| one.node as usize);
         let code = (self.cores).with_fewer(source, snapshot, chosen.clone(), || {
             nodes.clear();
-            chosen.clone().for_each(|node| nodes.put(node, true));
+            chosen.clone().for_each(|node| nodes.set_bit(node, true));
             match purpose {
                 Purpose::Answer => call.forward(),
                 Purpose::Question => call.forward_without_preemption(),

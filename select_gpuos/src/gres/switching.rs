@@ -57,7 +57,7 @@ pub struct Switchable {
     /// What they were, for how their GPUs served.
     before: Vec<Node>,
     /// Whether the call at hand is about a job that such a GPU could be given to.
-    pub looked: bool,
+    pub applies: bool,
     /// What that job asks for.
     pub asks: Asks,
     /// The marks of that call.
@@ -65,7 +65,7 @@ pub struct Switchable {
     /// Its candidates.
     pub offers: Offers,
     /// Room for what it marks in Slurm's records.
-    room: Masks,
+    mask_buffer: Masks,
 }
 
 /// Candidates of one call.
@@ -91,9 +91,9 @@ impl<'a> Both<'a> {
     fn read(source: &Source<'a>, release: Release, ids: Ids, index: usize) -> Option<Both<'a>> {
         let node = source.node(index)?;
         let (gpus, slices) = (source.gpus(node)?, source.gres(node, ids.slices)?);
-        let shards = source.shards(node).map_or(0, NodeGres::given);
+        let shards = source.shards(node).map_or(0, NodeGres::allocated_devices);
         let mps = source.gres(node, ids.mps);
-        let mps = mps.map_or(0, |mps| mps.given() | mps.in_use());
+        let mps = mps.map_or(0, |mps| mps.allocated_devices() | mps.in_use());
         let [gpu_state, slice_state] = [gpus, slices].map(|gres| gres_state(release, node, gres));
         let state = NodeState {
             gpus: gpu_state,
@@ -121,7 +121,7 @@ impl<'a> Both<'a> {
 fn gres_state(release: Release, node: handles::Node<'_>, gres: NodeGres<'_>) -> GresState {
     GresState {
         devices: gres.devices(),
-        given: gres.given(),
+        allocated_bits: gres.allocated_devices(),
         allocated: gres.allocated(),
         has_topology: gres.topologies() > 0,
         provisional: gres.is_provisional(),
@@ -130,7 +130,7 @@ fn gres_state(release: Release, node: handles::Node<'_>, gres: NodeGres<'_>) -> 
 }
 
 #[cold]
-fn say_unknown(node: &Node) {
+fn log_unknown(node: &Node) {
     let said = match node.gpus.is_empty() {
         true => messages::divided_is_unknown(&node.name),
         false => messages::not_switched(&node.name, node.slices),
@@ -212,7 +212,7 @@ impl Switchable {
             }
         }
         let gpus: usize = nodes.iter().map(|own| own.gpus.len()).sum();
-        self.room.reserve(2 * gpus);
+        self.mask_buffer.reserve(2 * gpus);
         self.marks.reserve(gpus);
         self.on = !nodes.is_empty();
         self.nodes = Some(nodes);
@@ -257,9 +257,9 @@ impl Switchable {
 
     /// Ends what [`Switching::switch`] began.
     pub fn switch_back(&mut self, call: &Call) {
-        call.other_mode.give_back();
-        (self.looked, self.marked) = (false, false);
-        call.other_mode.exchange_room(&self.room);
+        call.other_mode.revert_all();
+        (self.applies, self.marked) = (false, false);
+        call.other_mode.swap_buffers(&self.mask_buffer);
         self.marks.clear();
         self.offers.unknown.clear();
     }
@@ -308,10 +308,10 @@ impl Switching<'_, '_> {
         let Some(mut nodes) = self.switchable.take_nodes(self.site, &source) else {
             return;
         };
-        self.switchable.looked = true;
-        call.other_mode.exchange_room(&self.switchable.room);
-        let serves = self.service.serves(self.site)
-            && (self.service).looks_for_changes(self.frame, self.prefetch);
+        self.switchable.applies = true;
+        call.other_mode.swap_buffers(&self.switchable.mask_buffer);
+        let serves =
+            self.service.serves(self.site) && (self.service).refresh(self.frame, self.prefetch);
         self.switchable.marked = true;
         let job = self.job();
         self.switchable.asks = job.asks;
@@ -361,11 +361,11 @@ impl Switching<'_, '_> {
         }
         match own.read(&both.state) {
             Reading::Unknown { for_nobody, passes } => {
-                if !passes && !std::mem::replace(&mut own.said, true) {
-                    say_unknown(own);
+                if !passes && !std::mem::replace(&mut own.logged, true) {
+                    log_unknown(own);
                 }
                 if for_nobody || job.asks.slices {
-                    self.frame.candidates.put(own.index, false);
+                    self.frame.candidates.set_bit(own.index, false);
                     switchable.offers.unknown.push(own.index);
                 }
             }

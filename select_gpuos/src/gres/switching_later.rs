@@ -29,19 +29,19 @@ impl<'a> Switching<'_, 'a> {
         // Not the time of the call: cons_tres answers by the time at which it has been asked.
         let now = clock::now();
         let again = match frame.mode {
-            Mode::WillRun => self.looks_sooner(Forecast {
+            Mode::WillRun => self.searches_sooner_forecast(Forecast {
                 tried,
                 now,
                 start: (code == 0).then(|| frame.job.start_time()),
             }),
             _ if code != 0 && tried == 0 => {
-                let spared = frame.call.spares_no_more();
+                let spared = frame.call.skips_preemption();
                 self.switchable.marks.offer_idle(spared, now)
             }
             _ => false,
         };
         for mark in self.switchable.marks.take_lifted() {
-            frame.call.other_mode.give_back_one(mark.number);
+            frame.call.other_mode.revert_one(mark.number);
         }
         if again {
             frame.call.unanswered();
@@ -51,12 +51,12 @@ impl<'a> Switching<'_, 'a> {
     }
 
     /// The same in a forecast, as long as one that is sooner can be found.
-    fn looks_sooner(&mut self, answer: Forecast) -> bool {
+    fn searches_sooner_forecast(&mut self, answer: Forecast) -> bool {
         let (job, nodes) = (self.frame.job, self.frame.candidates);
         // Backfill's first question is about now only.
         let twofold = &mut self.switchable.twofold;
-        let only_now = answer.tried == 0 && twofold.left_open(job.id(), job.beside_nobody());
-        if only_now || !Marks::looks_on(answer.tried) {
+        let only_now = answer.tried == 0 && twofold.asked_unread(job.id(), job.beside_nobody());
+        if only_now || !Marks::retries_forecast(answer.tried) {
             return false;
         }
         if (self.switchable.marks).take_forecast(&answer, |node| nodes.test(node)) {
@@ -108,13 +108,13 @@ impl<'a> Switching<'_, 'a> {
 
     /// Ends a call about a job that MIG-switchable GPUs could be given to: moves a forecast to when it has them, and says
     /// where it waits for them.
-    pub fn settle(&mut self, code: c_int) -> c_int {
-        let code = self.settled(code);
+    pub fn finish_call(&mut self, code: c_int) -> c_int {
+        let code = self.after_call(code);
         self.switchable.switch_back(self.frame.call);
         code
     }
 
-    fn settled(&mut self, mut code: c_int) -> c_int {
+    fn after_call(&mut self, mut code: c_int) -> c_int {
         let frame = self.frame;
         let (job, nodes) = (frame.job, frame.candidates);
         let (marks, offers) = (&self.switchable.marks, &self.switchable.offers);
@@ -130,16 +130,16 @@ impl<'a> Switching<'_, 'a> {
         if code != 0 {
             nodes.restore(&offers.all);
             let unknown = offers.unknown.iter();
-            unknown.for_each(|node| nodes.put(*node, true));
+            unknown.for_each(|node| nodes.set_bit(*node, true));
         }
         if code != 0 || frame.starts_later() {
-            self.say_why();
+            self.publish_reason();
         }
         code
     }
 
     /// Says that a job waits for GPUs of the other mode, where it would have room with them, or that it never gets them.
-    fn say_why(&self) {
+    fn publish_reason(&self) {
         let frame = self.frame;
         let job = frame.job;
         if !self.site.steers() || job.id() == 0 {
@@ -149,14 +149,14 @@ impl<'a> Switching<'_, 'a> {
         let marks = &self.switchable.marks;
         let asks = self.switchable.asks.only();
         if asks.is_some() && marks.has_idle_later(now, is_forecast) {
-            return self.say_waits(asks, now);
+            return self.publish_wait(asks, now);
         }
         if asks.is_none() && marks.has_never() {
-            self.say_never();
+            self.publish_never();
         }
     }
 
-    fn say_waits(&self, asks: Option<GpuMode>, now: i64) {
+    fn publish_wait(&self, asks: Option<GpuMode>, now: i64) {
         let frame = self.frame;
         let (source, job) = (&frame.source, frame.job);
         let (gres, each, sum) = match asks {
@@ -195,10 +195,10 @@ impl<'a> Switching<'_, 'a> {
             Some(other) => format!("{other}; {why}"),
             None => format!("gpuos: {why}"),
         };
-        reasons::tell(frame, sentence);
+        reasons::publish(frame, sentence);
     }
 
-    fn say_never(&self) {
+    fn publish_never(&self) {
         let frame = self.frame;
         let source = &frame.source;
         let each = source.of_each_node(frame.job);
@@ -207,7 +207,7 @@ impl<'a> Switching<'_, 'a> {
             Some((index, gpus.available()))
         });
         if let Some(why) = self.switchable.marks.why_never(each, nodes) {
-            reasons::tell(frame, format!("gpuos: {why}"));
+            reasons::publish(frame, format!("gpuos: {why}"));
         }
     }
 }

@@ -63,7 +63,7 @@ impl Withholding<'_, '_> {
         if job.gres_list().is_null() && !job.whole_nodes() {
             return None;
         }
-        match (self.service).looks_for_changes(self.frame, self.prefetch) {
+        match (self.service).refresh(self.frame, self.prefetch) {
             true => self.withhold_from(),
             false => None,
         }
@@ -176,7 +176,7 @@ impl Withholding<'_, '_> {
     }
 
     /// A job got no place, or only later: says so where it is for GPUs that are out of service.
-    pub fn say_out(&self, code: c_int, withheld: &Withheld) {
+    pub fn publish_out_of_service(&self, code: c_int, withheld: &Withheld) {
         let frame = self.frame;
         let job = frame.job;
         if job.id() == 0 || code == 0 && !frame.starts_later() {
@@ -189,7 +189,7 @@ impl Withholding<'_, '_> {
             Some(other) => format!("{other}; {sentence}"),
             None => format!("gpuos: {sentence}"),
         };
-        reasons::tell(frame, sentence);
+        reasons::publish(frame, sentence);
     }
 
     /// Which GPUs of the candidates are out of service, where the job would have room now, or could have it at
@@ -208,7 +208,7 @@ impl Withholding<'_, '_> {
             }
             let mut state = node_state(Some(gpus), self.service.of(index).0);
             let marked = GpuSet(call.out_of_service.of(gpus));
-            state.given = state.given.minus(marked);
+            state.allocated = state.allocated.minus(marked);
             blame.add(node.name(), &state);
         }
         blame.sentence()
@@ -219,7 +219,7 @@ impl Withholding<'_, '_> {
 fn node_state(gpus: Option<NodeGres<'_>>, out: GpuSet) -> NodeState {
     NodeState {
         devices: gpus.map_or(0, NodeGres::devices),
-        given: GpuSet(gpus.map_or(0, NodeGres::given)),
+        allocated: GpuSet(gpus.map_or(0, NodeGres::allocated_devices)),
         out,
         is_pool_out: false,
     }

@@ -25,7 +25,7 @@ impl Twofold {
     }
 
     /// The same, where a first one is never looked into.
-    pub fn left_open(&mut self, job: u32, first: bool) -> bool {
+    pub fn asked_unread(&mut self, job: u32, first: bool) -> bool {
         let asked = self.asked(job, first);
         if asked {
             self.open = job;
@@ -40,7 +40,7 @@ mod tests {
 
     /// A first question that is answered when it may be.
     fn first(twofold: &mut Twofold, job: u32) -> bool {
-        twofold.left_open(job, true)
+        twofold.asked_unread(job, true)
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Demand {
         let words = words
             .into_iter()
             .chain(cores.map(u64::from))
-            .chain(job.other_wishes());
+            .chain(job.other_requests());
         let others = demand.others().iter();
         let words = words.chain(others.map(|(id, units)| u64::from(*id) << 32 ^ units));
         words.fold(0xcbf2_9ce4_8422_2325, |hash: u64, word| {
@@ -197,7 +197,7 @@ fn sockets(node: Node<'_>, sum: &Sum, own: &[u16; SOCKETS]) -> Option<([Socket; 
     let mut all = [Socket::default(); SOCKETS];
     for (at, socket) in all[..count].iter_mut().enumerate() {
         let first = at * usize::from(cores);
-        let kept = node.kept_cores(first..first + usize::from(cores));
+        let kept = node.reserved_cores(first..first + usize::from(cores));
         *socket = Socket {
             free: cores.saturating_sub(sum.cores[at] + kept),
             used: sum.cores[at],

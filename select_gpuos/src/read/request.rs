@@ -1,7 +1,7 @@
 //! From Slurm's job record to the planner's request.
 
 use gpuos_config::options::JobOptions;
-use gpuos_placement::plan::{GpuShape, Placement, Request, TopologyWish};
+use gpuos_placement::plan::{GpuShape, Placement, Request, TopologyRequest};
 use slurm_ffi::gres::JobGres;
 use slurm_ffi::handles::Job;
 use slurm_ffi::log;
@@ -54,7 +54,7 @@ pub fn build(
     job: Job<'_>,
     gpus: JobGres<'_>,
     options: &JobOptions,
-    default_topology: Option<&TopologyWish>,
+    default_topology: Option<&TopologyRequest>,
     default_placement: &Placement,
 ) -> Option<Wanted> {
     let per_node = small(gpus.per_node())?;
@@ -142,7 +142,7 @@ fn small(count: u64) -> Option<u32> {
 
 /// What a job says to gpuos.
 #[inline(never)]
-pub fn said(job: Job<'_>) -> JobOptions {
+pub fn options_of(job: Job<'_>) -> JobOptions {
     JobOptions::from_spank_env(job.spank_env()).unwrap_or_else(|why| {
         log::debug(&format!("job {}: {why}; the option is ignored", job.id()));
         JobOptions::default()

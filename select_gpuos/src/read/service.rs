@@ -24,7 +24,7 @@ struct Known {
 
 impl Known {
     /// Takes what a text says; what of it cannot be read.
-    fn says(&mut self, text: &str) -> Option<ExtraError> {
+    fn parse(&mut self, text: &str) -> Option<ExtraError> {
         let (part, wrong) = ExtraPart::read(text);
         self.out = part.out.into_iter().collect();
         self.degraded = part.degraded.into_iter().collect();
@@ -50,7 +50,7 @@ impl Service {
     }
 
     /// Looks at the `Extra` of the candidates; whether any of the cluster has one.
-    pub fn looks_for_changes(&mut self, frame: &Frame<'_>, prefetch: &mut Prefetch) -> bool {
+    pub fn refresh(&mut self, frame: &Frame<'_>, prefetch: &mut Prefetch) -> bool {
         let source = &frame.source;
         let mut ahead = prefetch.begin(frame.candidates, source.nodes());
         for index in frame.indices() {
@@ -106,7 +106,7 @@ impl Service {
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => {
-                if let Some(why) = known.says(&text) {
+                if let Some(why) = known.parse(&text) {
                     log::error(&messages::extra_is_odd(name, why));
                 }
                 if let Some(words) = ExtraPart::unknown(&text) {
@@ -146,17 +146,17 @@ mod tests {
             "[gpuos:1 asleep=7 out=2,5 zone=out=1 degraded=3 quiet mig-out=6 x=]",
             "rack 7 [gpuos:1 mig-out=6 later out=5 out=2 degraded=2,3] fan",
         ] {
-            assert_eq!(known.says(text), None, "{text}");
+            assert_eq!(known.parse(text), None, "{text}");
             assert_eq!(known.out, set(&[2, 5]), "{text}");
             assert_eq!(known.degraded, set(&[3]), "{text}");
             assert_eq!(known.pool_out, NvmlSet(set(&[6])), "{text}");
         }
         // Which ones a damaged word named is not known: then it is all that it may have named.
-        assert!(known.says("[gpuos:1 later out=2,x mig-out=6]").is_some());
+        assert!(known.parse("[gpuos:1 later out=2,x mig-out=6]").is_some());
         assert_eq!((known.out.len(), known.pool_out.0), (64, set(&[6])));
-        assert!(known.says("[gpuos:1 out=2 degraded=3,x]").is_some());
+        assert!(known.parse("[gpuos:1 out=2 degraded=3,x]").is_some());
         assert_eq!((known.out, known.degraded), (set(&[2]), set(&[3])));
-        assert_eq!(known.says("rack 7"), None);
+        assert_eq!(known.parse("rack 7"), None);
         assert!(known.out.is_empty() && known.pool_out.is_empty());
     }
 }

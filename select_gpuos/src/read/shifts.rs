@@ -56,7 +56,7 @@ impl Shifts {
                     }
                     let name = format!("{structure}.{field} {kind} {bytes}");
                     if same(&shifted, fields, structure) {
-                        all.tell(&format!("nothing\t{name}\tno field of use moves"));
+                        all.log(&format!("nothing\t{name}\tno field of use moves"));
                         continue;
                     }
                     all.try_one(name, &shifted, release);
@@ -76,7 +76,7 @@ impl Shifts {
                 );
             }
         }
-        all.tell("done\t\t");
+        all.log("done\t\t");
         Some(all)
     }
 
@@ -84,12 +84,12 @@ impl Shifts {
         let made = Layout::of(fields).and_then(|layout| Ok((layout, Strings::of(fields)?)));
         let (layout, strings) = match made {
             Ok(made) => made,
-            Err(why) => return self.tell(&format!("table\t{name}\t{why}")),
+            Err(why) => return self.log(&format!("table\t{name}\t{why}")),
         };
         match check::configuration(&layout).and_then(|_| probe::objects(fields, &layout, release)) {
-            Err(why) => self.tell(&format!("start\t{name}\t{why}")),
+            Err(why) => self.log(&format!("start\t{name}\t{why}")),
             Ok(()) => {
-                self.tell(&format!("left\t{name}\t"));
+                self.log(&format!("left\t{name}\t"));
                 self.left.push(Left {
                     name,
                     layout,
@@ -100,7 +100,7 @@ impl Shifts {
     }
 
     /// Holds what is left against a job.
-    pub fn look(&mut self, source: &Source<'_>, job: *mut c_void) {
+    pub fn check(&mut self, source: &Source<'_>, job: *mut c_void) {
         let Source { api, table, .. } = *source;
         let Some(id) = mem::read::<u32>(job as usize + source.layout.job.job_id) else {
             return;
@@ -113,27 +113,27 @@ impl Shifts {
             let checked = check::job(api, &one.layout, &one.strings, job, gpu)
                 // SAFETY: called from job_test, under slurmctld's node write lock.
                 .and_then(|()| unsafe { check::nodes(api, &one.layout, &one.strings, table, gpu) });
-            self.tell(&match checked {
+            self.log(&match checked {
                 Ok(()) => format!("first\t{}\tjob {id}", one.name),
                 Err(why) => format!("job\t{}\tjob {id}: {why}", one.name),
             });
         }
-        self.tell(&format!("looked\tjob {id}\t"));
+        self.log(&format!("looked\tjob {id}\t"));
     }
 
     /// Holds what is left against a job that cons_tres has just given its nodes and GPUs.
-    pub fn look_again(&self, api: &Api, job: *mut c_void) {
+    pub fn check_allocated(&self, api: &Api, job: *mut c_void) {
         let gpu = check::Gres::gpu(api);
         for one in &self.left {
             let checked = check::job(api, &one.layout, &one.strings, job, gpu)
                 .and_then(|()| check::held(&one.layout, job).map(drop));
             if let Err(why) = checked {
-                self.tell(&format!("second\t{}\t{why}", one.name));
+                self.log(&format!("second\t{}\t{why}", one.name));
             }
         }
     }
 
-    fn tell(&self, line: &str) {
+    fn log(&self, line: &str) {
         let file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)

@@ -86,7 +86,7 @@ impl Snapshot {
         let mut ahead = prefetch.begin(candidates, count);
         for index in candidates.iter().take_while(|index| *index < count) {
             prefetch.fetch(ahead.next());
-            let Some(seen) = look(source, prefetch, index, wanted_type) else {
+            let Some(seen) = take(source, prefetch, index, wanted_type) else {
                 continue;
             };
             let (node, gpus) = (seen.node, seen.gpus);
@@ -227,7 +227,7 @@ pub struct Seen<'a> {
 /// Looks at a node's GPUs, of one type where one is wanted; `None`: there are none. Not inlined: a call
 /// that looks twice is to find this code at hand the second time.
 #[inline(never)]
-pub fn look<'a>(
+pub fn take<'a>(
     source: &Source<'a>,
     prefetch: &mut Prefetch,
     index: usize,

@@ -55,7 +55,7 @@ struct Doubts {
     job: Option<u32>,
     at: i64,
     refusals: u32,
-    said: Vec<String>,
+    logged: Vec<String>,
     /// Whether probe objects have been made.
     probed: bool,
     /// Whether they did not fit: no job can take that back.
@@ -64,7 +64,7 @@ struct Doubts {
 
 impl Doubts {
     /// Whether the look at a job may end otherwise than the last one did.
-    fn may_look(&self, job: Option<u32>, refused: bool, now: i64) -> bool {
+    fn may_recheck(&self, job: Option<u32>, refused: bool, now: i64) -> bool {
         if self.for_good {
             return false;
         }
@@ -80,10 +80,10 @@ impl Doubts {
     }
 
     /// Whether the log does not have this yet.
-    fn is_news(&mut self, why: &str) -> bool {
-        let news = self.said.len() < MOST_SAID && !self.said.iter().any(|said| said == why);
+    fn is_unlogged(&mut self, why: &str) -> bool {
+        let news = self.logged.len() < MOST_SAID && !self.logged.iter().any(|said| said == why);
         if news {
-            self.said.push(why.to_owned());
+            self.logged.push(why.to_owned());
         }
         news
     }
@@ -118,14 +118,14 @@ impl LayoutTrust {
     }
 
     /// Whether a look at a job may end otherwise than the last one did.
-    pub fn may_look(&self, job: Option<u32>) -> bool {
+    pub fn may_recheck(&self, job: Option<u32>) -> bool {
         let refused = self.level == Trust::Refused;
-        self.doubts.may_look(job, refused, clock::now())
+        self.doubts.may_recheck(job, refused, clock::now())
     }
 
     /// Whether a look at a job that asks for shards or slices may end otherwise than the last one did.
-    pub fn may_look_at(&self, job: Job<'_>) -> bool {
-        self.doubts.may_look(Some(job.id()), false, clock::now())
+    pub fn may_recheck_job(&self, job: Job<'_>) -> bool {
+        self.doubts.may_recheck(Some(job.id()), false, clock::now())
     }
 
     /// Has Slurm's own functions make probe objects, once. Why the table is refused, where they do not fit: no job can
@@ -150,7 +150,12 @@ impl LayoutTrust {
     }
 
     /// Looks at a job and all nodes for the first time.
-    pub fn look(&mut self, site: &Site, source: &Source<'_>, call: &Call) -> Option<Checked> {
+    pub fn check_first(
+        &mut self,
+        site: &Site,
+        source: &Source<'_>,
+        call: &Call,
+    ) -> Option<Checked> {
         let job = call.job;
         // A job without any GRES proves nothing and is not steered either.
         let list = mem::read::<usize>(job as usize + site.layout.job.gres_list_req);
@@ -168,34 +173,34 @@ impl LayoutTrust {
 
     /// Looks once more after the first choice that cons_tres accepted, before the selection is read. `None`: there is
     /// nothing to look for.
-    pub fn look_at_selection(&mut self, site: &Site, job: Job<'_>) -> Option<Checked> {
+    pub fn check_selection(&mut self, site: &Site, job: Job<'_>) -> Option<Checked> {
         #[cfg(debug_assertions)]
         if let Some(shifts) = &self.shifts {
-            shifts.look_again(site.api, job.raw());
+            shifts.check_allocated(site.api, job.raw());
         }
         match self.level {
-            Trust::Records => Some(look_at_selection(site, job)),
+            Trust::Records => Some(check_selection(site, job)),
             _ => None,
         }
     }
 
     /// Holds every shift of the table against a job, in a debug build.
     #[cfg(debug_assertions)]
-    pub fn look_at_shifts(&mut self, source: &Source<'_>, job: *mut c_void) {
+    pub fn check_shifts(&mut self, source: &Source<'_>, job: *mut c_void) {
         if let Some(shifts) = &mut self.shifts {
-            shifts.look(source, job);
+            shifts.check(source, job);
         }
     }
 
     /// Draws the conclusion from a look at a job.
-    pub fn settle(&mut self, id: Option<u32>, checked: Checked, next: Trust) -> Verdict {
+    pub fn conclude(&mut self, id: Option<u32>, checked: Checked, next: Trust) -> Verdict {
         let verdict = match checked {
             Ok(()) => {
                 self.level = next;
                 return Verdict::Holds;
             }
             Err(Misfit::Job(why)) => {
-                if self.doubts.is_news(&why) {
+                if self.doubts.is_unlogged(&why) {
                     log::info(&messages::job_not_understood(id.unwrap_or(0), why));
                 }
                 Verdict::Holds
@@ -206,7 +211,7 @@ impl LayoutTrust {
                 self.doubts.refusals = self.doubts.refusals.saturating_add(1);
                 self.nodes = false;
                 self.held &= !trusted;
-                let news = self.doubts.is_news(&why).then_some(why);
+                let news = self.doubts.is_unlogged(&why).then_some(why);
                 Verdict::Refused(news, trusted)
             }
         };
@@ -222,12 +227,12 @@ impl LayoutTrust {
 }
 
 /// Looks at what cons_tres has just selected for a job.
-pub fn look_at_selection(site: &Site, job: Job<'_>) -> Checked {
-    look_at_gres(site, job, site.gpu).and_then(|()| check::held(site.layout, job.raw()).map(drop))
+pub fn check_selection(site: &Site, job: Job<'_>) -> Checked {
+    check_gres(site, job, site.gpu).and_then(|()| check::held(site.layout, job.raw()).map(drop))
 }
 
 /// Looks at what a job asks for of a GRES.
-pub fn look_at_gres(site: &Site, job: Job<'_>, gres: Gres) -> Checked {
+pub fn check_gres(site: &Site, job: Job<'_>, gres: Gres) -> Checked {
     check::job(site.api, site.layout, &site.strings, job.raw(), gres)
 }
 
@@ -273,27 +278,29 @@ mod tests {
     #[test]
     fn the_next_job_is_looked_at_and_refusals_become_rare() {
         let mut doubts = Doubts::default();
-        assert!(doubts.may_look(Some(1), false, 1000));
+        assert!(doubts.may_recheck(Some(1), false, 1000));
         doubts.note(Some(1), 1000);
-        assert!(!doubts.may_look(Some(1), false, 1001));
-        assert!(doubts.may_look(Some(2), false, 1001));
-        assert!(doubts.may_look(Some(1), false, 1000 + SAME_JOB));
+        assert!(!doubts.may_recheck(Some(1), false, 1001));
+        assert!(doubts.may_recheck(Some(2), false, 1001));
+        assert!(doubts.may_recheck(Some(1), false, 1000 + SAME_JOB));
         for refusal in 1..=AT_ONCE {
             doubts.refusals = refusal;
-            assert!(doubts.may_look(Some(2), true, 1001), "{refusal}");
+            assert!(doubts.may_recheck(Some(2), true, 1001), "{refusal}");
         }
         doubts.refusals += 1;
-        assert!(!doubts.may_look(Some(2), true, 1001));
-        assert!(doubts.may_look(Some(1), true, 1000 + RARELY));
+        assert!(!doubts.may_recheck(Some(2), true, 1001));
+        assert!(doubts.may_recheck(Some(1), true, 1000 + RARELY));
         // A clock that was set back.
-        assert!(!doubts.may_look(Some(1), true, 0));
+        assert!(!doubts.may_recheck(Some(1), true, 0));
     }
 
     #[test]
     fn the_log_is_told_of_each_doubt_once_and_of_so_many() {
         let mut doubts = Doubts::default();
-        assert!(doubts.is_news("a") && !doubts.is_news("a"));
-        let said = (0..100).filter(|n| doubts.is_news(&n.to_string())).count();
+        assert!(doubts.is_unlogged("a") && !doubts.is_unlogged("a"));
+        let said = (0..100)
+            .filter(|n| doubts.is_unlogged(&n.to_string()))
+            .count();
         assert_eq!(said, MOST_SAID - 1);
     }
 }

@@ -109,12 +109,12 @@ impl Keeper {
             naps = naps.wrapping_add(1);
             let due = reasons::lost() || naps.is_multiple_of(ROUND);
             if due && reasons::any() && !self.controller.ends() {
-                self.look();
+                self.refresh();
             }
         }
     }
 
-    fn look(&self) {
+    fn refresh(&self) {
         // SAFETY: this thread holds no lock. Whoever holds slurmctld's lock takes of ours only the one of
         // the sentences, which this thread takes under the same lock alone.
         let _locked = unsafe { self.controller.lock_jobs() };

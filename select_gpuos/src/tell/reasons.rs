@@ -27,25 +27,25 @@ const MOST: usize = 1024;
 
 /// What is said of a job.
 #[derive(PartialEq, Debug)]
-enum Said {
+enum Reason {
     /// A sentence that was made when the job was decided.
     Text(String),
     /// What becomes one when it is shown.
     Refused(Refusal),
 }
 
-impl Said {
+impl Reason {
     fn sentence(&self) -> String {
         match self {
-            Said::Text(text) => text.clone(),
-            Said::Refused(refusal) => format!("gpuos: {refusal}"),
+            Reason::Text(text) => text.clone(),
+            Reason::Refused(refusal) => format!("gpuos: {refusal}"),
         }
     }
 }
 
 /// Jobs that wait, by id, with the sentence of each. Decisions and the thread use it under slurmctld's job write lock,
 /// so neither finds it locked by the other; a reload may be at it, and then a sentence comes a round later.
-static WAITING: Mutex<Vec<(u32, Said)>> = Mutex::new(Vec::new());
+static WAITING: Mutex<Vec<(u32, Reason)>> = Mutex::new(Vec::new());
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The thread that keeps them in sight: pid of its process and its number there. 0 = none.
@@ -57,7 +57,7 @@ fn has_keeper() -> bool {
     KEEPER.load(Ordering::Acquire) != 0
 }
 
-fn waiting() -> Option<MutexGuard<'static, Vec<(u32, Said)>>> {
+fn waiting() -> Option<MutexGuard<'static, Vec<(u32, Reason)>>> {
     match WAITING.try_lock() {
         Ok(waiting) => Some(waiting),
         // Each step leaves it whole.
@@ -66,7 +66,7 @@ fn waiting() -> Option<MutexGuard<'static, Vec<(u32, Said)>>> {
     }
 }
 
-fn with(work: impl FnOnce(&mut Vec<(u32, Said)>)) {
+fn with(work: impl FnOnce(&mut Vec<(u32, Reason)>)) {
     if let Some(mut waiting) = waiting() {
         work(&mut waiting);
         COUNT.store(waiting.len(), Ordering::Release);
@@ -94,11 +94,11 @@ pub fn lost() -> bool {
 }
 
 /// Where a job is among those that wait, or would be: every decision asks, so it looks at a few only.
-fn place(waiting: &[(u32, Said)], job: u32) -> Result<usize, usize> {
+fn place(waiting: &[(u32, Reason)], job: u32) -> Result<usize, usize> {
     waiting.binary_search_by_key(&job, |(id, _)| *id)
 }
 
-fn remember(job: u32, said: Said) {
+fn remember(job: u32, said: Reason) {
     with(|waiting| match place(waiting, job) {
         Ok(at) => waiting[at].1 = said,
         Err(at) if waiting.len() < MOST => waiting.insert(at, (job, said)),
@@ -110,7 +110,7 @@ fn remember(job: u32, said: Said) {
 fn forget(job: u32) {
     with(|waiting| {
         if let Ok(at) = place(waiting, job)
-            && matches!(waiting[at].1, Said::Text(_))
+            && matches!(waiting[at].1, Reason::Text(_))
         {
             waiting.remove(at);
         }
@@ -121,16 +121,16 @@ fn forget(job: u32) {
 pub fn of(job: u32) -> Option<String> {
     let waiting = waiting()?;
     match &waiting[place(&waiting, job).ok()?].1 {
-        Said::Text(text) => Some(text.clone()),
-        Said::Refused(_) => None,
+        Reason::Text(text) => Some(text.clone()),
+        Reason::Refused(_) => None,
     }
 }
 
 /// Whether a sentence is said of a job.
 pub fn has_text(job: u32) -> bool {
-    let text = |waiting: MutexGuard<'_, Vec<(u32, Said)>>| {
+    let text = |waiting: MutexGuard<'_, Vec<(u32, Reason)>>| {
         let at = place(&waiting, job).ok()?;
-        Some(matches!(waiting[at].1, Said::Text(_)))
+        Some(matches!(waiting[at].1, Reason::Text(_)))
     };
     waiting().and_then(text).unwrap_or(false)
 }
@@ -139,7 +139,7 @@ pub fn has_text(job: u32) -> bool {
 /// Slurm's own reason stays: it is true, and the next decision has better things to do.
 pub fn refused(job: u32, refusal: Refusal) {
     if has_keeper() {
-        remember(job, Said::Refused(refusal));
+        remember(job, Reason::Refused(refusal));
         LOST.store(true, Ordering::Release);
     }
 }
@@ -157,7 +157,7 @@ pub fn begin(frame: &Frame<'_>) {
 
 /// Has a job's sentence stand in its record: at once in a forecast, which leaves the reason alone, and else after
 /// slurmctld has written its own.
-pub fn tell(frame: &Frame<'_>, sentence: String) {
+pub fn publish(frame: &Frame<'_>, sentence: String) {
     match frame.mode {
         Mode::WillRun => show(frame.source.api, frame.job, sentence),
         _ => later(frame.job.id(), sentence),
@@ -166,7 +166,7 @@ pub fn tell(frame: &Frame<'_>, sentence: String) {
 
 /// Remembers why a job waits, whose reason slurmctld clears when it has the answer.
 pub fn later(job: u32, sentence: String) {
-    remember(job, Said::Text(sentence));
+    remember(job, Reason::Text(sentence));
     LOST.store(true, Ordering::Release);
     if !has_keeper() {
         note_change();
@@ -178,7 +178,7 @@ pub fn show(api: &Api, job: Job<'_>, sentence: String) {
     if matches!(job.reason(), WAIT_RESOURCES | WAIT_PRIORITY | 0) {
         log::debug(&format!("job {} waits: {sentence}", job.id()));
         job.set_reason(api, WAIT_RESOURCES, &sentence);
-        remember(job.id(), Said::Text(sentence));
+        remember(job.id(), Reason::Text(sentence));
     }
 }
 
@@ -226,15 +226,15 @@ mod tests {
         // In no order: a multiplier that has no divisor in common with the number of jobs.
         let most = MOST as u32;
         for job in (0..most).map(|n| n * 389 % most) {
-            remember(job, Said::Text(format!("job {job}")));
+            remember(job, Reason::Text(format!("job {job}")));
         }
         for job in most..most + 10 {
-            remember(job, Said::Text(format!("job {job}")));
+            remember(job, Reason::Text(format!("job {job}")));
         }
-        remember(3, Said::Text("again".into()));
+        remember(3, Reason::Text("again".into()));
         forget(5);
         forget(most + 5);
-        remember(5, Said::Text("job 5".into()));
+        remember(5, Reason::Text("job 5".into()));
         let all = waiting().expect("free");
         assert_eq!((all.len(), all.capacity()), (MOST, room));
         assert_eq!(all.iter().filter(|(id, _)| *id == 3).count(), 1);
@@ -243,7 +243,7 @@ mod tests {
                 3 => "again".into(),
                 _ => format!("job {n}"),
             };
-            assert_eq!((*job, sentence), (n, &Said::Text(expected)));
+            assert_eq!((*job, sentence), (n, &Reason::Text(expected)));
         }
         drop(all);
         assert!(any());

@@ -52,12 +52,12 @@ impl Refused {
 
 impl Refused {
     /// The call about a job that asks for GPUs was refused: remembers why, unless something else has said it.
-    pub fn say(&self, frame: &Frame<'_>, snapshot: &Snapshot) {
+    pub fn record(&self, frame: &Frame<'_>, snapshot: &Snapshot) {
         let job = frame.job;
         if job.id() == 0 || reasons::has_text(job.id()) {
             return;
         }
-        if job.has_spank_env() && request::said(job).off {
+        if job.has_spank_env() && request::options_of(job).off {
             return;
         }
         if self.job != frame.call.job as usize {

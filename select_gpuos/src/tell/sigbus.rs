@@ -73,7 +73,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_voi
     // SAFETY: the kernel gives a siginfo_t that lives until the handler returns.
     let (sent, at) = unsafe { ((*info).si_code <= 0, (*info).si_addr() as usize) };
     let (start, length) = (START.load(Ordering::SeqCst), LENGTH.load(Ordering::SeqCst));
-    if !sent && at.wrapping_sub(start) < length && lay_over(start, length) {
+    if !sent && at.wrapping_sub(start) < length && replace_mapping(start, length) {
         CUT.store(true, Ordering::SeqCst);
         return;
     }
@@ -88,7 +88,7 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_voi
 }
 
 /// Puts memory of this process in the place of the mapping.
-fn lay_over(start: usize, length: usize) -> bool {
+fn replace_mapping(start: usize, length: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: errno belongs to the thread that was interrupted and is put back. The range is the mapping

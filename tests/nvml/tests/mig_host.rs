@@ -58,7 +58,12 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
             };
             assert_eq!(library.mig_instances(1), Ok(vec![bare.clone()]));
             let taken = library.mig_make_gpu(1, profile.id, placement);
-            assert_eq!(taken, Err(Error::NoRoom), "{} at {start}", profile.name);
+            assert_eq!(
+                taken,
+                Err(Error::InsufficientResources),
+                "{} at {start}",
+                profile.name
+            );
             let (ci, uuid) = library.mig_make_compute(1, gi).unwrap();
             assert!(uuid.starts_with("MIG-") && uuid.len() == 40, "{uuid}");
             let full = Shown {
@@ -70,7 +75,10 @@ fn holds(library: &dyn GpuLibrary, geometry: &Geometry) {
             let idle = vec![(uuid, Ok([profile.memory_mib, 0]))];
             assert_eq!(library.mig_memory(1), Ok(idle));
             // It takes all of the GPU instance.
-            assert_eq!(library.mig_make_compute(1, gi), Err(Error::NoRoom));
+            assert_eq!(
+                library.mig_make_compute(1, gi),
+                Err(Error::InsufficientResources)
+            );
             assert_eq!(library.mig_destroy_gpu(1, gi), Err(Error::InUse));
             for _ in 0..2 {
                 library.mig_destroy_compute(1, gi).unwrap();
@@ -125,7 +133,7 @@ fn full(library: &dyn GpuLibrary, geometry: &Geometry) {
     };
     assert_eq!(
         library.mig_make_gpu(1, largest.id, whole),
-        Err(Error::NoRoom)
+        Err(Error::InsufficientResources)
     );
     for instance in shown {
         library.mig_destroy_compute(1, instance.gi).unwrap();
@@ -230,7 +238,10 @@ fn several_compute_instances_are_one_instance() {
             let shown = library.mig_instances(0).unwrap();
             let ids: Vec<u32> = shown[0].computes.iter().map(|compute| compute.0).collect();
             assert_eq!(ids, [0, 1]);
-            assert_eq!(library.mig_make_compute(0, gi), Err(Error::NoRoom));
+            assert_eq!(
+                library.mig_make_compute(0, gi),
+                Err(Error::InsufficientResources)
+            );
             library.mig_destroy_compute(0, gi).unwrap();
             assert_eq!(library.mig_instances(0).unwrap()[0].computes, []);
             library.mig_destroy_gpu(0, gi).unwrap();

@@ -83,7 +83,7 @@ pub struct MigArgs {
 
 impl MigArgs {
     /// The first of these options that is given.
-    pub fn given(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             ("--board", self.board.is_some()),
             ("--gpus", self.gpus.is_some()),
@@ -126,7 +126,7 @@ pub struct GangArgs {
 
 impl GangArgs {
     /// The first of these options that is given.
-    pub fn given(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<&'static str> {
         let given = [
             ("--site", self.site.is_some()),
             ("--site-nodes", self.site_nodes.is_some()),

@@ -101,13 +101,13 @@ pub fn run(
     let choice = place.as_ref().map(|place| &place.choice);
     let network = place.as_ref().and_then(|place| place.network.as_ref());
     let mut text = match &found {
-        Ok(plan) => told(site, wanted, &running, &problem, plan, choice),
+        Ok(plan) => reply_of(site, wanted, &running, &problem, plan, choice),
         Err(_) if kept => {
             "The cheapest set of preemptions and moves that was found makes room on nodes that \
              rules would then keep from the job.\n"
                 .to_string()
         }
-        Err(Impossible::NoRoom) => format!(
+        Err(Impossible::DoesNotFit) => format!(
             "No set of preemptions and moves makes room for {} GPUs on each of {}.\n",
             gang.gpus,
             count(gang.nodes as usize, "node")
@@ -131,7 +131,7 @@ pub fn run(
         "method": found.as_ref().ok().map(|plan| method(plan.method)),
         "cost": found.as_ref().ok().map(|plan| cost_json(plan.cost)),
         "bound_gpu_seconds": found.as_ref().ok().map(|plan| plan.bound),
-        "looked_at": found.as_ref().ok().map(|plan| plan.looked),
+        "looked_at": found.as_ref().ok().map(|plan| plan.examined),
         "actions": found.as_ref().map_or(Vec::new(), |plan| {
             plan.actions.iter().map(|(at, action)| action_json(site, running[*at], action)).collect()
         }),
@@ -278,20 +278,23 @@ fn cheapest(
 ) -> Option<(Gang, Result<Plan, Impossible>)> {
     let bounds = tried.iter().filter_map(|(_, found)| match found {
         Ok(plan) => Some(plan.bound),
-        Err(Impossible::NoRoom) => None,
+        Err(Impossible::DoesNotFit) => None,
         Err(Impossible::NotFound) => Some(0),
     });
     let bound = bounds.min();
-    let looked = tried.iter().flat_map(|one| &one.1).map(|plan| plan.looked);
+    let looked = tried
+        .iter()
+        .flat_map(|one| &one.1)
+        .map(|plan| plan.examined);
     let looked = looked.fold(0, u32::saturating_add);
     let cost = |found: &Result<Plan, Impossible>| match found {
         Ok(plan) => (0, plan.cost.total),
         Err(Impossible::NotFound) => (1, 0),
-        Err(Impossible::NoRoom) => (2, 0),
+        Err(Impossible::DoesNotFit) => (2, 0),
     };
     let (gang, mut found) = tried.into_iter().min_by_key(|one| cost(&one.1))?;
     if let (Ok(plan), Some(bound)) = (&mut found, bound) {
-        (plan.bound, plan.looked) = (bound, looked);
+        (plan.bound, plan.examined) = (bound, looked);
         if plan.cost.total > bound {
             plan.method = Method::Bounded;
         }
@@ -489,7 +492,7 @@ fn narrowest(site: &Site, shares: &[(u32, u32)]) -> Option<usize> {
     })
 }
 
-fn told(
+fn reply_of(
     site: &Site,
     wanted: &JobRequest,
     running: &[&Job],
@@ -539,10 +542,10 @@ fn told(
     let cost = plan.cost;
     let how = match plan.method {
         Method::Exact => "proved cheapest: no other set of actions costs less".to_string(),
-        Method::Bounded if plan.bound == 0 => format!("best of {} looked at", plan.looked),
+        Method::Bounded if plan.bound == 0 => format!("best of {} looked at", plan.examined),
         Method::Bounded => format!(
             "best of {} looked at, at most {} % above the bound of {} that none can cost less than",
-            plan.looked,
+            plan.examined,
             (cost.total - plan.bound)
                 .saturating_mul(100)
                 .div_ceil(plan.bound),

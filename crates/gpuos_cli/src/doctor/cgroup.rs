@@ -2,14 +2,14 @@
 
 use gpuos_host::slurm::files::SlurmFile;
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status};
 
 const NAME: About = about::CGROUP;
 
 /// Whether any node has real GPUs: device files of NVIDIA's driver, or such that slurmd finds.
-fn has_devices(look: &Look) -> bool {
+fn has_devices(look: &Context) -> bool {
     let path = look.settings.directory().join("gres.conf");
     let file = SlurmFile::read(look.machine, &path).ok().flatten();
     file.is_some_and(|file| {
@@ -25,7 +25,7 @@ fn has_devices(look: &Look) -> bool {
     })
 }
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let gpus = look.settings.list("GresTypes");
     if !gpus.contains(&"gpu") {
         return;

@@ -5,7 +5,7 @@ use gpuos_model::fnv::fnv;
 
 use super::about;
 use super::findings::Findings;
-use super::{Look, toml};
+use super::{Context, toml};
 
 /// Settings whose value in the file counts only after a restart.
 const RESTART: [&str; 7] = [
@@ -18,7 +18,7 @@ const RESTART: [&str; 7] = [
     "TopologyPlugin",
 ];
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     slurm_conf(look, findings);
     if look.selected() {
         gpuos_toml(look, findings);
@@ -49,7 +49,7 @@ fn meant(key: &str, value: &str) -> Vec<String> {
     words
 }
 
-fn slurm_conf(look: &Look, findings: &mut Findings) {
+fn slurm_conf(look: &Context, findings: &mut Findings) {
     let (Some(running), Some(conf)) = (look.running, look.conf) else {
         return;
     };
@@ -89,7 +89,7 @@ fn slurm_conf(look: &Look, findings: &mut Findings) {
 }
 
 /// gpuos.toml and the topology file, against what select/gpuos logged when it read them.
-fn gpuos_toml(look: &Look, findings: &mut Findings) {
+fn gpuos_toml(look: &Context, findings: &mut Findings) {
     let folder = look.settings.directory();
     let own = toml::path(look);
     for path in [
@@ -160,7 +160,7 @@ enum Read {
 }
 
 /// What select/gpuos last said of a file of that name.
-fn last_read(look: &Look, name: &str) -> Option<Read> {
+fn last_read(look: &Context, name: &str) -> Option<Read> {
     let lines = look.log.text.lines().rev();
     let mut said = lines.filter_map(|line| line.split_once("select/gpuos: ").map(|(_, said)| said));
     let end = format!("/{name}");
@@ -179,7 +179,7 @@ fn last_read(look: &Look, name: &str) -> Option<Read> {
 }
 
 /// Where the log does not tell: by the clock, which cannot know of a reconfigure.
-fn by_time(look: &Look, findings: &mut Findings) {
+fn by_time(look: &Context, findings: &mut Findings) {
     let path = toml::path(look);
     let written = look.machine.stat(&path).map(|stat| stat.modified);
     let boot = look.running.and_then(|running| running.get("BOOT_TIME"));

@@ -10,7 +10,7 @@ use gpuos_model::hostlist::{compress, expand};
 
 use super::about::{self, About};
 use super::findings::{Findings, Status};
-use super::{Look, changed};
+use super::{Context, changed};
 use crate::{daemons, discover};
 
 const NAME: About = about::GPUOSD;
@@ -27,7 +27,7 @@ const LITTLE: u64 = 64 << 20;
 /// Clocks that differ by more than this, in seconds, confuse logs and limits; munge refuses at 300.
 const SKEW: u64 = 30;
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     gpuosd(look, findings);
     state(look, findings);
     disks(look, findings);
@@ -35,7 +35,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
 }
 
 /// Names of nodes with GPUs: slurmctld's, else those of slurm.conf.
-fn gpu_nodes(look: &Look) -> Vec<String> {
+fn gpu_nodes(look: &Context) -> Vec<String> {
     if look.running.is_some()
         && let Ok(nodes) = slurm::nodes(look.machine)
     {
@@ -57,7 +57,7 @@ fn gpu_nodes(look: &Look) -> Vec<String> {
         .collect()
 }
 
-fn gpuosd(look: &Look, findings: &mut Findings) {
+fn gpuosd(look: &Context, findings: &mut Findings) {
     let dir = &look.args.runtime_dir;
     let nodes = gpu_nodes(look);
     let here: Vec<String> = match daemons::is_of_nodes(dir) {
@@ -153,7 +153,7 @@ fn enabled(machine: &dyn Machine) -> &'static str {
 }
 
 /// gpuosd runs as root, and takes nothing from a folder that others write.
-fn state(look: &Look, findings: &mut Findings) {
+fn state(look: &Context, findings: &mut Findings) {
     let path = Path::new(STATE_DIR);
     let Ok(stat) = look.machine.stat(path) else {
         return;
@@ -174,7 +174,7 @@ fn state(look: &Look, findings: &mut Findings) {
 }
 
 /// Room for states and logs.
-fn disks(look: &Look, findings: &mut Findings) {
+fn disks(look: &Context, findings: &mut Findings) {
     let settings = look.settings;
     let log = settings
         .get("SlurmctldLogFile")
@@ -192,7 +192,7 @@ fn disks(look: &Look, findings: &mut Findings) {
             continue;
         }
         told.push(folder.to_path_buf());
-        let Ok((free, size)) = look.machine.room(folder) else {
+        let Ok((free, size)) = look.machine.disk_space(folder) else {
             continue;
         };
         // Small file systems are small on purpose: a percent of them counts there.
@@ -215,7 +215,7 @@ fn disks(look: &Look, findings: &mut Findings) {
 }
 
 /// This machine's clock against slurmctld's.
-fn clock(look: &Look, findings: &mut Findings) {
+fn clock(look: &Context, findings: &mut Findings) {
     let theirs = look.running.and_then(|running| running.get("as of"));
     let theirs = theirs.and_then(|text| changed::seconds(look.machine, text));
     let own = SystemTime::now()
@@ -258,7 +258,7 @@ mod tests {
         ) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
-        fn run_told(
+        fn run_with_env(
             &self,
             _: Duration,
             _: (&str, &str),
@@ -267,7 +267,7 @@ mod tests {
         ) -> anyhow::Result<gpuos_host::Output> {
             anyhow::bail!("nothing")
         }
-        fn room(&self, path: &Path) -> io::Result<(u64, u64)> {
+        fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
             Ok(match path.to_str() {
                 Some("/state") => (1 << 20, 500 << 30),
                 // A small one with most of it free.
@@ -300,7 +300,7 @@ mod tests {
             .into_iter(),
         );
         let args = crate::cli::DoctorArgs::default();
-        let look = Look {
+        let look = Context {
             machine: &Full,
             config: None,
             args: &args,

@@ -6,7 +6,7 @@ use std::path::Path;
 use gpuos_host::slurm::files::SlurmFile;
 use gpuos_host::{Kind, Machine, User};
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status, others};
 
@@ -38,7 +38,7 @@ const OTHERS: [&str; 6] = [
     "authaltypes",
 ];
 
-pub fn check(look: &Look, conf: &Result<SlurmFile, String>, findings: &mut Findings) {
+pub fn check(look: &Context, conf: &Result<SlurmFile, String>, findings: &mut Findings) {
     let conf = match conf {
         Ok(conf) => conf,
         Err(why) => {
@@ -99,7 +99,8 @@ pub fn rights(
             .at(&shown)
             .why("whoever writes it decides what runs as root and SlurmUser");
     }
-    if let Some((user, kept)) = reader.and_then(|user| Some((user, user.kept_from(machine, path)?)))
+    if let Some((user, kept)) =
+        reader.and_then(|user| Some((user, user.unreadable_part(machine, path)?)))
     {
         let message = match kept == path {
             true => format!(

@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{self, About};
 use super::findings::{Findings, others};
-use super::{Look, hardware, shards, slices};
+use super::{Context, hardware, shards, slices};
 
 const NAME: About = about::GPUOS_TOML;
 
 /// How many wrong names are shown one by one.
 const SHOWN: usize = 5;
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let Some(running) = look.running else { return };
     let machine = look.machine;
     let site = match Site::read(machine, look.config) {

@@ -8,7 +8,7 @@ use gpuos_config::slurm_conf::ConfLine;
 use gpuos_host::slurm::files::SlurmFile;
 use gpuos_model::hostlist::{compress, expand};
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status};
 use super::plugins;
@@ -25,14 +25,14 @@ struct Wanted {
 
 /// What gres.conf says of a node.
 #[derive(Default, Clone)]
-struct Given {
+struct GresConfNode {
     gpus: u64,
     types: BTreeSet<String>,
     places: Vec<String>,
     detect: bool,
 }
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let Some(conf) = look.conf else { return };
     let known: BTreeSet<&str> = look.settings.list("GresTypes").into_iter().collect();
     let mut nodes: BTreeMap<String, Wanted> = BTreeMap::new();
@@ -121,7 +121,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
     }
 }
 
-fn add(given: &mut Given, line: &ConfLine) {
+fn add(given: &mut GresConfNode, line: &ConfLine) {
     if let Some(how) = line.get("autodetect") {
         given.detect = !how.eq_ignore_ascii_case("off");
     }
@@ -152,8 +152,8 @@ fn files_of(list: &str) -> u64 {
 }
 
 fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Findings) {
-    let mut general = Given::default();
-    let mut own: BTreeMap<String, Given> = BTreeMap::new();
+    let mut general = GresConfNode::default();
+    let mut own: BTreeMap<String, GresConfNode> = BTreeMap::new();
     for line in &file.lines {
         match line.get("nodename").map(expand) {
             None => add(&mut general, line),
@@ -230,7 +230,7 @@ fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Fi
 }
 
 /// AutoDetect needs a plugin, and on the nodes NVIDIA's library.
-fn detected(look: &Look, file: &SlurmFile, findings: &mut Findings) {
+fn detected(look: &Context, file: &SlurmFile, findings: &mut Findings) {
     let how = file
         .lines
         .iter()

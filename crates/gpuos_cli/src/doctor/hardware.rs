@@ -30,7 +30,7 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     let order = numbering::read(machine, &folder, &name).unwrap_or_default();
     let pool = site.config.mig.pool_of(&name);
     let switchable = pool.map_or(GpuSet::EMPTY, |(pool, _)| pool.switchable.0);
-    let found = match discover::look(machine, args, &order, switchable) {
+    let found = match discover::read_hardware(machine, args, &order, switchable) {
         Ok((_, found)) => found,
         // A node without GPUs has no driver.
         Err(_) if configured == 0 => return,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 
-use super::Look;
+use super::Context;
 use super::about;
 use super::findings::{Findings, Status};
 
@@ -63,7 +63,7 @@ impl Log {
     }
 
     /// What select/gpuos last said that contains a text, without what stands before.
-    pub fn last_said(&self, words: &str) -> Option<&str> {
+    pub fn last_message_with(&self, words: &str) -> Option<&str> {
         let mut lines = self.text.lines();
         let line = lines.rfind(|line| line.contains("select/gpuos: ") && line.contains(words))?;
         line.split_once("select/gpuos: ").map(|(_, said)| said)
@@ -150,7 +150,7 @@ pub fn ending(log: &Log) -> Option<String> {
 }
 
 /// The last word of select/gpuos in slurmctld's log about whether it steers.
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     if !look.selected() || look.running.is_none() {
         return;
     }
@@ -232,9 +232,9 @@ pub fn check(look: &Look, findings: &mut Findings) {
 }
 
 /// The share of jobs that were placed as planned: select/gpuos tells it in its log from time to time.
-fn steering(look: &Look, findings: &mut Findings) {
+fn steering(look: &Context, findings: &mut Findings) {
     // `steered N of M jobs`: the words are select/gpuos' own.
-    let Some(said) = look.log.last_said("jobs steered: ") else {
+    let Some(said) = look.log.last_message_with("jobs steered: ") else {
         return;
     };
     let numbers = said.split_once("jobs steered: ").map(|(_, rest)| rest);

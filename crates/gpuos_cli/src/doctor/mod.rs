@@ -39,7 +39,7 @@ use log::Log;
 pub const SCHEMA: &str = crate::reply::DOCTOR;
 
 /// What the checks look at.
-struct Look<'a> {
+struct Context<'a> {
     machine: &'a dyn Machine,
     /// gpuos.toml that the command line names.
     config: Option<&'a Path>,
@@ -55,7 +55,7 @@ struct Look<'a> {
     log: &'a Log,
 }
 
-impl Look<'_> {
+impl Context<'_> {
     /// Whether jobs are, or would be, placed by gpuos.
     fn selected(&self) -> bool {
         self.settings.get("SelectType") == Some("select/gpuos")
@@ -94,7 +94,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
     let name = settings::slurm_user(&settings);
     let user = User::find(machine, &name);
     let log = Log::read(machine, &settings);
-    let look = Look {
+    let look = Context {
         machine,
         config,
         args,

@@ -8,7 +8,7 @@ use gpuos_host::slurm::Running;
 use gpuos_host::slurm::releases;
 use gpuos_host::{Kind, Machine, User, elf};
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::findings::Findings;
 use super::plugstack;
@@ -105,7 +105,7 @@ pub fn shown(dirs: &[PathBuf]) -> String {
     all.join(":")
 }
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let machine = look.machine;
     let dirs = folders(machine, look.settings);
     let mut told: Vec<PathBuf> = Vec::new();
@@ -158,7 +158,7 @@ pub fn check(look: &Look, findings: &mut Findings) {
 }
 
 /// Whether this plugin is configured to be loaded.
-fn needed(look: &Look, wanted: &Wanted) -> bool {
+fn needed(look: &Context, wanted: &Wanted) -> bool {
     let settings = look.settings;
     match wanted.file {
         "select_gpuos.so" => look.selected(),
@@ -171,7 +171,7 @@ fn needed(look: &Look, wanted: &Wanted) -> bool {
     }
 }
 
-fn folder(look: &Look, dir: &Path, findings: &mut Findings) {
+fn folder(look: &Context, dir: &Path, findings: &mut Findings) {
     let place = look.place("plugindir");
     let fix =
         "correct PluginDir, or install the plugins there (`make install`), then start slurmctld";
@@ -197,7 +197,7 @@ fn dangling(machine: &dyn Machine, dirs: &[PathBuf], file: &str) -> Option<PathB
     all.find(|path| machine.link(path).is_some())
 }
 
-fn missing(look: &Look, wanted: &Wanted, dirs: &[PathBuf], findings: &mut Findings) {
+fn missing(look: &Context, wanted: &Wanted, dirs: &[PathBuf], findings: &mut Findings) {
     // Its GRES is for sites with divided GPUs; `slices` tells of one that is missing there.
     if wanted.file == "gres_gpuos.so" && !needed(look, wanted) {
         return;
@@ -215,7 +215,7 @@ fn missing(look: &Look, wanted: &Wanted, dirs: &[PathBuf], findings: &mut Findin
 
 /// Looks at a file; answers the gpuos that it is of.
 fn one(
-    look: &Look,
+    look: &Context,
     wanted: &Wanted,
     path: &Path,
     libraries: &Libraries,
@@ -266,7 +266,7 @@ fn one(
     }
     let all = User::anybody();
     for user in look.user.into_iter().chain([&all]) {
-        if let Some(kept) = user.kept_from(machine, path) {
+        if let Some(kept) = user.unreadable_part(machine, path) {
             let what = match kept == path {
                 true => String::new(),
                 false => format!(": {} is closed", kept.display()),
@@ -344,7 +344,7 @@ fn one(
 }
 
 /// Slurm's own plugin, which select/gpuos wraps.
-fn stock(look: &Look, dirs: &[PathBuf], findings: &mut Findings) {
+fn stock(look: &Context, dirs: &[PathBuf], findings: &mut Findings) {
     if !look.selected() || dirs.is_empty() {
         return;
     }

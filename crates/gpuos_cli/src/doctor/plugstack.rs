@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gpuos_host::Machine;
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::files::distance;
 use super::findings::Findings;
@@ -34,14 +34,14 @@ struct Stack {
     unreadable: Vec<String>,
 }
 
-fn path(look: &Look) -> PathBuf {
+fn path(look: &Context) -> PathBuf {
     match look.settings.get("PlugStackConfig") {
         Some(path) => path.into(),
         None => look.settings.directory().join("plugstack.conf"),
     }
 }
 
-fn read(look: &Look) -> Stack {
+fn read(look: &Context) -> Stack {
     let mut stack = Stack::default();
     search(look.machine, &path(look), 0, &mut stack);
     stack
@@ -91,7 +91,7 @@ fn is_ours(line: &&Line) -> bool {
 }
 
 /// The path of spank_gpuos.so as plugstack.conf writes it.
-pub fn spank_file(look: &Look) -> Option<PathBuf> {
+pub fn spank_file(look: &Context) -> Option<PathBuf> {
     let stack = read(look);
     stack
         .lines
@@ -101,7 +101,7 @@ pub fn spank_file(look: &Look) -> Option<PathBuf> {
 }
 
 /// Whether a line's path leads to a file.
-fn there(look: &Look, path: &str) -> bool {
+fn there(look: &Context, path: &str) -> bool {
     let path = Path::new(path);
     if path.is_absolute() {
         return look.machine.stat(path).is_ok();
@@ -110,7 +110,7 @@ fn there(look: &Look, path: &str) -> bool {
     plugins::find(look.machine, &dirs, &path.display().to_string()).is_some()
 }
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let file = path(look);
     let stack = read(look);
     let named = look.settings.get("PlugStackConfig").is_some();

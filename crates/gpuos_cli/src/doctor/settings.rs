@@ -5,7 +5,7 @@ use std::path::Path;
 use gpuos_host::slurm::Running;
 use gpuos_host::{Kind, User};
 
-use super::Look;
+use super::Context;
 use super::about;
 use super::findings::{Findings, Status};
 use super::plugins;
@@ -16,7 +16,7 @@ pub fn slurm_user(settings: &Running) -> String {
     name.split('(').next().unwrap_or(name).to_string()
 }
 
-pub fn check(look: &Look, user: &str, findings: &mut Findings) {
+pub fn check(look: &Context, user: &str, findings: &mut Findings) {
     if look.user.is_none() {
         findings
             .fail(
@@ -34,7 +34,7 @@ pub fn check(look: &Look, user: &str, findings: &mut Findings) {
     places(look, findings);
 }
 
-fn select(look: &Look, findings: &mut Findings) {
+fn select(look: &Context, findings: &mut Findings) {
     let is = look.settings.get("SelectType").unwrap_or("not set");
     let place = look.place("selecttype");
     if look.selected() {
@@ -75,7 +75,7 @@ fn select(look: &Look, findings: &mut Findings) {
 }
 
 /// cons_tres places nothing by GPUs where it counts whole nodes only.
-fn parameters(look: &Look, findings: &mut Findings) {
+fn parameters(look: &Context, findings: &mut Findings) {
     let value = look
         .settings
         .get("SelectTypeParameters")
@@ -98,7 +98,7 @@ fn parameters(look: &Look, findings: &mut Findings) {
     }
 }
 
-fn job_submit(look: &Look, findings: &mut Findings) {
+fn job_submit(look: &Context, findings: &mut Findings) {
     let list = look.settings.list("JobSubmitPlugins");
     let conf = look.settings.slurm_conf();
     let place = look.place("jobsubmitplugins");
@@ -155,7 +155,7 @@ fn job_submit(look: &Look, findings: &mut Findings) {
     }
 }
 
-fn tres(look: &Look, findings: &mut Findings) {
+fn tres(look: &Context, findings: &mut Findings) {
     let settings = look.settings;
     let accounted = settings
         .get("AccountingStorageType")
@@ -186,7 +186,7 @@ fn tres(look: &Look, findings: &mut Findings) {
     }
 }
 
-fn private(look: &Look, findings: &mut Findings) {
+fn private(look: &Context, findings: &mut Findings) {
     let list = look.settings.list("PrivateData");
     let hides: Vec<&str> = list
         .into_iter()
@@ -204,7 +204,7 @@ fn private(look: &Look, findings: &mut Findings) {
 }
 
 /// Folders that slurmctld writes into.
-fn places(look: &Look, findings: &mut Findings) {
+fn places(look: &Context, findings: &mut Findings) {
     // Where slurmctld runs on another host, its folders are there.
     let here = look.running.is_none_or(|_| look.log.missing.is_none());
     if !here {

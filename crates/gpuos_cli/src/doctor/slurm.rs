@@ -10,7 +10,7 @@ use gpuos_host::slurm::releases;
 use super::about;
 use super::findings::{Findings, Status};
 use super::toml::SITE_TABLE;
-use super::{Look, log, plugins};
+use super::{Context, log, plugins};
 
 /// How long slurmctld may take: Slurm's commands try again for a minute where nobody listens.
 const PATIENCE: Duration = Duration::from_secs(75);
@@ -42,7 +42,7 @@ pub fn ask(machine: &dyn Machine) -> Result<Running> {
 }
 
 /// Whether slurmctld answers, and if not, with which words it ended.
-pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Findings) {
+pub fn controller(look: &Context, error: Option<&anyhow::Error>, findings: &mut Findings) {
     let Some(running) = look.running else {
         let why = error.map_or(String::new(), |error| format!("{error:#}"));
         let ended = log::fatal(look.machine, look.log);
@@ -96,7 +96,7 @@ pub fn controller(look: &Look, error: Option<&anyhow::Error>, findings: &mut Fin
 }
 
 /// Whether the layout of this exact release is known.
-pub fn release(look: &Look, findings: &mut Findings) {
+pub fn release(look: &Context, findings: &mut Findings) {
     let settings = look.settings;
     let told = settings
         .get("SLURM_VERSION")

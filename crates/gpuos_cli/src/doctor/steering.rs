@@ -2,7 +2,7 @@
 
 use gpuos_placement::record::{self, Tally};
 
-use super::Look;
+use super::Context;
 use super::about::{self, About};
 use super::findings::Findings;
 use crate::replay::ring_of;
@@ -15,7 +15,7 @@ const ENOUGH: u64 = 50;
 const LEAST_STEERED: f64 = 99.0;
 const MOST_REFUSED: f64 = 1.0;
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let Some(running) = look.running.filter(|_| look.selected()) else {
         return;
     };

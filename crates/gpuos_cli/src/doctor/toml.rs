@@ -9,7 +9,7 @@ use gpuos_host::{Kind, Machine};
 
 use super::about::{self, About};
 use super::findings::{Findings, Status};
-use super::{Look, files};
+use super::{Context, files};
 
 const NAME: About = about::GPUOS_TOML;
 
@@ -17,7 +17,7 @@ const NAME: About = about::GPUOS_TOML;
 pub const SITE_TABLE: &str = "gpuos-layouts.tsv";
 
 /// The path at which gpuos.toml is looked for.
-pub fn path(look: &Look) -> PathBuf {
+pub fn path(look: &Context) -> PathBuf {
     let given = look.config.map(Path::to_path_buf);
     let named = || look.machine.env("GPUOS_CONF").map(PathBuf::from);
     given
@@ -25,7 +25,7 @@ pub fn path(look: &Look) -> PathBuf {
         .unwrap_or_else(|| look.settings.directory().join("gpuos.toml"))
 }
 
-pub fn check(look: &Look, findings: &mut Findings) {
+pub fn check(look: &Context, findings: &mut Findings) {
     let path = path(look);
     match what(look.machine, &path) {
         What::Nothing => elsewhere(look, &path, findings),
@@ -65,7 +65,7 @@ fn what(machine: &dyn Machine, path: &Path) -> What {
 }
 
 /// Where no gpuos.toml lies in its place: one that lies in another, or has nearly its name.
-fn elsewhere(look: &Look, path: &Path, findings: &mut Findings) {
+fn elsewhere(look: &Context, path: &Path, findings: &mut Findings) {
     let machine = look.machine;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let mut places: Vec<PathBuf> = [
@@ -146,7 +146,7 @@ fn elsewhere(look: &Look, path: &Path, findings: &mut Findings) {
 }
 
 /// What the file says, as far as it needs no slurmctld.
-fn text(look: &Look, path: &Path, findings: &mut Findings) {
+fn text(look: &Context, path: &Path, findings: &mut Findings) {
     let shown = path.display().to_string();
     let passes = "select/gpuos passes every call through until it is mended and read again";
     let bytes = match look.machine.read(path) {
@@ -209,7 +209,7 @@ fn text(look: &Look, path: &Path, findings: &mut Findings) {
 }
 
 /// gpuos.toml against the nodes that slurm.conf names.
-fn by_files(look: &Look, config: &Config, findings: &mut Findings) {
+fn by_files(look: &Context, config: &Config, findings: &mut Findings) {
     let Some(conf) = look.conf else { return };
     let folder = look.settings.directory();
     let read = |name: &str| {
@@ -251,7 +251,7 @@ fn partitions(conf: &SlurmFile) -> Vec<&str> {
 }
 
 /// The site's own layout table: a file with rows, or nothing.
-fn table(look: &Look, findings: &mut Findings) {
+fn table(look: &Context, findings: &mut Findings) {
     let path = look.settings.directory().join(SITE_TABLE);
     let fix = "write it anew (`gpuos layout SLURM-SOURCE-DIR -o …`), or remove it; then restart slurmctld";
     let why = "select/gpuos passes every call through while it cannot read it";

@@ -6,7 +6,7 @@ use gpuos_host::slurm::Job;
 use gpuos_model::hostlist::compress;
 use gpuos_model::mig::States;
 use gpuos_placement::explain::slices_sentence;
-use gpuos_placement::mig::evict::{Divided, Eviction, NoRoom, Tenant, evict};
+use gpuos_placement::mig::evict::{Divided, Eviction, NoEviction, Tenant, evict};
 use gpuos_placement::mig::{Ask, Effort, Pick, tile};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
     let room = match found {
         Ok(room) => room,
         Err(none) => {
-            let all = none == NoRoom::Proved;
+            let all = none == NoEviction::Proved;
             let text = none_sentence(all, [may, stay], &short);
             let json = json!({
                 "possible": false, "proved": all && short.is_empty(), "cost_gpu_seconds": null,
@@ -172,10 +172,10 @@ fn cost(job: &Job, restart: u64) -> u64 {
     held(job).saturating_mul(job.run_seconds.saturating_add(restart))
 }
 
-fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'a>, NoRoom> {
+fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'a>, NoEviction> {
     let geometry = &slices.site.config.mig.boards[wanted.board].geometry;
-    let states = States::new(geometry).map_err(|_| NoRoom::NotFound)?;
-    let mut none = NoRoom::Proved;
+    let states = States::new(geometry).map_err(|_| NoEviction::NotFound)?;
+    let mut none = NoEviction::Proved;
     let mut rooms: Vec<(bool, u64, usize, Eviction)> = Vec::new();
     for &node in wanted.full {
         let own = slices
@@ -204,8 +204,8 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'
             .collect();
         match evict(divided, &tenants, serves) {
             Ok(found) => rooms.push((!wanted.named.contains(&node), found.cost, node, found)),
-            Err(NoRoom::Proved) => {}
-            Err(NoRoom::NotFound) => none = NoRoom::NotFound,
+            Err(NoEviction::Proved) => {}
+            Err(NoEviction::NotFound) => none = NoEviction::NotFound,
         }
     }
     rooms.sort_by_key(|room| (room.0, room.1, room.2));
@@ -220,7 +220,7 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'
     let mut on = on.flatten();
     let shared = missing > 1 && !on.all(|one| seen.insert(one.job.id));
     let exact = rooms.iter().all(|room| room.3.exact);
-    let mut proved = !shared && exact && none == NoRoom::Proved;
+    let mut proved = !shared && exact && none == NoEviction::Proved;
     let mut jobs: BTreeMap<u32, &'a Job> = BTreeMap::new();
     let mut place = Vec::new();
     for (_, _, node, found) in &rooms {
@@ -242,7 +242,7 @@ fn find<'a>(slices: &mut Slices<'a>, wanted: &Wanted<'_>) -> Result<Preemption<'
             slices.pool.pick(&mut effort, &prices, number, wanted.ask)
         });
         let Some(pick) = pick else {
-            (proved, none) = (false, NoRoom::NotFound);
+            (proved, none) = (false, NoEviction::NotFound);
             // They stay, unless they go for another node.
             let stay = gone.iter().filter(|one| !jobs.contains_key(&one.0.id));
             stay.for_each(|one| slices.holds(one.0));

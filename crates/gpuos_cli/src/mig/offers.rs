@@ -50,7 +50,7 @@ impl Piece {
 }
 
 /// What a node would give.
-pub struct Given {
+pub struct NodeOffer {
     pub node: usize,
     pub pick: Pick,
     pub pieces: Vec<Piece>,
@@ -68,7 +68,7 @@ pub struct Waits {
 
 /// Nodes with room now, the best first, and those without.
 pub struct Offers {
-    pub rooms: Vec<(usize, Pick)>,
+    pub fitting: Vec<(usize, Pick)>,
     /// Those of the others that have no free placements, and nothing else is against them.
     pub full: Vec<usize>,
     pub waits: Vec<Waits>,
@@ -139,7 +139,7 @@ pub fn find(slices: &mut Slices<'_>, question: &Question, ask: &Ask, board: usiz
     let at = |one: &Waits| one.later.as_ref().map(|later| later.0.clone());
     waits.sort_by_cached_key(|one| (at(one).is_none(), at(one), one.node));
     Offers {
-        rooms,
+        fitting: rooms,
         full: all_full,
         waits,
     }
@@ -170,12 +170,12 @@ fn gate(
     Ok(slices.see(node, 0).unwrap_or(number))
 }
 
-pub fn given(
+pub fn node_offers(
     slices: &mut Slices<'_>,
     ask: &Ask,
     board: usize,
     (node, pick): &(usize, Pick),
-) -> Given {
+) -> NodeOffer {
     let geometry = &slices.site.config.mig.boards[board].geometry;
     let mut after = BTreeMap::new();
     if let Ok(number) = slices.numbers[*node] {
@@ -190,7 +190,7 @@ pub fn given(
         slices.pool.ends(NEW);
         slices.see(*node, 0);
     }
-    Given {
+    NodeOffer {
         node: *node,
         pick: *pick,
         pieces: pieces(slices, ask, board, *node, pick.bits),
@@ -219,8 +219,12 @@ pub fn pieces(slices: &Slices<'_>, ask: &Ask, board: usize, node: usize, bits: u
 /// When enough nodes have room, the named ones among them, and the jobs that have ended then.
 pub fn forecast(found: &Offers, wanted: usize, named: &[u32]) -> Option<(String, Vec<String>)> {
     let is_named = |node: usize| named.contains(&(node as u32));
-    let has = |node: &&u32| found.rooms.iter().any(|room| room.0 == **node as usize);
-    let free = found.rooms.iter().filter(|room| !is_named(room.0)).count();
+    let has = |node: &&u32| found.fitting.iter().any(|room| room.0 == **node as usize);
+    let free = found
+        .fitting
+        .iter()
+        .filter(|room| !is_named(room.0))
+        .count();
     // They are in the order of time.
     let waits = |own: bool| {
         let waits = found

@@ -4,7 +4,7 @@
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::Site;
 use gpuos_model::gpu_index::{NvmlIndex, PoolGpu};
-use gpuos_placement::explain::{Away, Claim};
+use gpuos_placement::explain::{Claim, Unavailable};
 use gpuos_placement::mig::{Ask, Effort};
 use gpuos_placement::plan::Never;
 
@@ -27,9 +27,9 @@ pub fn outlook(
     }
     // Without jobs: nobody has a slice, nor what else a GPU has few of.
     let Ok(mut idle) = Slices::read(site, &[]) else {
-        return Claim::RoomUnseen;
+        return Claim::FitsAfterUnseen;
     };
-    let away = all_away(site, question);
+    let away = all_unavailable(site, question);
     let wanted = question.nodes as usize;
     let named = &question.filter.request.required_nodes;
     let mut able = |back: &[bool]| -> Vec<usize> {
@@ -40,7 +40,7 @@ pub fn outlook(
                 let gone = mine
                     .filter(|(_, back)| !**back)
                     .map(|((_, one), _)| one.gpu);
-                has_room(&mut idle, question, (ask, board), *node, gone.collect())
+                fits(&mut idle, question, (ask, board), *node, gone.collect())
             })
             .collect()
     };
@@ -48,7 +48,7 @@ pub fn outlook(
         able.len() >= wanted && named.iter().all(|node| able.contains(&(*node as usize)))
     };
     if enough(&able(&vec![false; away.len()])) {
-        return Claim::RoomUnseen;
+        return Claim::FitsAfterUnseen;
     }
     if !enough(&able(&vec![true; away.len()])) {
         let what = ask.names(&slices.pool, board);
@@ -60,7 +60,7 @@ pub fn outlook(
 }
 
 /// Whether an idle node has room, with this of it gone.
-fn has_room(
+fn fits(
     idle: &mut Slices<'_>,
     question: &Question,
     (ask, board): (&Ask, usize),
@@ -98,7 +98,7 @@ fn has_room(
 }
 
 /// Nodes of the pool, and GPUs of it, that the job could use and that are not in service.
-fn all_away(site: &Site, question: &Question) -> Vec<(usize, Away)> {
+fn all_unavailable(site: &Site, question: &Question) -> Vec<(usize, Unavailable)> {
     let mut away = Vec::new();
     for (at, node) in site.nodes.iter().enumerate() {
         let Some((own, _)) = site.config.mig.pool_of(&node.name) else {
@@ -108,7 +108,7 @@ fn all_away(site: &Site, question: &Question) -> Vec<(usize, Away)> {
             continue;
         }
         let one = |gpu: Option<NvmlIndex>, state: &str| {
-            let one = Away {
+            let one = Unavailable {
                 node: node.name.clone(),
                 gpu: gpu.map(NvmlIndex::index),
                 state: state.into(),
@@ -199,22 +199,22 @@ fn ends(site: &Site, jobs: &[Job], question: &Question, ask: &Ask, board: usize)
         let ended = order[..=nth].iter();
         let stood = |job: &&&Job| job.nodes.iter().any(|node| chosen.contains(&node.as_str()));
         let needed: Vec<&Job> = ended.filter(stood).copied().collect();
-        return Some(told(&needed));
+        return Some(claim_after(&needed));
     }
     None
 }
 
 /// The claim that the end of these jobs makes room.
-fn told(needed: &[&Job]) -> Claim {
+fn claim_after(needed: &[&Job]) -> Claim {
     let label = |job: &&Job| job.label.clone();
     let open = needed.iter().filter(|job| known_end(job).is_none());
     let open: Vec<String> = open.map(label).collect();
     let jobs = needed.iter().map(label).collect();
     match needed.iter().filter_map(|job| known_end(job)).max() {
-        Some(at) if open.is_empty() => Claim::RoomAt {
+        Some(at) if open.is_empty() => Claim::FitsAt {
             at: at.into(),
             jobs,
         },
-        _ => Claim::RoomAfter { jobs, open },
+        _ => Claim::FitsAfter { jobs, open },
     }
 }

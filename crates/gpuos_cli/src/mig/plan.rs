@@ -12,7 +12,7 @@ use gpuos_placement::mig::{Ask, MigRequest, Pick};
 use gpuos_placement::plan::{GpuShape, Request};
 use serde_json::{Value, json};
 
-use super::offers::{Given, Offers, Piece, Question, Waits, find, forecast, given};
+use super::offers::{NodeOffer, Offers, Piece, Question, Waits, find, forecast, node_offers};
 use super::pool::{Slices, lacks};
 use super::{ask, defrag, local, outlook, ranges, slices_of};
 use crate::cli::{Hosts, MigPlanArgs, PlanArgs, Reach};
@@ -168,14 +168,14 @@ pub fn answer(
             .iter()
             .all(|node| rooms.iter().any(|room| room.0 == *node as usize))
     };
-    let fits = found.rooms.len() >= wanted && has_named(&found.rooms);
-    let (rooms, needed) = (found.rooms.len(), question.nodes);
-    found.rooms.truncate(wanted);
-    let given: Vec<Given> = match fits {
+    let fits = found.fitting.len() >= wanted && has_named(&found.fitting);
+    let (rooms, needed) = (found.fitting.len(), question.nodes);
+    found.fitting.truncate(wanted);
+    let given: Vec<NodeOffer> = match fits {
         true => found
-            .rooms
+            .fitting
             .iter()
-            .map(|room| given(slices, &ask, served.board, room))
+            .map(|room| node_offers(slices, &ask, served.board, room))
             .collect(),
         false => Vec::new(),
     };
@@ -183,7 +183,7 @@ pub fn answer(
     let sentence = match fits {
         true => slices_sentence(&names, &on, needed),
         false => {
-            let named = || found.rooms.iter().map(|room| room.0 as u32);
+            let named = || found.fitting.iter().map(|room| room.0 as u32);
             let have = named().filter(|node| question.filter.request.required_nodes.contains(node));
             let all = question.filter.request.required_nodes.len();
             no_slices(
@@ -196,7 +196,7 @@ pub fn answer(
     };
     let later = (!fits).then(|| forecast(&found, wanted, named)).flatten();
     let claim = (!fits).then(|| match &later {
-        Some((at, jobs)) => Claim::RoomAt {
+        Some((at, jobs)) => Claim::FitsAt {
             at: at.clone(),
             jobs: jobs.clone(),
         },
@@ -206,7 +206,7 @@ pub fn answer(
     let named_full = named_full.filter(|node| named.contains(&(*node as u32)));
     let able = named.iter().all(|node| {
         let node = *node as usize;
-        found.rooms.iter().any(|room| room.0 == node) || found.full.contains(&node)
+        found.fitting.iter().any(|room| room.0 == node) || found.full.contains(&node)
     });
     let room = question.defrag.filter(|_| !fits).map(|restart| {
         let short = found.waits.iter().filter(|one| {
@@ -255,7 +255,7 @@ pub fn answer(
         count(slices.mix, "job"),
         notes(site)
     );
-    let place = |one: &Given| {
+    let place = |one: &NodeOffer| {
         json!({
             "node": site.nodes[one.node].name,
             "cost_milli_gpus": one.pick.cost,
@@ -305,7 +305,7 @@ pub fn answer(
 fn in_the_way(
     (machine, reach, all): (&dyn Machine, &Reach, bool),
     site: &Site,
-    given: &[Given],
+    given: &[NodeOffer],
 ) -> Vec<String> {
     let mut said = Vec::new();
     for one in given {
@@ -345,7 +345,7 @@ fn in_the_way(
     said
 }
 
-fn table(site: &Site, given: &[Given]) -> String {
+fn table(site: &Site, given: &[NodeOffer]) -> String {
     let mut table = Table::new(&["NODE", "GPU", "PROFILE", "SLICES"]);
     let mut then = Table::new(&["NODE", "COST", "FITS AFTER IT"]);
     for one in given.iter().take(SHOWN) {

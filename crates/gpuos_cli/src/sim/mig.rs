@@ -72,7 +72,7 @@ fn options(args: &SimArgs) -> Result<Options> {
     if let Some((_, problem)) = foreign.iter().find(|(given, _)| *given) {
         return Err(usage(problem).into());
     }
-    if let Some(option) = args.gangs.given() {
+    if let Some(option) = args.gangs.first_given() {
         return Err(usage(&format!("{option} goes with --protocol gangs")).into());
     }
     let or = |given: &[u64], default: &[u64]| match given {

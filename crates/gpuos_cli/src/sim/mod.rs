@@ -80,7 +80,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     if args.protocol == Protocol::Mig {
         return mig::run(args);
     }
-    if let Some(option) = args.mig.given() {
+    if let Some(option) = args.mig.first_given() {
         let problem = format!("{option} goes with --protocol mig");
         return Err(Cli::command()
             .error(ErrorKind::ArgumentConflict, problem)
@@ -89,7 +89,7 @@ pub fn run(args: &SimArgs) -> Result<Reply> {
     if args.protocol == Protocol::Gangs {
         return gangs::run(args);
     }
-    if let Some(option) = args.gangs.given() {
+    if let Some(option) = args.gangs.first_given() {
         let problem = format!("{option} goes with --protocol gangs");
         return Err(Cli::command()
             .error(ErrorKind::ArgumentConflict, problem)

@@ -225,7 +225,7 @@ impl Board {
         if let Some(status) = local {
             board.node(None, Some(status), &holders);
         }
-        board.say_unmeasured(asked);
+        board.add_unmeasured_note(asked);
         board.jobs = jobs.iter().filter_map(job).collect();
         board.missing.extend(unreadable(&jobs));
         board.jobs.sort_by_key(|job| job.gpus == 0);
@@ -315,7 +315,7 @@ impl Board {
                         message: e.to_string(),
                     });
                 }
-                self.gpus.extend(told(record, &part, &on));
+                self.gpus.extend(rows_of_record(record, &part, &on));
             }
             (None, None) => {}
         }
@@ -372,7 +372,7 @@ impl Board {
     }
 
     /// Says of which nodes nobody tells heat, power and load.
-    fn say_unmeasured(&mut self, asked: bool) {
+    fn add_unmeasured_note(&mut self, asked: bool) {
         let without = self.nodes.iter().filter(|node| node.figures.is_none());
         let names = compress(without.map(|node| node.name.as_str()));
         let others = self.nodes.len() > 1 || self.nodes.iter().any(|node| node.figures.is_some());
@@ -463,7 +463,11 @@ fn slice(node: &str, gpu: NvmlIndex, one: &MigInstance) -> SliceRow {
 }
 
 /// What the node's record tells of its GPUs.
-fn told(record: &NodeRecord, part: &ExtraPart, on: &dyn Fn(usize) -> Vec<String>) -> Vec<GpuRow> {
+fn rows_of_record(
+    record: &NodeRecord,
+    part: &ExtraPart,
+    on: &dyn Fn(usize) -> Vec<String>,
+) -> Vec<GpuRow> {
     let mut rows = Vec::new();
     let drains = record.states.iter().any(|state| state.starts_with("DRAIN"));
     let used = GpuSet(record.gpus_used.0 | record.gpus_divided.0);

@@ -29,7 +29,7 @@ use crate::reply::Reply;
 use crate::table::Table;
 use board::Board;
 use gather::Ask;
-use screen::{View, Wish};
+use screen::{Command, View};
 use table::{Kind, Pick, rows, summary};
 
 /// The answer of `--once` and `--json`; `None`: the screen was shown and has gone.
@@ -204,7 +204,7 @@ fn screen(ask: Ask, interval: u64, pick: Pick) -> Result<()> {
         let paused = view.paused;
         match event::read() {
             Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
-                if view.key(key) == Wish::Quit {
+                if view.key(key) == Command::Quit {
                     break Ok(());
                 }
             }

@@ -41,7 +41,7 @@ fn whole_parts(line: &str, width: usize) -> &str {
 
 /// What a key asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum Command {
     /// Another drawing.
     Draw,
     /// The end.
@@ -63,9 +63,9 @@ impl View {
     }
 
     /// A key was pressed.
-    pub fn key(&mut self, key: KeyEvent) -> Wish {
+    pub fn key(&mut self, key: KeyEvent) -> Command {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Wish::Quit;
+            return Command::Quit;
         }
         if self.writing {
             match key.code {
@@ -79,12 +79,12 @@ impl View {
                 _ => {}
             }
             self.state.select(Some(0));
-            return Wish::Draw;
+            return Command::Draw;
         }
         let (count, page) = self.seen;
         let at = self.state.selected().unwrap_or(0);
         let select = match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
+            KeyCode::Char('q') | KeyCode::Esc => return Command::Quit,
             KeyCode::Up | KeyCode::Char('k') => at.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => at + 1,
             KeyCode::PageUp => at.saturating_sub(page),
@@ -120,7 +120,7 @@ impl View {
             _ => at,
         };
         self.state.select(Some(select.min(count.saturating_sub(1))));
-        Wish::Draw
+        Command::Draw
     }
 
     /// Sorts by the next column; after the last by none.

@@ -91,7 +91,7 @@ impl Screen {
     fn press(&mut self, keys: &[KeyCode]) {
         for key in keys {
             self.draw();
-            assert_eq!(self.view.key((*key).into()), Wish::Draw, "{key:?}");
+            assert_eq!(self.view.key((*key).into()), Command::Draw, "{key:?}");
         }
     }
 
@@ -183,7 +183,7 @@ fn keys_scroll_sort_filter_and_change_the_table() {
     assert!(screen.draw()[3].starts_with("n1    mixed"));
     screen.press(&[KeyCode::BackTab, KeyCode::BackTab]);
     assert!(screen.draw()[3].contains("miner"));
-    assert_eq!(screen.view.key(KeyCode::Char('q').into()), Wish::Quit);
+    assert_eq!(screen.view.key(KeyCode::Char('q').into()), Command::Quit);
 }
 
 #[test]

@@ -37,14 +37,14 @@ pub fn last(recording: Option<&Recording>, job: &Job) -> Decided {
                 false => true,
             };
             if fits && step.asked.job == job.id {
-                found = Some(told(step));
+                found = Some(decided(step));
             }
         });
     }
     found.unwrap_or_default()
 }
 
-fn told(step: Step<'_>) -> Decided {
+fn decided(step: Step<'_>) -> Decided {
     let Step {
         asked,
         planner,

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TOLD: usize = 8;
 
 /// What accounting says of a job that slurmctld has forgotten, if there is any.
-pub fn told(machine: &dyn Machine, jobs: &[Job], label: &str, name: &Name) -> Reply {
+pub fn from_accounting(machine: &dyn Machine, jobs: &[Job], label: &str, name: &Name) -> Reply {
     let ended = accounted(machine, label);
     let sentence = match &ended[..] {
         [] => {

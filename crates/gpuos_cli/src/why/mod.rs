@@ -43,7 +43,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     let asked_for = Name::parse(label).ok_or_else(|| anyhow!("{label}: no job number"))?;
     let mine: Vec<&Job> = jobs.iter().filter(|job| asked_for.means(job)).collect();
     if mine.is_empty() {
-        return Ok(gone::told(machine, &jobs, label, &asked_for));
+        return Ok(gone::from_accounting(machine, &jobs, label, &asked_for));
     }
     let site = Site::read(machine, config)?;
     // Whoever may not read it still gets an answer.

@@ -14,7 +14,7 @@ use crate::figures;
 use crate::forecast::is_endless;
 use crate::mix::Mix;
 use crate::outlook::{Outlook, known_level, lead, outlook};
-use crate::remedies::{Case, Who, changes, told};
+use crate::remedies::{Case, Who, changes, shown};
 use crate::table::count;
 
 pub fn explain(
@@ -33,7 +33,7 @@ pub fn explain(
     if let Some(sentence) = requeue::held_back(site, job, name) {
         return plain("requeue", sentence, String::new());
     }
-    let before = requeue::said(site, job).map(|said| format!("{said}\n"));
+    let before = requeue::requeue_text(site, job).map(|said| format!("{said}\n"));
     let before = before.unwrap_or_default();
     if let Some(sentence) = reason::plain(job, name) {
         return plain("slurm", sentence, before);
@@ -77,7 +77,7 @@ pub fn explain(
     let before_rules = state.clone();
     let neighbours = Neighbours::judge(site, jobs, &wanted, &asker, &mut state);
     let mut planner = Planner::new(site.cluster.clone());
-    let mix = Mix::tell(&mut planner, recording, site, jobs);
+    let mix = Mix::apply(&mut planner, recording, site, jobs);
     let mut resorts = neighbours.first_resorts(&state).into_iter();
     if let Some(first) = resorts.find(|first| planner.plan(first, &wanted.request, 0).is_ok()) {
         state = first;
@@ -85,7 +85,7 @@ pub fn explain(
     let now = planner.plan(&state, &wanted.request, 0).cloned();
     // Whether it is rules alone that it waits for.
     let kept = neighbours
-        .kept
+        .exclusions
         .iter()
         .find(|_| neighbours.forbids() && planner.plan(&before_rules, &wanted.request, 0).is_ok());
     let kept = kept.filter(|_| now.is_err()).map(ToString::to_string);
@@ -142,7 +142,7 @@ pub fn explain(
             };
             let named = wanted.request.required_nodes.len();
             let changes = changes(&mut planner, case);
-            for (nth, change) in told(&changes).enumerate() {
+            for (nth, change) in shown(&changes).enumerate() {
                 let by = match (nth, change.who) {
                     (0, Who::User) => "Smallest change that would start it now",
                     (0, Who::Administrator) => {

@@ -17,14 +17,14 @@ pub fn held_back(site: &Site, job: &Job, name: &str) -> Option<String> {
         Some(wait) if wait > 0 => format!("until {}, {wait} s after the requeue", job.eligible),
         _ => format!("until {}", job.eligible),
     };
-    let why = said(site, job)?;
+    let why = requeue_text(site, job)?;
     Some(format!(
         "Job {name} waits after a requeue: Slurm holds it back {until}. {why}"
     ))
 }
 
 /// What is known of the requeue of a job that waits, in sentences; `None`: it was not requeued.
-pub fn said(site: &Site, job: &Job) -> Option<String> {
+pub fn requeue_text(site: &Site, job: &Job) -> Option<String> {
     if job.restarts == 0 {
         return None;
     }
@@ -87,7 +87,7 @@ pub fn ending(site: &Site, job: &Job, name: &str) -> Option<String> {
         return None;
     }
     let on = compress(job.nodes.iter().map(String::as_str));
-    let more = said(site, job).map(|said| format!(" {said}"));
+    let more = requeue_text(site, job).map(|said| format!(" {said}"));
     Some(format!(
         "Job {name} is ending: slurmctld waits until {on} {} cleaned up after it.{}",
         match job.nodes.len() {

@@ -5,7 +5,7 @@ use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
-use gpuos_placement::explain::{Note, level_reached, sentence, worth_sentence};
+use gpuos_placement::explain::{Note, level_reached, sentence, value_sentence};
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Placement, Planner, Request};
 use serde_json::json;
 
@@ -74,7 +74,7 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
                 n => format!(" Slurm refused {n} better choices."),
             };
             let worth = note.worth.as_ref();
-            let worth = worth.map(|worth| format!(" {}", worth_sentence(worth, &site.cluster)));
+            let worth = worth.map(|worth| format!(" {}", value_sentence(worth, &site.cluster)));
             let said = sentence(&here, &wanted.request, &site.cluster);
             format!("{said}{}{tried}", worth.unwrap_or_default())
         }

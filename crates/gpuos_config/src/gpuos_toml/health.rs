@@ -1,7 +1,7 @@
 //! `[health]` and `[[health.rule]]`.
 use std::path::PathBuf;
 
-use gpuos_core::health::{Limits, Rules, lay_over};
+use gpuos_core::health::{Limits, Rules, merge};
 use gpuos_model::reading::{Check, ConfigError};
 use toml::Spanned;
 
@@ -16,7 +16,7 @@ pub(super) fn read(check: Check, raw: &RawHealth) -> Result<Rules, ConfigError> 
         shipped.limits = limits;
         return Ok(shipped);
     }
-    let rules = lay_over(check, &raw.rule, shipped.all().to_vec())?;
+    let rules = merge(check, &raw.rule, shipped.all().to_vec())?;
     Ok(Rules::new(rules, limits))
 }
 

@@ -1,7 +1,7 @@
 //! `[policy]` and `[[policy.rule]]`: what holds for jobs that say nothing themselves.
 use gpuos_model::reading::{Check, ConfigError, quoted};
 use gpuos_placement::cost::{OBJECTIVES, Objectives};
-use gpuos_placement::plan::{Placement, TopologyWish};
+use gpuos_placement::plan::{Placement, TopologyRequest};
 use toml::Spanned;
 
 use super::raw::{RawObjectives, RawPolicy, RawPolicyRule};
@@ -16,7 +16,7 @@ pub struct Policy {
     /// Rule among equally close places.
     pub placement: Placement,
     /// Preferred closeness; never required, so that no job waits for what it did not ask for.
-    pub topology: Option<TopologyWish>,
+    pub topology: Option<TopologyRequest>,
     /// What is weighed; `None` = nothing was said, and no node type is preferred.
     pub objectives: Option<Objectives>,
     /// What holds instead in a partition or for a QOS, in the order of the file.
@@ -33,7 +33,7 @@ pub struct PolicyRule {
     /// Instead of [`Policy::placement`].
     pub placement: Option<Placement>,
     /// Instead of [`Policy::topology`].
-    pub topology: Option<TopologyWish>,
+    pub topology: Option<TopologyRequest>,
     /// Instead of [`Policy::objectives`].
     pub objectives: Option<Objectives>,
 }
@@ -75,7 +75,7 @@ impl Policy {
         &'a self,
         partition: &'a str,
         qos: &'a str,
-    ) -> Option<&'a TopologyWish> {
+    ) -> Option<&'a TopologyRequest> {
         let mut rules = self.rules_for(partition, qos);
         let own = rules.find_map(|rule| rule.topology.as_ref());
         own.or(self.topology.as_ref())
@@ -143,7 +143,7 @@ fn placement(
 fn topology(
     check: Check,
     value: &Option<Spanned<String>>,
-) -> Result<Option<TopologyWish>, ConfigError> {
+) -> Result<Option<TopologyRequest>, ConfigError> {
     let Some(value) = value else { return Ok(None) };
     let wish = topology_of("topology", value.get_ref()).map_err(at(check, value))?;
     if wish.required {

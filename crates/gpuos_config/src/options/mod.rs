@@ -11,7 +11,7 @@ use gpuos_model::words::{check_value, not_understood};
 use gpuos_placement::cost::Profile;
 use gpuos_placement::gang::{GroupShape, SHAPE_FORM};
 use gpuos_placement::mig::MigRequest;
-use gpuos_placement::plan::{Placement, TopologyWish};
+use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub mod gres;
 mod limits;
@@ -272,13 +272,13 @@ impl fmt::Display for OptionError {
 impl std::error::Error for OptionError {}
 
 /// Reads the value of `--gpuos-topology`. Level names become lower case.
-pub fn parse_topology(value: &str) -> Result<TopologyWish, OptionError> {
+pub fn parse_topology(value: &str) -> Result<TopologyRequest, OptionError> {
     topology_of("--gpuos-topology", value)
 }
 
 /// [`parse_topology`] for a value that was given in another place, which the error names.
-pub(crate) fn topology_of(option: &str, value: &str) -> Result<TopologyWish, OptionError> {
-    TopologyWish::parse(value)
+pub(crate) fn topology_of(option: &str, value: &str) -> Result<TopologyRequest, OptionError> {
+    TopologyRequest::parse(value)
         .map_err(|reason| OptionError::new(option, value, &reason, TOPOLOGY_FORM))
 }
 
@@ -379,7 +379,7 @@ pub struct JobOptions {
     /// Slurm alone places the job.
     pub off: bool,
     /// Wished or required closeness.
-    pub topology: Option<TopologyWish>,
+    pub topology: Option<TopologyRequest>,
     /// Rule among equally close places.
     pub placement: Option<Placement>,
     /// Groups of a training job.

@@ -127,7 +127,7 @@ const OF_STEPS: [&str; 5] = ["power", "clocks", "watch", "mps", "share"];
 /// there where the default of the environment does not count either.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Inherited {
-    said: [Option<String>; OF_STEPS.len()],
+    texts: [Option<String>; OF_STEPS.len()],
     sources: Sources,
 }
 
@@ -136,20 +136,20 @@ impl Inherited {
     pub fn parse(text: &str) -> Inherited {
         let mut all = Inherited::default();
         for (name, value) in text.split(' ').filter_map(|part| part.split_once('=')) {
-            all.say(&format!("gpuos-{name}"), value, Source::Flag);
+            all.record(&format!("gpuos-{name}"), value, Source::Flag);
         }
         all.sources = Sources::parse(text);
         all
     }
 
     /// Notes a value, or `off`. What is no value changes nothing.
-    pub fn say(&mut self, option: &str, value: &str, source: Source) {
+    pub fn record(&mut self, option: &str, value: &str, source: Source) {
         let place = OF_STEPS
             .iter()
             .position(|name| Some(*name) == option.strip_prefix("gpuos-"));
         let good = || JobOptions::default().set(option, value).is_ok();
         if let Some(place) = place.filter(|_| good()) {
-            self.said[place] = Some(match is_off(value) {
+            self.texts[place] = Some(match is_off(value) {
                 true => "off".into(),
                 false => value.into(),
             });
@@ -174,7 +174,7 @@ impl Inherited {
     }
 
     /// Whether it has this very value for an option.
-    pub fn says(&self, option: &str, value: &str) -> bool {
+    pub fn has_value(&self, option: &str, value: &str) -> bool {
         self.pairs()
             .any(|said| Some(said) == option.strip_prefix("gpuos-").zip(Some(value)))
     }
@@ -222,7 +222,7 @@ impl Inherited {
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let said = OF_STEPS.into_iter().zip(&self.said);
+        let said = OF_STEPS.into_iter().zip(&self.texts);
         said.filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 }

@@ -465,7 +465,7 @@ proptest! {
 #[test]
 fn an_option_that_needs_it_has_a_job_reported_without_gpus() {
     let mut said = Inherited::default();
-    said.say("gpuos-watch", "5", Source::Flag);
+    said.record("gpuos-watch", "5", Source::Flag);
     // None of today's does.
     assert!(!said.needs_report(OPTIONS));
     let needing = |name: &str| {
@@ -477,6 +477,6 @@ fn an_option_that_needs_it_has_a_job_reported_without_gpus() {
     };
     assert!(said.needs_report(&needing("gpuos-watch")));
     assert!(!said.needs_report(&needing("gpuos-power")));
-    said.say("gpuos-watch", "off", Source::Flag);
+    said.record("gpuos-watch", "off", Source::Flag);
     assert!(!said.needs_report(&needing("gpuos-watch")));
 }

@@ -5,7 +5,7 @@ use super::effect::{Audit, Effect};
 use super::event::{Admin, Verb};
 use super::jobs::{self, At};
 use super::rules::{Cure, JobsAre};
-use super::service::{back, go, health};
+use super::service::{back, health, set_service};
 use super::state::{Hold, NodeHealth, Service};
 use super::step::Ctx;
 use super::trend::Watch;
@@ -30,7 +30,7 @@ pub(super) fn admin(node: &mut NodeHealth, ctx: &mut Ctx<'_>, admin: &Admin) {
     };
     let force = if admin.force { " --force" } else { "" };
     let word = admin.verb.word();
-    ctx.tell(Audit {
+    ctx.log(Audit {
         gpu: admin.gpu,
         uid: Some(admin.uid),
         text: format!("user {} said {word}{force}{why}", admin.uid),
@@ -105,11 +105,11 @@ fn out(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, hold: &Hold) {
     };
     health.hold = Some(hold.clone());
     match (hold.verb, health.service) {
-        (Verb::Offline, _) => go(health, Service::Offline, clock),
+        (Verb::Offline, _) => set_service(health, Service::Offline, clock),
         (_, Service::In) => {
             health.was_reset = false;
             health.attempts = 0;
-            go(health, Service::Draining, clock);
+            set_service(health, Service::Draining, clock);
         }
         // A reset or check under way comes to its end, and the GPU stays out.
         _ => {}
@@ -167,7 +167,7 @@ fn online(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, admin: &Admin)
         } else {
             Service::Drained
         };
-        go(health, to, clock);
+        set_service(health, to, clock);
     }
     let text = match faults::still_bad(&node[gpu], ctx) {
         Some(bad) => format!("the GPU is checked when this is over: {bad}"),

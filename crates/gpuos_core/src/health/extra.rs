@@ -117,9 +117,9 @@ impl ExtraPart {
                 wrong = Some(why);
             }
         }
-        tidy(&mut part.out);
-        tidy(&mut part.degraded);
-        tidy(&mut part.pool_out);
+        sort_unique(&mut part.out);
+        sort_unique(&mut part.degraded);
+        sort_unique(&mut part.pool_out);
         let out = &part.out;
         part.degraded.retain(|gpu| !out.contains(gpu));
         (part, wrong)
@@ -248,7 +248,7 @@ fn take_out<T>(known: &mut Vec<T>, list: &str, gpu: fn(usize) -> Option<T>) -> b
     damaged
 }
 
-fn tidy<T: Ord>(list: &mut Vec<T>) {
+fn sort_unique<T: Ord>(list: &mut Vec<T>) {
     list.sort_unstable();
     list.dedup();
 }

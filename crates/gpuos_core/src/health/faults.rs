@@ -78,7 +78,7 @@ pub(super) fn xid_happened(
 /// [`super::Event::Lost`].
 pub(super) fn lost(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let rules = ctx.rules;
-    logged::unheard(node, gpu, true);
+    logged::poll_failed(node, gpu, true);
     let Some(rule) = rules.of(Signal::Lost) else {
         return;
     };
@@ -145,7 +145,7 @@ fn happened(
             "{text}; {count} of {} within {} s",
             rule.threshold, rule.within_s
         );
-        say(node, ctx, gpu, rule, &text);
+        log_rate_limited(node, ctx, gpu, rule, &text);
         return;
     }
     let text = match rule.threshold {
@@ -184,7 +184,7 @@ pub(super) fn sample(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, sam
 /// [`super::Event::Silent`].
 pub(super) fn silent(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
-    logged::unheard(node, gpu, false);
+    logged::poll_failed(node, gpu, false);
     let Some(health) = health(node, gpu) else {
         return;
     };
@@ -300,7 +300,7 @@ fn act(
     });
     if stronger {
         let text = format!("{text}; left to the stronger word about the same trouble");
-        say(node, ctx, gpu, rule, &text);
+        log_rate_limited(node, ctx, gpu, rule, &text);
         return false;
     }
     if !matches!(rule.action, Action::Ignore | Action::Warn) {
@@ -308,20 +308,20 @@ fn act(
     }
     if health.service == Service::Resetting {
         let text = format!("{text}; the GPU is being reset");
-        say(node, ctx, gpu, rule, &text);
+        log_rate_limited(node, ctx, gpu, rule, &text);
         return true;
     }
     match rule.action {
         Action::Ignore => {
-            say(node, ctx, gpu, rule, text);
+            log_rate_limited(node, ctx, gpu, rule, text);
         }
         Action::Warn => {
-            if say(node, ctx, gpu, rule, text) {
+            if log_rate_limited(node, ctx, gpu, rule, text) {
                 ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
             }
         }
         Action::KillStep => {
-            say(node, ctx, gpu, rule, text);
+            log_rate_limited(node, ctx, gpu, rule, text);
             let at = At {
                 own: !rule.whole_gpu,
                 ..at
@@ -351,7 +351,7 @@ fn act(
 }
 
 /// A line for the audit log, once a minute for each rule and GPU. Gives whether it was said.
-pub(super) fn say(
+pub(super) fn log_rate_limited(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
     gpu: NodeGpu,
@@ -376,7 +376,7 @@ pub(super) fn say(
         0 => String::new(),
         more => format!(" (and {more} times more since it was said last)"),
     };
-    ctx.tell(Audit {
+    ctx.log(Audit {
         gpu: Some(gpu),
         rule: Some(rule.name.clone()),
         text: format!("{text}{more}"),

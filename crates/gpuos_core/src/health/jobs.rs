@@ -30,11 +30,11 @@ pub(super) struct At {
 }
 
 /// [`super::Event::Jobs`] and [`super::Event::Reported`].
-pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>) {
+pub(super) fn update_jobs(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>) {
     list.truncate(MOST);
     let before = std::mem::replace(&mut node.jobs, list);
     node.heard_at = Some(node.clock);
-    watch_anew(node, ctx, &before);
+    restart_watch(node, ctx, &before);
     let jobs = &node.jobs;
     // What is gone needs no more doing.
     node.acts.retain(|act| {
@@ -64,7 +64,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
         // Who is requeued need not be killed besides.
         causes.sort_by_key(|(jobs, _)| *jobs != JobsAre::Requeue);
         for job in new {
-            ctx.tell(Audit {
+            ctx.log(Audit {
                 gpu: Some(gpu),
                 job: Some(job.clone()),
                 text: format!(
@@ -84,7 +84,7 @@ pub(super) fn told(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Vec<Job>)
 }
 
 /// A job that asked to be watched and came after another one starts with a count of its own.
-fn watch_anew(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
+fn restart_watch(node: &mut NodeHealth, ctx: &Ctx<'_>, before: &[Job]) {
     let watched = |list: &[Job], gpu: NodeGpu| -> BTreeSet<JobId> {
         let on = list
             .iter()
@@ -140,7 +140,7 @@ pub(super) fn treat(
             (Some(_), None) => format!("job {} is killed", job.job),
             (Some(_), Some(step)) => format!("step {}.{} is killed", job.job, StepId::name(step)),
         };
-        ctx.tell(Audit {
+        ctx.log(Audit {
             gpu: Some(gpu),
             job: Some(job.job.clone()),
             text: format!("{what}: {reason}"),

@@ -44,14 +44,14 @@ pub struct Logged {
 
 /// How much was said about the log of late.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Telling {
+pub struct LogRate {
     since: u64,
     said: u32,
     unsaid: u64,
 }
 
 /// [`super::Event::Logged`].
-pub(super) fn heard(
+pub(super) fn kernel_message(
     node: &mut NodeHealth,
     ctx: &mut Ctx<'_>,
     gpu: NodeGpu,
@@ -85,7 +85,7 @@ pub(super) fn heard(
                 NEAR_MS / 1000
             ),
         };
-        tell(node, ctx, gpu, rule, &text);
+        log_unless_flooded(node, ctx, gpu, rule, &text);
     }
     let health = &mut node[gpu];
     let known = health.logged.get(&rule.name);
@@ -95,7 +95,13 @@ pub(super) fn heard(
 }
 
 /// Says it, unless so much was said of late that somebody may be flooding the log.
-fn tell(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, rule: &Rule, text: &str) {
+fn log_unless_flooded(
+    node: &mut NodeHealth,
+    ctx: &mut Ctx<'_>,
+    gpu: NodeGpu,
+    rule: &Rule,
+    text: &str,
+) {
     let clock = node.clock;
     let telling = &mut node.telling;
     if clock.saturating_sub(telling.since) >= TELLING_MS {
@@ -111,7 +117,7 @@ fn tell(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, rule: &Rule, tex
         more => format!(" (and {more} more of such lines, which were not said)"),
     };
     let text = format!("{text}{more}");
-    ctx.tell(Audit {
+    ctx.log(Audit {
         gpu: Some(gpu),
         rule: Some(rule.name.clone()),
         text: text.clone(),
@@ -202,7 +208,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 }
 
 /// A poll of a GPU got no answer, or this one.
-pub(super) fn unheard(node: &mut NodeHealth, gpu: NodeGpu, lost: bool) {
+pub(super) fn poll_failed(node: &mut NodeHealth, gpu: NodeGpu, lost: bool) {
     let clock = node.clock;
     if let Some(health) = node.gpu_mut(gpu) {
         health.unheard.get_or_insert(clock);

@@ -25,4 +25,4 @@ pub use extra::{ExtraError, ExtraPart};
 pub use rules::{Action, Authority, Cure, Gauge, JobsAre, Limits, NodeGauge, Rule, Rules, Signal};
 pub use state::{Cause, GpuHealth, GpuState, Hold, NodeDrain, NodeHealth, Service};
 pub use step::step;
-pub use table::{RawRule, lay_over};
+pub use table::{RawRule, merge};

@@ -115,7 +115,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
             acts(node, ctx, rule, figure);
         } else if watch.calmed(0, clock) {
             node.causes.retain(|cause| cause.rule != rule.name);
-            ctx.tell(Audit {
+            ctx.log(Audit {
                 rule: Some(rule.name.clone()),
                 text: format!("{}: over", rule.about),
                 ..Audit::default()
@@ -180,7 +180,7 @@ fn acts(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rule: &Rule, figure: u64) {
     if !names.is_empty() {
         text = format!("{text}: {}", names.join(", "));
     }
-    ctx.tell(Audit {
+    ctx.log(Audit {
         rule: Some(rule.name.clone()),
         text: text.clone(),
         ..Audit::default()

@@ -45,7 +45,7 @@ pub(super) fn started(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rebooted: bool) 
         if matches!(health.service, Service::Resetting | Service::Checking) {
             // Whether the reset was made, nobody knows: it is made again.
             health.was_reset &= health.service == Service::Checking;
-            go(health, Service::Drained, clock);
+            set_service(health, Service::Drained, clock);
         }
         if rebooted {
             health.was_reset = true;
@@ -73,7 +73,7 @@ pub(super) fn started(node: &mut NodeHealth, ctx: &mut Ctx<'_>, rebooted: bool) 
     }
 }
 
-pub(super) fn go(health: &mut GpuHealth, service: Service, clock: u64) {
+pub(super) fn set_service(health: &mut GpuHealth, service: Service, clock: u64) {
     health.service = service;
     health.since = clock;
     health.idle_since = None;
@@ -98,10 +98,10 @@ pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, at: 
             known.figure = cause.figure;
         }
         None => {
-            ctx.tell(Audit {
+            ctx.log(Audit {
                 gpu: Some(gpu),
                 rule: Some(cause.rule.clone()),
-                text: format!("{text}: {}", said(action)),
+                text: format!("{text}: {}", action_name(action)),
                 ..Audit::default()
             });
             ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
@@ -119,7 +119,7 @@ pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, at: 
             health.attempts = 0;
             health.was_reset = false;
             health.not_before = 0;
-            go(health, Service::Draining, clock);
+            set_service(health, Service::Draining, clock);
         }
         Service::Checking => {
             health.was_reset = false;
@@ -140,7 +140,7 @@ pub(super) fn blame(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, at: 
     jobs::treat(node, ctx, gpu, at, jobs, &text);
 }
 
-fn said(action: Action) -> &'static str {
+fn action_name(action: Action) -> &'static str {
     match action {
         Action::Degrade => "jobs take other GPUs first",
         Action::ResetWhenIdle => "it is reset when nobody has it, and jobs take other GPUs first",
@@ -159,7 +159,7 @@ pub(super) fn calmed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, rul
     let over = |cause: &Cause| cause.rule == rule.name && cause.action.degrades();
     if health.causes.iter().any(over) {
         health.causes.retain(|cause| !over(cause));
-        ctx.tell(Audit {
+        ctx.log(Audit {
             gpu: Some(gpu),
             rule: Some(rule.name.clone()),
             text: format!("{}: over", rule.about),
@@ -219,7 +219,7 @@ pub(super) fn reset_done(
         .watches
         .values_mut()
         .for_each(super::trend::Watch::forget);
-    go(health, Service::Checking, clock);
+    set_service(health, Service::Checking, clock);
     ctx.audit(Some(gpu), "the GPU was reset; it is checked");
     ctx.effects.push(Effect::Check { gpu });
 }
@@ -269,7 +269,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text: &str) {
     health.was_reset = false;
     if health.attempts < attempts {
         health.not_before = clock + AGAIN_MS;
-        go(health, Service::Drained, clock);
+        set_service(health, Service::Drained, clock);
         ctx.audit(
             Some(gpu),
             format!("{text}; it is tried again in {} s", AGAIN_MS / 1000),
@@ -290,7 +290,7 @@ fn offline(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text: &str) {
         return;
     };
     health.offline = Some(text.to_string());
-    go(health, Service::Offline, clock);
+    set_service(health, Service::Offline, clock);
     let text = format!("{text}; the GPU is offline until an administrator says online");
     ctx.warn(Some(gpu), format!("GPU {gpu}: {text}"));
     ctx.audit(Some(gpu), text);
@@ -305,7 +305,7 @@ pub(super) fn back(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu, text:
     health.attempts = 0;
     health.was_reset = false;
     health.spoken.clear();
-    go(health, Service::In, clock);
+    set_service(health, Service::In, clock);
     node.acts.retain(|act| act.gpu != gpu);
     ctx.audit(Some(gpu), text);
 }
@@ -335,11 +335,11 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     for gpu in node.numbers() {
         match node[gpu].service {
             Service::In => {
-                forgive(node, ctx, gpu);
+                expire_degrading_events(node, ctx, gpu);
                 when_idle(node, ctx, gpu);
             }
             Service::Draining => empty(node, ctx, gpu),
-            Service::Drained => mend(node, ctx, gpu),
+            Service::Drained => recover(node, ctx, gpu),
             Service::Resetting => late(node, ctx, gpu, ctx.rules.limits.reset_timeout_s, "reset"),
             Service::Checking => returns(node, ctx, gpu),
             Service::Offline => {}
@@ -348,7 +348,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
 }
 
 /// Events that degrade a GPU count as long as the rule counts them; figures know themselves when they are over.
-fn forgive(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
+fn expire_degrading_events(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let rules = ctx.rules;
     let causes = node[gpu].causes.iter();
@@ -392,7 +392,7 @@ pub(super) fn instances(node: &mut NodeHealth, gpu: NodeGpu, count: u32) {
 fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let settle = u64::from(ctx.rules.limits.settle_s) * 1000;
-    let resets = ctx.rules.limits.auto_reset && !too_often(node, ctx, gpu);
+    let resets = ctx.rules.limits.auto_reset && !exceeds_max_returns(node, ctx, gpu);
     let unused = unused(node, gpu);
     let health = &mut node[gpu];
     let wants = health
@@ -409,7 +409,7 @@ fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     if clock.saturating_sub(*health.idle_since.get_or_insert(clock)) >= settle {
         health.attempts = 0;
         health.was_reset = false;
-        go(health, Service::Draining, clock);
+        set_service(health, Service::Draining, clock);
         ctx.audit(
             Some(gpu),
             format!("nobody has the GPU; it is taken out for its reset: {text}"),
@@ -420,12 +420,12 @@ fn when_idle(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
 fn empty(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     if node.jobs_at.is_some() && !node.has_job(gpu) {
         let clock = node.clock;
-        go(&mut node[gpu], Service::Drained, clock);
+        set_service(&mut node[gpu], Service::Drained, clock);
         ctx.audit(Some(gpu), "no job has the GPU any more; it is drained");
     }
 }
 
-fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: NodeGpu) -> bool {
+fn exceeds_max_returns(node: &NodeHealth, ctx: &Ctx<'_>, gpu: NodeGpu) -> bool {
     let within = u64::from(ctx.rules.limits.returns_within_s) * 1000;
     let clock = node.clock;
     let returns = node[gpu].returns.iter();
@@ -436,16 +436,16 @@ fn too_often(node: &NodeHealth, ctx: &Ctx<'_>, gpu: NodeGpu) -> bool {
 }
 
 /// A drained GPU: reset and checked once slurmctld knows that it is out, and nobody has it.
-fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
+fn recover(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let clock = node.clock;
     let limits = &ctx.rules.limits;
     let settle = u64::from(limits.settle_s) * 1000;
     if node.has_job(gpu) {
-        go(&mut node[gpu], Service::Draining, clock);
+        set_service(&mut node[gpu], Service::Draining, clock);
         return;
     }
     let ready = node.confirmed_out(gpu) && unused(node, gpu) && !node.silent;
-    let (told, jobs_at) = (too_often(node, ctx, gpu), node.jobs_at);
+    let (told, jobs_at) = (exceeds_max_returns(node, ctx, gpu), node.jobs_at);
     let health = &mut node[gpu];
     if !ready {
         health.idle_since = None;
@@ -484,12 +484,12 @@ fn mend(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     let health = &mut node[gpu];
     match resets {
         true => {
-            go(health, Service::Resetting, clock);
+            set_service(health, Service::Resetting, clock);
             ctx.audit(Some(gpu), "the GPU is reset");
             ctx.effects.push(Effect::Reset { gpu });
         }
         false => {
-            go(health, Service::Checking, clock);
+            set_service(health, Service::Checking, clock);
             ctx.audit(Some(gpu), "the GPU is checked");
             ctx.effects.push(Effect::Check { gpu });
         }
@@ -535,7 +535,7 @@ fn returns(node: &mut NodeHealth, ctx: &mut Ctx<'_>, gpu: NodeGpu) {
     watches.for_each(super::trend::Watch::forget);
     if health.hold.is_some() {
         health.causes.clear();
-        go(health, Service::Drained, clock);
+        set_service(health, Service::Drained, clock);
         ctx.audit(
             Some(gpu),
             "the GPU passed its check; an administrator keeps it out",

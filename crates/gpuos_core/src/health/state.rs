@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
-use super::logged::{Logged, Telling};
+use super::logged::{LogRate, Logged};
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
 use crate::job::JobId;
@@ -260,7 +260,7 @@ pub struct NodeHealth {
     pub(super) stalls: BTreeMap<String, u64>,
     /// Lines about the kernel's log that were said of late.
     #[serde(default)]
-    pub(super) telling: Telling,
+    pub(super) telling: LogRate,
     pub(super) watches: BTreeMap<String, Watch>,
     pub(super) acts: Vec<Act>,
     pub(super) publishing: Publishing,
@@ -287,7 +287,7 @@ impl NodeHealth {
             nics: BTreeMap::new(),
             memory: BTreeMap::new(),
             stalls: BTreeMap::new(),
-            telling: Telling::default(),
+            telling: LogRate::default(),
             watches: BTreeMap::new(),
             acts: Vec::new(),
             publishing: Publishing::default(),
@@ -329,7 +329,7 @@ impl NodeHealth {
 
     /// Says before the next [`super::step`], at `now_ms`, how many ms went by since the last one, for who knows better
     /// than a wall clock that may have been set.
-    pub fn went_by(&mut self, now_ms: u64, passed_ms: u64) {
+    pub fn set_elapsed(&mut self, now_ms: u64, passed_ms: u64) {
         self.wall = Some(now_ms.saturating_sub(passed_ms));
     }
 
@@ -339,7 +339,7 @@ impl NodeHealth {
     }
 
     /// Whether slurmctld has confirmed all that it is to know.
-    pub fn told(&self) -> bool {
+    pub fn is_confirmed(&self) -> bool {
         let wanted = self.part();
         let confirmed = self.publishing.confirmed.as_ref();
         confirmed.map_or(wanted.is_empty(), |part| {
@@ -407,7 +407,7 @@ impl IndexMut<NodeGpu> for NodeHealth {
 
 impl GpuHealth {
     /// Whether it serves, and nobody and nothing speaks against it.
-    pub fn is_well(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.service == Service::In && self.causes.is_empty() && self.hold.is_none()
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Ctx<'a> {
 
 impl Ctx<'_> {
     pub fn audit(&mut self, gpu: Option<NodeGpu>, text: impl Into<String>) {
-        self.tell(Audit {
+        self.log(Audit {
             gpu,
             text: text.into(),
             ..Audit::default()
@@ -28,7 +28,7 @@ impl Ctx<'_> {
     }
 
     /// A line of the audit log, dated now.
-    pub fn tell(&mut self, audit: Audit) {
+    pub fn log(&mut self, audit: Audit) {
         self.effects.push(Effect::Audit(Audit {
             at_ms: self.now_ms,
             ..audit
@@ -73,7 +73,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
             code,
             gpu_instance,
             pid,
-        } => logged::heard(node, ctx, gpu, code, gpu_instance, pid),
+        } => logged::kernel_message(node, ctx, gpu, code, gpu_instance, pid),
         Event::RecoveryAction { gpu, action } => faults::recovery(node, ctx, gpu, action),
         Event::Lost { gpu } => faults::lost(node, ctx, gpu),
         Event::Silent { gpu } => faults::silent(node, ctx, gpu),
@@ -81,9 +81,9 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::LibraryBack => node::library(node, ctx, false),
         Event::Jobs(list) => {
             node.jobs_at = Some(node.clock);
-            jobs::told(node, ctx, list);
+            jobs::update_jobs(node, ctx, list);
         }
-        Event::Reported(list) => jobs::told(node, ctx, list),
+        Event::Reported(list) => jobs::update_jobs(node, ctx, list),
         Event::Admin(told) => admin::admin(node, ctx, &told),
         Event::ResetDone { gpu, ok, message } => service::reset_done(node, ctx, gpu, ok, &message),
         Event::CheckDone { gpu, ok, message } => service::check_done(node, ctx, gpu, ok, &message),

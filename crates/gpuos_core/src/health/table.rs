@@ -116,14 +116,14 @@ pub struct RawRule {
 /// A mistake in the data file.
 pub fn shipped() -> Result<Vec<Rule>, ConfigError> {
     let (raw, check): (File, _) = read(super::rules::DATA, "health-rules.toml")?;
-    lay_over(check, &raw.rule, Vec::new())
+    merge(check, &raw.rule, Vec::new())
 }
 
 /// Puts tables over rules that are known: one with a known name changes what it says, another is added.
 ///
 /// # Errors
 /// The first mistake in a table.
-pub fn lay_over(
+pub fn merge(
     check: Check,
     tables: &[Spanned<RawRule>],
     mut known: Vec<Rule>,

@@ -141,7 +141,7 @@ pub enum Effect {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Suspect {
     since_ms: u64,
-    told: bool,
+    reported: bool,
     finding: Finding,
 }
 
@@ -154,14 +154,14 @@ pub struct Watch {
 impl Watch {
     /// What was told and is not over.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        let told = self.suspects.values().filter(|suspect| suspect.told);
+        let told = self.suspects.values().filter(|suspect| suspect.reported);
         told.map(|suspect| &suspect.finding)
     }
 
     /// Whether a process was named as foreign on a GPU.
     pub fn is_foreign(&self, process: &Process) -> bool {
         let suspect = self.suspects.get(&Key::of(process));
-        suspect.is_some_and(|suspect| suspect.told)
+        suspect.is_some_and(|suspect| suspect.reported)
     }
 }
 
@@ -210,7 +210,7 @@ pub fn step(
     let mut effects = Vec::new();
     watch.suspects.retain(|key, suspect| {
         let still = wrong.contains_key(key);
-        if !still && suspect.told {
+        if !still && suspect.reported {
             effects.push(Effect::Over(suspect.finding.clone()));
         }
         still
@@ -219,10 +219,10 @@ pub fn step(
     for (key, finding) in wrong {
         let suspect = watch.suspects.entry(key.clone()).or_insert(Suspect {
             since_ms: now_ms,
-            told: false,
+            reported: false,
             finding: finding.clone(),
         });
-        if suspect.told {
+        if suspect.reported {
             continue;
         }
         // Jobs may have come and gone beside it since.
@@ -234,7 +234,7 @@ pub fn step(
             ask = true;
             continue;
         }
-        suspect.told = true;
+        suspect.reported = true;
         effects.push(Effect::Found(suspect.finding.clone()));
         if let (Key::Process(gpu, pid, started), Foreign::Kill) = (key, policy.foreign)
             && (suspect.finding.uid != Some(0) || policy.kill_root)

@@ -3,21 +3,21 @@
 //! gpuosd tells [`step`] which jobs are there and what they want, and does what it says. Whatever happens in
 //! between (a crash, a reset, a disk that is full), a GPU ends with the limit that it had before the job.
 //!
-//! - [`wish`]: what can be asked for,
+//! - [`requests`]: what can be asked for,
 //! - [`state`]: what is set, and what can happen,
 //! - [`step`]: what follows,
 //! - [`mps`]: the daemons of NVIDIA's MPS, by a step function of their own.
 
 mod mps;
+mod mps_client;
+mod requests;
 mod state;
 mod step;
 #[cfg(test)]
 mod tests;
-mod whom;
-mod wish;
 
 pub use mps::{Mps, MpsEffect, MpsEvent, NotEnded, Process, REMOVALS, Serving, mps_step};
+pub use mps_client::MpsClient;
+pub use requests::{Asked, ClockRange, MpsRequest, PowerCap, Share};
 pub use state::{AppliedLimits, Board, Clocks, Effect, Event, Holder, Limits, Setting};
 pub use step::step;
-pub use whom::Whom;
-pub use wish::{Asked, ClockRange, MpsWish, PowerCap, Share};

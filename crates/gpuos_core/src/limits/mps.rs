@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
+use super::mps_client::MpsClient;
 use super::state::Holder;
-use super::whom::Whom;
 use crate::health::Audit;
 use crate::job::JobId;
 
@@ -89,28 +89,28 @@ pub enum MpsEvent {
         /// Its revision.
         revision: u64,
         /// Why it could not be written.
-        told: Result<(), String>,
+        result: Result<(), String>,
     },
     /// [`MpsEffect::Start`] came to its end; after an error nothing is left of it.
     Running {
         /// Whom it serves.
-        whom: Whom,
+        whom: MpsClient,
         /// The daemon, or why there is none.
-        told: Result<Process, String>,
+        result: Result<Process, String>,
     },
     /// A daemon is not there any more.
     Died {
         /// Whom it served.
-        whom: Whom,
+        whom: MpsClient,
         /// Which.
         process: Process,
     },
     /// [`MpsEffect::End`] came to its end.
     Ended {
         /// Whom it serves.
-        whom: Whom,
+        whom: MpsClient,
         /// Why not.
-        told: Result<(), NotEnded>,
+        result: Result<(), NotEnded>,
     },
     /// Time went by.
     Tick,
@@ -127,21 +127,21 @@ pub enum MpsEffect {
     /// Start a daemon; answer with [`MpsEvent::Running`], and later with [`MpsEvent::Died`].
     Start {
         /// Whom it serves.
-        whom: Whom,
+        whom: MpsClient,
         /// As whom, and for what.
         serving: Serving,
     },
     /// Look after one that an earlier gpuosd started: [`MpsEvent::Died`] when it is gone.
     Adopt {
         /// Whom it serves.
-        whom: Whom,
+        whom: MpsClient,
         /// Which.
         process: Process,
     },
     /// End it, and remove its folder; answer with [`MpsEvent::Ended`].
     End {
         /// Whom it serves.
-        whom: Whom,
+        whom: MpsClient,
         /// What is known of it.
         serving: Serving,
     },
@@ -168,12 +168,13 @@ enum Phase {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mps {
-    kept: BTreeMap<Whom, Serving>,
+    #[serde(rename = "kept")]
+    serving: BTreeMap<MpsClient, Serving>,
     #[serde(skip)]
-    phases: BTreeMap<Whom, Phase>,
+    phases: BTreeMap<MpsClient, Phase>,
     /// Who has none, and why, so that it is not tried again; for sharers, until another job joins them.
     #[serde(skip)]
-    failed: BTreeMap<Whom, String>,
+    failed: BTreeMap<MpsClient, String>,
     #[serde(skip)]
     holders: Vec<Holder>,
     #[serde(skip)]
@@ -184,16 +185,20 @@ pub struct Mps {
 
 impl Mps {
     /// What runs, or is about to, by whom it serves.
-    pub fn kept(&self) -> &BTreeMap<Whom, Serving> {
-        &self.kept
+    pub fn servers(&self) -> &BTreeMap<MpsClient, Serving> {
+        &self.serving
     }
 
     /// What a step on these GPUs is told: that it may use the daemon, or why not. `None`: not known yet.
-    pub fn settled(&self, whom: &Whom, gpus: &BTreeSet<GresGpu>) -> Option<Result<(), String>> {
+    pub fn outcome(
+        &self,
+        whom: &MpsClient,
+        gpus: &BTreeSet<GresGpu>,
+    ) -> Option<Result<(), String>> {
         if let Some(why) = self.failed.get(whom) {
             return Some(Err(why.clone()));
         }
-        let (serving, phase) = (self.kept.get(whom)?, self.phases.get(whom)?);
+        let (serving, phase) = (self.serving.get(whom)?, self.phases.get(whom)?);
         match phase {
             Phase::Running if serving.died => Some(Err("its daemon has died".into())),
             Phase::Running if !gpus.is_subset(&serving.gpus) => Some(Err(
@@ -207,9 +212,9 @@ impl Mps {
 
     /// Forgets why sharers have no daemon once another job is about to be one of them: it is tried again for that job.
     fn join(&mut self, holders: &[Holder]) {
-        let of = |one: &Holder| Whom::of(&one.job, one.uid, &one.gpus, &one.asked);
+        let of = |one: &Holder| MpsClient::of(&one.job, one.uid, &one.gpus, &one.asked);
         for holder in holders {
-            let sharers = of(holder).filter(|whom| matches!(whom, Whom::Sharers { .. }));
+            let sharers = of(holder).filter(|whom| matches!(whom, MpsClient::Sharers { .. }));
             let mut known = self.holders.iter();
             if let Some(whom) = &sharers
                 && !known.any(|old| old.job == holder.job && of(old) == sharers)
@@ -220,14 +225,14 @@ impl Mps {
     }
 
     /// Whether somebody is to have a daemon; the error says why he cannot.
-    fn wanted(&self, whom: &Whom) -> Option<Result<Serving, String>> {
+    fn wanted(&self, whom: &MpsClient) -> Option<Result<Serving, String>> {
         match whom {
-            Whom::Job(job) => self.wanted_by_job(whom, job),
-            Whom::Sharers { gpu, uid } => self.wanted_by_sharers(whom, *gpu, *uid).map(Ok),
+            MpsClient::Job(job) => self.wanted_by_job(whom, job),
+            MpsClient::Sharers { gpu, uid } => self.wanted_by_sharers(whom, *gpu, *uid).map(Ok),
         }
     }
 
-    fn wanted_by_job(&self, whom: &Whom, job: &JobId) -> Option<Result<Serving, String>> {
+    fn wanted_by_job(&self, whom: &MpsClient, job: &JobId) -> Option<Result<Serving, String>> {
         let holder = self.holders.iter().find(|holder| holder.job == *job)?;
         let mps = holder.asked.mps.filter(|mps| !mps.joint)?;
         let others = |gpu: &&GresGpu| {
@@ -238,7 +243,7 @@ impl Mps {
             return Some(Err("its GPUs are shared with other jobs".into()));
         }
         // Who comes later is told of those who were first, and not the other way round.
-        if !self.kept.contains_key(whom)
+        if !self.serving.contains_key(whom)
             && let Some(gpu) = holder.gpus.iter().find(others)
         {
             return Some(Err(format!("GPU {gpu} is shared with other jobs")));
@@ -256,9 +261,9 @@ impl Mps {
     }
 
     /// As long as one of them is there. The group is that of the first of them.
-    fn wanted_by_sharers(&self, whom: &Whom, gpu: GresGpu, uid: u32) -> Option<Serving> {
+    fn wanted_by_sharers(&self, whom: &MpsClient, gpu: GresGpu, uid: u32) -> Option<Serving> {
         let mut sharers = self.holders.iter().filter(|one| {
-            Whom::of(&one.job, one.uid, &one.gpus, &one.asked).as_ref() == Some(whom)
+            MpsClient::of(&one.job, one.uid, &one.gpus, &one.asked).as_ref() == Some(whom)
                 && one.asked.shared
         });
         let gid = sharers.next()?.asked.mps?.gid;
@@ -282,10 +287,10 @@ struct Ctx {
 }
 
 impl Ctx {
-    fn audit(&mut self, whom: &Whom, text: String) {
+    fn audit(&mut self, whom: &MpsClient, text: String) {
         let (job, gpu, uid) = match whom {
-            Whom::Job(job) => (Some(job.clone()), None, None),
-            Whom::Sharers { gpu, uid } => (None, Some((*gpu).into()), Some(*uid)),
+            MpsClient::Job(job) => (Some(job.clone()), None, None),
+            MpsClient::Sharers { gpu, uid } => (None, Some((*gpu).into()), Some(*uid)),
         };
         self.effects.push(MpsEffect::Audit(Audit {
             at_ms: self.wall_ms,
@@ -304,10 +309,10 @@ impl Ctx {
         revision
     }
 
-    fn fail(&mut self, mps: &mut Mps, whom: Whom, why: String) {
+    fn fail(&mut self, mps: &mut Mps, whom: MpsClient, why: String) {
         let run = match whom {
-            Whom::Job(_) => "runs",
-            Whom::Sharers { .. } => "run",
+            MpsClient::Job(_) => "runs",
+            MpsClient::Sharers { .. } => "run",
         };
         self.audit(&whom, format!("{} {run} without MPS: {why}", whom.text()));
         mps.failed.insert(whom, why);
@@ -326,7 +331,7 @@ pub fn mps_step(mps: &mut Mps, event: MpsEvent, now_ms: u64, wall_ms: u64) -> Ve
             mps.told = false;
             if rebooted {
                 // The folders went with the boot; where they did not, they are removed.
-                mps.kept.values_mut().for_each(|one| one.process = None);
+                mps.serving.values_mut().for_each(|one| one.process = None);
             }
         }
         MpsEvent::Jobs(holders) => {
@@ -334,17 +339,21 @@ pub fn mps_step(mps: &mut Mps, event: MpsEvent, now_ms: u64, wall_ms: u64) -> Ve
             mps.holders = holders;
             mps.told = true;
         }
-        MpsEvent::Saved { revision, told } => saved(mps, &mut ctx, revision, &told),
-        MpsEvent::Running { whom, told } => running(mps, &mut ctx, whom, told),
+        MpsEvent::Saved {
+            revision,
+            result: told,
+        } => saved(mps, &mut ctx, revision, &told),
+        MpsEvent::Running { whom, result: told } => running(mps, &mut ctx, whom, told),
         MpsEvent::Died { whom, process } => died(mps, &mut ctx, whom, process),
-        MpsEvent::Ended { whom, told } => ended(mps, &mut ctx, whom, told),
+        MpsEvent::Ended { whom, result: told } => ended(mps, &mut ctx, whom, told),
         MpsEvent::Tick => {}
     }
     if mps.told {
-        let mut all: Vec<Whom> = mps.kept.keys().cloned().collect();
+        let mut all: Vec<MpsClient> = mps.serving.keys().cloned().collect();
         let of = |one: &Holder| {
             // A job that asks for nothing may have left a daemon, or a note of why there is none.
-            Whom::of(&one.job, one.uid, &one.gpus, &one.asked).unwrap_or(Whom::Job(one.job.clone()))
+            MpsClient::of(&one.job, one.uid, &one.gpus, &one.asked)
+                .unwrap_or(MpsClient::Job(one.job.clone()))
         };
         all.extend(mps.holders.iter().map(of));
         all.sort_unstable();
@@ -366,10 +375,10 @@ fn saved(mps: &mut Mps, ctx: &mut Ctx, revision: u64, told: &Result<(), String>)
     }
     let waits = |phase: &Phase| matches!(phase, Phase::Saving(of) if *of <= revision);
     let all = mps.phases.iter().filter(|(_, phase)| waits(phase));
-    let all: Vec<Whom> = all.map(|(whom, _)| whom.clone()).collect();
+    let all: Vec<MpsClient> = all.map(|(whom, _)| whom.clone()).collect();
     for whom in all {
         let wanted = matches!(mps.wanted(&whom), Some(Ok(_)));
-        match (told, mps.kept.get(&whom)) {
+        match (told, mps.serving.get(&whom)) {
             (Ok(()), Some(serving)) if wanted => {
                 let serving = serving.clone();
                 mps.phases.insert(whom.clone(), Phase::Starting);
@@ -377,7 +386,7 @@ fn saved(mps: &mut Mps, ctx: &mut Ctx, revision: u64, told: &Result<(), String>)
             }
             // Nothing was started: nothing has to be undone.
             _ => {
-                mps.kept.remove(&whom);
+                mps.serving.remove(&whom);
                 mps.phases.remove(&whom);
                 if let Err(why) = told {
                     ctx.fail(mps, whom, format!("it could not be written down: {why}"));
@@ -387,16 +396,16 @@ fn saved(mps: &mut Mps, ctx: &mut Ctx, revision: u64, told: &Result<(), String>)
     }
 }
 
-fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, String>) {
-    let Some(serving) = mps.kept.get_mut(&whom) else {
+fn running(mps: &mut Mps, ctx: &mut Ctx, whom: MpsClient, told: Result<Process, String>) {
+    let Some(serving) = mps.serving.get_mut(&whom) else {
         return;
     };
     match told {
         Ok(process) => {
             serving.process = Some(process);
             let has = match whom {
-                Whom::Job(_) => "has",
-                Whom::Sharers { .. } => "have",
+                MpsClient::Job(_) => "has",
+                MpsClient::Sharers { .. } => "have",
             };
             let text = format!(
                 "{} {has} {} for uid {} (pid {})",
@@ -410,7 +419,7 @@ fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, Strin
             mps.phases.insert(whom, Phase::Noting(revision));
         }
         Err(why) => {
-            mps.kept.remove(&whom);
+            mps.serving.remove(&whom);
             mps.phases.remove(&whom);
             ctx.fail(mps, whom, why);
             ctx.save(mps);
@@ -418,11 +427,11 @@ fn running(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<Process, Strin
     }
 }
 
-fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
+fn died(mps: &mut Mps, ctx: &mut Ctx, whom: MpsClient, process: Process) {
     let phase = mps.phases.get(&whom);
     let running = matches!(phase, Some(Phase::Running | Phase::Noting(_)));
     let wanted = matches!(mps.wanted(&whom), Some(Ok(_)));
-    let Some(serving) = mps.kept.get_mut(&whom) else {
+    let Some(serving) = mps.serving.get_mut(&whom) else {
         return;
     };
     if running && wanted && serving.process == Some(process) && !serving.died {
@@ -437,8 +446,8 @@ fn died(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, process: Process) {
     }
 }
 
-fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
-    let Some(serving) = mps.kept.get_mut(&whom) else {
+fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: MpsClient, told: Result<(), NotEnded>) {
+    let Some(serving) = mps.serving.get_mut(&whom) else {
         mps.phases.remove(&whom);
         return;
     };
@@ -446,7 +455,7 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
     let text = match told {
         Ok(()) => {
             mps.phases.remove(&whom);
-            mps.kept.remove(&whom);
+            mps.serving.remove(&whom);
             ctx.audit(
                 &whom,
                 format!("the MPS daemon of {} has ended", whom.text()),
@@ -458,7 +467,7 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
             serving.removals = serving.removals.saturating_add(1);
             if serving.removals >= REMOVALS {
                 mps.phases.remove(&whom);
-                mps.kept.remove(&whom);
+                mps.serving.remove(&whom);
                 let text = format!(
                     "the MPS daemon of {} has ended, and its folder is left: it could not be removed {REMOVALS} times \
                      ({why}). It is of uid {uid}: look what is in it, unmount what is mounted there, and remove it \
@@ -490,15 +499,15 @@ fn ended(mps: &mut Mps, ctx: &mut Ctx, whom: Whom, told: Result<(), NotEnded>) {
     ctx.save(mps);
 }
 
-fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: Whom) {
+fn advance(mps: &mut Mps, ctx: &mut Ctx, whom: MpsClient) {
     let wanted = mps.wanted(&whom);
     if wanted.is_none() {
         mps.failed.remove(&whom);
     }
     let phase = mps.phases.get(&whom).copied().unwrap_or_default();
-    match (mps.kept.get(&whom).cloned(), wanted) {
+    match (mps.serving.get(&whom).cloned(), wanted) {
         (None, Some(Ok(serving))) if !mps.failed.contains_key(&whom) => {
-            mps.kept.insert(whom.clone(), serving);
+            mps.serving.insert(whom.clone(), serving);
             let revision = ctx.save(mps);
             mps.phases.insert(whom, Phase::Saving(revision));
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
-use super::wish::{Asked, ClockRange, PowerCap};
+use super::requests::{Asked, ClockRange, PowerCap};
 use crate::health::Audit;
 use crate::job::JobId;
 
@@ -51,21 +51,21 @@ pub enum Event {
         /// The GPU.
         gpu: GresGpu,
         /// What it shows, or why not, in a clause.
-        told: Result<Board, String>,
+        result: Result<Board, String>,
     },
     /// [`Effect::Save`] came to its end.
     Saved {
         /// Its revision.
         revision: u64,
         /// Why it could not be written.
-        told: Result<(), String>,
+        result: Result<(), String>,
     },
     /// [`Effect::Set`] came to its end.
     Done {
         /// The GPU.
         gpu: GresGpu,
         /// Why not.
-        told: Result<(), String>,
+        result: Result<(), String>,
     },
     /// A GPU was polled.
     Sample {
@@ -138,7 +138,7 @@ pub struct AppliedLimits {
     /// Clocks.
     pub clocks: Option<ClockRange>,
     /// What the job asked for.
-    pub(super) wish: Wish,
+    pub(super) wish: GpuSettings,
     /// Somebody else has set another limit since; theirs is left alone while the job runs.
     #[serde(default)]
     pub(super) overruled: bool,
@@ -159,7 +159,7 @@ impl AppliedLimits {
 
 /// A wish that GPUs are set for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Wish {
+pub(super) struct GpuSettings {
     pub job: JobId,
     pub power: Option<PowerCap>,
     pub clocks: Option<ClockRange>,
@@ -172,7 +172,7 @@ pub(super) enum Phase {
     #[default]
     Open,
     /// [`Effect::Read`] is under way.
-    Reading(Wish),
+    Reading(GpuSettings),
     /// [`Effect::Save`] with this revision is under way.
     Saving(u64),
     /// [`Effect::Set`] is under way.
@@ -189,7 +189,8 @@ pub(super) enum Phase {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    pub(super) kept: BTreeMap<GresGpu, AppliedLimits>,
+    #[serde(rename = "kept")]
+    pub(super) applied: BTreeMap<GresGpu, AppliedLimits>,
     #[serde(skip)]
     pub(super) now: BTreeMap<GresGpu, Now>,
     #[serde(skip)]
@@ -206,7 +207,7 @@ pub struct Limits {
 pub(super) struct Now {
     pub phase: Phase,
     /// A wish that cannot be met here, so that it is not tried again, and why.
-    pub failed: Option<(Wish, String)>,
+    pub failed: Option<(GpuSettings, String)>,
     /// Polls in a row that showed another limit than was set.
     pub strange: u8,
     /// Attempts at undoing that failed.
@@ -215,18 +216,18 @@ pub(super) struct Now {
 
 impl Limits {
     /// What is set, by GPU.
-    pub fn kept(&self) -> &BTreeMap<GresGpu, AppliedLimits> {
-        &self.kept
+    pub fn applied(&self) -> &BTreeMap<GresGpu, AppliedLimits> {
+        &self.applied
     }
 
     /// What a job is to be told, once all of its GPUs are set or cannot be; `None` before. What holds for some of them
     /// only names them, and those that are set as well.
-    pub fn settled(&self, job: &JobId) -> Option<Vec<String>> {
+    pub fn job_notes(&self, job: &JobId) -> Option<Vec<String>> {
         let mut said: Vec<(Deviation, Vec<GresGpu>)> = Vec::new();
         let mut set = Vec::new();
         for holder in self.holders.iter().filter(|holder| holder.job == *job) {
             for &gpu in &holder.gpus {
-                let (notes, is_set) = self.settled_on(gpu, holder)?;
+                let (notes, is_set) = self.gpu_notes(gpu, holder)?;
                 set.extend(is_set.then_some(gpu));
                 for note in notes {
                     match said.iter_mut().find(|(other, _)| *other == note) {
@@ -246,7 +247,7 @@ impl Limits {
     }
 
     /// Notes for a job about one of its GPUs, and whether it is set.
-    fn settled_on(&self, gpu: GresGpu, holder: &Holder) -> Option<(Vec<Deviation>, bool)> {
+    fn gpu_notes(&self, gpu: GresGpu, holder: &Holder) -> Option<(Vec<Deviation>, bool)> {
         let not_set = |why: &str| (vec![Deviation::NotSet(why.to_owned())], false);
         let wish = match self.wanted(gpu) {
             Wanted::Shared if holder.asked.sets() => {
@@ -260,9 +261,16 @@ impl Limits {
         if let Some((_, why)) = now.failed.as_ref().filter(|(of, _)| *of == wish) {
             return Some(not_set(why));
         }
-        let kept = self.kept.get(&gpu)?;
-        let notes = || kept.notes.iter().cloned().map(Deviation::Moved).collect();
-        (kept.wish == wish && now.phase == Phase::InForce).then(|| (notes(), true))
+        let applied = self.applied.get(&gpu)?;
+        let notes = || {
+            applied
+                .notes
+                .iter()
+                .cloned()
+                .map(Deviation::Moved)
+                .collect()
+        };
+        (applied.wish == wish && now.phase == Phase::InForce).then(|| (notes(), true))
     }
 
     /// What is wanted of a GPU now.
@@ -277,14 +285,14 @@ impl Limits {
             // A job between two steps keeps what it has as long as nobody else comes.
             [] => on.iter().find(|holder| {
                 let own = |kept: &AppliedLimits| kept.job == holder.job;
-                self.kept.get(&gpu).is_some_and(own)
+                self.applied.get(&gpu).is_some_and(own)
             }),
             [one] => Some(one),
             _ => return Wanted::Shared,
         };
         match holder {
             Some(holder) if holder.asked.sets() && holder.asked.shared => Wanted::Shared,
-            Some(holder) if holder.asked.sets() => Wanted::Set(Wish {
+            Some(holder) if holder.asked.sets() => Wanted::Set(GpuSettings {
                 job: holder.job.clone(),
                 power: holder.asked.power,
                 clocks: holder.asked.clocks,
@@ -302,7 +310,7 @@ pub(super) enum Wanted {
     /// Several have it: nobody's wish counts.
     Shared,
     /// That it is set.
-    Set(Wish),
+    Set(GpuSettings),
 }
 
 /// What a job is told of a GPU.

@@ -6,10 +6,10 @@
 //! set: that is undone first.
 use gpuos_model::gpu_index::GresGpu;
 
+use super::requests::PowerCap;
 use super::state::{
-    AppliedLimits, Board, Clocks, Effect, Event, Limits, Now, Phase, Setting, Wanted, Wish,
+    AppliedLimits, Board, Clocks, Effect, Event, GpuSettings, Limits, Now, Phase, Setting, Wanted,
 };
-use super::wish::PowerCap;
 use crate::health::Audit;
 use crate::job::JobId;
 
@@ -32,16 +32,19 @@ pub fn step(limits: &mut Limits, event: Event, now_ms: u64, wall_ms: u64) -> Vec
             limits.now.clear();
             limits.told = false;
             if rebooted {
-                limits.kept.clear();
+                limits.applied.clear();
             }
         }
         Event::Jobs(holders) => {
             limits.holders = holders;
             limits.told = true;
         }
-        Event::Read { gpu, told } => read(limits, ctx, gpu, told),
-        Event::Saved { revision, told } => saved(limits, ctx, revision, &told),
-        Event::Done { gpu, told } => done(limits, ctx, gpu, told),
+        Event::Read { gpu, result: told } => read(limits, ctx, gpu, told),
+        Event::Saved {
+            revision,
+            result: told,
+        } => saved(limits, ctx, revision, &told),
+        Event::Done { gpu, result: told } => done(limits, ctx, gpu, told),
         Event::Sample { gpu, limit_mw } => sample(limits, ctx, gpu, limit_mw),
         Event::Reset { gpu } => {
             // Until it is set or undone again nobody knows; what is under way ends first.
@@ -55,7 +58,7 @@ pub fn step(limits: &mut Limits, event: Event, now_ms: u64, wall_ms: u64) -> Vec
     if !limits.told {
         return std::mem::take(&mut ctx.effects);
     }
-    let mut gpus: Vec<GresGpu> = limits.kept.keys().copied().collect();
+    let mut gpus: Vec<GresGpu> = limits.applied.keys().copied().collect();
     gpus.extend(limits.holders.iter().flat_map(|holder| &holder.gpus));
     gpus.sort_unstable();
     gpus.dedup();
@@ -104,7 +107,7 @@ impl Phase {
 }
 
 /// What a wish is told as that cannot be met.
-fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, wish: Wish, why: String) {
+fn fail(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, wish: GpuSettings, why: String) {
     let text = format!("job {}: power and clocks are not set: {why}", wish.job);
     ctx.audit(gpu, &wish.job, text);
     let now = limits.now.entry(gpu).or_default();
@@ -126,7 +129,7 @@ fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<Board, St
     match told.and_then(|board| plan(wish.clone(), board)) {
         Err(why) => fail(limits, ctx, gpu, wish, why),
         Ok(kept) => {
-            limits.kept.insert(gpu, kept);
+            limits.applied.insert(gpu, kept);
             let revision = ctx.save(limits);
             let now = limits.now.entry(gpu).or_default();
             now.phase = Phase::Saving(revision);
@@ -135,7 +138,7 @@ fn read(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<Board, St
 }
 
 /// What is to be set for a wish on a board, and what the job is to know of it.
-fn plan(wish: Wish, board: Board) -> Result<AppliedLimits, String> {
+fn plan(wish: GpuSettings, board: Board) -> Result<AppliedLimits, String> {
     if board.divided {
         return Err("it is divided into MIG instances".into());
     }
@@ -198,7 +201,7 @@ fn saved(limits: &mut Limits, ctx: &mut Ctx, revision: u64, told: &Result<(), St
             now.phase = Phase::Open;
         }
         if let Err(why) = told
-            && let Some(kept) = limits.kept.remove(&gpu)
+            && let Some(kept) = limits.applied.remove(&gpu)
         {
             let why = format!("what was before could not be written down: {why}");
             fail(limits, ctx, gpu, kept.wish, why);
@@ -210,7 +213,7 @@ fn saved(limits: &mut Limits, ctx: &mut Ctx, revision: u64, told: &Result<(), St
 fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<(), String>) {
     let now = limits.now.entry(gpu).or_default();
     let phase = std::mem::take(&mut now.phase);
-    let Some(kept) = limits.kept.get(&gpu).cloned() else {
+    let Some(kept) = limits.applied.get(&gpu).cloned() else {
         return;
     };
     match (phase, told) {
@@ -227,7 +230,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<(), Strin
         (Phase::Setting, Err(why)) => fail(limits, ctx, gpu, kept.wish, why),
         (Phase::Undoing, Ok(())) => {
             now.tries = 0;
-            limits.kept.remove(&gpu);
+            limits.applied.remove(&gpu);
             let power = kept
                 .power_mw
                 .map(|[before, _]| format!("{} W", before / 1000));
@@ -263,7 +266,7 @@ fn done(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, told: Result<(), Strin
 
 /// [`Event::Sample`]: whether somebody else has set another limit.
 fn sample(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu, limit_mw: u32) {
-    let (Some(kept), Some(now)) = (limits.kept.get_mut(&gpu), limits.now.get_mut(&gpu)) else {
+    let (Some(kept), Some(now)) = (limits.applied.get_mut(&gpu), limits.now.get_mut(&gpu)) else {
         return;
     };
     let Some([before, set]) = kept.power_mw.filter(|_| now.phase == Phase::InForce) else {
@@ -307,7 +310,7 @@ fn advance(limits: &mut Limits, ctx: &mut Ctx, gpu: GresGpu) {
         now.failed = None;
     }
     let wish = wish.filter(|wish| failed.as_ref() != Some(wish));
-    match (limits.kept.get(&gpu), wish) {
+    match (limits.applied.get(&gpu), wish) {
         (None, None) => now.phase = Phase::Open,
         (None, Some(wish)) => {
             now.phase = Phase::Reading(wish);

@@ -94,7 +94,7 @@ impl Node {
         let event = match effect {
             Effect::Read { gpu } => Event::Read {
                 gpu,
-                told: self.work(gpu, |gpu| Board {
+                result: self.work(gpu, |gpu| Board {
                     limit_mw: Some(gpu.limit_mw),
                     limits_mw: Some(BOARD),
                     clocks_mhz: Some([345, 1980]),
@@ -103,7 +103,7 @@ impl Node {
             },
             Effect::Set { gpu, set } => Event::Done {
                 gpu,
-                told: self.work(gpu, |gpu| gpu.set(set)),
+                result: self.work(gpu, |gpu| gpu.set(set)),
             },
             Effect::Save { revision } => {
                 let told = match self.full {
@@ -114,7 +114,10 @@ impl Node {
                 if told.is_ok() && state.revision >= self.disk.revision {
                     self.disk = state;
                 }
-                Event::Saved { revision, told }
+                Event::Saved {
+                    revision,
+                    result: told,
+                }
             }
             Effect::Audit(_) => return,
         };
@@ -172,7 +175,7 @@ impl Node {
 
     /// Whether a job's power limit is on a GPU, or about to be.
     fn capped(limits: &Limits, gpu: GresGpu) -> Option<u32> {
-        let kept = limits.kept.get(&gpu)?;
+        let kept = limits.applied.get(&gpu)?;
         kept.power_mw.map(|[before, _]| before)
     }
 
@@ -216,10 +219,10 @@ fn a_job_has_its_cap_from_start_to_end() {
     };
     node.start(7, &[0, 1], asked);
     node.start(8, &[2], Asked::default());
-    assert_eq!(node.limits.settled(&7.into()), None);
-    assert_eq!(node.limits.settled(&8.into()), Some(vec![]));
+    assert_eq!(node.limits.job_notes(&7.into()), None);
+    assert_eq!(node.limits.job_notes(&8.into()), Some(vec![]));
     node.rest();
-    assert_eq!(node.limits.settled(&7.into()), Some(vec![]));
+    assert_eq!(node.limits.job_notes(&7.into()), Some(vec![]));
     assert_eq!((node.limit(0), node.limit(1)), ((300, true), (300, true)));
     assert_eq!(node.limit(2), (700, false));
     // Between two steps it stays, until somebody else comes to the GPU.
@@ -233,7 +236,7 @@ fn a_job_has_its_cap_from_start_to_end() {
     node.end(7);
     node.rest();
     assert_eq!(node.limit(1), (700, false));
-    assert!(node.limits.kept().is_empty() && node.disk.kept().is_empty());
+    assert!(node.limits.applied().is_empty() && node.disk.applied().is_empty());
     assert!(
         node.audit
             .contains(&"job 7 has 300 W, clocks 1200-1500 MHz (before: 700 W)".to_string()),
@@ -258,11 +261,11 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
         "GPUs 0,1: 200 W is set for --gpuos-power=100W: the board takes 200 W to 750 W",
         "GPUs 0,1: 345-1980 MHz is set for --gpuos-clocks=100-3000: the board takes 345 MHz to 1980 MHz",
     ];
-    assert_eq!(node.limits.settled(&7.into()).unwrap(), told);
+    assert_eq!(node.limits.job_notes(&7.into()).unwrap(), told);
     // A daemon that starts anew says it to the next step.
     node.crash(0, false);
     node.rest();
-    assert_eq!(node.limits.settled(&7.into()).unwrap(), told);
+    assert_eq!(node.limits.job_notes(&7.into()).unwrap(), told);
     node.gpus.get_mut(&gres(3)).unwrap().broken = true;
     let share = Asked {
         power: Some(PowerCap::Percent(20)),
@@ -271,7 +274,7 @@ fn what_the_board_moves_and_what_holds_for_some_gpus_is_said() {
     node.start(8, &[2, 3], share);
     node.rest();
     assert_eq!(
-        node.limits.settled(&8.into()).unwrap(),
+        node.limits.job_notes(&8.into()).unwrap(),
         [
             "GPU 2: 200 W is set for --gpuos-power=20% (140 W): the board takes 200 W to 750 W",
             "GPU 3: power and clocks are not set: the GPU is lost; GPU 2 is set",
@@ -297,7 +300,7 @@ fn the_next_job_finds_what_was_before_the_first() {
 #[test]
 fn what_cannot_be_done_is_told_and_leaves_no_trace() {
     let mut node = Node::new();
-    let notes = |node: &Node, job: u32| node.limits.settled(&job.into()).unwrap().join("; ");
+    let notes = |node: &Node, job: u32| node.limits.job_notes(&job.into()).unwrap().join("; ");
     node.start(1, &[0], cap(100));
     node.rest();
     assert!(
@@ -377,7 +380,7 @@ fn a_lost_gpu_is_undone_when_it_is_back() {
     node.tell(Event::Reset { gpu: gres(0) });
     node.rest();
     assert_eq!(node.limit(0), (700, false));
-    assert!(node.disk.kept().is_empty());
+    assert!(node.disk.applied().is_empty());
 }
 
 #[derive(Clone, Debug)]
@@ -525,10 +528,10 @@ proptest! {
         let mut node = Node::new();
         for one in acts {
             act(&mut node, one);
-            for (gpu, kept) in node.limits.kept() {
+            for (gpu, kept) in node.limits.applied() {
                 // What is set stands on the disk, or has not been set yet.
                 let phase = node.limits.now.get(gpu).map(|now| now.phase.clone());
-                let safe = matches!(phase, Some(Phase::Saving(_))) || node.disk.kept().contains_key(gpu);
+                let safe = matches!(phase, Some(Phase::Saving(_))) || node.disk.applied().contains_key(gpu);
                 prop_assert!(safe, "GPU {} {:?} {:?}", gpu, kept, phase);
             }
         }
@@ -546,7 +549,7 @@ proptest! {
         for (index, gpu) in &node.gpus {
             prop_assert_eq!((gpu.limit_mw, gpu.locked), (gpu.wanted_mw, false), "GPU {} {:?}", index, node.audit);
         }
-        prop_assert!(node.limits.kept().is_empty());
+        prop_assert!(node.limits.applied().is_empty());
     }
 
     #[test]
@@ -567,9 +570,9 @@ proptest! {
             node.tell(Event::Tick);
         }
         for holder in node.jobs.values() {
-            prop_assert!(node.limits.settled(&holder.job).is_some(), "job {}", holder.job);
+            prop_assert!(node.limits.job_notes(&holder.job).is_some(), "job {}", holder.job);
         }
-        for (gpu, kept) in node.limits.kept() {
+        for (gpu, kept) in node.limits.applied() {
             let theirs = |holder: &Holder| holder.gpus.contains(gpu) && !holder.resting;
             prop_assert!(node.jobs.values().filter(|holder| theirs(holder)).count() <= 1);
             prop_assert!(node.jobs.contains_key(&kept.job));

@@ -208,7 +208,7 @@ impl Carver {
     }
 
     /// Whether NVML and Slurm have been looked at: before, the journal may name what is not there any more.
-    pub fn looked(&self) -> bool {
+    pub fn is_reconciled(&self) -> bool {
         self.seen
     }
 

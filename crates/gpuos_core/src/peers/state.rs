@@ -34,14 +34,14 @@ pub struct Peers {
 pub(super) struct Watch {
     pub since: u64,
     /// Never: a node without gpuosd is nobody's business.
-    pub heard: Option<u64>,
+    pub last_seen: Option<u64>,
     pub pinged: Option<u64>,
     /// Its gpuosd ended in order.
     pub left: bool,
     /// Its gpuosd is silent, its workload manager's daemon answered.
     pub only_daemon: bool,
     /// It was found silent.
-    pub told: bool,
+    pub reported: bool,
     /// It is not looked into again before.
     pub quiet_until: u64,
     /// Looks in vain.
@@ -132,7 +132,7 @@ pub struct PeerView {
     /// How it is.
     pub state: PeerState,
     /// Milliseconds since it was heard last.
-    pub heard_ms_ago: Option<u64>,
+    pub last_seen_ms_ago: Option<u64>,
     /// The jobs that run there and here.
     pub jobs: Vec<JobId>,
 }
@@ -160,7 +160,7 @@ impl Peers {
         let view = |(node, watch): (&String, &Watch)| PeerView {
             node: node.clone(),
             state: watch.state(settings, now),
-            heard_ms_ago: watch.heard.map(|at| now.saturating_sub(at)),
+            last_seen_ms_ago: watch.last_seen.map(|at| now.saturating_sub(at)),
             jobs: self
                 .groups
                 .iter()
@@ -193,14 +193,14 @@ impl Peers {
 
 impl Watch {
     pub(super) fn silent_for(&self, now: u64) -> Option<u64> {
-        self.heard.map(|at| now.saturating_sub(at))
+        self.last_seen.map(|at| now.saturating_sub(at))
     }
 
     pub(super) fn state(&self, settings: &HeartbeatConfig, now: u64) -> PeerState {
         match self.silent_for(now) {
             _ if self.left => PeerState::Left,
             None => PeerState::Unknown,
-            _ if self.told => PeerState::Silent,
+            _ if self.reported => PeerState::Silent,
             Some(ms) if ms <= settings.silent_ms => PeerState::Alive,
             _ if self.only_daemon => PeerState::DaemonSilent,
             _ => PeerState::Suspect,

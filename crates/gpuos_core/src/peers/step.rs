@@ -45,11 +45,11 @@ pub enum Event {
     /// The jobs of several nodes that run here.
     Groups(Vec<Group>),
     /// A message of another node, which munge vouches for.
-    Heard(Datagram),
+    Received(Datagram),
     /// The answer to [`Effect::Probe`].
     Manager(String, ManagerAnswer),
     /// slurmctld did not answer to what came of [`Effect::Silent`]: it may be asked again.
-    Away(String),
+    NoAnswer(String),
     /// For a moment this node could neither hear nor speak, and knows nothing of the others: munged hangs.
     Deaf,
 }
@@ -91,7 +91,7 @@ pub enum Effect {
         text: String,
     },
     /// This node was cut off or asleep: slurmctld may have been told that it was silent.
-    LookAtSelf,
+    CheckOwnNode,
 }
 
 /// Takes an event.
@@ -105,12 +105,12 @@ pub fn step(peers: &mut Peers, settings: &HeartbeatConfig, event: Event, now: u6
     match event {
         Event::Tick => step.tick(),
         Event::Groups(groups) => step.groups(groups),
-        Event::Heard(told) => step.heard(told),
+        Event::Received(told) => step.received(told),
         Event::Manager(node, answer) => step.manager(&node, answer),
-        Event::Deaf => step.forgive(),
-        Event::Away(node) => {
-            if let Some(watch) = step.peers.watches.get_mut(&node).filter(|w| w.told) {
-                watch.told = false;
+        Event::Deaf => step.reset_peer_timers(),
+        Event::NoAnswer(node) => {
+            if let Some(watch) = step.peers.watches.get_mut(&node).filter(|w| w.reported) {
+                watch.reported = false;
                 watch.quiet_until = now + AGAIN_MS;
             }
         }
@@ -150,7 +150,7 @@ impl Step<'_> {
         // A job that this node lost while it heard nobody may have been taken from it.
         let (now, mut lost) = (self.now, watches.values());
         if lost.any(|watch| watch.silent_for(now) > Some(AGAIN_MS)) {
-            self.effects.push(Effect::LookAtSelf);
+            self.effects.push(Effect::CheckOwnNode);
         }
         // Their jobs may be gone with the groups.
         self.peers.polls.clear();
@@ -168,10 +168,10 @@ impl Step<'_> {
         self.peers.ticked = now;
         let gap = now.saturating_sub(before);
         if gap > STALL_MS {
-            self.forgive();
+            self.reset_peer_timers();
         }
         if gap > self.settings.silent_ms {
-            self.effects.push(Effect::LookAtSelf);
+            self.effects.push(Effect::CheckOwnNode);
         }
         self.peers.found.retain(|_, (at, _)| now < *at + FOUND_MS);
         self.ping();
@@ -181,9 +181,9 @@ impl Step<'_> {
     }
 
     /// This node was stopped, or deaf: that nobody was heard meanwhile says nothing of the others.
-    fn forgive(&mut self) {
-        for watch in self.peers.watches.values_mut().filter(|w| !w.told) {
-            watch.heard = watch.heard.map(|_| self.now);
+    fn reset_peer_timers(&mut self) {
+        for watch in self.peers.watches.values_mut().filter(|w| !w.reported) {
+            watch.last_seen = watch.last_seen.map(|_| self.now);
         }
         self.peers.inquiries.clear();
         self.peers.polls.clear();
@@ -193,7 +193,7 @@ impl Step<'_> {
         let now = self.now;
         let mut due = Vec::new();
         for (node, watch) in &mut self.peers.watches {
-            let long = now.saturating_sub(watch.heard.unwrap_or(watch.since)) > LONG_MS;
+            let long = now.saturating_sub(watch.last_seen.unwrap_or(watch.since)) > LONG_MS;
             let every = if long {
                 SELDOM_MS
             } else {
@@ -216,7 +216,7 @@ impl Step<'_> {
             let silent = watch
                 .silent_for(now)
                 .is_some_and(|ms| ms > settings.silent_ms);
-            silent && !watch.left && !watch.told && now >= watch.quiet_until
+            silent && !watch.left && !watch.reported && now >= watch.quiet_until
         };
         let watches = self.peers.watches.iter();
         let new: Vec<(String, bool, u32)> = watches
@@ -424,7 +424,7 @@ impl Step<'_> {
         agreed.sort_unstable();
         // Each in its turn: slurmctld has done what the first one asks when the second one looks.
         let quorum = group.is_quorum(&agreed) && now >= poll.begins + INQUIRY_MS;
-        if !quorum || !self.free_to_say(&own, node) {
+        if !quorum || !self.may_confirm_failure(&own, node) {
             return;
         }
         let (job, agreed) = (
@@ -447,7 +447,7 @@ impl Step<'_> {
         let Some(watch) = self.peers.watches.get_mut(node) else {
             return;
         };
-        watch.told = true;
+        watch.reported = true;
         let silent_ms = watch.silent_for(now).unwrap_or(0);
         self.effects.push(Effect::Silent {
             job,
@@ -459,14 +459,14 @@ impl Step<'_> {
 
     /// Whether this node may say for `asker` that `about` is gone: it has said nothing to the contrary. One that has
     /// just started does not know what it said.
-    fn free_to_say(&self, asker: &str, about: &str) -> bool {
+    fn may_confirm_failure(&self, asker: &str, about: &str) -> bool {
         let old = self.now.saturating_sub(self.peers.born) >= HOLD_MS;
         old && self.peers.promises.may(asker, about, self.now)
     }
 
     fn vote(&mut self, asker: &Asker, about: &str, word: Word) {
         let word = match word {
-            Word::Gone if !self.free_to_say(&asker.node, about) => Word::Abstain,
+            Word::Gone if !self.may_confirm_failure(&asker.node, about) => Word::Abstain,
             word => word,
         };
         if word == Word::Gone {
@@ -480,7 +480,7 @@ impl Step<'_> {
         self.send(&asker.node, body);
     }
 
-    fn heard(&mut self, told: Datagram) {
+    fn received(&mut self, told: Datagram) {
         if told.to != self.peers.own || told.from == self.peers.own {
             return;
         }
@@ -517,11 +517,11 @@ impl Step<'_> {
         self.peers.polls.remove(node);
         if let Some(watch) = self.peers.watches.get_mut(node) {
             let silent = watch.silent_for(now).unwrap_or(0);
-            let told = watch.told || watch.only_daemon || silent > AGAIN_MS;
+            let told = watch.reported || watch.only_daemon || silent > AGAIN_MS;
             *watch = Watch {
                 since: watch.since,
                 pinged: watch.pinged,
-                heard: Some(now),
+                last_seen: Some(now),
                 ..Watch::default()
             };
             if told {
@@ -529,7 +529,7 @@ impl Step<'_> {
                     node,
                     format!("{node} is heard again, after {:.1} s", silent as f64 / 1e3),
                 );
-                self.effects.push(Effect::LookAtSelf);
+                self.effects.push(Effect::CheckOwnNode);
             }
         }
         self.conclude(node, true);

@@ -142,7 +142,7 @@ impl Viewer<'_> {
 impl Status {
     /// What a user is told of it.
     #[must_use]
-    pub fn told_to(mut self, viewer: &Viewer<'_>) -> Status {
+    pub fn redacted_for(mut self, viewer: &Viewer<'_>) -> Status {
         let all = self.jobs.len();
         self.jobs.retain(|job| viewer.owns(&job.job));
         let mut hidden = HiddenStatus {
@@ -183,7 +183,7 @@ impl Status {
 impl MigStatus {
     /// What a user is told of it.
     #[must_use]
-    pub fn told_to(mut self, viewer: &Viewer<'_>) -> MigStatus {
+    pub fn redacted_for(mut self, viewer: &Viewer<'_>) -> MigStatus {
         for gpu in &mut self.gpus {
             viewer.mig_gpu(gpu);
         }
@@ -194,7 +194,7 @@ impl MigStatus {
 impl Happening {
     /// What a user is told of it: all of what his own job is about, and of the rest that something happened.
     #[must_use]
-    pub fn told_to(mut self, viewer: &Viewer<'_>) -> Happening {
+    pub fn redacted_for(mut self, viewer: &Viewer<'_>) -> Happening {
         let own = self.job.as_ref().is_some_and(|job| viewer.owns(job));
         if own && !names_others(&self.what) {
             return self;
@@ -324,7 +324,7 @@ mod tests {
             uid: 1001,
             users: &users,
         };
-        let told = status(&of).told_to(&viewer);
+        let told = status(&of).redacted_for(&viewer);
         assert_eq!(told.jobs.len(), 1);
         let counts = |gpu: &GpuStatus| {
             (
@@ -356,7 +356,7 @@ mod tests {
             said[1],
             "somebody else is on GPU 1, which your job 71 holds"
         );
-        let mig = mig(&of).told_to(&viewer);
+        let mig = mig(&of).redacted_for(&viewer);
         assert_eq!(mig.gpus[0].holder, Some(71.into()));
         assert!(mig.gpus[1].holder.is_none() && mig.gpus[1].others);
         let [own, other] = &mig.gpus[0].instances[..] else {
@@ -368,7 +368,10 @@ mod tests {
             uid: 1003,
             ..viewer
         };
-        assert_eq!(status(&of).told_to(&nobody).hidden.unwrap().findings, 2);
+        assert_eq!(
+            status(&of).redacted_for(&nobody).hidden.unwrap().findings,
+            2
+        );
     }
 
     fn happening(what: &str, job: Option<JobId>, message: String) -> Happening {
@@ -392,13 +395,13 @@ mod tests {
             let of: Vec<(u32, u32)> = uids.iter().map(|uid| (*uid, uid + 2000)).collect();
             let users: BTreeMap<JobId, u32> = of.iter().map(|(uid, job)| ((*job).into(), *uid)).collect();
             let viewer = Viewer { uid: viewer, users: &users };
-            let mut told = serde_json::to_string(&status(&of).told_to(&viewer)).unwrap();
-            told += &serde_json::to_string(&mig(&of).told_to(&viewer)).unwrap();
+            let mut told = serde_json::to_string(&status(&of).redacted_for(&viewer)).unwrap();
+            told += &serde_json::to_string(&mig(&of).redacted_for(&viewer)).unwrap();
             for (uid, job) in &of {
                 let message = format!("process {} uid {uid} job {job}", uid + 5000);
                 // Of isolation the job is that of either.
                 let event = happening(what, Some((*job).into()), message);
-                told += &serde_json::to_string(&event.told_to(&viewer)).unwrap();
+                told += &serde_json::to_string(&event.redacted_for(&viewer)).unwrap();
             }
             for (uid, job) in of.iter().filter(|(uid, _)| *uid != viewer.uid) {
                 for secret in [*uid, *job, uid + 5000] {

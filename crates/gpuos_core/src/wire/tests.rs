@@ -11,7 +11,7 @@ use super::{
 };
 use crate::health::Verb;
 use crate::job::JobId;
-use crate::limits::{Asked, ClockRange, MpsWish, PowerCap};
+use crate::limits::{Asked, ClockRange, MpsRequest, PowerCap};
 use crate::step::StepId;
 
 fn nvml(gpu: u8) -> NvmlIndex {
@@ -73,7 +73,7 @@ fn requests() -> Vec<Request> {
                     most: 1500,
                 }),
                 watch_s: Some(0),
-                mps: Some(MpsWish {
+                mps: Some(MpsRequest {
                     joint: true,
                     percent: 50,
                     gid: 100,

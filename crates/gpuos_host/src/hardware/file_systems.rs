@@ -172,7 +172,7 @@ impl Probes {
     }
 
     /// How each of them is.
-    pub fn look(&self) -> Vec<Answered> {
+    pub fn states(&self) -> Vec<Answered> {
         let wanted = self.each.iter().map(|(path, probe)| (path, probe.lock()));
         let answered = |(path, state): (&PathBuf, MutexGuard<'_, State>)| Answered {
             path: path.clone(),
@@ -206,7 +206,7 @@ mod tests {
         probes.watch(&paths).unwrap();
         twin.set_silent(&["/scratch"]);
         let silent = |probes: &Probes, path: &str| {
-            let all = probes.look();
+            let all = probes.states();
             let one = all.iter().find(|one| one.path == Path::new(path));
             one.map(|one| one.silent)
         };
@@ -230,7 +230,7 @@ mod tests {
             .watch(&["/nowhere/at/all".into(), "/".into()])
             .unwrap();
         until("both answer", || {
-            let all = probes.look();
+            let all = probes.states();
             let error = |path: &str| {
                 all.iter()
                     .any(|one| one.path == Path::new(path) && one.error.is_some())

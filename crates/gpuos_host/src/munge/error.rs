@@ -13,7 +13,7 @@ pub enum Error {
         reason: String,
     },
     /// munged does not answer: munge's words.
-    Away(String),
+    NoAnswer(String),
     /// The payload is too long: its bytes.
     TooLong(usize),
     /// The credential was read here before.
@@ -27,7 +27,7 @@ pub enum Error {
 impl Error {
     /// Whether munged is to blame, not the credential.
     pub fn is_absence(&self) -> bool {
-        matches!(self, Error::Missing { .. } | Error::Away(_))
+        matches!(self, Error::Missing { .. } | Error::NoAnswer(_))
     }
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Error {
                 f,
                 "cannot open {path} ({reason}): install munge's library (libmunge2 on Debian, munge-libs elsewhere)"
             ),
-            Error::Away(why) => {
+            Error::NoAnswer(why) => {
                 write!(
                     f,
                     "munged does not answer ({why}): see `systemctl status munge`"

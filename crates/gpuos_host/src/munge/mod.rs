@@ -50,7 +50,7 @@ pub trait Credentials: Send + Sync {
 }
 
 /// Whether bytes could be a credential at all: what is not, need not cost munged anything.
-pub fn looks_like_one(bytes: &[u8]) -> bool {
+pub fn may_be_credential(bytes: &[u8]) -> bool {
     let text = |byte: &u8| byte.is_ascii_alphanumeric() || b":+/=".contains(byte);
     (8..=MAX_CREDENTIAL).contains(&bytes.len())
         && bytes.starts_with(b"MUNGE:")

@@ -91,7 +91,7 @@ impl Munge {
         // SAFETY: no arguments.
         let context = unsafe { (self.create)() };
         if context.is_null() {
-            return Err(Error::Away("no memory".into()));
+            return Err(Error::NoAnswer("no memory".into()));
         }
         let done = self.prepare(context).and_then(|()| call(context));
         // SAFETY: made above, and used by nobody any more.
@@ -118,7 +118,7 @@ impl Munge {
         };
         match code {
             SUCCESS => Ok(()),
-            SNAFU | NO_MEMORY | SOCKET | TIMEOUT => Err(Error::Away(words())),
+            SNAFU | NO_MEMORY | SOCKET | TIMEOUT => Err(Error::NoAnswer(words())),
             REPLAYED => Err(Error::Replayed),
             EXPIRED | REWOUND => Err(Error::OtherTime(words())),
             _ => Err(Error::Refused(words())),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Credentials, Error, MAX_CREDENTIAL, MAX_PAYLOAD, Opened, looks_like_one};
+use super::{Credentials, Error, MAX_CREDENTIAL, MAX_PAYLOAD, Opened, may_be_credential};
 
 /// A node's munged. It keeps nothing secret; it refuses what munge refuses.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Twin {
     uid: u32,
     made: Arc<AtomicU64>,
     read: Mutex<HashSet<u64>>,
-    away: AtomicBool,
+    stopped: AtomicBool,
 }
 
 impl Twin {
@@ -24,7 +24,7 @@ impl Twin {
             uid,
             made: Arc::default(),
             read: Mutex::default(),
-            away: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -37,13 +37,13 @@ impl Twin {
     }
 
     /// munged stops answering, or answers again.
-    pub fn away(&self, away: bool) {
-        self.away.store(away, Ordering::Relaxed);
+    pub fn set_stopped(&self, away: bool) {
+        self.stopped.store(away, Ordering::Relaxed);
     }
 
     fn answers(&self) -> Result<(), Error> {
-        match self.away.load(Ordering::Relaxed) {
-            true => Err(Error::Away("Failed to access socket".into())),
+        match self.stopped.load(Ordering::Relaxed) {
+            true => Err(Error::NoAnswer("Failed to access socket".into())),
             false => Ok(()),
         }
     }
@@ -65,7 +65,7 @@ impl Credentials for Twin {
 
     fn open(&self, credential: &[u8]) -> Result<Opened, Error> {
         self.answers()?;
-        if credential.len() > MAX_CREDENTIAL || !looks_like_one(credential) {
+        if credential.len() > MAX_CREDENTIAL || !may_be_credential(credential) {
             return Err(Error::Refused("Invalid credential format".into()));
         }
         let text = String::from_utf8_lossy(&credential[6..credential.len() - 1]);

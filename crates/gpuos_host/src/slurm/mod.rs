@@ -78,7 +78,7 @@ pub fn nodes(machine: &dyn Machine) -> Result<Vec<NodeRecord>> {
 pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
     let of_squeue = rows::rows(machine, act::LIMIT, &["-t", "all"], |_| true);
     let rows = of_squeue.map_err(|outcome| match outcome {
-        Outcome::Refused(why) | Outcome::Away(why) => anyhow!(why),
+        Outcome::Refused(why) | Outcome::NoAnswer(why) => anyhow!(why),
         other => anyhow!("{other:?}"),
     })?;
     let text = scontrol(machine, &["-d", "show", "jobs"])?;

@@ -186,7 +186,7 @@ fn tasks(text: &str) -> Option<String> {
 ///
 /// # Errors
 /// As the command ends: [`Outcome::Refused`] for a job that slurmctld does not know. An answer that is not made of
-/// whole rows is none: [`Outcome::Away`].
+/// whole rows is none: [`Outcome::NoAnswer`].
 pub(crate) fn rows(
     machine: &dyn Machine,
     limit: Duration,
@@ -194,25 +194,25 @@ pub(crate) fn rows(
     refused: impl Fn(&str) -> bool,
 ) -> Result<Vec<Row>, Outcome> {
     let secret = machine.secret();
-    let secret = secret.map_err(|e| Outcome::Away(format!("cannot read /dev/urandom: {e}")))?;
+    let secret = secret.map_err(|e| Outcome::NoAnswer(format!("cannot read /dev/urandom: {e}")))?;
     // A digit or a sign at its start would belong to the field's width.
     let end = format!("<{secret}>");
     let format = FIELDS.map(|field| format!("{field}:{end}")).join(",");
     let mut args = vec!["-a"];
     args.extend(which);
     let line = || format!("`squeue {}`", args.join(" "));
-    let output = machine.run_told(limit, ("SQUEUE_FORMAT2", &format), "squeue", &args);
-    let output = output.map_err(|e| Outcome::Away(format!("{e:#}")))?;
+    let output = machine.run_with_env(limit, ("SQUEUE_FORMAT2", &format), "squeue", &args);
+    let output = output.map_err(|e| Outcome::NoAnswer(format!("{e:#}")))?;
     if !output.ok {
-        let said = said(&output);
-        let sentence = format!("{}: {said}", line());
-        return Err(match refused(&said) {
+        let error = error_line(&output);
+        let sentence = format!("{}: {error}", line());
+        return Err(match refused(&error) {
             true => Outcome::Refused(sentence),
-            false => Outcome::Away(sentence),
+            false => Outcome::NoAnswer(sentence),
         });
     }
     read(&output.stdout, &end).ok_or_else(|| {
-        Outcome::Away(format!(
+        Outcome::NoAnswer(format!(
             "{} gave an answer that cannot be read{}",
             line(),
             match output.stderr.trim() {
@@ -246,7 +246,7 @@ fn read(text: &str, end: &str) -> Option<Vec<Row>> {
 }
 
 /// What a command that failed said, in one line.
-pub(super) fn said(output: &Output) -> String {
+pub(super) fn error_line(output: &Output) -> String {
     let lines = output.stderr.lines().chain(output.stdout.lines());
     let mut lines = lines.map(str::trim).filter(|line| !line.is_empty());
     lines.next_back().unwrap_or("it gave no reason").into()

@@ -15,7 +15,7 @@ pub struct Rate {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bucket {
     rate: Rate,
-    left: f64,
+    tokens: f64,
     at: Instant,
 }
 
@@ -24,38 +24,38 @@ impl Bucket {
     pub fn full(rate: Rate, now: Instant) -> Bucket {
         Bucket {
             rate,
-            left: rate.at_once,
+            tokens: rate.at_once,
             at: now,
         }
     }
 
     fn fill(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
-        self.left = (self.left + since * self.rate.each_second).min(self.rate.at_once);
+        self.tokens = (self.tokens + since * self.rate.each_second).min(self.rate.at_once);
         self.at = now.max(self.at);
     }
 
     /// Takes one; whether there was one.
     pub fn take(&mut self, now: Instant) -> bool {
         self.fill(now);
-        let has = self.left >= 1.0;
+        let has = self.tokens >= 1.0;
         if has {
-            self.left -= 1.0;
+            self.tokens -= 1.0;
         }
         has
     }
 
     /// Takes one, in advance if there is none; how long to wait for it.
-    pub fn owe(&mut self, now: Instant) -> Duration {
+    pub fn take_in_advance(&mut self, now: Instant) -> Duration {
         self.fill(now);
-        self.left -= 1.0;
-        Duration::from_secs_f64((-self.left).max(0.0) / self.rate.each_second)
+        self.tokens -= 1.0;
+        Duration::from_secs_f64((-self.tokens).max(0.0) / self.rate.each_second)
     }
 
     /// Whether nothing was taken for so long that it is full.
     pub fn is_full(&mut self, now: Instant) -> bool {
         self.fill(now);
-        self.left >= self.rate.at_once
+        self.tokens >= self.rate.at_once
     }
 }
 
@@ -92,7 +92,9 @@ mod tests {
             at_once: 2.0,
         };
         let mut bucket = Bucket::full(rate, now);
-        let waits: Vec<u128> = (0..5).map(|_| bucket.owe(now).as_millis()).collect();
+        let waits: Vec<u128> = (0..5)
+            .map(|_| bucket.take_in_advance(now).as_millis())
+            .collect();
         assert_eq!(waits, [0, 0, 100, 200, 300]);
     }
 }

@@ -136,7 +136,7 @@ impl Gate {
         if own >= most {
             return Err(Full::Places);
         }
-        if !root && !state.has_room(uid, &shares, |uid| self.is_root(uid)) {
+        if !root && !state.has_capacity(uid, &shares, |uid| self.is_root(uid)) {
             return Err(Full::Places);
         }
         state.next += 1;
@@ -168,7 +168,7 @@ impl State {
     }
 
     /// Whether there is a place for one more of a user below his share, or one that somebody else has to give up.
-    fn has_room(&mut self, uid: u32, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
+    fn has_capacity(&mut self, uid: u32, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
         let users = self.users.iter().filter(|(uid, _)| !is_root(**uid));
         let (mut all, mut common) = (0, 0);
         for (uid, user) in users {
@@ -179,14 +179,19 @@ impl State {
         let by_need = shares.by_need(uid);
         if own < by_need {
             // All places are taken only where jobs have ended: he gets in as one without need does.
-            return all < shares.all() || self.make_room(own, shares, is_root);
+            return all < shares.all() || self.evict_connection(own, shares, is_root);
         }
-        common < shares.common() || self.make_room(own - by_need, shares, is_root)
+        common < shares.common() || self.evict_connection(own - by_need, shares, is_root)
     }
 
     /// Ends the oldest connection of the user who is most above his share. Where nobody is: of the one who has the most that he does not
     /// have by need, if those are more than the one who comes would have then.
-    fn make_room(&mut self, own: usize, shares: &Shares, is_root: impl Fn(u32) -> bool) -> bool {
+    fn evict_connection(
+        &mut self,
+        own: usize,
+        shares: &Shares,
+        is_root: impl Fn(u32) -> bool,
+    ) -> bool {
         let users = self.users.iter_mut().filter(|(uid, _)| !is_root(**uid));
         // Who has most of what is in common is most above his share as well.
         let most = users
@@ -213,7 +218,7 @@ impl Pass {
         }
         let mut state = self.gate.lock();
         let user = state.users.get_mut(&self.uid);
-        user.map_or(Duration::ZERO, |user| user.lines.owe(now))
+        user.map_or(Duration::ZERO, |user| user.lines.take_in_advance(now))
     }
 
     /// The connection wants to watch; whether it may.

@@ -97,7 +97,7 @@ impl Server {
         let accept = move || {
             let mut rate = Bucket::full(ACCEPTS, Instant::now());
             for stream in listener.incoming() {
-                thread::sleep(rate.owe(Instant::now()));
+                thread::sleep(rate.take_in_advance(Instant::now()));
                 let Ok(stream) = stream else {
                     // Too many open files: they close again.
                     thread::sleep(Duration::from_millis(100));

@@ -93,7 +93,7 @@ impl Lab {
             [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
             words => command.args(["fault", gpu]).args(words),
         };
-        gpus::said(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
+        gpus::output_of(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
     }
 
     /// Writes a name for a new boot of the node.

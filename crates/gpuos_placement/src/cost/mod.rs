@@ -6,7 +6,7 @@
 //! - [`Workload`]: what the job does with its time, from `--gpuos-profile`, its group shape, or
 //!   [`History`] of the same user and job name;
 //! - [`Objectives`]: what the administrator weighs;
-//! - [`Wish`]: what holds for one job, and [`Model::score`]: all of it in one whole number, with its
+//! - [`Scoring`]: what holds for one job, and [`Model::score`]: all of it in one whole number, with its
 //!   parts. [`crate::plan::Planner::weigh`] turns scores into penalties of nodes.
 //!
 //! Everything is whole numbers: two machines that score the same place get the same number.
@@ -16,14 +16,14 @@ mod condition;
 mod history;
 mod objectives;
 mod score;
-mod wish;
+mod scoring;
 mod workload;
 
 pub use condition::Condition;
 pub use history::{End, History, Record};
 pub use objectives::{OBJECTIVES, Objective, Objectives};
 pub use score::{Model, Part, Place, Score};
-pub use wish::{Wish, percent_better, steps};
+pub use scoring::{Scoring, percent_better, steps};
 pub use workload::{Profile, Workload};
 
 /// One whole, where parts are counted in thousandths.

@@ -101,7 +101,7 @@ pub fn solve(
         if let Some(plan) = attempt(problem, domains, &kinds, limits.steps, &mut known) {
             return if known {
                 Ok(Plan {
-                    looked: sets,
+                    examined: sets,
                     ..plan
                 })
             } else {
@@ -110,9 +110,9 @@ pub fn solve(
         }
     }
     match (known, good) {
-        (true, None) => Err(Impossible::NoRoom),
+        (true, None) => Err(Impossible::DoesNotFit),
         (true, Some(good)) => Ok(Plan {
-            looked: sets,
+            examined: sets,
             ..proved(good)
         }),
         (false, good) => bounded(good, least, sets),
@@ -131,14 +131,14 @@ fn bounded(good: Option<Plan>, bound: u64, looked: u32) -> Result<Plan, Impossib
     let plan = good.ok_or(Impossible::NotFound)?;
     if plan.cost.total <= bound {
         return Ok(Plan {
-            looked,
+            examined: looked,
             ..proved(plan)
         });
     }
     Ok(Plan {
         method: Method::Bounded,
         bound,
-        looked,
+        examined: looked,
         ..plan
     })
 }
@@ -183,6 +183,6 @@ pub fn plan(problem: &Problem<'_>, kinds: &[Option<Kind>], places: Places, metho
         gang: places.gang,
         method,
         bound: cost.total,
-        looked: 0,
+        examined: 0,
     }
 }

@@ -183,14 +183,14 @@ pub struct Plan {
     /// What no plan costs less than, in GPU-seconds; [`Cost::total`] where it is the cheapest.
     pub bound: u64,
     /// Sets of nodes and of actions that were looked at.
-    pub looked: u32,
+    pub examined: u32,
 }
 
 /// Why there is no plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Impossible {
     /// Not even without all jobs that may be preempted or moved would there be room.
-    NoRoom,
+    DoesNotFit,
     /// None was found within the [`Limits`].
     NotFound,
 }
@@ -214,14 +214,14 @@ pub fn solve(problem: &Problem<'_>, limits: Limits) -> Result<Plan, Impossible> 
         .collect();
     let domains = Domains::new(problem);
     if !fit::could_fit(problem, &domains, &everything) {
-        return Err(Impossible::NoRoom);
+        return Err(Impossible::DoesNotFit);
     }
     let board = board::Board::new(problem, &domains);
     let least = board.least();
     let (good, looked) = search::solve(&board, least);
     let found = exact::solve(problem, &domains, limits, good, least)?;
     Ok(Plan {
-        looked: found.looked + looked,
+        examined: found.examined + looked,
         ..found
     })
 }

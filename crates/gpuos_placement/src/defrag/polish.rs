@@ -22,7 +22,7 @@ pub fn polish(board: &Board<'_>, mut best: Best, least: u64, work: &mut u64) -> 
             let mut dig = Dig::new(board, &best.places.gang, LOOK.0, best.cost, *work);
             dig.keep(&best, &part);
             for fill in [true, false] {
-                dig.look(LOOK.1, fill);
+                dig.search_steps(LOOK.1, fill);
             }
             *work = dig.work;
             if let Some(new) = dig.best {

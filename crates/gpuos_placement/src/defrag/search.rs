@@ -49,7 +49,7 @@ pub fn solve(board: &Board<'_>, least: u64) -> (Option<Plan>, u32) {
             let own = if round == 0 { u64::MAX } else { limit };
             let mut dig = Dig::new(board, nodes, width, own, work);
             for fill in [true, false] {
-                dig.look(steps, fill);
+                dig.search_steps(steps, fill);
             }
             work = dig.work;
             if let Some(new) = dig.best {
@@ -217,7 +217,7 @@ impl<'a> Dig<'a> {
 
     /// Looks for what costs less than what is known; if `fill`, GPUs that are missing in all are
     /// made up for first.
-    pub fn look(&mut self, steps: u32, fill: bool) {
+    pub fn search_steps(&mut self, steps: u32, fill: bool) {
         if fill && self.spare >= 0 {
             return;
         }

@@ -6,7 +6,7 @@ use crate::plan::Never;
 
 /// Something that jobs cannot have now and that comes back: a node, or one GPU of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Away {
+pub struct Unavailable {
     /// The node.
     pub node: String,
     /// The GPU, by index; `None`: all of the node.
@@ -15,7 +15,7 @@ pub struct Away {
     pub state: String,
 }
 
-impl fmt::Display for Away {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gpu {
             Some(gpu) => write!(f, "GPU {}:{gpu} is {}", self.node, self.state),
@@ -30,25 +30,25 @@ pub enum Claim {
     /// It fits on no part of the cluster as it is configured, with everything up, sound and idle.
     Never(Never),
     /// Even with all running jobs gone it has no room before each one of these is back.
-    NotWhile(Vec<Away>),
+    NotWhile(Vec<Unavailable>),
     /// The same, and it would do if these came back; others may do as well.
-    EnoughBack(Vec<Away>),
+    EnoughBack(Vec<Unavailable>),
     /// At that time at the latest, when these jobs have ended, it has room.
-    RoomAt {
+    FitsAt {
         /// Local time, as Slurm writes it.
         at: String,
         /// Labels of the jobs.
         jobs: Vec<String>,
     },
     /// It has room when these jobs have ended, and of some of them no end is known.
-    RoomAfter {
+    FitsAfter {
         /// Labels of the jobs.
         jobs: Vec<String>,
         /// Those of them without a known end.
         open: Vec<String>,
     },
     /// It has room once running jobs have ended that slurmctld does not show to the asking user.
-    RoomUnseen,
+    FitsAfterUnseen,
     /// With all running jobs gone it has room, but for the rules in gpuos.toml.
     RulesKeep,
     /// No request of the same form with less would start now.
@@ -99,19 +99,19 @@ impl fmt::Display for Claim {
                  of that would be enough",
                 listed(away, "and")
             ),
-            Claim::RoomAt { at, jobs } => write!(
+            Claim::FitsAt { at, jobs } => write!(
                 f,
                 "Expected: at {at} at the latest, when {} ended (jobs with a higher priority may come first)",
                 have(jobs)
             ),
-            Claim::RoomAfter { jobs, open } => {
+            Claim::FitsAfter { jobs, open } => {
                 write!(f, "There is room when {} ended, and ", have(jobs))?;
                 match jobs == open {
                     true => f.write_str("no end of it is known: no time limit"),
                     false => write!(f, "no end of {} is known: no time limit", listed(open, "and")),
                 }
             }
-            Claim::RoomUnseen => f.write_str(
+            Claim::FitsAfterUnseen => f.write_str(
                 "There is room when jobs have ended that slurmctld does not show here (PrivateData)",
             ),
             Claim::RulesKeep => f.write_str(
@@ -128,8 +128,8 @@ impl fmt::Display for Claim {
 mod tests {
     use super::*;
 
-    fn away(node: &str, gpu: Option<usize>, state: &str) -> Away {
-        Away {
+    fn away(node: &str, gpu: Option<usize>, state: &str) -> Unavailable {
+        Unavailable {
             node: node.into(),
             gpu,
             state: state.into(),
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn an_end_that_nobody_knows_is_not_given_a_time() {
         let jobs = ["3".to_string(), "4_1".to_string()];
-        let some = Claim::RoomAfter {
+        let some = Claim::FitsAfter {
             jobs: jobs.to_vec(),
             open: jobs[1..].to_vec(),
         };
@@ -164,7 +164,7 @@ mod tests {
             some.to_string(),
             "There is room when jobs 3 and 4_1 have ended, and no end of 4_1 is known: no time limit"
         );
-        let all = Claim::RoomAfter {
+        let all = Claim::FitsAfter {
             jobs: jobs[..1].to_vec(),
             open: jobs[..1].to_vec(),
         };

@@ -6,15 +6,15 @@ mod offered;
 mod sentence;
 mod service;
 mod slices;
-mod worth;
+mod value_gain;
 
-pub use claim::{Away, Claim, have};
-pub use note::{MAX_NOTE, NodeGpus, Note, Worth, beside, parse_gpus, without};
+pub use claim::{Claim, Unavailable, have};
+pub use note::{MAX_NOTE, NodeGpus, Note, ValueGain, beside, parse_gpus, without};
 pub use offered::{Asked, Refusal};
 pub use sentence::{level_reached, sentence, why_wait, why_wait_on};
 pub use service::out_of_service;
 pub use slices::{InstanceAt, no_slices, other_kind, slices_of_job, slices_sentence};
-pub use worth::worth_sentence;
+pub use value_gain::value_sentence;
 
 #[cfg(test)]
 mod page;

@@ -10,7 +10,7 @@ use gpuos_model::hostlist::{compress, expand};
 
 use super::level_reached;
 use crate::cost::Objectives;
-use crate::plan::{Choice, Request, TopologyWish};
+use crate::plan::{Choice, Request, TopologyRequest};
 
 /// The longest note, in bytes.
 pub const MAX_NOTE: usize = 512;
@@ -46,7 +46,7 @@ pub struct NodeGpus {
 
 /// By how much a place is worth more to a job than another one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Worth {
+pub struct ValueGain {
     /// What was weighed.
     pub objectives: Objectives,
     /// In percent of the other place.
@@ -63,7 +63,7 @@ pub struct Note {
     /// Domain of that level; empty when it has none.
     pub domain: String,
     /// What the job wished.
-    pub wish: Option<TopologyWish>,
+    pub wish: Option<TopologyRequest>,
     /// Modelled ring bandwidth per GPU in GB/s.
     pub bus_gbps: f32,
     /// Usability lost, in GPUs.
@@ -75,7 +75,7 @@ pub struct Note {
     /// Which choice Slurm took: 0 is the best one.
     pub attempt: u32,
     /// What was weighed, where that made a difference to a node of another type.
-    pub worth: Option<Worth>,
+    pub worth: Option<ValueGain>,
     /// The job's class, as it said itself (`--gpuos-class`).
     pub class: Option<String>,
     /// The level of the domains that it has to itself (`--gpuos-exclusive`).
@@ -158,7 +158,7 @@ impl Note {
             }
         }
         if let Some(worth) = &self.worth {
-            let Worth {
+            let ValueGain {
                 objectives,
                 percent,
                 than,
@@ -260,7 +260,7 @@ impl Note {
             match name {
                 "level" => note.level = value.into(),
                 "domain" => note.domain = value.into(),
-                "wish" => note.wish = Some(TopologyWish::parse(value).ok()?),
+                "wish" => note.wish = Some(TopologyRequest::parse(value).ok()?),
                 "bus" => note.bus_gbps = value.parse().ok()?,
                 "lost" => note.usability_lost = value.parse().ok()?,
                 "nodes" => note.feasible_nodes = value.parse().ok()?,
@@ -278,7 +278,7 @@ impl Note {
             }
         }
         if let (Some(objectives), Some(percent), Some(than)) = (by, more, than) {
-            note.worth = Some(Worth {
+            note.worth = Some(ValueGain {
                 objectives,
                 percent,
                 than,
@@ -441,8 +441,8 @@ fn push_gpus(out: &mut String, gpus: GpuSet) {
 }
 
 /// The wish with a level name that fits.
-fn wish_text(wish: &TopologyWish) -> String {
-    TopologyWish {
+fn wish_text(wish: &TopologyRequest) -> String {
+    TopologyRequest {
         level: {
             let mut level = String::new();
             push_word(&mut level, &wish.level);

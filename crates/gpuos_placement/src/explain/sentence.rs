@@ -3,7 +3,7 @@ use gpuos_model::cluster::Cluster;
 use gpuos_model::hostlist::compress;
 
 use super::note::number;
-use crate::plan::{Choice, Criterion, Placement, Request, TopologyWish, Unit, Wait};
+use crate::plan::{Choice, Criterion, Placement, Request, TopologyRequest, Unit, Wait};
 
 /// The name of the level that a choice reaches, and that of the domain there, if any.
 pub fn level_reached<'a>(choice: &Choice, cluster: &'a Cluster) -> (&'a str, Option<&'a str>) {
@@ -49,7 +49,7 @@ pub fn sentence(choice: &Choice, request: &Request, cluster: &Cluster) -> String
     if choice.bus_gbps > 0.0 {
         text += &format!("; ring bandwidth {} GB/s per GPU", number(choice.bus_gbps));
     }
-    text += &room(choice, level, domain, cluster);
+    text += &domains_text(choice, level, domain, cluster);
     text += &lost(choice, request);
     text.push('.');
     if let Some(wish) = request.topology.as_ref().filter(|wish| wish.level != "any") {
@@ -58,7 +58,7 @@ pub fn sentence(choice: &Choice, request: &Request, cluster: &Cluster) -> String
             text += &format!(
                 " No {} had room: --gpuos-topology={} would have waited.",
                 domain_word(&wish.level),
-                TopologyWish {
+                TopologyRequest {
                     level: wish.level.clone(),
                     required: true,
                 }
@@ -69,7 +69,7 @@ pub fn sentence(choice: &Choice, request: &Request, cluster: &Cluster) -> String
 }
 
 /// How many domains had room, of how many.
-fn room(choice: &Choice, level: &str, domain: Option<&str>, cluster: &Cluster) -> String {
+fn domains_text(choice: &Choice, level: &str, domain: Option<&str>, cluster: &Cluster) -> String {
     let found = choice.feasible_domains;
     match (choice.reached, domain) {
         (0 | 1, _) if found == 1 => "; the only node with room for it".into(),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cost::Objectives;
-use crate::plan::{Choice, GpuShape, Never, NodeChoice, Request, TopologyWish, Unit, Wait};
+use crate::plan::{Choice, GpuShape, Never, NodeChoice, Request, TopologyRequest, Unit, Wait};
 
 /// Eight DGX H100 under two leaf switches and a spine.
 fn cluster() -> Cluster {
@@ -34,7 +34,7 @@ fn cluster() -> Cluster {
 
 fn request(wish: Option<&str>) -> Request {
     Request {
-        topology: wish.map(|level| TopologyWish {
+        topology: wish.map(|level| TopologyRequest {
             level: level.into(),
             required: false,
         }),
@@ -97,12 +97,12 @@ fn sentence_says_when_the_wish_was_not_met() {
 #[test]
 fn what_a_place_is_worth_beside_another() {
     let of = |objectives: &str| {
-        let worth = Worth {
+        let worth = ValueGain {
             objectives: objectives.parse().unwrap(),
             percent: 31,
             than: "n5".into(),
         };
-        worth_sentence(&worth, &cluster())
+        value_sentence(&worth, &cluster())
     };
     assert_eq!(
         of("cost=100"),
@@ -256,13 +256,13 @@ prop_compose! {
         Note {
             level,
             domain,
-            wish: wish.map(|(level, required)| TopologyWish { level, required }),
+            wish: wish.map(|(level, required)| TopologyRequest { level, required }),
             bus_gbps: figures.0 as f32 / 4.0,
             usability_lost: figures.1 as f32 / 2.0,
             feasible_nodes: figures.2,
             feasible_domains: figures.3,
             attempt: figures.4,
-            worth: worth.map(|(energy, percent, than)| Worth {
+            worth: worth.map(|(energy, percent, than)| ValueGain {
                 objectives: Objectives::new([100 - energy, 0, energy, 0, 0]).unwrap(),
                 percent,
                 than,

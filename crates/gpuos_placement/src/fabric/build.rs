@@ -43,7 +43,7 @@ impl Net {
         };
         let nvlink = fabric.levels.iter().find(|level| level.name == NVLINK);
         let mut net = Net::build(cluster, &[island], nvlink);
-        net.settle(fabric.clone());
+        net.apply_levels(fabric.clone());
         net
     }
 
@@ -81,7 +81,7 @@ impl Net {
         }
         let mut net = Net::build(cluster, islands, nvlink);
         let fabric = levels::of_islands(cluster.nodes.len(), islands, nvlink);
-        net.settle(fabric);
+        net.apply_levels(fabric);
         Ok(net)
     }
 
@@ -135,7 +135,7 @@ impl Net {
     }
 
     /// Takes the levels over and ranks the nodes by them.
-    fn settle(&mut self, fabric: Fabric) {
+    fn apply_levels(&mut self, fabric: Fabric) {
         let torus = |node: u32| {
             let port = self
                 .ports(node)

@@ -126,7 +126,7 @@ impl FillValue {
 
     /// A value under a given mix, which stays as it is. Classes without GPUs are left out, and
     /// weights are used as they are.
-    pub fn given(mix: &Mix) -> FillValue {
+    pub fn with_fixed_mix(mix: &Mix) -> FillValue {
         let mut value = FillValue::learning();
         for class in mix.classes().iter().filter(|c| c.request.gpus > 0) {
             value.mix.add(&class.request, class.weight);
@@ -168,7 +168,7 @@ impl FillValue {
         let key = Key::new(state);
         let slot = key.slot();
         if self.cache[slot].0 != key {
-            self.cache[slot] = (key, self.fill(state) + self.room(state));
+            self.cache[slot] = (key, self.fill(state) + self.capacity(state));
         }
         self.cache[slot].1
     }
@@ -181,7 +181,7 @@ impl FillValue {
 
     /// What the jobs of several GPUs could take, each class alone: the mean over the mix, where
     /// other jobs count as 0. In the unit of [`FillValue::of`].
-    fn room(&self, state: &State) -> u32 {
+    fn capacity(&self, state: &State) -> u32 {
         let whole = state.whole() as u64;
         let took = |class: &Class| {
             let job = &class.request;
@@ -198,7 +198,7 @@ impl FillValue {
     }
 
     /// Prices from what is idle now. All classes count by the GPUs of nodes on which they fit.
-    fn look_at_prices(&mut self, cluster: &Cluster) {
+    fn update_prices(&mut self, cluster: &Cluster) {
         let kinds = cluster.kinds();
         if kinds.len() < 2 {
             return;
@@ -284,7 +284,7 @@ impl Score for FillValue {
             }
         }
         if self.arrived < PRICES_EVERY || self.arrived.is_multiple_of(PRICES_EVERY) {
-            self.look_at_prices(cluster);
+            self.update_prices(cluster);
         }
     }
 

@@ -115,7 +115,7 @@ impl Learner {
     }
 
     /// Forgets what was concluded, not what was counted: for a planner that begins anew.
-    pub fn conclude_anew(&mut self) {
+    pub fn reset_conclusions(&mut self) {
         self.concluded = 0;
     }
 }

@@ -39,7 +39,7 @@ pub struct Eviction {
 
 /// Why nobody is named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NoRoom {
+pub enum NoEviction {
     /// No set of those that may go makes room.
     Proved,
     /// None of the sets that were tried does; there are more.
@@ -82,11 +82,15 @@ type Known = HashMap<(usize, Vec<usize>), Rc<Takes>>;
 ///
 /// # Errors
 /// There is no such set, or none was found.
-pub fn evict(node: Divided<'_>, tenants: &[Tenant], serves: &Serves) -> Result<Eviction, NoRoom> {
+pub fn evict(
+    node: Divided<'_>,
+    tenants: &[Tenant],
+    serves: &Serves,
+) -> Result<Eviction, NoEviction> {
     let slices = usize::from(node.geometry.slices());
-    let parts = Parts::new(serves).ok_or(NoRoom::NotFound)?;
+    let parts = Parts::new(serves).ok_or(NoEviction::NotFound)?;
     if node.gpus * slices > u64::BITS as usize {
-        return Err(NoRoom::NotFound);
+        return Err(NoEviction::NotFound);
     }
     let own = |gpu: usize| mask(slices) << (gpu * slices);
     let on = |tenant: &Tenant| {
@@ -126,8 +130,8 @@ pub fn evict(node: Divided<'_>, tenants: &[Tenant], serves: &Serves) -> Result<E
     }
     match best {
         Some((cost, _, goes)) => Ok(Eviction { goes, cost, exact }),
-        None if exact => Err(NoRoom::Proved),
-        None => Err(NoRoom::NotFound),
+        None if exact => Err(NoEviction::Proved),
+        None => Err(NoEviction::NotFound),
     }
 }
 

@@ -119,7 +119,7 @@ impl Candidates {
     }
 
     /// Whether a node has room now. After [`Candidates::begin_later`].
-    pub fn has_room_now(&self, node: usize) -> bool {
+    pub fn fits_now(&self, node: usize) -> bool {
         let now = &self.all[..self.now];
         now.binary_search_by_key(&node, |one| one.node).is_ok()
     }
@@ -134,7 +134,7 @@ impl Candidates {
 
 /// What running jobs give back on a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct GivenBack {
+pub struct Released {
     /// The node's index.
     pub node: usize,
     /// When.
@@ -144,7 +144,7 @@ pub struct GivenBack {
 }
 
 /// Of what is given back, in order, that of one node.
-pub fn given_back(all: &[GivenBack], node: usize) -> impl Iterator<Item = (i64, u64)> + '_ {
+pub fn releases_of(all: &[Released], node: usize) -> impl Iterator<Item = (i64, u64)> + '_ {
     let from = all.partition_point(|one| one.node < node);
     let own = all[from..].iter().take_while(move |one| one.node == node);
     own.map(|one| (one.at, one.bits))

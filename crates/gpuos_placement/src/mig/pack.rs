@@ -36,7 +36,7 @@ pub type Gpu = u32;
 pub struct Place {
     /// The GPU.
     pub gpu: Gpu,
-    /// Number of the spot in its kind's [`super::States::spots`].
+    /// Number of the spot in its kind's [`gpuos_model::mig::States::spots`].
     pub spot: usize,
     /// What others lose, in thousandths of a GPU: the slices that it takes are not in it.
     pub cost: u64,
@@ -233,7 +233,7 @@ impl Packer {
                 }
             }
         }
-        best.map(told)
+        best.map(rounded)
     }
 
     /// The cheapest place for one instance among some GPUs, for example those of one node.
@@ -256,7 +256,7 @@ impl Packer {
             let candidate = Candidate { gpu, state, cut };
             consider(&mut best, &prices, kind, candidate, profile);
         }
-        best.map(told)
+        best.map(rounded)
     }
 
     /// The GPUs of a node.
@@ -289,7 +289,7 @@ impl Packer {
     }
 
     /// A GPU that was taken is back, idle. `false` when it was not taken.
-    pub fn give_back(&mut self, gpu: Gpu) -> bool {
+    pub fn release(&mut self, gpu: Gpu) -> bool {
         let taken = self.at(gpu).1 == NONE;
         if taken {
             self.enter(gpu, 0);
@@ -298,7 +298,7 @@ impl Packer {
     }
 
     /// A GPU is in this state, by what others say of it: [`NONE`] takes it out of the pool.
-    pub fn put(&mut self, gpu: Gpu, state: State) {
+    pub fn set_state(&mut self, gpu: Gpu, state: State) {
         let now = self.at(gpu).1;
         if now != NONE {
             self.leave(gpu);
@@ -473,7 +473,7 @@ impl Packer {
 }
 
 /// Costs are compared finely and told in whole thousandths of a GPU.
-fn told((place, _): (Place, u32)) -> Place {
+fn rounded((place, _): (Place, u32)) -> Place {
     let cost = place.cost / FINE;
     Place { cost, ..place }
 }

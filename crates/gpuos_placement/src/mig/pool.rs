@@ -185,7 +185,7 @@ impl Pool {
             let state = self.state(&known, gpu, taken);
             let gpu = self.packer.node(node)[gpu.index()];
             if self.packer.at(gpu).1 != state {
-                self.packer.put(gpu, state);
+                self.packer.set_state(gpu, state);
             }
         }
     }

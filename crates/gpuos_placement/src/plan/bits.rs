@@ -77,7 +77,7 @@ pub fn has(set: &[u64], at: u32) -> bool {
 }
 
 /// Puts a position into the set, or takes it out.
-pub fn put(set: &mut [u64], at: u32, member: bool) {
+pub fn set_member(set: &mut [u64], at: u32, member: bool) {
     let bit = 1 << (at % 64);
     if member {
         set[at as usize / 64] |= bit;

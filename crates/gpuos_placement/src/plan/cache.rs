@@ -9,7 +9,7 @@ use super::bits;
 use super::cache_gang::Layer;
 use super::cache_single::Single;
 use super::fabric::FabricIndex;
-use super::gpus::Worth;
+use super::gpus::ValueModel;
 use super::job::{Job, Rule};
 use super::state::State;
 use super::tree::Tree;
@@ -51,7 +51,7 @@ impl Form {
                 job.learned,
                 job.whole,
                 job.cost_first,
-                job.worth == Worth::Learned,
+                job.worth == ValueModel::Learned,
             ],
             cpus_per_node: job.cpus_per_node,
             cpus_per_gpu: job.cpus_per_gpu,
@@ -165,14 +165,14 @@ impl<T> Forms<T> {
 #[derive(Debug)]
 pub struct Ranks<T> {
     pub version: Option<u64>,
-    pub by_knot: Vec<T>,
+    pub by_node: Vec<T>,
 }
 
 impl<T: Clone + Default> Ranks<T> {
     pub fn new(knots: usize) -> Ranks<T> {
         Ranks {
             version: None,
-            by_knot: vec![T::default(); knots],
+            by_node: vec![T::default(); knots],
         }
     }
 }

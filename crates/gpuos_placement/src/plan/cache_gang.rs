@@ -9,7 +9,7 @@ use super::cache::{DecisionCache, Ranks, changed};
 use super::fabric::FabricIndex;
 use super::gang::{AROUND, Key, Sums, TOUCHED, criterion, key, outermost};
 use super::job::{Assume, Job, Rule};
-use super::tree::Knot;
+use super::tree::TreeNode;
 use super::types::Criterion;
 use super::{Levels, Planner, bits, capacity, gang, leaf, select};
 
@@ -26,7 +26,7 @@ pub struct Layer {
     best: Key,
     next: Key,
     /// Units of room, and nodes with any, in domains or not.
-    room: u32,
+    capacity: u32,
     nodes: u32,
 }
 
@@ -37,7 +37,7 @@ impl Default for Layer {
             span: 0,
             best: NONE,
             next: NONE,
-            room: 0,
+            capacity: 0,
             nodes: 0,
         }
     }
@@ -47,20 +47,20 @@ impl Default for Layer {
 /// kept for. `false`: they are not, or there is no place.
 #[cold]
 #[inline(never)]
-pub(super) fn gang_kept(planner: &mut Planner, job: &Job, levels: Levels) -> bool {
+pub(super) fn gang_cached(planner: &mut Planner, job: &Job, levels: Levels) -> bool {
     let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
     let plain = !near && job.required.is_empty() && job.unit as usize <= planner.capacity.gpus();
     if !plain || !planner.state.unrestricted() {
         return false;
     }
-    let Some(mut kept) = planner.kept.take() else {
+    let Some(mut kept) = planner.decision_cache.take() else {
         return false;
     };
     // Where some nodes are in no domain of the level, these would have to be left out.
     let full = kept.full[levels.to] && levels.within.is_none_or(|level| kept.full[level]);
     let table = if full { kept.gang(job) } else { None };
     let done = table.is_some_and(|table| best_domain(planner, &mut kept, table, job, levels));
-    planner.kept = Some(kept);
+    planner.decision_cache = Some(kept);
     done
 }
 
@@ -102,7 +102,7 @@ fn best_domain(
         }
     }
     if planner.gang.last != Some((level, domains.span)) {
-        look_at(planner, job, level, domains.span as usize);
+        refresh_span(planner, job, level, domains.span as usize);
         select::select(planner, job, level, domains.span);
     }
     planner.capacity.offered = domains.nodes;
@@ -110,7 +110,7 @@ fn best_domain(
         1 => Criterion::Only,
         _ => criterion(job.rule, &domains.best, &domains.next),
     };
-    gang::settle(planner, job, domains.count, decided);
+    gang::finish_choice(planner, job, domains.count, decided);
     true
 }
 
@@ -125,24 +125,27 @@ fn refresh(
     let DecisionCache {
         tree, dirty, gangs, ..
     } = kept;
-    let Ranks { version, by_knot } = &mut gangs.ranks(table)[level];
+    let Ranks {
+        version,
+        by_node: by_knot,
+    } = &mut gangs.ranks(table)[level];
     let (first, root) = (tree.first(level), tree.len() - 1);
     match changed(&planner.state, *version) {
         Some(changed) => {
             for &at in changed {
                 let span = span_around(&planner.fabric, at, level);
-                bits::put(dirty, tree.of_span(level, span), true);
+                bits::set_member(dirty, tree.of_span(level, span), true);
             }
             let mut from = first as u32;
             while let Some(number) = tree.climb(dirty, from) {
-                let knot = tree.knot(number as usize);
+                let knot = tree.node(number as usize);
                 let kids = tree.kids(knot);
                 by_knot[number as usize - first] = match knot.span(level) {
                     Some(span) => domain(planner, job, level, span),
                     None => join(&planner.fabric, job, level, knot, kids, by_knot, first),
                 };
                 if number as usize == root {
-                    bits::put(dirty, number, false);
+                    bits::set_member(dirty, number, false);
                     break;
                 }
                 from = number + 1;
@@ -150,7 +153,7 @@ fn refresh(
         }
         None => {
             for number in first..=root {
-                let knot = tree.knot(number);
+                let knot = tree.node(number);
                 if knot.below(level) {
                     continue;
                 }
@@ -167,7 +170,7 @@ fn refresh(
 }
 
 /// Finds out what room there is in a span.
-fn look_at(planner: &mut Planner, job: &Job, level: usize, number: usize) {
+fn refresh_span(planner: &mut Planner, job: &Job, level: usize, number: usize) {
     let span = planner.fabric.spans(level)[number];
     let words = span.start as usize / 64..span.end.div_ceil(64) as usize;
     capacity::offers_in(planner, job, words);
@@ -175,11 +178,11 @@ fn look_at(planner: &mut Planner, job: &Job, level: usize, number: usize) {
 
 /// What one domain of a level has.
 fn domain(planner: &mut Planner, job: &Job, level: usize, number: usize) -> Layer {
-    look_at(planner, job, level, number);
+    refresh_span(planner, job, level, number);
     let span = planner.fabric.spans(level)[number];
     let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
     let mut layer = Layer {
-        room: match job.units {
+        capacity: match job.units {
             None => nodes,
             Some(_) => capacity::units_within(planner, span.start, span.end),
         },
@@ -189,7 +192,7 @@ fn domain(planner: &mut Planner, job: &Job, level: usize, number: usize) -> Laye
     if span.domain == NO_DOMAIN || nodes == 0 {
         return layer;
     }
-    let Some(left) = gang::left_over(planner, job, &span) else {
+    let Some(left) = gang::remaining_capacity(planner, job, &span) else {
         return layer;
     };
     let sums = match job.rule {
@@ -216,7 +219,7 @@ fn join(
     fabric: &FabricIndex,
     job: &Job,
     level: usize,
-    knot: &Knot,
+    knot: &TreeNode,
     kids: &[u32],
     by_knot: &[Layer],
     first: usize,
@@ -224,7 +227,7 @@ fn join(
     let mut all = Layer::default();
     for &kid in kids {
         let kid = &by_knot[kid as usize - first];
-        all.room += kid.room;
+        all.capacity += kid.capacity;
         all.nodes += kid.nodes;
         if kid.count == 0 {
             continue;
@@ -240,7 +243,7 @@ fn join(
     if let Some(span) = knot.span(level + 1).filter(|_| all.count > 0) {
         let outer = match fabric.spans(level + 1)[span].domain {
             NO_DOMAIN => 0,
-            _ => all.room,
+            _ => all.capacity,
         };
         all.best[AROUND] = outermost(job.rule, outer);
         all.next[AROUND] = all.best[AROUND];

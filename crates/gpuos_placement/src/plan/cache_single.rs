@@ -7,15 +7,15 @@ use std::cmp::Ordering;
 
 use super::cache::{DecisionCache, Ranks, changed};
 use super::fabric::FabricIndex;
-use super::field::Rooms;
+use super::field::FittingNodes;
 use super::gpus::GpuTable;
 use super::index::Index;
 use super::job::{Assume, Job, Rule};
 use super::pattern_figures::{self, Figures, fill};
-use super::scores::Look;
+use super::scores::NodeFigures;
 use super::single::by_place;
 use super::state::State;
-use super::tree::Knot;
+use super::tree::TreeNode;
 use super::types::Criterion;
 use super::values::Needs;
 use super::{Linked, Planner, bits, single};
@@ -93,13 +93,13 @@ impl Single {
 }
 
 /// What the ranks of nodes are read from.
-struct Sight<'a> {
+struct RankSource<'a> {
     state: &'a State,
     fabric: &'a FabricIndex,
     tables: &'a mut [GpuTable],
     known: &'a mut [Figures],
     /// Where the job's node is chosen by the mix.
-    look: Option<Look<'a>>,
+    figures: Option<NodeFigures<'a>>,
     needs: Needs,
     /// GPUs of the largest node.
     most: usize,
@@ -108,7 +108,7 @@ struct Sight<'a> {
 /// [`super::single::one`] for the best choice, where the job and the decision are of a kind that ranks are kept
 /// for. `None`: they are not, or there is no place.
 #[inline(never)]
-pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Option<bool> {
+pub(super) fn single_cached(planner: &mut Planner, job: &Job, linked: Linked) -> Option<bool> {
     let plain = linked == Linked::Ignore && !job.whole && job.required.is_empty();
     let timed = job.rule == Rule::Backfill && job.until > 0;
     let near = matches!(job.rule, Rule::Affinity | Rule::AntiAffinity);
@@ -120,15 +120,15 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
     if values.is_some_and(|v| {
         planner
             .supplies
-            .surcharge(&v.leanings, &job.needs())
+            .surcharge(&v.preferences, &job.needs())
             .is_some()
     }) {
         return None;
     }
-    let kept = planner.kept.as_deref_mut()?;
+    let kept = planner.decision_cache.as_deref_mut()?;
     let table = kept.one(job)?;
-    let mut sight = Sight {
-        look: values.map(|values| Look {
+    let mut source = RankSource {
+        figures: values.map(|values| NodeFigures {
             state: &planner.state,
             fabric: &planner.fabric,
             type_of: &planner.type_of,
@@ -142,7 +142,7 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
         needs: job.needs(),
         most: planner.capacity.gpus(),
     };
-    let best = refresh(kept, table, job, &mut sight);
+    let best = refresh(kept, table, job, &mut source);
     if best.found == 0 {
         return None;
     }
@@ -158,7 +158,7 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
         _ if first == second => Criterion::Mix,
         _ => pattern_figures::criterion(job, first, second),
     };
-    Some(single::settle_one(
+    Some(single::set_choice(
         planner,
         job,
         all,
@@ -169,30 +169,30 @@ pub(super) fn one_kept(planner: &mut Planner, job: &Job, linked: Linked) -> Opti
 }
 
 /// Brings the ranks of a form up to date; returns what the whole cluster has.
-fn refresh(kept: &mut DecisionCache, table: usize, job: &Job, sight: &mut Sight) -> Best {
+fn refresh(kept: &mut DecisionCache, table: usize, job: &Job, source: &mut RankSource) -> Best {
     let DecisionCache {
         tree, dirty, ones, ..
     } = kept;
     let Single { ranks, steps } = ones.ranks(table);
     let root = tree.len() - 1;
-    let visit = |by_knot: &mut [Best], steps: &mut [u8], number: usize, sight: &mut Sight| {
-        let knot = tree.knot(number);
+    let visit = |by_knot: &mut [Best], steps: &mut [u8], number: usize, source: &mut RankSource| {
+        let knot = tree.node(number);
         by_knot[number] = match tree.kids(knot) {
-            [] => sight.group(job, knot, steps),
-            kids => sight.join(job, kids, by_knot),
+            [] => source.group(job, knot, steps),
+            kids => source.join(job, kids, by_knot),
         };
     };
-    match changed(sight.state, ranks.version) {
+    match changed(source.state, ranks.version) {
         Some(changed) => {
             for &at in changed {
-                bits::put(dirty, tree.leaf(at), true);
+                bits::set_member(dirty, tree.leaf(at), true);
                 steps[at as usize] = UNKNOWN;
             }
             let mut from = 0;
             while let Some(knot) = tree.climb(dirty, from) {
-                visit(&mut ranks.by_knot, steps, knot as usize, sight);
+                visit(&mut ranks.by_node, steps, knot as usize, source);
                 if knot as usize == root {
-                    bits::put(dirty, knot, false);
+                    bits::set_member(dirty, knot, false);
                     break;
                 }
                 from = knot + 1;
@@ -200,19 +200,19 @@ fn refresh(kept: &mut DecisionCache, table: usize, job: &Job, sight: &mut Sight)
         }
         None => {
             steps.fill(UNKNOWN);
-            (0..=root).for_each(|knot| visit(&mut ranks.by_knot, steps, knot, sight));
+            (0..=root).for_each(|knot| visit(&mut ranks.by_node, steps, knot, source));
         }
     }
-    ranks.version = Some(sight.state.version());
-    ranks.by_knot[root]
+    ranks.version = Some(source.state.version());
+    ranks.by_node[root]
 }
 
-impl Sight<'_> {
+impl RankSource<'_> {
     /// What a few nodes have.
-    fn group(&mut self, job: &Job, knot: &Knot, steps: &mut [u8]) -> Best {
+    fn group(&mut self, job: &Job, knot: &TreeNode, steps: &mut [u8]) -> Best {
         let mut best = Best::default();
         let index = &self.state.now;
-        let rooms = Rooms::new(self.state, job, self.most);
+        let rooms = FittingNodes::new(self.state, job, self.most);
         for (word, mask) in bits::words(knot.start, knot.end) {
             let (offered, mut field) = rooms.word(word, mask);
             best.offered += offered.count_ones();
@@ -223,7 +223,7 @@ impl Sight<'_> {
                 let alike = field & index.nodes(slot)[word];
                 field &= !alike;
                 let rank = self.rank(job, index, slot);
-                match self.look {
+                match self.figures {
                     None => best.add(rank, first, alike & (alike - 1) != 0),
                     Some(look) => {
                         for at in bits::each(word, alike) {

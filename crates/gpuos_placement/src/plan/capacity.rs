@@ -176,15 +176,15 @@ fn withhold(planner: &mut Planner, job: &Job, words: Range<usize>) {
                 Some(_) => node.free.len() as u32 / job.unit,
                 None => 1,
             };
-            let has = job.room(node);
+            let has = job.capacity(node);
             if has == had {
                 continue;
             }
-            bits::put(&mut room.units[had as usize * room.words..], at, false);
+            bits::set_member(&mut room.units[had as usize * room.words..], at, false);
             if has > 0 {
-                bits::put(&mut room.units[has as usize * room.words..], at, true);
+                bits::set_member(&mut room.units[has as usize * room.words..], at, true);
             } else {
-                bits::put(&mut room.fit, at, false);
+                bits::set_member(&mut room.fit, at, false);
             }
         }
     }
@@ -198,7 +198,7 @@ pub(super) fn confine(planner: &mut Planner, level: usize) {
 /// Units that the node at a position has room for.
 pub(super) fn units_at(planner: &Planner, job: &Job, at: u32) -> u32 {
     match bits::has(&planner.capacity.fit, at) {
-        true => job.room(&NodeState {
+        true => job.capacity(&NodeState {
             candidate: true,
             ..planner.state.assumed(planner.capacity.assume, at)
         }),

@@ -9,12 +9,12 @@ use gpuos_model::cluster::NodeType;
 use gpuos_model::figures::Precision;
 
 use super::fabric::Span;
-use super::gpus::Worth;
+use super::gpus::ValueModel;
 use super::job::Job;
 use super::links::nic_units;
 use super::types::{Choice, GpuShape, NodeState, Request};
 use super::{NO_TYPE, Planner, bits, gang};
-use crate::cost::{Condition, Model, Place, Score, Wish, percent_better, steps};
+use crate::cost::{Condition, Model, Place, Score, Scoring, percent_better, steps};
 use crate::fabric::UNBOUNDED;
 
 /// The model of the cluster, and the scores for the job at hand.
@@ -51,7 +51,7 @@ impl Request {
 /// See [`Planner::weigh`].
 pub(super) fn weigh(
     planner: &mut Planner,
-    wish: Option<&Wish>,
+    wish: Option<&Scoring>,
     conditions: &[Condition],
     request: &mut Request,
     states: &mut [NodeState],
@@ -65,7 +65,7 @@ pub(super) fn weigh(
     let mut best = 0;
     for (node, state) in states.iter().enumerate() {
         if state.candidate && !state.free.is_empty() {
-            best = best.max(node_worth(planner, node, conditions, &own, request));
+            best = best.max(node_value(planner, node, conditions, &own, request));
         }
     }
     if planner.costs.scores.len() < 2 && wish.is_some() {
@@ -76,10 +76,10 @@ pub(super) fn weigh(
         if !state.candidate || state.free.is_empty() {
             continue;
         }
-        let worth = node_worth(planner, node, conditions, &own, request);
+        let worth = node_value(planner, node, conditions, &own, request);
         let best = match wish {
             Some(_) => best,
-            None => node_worth(planner, node, &[], &own, request),
+            None => node_value(planner, node, &[], &own, request),
         };
         state.set_cost(steps(best, worth));
     }
@@ -90,7 +90,7 @@ pub(super) fn score(
     planner: &mut Planner,
     node: u32,
     condition: Condition,
-    wish: &Wish,
+    wish: &Scoring,
     request: &Request,
 ) -> Option<Score> {
     let type_of = *planner.type_of.get(node as usize)?;
@@ -104,7 +104,7 @@ pub(super) fn score(
 pub(super) fn beside(
     planner: &mut Planner,
     choice: &Choice,
-    wish: &Wish,
+    wish: &Scoring,
     conditions: &[Condition],
     request: &Request,
     states: &[NodeState],
@@ -113,7 +113,7 @@ pub(super) fn beside(
     let nodes = choice.nodes.iter().map(|one| one.node);
     let own = nodes
         .clone()
-        .map(|node| node_worth(planner, node as usize, conditions, wish, request));
+        .map(|node| node_value(planner, node as usize, conditions, wish, request));
     let own = own.min()?;
     let share = choice.nodes.iter().map(|one| one.gpus.len()).max()?.max(1);
     let mut best: Option<(u32, u32)> = None;
@@ -128,7 +128,7 @@ pub(super) fn beside(
         if nodes.clone().any(|taken| kind(taken) == kind(node as u32)) {
             continue;
         }
-        let worth = node_worth(planner, node, conditions, wish, request);
+        let worth = node_value(planner, node, conditions, wish, request);
         if worth > 0 && best.is_none_or(|(_, most)| worth > most) {
             best = Some((node as u32, worth));
         }
@@ -138,11 +138,11 @@ pub(super) fn beside(
     (more > 0).then_some((node, more))
 }
 
-fn node_worth(
+fn node_value(
     planner: &mut Planner,
     node: usize,
     conditions: &[Condition],
-    wish: &Wish,
+    wish: &Scoring,
     request: &Request,
 ) -> u32 {
     let type_of = planner.type_of.get(node).copied().unwrap_or(NO_TYPE);
@@ -165,7 +165,7 @@ fn score_type(
     planner: &mut Planner,
     type_of: u16,
     condition: Condition,
-    wish: &Wish,
+    wish: &Scoring,
     request: &Request,
 ) -> Option<Score> {
     let table = &mut planner.tables[usize::from(type_of)];
@@ -174,7 +174,7 @@ fn score_type(
     let fewest = u64::from(request.min_nodes.max(1));
     let nodes = fewest.max(gpus.div_ceil(table.gpus.max(1) as u64));
     let share = gpus.div_ceil(nodes) as usize;
-    let pick = table.best(table.all, share, false, Worth::Even)?;
+    let pick = table.best(table.all, share, false, ValueModel::Even)?;
     let mut bus = match share {
         1 => UNBOUNDED,
         _ => pick.ring,

@@ -98,7 +98,7 @@ impl FabricIndex {
             .map(|of| {
                 let mut set = vec![0; words];
                 for (at, &node) in order.iter().enumerate() {
-                    bits::put(&mut set, at as u32, of[node as usize] != NO_DOMAIN);
+                    bits::set_member(&mut set, at as u32, of[node as usize] != NO_DOMAIN);
                 }
                 set
             })

@@ -29,7 +29,7 @@ pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
         }
         planner.capacity.offered = found;
     } else {
-        planner.capacity.offered = field_of_needy(planner, job);
+        planner.capacity.offered = field_with_requirements(planner, job);
     }
     if !job.required.is_empty() {
         only_required(planner, job);
@@ -43,8 +43,8 @@ pub(super) fn field_now(planner: &mut Planner, job: &Job) -> u32 {
 /// The same for a job that wants more than free GPUs for one of its units; returns how many nodes
 /// have room for one.
 #[inline(never)]
-fn field_of_needy(planner: &mut Planner, job: &Job) -> u32 {
-    let rooms = Rooms::new(&planner.state, job, planner.capacity.gpus());
+fn field_with_requirements(planner: &mut Planner, job: &Job) -> u32 {
+    let rooms = FittingNodes::new(&planner.state, job, planner.capacity.gpus());
     let mut offered = 0;
     for (word, field) in planner.single.field.iter_mut().enumerate() {
         let (fit, enough) = rooms.word(word, u64::MAX);
@@ -63,7 +63,7 @@ fn only_required(planner: &mut Planner, job: &Job) {
         let only = only.filter(|&at| bits::has(field, at));
         field.fill(0);
         if let Some(at) = only {
-            bits::put(field, at, true);
+            bits::set_member(field, at, true);
         }
     }
 }
@@ -104,7 +104,7 @@ pub(super) fn found(planner: &mut Planner, job: &Job, count: usize, linked: Link
 }
 
 /// Which nodes have room for a job on one node.
-pub struct Rooms<'a> {
+pub struct FittingNodes<'a> {
     state: &'a State,
     job: &'a Job<'a>,
     /// The nodes with free GPUs for one of its units, and for all of it.
@@ -114,15 +114,15 @@ pub struct Rooms<'a> {
     need: u32,
 }
 
-impl<'a> Rooms<'a> {
+impl<'a> FittingNodes<'a> {
     /// `most` = GPUs of the largest node; no unit is larger.
-    pub fn new(state: &'a State, job: &'a Job, most: usize) -> Rooms<'a> {
+    pub fn new(state: &'a State, job: &'a Job, most: usize) -> FittingNodes<'a> {
         let all = job.gpus_on_one();
         let with_gpus = job.cpus_per_gpu.saturating_mul(match job.units {
             Some(_) => most as u32,
             None => job.unit,
         });
-        Rooms {
+        FittingNodes {
             state,
             job,
             part: state.now.least(job.unit as usize),
@@ -144,7 +144,7 @@ impl<'a> Rooms<'a> {
         if fit != 0 && (cpus < self.need || memory < job.memory_mib) {
             let units = job.units.unwrap_or(1);
             for at in bits::each(word, fit) {
-                let has = job.room(state.node(at));
+                let has = job.capacity(state.node(at));
                 let bit = 1u64 << (at % 64);
                 if has == 0 {
                     fit &= !bit;

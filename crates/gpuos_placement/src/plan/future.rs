@@ -107,7 +107,7 @@ fn future_nodes(planner: &mut Planner, job: &Job, reach: Reach, places: &mut Vec
     for at in 0..planner.fabric.len() {
         let node = planner.fabric.node(at);
         let state = planner.state.assumed(Assume::Idle, at);
-        if job.room(&state) < job.units.unwrap_or(1)
+        if job.capacity(&state) < job.units.unwrap_or(1)
             || job.required.iter().any(|&required| required != node)
         {
             continue;
@@ -158,7 +158,7 @@ fn future_domains(planner: &mut Planner, job: &Job, level: usize, places: &mut V
         capacity::confine(planner, level);
     }
     for (number, span) in planner.fabric.spans(level).iter().enumerate() {
-        if span.domain == NO_DOMAIN || gang::left_over(planner, job, span).is_none() {
+        if span.domain == NO_DOMAIN || gang::remaining_capacity(planner, job, span).is_none() {
             continue;
         }
         let (now, candidates) = (&planner.state.now, planner.state.candidates());

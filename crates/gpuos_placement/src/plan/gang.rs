@@ -145,19 +145,19 @@ pub struct Count {
     /// Nodes with room, those that must be part included.
     pub nodes: u32,
     /// Units of room, and of it that of the nodes that must be part.
-    pub room: u32,
+    pub capacity: u32,
     pub held: u32,
     /// By units: how many nodes that need not be part have room for exactly so many.
-    pub by_room: [u32; MAX_GPUS + 1],
+    pub by_capacity: [u32; MAX_GPUS + 1],
 }
 
 impl Default for Count {
     fn default() -> Count {
         Count {
             nodes: 0,
-            room: 0,
+            capacity: 0,
             held: 0,
-            by_room: [0; MAX_GPUS + 1],
+            by_capacity: [0; MAX_GPUS + 1],
         }
     }
 }
@@ -257,7 +257,7 @@ fn nth_offer(planner: &mut Planner, job: &Job, level: usize, skip: &mut u32) -> 
         if again {
             avoid_picked(planner, job, level, best.span);
         }
-        settle(planner, job, found, decided);
+        finish_choice(planner, job, found, decided);
         return true;
     }
     false
@@ -278,7 +278,7 @@ pub(super) fn fits_gang(
     let spans = planner.fabric.spans(to).iter();
     spans
         .filter(|span| span.domain != NO_DOMAIN)
-        .any(|span| left_over(planner, job, span).is_some())
+        .any(|span| remaining_capacity(planner, job, span).is_some())
 }
 
 /// Whether the largest domain of the level would have room for the job if all its nodes were free.
@@ -309,7 +309,7 @@ fn find_domains(planner: &mut Planner, job: &Job, level: usize) {
         if span.domain == NO_DOMAIN || covered() {
             continue;
         }
-        if let Some(left) = left_over(planner, job, &span) {
+        if let Some(left) = remaining_capacity(planner, job, &span) {
             let sums = leaf::sums_of_leaf(planner, job, level, &span).unwrap_or_else(|| {
                 select::select(planner, job, level, at);
                 sums(planner, job)
@@ -349,9 +349,9 @@ pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> 
     let mut count = Count::default();
     for units in 1..=planner.capacity.most {
         let nodes = bits::count(planner.capacity.exactly(units), span.start, span.end);
-        count.by_room[units as usize] = nodes;
+        count.by_capacity[units as usize] = nodes;
         count.nodes += nodes;
-        count.room += nodes * units;
+        count.capacity += nodes * units;
     }
     for &node in job.required {
         let at = planner.fabric.place(node)?;
@@ -359,7 +359,7 @@ pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> 
             return None;
         }
         let units = capacity::units_at(planner, job, at);
-        count.by_room[units as usize] -= 1;
+        count.by_capacity[units as usize] -= 1;
         count.held += units;
     }
     Some(count)
@@ -367,7 +367,7 @@ pub(super) fn count(planner: &Planner, job: &Job, span: &Span) -> Option<Count> 
 
 /// How much room stays over in a domain (nodes, or units), or `None` when the job does not
 /// fit into it.
-pub(super) fn left_over(planner: &Planner, job: &Job, span: &Span) -> Option<u32> {
+pub(super) fn remaining_capacity(planner: &Planner, job: &Job, span: &Span) -> Option<u32> {
     let Some(units) = job.units else {
         if job.required.is_empty() {
             let nodes = bits::count(&planner.capacity.fit, span.start, span.end);
@@ -383,7 +383,7 @@ pub(super) fn left_over(planner: &Planner, job: &Job, span: &Span) -> Option<u32
     }
     let count = count(planner, job, span)?;
     job.sharing(&count, units)?;
-    Some(count.room - units)
+    Some(count.capacity - units)
 }
 
 /// What the nodes in `picked` come to.
@@ -431,7 +431,7 @@ fn around(planner: &mut Planner, level: usize, span: &Span) -> u32 {
 }
 
 /// Turns `picked` into the choice.
-pub(super) fn settle(planner: &mut Planner, job: &Job, found: u32, decided: Criterion) {
+pub(super) fn finish_choice(planner: &mut Planner, job: &Job, found: u32, decided: Criterion) {
     let mut nodes = std::mem::take(&mut planner.choice.nodes);
     nodes.clear();
     let mut lost = 0;

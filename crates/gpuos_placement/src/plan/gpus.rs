@@ -28,7 +28,7 @@ const EAGER_GPUS: usize = 8;
 
 /// Which figure says what free GPUs are worth to the next jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Worth {
+pub enum ValueModel {
     /// [`GpuTable::usable`]'s own: five sizes, equally likely.
     Even,
     /// The values set by [`GpuTable::learn`]; where there are none, `Even`.
@@ -77,7 +77,7 @@ pub struct GpuTable {
     /// By set of GPUs; empty above [`EXACT_GPUS`].
     ring: Vec<u32>,
     total: Vec<u32>,
-    /// By [`Worth`].
+    /// By [`ValueModel`].
     answers: [Answers; 2],
     /// All sets by size, and within a size those with the best links first; where each size ends.
     sorted: Vec<u16>,
@@ -153,7 +153,7 @@ impl GpuTable {
         table
     }
 
-    /// Takes the values of the free sets, by set, as the figure [`Worth::Learned`].
+    /// Takes the values of the free sets, by set, as the figure [`ValueModel::Learned`].
     ///
     /// Errors: a sentence, when the node type has too many GPUs for such a table or it has not
     /// one value for each set.
@@ -203,7 +203,7 @@ impl GpuTable {
             let mut figures = vec![free.count_ones(), u32::from(self.linked(GpuSet(free)))];
             for count in 1..=free.count_ones() as usize {
                 for linked in [false, true] {
-                    for worth in [Worth::Even, Worth::Learned] {
+                    for worth in [ValueModel::Even, ValueModel::Learned] {
                         let pick = self.best(GpuSet(free), count, linked, worth);
                         let pick = pick.map(|p| [p.ring, p.total, p.lost]);
                         figures.extend(pick.unwrap_or([u32::MAX; 3]));
@@ -279,15 +279,15 @@ impl GpuTable {
     /// value is the mean over the sizes.
     ///
     /// Values that were learned take the place of this figure where `worth` asks for them.
-    pub fn usable(&self, free: GpuSet, worth: Worth) -> u32 {
+    pub fn usable(&self, free: GpuSet, worth: ValueModel) -> u32 {
         match self.answers[self.figure(worth)].value.get(free.0 as usize) {
             Some(&usable) => usable,
             None => large::usable(self, free),
         }
     }
 
-    fn figure(&self, worth: Worth) -> usize {
-        usize::from(worth == Worth::Learned && self.has_learned())
+    fn figure(&self, worth: ValueModel) -> usize {
+        usize::from(worth == ValueModel::Learned && self.has_learned())
     }
 
     /// Number of NUMA nodes that the set touches.
@@ -297,7 +297,7 @@ impl GpuTable {
     }
 
     /// The figures of taking `set` out of `free`.
-    pub fn figures(&self, free: GpuSet, set: GpuSet, worth: Worth) -> Pick {
+    pub fn figures(&self, free: GpuSet, set: GpuSet, worth: ValueModel) -> Pick {
         let rest = self.usable(free.minus(set), worth);
         Pick {
             set,
@@ -308,7 +308,13 @@ impl GpuTable {
     }
 
     /// The best `count` GPUs of `free`; with `linked`, among sets with NVLink between all pairs.
-    pub fn best(&mut self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<Pick> {
+    pub fn best(
+        &mut self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        worth: ValueModel,
+    ) -> Option<Pick> {
         let set = self.best_set(free, count, linked, worth)?;
         Some(self.figures(free.and(self.all), set, worth))
     }
@@ -319,7 +325,7 @@ impl GpuTable {
         free: GpuSet,
         count: usize,
         linked: bool,
-        worth: Worth,
+        worth: ValueModel,
     ) -> Option<GpuSet> {
         let free = free.and(self.all);
         if count == 0 || count > free.len() {
@@ -357,7 +363,7 @@ impl GpuTable {
         free: GpuSet,
         count: usize,
         linked: bool,
-        worth: Worth,
+        worth: ValueModel,
     ) -> Option<GpuSet> {
         let set = self.search(free, count, linked, worth)?;
         let figure = self.figure(worth);
@@ -371,7 +377,13 @@ impl GpuTable {
         Some(set)
     }
 
-    fn search(&self, free: GpuSet, count: usize, linked: bool, worth: Worth) -> Option<GpuSet> {
+    fn search(
+        &self,
+        free: GpuSet,
+        count: usize,
+        linked: bool,
+        worth: ValueModel,
+    ) -> Option<GpuSet> {
         let mut best: Option<((u32, u32), GpuSet)> = None;
         self.for_each_best(free, count, linked, |set| {
             let usable = self.usable(free.minus(set), worth);
@@ -538,7 +550,7 @@ fn usabilities(table: &GpuTable) -> Vec<u32> {
             } else if jobs == 0 {
                 0
             } else if set.count_ones() as usize == size {
-                worth(size, table.ring[set], best)
+                job_value(size, table.ring[set], best)
             } else if jobs == 1 {
                 // One job, which leaves at least one GPU out.
                 let without = |gpu: usize| packed[set & !(1 << gpu)];
@@ -550,7 +562,7 @@ fn usabilities(table: &GpuTable) -> Vec<u32> {
                 let mut most = packed[rest];
                 for_each_subset(GpuSet(rest as u64), size - 1, |others| {
                     let job = others.0 as usize | low;
-                    let worth = worth(size, table.ring[job], best);
+                    let worth = job_value(size, table.ring[job], best);
                     most = most.max(worth + packed[set ^ job]);
                 });
                 most
@@ -565,7 +577,7 @@ fn usabilities(table: &GpuTable) -> Vec<u32> {
 }
 
 /// What a job of `size` GPUs with this ring counts, in thousandths of a GPU.
-pub fn worth(size: usize, ring: u32, best: u32) -> u32 {
+pub fn job_value(size: usize, ring: u32, best: u32) -> u32 {
     let full = size as u64 * u64::from(MILLI);
     (full * u64::from(ring))
         .checked_div(u64::from(best))

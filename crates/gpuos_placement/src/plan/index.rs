@@ -130,11 +130,11 @@ impl Index {
         let (had, has) = (self.free[at as usize].len(), free.len());
         self.free[at as usize] = free;
         for gpus in had.min(has) + 1..=had.max(has) {
-            bits::put(&mut self.least[gpus * self.words..], at, has > had);
+            bits::set_member(&mut self.least[gpus * self.words..], at, has > had);
             let count = &mut self.counts[gpus];
             *count = if has > had { *count + 1 } else { *count - 1 };
         }
-        bits::put(&mut self.whole, at, has > 0 && free == pattern.present);
+        bits::set_member(&mut self.whole, at, has > 0 && free == pattern.present);
         let old = self.slot[at as usize];
         if old != NO_PATTERN && has > 0 && self.patterns[old as usize] == pattern {
             return None;
@@ -151,7 +151,7 @@ impl Index {
     }
 
     fn leave(&mut self, slot: u32, at: u32) {
-        bits::put(&mut self.nodes[slot as usize * self.words..], at, false);
+        bits::set_member(&mut self.nodes[slot as usize * self.words..], at, false);
         let (count, place) = &mut self.count[slot as usize];
         *count -= 1;
         if *count > 0 {
@@ -169,7 +169,7 @@ impl Index {
     fn join(&mut self, pattern: Pattern, at: u32) -> (u32, bool) {
         let known = self.known.get(&pattern).copied();
         let slot = known.unwrap_or_else(|| self.open(pattern));
-        bits::put(&mut self.nodes[slot as usize * self.words..], at, true);
+        bits::set_member(&mut self.nodes[slot as usize * self.words..], at, true);
         self.count[slot as usize].0 += 1;
         (slot, known.is_none())
     }

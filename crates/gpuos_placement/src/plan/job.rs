@@ -1,5 +1,5 @@
 //! The request in the planner's own terms, and what a node can offer to it.
-use super::gpus::Worth;
+use super::gpus::ValueModel;
 use super::never::Never;
 use super::types::{GpuShape, NodeState, Placement, Request, Wait};
 use super::values::Needs;
@@ -39,7 +39,7 @@ pub struct Job<'a> {
     /// Whether its node is chosen by what that is worth to the mix of jobs that was learned.
     pub learned: bool,
     /// What free GPUs are worth to it.
-    pub worth: Worth,
+    pub worth: ValueModel,
     /// Whether what a node is worth counts before bandwidth.
     pub cost_first: bool,
     /// Nodes that must be part of it, ascending.
@@ -109,8 +109,8 @@ impl<'a> Job<'a> {
                 Placement::Default | Placement::Frag | Placement::Backfill
             ) && !request.whole_nodes,
             worth: match request.placement {
-                Placement::BestFit => Worth::Even,
-                _ => Worth::Learned,
+                Placement::BestFit => ValueModel::Even,
+                _ => ValueModel::Learned,
             },
             cost_first: request.cost_first,
             required,
@@ -156,7 +156,7 @@ impl<'a> Job<'a> {
     }
 
     /// How many units a node has room for; with one unit per node, 0 or 1.
-    pub fn room(&self, state: &NodeState) -> u32 {
+    pub fn capacity(&self, state: &NodeState) -> u32 {
         let units = self.usable(state) / self.unit;
         self.units.map_or(units.min(1), |_| units)
     }
@@ -183,7 +183,7 @@ impl<'a> Job<'a> {
     /// would have been. With limits as wide as people set them, finer steps tell nothing.
     ///
     /// `until` is that of the node, 0 = nobody is there, or nobody knows.
-    pub fn outstays(&self, until: u32) -> u32 {
+    pub fn overrun_steps(&self, until: u32) -> u32 {
         if self.rule != Rule::Backfill || self.until == 0 || until == 0 {
             return 0;
         }

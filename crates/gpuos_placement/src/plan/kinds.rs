@@ -4,7 +4,7 @@
 //! larger node, or one with more than [`MOST`] kinds, goes by the number of free GPUs alone.
 use gpuos_model::gpuset::GpuSet;
 
-use super::gpus::{GpuTable, MILLI, for_each_subset, worth};
+use super::gpus::{GpuTable, MILLI, for_each_subset, job_value};
 
 /// With more kinds, values of them all would take too long to compute.
 const MOST: usize = 96;
@@ -17,7 +17,7 @@ pub struct Kinds {
     of: Vec<u8>,
     /// By kind and number of GPUs.
     offers: Vec<Offer>,
-    rests: Vec<u8>,
+    remaining: Vec<u8>,
 }
 
 /// What a kind has for a job of some number of GPUs.
@@ -25,10 +25,10 @@ pub struct Kinds {
 pub struct Offer {
     /// Where the kinds that can stay free begin in the list of them, and how many there are;
     /// none: the job does not fit.
-    rests: (u32, u32),
+    remaining: (u32, u32),
     /// Thousandths of a GPU that the job counts: less where its ring is slower than it could be
     /// on the idle node; 0 below one half, which is no use of GPUs that is hoped for.
-    pub worth: u32,
+    pub value: u32,
     /// How many such jobs find room at once.
     pub pack: u32,
 }
@@ -55,11 +55,11 @@ impl Kinds {
         for free in 0..=gpus {
             for count in 0..=gpus {
                 let fits = count > 0 && count <= free;
-                let first = kinds.rests.len() as u32;
-                kinds.rests.extend(fits.then(|| (free - count) as u8));
+                let first = kinds.remaining.len() as u32;
+                kinds.remaining.extend(fits.then(|| (free - count) as u8));
                 kinds.offers.push(Offer {
-                    rests: (first, u32::from(fits)),
-                    worth: if fits { count as u32 * MILLI } else { 0 },
+                    remaining: (first, u32::from(fits)),
+                    value: if fits { count as u32 * MILLI } else { 0 },
                     pack: free.checked_div(count).unwrap_or(0) as u32,
                 });
             }
@@ -71,21 +71,25 @@ impl Kinds {
         let packed: Vec<Vec<u8>> = (0..=self.gpus).map(|count| packed(table, count)).collect();
         for &free in own {
             for (count, packed) in packed.iter().enumerate() {
-                let first = self.rests.len();
+                let first = self.remaining.len();
                 let mut ring = 0;
                 table.for_each_kind(free, count, false, |set| {
                     ring = table.ring(set);
                     let rest = self.of[free.minus(set).0 as usize];
-                    if !self.rests[first..].contains(&rest) {
-                        self.rests.push(rest);
+                    if !self.remaining[first..].contains(&rest) {
+                        self.remaining.push(rest);
                     }
                 });
-                let len = self.rests.len() - first;
+                let len = self.remaining.len() - first;
                 let best = best_ring(table, count);
                 let good = len > 0 && ring * 2 >= best;
                 self.offers.push(Offer {
-                    rests: (first as u32, len as u32),
-                    worth: if good { worth(count, ring, best) } else { 0 },
+                    remaining: (first as u32, len as u32),
+                    value: if good {
+                        job_value(count, ring, best)
+                    } else {
+                        0
+                    },
                     pack: u32::from(packed[free.0 as usize]),
                 });
             }
@@ -114,8 +118,8 @@ impl Kinds {
     }
 
     /// The kinds that can stay free after a job has taken GPUs: see [`GpuTable::for_each_kind`].
-    pub fn rests(&self, offer: Offer) -> &[u8] {
-        &self.rests[offer.rests.0 as usize..][..offer.rests.1 as usize]
+    pub fn remaining_kinds(&self, offer: Offer) -> &[u8] {
+        &self.remaining[offer.remaining.0 as usize..][..offer.remaining.1 as usize]
     }
 
     /// Whether sets of one number of GPUs differ at all.

@@ -6,7 +6,7 @@
 //! number of GPUs.
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
-use super::gpus::{GpuTable, MILLI, worth};
+use super::gpus::{GpuTable, MILLI, job_value};
 
 /// The different bandwidths of a node type, highest first, and who is joined at each.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ pub fn usable(table: &GpuTable, free: GpuSet) -> u32 {
             good += part.len() / size * size;
             rest = rest.minus(part);
         }
-        sum += good as u32 * MILLI + worth(fits - good, lowest, step.rate);
+        sum += good as u32 * MILLI + job_value(fits - good, lowest, step.rate);
     }
     sum / table.sizes.len().max(1) as u32
 }

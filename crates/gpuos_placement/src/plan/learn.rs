@@ -25,7 +25,7 @@ impl Planner {
             let positions = 0..self.fabric.len();
             let types = positions.map(|at| self.type_of[self.fabric.node(at) as usize]);
             self.scores.reset(self.fabric.len() as usize, types);
-            self.forget_kept();
+            self.invalidate_cache();
         }
         done
     }
@@ -99,7 +99,7 @@ impl Planner {
 
     /// What an idle node of a type with these GPUs, CPUs and memory free is worth under the mix
     /// that was learned, in thousandths of a GPU.
-    pub fn idle_worth(
+    pub fn idle_value(
         &self,
         node_type: usize,
         free: gpuos_model::gpuset::GpuSet,

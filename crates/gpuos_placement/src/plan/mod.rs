@@ -73,7 +73,7 @@ use state::State;
 use supply::Supplies;
 use values::{Building, Values};
 
-use crate::cost::{Condition, Score, Wish};
+use crate::cost::{Condition, Score, Scoring};
 
 pub use never::Never;
 pub use reserve::{Coming, Ending, Foresight, keep};
@@ -107,7 +107,7 @@ pub struct Planner {
     choice: Choice,
     costs: costs::Costs,
     /// Ranks of past decisions, for clusters that are large enough.
-    kept: Option<Box<cache::DecisionCache>>,
+    decision_cache: Option<Box<cache::DecisionCache>>,
 }
 
 /// A level of closeness, by what it means to the planner.
@@ -177,7 +177,7 @@ impl Planner {
                 nodes: Vec::with_capacity(cluster.nodes.len()),
                 ..Choice::default()
             },
-            kept: cache::DecisionCache::new(&fabric, false),
+            decision_cache: cache::DecisionCache::new(&fabric, false),
             cluster,
             types,
             type_of,
@@ -192,11 +192,11 @@ impl Planner {
     /// Whether ranks are kept from one decision to the next: `true` also where the cluster is so small
     /// that it would not pay. It makes no difference to any choice. Allocates.
     pub fn keep_ranks(&mut self, keep: bool) {
-        self.kept = cache::DecisionCache::new(&self.fabric, keep).filter(|_| keep);
+        self.decision_cache = cache::DecisionCache::new(&self.fabric, keep).filter(|_| keep);
     }
 
-    fn forget_kept(&mut self) {
-        if let Some(kept) = &mut self.kept {
+    fn invalidate_cache(&mut self) {
+        if let Some(kept) = &mut self.decision_cache {
             kept.forget();
         }
     }
@@ -283,7 +283,7 @@ impl Planner {
     /// condition, nothing is changed. The states of the call before must not be given again.
     pub fn weigh(
         &mut self,
-        wish: Option<&Wish>,
+        wish: Option<&Scoring>,
         conditions: &[Condition],
         request: &mut Request,
         states: &mut [NodeState],
@@ -296,7 +296,7 @@ impl Planner {
         &mut self,
         node: u32,
         condition: Condition,
-        wish: &Wish,
+        wish: &Scoring,
         request: &Request,
     ) -> Option<Score> {
         costs::score(self, node, condition, wish, request)
@@ -308,7 +308,7 @@ impl Planner {
     pub fn beside(
         &mut self,
         choice: &Choice,
-        wish: &Wish,
+        wish: &Scoring,
         conditions: &[Condition],
         request: &Request,
         states: &[NodeState],
@@ -355,13 +355,13 @@ impl Planner {
     /// `self.choice`.
     fn search(&mut self, job: &Job, wish: Option<(Reach, bool)>, skip: u32) -> bool {
         // Further choices hang on which domains were passed over.
-        let best = skip == 0 && self.kept.is_some();
+        let best = skip == 0 && self.decision_cache.is_some();
         let mut skip = skip;
         let mut asked = false;
         self.stages(job, wish, &mut |planner, job, stage| match stage {
             Stage::One(linked) => single::one(planner, job, linked, &mut skip),
             Stage::Several(reach) => {
-                if best && cache_gang::gang_kept(planner, job, reach) {
+                if best && cache_gang::gang_cached(planner, job, reach) {
                     return true;
                 }
                 if !asked {

@@ -4,7 +4,7 @@
 //! lines of memory, not several for each pattern.
 use gpuos_model::gpuset::GpuSet;
 
-use super::gpus::{GpuTable, Pick, Worth};
+use super::gpus::{GpuTable, Pick, ValueModel};
 use super::index::Pattern;
 use super::job::{Job, Rule};
 use super::types::Criterion;
@@ -69,7 +69,7 @@ pub fn criterion(job: &Job, a: u128, b: u128) -> Criterion {
 /// The figures of all patterns.
 #[derive(Debug)]
 pub struct PatternFigures {
-    /// By number of GPUs and [`Worth`], then by slot.
+    /// By number of GPUs and [`ValueModel`], then by slot.
     by: Vec<Vec<Figures>>,
 }
 
@@ -106,15 +106,15 @@ impl PatternFigures {
     }
 
     /// The figures for so many GPUs, by slot; [`fill`] makes those that are not known.
-    pub fn of(&mut self, count: usize, worth: Worth) -> &mut [Figures] {
-        &mut self.by[2 * count + usize::from(worth == Worth::Learned)]
+    pub fn of(&mut self, count: usize, worth: ValueModel) -> &mut [Figures] {
+        &mut self.by[2 * count + usize::from(worth == ValueModel::Learned)]
     }
 }
 
 /// The figures of a pattern for `count` of its GPUs. Fewer free GPUs than that: only how many.
 #[cold]
 #[inline(never)]
-pub fn fill(table: &mut GpuTable, pattern: &Pattern, count: usize, worth: Worth) -> Figures {
+pub fn fill(table: &mut GpuTable, pattern: &Pattern, count: usize, worth: ValueModel) -> Figures {
     let pick = table.best(pattern.free, count, false, worth);
     let pick = pick.unwrap_or_default();
     Figures {

@@ -21,7 +21,7 @@ const NONE: u8 = u8::MAX;
 
 /// Where the figures of nodes come from.
 #[derive(Clone, Copy)]
-pub struct Look<'a> {
+pub struct NodeFigures<'a> {
     pub state: &'a State,
     pub fabric: &'a FabricIndex,
     pub type_of: &'a [u16],
@@ -30,7 +30,7 @@ pub struct Look<'a> {
     pub surcharge: Option<&'a Surcharge>,
 }
 
-impl Look<'_> {
+impl NodeFigures<'_> {
     /// What the node at a position is compared by: its step and the surcharge of its type.
     pub fn cost(&self, needs: &Needs, at: u32) -> u32 {
         let node_type = self.type_of[self.fabric.node(at) as usize];
@@ -98,14 +98,14 @@ impl Scores {
                 while self.types.len() <= number {
                     self.types.push(vec![0; words]);
                 }
-                bits::put(&mut self.types[number], at as u32, true);
+                bits::set_member(&mut self.types[number], at as u32, true);
             }
         }
         self.forms.fill(None);
     }
 
     /// Leaves only the nodes of the set that lose least; says whether any were taken out.
-    pub fn narrow(&mut self, look: &Look, needs: &Needs, set: &mut [u64]) -> bool {
+    pub fn narrow(&mut self, look: &NodeFigures, needs: &Needs, set: &mut [u64]) -> bool {
         self.clock += 1;
         let known = self.forms.iter().position(|&form| form == Some(*needs));
         let oldest = || (0..self.tables.len()).min_by_key(|&t| self.tables[t].used);
@@ -128,7 +128,7 @@ impl Scores {
 
 impl Table {
     /// Looks at those nodes of the set that have changed since they were looked at last.
-    fn refresh(&mut self, look: &Look, needs: &Needs, set: &[u64]) {
+    fn refresh(&mut self, look: &NodeFigures, needs: &Needs, set: &[u64]) {
         let changed = look.state.changed_since(self.version);
         match changed.filter(|all| all.len() < self.step.len() / 2) {
             Some(changed) => changed.iter().for_each(|&at| self.forget(at)),
@@ -139,7 +139,7 @@ impl Table {
             let unknown = self.unknown[word] & nodes;
             if unknown != 0 {
                 self.unknown[word] &= !unknown;
-                bits::each(word, unknown).for_each(|at| self.put(at, look.step(needs, at)));
+                bits::each(word, unknown).for_each(|at| self.insert_step(at, look.step(needs, at)));
             }
         }
     }
@@ -160,9 +160,9 @@ impl Table {
         if bits::has(&self.unknown, at) {
             return;
         }
-        bits::put(&mut self.unknown, at, true);
+        bits::set_member(&mut self.unknown, at, true);
         if step < STEPS {
-            bits::put(&mut self.nodes[step * self.unknown.len()..], at, false);
+            bits::set_member(&mut self.nodes[step * self.unknown.len()..], at, false);
             self.count[step] -= 1;
             if self.count[step] == 0 {
                 self.steps &= !(1 << step);
@@ -171,11 +171,11 @@ impl Table {
     }
 
     /// The step of a node of which it was not known.
-    fn put(&mut self, at: u32, step: u8) {
+    fn insert_step(&mut self, at: u32, step: u8) {
         self.step[at as usize] = step;
         let step = usize::from(step);
         if step < STEPS {
-            bits::put(&mut self.nodes[step * self.unknown.len()..], at, true);
+            bits::set_member(&mut self.nodes[step * self.unknown.len()..], at, true);
             self.count[step] += 1;
             self.steps |= 1 << step;
         }

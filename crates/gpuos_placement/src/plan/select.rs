@@ -56,15 +56,15 @@ impl Job<'_> {
     /// How so many units are shared out over a domain, or `None` when they do not fit.
     pub fn sharing(&self, count: &Count, units: u32) -> Option<Sharing> {
         let must = self.required.len() as u32;
-        if count.room < units || units < must {
+        if count.capacity < units || units < must {
             return None;
         }
         // The fewest nodes: the required ones, then the roomiest.
         let mut missing = units.saturating_sub(count.held);
         let mut fewest = must;
         let (mut smallest, mut equal) = (0, 0);
-        for size in (1..count.by_room.len() as u32).rev() {
-            let need = missing.div_ceil(size).min(count.by_room[size as usize]);
+        for size in (1..count.by_capacity.len() as u32).rev() {
+            let need = missing.div_ceil(size).min(count.by_capacity[size as usize]);
             if need > 0 {
                 (smallest, equal) = (size, need);
                 fewest += need;
@@ -83,7 +83,7 @@ impl Job<'_> {
 /// Chooses nodes in a domain that has room and leaves them in `picked`.
 pub(super) fn select(planner: &mut Planner, job: &Job, level: usize, number: u32) {
     for entry in planner.gang.picked.drain(..) {
-        bits::put(&mut planner.gang.taken, entry.at, false);
+        bits::set_member(&mut planner.gang.taken, entry.at, false);
     }
     planner.gang.last = Some((level, number));
     let span = planner.fabric.spans(level)[number as usize];
@@ -187,7 +187,7 @@ fn share_evenly(
             share..=planner.capacity.most,
         );
     } else {
-        roomiest(planner, job, &span, more);
+        most_free(planner, job, &span, more);
     }
     // From the node with the least room: an equal part of what is left, or all it has.
     let (fabric, picked) = (&planner.fabric, &mut planner.gang.picked);
@@ -202,7 +202,7 @@ fn share_evenly(
 }
 
 /// Takes the nodes with the most room, as many as are wanted.
-fn roomiest(planner: &mut Planner, job: &Job, span: &Span, wanted: u32) {
+fn most_free(planner: &mut Planner, job: &Job, span: &Span, wanted: u32) {
     let mut missing = wanted;
     for room in (1..=planner.capacity.most).rev() {
         let here = gather(planner, span, room..=room);
@@ -247,7 +247,7 @@ fn choose_node(planner: &mut Planner, job: &Job, node: u32, give: u32) {
 }
 
 fn choose(planner: &mut Planner, job: &Job, at: u32, units: u32, give: u32) {
-    bits::put(&mut planner.gang.taken, at, true);
+    bits::set_member(&mut planner.gang.taken, at, true);
     let distance = gang::distance(planner, job, at);
     planner.gang.picked.push(Entry {
         at,
@@ -262,7 +262,7 @@ fn choose(planner: &mut Planner, job: &Job, at: u32, units: u32, give: u32) {
 fn choose_all(planner: &mut Planner, job: &Job, start: u32, end: u32, give: u32) {
     for (word, mask) in bits::words(start, end) {
         for at in bits::each(word, planner.gang.work[word] & mask) {
-            let units = room_of(planner, job, at, give);
+            let units = node_capacity(planner, job, at, give);
             choose(planner, job, at, units, give);
         }
     }
@@ -280,14 +280,14 @@ fn choose_listed(
         list.select_nth_unstable(wanted - 1);
     }
     for &(_, _, _, at) in list.iter().take(wanted) {
-        let units = room_of(planner, job, at, give);
+        let units = node_capacity(planner, job, at, give);
         choose(planner, job, at, units, give);
     }
     planner.gang.listed = list;
 }
 
 /// Units that a collected node has room for.
-fn room_of(planner: &Planner, job: &Job, at: u32, give: u32) -> u32 {
+fn node_capacity(planner: &Planner, job: &Job, at: u32, give: u32) -> u32 {
     match job.units {
         None => give,
         Some(_) => capacity::units_at(planner, job, at),
@@ -471,7 +471,7 @@ fn take_best(planner: &mut Planner, job: &Job, span: &Span, wanted: u32, give: u
             let nodes = nodes.fold(0, |all, nodes| all | nodes);
             let open = planner.gang.work[word] & mask & nodes;
             for at in bits::each(word, open).take(missing as usize) {
-                let units = room_of(planner, job, at, give);
+                let units = node_capacity(planner, job, at, give);
                 choose(planner, job, at, units, give);
                 missing -= 1;
             }

@@ -24,7 +24,7 @@ use super::job::{Job, Rule};
 use super::links::{UNITS_PER_GBPS, nic_units};
 use super::pattern_figures::{self, fill};
 use super::rank::{Key, Side, criterion, key, narrow, nodes_of, pick, wished};
-use super::scores::Look;
+use super::scores::NodeFigures;
 use super::state::State;
 use super::types::{Choice, Criterion, NodeChoice};
 use super::{Linked, Planner, bits, cache_single, field};
@@ -39,7 +39,7 @@ struct Ranked {
 /// The node of a domain that a job outstays the least.
 #[derive(Clone, Copy, Debug)]
 struct Soonest {
-    /// See [`Job::outstays`].
+    /// See [`Job::overrun_steps`].
     stay: u32,
     at: u32,
     /// Whether it does so on another node too, and whether it outstays a third one by more.
@@ -84,7 +84,7 @@ impl Scratch {
             counts.copy_from_slice(all);
         }
         for word in 0..fabric.words {
-            let mut out = state.left_out(word);
+            let mut out = state.excluded_free(word);
             while out != 0 {
                 let at = word as u32 * 64 + out.trailing_zeros();
                 let end = fabric.ends()[fabric.cell(at)] - word as u32 * 64;
@@ -106,7 +106,7 @@ impl Scratch {
         };
         for (word, mask) in bits::words(start, end) {
             for at in bits::each(word, self.tied[word] & mask) {
-                let stay = job.outstays(state.until[at as usize]);
+                let stay = job.overrun_steps(state.until[at as usize]);
                 if stay < best.stay {
                     best.longer = best.stay != u32::MAX;
                     (best.stay, best.at, best.equal) = (stay, at, false);
@@ -139,9 +139,9 @@ pub fn by_place(fabric: &FabricIndex, whole: &[Vec<u32>], a: usize, b: usize) ->
 /// Puts choice number `skip` on one node into `planner.choice`; else takes the number of
 /// choices off `skip`.
 pub(super) fn one(planner: &mut Planner, job: &Job, linked: Linked, skip: &mut u32) -> bool {
-    if planner.kept.is_some()
+    if planner.decision_cache.is_some()
         && *skip == 0
-        && let Some(done) = cache_single::one_kept(planner, job, linked)
+        && let Some(done) = cache_single::single_cached(planner, job, linked)
     {
         return done;
     }
@@ -163,7 +163,7 @@ pub(super) fn one(planner: &mut Planner, job: &Job, linked: Linked, skip: &mut u
     } else {
         best_of_patterns(planner, job, count, linked, few)
     };
-    best.is_some_and(|(at, decided)| settle_one(planner, job, count, linked, at, (found, decided)))
+    best.is_some_and(|(at, decided)| set_choice(planner, job, count, linked, at, (found, decided)))
 }
 
 /// The best node of the field, by way of the patterns; `few` when there are fewer nodes than
@@ -261,8 +261,8 @@ fn narrow_by_mix(planner: &mut Planner, job: &Job) -> bool {
         return false;
     };
     let needs = job.needs();
-    let surcharge = planner.supplies.surcharge(&values.leanings, &needs);
-    let look = Look {
+    let surcharge = planner.supplies.surcharge(&values.preferences, &needs);
+    let look = NodeFigures {
         state: &planner.state,
         fabric: &planner.fabric,
         type_of: &planner.type_of,
@@ -277,7 +277,7 @@ fn narrow_by_mix(planner: &mut Planner, job: &Job) -> bool {
 /// The node of the tied ones by the fabric, the ends of the jobs there, and the index.
 fn best_of_tied(planner: &mut Planner, job: &Job) -> Option<(u32, Criterion)> {
     let rule = job.rule;
-    let kept = rule == Rule::FirstFit || planner.state.kept_whole();
+    let kept = rule == Rule::FirstFit || planner.state.keeps_all_free_nodes();
     if !kept {
         planner.single.count_whole(&planner.fabric, &planner.state);
     }
@@ -365,8 +365,8 @@ fn rank_nodes(
     ranked.clear();
     let look = planner.values.as_ref().filter(|_| job.learned);
     let needs = job.needs();
-    let surcharge = look.and_then(|v| planner.supplies.surcharge(&v.leanings, &needs));
-    let look = look.map(|values| Look {
+    let surcharge = look.and_then(|v| planner.supplies.surcharge(&v.preferences, &needs));
+    let look = look.map(|values| NodeFigures {
         state: &planner.state,
         fabric: &planner.fabric,
         type_of: &planner.type_of,
@@ -403,7 +403,7 @@ fn rank_nodes(
             _ => by_place(&planner.fabric, &planner.single.whole, a, b),
         }
     };
-    let stay = |node: &Ranked| job.outstays(planner.state.until[node.at as usize]);
+    let stay = |node: &Ranked| job.overrun_steps(planner.state.until[node.at as usize]);
     let order = |a: &Ranked, b: &Ranked| {
         let place = a.key.cmp(&b.key).then_with(|| place(a, b));
         let place = place.then_with(|| stay(a).cmp(&stay(b)));
@@ -430,7 +430,7 @@ fn rank_nodes(
 }
 
 /// Makes the node the choice.
-pub(super) fn settle_one(
+pub(super) fn set_choice(
     planner: &mut Planner,
     job: &Job,
     count: usize,

@@ -12,7 +12,7 @@ use super::types::NodeState;
 #[derive(Debug)]
 pub struct State {
     /// By node: as it was given.
-    given: Vec<NodeState>,
+    reported: Vec<NodeState>,
     /// By position: with nothing but GPUs of the node's type that are in service.
     nodes: Vec<NodeState>,
     /// What is free now, and what would be if nothing ran.
@@ -45,7 +45,7 @@ impl State {
         let patterns = patterns.min(positions);
         let words = bits::words_for(positions);
         State {
-            given: vec![NodeState::default(); nodes],
+            reported: vec![NodeState::default(); nodes],
             nodes: vec![NodeState::default(); positions],
             now: Index::new(positions, gpus, patterns),
             empty: Index::new(positions, gpus, patterns),
@@ -106,12 +106,12 @@ impl State {
 
     /// Whether that is the same for the candidates of the decision at hand: none that is wholly free was
     /// left out.
-    pub fn kept_whole(&self) -> bool {
-        !self.restricted || (0..self.within.len()).all(|word| self.left_out(word) == 0)
+    pub fn keeps_all_free_nodes(&self) -> bool {
+        !self.restricted || (0..self.within.len()).all(|word| self.excluded_free(word) == 0)
     }
 
     /// The wholly free nodes that are on offer, but no candidates of the decision at hand.
-    pub fn left_out(&self, word: usize) -> u64 {
+    pub fn excluded_free(&self, word: usize) -> u64 {
         self.offered[word] & self.now.whole()[word] & !self.candidates()[word]
     }
 
@@ -166,7 +166,7 @@ impl State {
     }
 
     /// Lowers or raises the floor of a word after the node at a position has changed.
-    fn settle_floor(&mut self, at: u32, old: NodeState) {
+    fn update_floor(&mut self, at: u32, old: NodeState) {
         let of = |node: &NodeState| match node.free.is_empty() {
             true => (u32::MAX, u64::MAX),
             false => (node.free_cpus, node.free_memory_mib),
@@ -193,7 +193,7 @@ impl Planner {
     /// The event: the node is in this state from now on. A node that the cluster does not have
     /// is ignored. Until its first event a node counts as one that no job may use.
     pub fn update(&mut self, node: u32, state: NodeState) {
-        let Some(given) = self.state.given.get_mut(node as usize) else {
+        let Some(given) = self.state.reported.get_mut(node as usize) else {
             return;
         };
         *given = state;
@@ -228,7 +228,7 @@ impl Planner {
             self.supplies
                 .change(node_type, offered(&old), offered(&new));
         }
-        bits::put(&mut held.offered, at, new.candidate);
+        bits::set_member(&mut held.offered, at, new.candidate);
         let is_whole = held.counts_whole(at);
         if was_whole != is_whole {
             self.fabric.around(at, |level, span| {
@@ -236,17 +236,17 @@ impl Planner {
                 *count = if is_whole { *count + 1 } else { *count - 1 };
             });
         }
-        bits::put(&mut held.alive, at, !present.is_empty());
-        bits::put(&mut held.marked, at, new.affinity != 0);
+        bits::set_member(&mut held.alive, at, !present.is_empty());
+        bits::set_member(&mut held.marked, at, new.affinity != 0);
         held.until[at as usize] = if new.free == present { 0 } else { new.until };
-        held.settle_floor(at, old);
+        held.update_floor(at, old);
     }
 
     /// Takes over the states of all nodes: an event for each that differs from what is held.
     /// Missing entries count as nodes that the job may not use.
     pub fn sync(&mut self, states: &[NodeState]) {
         let mut from = 0;
-        while let Some(known) = self.state.given.get(from..) {
+        while let Some(known) = self.state.reported.get(from..) {
             let mut pairs = known.iter().zip(states.get(from..).unwrap_or_default());
             let Some(next) = pairs.position(|(known, state)| differ(known, state)) else {
                 break;
@@ -255,8 +255,8 @@ impl Planner {
             self.update(node as u32, states[node]);
             from = node + 1;
         }
-        for node in states.len()..self.state.given.len() {
-            if self.state.given[node] != NodeState::default() {
+        for node in states.len()..self.state.reported.len() {
+            if self.state.reported[node] != NodeState::default() {
                 self.update(node as u32, NodeState::default());
             }
         }
@@ -264,7 +264,7 @@ impl Planner {
 
     /// The state of a node as it was given last.
     pub fn state(&self, node: u32) -> Option<&NodeState> {
-        self.state.given.get(node as usize)
+        self.state.reported.get(node as usize)
     }
 
     /// Sets what free GPUs of a node type are worth to the mix of jobs that is expected: for
@@ -281,7 +281,7 @@ impl Planner {
         })?;
         table.learn(values)?;
         self.figures.forget_all();
-        self.forget_kept();
+        self.invalidate_cache();
         for at in 0..self.fabric.len() {
             let node = self.fabric.node(at);
             if usize::from(self.type_of[node as usize]) == node_type {

@@ -11,7 +11,7 @@ const MOST_GPUS: usize = 16;
 
 /// What a class, or several alike, lean on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaning {
+pub struct Preference {
     /// GPUs on one node.
     pub gpus: u8,
     /// Node types, by number.
@@ -57,7 +57,7 @@ impl Supplies {
     }
 
     /// What a job pays on nodes of each type; `None` when it is the same on all.
-    pub fn surcharge(&self, leanings: &[Leaning], needs: &Needs) -> Option<Surcharge> {
+    pub fn surcharge(&self, leanings: &[Preference], needs: &Needs) -> Option<Surcharge> {
         if leanings.is_empty() {
             return None;
         }
@@ -85,14 +85,14 @@ impl Supplies {
 const _: () = assert!(PRICE_UNIT == super::gpus::MILLI as u64);
 
 /// Sums up what classes lean on; nothing when that makes no difference between the types.
-pub fn lean(classes: impl Iterator<Item = Leaning>, types: usize) -> Vec<Leaning> {
-    let mut leanings: Vec<Leaning> = Vec::new();
+pub fn sum_preferences(classes: impl Iterator<Item = Preference>, types: usize) -> Vec<Preference> {
+    let mut leanings: Vec<Preference> = Vec::new();
     if !(2..=MAX_KINDS).contains(&types) {
         return leanings;
     }
     let every = u64::MAX >> (64 - types);
     for class in classes.filter(|class| class.types != 0) {
-        let same = |l: &&mut Leaning| (l.gpus, l.types) == (class.gpus, class.types);
+        let same = |l: &&mut Preference| (l.gpus, l.types) == (class.gpus, class.types);
         match leanings.iter_mut().find(same) {
             Some(known) => known.weight += class.weight,
             None => leanings.push(class),

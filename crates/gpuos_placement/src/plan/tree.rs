@@ -14,7 +14,7 @@ const BETWEEN: u32 = u32::MAX;
 
 /// A range of positions.
 #[derive(Clone, Copy, Debug)]
-pub struct Knot {
+pub struct TreeNode {
     pub start: u32,
     pub end: u32,
     parent: u32,
@@ -26,7 +26,7 @@ pub struct Knot {
     span: u32,
 }
 
-impl Knot {
+impl TreeNode {
     /// The number of the span of a level that the knot is, if it is one.
     pub fn span(&self, level: usize) -> Option<usize> {
         (self.level == level && self.span != BETWEEN).then_some(self.span as usize)
@@ -41,7 +41,7 @@ impl Knot {
 /// Knots in an order in which children come before their parents; the root is the last.
 #[derive(Debug, Default)]
 pub struct Tree {
-    knots: Vec<Knot>,
+    knots: Vec<TreeNode>,
     kids: Vec<u32>,
     /// By position: its leaf.
     leaf: Vec<u32>,
@@ -104,7 +104,7 @@ impl Tree {
         }
         let first = self.kids.len() as u32;
         self.kids.extend_from_slice(kids);
-        self.knots.push(Knot {
+        self.knots.push(TreeNode {
             start,
             end,
             parent: number,
@@ -121,12 +121,12 @@ impl Tree {
     }
 
     /// A knot.
-    pub fn knot(&self, number: usize) -> &Knot {
+    pub fn node(&self, number: usize) -> &TreeNode {
         &self.knots[number]
     }
 
     /// The children of a knot.
-    pub fn kids(&self, knot: &Knot) -> &[u32] {
+    pub fn kids(&self, knot: &TreeNode) -> &[u32] {
         &self.kids[knot.kids.0 as usize..knot.kids.1 as usize]
     }
 
@@ -148,10 +148,10 @@ impl Tree {
     /// Takes the lowest knot out of a set of them and puts its parent in.
     pub fn climb(&self, set: &mut [u64], from: u32) -> Option<u32> {
         let knot = bits::next(set, from)?;
-        bits::put(set, knot, false);
+        bits::set_member(set, knot, false);
         let parent = self.knots[knot as usize].parent;
         if parent != knot {
-            bits::put(set, parent, true);
+            bits::set_member(set, parent, true);
         }
         Some(knot)
     }

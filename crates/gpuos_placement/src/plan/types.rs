@@ -10,19 +10,19 @@ use super::never::Never;
 /// How close together the GPUs of a job have to be, by name of the level: `node`, `nvlink`,
 /// a level of the fabric (`leaf`, …) or `any`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TopologyWish {
+pub struct TopologyRequest {
     /// Level name, lower case.
     pub level: String,
     /// Whether the job rather waits than starts farther apart.
     pub required: bool,
 }
 
-impl TopologyWish {
+impl TopologyRequest {
     /// Reads `LEVEL`, `LEVEL:required` or `LEVEL:preferred`. Level names become lower case.
     ///
     /// # Errors
     /// What is wrong, without the form that is accepted.
-    pub fn parse(text: &str) -> Result<TopologyWish, String> {
+    pub fn parse(text: &str) -> Result<TopologyRequest, String> {
         check_value(text)?;
         let (level, strength) = text.split_once(':').unwrap_or((text, "preferred"));
         check_word(level, "level name")?;
@@ -31,15 +31,15 @@ impl TopologyWish {
             "preferred" => false,
             _ => return Err(not_understood(strength)),
         };
-        Ok(TopologyWish {
+        Ok(TopologyRequest {
             level: level.to_ascii_lowercase(),
             required,
         })
     }
 }
 
-/// The wish as [`TopologyWish::parse`] reads it.
-impl fmt::Display for TopologyWish {
+/// The request as [`TopologyRequest::parse`] reads it.
+impl fmt::Display for TopologyRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.level)?;
         match self.required {
@@ -117,7 +117,7 @@ pub struct Request {
     /// Nodes that must be part of the choice (`--nodelist`), by node index, ascending.
     pub required_nodes: Vec<u32>,
     /// Wished or required closeness.
-    pub topology: Option<TopologyWish>,
+    pub topology: Option<TopologyRequest>,
     /// Rule among equally close places.
     pub placement: Placement,
     /// Whether what a place is worth to the job ([`NodeState::cost`]) counts before the bandwidth

@@ -20,7 +20,7 @@ use gpuos_model::gpuset::GpuSet;
 
 use super::gpus::{GpuTable, MILLI};
 use super::kinds::Kinds;
-use super::supply::{Leaning, lean};
+use super::supply::{Preference, sum_preferences};
 use crate::frag::{Expected, Share, WEIGHTS};
 
 /// Draws after which it ends, in the mean. 32 and 128 give the same figures on openb within
@@ -45,7 +45,7 @@ const FINE: u64 = 1000;
 pub struct Values {
     pub expected: Expected,
     /// Which node types the mix leans on.
-    pub leanings: Vec<Leaning>,
+    pub preferences: Vec<Preference>,
     types: Vec<Table>,
 }
 
@@ -109,7 +109,7 @@ impl Building {
         let longest = types.iter().map(Table::len).max().unwrap_or(0);
         Building {
             values: Values {
-                leanings: leanings(&expected, &types),
+                preferences: preferences(&expected, &types),
                 expected,
                 types,
             },
@@ -172,7 +172,7 @@ impl Values {
         let before = table.value(kind, c, m);
         let (c, m) = table.left((cpus, memory_mib), needs);
         let offer = table.kinds.offer(kind, needs.gpus as usize);
-        let rests = table.kinds.rests(offer).iter();
+        let rests = table.kinds.remaining_kinds(offer).iter();
         let after = rests
             .map(|&rest| table.value(usize::from(rest), c, m))
             .max();
@@ -198,7 +198,7 @@ impl Values {
         linked: bool,
     ) -> Option<GpuSet> {
         let count = needs.gpus as usize;
-        let usual = table.best_set(free, count, linked, super::gpus::Worth::Even)?;
+        let usual = table.best_set(free, count, linked, super::gpus::ValueModel::Even)?;
         let mine = &self.types[usize::from(node_type)];
         if !mine.kinds.by_links() {
             return Some(usual);
@@ -216,7 +216,7 @@ impl Values {
     }
 }
 
-fn leanings(expected: &Expected, types: &[Table]) -> Vec<Leaning> {
+fn preferences(expected: &Expected, types: &[Table]) -> Vec<Preference> {
     let classes = expected.classes.iter().map(|&(share, weight)| {
         let takes = |(number, table): (usize, &Table)| {
             let bit = 1u64.checked_shl(number as u32).unwrap_or(0);
@@ -226,13 +226,13 @@ fn leanings(expected: &Expected, types: &[Table]) -> Vec<Leaning> {
                 0
             }
         };
-        Leaning {
+        Preference {
             gpus: share.gpus,
             types: types.iter().enumerate().map(takes).sum(),
             weight: self::weight(weight),
         }
     });
-    lean(classes, types.len())
+    sum_preferences(classes, types.len())
 }
 
 impl Table {
@@ -329,13 +329,13 @@ impl Table {
                 continue;
             }
             let offer = self.kinds.offer(kind, class.gpus);
-            if offer.worth > 0 {
+            if offer.value > 0 {
                 let (c, m) = (cpus - class.cpus, memory - class.memory);
-                let rests = self.kinds.rests(offer).iter();
+                let rests = self.kinds.remaining_kinds(offer).iter();
                 let rest = rests
                     .map(|&rest| fill[self.at(usize::from(rest), c, m)])
                     .max();
-                let worth = u64::from(offer.worth) * FINE + u64::from(rest.unwrap_or(0));
+                let worth = u64::from(offer.value) * FINE + u64::from(rest.unwrap_or(0));
                 sum += class.weight * worth;
                 fits += class.weight;
             }

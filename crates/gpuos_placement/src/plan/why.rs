@@ -62,8 +62,8 @@ fn could_fit(planner: &Planner, job: &Job) -> bool {
     let mut more = 0;
     for size in (1..=planner.capacity.gpus() as u32 / job.unit).rev() {
         let nodes = index.count(u64::from(size * job.unit));
-        count.by_room[size as usize] = nodes - more;
-        count.room += (nodes - more) * size;
+        count.by_capacity[size as usize] = nodes - more;
+        count.capacity += (nodes - more) * size;
         more = nodes;
     }
     count.nodes = more;

@@ -15,7 +15,7 @@ pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Stores what fits.
-pub fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+pub fn store(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(place) = bytes
         .get_mut(at..)
         .and_then(|rest| rest.get_mut(..value.len()))

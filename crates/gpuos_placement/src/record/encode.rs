@@ -238,7 +238,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::plan::{Choice, Criterion, Never, NodeChoice, TopologyWish, Wait};
+    use crate::plan::{Choice, Criterion, Never, NodeChoice, TopologyRequest, Wait};
     use crate::record::{Gang, Outcome};
 
     /// The same bytes as serde makes, and none where there is too little room.
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn questions_are_those_of_serde() {
-        let wish = TopologyWish {
+        let wish = TopologyRequest {
             level: "leaf".into(),
             required: true,
         };

@@ -18,7 +18,7 @@ use std::mem::ManuallyDrop;
 use gpuos_model::cluster::Cluster;
 use gpuos_model::gpuset::GpuSet;
 
-use super::bytes::{check, put, u32_at, u64_at};
+use super::bytes::{check, store, u32_at, u64_at};
 use super::encode::{encode, encode_gangs};
 use super::event::{Asked, By, Event, Gang, Outcome, Purpose, Run};
 use super::model::Model;
@@ -156,7 +156,7 @@ impl Writer {
     /// version of gpuos wrote it, else makes a new one. Allocates all that later calls need.
     pub fn open(memory: &mut [u8], sizes: Sizes, nodes: usize) -> Writer {
         let mut version = [0; 32];
-        put(&mut version, 0, VERSION.as_bytes());
+        store(&mut version, 0, VERSION.as_bytes());
         let this_form = u32_at(memory, 8) == FORMAT && memory[MADE_BY] == version;
         let goes_on = this_form && Sizes::of(memory) == Some(sizes);
         let mut lap = 0;
@@ -167,12 +167,12 @@ impl Writer {
             lap = lap.min(u64::MAX / 2);
         } else {
             memory.fill(0);
-            put(memory, 8, &FORMAT.to_le_bytes());
-            put(memory, 12, &(SEGMENTS as u32).to_le_bytes());
-            put(memory, 16, &(sizes.model as u64).to_le_bytes());
-            put(memory, 24, &(sizes.segment as u64).to_le_bytes());
-            put(memory, MADE_BY.start, &version);
-            put(memory, 0, MAGIC);
+            store(memory, 8, &FORMAT.to_le_bytes());
+            store(memory, 12, &(SEGMENTS as u32).to_le_bytes());
+            store(memory, 16, &(sizes.model as u64).to_le_bytes());
+            store(memory, 24, &(sizes.segment as u64).to_le_bytes());
+            store(memory, MADE_BY.start, &version);
+            store(memory, 0, MAGIC);
         }
         Writer {
             sizes,
@@ -219,9 +219,9 @@ impl Writer {
         let place = (0..MODELS).find(known);
         let place = place.or_else(|| (0..MODELS).min_by_key(|&model| self.last_use(memory, model)));
         let at = self.sizes.model_at(place.unwrap_or(0));
-        put(memory, at + FRAME, &bytes);
-        put(memory, at, &(bytes.len() as u32).to_le_bytes());
-        put(memory, at + 4, &self.model.to_le_bytes());
+        store(memory, at + FRAME, &bytes);
+        store(memory, at, &(bytes.len() as u32).to_le_bytes());
+        store(memory, at + 4, &self.model.to_le_bytes());
     }
 
     /// Number of the newest segment that was made for the model in a place; 0 = none is left.
@@ -405,8 +405,8 @@ impl Writer {
 
     fn commit(&mut self, memory: &mut [u8], place: usize, length: usize) {
         let check = check(seed(self.lap, place), &memory[place..place + length]);
-        put(memory, place - 4, &check.to_le_bytes());
-        put(memory, place - FRAME, &(length as u32).to_le_bytes());
+        store(memory, place - 4, &check.to_le_bytes());
+        store(memory, place - FRAME, &(length as u32).to_le_bytes());
         self.at = place + length;
     }
 
@@ -423,8 +423,8 @@ impl Writer {
     fn open_segment(&mut self, memory: &mut [u8]) {
         self.lap += 1;
         let start = self.sizes.segment_at(self.index());
-        put(memory, start, &self.lap.to_le_bytes());
-        put(memory, start + 8, &self.model.to_le_bytes());
+        store(memory, start, &self.lap.to_le_bytes());
+        store(memory, start + 8, &self.model.to_le_bytes());
         self.at = start + SEGMENT_HEAD;
         if let Some(expected) = self.learned.take() {
             self.first(memory, &Event::Learned(Cow::Borrowed(&expected)));

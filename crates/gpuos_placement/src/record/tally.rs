@@ -1,6 +1,6 @@
 //! How often gpuos could choose and how often its choices were taken: counters at the head of a ring,
 //! which outlive slurmctld.
-use super::bytes::{put, u64_at};
+use super::bytes::{store, u64_at};
 
 /// Where the counters stand in a ring, in the order of [`Tally::values`].
 const AT: usize = 64;
@@ -97,7 +97,7 @@ impl Tally {
     /// Stores them.
     pub(super) fn write(&self, bytes: &mut [u8]) {
         for (n, value) in self.values().iter().enumerate() {
-            put(bytes, AT + n * 8, &value.to_le_bytes());
+            store(bytes, AT + n * 8, &value.to_le_bytes());
         }
     }
 }

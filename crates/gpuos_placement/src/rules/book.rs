@@ -3,9 +3,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
 
-use super::cause::Blame;
-use super::kept::Reserved;
+use super::cause::Conflict;
 use super::names::{NONE, Names};
+use super::reserved::Reserved;
 use super::{Bond, Facts, Rules, Tenant, Verdict};
 use crate::rules::Target;
 
@@ -131,7 +131,7 @@ impl Scope {
 
 impl Book {
     /// Makes an empty book. Levels and nodes that the cluster does not have are left out; see
-    /// [`gpuos_config::gpuos_toml::Config::unknown_levels`].
+    /// `gpuos_config::gpuos_toml::Config::unknown_levels`.
     pub fn new(rules: &Rules, cluster: &Cluster) -> Book {
         let count = cluster.nodes.len();
         let watts = |node: &gpuos_model::cluster::Node| {
@@ -325,9 +325,9 @@ impl Book {
     }
 
     /// Whether a hard reserve keeps a node from a job that was judged last.
-    pub fn is_kept(&self, job: &Newcomer, node: u32) -> bool {
+    pub fn is_reserved_against(&self, job: &Newcomer, node: u32) -> bool {
         let blame = self.blame(job, node as usize);
-        matches!(blame, Some(Blame::Reserve(at)) if self.verdict(Blame::Reserve(at)) == Verdict::Forbidden)
+        matches!(blame, Some(Conflict::Reserve(at)) if self.verdict(Conflict::Reserve(at)) == Verdict::Forbidden)
     }
 
     /// Calls `each` with the running jobs that keep a job from nodes: once they have all ended, and no
@@ -452,35 +452,35 @@ impl Book {
     }
 
     /// What speaks against a node, the worst of it. [`Book::reserve`] was asked before.
-    pub(super) fn blame(&self, job: &Newcomer, node: usize) -> Option<Blame> {
+    pub(super) fn blame(&self, job: &Newcomer, node: usize) -> Option<Conflict> {
         let on = |scope: usize| self.scopes[scope].of[node] as usize;
         if let Some(scope) = job.key.sole.filter(|s| self.scopes[*s].busy[on(*s)] > 0) {
-            return Some(Blame::Wanted(scope));
+            return Some(Conflict::Wanted(scope));
         }
         if self.soles > 0 {
             let held = |scope: &usize| self.scopes[*scope].sole[on(*scope)] > 0;
             if let Some(scope) = (0..self.scopes.len()).find(held) {
-                return Some(Blame::Sole(scope));
+                return Some(Conflict::Sole(scope));
             }
         }
         if !self.binds {
             return None;
         }
         let mut worst = None;
-        let mut add = |blame: Blame| {
+        let mut add = |blame: Conflict| {
             let verdict = Some(self.verdict(blame));
             if verdict > worst.map(|worst| self.verdict(worst)) {
                 worst = Some(blame);
             }
         };
         for (at, bound) in self.bound.iter().enumerate() {
-            if bound.concerns(&job.key) && bound.speaks_against(&job.key, on(bound.scope)) {
-                add(Blame::Rule(at));
+            if bound.concerns(&job.key) && bound.excludes(&job.key, on(bound.scope)) {
+                add(Conflict::Rule(at));
             }
         }
         for (at, reserved) in self.reserves.iter().enumerate() {
             if reserved.keeps(node, on(reserved.scope)) {
-                add(Blame::Reserve(at));
+                add(Conflict::Reserve(at));
             }
         }
         if let Some(power) = self.power.get(self.power_of[node] as usize) {
@@ -489,22 +489,22 @@ impl Book {
                 _ => 0,
             };
             if more > 0 && power.drawn.saturating_add(more) > power.limit {
-                add(Blame::Power(self.power_of[node] as usize));
+                add(Conflict::Power(self.power_of[node] as usize));
             }
         }
         worst
     }
 
-    pub(super) fn verdict(&self, blame: Blame) -> Verdict {
+    pub(super) fn verdict(&self, blame: Conflict) -> Verdict {
         match blame {
-            Blame::Wanted(_) | Blame::Sole(_) => Verdict::Forbidden,
-            Blame::Rule(at) if self.rules.rules[self.bound[at].rule].prefer => Verdict::Avoided,
-            Blame::Rule(_) => Verdict::Forbidden,
-            Blame::Reserve(at) => match self.rules.reserves[self.reserves[at].index].hard {
+            Conflict::Wanted(_) | Conflict::Sole(_) => Verdict::Forbidden,
+            Conflict::Rule(at) if self.rules.rules[self.bound[at].rule].prefer => Verdict::Avoided,
+            Conflict::Rule(_) => Verdict::Forbidden,
+            Conflict::Reserve(at) => match self.rules.reserves[self.reserves[at].index].hard {
                 true => Verdict::Forbidden,
                 false => Verdict::LastResort,
             },
-            Blame::Power(_) => Verdict::Avoided,
+            Conflict::Power(_) => Verdict::Avoided,
         }
     }
 }
@@ -534,7 +534,7 @@ impl Bound {
         }
     }
 
-    fn speaks_against(&self, new: &Key, domain: usize) -> bool {
+    fn excludes(&self, new: &Key, domain: usize) -> bool {
         match &self.tally {
             Tally::Classes([a, b], [has_a, has_b]) => {
                 (*a == new.class && has_b[domain] > 0) || (*b == new.class && has_a[domain] > 0)

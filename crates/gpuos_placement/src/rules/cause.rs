@@ -9,7 +9,7 @@ use super::{Bond, Tenant, Verdict};
 
 /// What speaks against a node, by index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Blame {
+pub(super) enum Conflict {
     /// The job wants the domain of this scope to itself.
     Wanted(usize),
     /// Another one has it to itself.
@@ -125,7 +125,7 @@ impl fmt::Display for Exclusion {
 
 /// For each blame, the running job with the lowest id in each domain of its scope that is meant by it: looked
 /// for once, not for each node.
-type Firsts<'a> = BTreeMap<Blame, Vec<Option<(u32, &'a Entry)>>>;
+type Firsts<'a> = BTreeMap<Conflict, Vec<Option<(u32, &'a Entry)>>>;
 
 impl Book {
     /// What speaks against the nodes that `asked` names, grouped by cause, the worst first; for
@@ -161,7 +161,7 @@ impl Book {
     fn cause<'a>(
         &'a self,
         job: &Newcomer,
-        blame: Blame,
+        blame: Conflict,
         node: usize,
         firsts: &mut Firsts<'a>,
     ) -> Cause {
@@ -170,13 +170,13 @@ impl Book {
             of => format!("{} {}", of.level, of.names[of.of[node] as usize]),
         };
         match blame {
-            Blame::Wanted(scope) => Cause::Wanted {
+            Conflict::Wanted(scope) => Cause::Wanted {
                 job: self
                     .first(firsts, (blame, scope), node, |_| true)
                     .map_or(0, |(id, _)| id),
                 domain: domain(scope),
             },
-            Blame::Sole(scope) => {
+            Conflict::Sole(scope) => {
                 let sole = |entry: &Entry| entry.key.sole == Some(scope);
                 Cause::Sole {
                     job: self
@@ -185,7 +185,7 @@ impl Book {
                     domain: domain(scope),
                 }
             }
-            Blame::Rule(at) => {
+            Conflict::Rule(at) => {
                 let bound = &self.bound[at];
                 let apart =
                     |entry: &Entry| bound.concerns(&entry.key) && bound.parts(&job.key, &entry.key);
@@ -211,14 +211,14 @@ impl Book {
                     domain: domain(bound.scope),
                 }
             }
-            Blame::Reserve(at) => {
+            Conflict::Reserve(at) => {
                 let index = self.reserves[at].index;
                 Cause::Reserve {
                     number: index + 1,
                     gangs: self.rules.reserves[index].gangs,
                 }
             }
-            Blame::Power(at) => Cause::Power {
+            Conflict::Power(at) => Cause::Power {
                 domain: self.rules.power[self.power[at].index].name.clone(),
             },
         }
@@ -228,7 +228,7 @@ impl Book {
     fn first<'a>(
         &'a self,
         firsts: &mut Firsts<'a>,
-        (blame, scope): (Blame, usize),
+        (blame, scope): (Conflict, usize),
         node: usize,
         meant: impl Fn(&Entry) -> bool,
     ) -> Option<(u32, &'a Entry)> {

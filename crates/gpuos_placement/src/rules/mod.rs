@@ -10,8 +10,8 @@
 
 mod book;
 mod cause;
-mod kept;
 mod names;
+mod reserved;
 mod target;
 
 pub use book::{Book, Newcomer};

@@ -22,7 +22,7 @@ impl GpuMode {
 
 /// What of a node's GPUs is given to anybody.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Given {
+pub struct Allocated {
     /// Devices of GRES `gpu`.
     pub gpus: u64,
     /// GPUs, as devices of GRES `gpu`, of which shards are in use or that MPS serves.
@@ -31,7 +31,7 @@ pub struct Given {
     pub slices: u64,
 }
 
-impl Given {
+impl Allocated {
     /// The devices of the GRES of a mode.
     pub const fn of(self, mode: GpuMode) -> u64 {
         match mode {
@@ -66,7 +66,7 @@ impl Gpu {
     }
 
     /// How somebody has it, if anybody has. A job that takes the whole node has it both ways: whole.
-    pub const fn held(&self, given: Given) -> Option<GpuMode> {
+    pub const fn held(&self, given: Allocated) -> Option<GpuMode> {
         if self.gres.alone().0 & (given.gpus | given.shared) != 0 {
             Some(GpuMode::Whole)
         } else if self.slices & given.slices != 0 {
@@ -77,7 +77,7 @@ impl Gpu {
     }
 
     /// Remembers how it serves.
-    pub fn learn(&mut self, given: Given, now: i64) {
+    pub fn learn(&mut self, given: Allocated, now: i64) {
         if let Some(mode) = self.held(given).filter(|mode| *mode != self.mode) {
             (self.mode, self.since) = (mode, now);
         }
@@ -107,19 +107,19 @@ mod tests {
             // A job that took the whole node.
             (70, 1 << 6, 0xff00, GpuMode::Whole, 60),
         ] {
-            let given = Given {
+            let given = Allocated {
                 gpus,
                 slices,
-                ..Given::default()
+                ..Allocated::default()
             };
             gpu.learn(given, now);
             assert_eq!((gpu.mode, gpu.since), (mode, since), "at {now}");
         }
         // A shard of it is as good as the whole.
-        let given = Given {
+        let given = Allocated {
             shared: 1 << 6,
             slices: 0xff00,
-            ..Given::default()
+            ..Allocated::default()
         };
         assert_eq!(gpu.held(given), Some(GpuMode::Whole));
     }

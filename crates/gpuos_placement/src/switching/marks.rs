@@ -10,7 +10,7 @@ pub const MOMENTS: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
     /// It is, to a job of the other kind.
-    Given,
+    Allocated,
     /// It is idle and served the other kind of job last. It may be offered from this time on.
     OtherMode(i64),
     /// The job takes slices too, which might be those of this GPU, or the GPU is out of service.
@@ -64,7 +64,7 @@ impl Mark {
     /// When the job of the call can have the GPU, as far as that is known.
     pub fn moment(&self) -> Option<i64> {
         match self.why {
-            Why::Given => (self.end != 0).then_some(self.end),
+            Why::Allocated => (self.end != 0).then_some(self.end),
             Why::OtherMode(at) => Some(at),
             Why::Never => None,
         }
@@ -187,7 +187,7 @@ impl Marks {
     }
 
     /// Whether a forecast is asked for once more after so many.
-    pub fn looks_on(tried: u32) -> bool {
+    pub fn retries_forecast(tried: u32) -> bool {
         tried <= MOMENTS
     }
 
@@ -235,7 +235,11 @@ impl Marks {
 
     /// All jobs have been told by [`Marks::ends`]: from now on it is known when GPUs that are given can be had.
     pub fn date(&mut self) {
-        for mark in self.marks.iter_mut().filter(|mark| mark.why == Why::Given) {
+        for mark in self
+            .marks
+            .iter_mut()
+            .filter(|mark| mark.why == Why::Allocated)
+        {
             mark.end = match mark.ends {
                 LastEnds { gpu: 0, node } => node,
                 LastEnds { gpu, .. } => gpu,

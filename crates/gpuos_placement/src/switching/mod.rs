@@ -17,7 +17,7 @@ pub mod marks;
 pub mod node;
 pub mod waiting;
 
-pub use gpu::{Given, Gpu, GpuMode};
+pub use gpu::{Allocated, Gpu, GpuMode};
 pub use marks::{Forecast, Mark, Marks, Why};
 pub use node::{Asks, GresState, Job, Node, NodeState, Reading, served};
 pub use waiting::{Candidate, Wait};

@@ -2,7 +2,7 @@
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex, PoolGpu};
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
-use super::gpu::{Given, Gpu, GpuMode};
+use super::gpu::{Allocated, Gpu, GpuMode};
 use super::marks::{Mark, Marks, Why};
 
 /// A node with MIG-switchable GPUs.
@@ -17,7 +17,7 @@ pub struct Node {
     /// None: nobody knows which are MIG-switchable.
     pub gpus: Vec<Gpu>,
     /// Whether the log says that its GPUs are not switched.
-    pub said: bool,
+    pub logged: bool,
 }
 
 /// What a node shows of one GRES.
@@ -25,9 +25,9 @@ pub struct Node {
 pub struct GresState {
     /// How many devices it has.
     pub devices: usize,
-    /// Which of the first 64 are given.
-    pub given: u64,
-    /// How many units are given.
+    /// Which of the first 64 devices are allocated.
+    pub allocated_bits: u64,
+    /// How many units are allocated.
     pub allocated: u64,
     /// Whether it is known of which type its devices are.
     pub has_topology: bool,
@@ -40,7 +40,7 @@ pub struct GresState {
 impl GresState {
     /// 22.05: a job that began before the node registered has some, and nobody knows which.
     fn is_nameless(&self) -> bool {
-        self.allocated > u64::from(self.given.count_ones())
+        self.allocated > u64::from(self.allocated_bits.count_ones())
     }
 }
 
@@ -63,7 +63,7 @@ pub struct NodeState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// What is given of its GPUs.
-    Known(Given),
+    Known(Allocated),
     /// Nobody knows whose its GPUs are: it is not as gpuos.toml says, or has not registered.
     Unknown {
         /// Not even jobs with whole GPUs may have it.
@@ -125,7 +125,7 @@ impl Node {
             name: name.into(),
             slices,
             gpus: Vec::new(),
-            said: false,
+            logged: false,
         }
     }
 
@@ -161,10 +161,10 @@ impl Node {
             && gpus.devices <= MAX_GPUS
             && last.is_some_and(|last| gpus.devices > last);
         if fits && !gpus.loses && !slices.loses {
-            return Reading::Known(Given {
-                gpus: gpus.given,
+            return Reading::Known(Allocated {
+                gpus: gpus.allocated_bits,
                 shared: state.shared,
-                slices: slices.given,
+                slices: slices.allocated_bits,
             });
         }
         let provisional = gpus.provisional || slices.provisional;
@@ -175,13 +175,13 @@ impl Node {
     }
 
     /// Remembers how its GPUs serve.
-    pub fn learn(&mut self, given: Given, now: i64) {
+    pub fn learn(&mut self, given: Allocated, now: i64) {
         self.gpus.iter_mut().for_each(|gpu| gpu.learn(given, now));
     }
 
     /// Decides what of its GPUs counts as given for the job of a call. The new marks are the last ones of `marks`, to be
     /// carried out by [`Marks::carry_out`]. Bits that are given already have no mark: they are somebody else's.
-    pub fn mark(&mut self, given: Given, out: GpuSet, job: &Job, marks: &mut Marks) {
+    pub fn mark(&mut self, given: Allocated, out: GpuSet, job: &Job, marks: &mut Marks) {
         self.learn(given, job.now);
         for gpu in &self.gpus {
             gpu.mark(self.index, given, gpu.gres.is_in(out), job, marks);
@@ -195,7 +195,7 @@ impl Gpu {
         job.patient_from.max(self.since.saturating_add(job.hold))
     }
 
-    fn mark(&self, node: usize, given: Given, out: bool, job: &Job, marks: &mut Marks) {
+    fn mark(&self, node: usize, given: Allocated, out: bool, job: &Job, marks: &mut Marks) {
         let Asks { whole, slices } = job.asks;
         let mut free = [GpuMode::Whole, GpuMode::Slices].map(|mode| {
             let devices = self.devices(mode);
@@ -218,9 +218,9 @@ impl Gpu {
         let at = self.offered_from(job);
         let spared = job.spares_idle && !(job.is_forecast && at <= job.now);
         match self.held(given) {
-            Some(GpuMode::Slices) => mark(GpuMode::Whole, Why::Given),
+            Some(GpuMode::Slices) => mark(GpuMode::Whole, Why::Allocated),
             // Somebody has both: a job that took the whole node.
-            Some(GpuMode::Whole) if slices => mark(GpuMode::Slices, Why::Given),
+            Some(GpuMode::Whole) if slices => mark(GpuMode::Slices, Why::Allocated),
             // One that is out of service is withheld from it besides.
             None if spared && whole && !out && self.mode == GpuMode::Slices => {
                 mark(GpuMode::Whole, Why::OtherMode(at));

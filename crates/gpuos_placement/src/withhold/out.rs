@@ -25,7 +25,7 @@ pub struct NodeState {
     /// How many GPUs it has; 0: none, or their bits cannot be read.
     pub devices: usize,
     /// Which of the first 64 are given.
-    pub given: GpuSet,
+    pub allocated: GpuSet,
     /// Which are out of service.
     pub out: GpuSet,
     /// Whether a GPU of which jobs get slices is out of service.
@@ -65,7 +65,7 @@ impl Job {
         if self.whole_nodes {
             return Withhold::Node;
         }
-        let held = !out.and(state.given).is_empty();
+        let held = !out.and(state.allocated).is_empty();
         let sound = present.minus(out).len() as u64;
         Withhold::Gpus {
             out,
@@ -148,7 +148,7 @@ impl<'a> Blame<'a> {
             true => GpuSet::EMPTY,
             false => set.minus(out),
         };
-        let free = present.minus(state.given);
+        let free = present.minus(state.allocated);
         for (sums, set) in [(&mut self.now, free), (&mut self.ever, present)] {
             sums[0].add(sound(set), self.job.each);
             sums[1].add(set, self.job.each);

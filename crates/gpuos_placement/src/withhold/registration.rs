@@ -52,7 +52,7 @@ impl SavedTopology {
     }
 
     /// What a job may do with the node.
-    pub const fn look(self, known: Known) -> Readiness {
+    pub const fn readiness(self, known: Known) -> Readiness {
         if self.loses(known) {
             Readiness::Waits
         } else if !known.provisional || known.power_saved {

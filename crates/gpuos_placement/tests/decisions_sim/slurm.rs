@@ -187,7 +187,7 @@ impl Slurm {
         let devices = self.devices(node);
         let gres = |devices: usize, given: u64| GresState {
             devices,
-            given,
+            allocated_bits: given,
             allocated: given.count_ones().into(),
             has_topology: true,
             provisional: self.provisional[node],
@@ -234,8 +234,10 @@ impl Slurm {
                     own.mark(given, state.out, &job, &mut marks);
                     marks.carry_out(before, |mark| {
                         let (given, masks) = match mark.mode {
-                            GpuMode::Whole => (state.gpus.given, &mut call.gpus[node]),
-                            GpuMode::Slices => (state.slices.given, &mut call.slices[node]),
+                            GpuMode::Whole => (state.gpus.allocated_bits, &mut call.gpus[node]),
+                            GpuMode::Slices => {
+                                (state.slices.allocated_bits, &mut call.slices[node])
+                            }
                         };
                         let bits = mark.bits & !(given | *masks);
                         *masks |= bits;
@@ -303,7 +305,7 @@ impl Slurm {
             let (out, pool_out) = self.out(ledger, node);
             let state = out::NodeState {
                 devices: in_gres_gpu(node).len(),
-                given: GpuSet(self.devices(node).gpus),
+                allocated: GpuSet(self.devices(node).gpus),
                 out,
                 is_pool_out: !pool_out.is_empty(),
             };
@@ -312,7 +314,7 @@ impl Slurm {
                 Withhold::Node => call.candidates[node] = false,
                 Withhold::Gpus { out, .. } => call.gpus[node] |= out.0,
             }
-            if RELEASE.look(self.known(node)) == Readiness::Waits {
+            if RELEASE.readiness(self.known(node)) == Readiness::Waits {
                 call.candidates[node] = false;
             }
         }
@@ -385,7 +387,7 @@ impl Slurm {
             let state = shards::NodeState {
                 devices: devices.shards.len(),
                 shard_devices: devices.shards.len(),
-                given: devices.gpus | call.gpus[node],
+                allocated: devices.gpus | call.gpus[node],
                 shared: devices.shared(),
                 degraded: self.out(ledger, node).0,
             };
@@ -505,7 +507,7 @@ impl Slurm {
         let mut call = Slurm::call(job, now);
         let mut marks = self.switch(ledger, &mut call, true);
         for node in 0..NODES.len() {
-            call.candidates[node] &= RELEASE.look(self.known(node)) != Readiness::Waits;
+            call.candidates[node] &= RELEASE.readiness(self.known(node)) != Readiness::Waits;
         }
         let mut best = None;
         for tried in 0.. {
@@ -530,7 +532,7 @@ impl Slurm {
                 }
                 marks.date();
             }
-            if !marks.offer_next(tried) || !Marks::looks_on(tried + 1) {
+            if !marks.offer_next(tried) || !Marks::retries_forecast(tried + 1) {
                 break;
             }
             Slurm::take_back(&mut marks, &mut call);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gpuos_model::cluster::{Cluster, Fabric, FabricLevel, Link, NO_DOMAIN, Nic, Node, NodeType};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::frag::{Expected, Share};
-use gpuos_placement::plan::{GpuShape, NodeState, Request, TopologyWish};
+use gpuos_placement::plan::{GpuShape, NodeState, Request, TopologyRequest};
 
 /// A node type with a link for each pair of GPUs, on two sockets.
 pub fn node_type(name: &str, gpus: usize, link: impl Fn(usize, usize) -> Link) -> NodeType {
@@ -213,7 +213,7 @@ pub fn request(nodes: u32, gpus: GpuShape) -> Request {
 
 /// The request with a level that must or should be reached.
 pub fn wish(mut request: Request, level: &str, required: bool) -> Request {
-    request.topology = Some(TopologyWish {
+    request.topology = Some(TopologyRequest {
         level: level.into(),
         required,
     });

@@ -27,7 +27,7 @@ pub struct FreeCapacity<'a> {
     /// Free GPUs of each node.
     pub free: &'a [GpuSet],
     /// Whether a node is kept for another job; empty = none is.
-    pub kept: &'a [bool],
+    pub reserved: &'a [bool],
     /// When the last job of each node ends by its limit, likewise; 0 = none runs, or not known.
     pub until: &'a [u32],
 }
@@ -35,7 +35,7 @@ pub struct FreeCapacity<'a> {
 impl FreeCapacity<'_> {
     /// Free GPUs that the job at hand may use on a node.
     pub fn free(&self, node: usize) -> GpuSet {
-        match self.kept.get(node) {
+        match self.reserved.get(node) {
             Some(true) => GpuSet::EMPTY,
             _ => self.free[node],
         }
@@ -184,7 +184,7 @@ pub struct Gpuos {
     /// By level: nodes of a whole domain.
     widths: Vec<u32>,
     /// Nodes with room, by domain of one level.
-    room: Vec<u32>,
+    capacity: Vec<u32>,
 }
 
 impl Gpuos {
@@ -211,7 +211,7 @@ impl Gpuos {
             widths: levels
                 .map(|level| level.domain_of.iter().filter(|&&of| of == 0).count() as u32)
                 .collect(),
-            room: Vec::new(),
+            capacity: Vec::new(),
             planner: Planner::new(cluster),
         }
     }
@@ -232,16 +232,16 @@ impl Gpuos {
     }
 
     /// Whether a domain of the level has room.
-    fn has_room(&mut self, room: FreeCapacity<'_>, ask: Ask, level: usize) -> bool {
+    fn fits(&mut self, room: FreeCapacity<'_>, ask: Ask, level: usize) -> bool {
         let level = &self.planner.cluster().fabric.levels[level];
-        self.room.clear();
-        self.room.resize(level.domains.len(), 0);
+        self.capacity.clear();
+        self.capacity.resize(level.domains.len(), 0);
         for (node, &domain) in level.domain_of.iter().enumerate() {
             if room.free(node).len() >= ask.per_node as usize {
-                self.room[domain as usize] += 1;
+                self.capacity[domain as usize] += 1;
             }
         }
-        self.room.iter().any(|&nodes| nodes >= ask.nodes)
+        self.capacity.iter().any(|&nodes| nodes >= ask.nodes)
     }
 }
 
@@ -294,14 +294,14 @@ impl Policy for Gpuos {
     fn place(&mut self, room: FreeCapacity<'_>, ask: Ask, close: bool) -> Option<Vec<NodeChoice>> {
         if close && ask.nodes > 1 {
             let level = self.closest(ask)?;
-            if !self.has_room(room, ask, level) {
+            if !self.fits(room, ask, level) {
                 return None;
             }
         }
         for (node, state) in self.state.iter_mut().enumerate() {
             state.free = room.free[node];
             state.until = room.until[node];
-            state.candidate = !room.kept.get(node).is_some_and(|kept| *kept);
+            state.candidate = !room.reserved.get(node).is_some_and(|kept| *kept);
         }
         let request = Request {
             until: ask.until,

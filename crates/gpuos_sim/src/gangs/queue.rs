@@ -244,7 +244,7 @@ impl Sim<'_> {
         let patient = self.patient(now, id);
         let room = FreeCapacity {
             free: &self.free.sets,
-            kept,
+            reserved: kept,
             until: &self.until,
         };
         let until = quarters(now + job.limit);
@@ -329,7 +329,7 @@ impl Sim<'_> {
         // Of nodes that are whole by then the planner asks no end.
         let room = FreeCapacity {
             free: &later.sets,
-            kept: &[],
+            reserved: &[],
             until: &self.until,
         };
         let timed = Ask {
@@ -397,7 +397,7 @@ impl Sim<'_> {
             };
             let job = self.jobs[id as usize];
             mark(&mut kept, &plans, now, now + job.limit);
-            if room(&self.free.sets, &kept, ask(&job)) && self.start(now, id, &kept)? {
+            if fits_unreserved(&self.free.sets, &kept, ask(&job)) && self.start(now, id, &kept)? {
                 self.waiting.remove(at);
                 continue;
             }
@@ -423,12 +423,12 @@ impl Sim<'_> {
                     running.next();
                 }
                 mark(&mut kept, &plans, moment, moment + job.limit);
-                if !room(&later, &kept, ask(&job)) {
+                if !fits_unreserved(&later, &kept, ask(&job)) {
                     continue;
                 }
                 let open = FreeCapacity {
                     free: &later,
-                    kept: &kept,
+                    reserved: &kept,
                     until: &self.until,
                 };
                 let timed = Ask {
@@ -476,7 +476,7 @@ fn mark(kept: &mut [bool], plans: &[Plan], from: i64, until: i64) {
 }
 
 /// Whether the job fits on the nodes that are not kept.
-fn room(free: &[GpuSet], kept: &[bool], ask: Ask) -> bool {
+fn fits_unreserved(free: &[GpuSet], kept: &[bool], ask: Ask) -> bool {
     let able = free.iter().zip(kept);
     let able = able.filter(|(free, kept)| !**kept && free.len() >= ask.per_node as usize);
     able.count() >= ask.nodes as usize

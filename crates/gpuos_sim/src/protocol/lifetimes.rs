@@ -44,7 +44,7 @@ pub struct Lifetimes {
     rejected: u128,
     rejected_jobs: u64,
     gangs: u64,
-    looked: u64,
+    checked: u64,
 }
 
 /// What came out of a run. Parts are in millionths, so that they compare exactly.
@@ -119,7 +119,7 @@ impl Lifetimes {
             rejected: 0,
             rejected_jobs: 0,
             gangs: 0,
-            looked: 0,
+            checked: 0,
         })
     }
 
@@ -175,7 +175,7 @@ impl Lifetimes {
             let look = |time: u64| (time - self.period) * LOOKS / self.period;
             if look(until) > look(from) {
                 self.gangs += gang(self.cell.cluster().states());
-                self.looked += 1;
+                self.checked += 1;
             }
         }
         self.now = self.now.max(until);
@@ -190,7 +190,7 @@ impl Lifetimes {
             rejected_ppm: part(self.rejected, self.offered),
             rejected_gpu_hours: (self.rejected / (3600 * u128::from(MILLI))) as u64,
             rejected_jobs: self.rejected_jobs,
-            gang_milli: self.gangs * u64::from(MILLI) / self.looked.max(1),
+            gang_milli: self.gangs * u64::from(MILLI) / self.checked.max(1),
         }
     }
 }

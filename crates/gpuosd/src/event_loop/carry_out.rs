@@ -32,12 +32,12 @@ impl EventLoop {
         match effect {
             Effect::Ask(task) => self.node.scheduler.ask(task),
             Effect::AskFirst(task) => self.node.scheduler.ask_first(task),
-            Effect::Look(look) => self.node.scheduler.look(look, now.at),
+            Effect::PollScheduler(look) => self.node.scheduler.poll_by(look, now.at),
             Effect::Publish(revision, part) => self.node.scheduler.publish(revision, part),
             Effect::Release(release) => self.node.scheduler.release(release),
             Effect::ForgetRelease(job) => self.node.scheduler.forget_release(&job),
-            Effect::Device(task) => told(self.ports.device.send(task), "resets and checks"),
-            Effect::Limits(task) => told(self.ports.limits.send(task), "power limits"),
+            Effect::Device(task) => log_if_ended(self.ports.device.send(task), "resets and checks"),
+            Effect::Limits(task) => log_if_ended(self.ports.limits.send(task), "power limits"),
             Effect::Mps(task) => self.ports.mps.begin(task),
             Effect::Mig(gpu, task) => self.ports.mig.begin(gpu, task),
             Effect::Isolation(order) => drop(self.ports.isolation.send(order)),
@@ -72,7 +72,7 @@ impl EventLoop {
             Effect::Reply(client, reply) => client.answer(reply),
             Effect::Trouble(of, what) => self.node.troubles.set(of, what),
             Effect::Rules(event) => self.rules(event),
-            Effect::Command(admin) => drop(self.tell_rules(Event::Admin(admin))),
+            Effect::Command(admin) => drop(self.apply_rules(Event::Admin(admin))),
             Effect::Grow(gpus) => {
                 if self.node.health.grow(gpus) {
                     self.save(Then::Nothing);
@@ -86,8 +86,8 @@ impl EventLoop {
             Effect::KeepPooled(gpus) => self.node.health.keep_pooled(&gpus),
             Effect::Undivided(gpu) => self.node.health.undivided(gpu),
             Effect::MayNotRequeue(job) => self.node.reports.may_not_requeue(&job),
-            Effect::TellJobs => self.tell_jobs(Event::Reported),
-            Effect::TellLimits => self.tell_limits(),
+            Effect::PublishJobs => self.publish_jobs(Event::Reported),
+            Effect::PublishLimits => self.publish_limits(),
             Effect::Holders(holders) => self.settings(|own, on, fx| own.holders(holders, on, fx)),
             Effect::User(job, uid) => self.journal.knows(&job, uid),
             Effect::Request(peer, request, client) => self.request(peer, request, client),
@@ -98,10 +98,10 @@ impl EventLoop {
     }
 
     /// Tells the health rules, and has done what they say. Returns whether they said anything.
-    fn tell_rules(&mut self, event: Event) -> bool {
+    fn apply_rules(&mut self, event: Event) -> bool {
         let now = self.now();
         self.telemetry.event(&event, now);
-        let said = self.node.health.tell(event, now);
+        let said = self.node.health.apply(event, now);
         let jobs = self.node.reports.table();
         self.telemetry.effects(&said, jobs, now);
         let any = !said.is_empty();
@@ -112,7 +112,7 @@ impl EventLoop {
 
     /// The same; the state is saved where anything came of it.
     pub(super) fn rules(&mut self, event: Event) {
-        if self.tell_rules(event) {
+        if self.apply_rules(event) {
             self.save(Then::Nothing);
         }
     }
@@ -163,7 +163,7 @@ impl EventLoop {
         let (users, now) = (self.users(), self.now());
         if self
             .journal
-            .is_heard((quota, audit.job.as_ref()), &users, now)
+            .is_logged((quota, audit.job.as_ref()), &users, now)
         {
             first(audit);
             let line = self.journal.log(audit, &users);
@@ -174,7 +174,7 @@ impl EventLoop {
     /// Writes the state.
     pub(super) fn save(&mut self, then: Then) {
         self.times.saved = self.now().at;
-        let (limits, mps) = self.settings.kept();
+        let (limits, mps) = self.settings.state();
         let saved = Saved {
             node: self.node.name.clone(),
             boot: self.boot.clone(),
@@ -195,12 +195,24 @@ impl EventLoop {
         let tell = move |message: Message| drop(to.send(message));
         Some(match then {
             Then::Nothing => return None,
-            Then::Limits(revision) => {
-                Box::new(move |told| tell(limits::Event::Saved { revision, told }.into()))
-            }
-            Then::Mps(revision) => {
-                Box::new(move |told| tell(MpsEvent::Saved { revision, told }.into()))
-            }
+            Then::Limits(revision) => Box::new(move |told| {
+                tell(
+                    limits::Event::Saved {
+                        revision,
+                        result: told,
+                    }
+                    .into(),
+                )
+            }),
+            Then::Mps(revision) => Box::new(move |told| {
+                tell(
+                    MpsEvent::Saved {
+                        revision,
+                        result: told,
+                    }
+                    .into(),
+                )
+            }),
             Then::Mig(gpu, revision) => Box::new(move |told| {
                 tell(Message::Mig(gpu, crate::mig::Notice::Saved(revision, told)));
             }),
@@ -217,7 +229,7 @@ impl EventLoop {
     }
 }
 
-fn told<T>(sent: Result<(), std::sync::mpsc::SendError<T>>, of: &str) {
+fn log_if_ended<T>(sent: Result<(), std::sync::mpsc::SendError<T>>, of: &str) {
     if sent.is_err() {
         tracing::error!("the thread for {of} has ended");
     }

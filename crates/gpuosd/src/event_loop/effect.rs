@@ -31,7 +31,7 @@ pub struct Now {
 
 /// When slurmctld is to be asked for the node's record and jobs, at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum PollBy {
     /// After so long.
     In(Duration),
     /// So long after it was asked last.
@@ -143,7 +143,7 @@ pub enum Effect {
     /// A GPU is divided no more.
     Undivided(NodeGpu),
     /// Ask slurmctld for the node's record and jobs.
-    Look(Look),
+    PollScheduler(PollBy),
     /// Tell slurmctld what is out.
     Publish(u64, ExtraPart),
     /// Let a job go that slurmctld holds back.
@@ -153,9 +153,9 @@ pub enum Effect {
     /// slurmctld does not requeue this job.
     MayNotRequeue(JobId),
     /// Tell the health rules and all others who has GPUs.
-    TellJobs,
+    PublishJobs,
     /// Tell those who set GPUs who has them whole.
-    TellLimits,
+    PublishLimits,
     /// The same with what is known.
     Holders(Vec<Holder>),
     /// Whose a job is.
@@ -196,8 +196,8 @@ impl Effects {
     }
 
     /// slurmctld is asked for the node's record and jobs.
-    pub fn look(&mut self, look: Look) {
-        self.push(Effect::Look(look));
+    pub fn poll_scheduler(&mut self, look: PollBy) {
+        self.push(Effect::PollScheduler(look));
     }
 
     /// A trouble is there, or over.

@@ -22,7 +22,7 @@ pub struct Gpus {
     /// Time between polls.
     interval: Duration,
     /// The last round of polls, or the daemon's start.
-    heard: Instant,
+    last_poll: Instant,
     polled: bool,
     silent: bool,
     trouble: Option<String>,
@@ -35,7 +35,7 @@ impl Gpus {
             found: Vec::new(),
             pooled: Vec::new(),
             interval,
-            heard: now,
+            last_poll: now,
             polled: false,
             silent: false,
             trouble: None,
@@ -80,11 +80,11 @@ impl Gpus {
 
     /// When the library has answered last.
     pub fn polled(&self) -> Option<Instant> {
-        self.polled.then_some(self.heard)
+        self.polled.then_some(self.last_poll)
     }
 
     /// Whether the library does not answer, or cannot be opened.
-    pub fn is_away(&self) -> bool {
+    pub fn is_unreachable(&self) -> bool {
         self.silent || self.trouble.is_some()
     }
 
@@ -107,7 +107,7 @@ impl Gpus {
                     .for_each(|gpu| fx.push(Effect::KnowPooled(*gpu)));
                 fx.push(Effect::KeepPooled(pool));
                 self.troubled(None, &mut fx);
-                fx.push(Effect::TellLimits);
+                fx.push(Effect::PublishLimits);
             }
             Err(why) => {
                 if self.trouble.as_ref() != Some(&why) {
@@ -122,7 +122,7 @@ impl Gpus {
     /// A round of polls has come to its end.
     pub fn answered(&mut self, now: Now) -> Effects {
         let mut fx = Effects::default();
-        (self.polled, self.heard) = (true, now.at);
+        (self.polled, self.last_poll) = (true, now.at);
         if std::mem::take(&mut self.silent) {
             self.troubled(None, &mut fx);
             fx.push(Effect::Rules(Event::LibraryBack));
@@ -134,7 +134,7 @@ impl Gpus {
     pub fn tick(&mut self, now: Now) -> Effects {
         let mut fx = Effects::default();
         // A library that was never there is a trouble of its own, and no silence.
-        let late = now.at.duration_since(self.heard) > self.interval + SILENT;
+        let late = now.at.duration_since(self.last_poll) > self.interval + SILENT;
         if late && !self.silent && !self.is_empty() {
             self.silent = true;
             let why = "NVIDIA's library does not answer; what is shown of GPUs is from before";

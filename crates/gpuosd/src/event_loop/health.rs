@@ -44,10 +44,10 @@ impl Health {
     }
 
     /// Tells the rules of something. Returns what they want done.
-    pub fn tell(&mut self, event: Event, now: Now) -> Vec<Said> {
+    pub fn apply(&mut self, event: Event, now: Now) -> Vec<Said> {
         if let Some(before) = self.asked_ms.replace(now.running_ms) {
             self.node
-                .went_by(now.wall_ms, now.running_ms.saturating_sub(before));
+                .set_elapsed(now.wall_ms, now.running_ms.saturating_sub(before));
         }
         step(&mut self.node, &self.rules, event, now.wall_ms)
     }
@@ -75,7 +75,7 @@ impl Health {
 
     /// Forgets GPUs that are not in the pool any more and are well.
     pub fn keep_pooled(&mut self, pool: &[NodeGpu]) {
-        let stays = |gpu: &NodeGpu, health: &GpuHealth| pool.contains(gpu) || !health.is_well();
+        let stays = |gpu: &NodeGpu, health: &GpuHealth| pool.contains(gpu) || !health.is_healthy();
         self.node.pool.retain(|gpu, health| stays(gpu, health));
     }
 

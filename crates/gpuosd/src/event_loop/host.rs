@@ -28,7 +28,12 @@ pub struct Host {
 
 impl Host {
     /// The thread has seen something.
-    pub fn told(&mut self, told: Notice, (gpus, health): (&Gpus, &Health), now: Now) -> Effects {
+    pub fn on_notice(
+        &mut self,
+        told: Notice,
+        (gpus, health): (&Gpus, &Health),
+        now: Now,
+    ) -> Effects {
         let mut fx = Effects::default();
         match told {
             Notice::Round(round) => {
@@ -74,7 +79,7 @@ impl Host {
     }
 
     /// The rules are told something. NVML's Xids are noted, so that the same one in the kernel's log does not count.
-    pub fn heard(&mut self, event: &Event, health: &Health, now: Now) {
+    pub fn on_health_event(&mut self, event: &Event, health: &Health, now: Now) {
         if let Event::Xid { gpu, code, .. } = event {
             let known = health.has_rule(*code);
             self.kernel.by_library(*gpu, *code, known, now.at);

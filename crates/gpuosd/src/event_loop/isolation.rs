@@ -6,14 +6,14 @@ use gpuos_core::job::JobId;
 use gpuos_host::steps::job_processes::Killed;
 use gpuos_model::gpu_index::GresGpu;
 
-use super::effect::{Effect, Effects, Look, Now, Quota};
+use super::effect::{Effect, Effects, Now, PollBy, Quota};
 use super::reports::LOOK_AGAIN;
 use crate::isolation::keep::Keeper;
 use crate::isolation::{Notice, Order};
 use crate::jobs::Table;
 
 /// The thread has looked, or killed.
-pub fn told(keeper: &mut Keeper, told: Notice, jobs: &Table, now: Now) -> Effects {
+pub fn on_notice(keeper: &mut Keeper, told: Notice, jobs: &Table, now: Now) -> Effects {
     let mut fx = Effects::default();
     match told {
         Notice::Round { seen, blind } => {
@@ -46,7 +46,7 @@ fn isolate(said: Said, now: Now, fx: &mut Effects) {
         Said::Kill { pid, started, gpu } => {
             fx.push(Effect::Isolation(Order::Kill { pid, started, gpu }));
         }
-        Said::Ask => fx.look(Look::AfterLast(LOOK_AGAIN)),
+        Said::Ask => fx.poll_scheduler(PollBy::AfterLast(LOOK_AGAIN)),
     }
 }
 

@@ -12,14 +12,14 @@ use gpuos_model::node_gpu::NodeGpu;
 
 use super::effect::{Now, Quota};
 use super::quiet::Quiet;
-use super::watchers::{Seers, Watchers};
+use super::watchers::{Viewers, Watchers};
 use crate::audit;
 
 /// Who hears what.
 pub struct Journal {
     node: String,
     watchers: Watchers,
-    seers: Seers,
+    viewers: Viewers,
     quiet: Quiet,
 }
 
@@ -32,24 +32,24 @@ impl Journal {
         Journal {
             node: node.into(),
             watchers: Watchers::default(),
-            seers: Seers::default(),
+            viewers: Viewers::default(),
             quiet: Quiet::default(),
         }
     }
 
     /// Who is told everything.
-    pub fn seers(&self) -> &Seers {
-        &self.seers
+    pub fn privileged_viewers(&self) -> &Viewers {
+        &self.viewers
     }
 
     /// Takes `[access]` of gpuos.toml.
     pub fn set(&mut self, access: Access) {
-        self.seers.access = access;
+        self.viewers.access = access;
     }
 
     /// The controller of the workload manager has told which user it runs as.
     pub fn workload_user(&mut self, uid: u32) {
-        self.seers.workload_user = Some(uid);
+        self.viewers.workload_user = Some(uid);
     }
 
     /// Somebody watches.
@@ -63,7 +63,7 @@ impl Journal {
     }
 
     /// Whether a line about something is written: one user does not fill the log.
-    pub fn is_heard(
+    pub fn is_logged(
         &mut self,
         (quota, job): (Quota, Option<&JobId>),
         users: &Users,
@@ -127,7 +127,7 @@ impl Journal {
     }
 
     /// What was left out of late.
-    pub fn left_out(&mut self, now: Now) -> Vec<(u32, String)> {
+    pub fn suppressed(&mut self, now: Now) -> Vec<(u32, String)> {
         let mut told = Vec::new();
         for (uid, count) in self.quiet.due(now.at) {
             let text = format!(
@@ -141,7 +141,7 @@ impl Journal {
 
     fn happen(&mut self, event: Happening, users: &Users) {
         if !self.watchers.is_empty() {
-            self.watchers.tell(&event, &self.seers, users);
+            self.watchers.publish(&event, &self.viewers, users);
         }
     }
 }

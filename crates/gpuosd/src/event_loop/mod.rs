@@ -6,7 +6,7 @@
 //! - [`health`]: the health rules,
 //! - [`gpus`]: who the GPUs are, and whether NVIDIA's library answers,
 //! - [`host`]: network adapters, memory, file systems, the kernel's log,
-//! - [`reports`]: steps that spank_gpuos reports, and who has which GPUs ([`given`]),
+//! - [`reports`]: steps that spank_gpuos reports, and who has which GPUs ([`grants`]),
 //! - [`scheduler`]: what slurmctld is asked and told, and when,
 //! - [`limits`]: power limits, clocks and MPS,
 //! - [`mig`]: MIG instances,
@@ -20,8 +20,8 @@ mod carry_out;
 mod client;
 mod effect;
 mod facts;
-mod given;
 mod gpus;
+mod grants;
 mod health;
 mod host;
 mod isolation;
@@ -141,7 +141,7 @@ struct Times {
     /// When the state was saved last.
     saved: Instant,
     /// When the rules were told the jobs last.
-    told_jobs: Instant,
+    jobs_published: Instant,
 }
 
 /// The loop, and all state.
@@ -196,7 +196,7 @@ impl EventLoop {
                 began: now,
                 started_ms: (ports.wall)(),
                 saved: now,
-                told_jobs: now,
+                jobs_published: now,
             },
             ports,
             node: Node {
@@ -237,10 +237,10 @@ impl EventLoop {
                 let fx = self.node.gpus.answered(now);
                 self.carry_out(fx);
             }
-            Message::Health(event) => self.heard(event),
+            Message::Health(event) => self.health_event(event),
             Message::Host(told) => {
                 let node = (&self.node.gpus, &self.node.health);
-                let fx = self.host.told(told, node, now);
+                let fx = self.host.on_notice(told, node, now);
                 self.carry_out(fx);
             }
             Message::Isolation(told) => {
@@ -248,7 +248,7 @@ impl EventLoop {
                     self.telemetry.killed(outcome.is_ok());
                 }
                 let jobs = self.node.reports.table();
-                let fx = isolation::told(&mut self.isolation, told, jobs, now);
+                let fx = isolation::on_notice(&mut self.isolation, told, jobs, now);
                 self.carry_out(fx);
             }
             Message::Asked {
@@ -266,8 +266,8 @@ impl EventLoop {
             Message::Limits(event) => self.settings(|own, on, fx| own.limits(event, on, fx)),
             Message::Mps(event) => self.settings(|own, on, fx| own.mps(event, on, fx)),
             Message::Mig(gpu, told) => {
-                self.mig(|mig, on, fx| mig.told(gpu, told, on, fx));
-                self.mig(|mig, on, fx| mig.settle(on, fx));
+                self.mig(|mig, on, fx| mig.on_notice(gpu, told, on, fx));
+                self.mig(|mig, on, fx| mig.finish(on, fx));
             }
             Message::MigCounted(job) => self.mig(|mig, _, fx| mig.counted(&job, fx)),
             Message::Peers(report) => self.reported(report),
@@ -283,8 +283,8 @@ impl EventLoop {
         let now = self.now();
         let fx = self.node.gpus.tick(now);
         self.carry_out(fx);
-        if now.at.duration_since(self.times.told_jobs) >= JOBS_EVERY {
-            self.tell_jobs(Event::Reported);
+        if now.at.duration_since(self.times.jobs_published) >= JOBS_EVERY {
+            self.publish_jobs(Event::Reported);
         }
         let (health, jobs) = (self.node.health.node(), self.node.reports.table());
         self.node.scheduler.tick(health, jobs, now.at);
@@ -292,12 +292,12 @@ impl EventLoop {
         self.carry_out(fx);
         let unconfirmed = self.node.health.node().unconfirmed();
         self.node.troubles.set("kernel-log", unconfirmed);
-        for (uid, text) in self.journal.left_out(now) {
+        for (uid, text) in self.journal.suppressed(now) {
             let mut fx = Effects::default();
             fx.note(text, None, Some(uid));
             self.carry_out(fx);
         }
-        self.let_late_go();
+        self.release_overdue();
         self.rules(Event::Tick);
         self.settings(|settings, on, fx| settings.tick(on, fx));
         self.mig(|mig, on, fx| mig.tick(on, fx));
@@ -332,7 +332,7 @@ impl EventLoop {
     }
 
     /// Those who have waited long enough go on without what slurmctld would have had to say.
-    pub fn let_late_go(&mut self) {
+    pub fn release_overdue(&mut self) {
         let now = self.now();
         let fx = self.node.reports.late(now);
         self.carry_out(fx);
@@ -352,17 +352,17 @@ impl EventLoop {
     }
 
     /// Something for the health rules, of which others take note.
-    fn heard(&mut self, event: Event) {
+    fn health_event(&mut self, event: Event) {
         let now = self.now();
-        self.look_soon(&event);
-        self.host.heard(&event, &self.node.health, now);
+        self.poll_jobs_soon(&event);
+        self.host.on_health_event(&event, &self.node.health, now);
         match &event {
             Event::Sample { gpu, sample } => {
                 self.settings(|own, on, fx| own.shown(*gpu, sample, on, fx));
             }
             Event::ResetDone { gpu, ok: true, .. } => {
                 if let Some(nvml) = self.mig.index(*gpu) {
-                    self.mig(|mig, on, fx| mig.look(nvml, on, fx));
+                    self.mig(|mig, on, fx| mig.probe(nvml, on, fx));
                 }
                 if let Some(gpu) = gpu.gres() {
                     let reset = core_limits::Event::Reset { gpu };
@@ -375,7 +375,7 @@ impl EventLoop {
     }
 
     /// A fault is looked at with the jobs that hold its GPU: one that has only just started is not known yet.
-    fn look_soon(&mut self, event: &Event) {
+    fn poll_jobs_soon(&mut self, event: &Event) {
         let gpu = match event {
             Event::Xid { gpu, .. } | Event::Lost { gpu } | Event::RecoveryAction { gpu, .. } => {
                 *gpu
@@ -385,8 +385,8 @@ impl EventLoop {
         let is_new = |gpu| self.node.reports.table().is_new(gpu);
         // Of the jobs on a GPU of the pool there may always be one more.
         if self.mig.index(gpu).is_some() || gpu.gres().is_some_and(is_new) {
-            let (soon, now) = (effect::Look::AfterLast(reports::LOOK_AGAIN), self.now());
-            self.node.scheduler.look(soon, now.at);
+            let (soon, now) = (effect::PollBy::AfterLast(reports::LOOK_AGAIN), self.now());
+            self.node.scheduler.poll_by(soon, now.at);
         }
     }
 
@@ -420,19 +420,19 @@ impl EventLoop {
                 let fx = self.node.scheduler.shown(&record, health, unnamed);
                 self.carry_out(fx);
             }
-            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => self.jobs_told(&jobs, mark),
+            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => self.jobs_received(&jobs, mark),
             (Task::Job(job), Answer::Job(Ok(record))) => {
                 let record = record.as_deref();
                 let mut fx = Effects::default();
                 self.node.reports.unreadable(record, &mut fx);
                 self.carry_out(fx);
-                self.job_told(&job, record);
-                self.mig(|mig, on, fx| mig.job_told(&job, record, on, fx));
+                self.job_received(&job, record);
+                self.mig(|mig, on, fx| mig.job_received(&job, record, on, fx));
             }
             // Not asked again: its steps wait.
-            (Task::Job(job), Answer::Job(Err(_))) => self.job_told(&job, None),
+            (Task::Job(job), Answer::Job(Err(_))) => self.job_received(&job, None),
             (_, Answer::Config(told, untold)) => {
-                self.mig(|mig, on, fx| mig.untold(untold, on.now.at, fx));
+                self.mig(|mig, on, fx| mig.switchable_file_written(untold, on.now.at, fx));
                 self.config_read(told);
             }
             _ => {}
@@ -451,23 +451,23 @@ impl EventLoop {
         self.carry_out(fx);
     }
 
-    fn jobs_told(&mut self, jobs: &[Record], mark: u64) {
+    fn jobs_received(&mut self, jobs: &[Record], mark: u64) {
         let asked = self.node.scheduler.jobs_asked();
-        let fx = self.node.reports.jobs_told(jobs, mark);
+        let fx = self.node.reports.jobs_received(jobs, mark);
         self.carry_out(fx);
         self.ports.peers.jobs(jobs);
         let node = &self.node.name;
         let slices = |job: &Record| self.mig.on_moving(node, job);
         self.isolation.jobs(node, jobs, slices, asked);
         // Before the rules, which are told who has slices now.
-        self.mig(|mig, on, fx| mig.jobs_told(jobs, asked, on, fx));
-        self.tell_jobs(Event::Jobs);
+        self.mig(|mig, on, fx| mig.jobs_received(jobs, asked, on, fx));
+        self.publish_jobs(Event::Jobs);
     }
 
-    fn job_told(&mut self, job: &JobId, record: Option<&Record>) {
-        let fx = self.node.reports.job_told(job, record);
+    fn job_received(&mut self, job: &JobId, record: Option<&Record>) {
+        let fx = self.node.reports.job_received(job, record);
         self.carry_out(fx);
-        let fx = self.node.reports.told_late(job, record);
+        let fx = self.node.reports.job_received_late(job, record);
         self.carry_out(fx);
     }
 
@@ -541,15 +541,15 @@ impl EventLoop {
     }
 
     /// Tells the rules, by this event, and all others who has GPUs.
-    fn tell_jobs(&mut self, event: impl FnOnce(Vec<Job>) -> Event) {
+    fn publish_jobs(&mut self, event: impl FnOnce(Vec<Job>) -> Event) {
         let jobs = self.jobs_with_processes();
         self.make_known(&jobs);
-        self.times.told_jobs = self.now().at;
+        self.times.jobs_published = self.now().at;
         self.rules(event(jobs));
-        self.tell_limits();
+        self.publish_limits();
     }
 
-    fn tell_limits(&mut self) {
+    fn publish_limits(&mut self) {
         let now = self.now();
         let holders = mig::health::holders_of_whole(&self.mig, &self.node.facts(now));
         self.settings(|settings, on, fx| settings.holders(holders, on, fx));
@@ -557,7 +557,7 @@ impl EventLoop {
 
     /// Jobs for the health rules, with the processes that were seen of them.
     fn jobs_with_processes(&self) -> Vec<Job> {
-        let mut jobs = self.node.reports.table().told();
+        let mut jobs = self.node.reports.table().health_jobs();
         for job in &mut jobs {
             if let Some(step) = job.step {
                 job.pids = self.isolation.pids(&job.job, &StepId::name(step));

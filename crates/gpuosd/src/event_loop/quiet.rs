@@ -24,8 +24,8 @@ const MOST: usize = 1024;
 #[derive(Debug)]
 struct Of {
     bucket: Bucket,
-    left_out: u64,
-    told: Instant,
+    suppressed: u64,
+    logged: Instant,
 }
 
 /// Lines by user.
@@ -56,11 +56,11 @@ impl Quiet {
         let of = self.users.entry(if known { uid } else { u32::MAX });
         let of = of.or_insert_with(|| Of {
             bucket: Bucket::full(LINES, now),
-            left_out: 0,
-            told: now,
+            suppressed: 0,
+            logged: now,
         });
         let lets = of.bucket.take(now);
-        of.left_out += u64::from(!lets);
+        of.suppressed += u64::from(!lets);
         lets
     }
 
@@ -68,13 +68,13 @@ impl Quiet {
     pub fn due(&mut self, now: Instant) -> Vec<(u32, u64)> {
         let mut due = Vec::new();
         for (uid, of) in &mut self.users {
-            if of.left_out > 0 && now.saturating_duration_since(of.told) >= TELL {
-                due.push((*uid, std::mem::take(&mut of.left_out)));
-                of.told = now;
+            if of.suppressed > 0 && now.saturating_duration_since(of.logged) >= TELL {
+                due.push((*uid, std::mem::take(&mut of.suppressed)));
+                of.logged = now;
             }
         }
         self.users
-            .retain(|_, of| of.left_out > 0 || !of.bucket.is_full(now));
+            .retain(|_, of| of.suppressed > 0 || !of.bucket.is_full(now));
         due
     }
 }

@@ -1,22 +1,22 @@
 //! Steps as spank_gpuos reports them, and which jobs have which GPUs.
 //!
 //! Reports of steps for which something is to be done wait until slurmctld has told of their job. What it says decides two things.
-//! Which of the GPUs that the step names are the job's: [`super::given`]. And what the job may not use (`[[forbid]]` in gpuos.toml):
+//! Which of the GPUs that the step names are the job's: [`super::grants`]. And what the job may not use (`[[forbid]]` in gpuos.toml):
 //! not every job comes through job_submit/gpuos, a waiting one can be moved to another partition, and a step can ask for more than
 //! its job did. What is left out is told on its standard error.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use gpuos_config::access::{Forbidden, Standing, allowed, needs_standing};
+use gpuos_config::access::{Forbidden, Standing, allowed, needs_job_context};
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Peer, Reason, Request};
 use gpuos_workload::job::Job;
 
 use super::client::Client;
-use super::effect::{Effect, Effects, Look, Now, Quota, Starting, Then};
-use super::given;
+use super::effect::{Effect, Effects, Now, PollBy, Quota, Starting, Then};
+use super::grants;
 use crate::jobs::{JobOnNode, Table};
 use crate::queue::Task;
 
@@ -94,7 +94,7 @@ impl Reports {
         let job = match &request {
             // What is done to a GPU needs slurmctld's word, whatever the step names.
             Request::StepStart { id, asked, .. }
-                if asked.waits() || needs_standing(&self.rules, asked) =>
+                if asked.waits() || needs_job_context(&self.rules, asked) =>
             {
                 id.job.clone()
             }
@@ -128,7 +128,7 @@ impl Reports {
     }
 
     /// slurmctld told of a job, or that there is none, or did not answer.
-    pub fn job_told(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
+    pub fn job_received(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
         let mut fx = Effects::default();
         let mine = |report: &mut Report| report.job == *job && report.asked;
         let reports: Vec<Report> = self.waiting.extract_if(.., mine).collect();
@@ -142,18 +142,18 @@ impl Reports {
     }
 
     /// The same for a job whose steps did not wait so long.
-    pub fn told_late(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
+    pub fn job_received_late(&mut self, job: &JobId, record: Option<&Job>) -> Effects {
         let mut fx = Effects::default();
         let record = record.filter(|job| job.unreadable.is_empty());
         if let Some(record) = record.filter(|_| self.table.claims(job)) {
-            self.table.given(&self.node, record);
-            fx.push(Effect::TellJobs);
+            self.table.grant(&self.node, record);
+            fx.push(Effect::PublishJobs);
         }
         fx
     }
 
     /// slurmctld told all jobs of the node; `mark`: when it was asked.
-    pub fn jobs_told(&mut self, jobs: &[Job], mark: u64) -> Effects {
+    pub fn jobs_received(&mut self, jobs: &[Job], mark: u64) -> Effects {
         let mut fx = Effects::default();
         let unread = |id: &JobId| {
             let mut all = jobs.iter();
@@ -236,9 +236,9 @@ impl Reports {
                 qos: &job.qos,
             });
         let mut notes = allowed(&self.rules, asked, standing.as_ref());
-        notes.extend(given::given(&self.node, gpus, asked, record));
+        notes.extend(grants::granted(&self.node, gpus, asked, record));
         if let Some(record) = record {
-            self.table.given(&self.node, record);
+            self.table.grant(&self.node, record);
         }
         let uid = *uid;
         fx.push(Effect::User(job.clone(), uid));
@@ -264,15 +264,15 @@ impl Reports {
         self.table.reported(&id.job, reason);
         let held = self.table.jobs.get(&id.job);
         if new && held.is_some_and(|job| job.requeue.is_none()) {
-            fx.look(Look::In(MEET));
+            fx.poll_scheduler(PollBy::In(MEET));
         }
         // Slurm is asked about GPUs that a step names, where nobody waits for the answer.
         if self.table.claims(&id.job) {
-            let soon = given::spread(&self.node, &id.job);
-            fx.look(Look::InAndAfterLast(soon, LOOK_AGAIN));
+            let soon = grants::spread(&self.node, &id.job);
+            fx.poll_scheduler(PollBy::InAndAfterLast(soon, LOOK_AGAIN));
         }
-        fx.push(Effect::Grow(self.table.room_for(&id.job)));
-        fx.push(Effect::TellJobs);
+        fx.push(Effect::Grow(self.table.min_node_gpus(&id.job)));
+        fx.push(Effect::PublishJobs);
         if !asked.is_nothing() {
             fx.push(Effect::Save(Then::Nothing));
         }
@@ -286,12 +286,12 @@ impl Reports {
         let sets = |held: &JobOnNode| held.asked.waits();
         let is_set = self.table.jobs.get(&id.job).is_some_and(sets);
         if self.table.ended(id) {
-            fx.look(match is_set {
-                true => Look::InAndAfterLast(SOON, LOOK_AGAIN),
-                false => Look::In(MEET),
+            fx.poll_scheduler(match is_set {
+                true => PollBy::InAndAfterLast(SOON, LOOK_AGAIN),
+                false => PollBy::In(MEET),
             });
         }
-        fx.push(Effect::TellJobs);
+        fx.push(Effect::PublishJobs);
         fx
     }
 }
@@ -300,7 +300,7 @@ impl Reports {
 mod tests {
     use std::sync::mpsc::{Receiver, sync_channel};
 
-    use gpuos_core::limits::{Asked, MpsWish};
+    use gpuos_core::limits::{Asked, MpsRequest};
     use gpuos_core::wire::Reply;
 
     use super::*;
@@ -310,7 +310,7 @@ mod tests {
     /// The first step of job 7 with GPU 2, and MPS where that is asked for.
     fn step(mps: bool) -> (Request, Client, Receiver<Reply>) {
         let (to, from) = sync_channel(1);
-        let wish = MpsWish {
+        let wish = MpsRequest {
             percent: 100,
             gid: 1001,
             joint: false,
@@ -360,15 +360,15 @@ mod tests {
             "{fx:?}"
         );
         // An answer to a question of before.
-        let fx = list(reports.job_told(&7.into(), None));
+        let fx = list(reports.job_received(&7.into(), None));
         assert!(
             matches!(&fx[..], [Effect::AskFirst(Task::Job(job))] if *job == 7.into()),
             "{fx:?}"
         );
         reports.job_asked(&7.into());
-        let fx = list(reports.job_told(&8.into(), None));
+        let fx = list(reports.job_received(&8.into(), None));
         assert!(fx.is_empty(), "{fx:?}");
-        let fx = list(reports.job_told(&7.into(), None));
+        let fx = list(reports.job_received(&7.into(), None));
         let [
             Effect::User(_, 1001),
             Effect::Note {

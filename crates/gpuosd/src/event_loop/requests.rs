@@ -65,10 +65,10 @@ impl EventLoop {
             Request::Mig => {
                 let facts = self.node.facts(self.now());
                 let mut mig = mig::status::status(&self.mig, &facts);
-                if !self.journal.seers().sees_all(peer.uid) {
+                if !self.journal.privileged_viewers().sees_all(peer.uid) {
                     let users = &self.users();
                     let uid = peer.uid;
-                    mig = mig.told_to(&Viewer { uid, users });
+                    mig = mig.redacted_for(&Viewer { uid, users });
                 }
                 Reply::Mig { mig: Box::new(mig) }
             }
@@ -157,7 +157,7 @@ impl EventLoop {
     fn gpu_states(&self) -> Vec<GpuStatus> {
         let facts = self.node.facts(self.now());
         let (health, jobs) = (facts.health, facts.jobs);
-        let kept = self.settings.kept();
+        let kept = self.settings.state();
         let mut gres = status::gpus(health, facts.gpus.found(), jobs, kept, &self.isolation);
         let holders = mig::health::holders(&self.mig, health);
         for gpu in &mut gres {
@@ -174,13 +174,13 @@ impl EventLoop {
     /// What a user is told: his own, unless he is told everything.
     fn status_for(&self, uid: u32) -> Status {
         let mut status = self.status();
-        if !self.journal.seers().sees_all(uid) {
+        if !self.journal.privileged_viewers().sees_all(uid) {
             let users = &self.users();
             // Sentences about the daemon's work may be about anybody's.
             let kinds = self.node.troubles.names();
             let said = |of: &str| format!("trouble with {of}: root is told more");
             status.daemon.troubles = kinds.map(said).collect();
-            status = status.told_to(&Viewer { uid, users });
+            status = status.redacted_for(&Viewer { uid, users });
         }
         status
     }

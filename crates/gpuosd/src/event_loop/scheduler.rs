@@ -10,7 +10,7 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::node::NodeRecord;
 
 use super::client::Client;
-use super::effect::{Effect, Effects, Look, Now};
+use super::effect::{Effect, Effects, Now, PollBy};
 use crate::blocking::Answer;
 use crate::jobs::Table;
 use crate::queue::{Queue, Release, Task, Why};
@@ -32,7 +32,7 @@ const REFUSED: Duration = Duration::from_secs(1);
 
 /// When slurmctld is asked for the node's record and jobs.
 #[derive(Debug)]
-struct Looks {
+struct PollTimes {
     next: Instant,
     last: Instant,
     /// When it took another state of the GPUs last.
@@ -47,7 +47,7 @@ struct Backoff {
     failures: u32,
     until: Instant,
     /// That it is away was said.
-    said: bool,
+    logged: bool,
 }
 
 /// gpuos.toml, whose place slurmctld tells.
@@ -64,7 +64,7 @@ pub struct Scheduler {
     queue: Queue,
     releases: Vec<Release>,
     released: Instant,
-    looks: Looks,
+    polls: PollTimes,
     backoff: Backoff,
     config: ConfigFile,
     /// What it knows of the GPUs.
@@ -80,7 +80,7 @@ impl Scheduler {
             queue: Queue::default(),
             releases,
             released: now,
-            looks: Looks {
+            polls: PollTimes {
                 next: now,
                 last: now,
                 changed: None,
@@ -89,7 +89,7 @@ impl Scheduler {
             backoff: Backoff {
                 failures: 0,
                 until: now,
-                said: false,
+                logged: false,
             },
             config: ConfigFile::default(),
             published: String::new(),
@@ -114,7 +114,7 @@ impl Scheduler {
 
     /// When the jobs were asked for that the last answer is about.
     pub fn jobs_asked(&self) -> Instant {
-        self.looks.jobs
+        self.polls.jobs
     }
 
     /// Whether it may be asked now: it is not waited for.
@@ -133,13 +133,13 @@ impl Scheduler {
     }
 
     /// The node's record and jobs are asked for no later than that.
-    pub fn look(&mut self, look: Look, now: Instant) {
+    pub fn poll_by(&mut self, look: PollBy, now: Instant) {
         let at = match look {
-            Look::In(after) => now + after,
-            Look::AfterLast(after) => self.looks.last + after,
-            Look::InAndAfterLast(after, last) => (now + after).max(self.looks.last + last),
+            PollBy::In(after) => now + after,
+            PollBy::AfterLast(after) => self.polls.last + after,
+            PollBy::InAndAfterLast(after, last) => (now + after).max(self.polls.last + last),
         };
-        self.looks.next = self.looks.next.min(at);
+        self.polls.next = self.polls.next.min(at);
     }
 
     /// slurmctld is told what is out, unless what it shows has not been read yet: told later that it failed, the rules try
@@ -171,7 +171,7 @@ impl Scheduler {
     pub fn next(&mut self, now: Instant) -> Option<Task> {
         let task = self.queue.begin()?;
         if matches!(task, Task::Jobs(_)) {
-            self.looks.jobs = now;
+            self.polls.jobs = now;
         }
         Some(task)
     }
@@ -189,20 +189,20 @@ impl Scheduler {
             // What slurmctld says of jobs is looked at with it.
             self.queue.push_first(Task::Config);
         }
-        if now >= self.looks.next && may_ask {
+        if now >= self.polls.next && may_ask {
             self.queue.push(Task::Show);
             self.queue.push(Task::Jobs(jobs.mark()));
-            (self.looks.next, self.looks.last) = (now + LOOK_EVERY, now);
+            (self.polls.next, self.polls.last) = (now + LOOK_EVERY, now);
         }
         if health.part().has_any_out() || health.drain.is_some() || self.adopt {
-            let changed = self.looks.changed;
+            let changed = self.polls.changed;
             let changed = changed.is_some_and(|at| now.duration_since(at) < CHANGED);
             let every = if changed { LOOK_OFTEN } else { LOOK_EVERY };
-            self.look(Look::In(every), now);
+            self.poll_by(PollBy::In(every), now);
         }
         if now.duration_since(self.released) >= RELEASE_EVERY && may_ask {
             self.released = now;
-            self.let_go(health.told());
+            self.let_go(health.is_confirmed());
         }
     }
 
@@ -225,12 +225,12 @@ impl Scheduler {
     pub fn answered(&mut self, answer: &Answer, now: Now) -> Effects {
         self.queue.done();
         match answer {
-            Answer::Act(Outcome::Away(why))
-            | Answer::Show(Err(Outcome::Away(why)))
-            | Answer::Jobs(Err(Outcome::Away(why)))
-            | Answer::Job(Err(Outcome::Away(why))) => self.away(why.clone(), now.at),
+            Answer::Act(Outcome::NoAnswer(why))
+            | Answer::Show(Err(Outcome::NoAnswer(why)))
+            | Answer::Jobs(Err(Outcome::NoAnswer(why)))
+            | Answer::Job(Err(Outcome::NoAnswer(why))) => self.no_answer(why.clone(), now.at),
             Answer::Config(Ok(None), _) => {
-                self.away("slurmctld does not say where gpuos.toml is".into(), now.at)
+                self.no_answer("slurmctld does not say where gpuos.toml is".into(), now.at)
             }
             // gpuos.toml may be read without slurmctld, too.
             Answer::Config(..) => Effects::default(),
@@ -238,13 +238,13 @@ impl Scheduler {
         }
     }
 
-    fn away(&mut self, why: String, now: Instant) -> Effects {
+    fn no_answer(&mut self, why: String, now: Instant) -> Effects {
         let mut fx = Effects::default();
         self.backoff.failures = self.backoff.failures.saturating_add(1);
         let wait = Duration::from_secs(1 << self.backoff.failures.min(5)).min(AWAY);
         self.backoff.until = now + wait;
-        self.look(Look::In(wait), now);
-        if !std::mem::replace(&mut self.backoff.said, true) {
+        self.poll_by(PollBy::In(wait), now);
+        if !std::mem::replace(&mut self.backoff.logged, true) {
             tracing::warn!("{why}; it is asked again until it answers");
         }
         fx.trouble("slurmctld", Some(why));
@@ -253,9 +253,9 @@ impl Scheduler {
 
     fn back(&mut self, now: Instant) -> Effects {
         let mut fx = Effects::default();
-        if std::mem::take(&mut self.backoff.said) {
+        if std::mem::take(&mut self.backoff.logged) {
             tracing::info!("slurmctld answers again");
-            self.looks.next = now;
+            self.polls.next = now;
             fx.trouble("slurmctld", None);
         }
         self.backoff.failures = 0;
@@ -275,12 +275,12 @@ impl Scheduler {
         if let Why::Publish(revision) = why {
             if let (Action::Publish(part), true) = (action, ok) {
                 self.published = part.to_string();
-                self.looks.changed = Some(now);
+                self.polls.changed = Some(now);
             }
             fx.push(Effect::Rules(Event::Published { revision, ok }));
         }
         let over = match (action, &outcome) {
-            (_, Outcome::NotYet(_) | Outcome::Away(_)) => None,
+            (_, Outcome::NotYet(_) | Outcome::NoAnswer(_)) => None,
             (Action::Release { job, .. }, _) | (Action::Requeue { job }, Outcome::Refused(_)) => {
                 Some(job.clone())
             }
@@ -293,10 +293,10 @@ impl Scheduler {
         match outcome {
             Outcome::Done(text) => {
                 fx.note(text, job.cloned(), None);
-                fx.look(Look::In(DONE));
+                fx.poll_scheduler(PollBy::In(DONE));
             }
             Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
-            Outcome::Away(text) => tracing::debug!("{text}"),
+            Outcome::NoAnswer(text) => tracing::debug!("{text}"),
             Outcome::Refused(text) => {
                 fx.note(format!("slurmctld refused: {text}"), job.cloned(), None);
                 refused(action, jobs, &mut fx);
@@ -356,7 +356,7 @@ impl Scheduler {
 /// A job that may not be requeued is ended where it uses the GPU; one that is not there any more, is forgotten with the next
 /// look.
 fn refused(action: &Action, jobs: &Table, fx: &mut Effects) {
-    fx.look(Look::In(REFUSED));
+    fx.poll_scheduler(PollBy::In(REFUSED));
     if let Action::Requeue { job } = action
         && jobs.jobs.contains_key(job)
     {

@@ -15,7 +15,7 @@ struct World {
     start: Instant,
     second: u64,
     /// slurmctld does not answer.
-    away: bool,
+    no_answer: bool,
     /// When the node's record was asked for, in seconds.
     shows: Vec<u64>,
     fx: Vec<Effect>,
@@ -29,7 +29,7 @@ impl World {
             health: Health::restore(NodeHealth::new(2, 0)),
             start,
             second: 0,
-            away: false,
+            no_answer: false,
             shows: Vec::new(),
             fx: Vec::new(),
         }
@@ -54,7 +54,7 @@ impl World {
         };
         self.health.set(Rules::default());
         let now = self.now();
-        self.health.tell(Event::Admin(admin), now);
+        self.health.apply(Event::Admin(admin), now);
         assert!(self.health.node().part().has_any_out());
     }
 
@@ -67,8 +67,8 @@ impl World {
             if task == Task::Show {
                 self.shows.push(self.second);
             }
-            let gone = || Outcome::Away("no contact".into());
-            let answer = match (&task, self.away) {
+            let gone = || Outcome::NoAnswer("no contact".into());
+            let answer = match (&task, self.no_answer) {
                 (Task::Show, true) => Answer::Show(Err(gone())),
                 (Task::Show, false) => Answer::Show(Ok(Box::default())),
                 (Task::Jobs(_), true) => Answer::Jobs(Err(gone())),
@@ -100,17 +100,17 @@ fn troubles(fx: &mut Vec<Effect>) -> Vec<bool> {
 #[test]
 fn a_slurmctld_that_is_away_is_asked_ever_more_seldom_and_at_once_when_it_is_back() {
     let mut world = World::new(false);
-    world.away = true;
+    world.no_answer = true;
     // Two questions each time, each of which doubles the wait: 2 and 4 s, 8 and 16 s, then 30 s.
     let asked = world.seconds(121);
     assert_eq!(asked, [0, 4, 20, 50, 80, 110].into());
     assert!(troubles(&mut world.fx).iter().all(|away| *away));
     let next = world.second + 19;
-    world.away = false;
+    world.no_answer = false;
     assert_eq!(world.seconds(60), [next, next + 1, next + 21].into());
     assert_eq!(troubles(&mut world.fx), [false], "said once");
     // The next time it begins anew.
-    world.away = true;
+    world.no_answer = true;
     let asked: Vec<u64> = world.seconds(60).into_iter().collect();
     assert_eq!(asked[1] - asked[0], 4);
 }
@@ -133,14 +133,14 @@ fn it_is_asked_again_sooner_while_a_gpu_is_out_and_most_often_after_a_change() {
             ok: true,
         }),
         Effect::Note { .. },
-        Effect::Look(look),
+        Effect::PollScheduler(look),
         Effect::Save(crate::event_loop::effect::Then::Nothing),
     ] = &fx[..]
     else {
         panic!("{fx:?}");
     };
     assert_eq!(world.scheduler.published(), "[gpuos:1 out=1]");
-    world.scheduler.look(*look, now.at);
+    world.scheduler.poll_by(*look, now.at);
     let asked: Vec<u64> = world.seconds(120).into_iter().collect();
     let gaps: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(asked[0], 63, "what was changed is looked at");
@@ -151,19 +151,19 @@ fn it_is_asked_again_sooner_while_a_gpu_is_out_and_most_often_after_a_change() {
 fn a_look_is_no_later_than_the_first_who_wants_it_and_no_sooner_than_allowed() {
     let after = Duration::from_secs;
     for (looks, wanted) in [
-        (vec![Look::In(after(7))], 9),
-        (vec![Look::In(after(7)), Look::In(after(3))], 5),
-        (vec![Look::In(after(3)), Look::In(after(7))], 5),
-        (vec![Look::AfterLast(after(5))], 5),
-        (vec![Look::InAndAfterLast(after(1), after(5))], 5),
-        (vec![Look::InAndAfterLast(after(9), after(5))], 11),
-        (vec![Look::In(after(60))], 20),
+        (vec![PollBy::In(after(7))], 9),
+        (vec![PollBy::In(after(7)), PollBy::In(after(3))], 5),
+        (vec![PollBy::In(after(3)), PollBy::In(after(7))], 5),
+        (vec![PollBy::AfterLast(after(5))], 5),
+        (vec![PollBy::InAndAfterLast(after(1), after(5))], 5),
+        (vec![PollBy::InAndAfterLast(after(9), after(5))], 11),
+        (vec![PollBy::In(after(60))], 20),
     ] {
         let mut world = World::new(false);
         world.seconds(2);
         for look in &looks {
             let now = world.now();
-            world.scheduler.look(*look, now.at);
+            world.scheduler.poll_by(*look, now.at);
         }
         let asked = world.seconds(40);
         assert_eq!(asked.first(), Some(&wanted), "{looks:?}");
@@ -226,7 +226,7 @@ fn a_job_that_is_not_requeued_is_ended_where_it_has_the_gpu() {
         Effect::Note {
             job: Some(noted), ..
         },
-        Effect::Look(Look::In(_)),
+        Effect::PollScheduler(PollBy::In(_)),
         Effect::MayNotRequeue(kept),
         Effect::Ask(Task::Act(
             Action::Kill {

@@ -14,7 +14,7 @@ const MOST: usize = 128;
 
 /// Who is told everything.
 #[derive(Debug)]
-pub struct Seers {
+pub struct Viewers {
     /// `[access]` of gpuos.toml; before that is read nobody but root is told of others.
     pub access: Access,
     /// SlurmUser, once slurmctld has told who that is.
@@ -23,9 +23,9 @@ pub struct Seers {
     own: u32,
 }
 
-impl Default for Seers {
-    fn default() -> Seers {
-        Seers {
+impl Default for Viewers {
+    fn default() -> Viewers {
+        Viewers {
             access: Access::default(),
             workload_user: None,
             own: rustix::process::getuid().as_raw(),
@@ -33,7 +33,7 @@ impl Default for Seers {
     }
 }
 
-impl Seers {
+impl Viewers {
     /// Whether a user is told everything.
     pub fn sees_all(&self, uid: u32) -> bool {
         let named = self.access.operators.contains(&uid) || self.workload_user == Some(uid);
@@ -74,11 +74,11 @@ impl Watchers {
     }
 
     /// Tells all, each what is for him. Whoever is too slow goes: telling never waits.
-    pub fn tell(&mut self, event: &Happening, seers: &Seers, users: &BTreeMap<JobId, u32>) {
+    pub fn publish(&mut self, event: &Happening, seers: &Viewers, users: &BTreeMap<JobId, u32>) {
         self.0.retain(|watcher| {
             let told = match seers.sees_all(watcher.uid) {
                 true => event.clone(),
-                false => event.clone().told_to(&Viewer {
+                false => event.clone().redacted_for(&Viewer {
                     uid: watcher.uid,
                     users,
                 }),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn who_is_told_everything_is_named() {
-        let seers = Seers {
+        let seers = Viewers {
             access: Access {
                 operators: vec![1001],
                 all: false,
@@ -126,9 +126,9 @@ mod tests {
         };
         let seen = [0, 1001, 64030, 1002, u32::MAX].map(|uid| seers.sees_all(uid));
         assert_eq!(seen, [true, true, true, false, false]);
-        let none = Seers {
+        let none = Viewers {
             own: 0,
-            ..Seers::default()
+            ..Viewers::default()
         };
         assert!(none.sees_all(0) && !none.sees_all(64030));
     }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn each_is_told_what_is_his() {
-        let (mut watchers, seers) = (Watchers::default(), Seers::default());
+        let (mut watchers, seers) = (Watchers::default(), Viewers::default());
         let users = [(7.into(), 1001), (8.into(), 1002)].into();
         let (root, heard_by_root) = sync_channel(4);
         let (user, heard) = sync_channel(4);
@@ -169,7 +169,7 @@ mod tests {
                 job: Some(job.into()),
                 message: format!("job {job} is requeued"),
             };
-            watchers.tell(&event, &seers, &users);
+            watchers.publish(&event, &seers, &users);
         }
         let said = |from: std::sync::mpsc::Receiver<Happening>| -> Vec<String> {
             let told = from.try_iter().filter(|event| !event.what.is_empty());

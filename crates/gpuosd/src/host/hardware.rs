@@ -13,21 +13,21 @@ pub struct Hardware {
     found: Option<Box<NodeHardware>>,
     config: Option<Box<Config>>,
     facts: Option<NodeFacts>,
-    said: Vec<String>,
+    logged: Vec<String>,
 }
 
 impl Hardware {
     /// The hardware was looked at.
     pub fn found(&mut self, found: Box<NodeHardware>) -> Vec<String> {
         self.found = Some(found);
-        self.news()
+        self.changes()
     }
 
     /// gpuos.toml was read: what still differs is said again, for whoever changed it wants to know.
     pub fn configured(&mut self, config: Box<Config>) -> Vec<String> {
         self.config = Some(config);
-        self.said.clear();
-        self.news()
+        self.logged.clear();
+        self.changes()
     }
 
     /// Slurm told its record of the node.
@@ -48,7 +48,7 @@ impl Hardware {
             return Vec::new();
         }
         self.facts = Some(facts);
-        self.news()
+        self.changes()
     }
 
     /// Where GPUs are in the PCIe tree, by PCI address.
@@ -59,11 +59,11 @@ impl Hardware {
     }
 
     /// What is to be said and was not.
-    fn news(&mut self) -> Vec<String> {
+    fn changes(&mut self) -> Vec<String> {
         let now = self.differences();
-        let new = now.iter().filter(|line| !self.said.contains(line));
+        let new = now.iter().filter(|line| !self.logged.contains(line));
         let new = new.cloned().collect();
-        self.said = now;
+        self.logged = now;
         new
     }
 

@@ -34,7 +34,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub struct Second {
     waiting: Vec<Waiting>,
-    told: Vec<(NodeGpu, u32, Instant)>,
+    reported: Vec<(NodeGpu, u32, Instant)>,
 }
 
 impl Second {
@@ -52,7 +52,7 @@ impl Second {
             (*of, *other) == (gpu, kind) && now.duration_since(*at) < SAME
         };
         let waits = |line: &Waiting| (line.gpu, line.kind) == (gpu, kind);
-        let had = self.told.iter().any(told) || self.waiting.iter().any(waits);
+        let had = self.reported.iter().any(told) || self.waiting.iter().any(waits);
         let of_gpu = self.waiting.iter().filter(|line| line.gpu == gpu).count();
         if !had && of_gpu < MOST {
             self.waiting.push(Waiting {
@@ -66,7 +66,8 @@ impl Second {
 
     /// What NVML did not tell.
     pub fn due(&mut self, now: Instant) -> Vec<Event> {
-        self.told.retain(|(.., at)| now.duration_since(*at) < SAME);
+        self.reported
+            .retain(|(.., at)| now.duration_since(*at) < SAME);
         let waited = |line: &mut Waiting| now.duration_since(line.since) >= WAIT;
         let due: Vec<_> = self.waiting.extract_if(.., waited).collect();
         let event = |line: Waiting| {
@@ -82,10 +83,10 @@ impl Second {
     }
 
     fn remember(&mut self, gpu: NodeGpu, kind: u32, now: Instant) {
-        self.told
+        self.reported
             .retain(|(of, other, _)| (*of, *other) != (gpu, kind));
-        if self.told.iter().filter(|(of, ..)| *of == gpu).count() < MOST {
-            self.told.push((gpu, kind, now));
+        if self.reported.iter().filter(|(of, ..)| *of == gpu).count() < MOST {
+            self.reported.push((gpu, kind, now));
         }
     }
 }
@@ -97,8 +98,8 @@ fn kind(code: u32, known: bool) -> u32 {
 /// Lines about GPUs that gpuosd does not know: said once in a while, with how many there were.
 #[derive(Debug, Default)]
 pub struct Strangers {
-    said: Option<Instant>,
-    unsaid: u64,
+    logged: Option<Instant>,
+    suppressed: u64,
 }
 
 /// See there.
@@ -108,12 +109,12 @@ impl Strangers {
     /// One more came. `Some`: it is to be said, with so many that were not.
     pub fn came(&mut self, now: Instant) -> Option<u64> {
         let late = |at: Instant| now.duration_since(at) >= SAY_EVERY;
-        if !self.said.is_none_or(late) {
-            self.unsaid = self.unsaid.saturating_add(1);
+        if !self.logged.is_none_or(late) {
+            self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
-        self.said = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
+        self.logged = Some(now);
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -107,7 +107,7 @@ impl Watch {
                 let round = Round {
                     adapters: self.host.adapters(),
                     memory: self.host.memory_errors(),
-                    file_systems: self.probes.look(),
+                    file_systems: self.probes.states(),
                 };
                 if !to.send(Notice::Round(round)) {
                     return;

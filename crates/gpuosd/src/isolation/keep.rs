@@ -21,10 +21,10 @@ pub struct Keeper {
     policy: Policy,
     watch: Watch,
     seen: Vec<Process>,
-    looked: bool,
+    scanned: bool,
     blind: Option<String>,
     /// Jobs as Slurm told them, those included that are ending.
-    told: Vec<Holding>,
+    jobs: Vec<Holding>,
     /// When it was asked for them.
     asked: Option<Instant>,
     /// The first round: times are counted from there.
@@ -57,7 +57,7 @@ impl Keeper {
             steps: BTreeMap::new(),
             shares: job.shares,
         };
-        let before = std::mem::take(&mut self.told);
+        let before = std::mem::take(&mut self.jobs);
         let running = jobs.iter().filter(|job| job.is_running());
         let told = running.map(|job| match job.unreadable.is_empty() {
             true => holding(job),
@@ -68,7 +68,7 @@ impl Keeper {
                 .cloned()
                 .unwrap_or_else(|| holding(job)),
         });
-        self.told = told.collect();
+        self.jobs = told.collect();
         self.asked = Some(asked);
     }
 
@@ -88,7 +88,7 @@ impl Keeper {
         };
         let effects = step(&mut self.watch, &self.policy, &plan, &seen, since(now));
         self.seen = seen.processes;
-        self.looked = true;
+        self.scanned = true;
         self.blind = blind;
         effects
     }
@@ -96,7 +96,7 @@ impl Keeper {
     /// Who holds what, by Slurm, and which of it its steps named.
     fn holdings(&self, table: &Table) -> Vec<Holding> {
         let mut all: BTreeMap<JobId, Holding> = BTreeMap::new();
-        for told in &self.told {
+        for told in &self.jobs {
             all.insert(told.job.clone(), told.clone());
         }
         for (job, held) in &table.jobs {
@@ -117,7 +117,7 @@ impl Keeper {
 
     /// Users of the jobs of this node.
     pub fn users(&self, table: &Table) -> BTreeMap<JobId, u32> {
-        let told = self.told.iter().map(|job| (job.job.clone(), job.uid));
+        let told = self.jobs.iter().map(|job| (job.job.clone(), job.uid));
         let held = table.jobs.iter().map(|(job, held)| (job.clone(), held.uid));
         told.chain(held).collect()
     }
@@ -173,7 +173,7 @@ impl Keeper {
     /// How things stand, as clients see it.
     pub fn status(&self) -> IsolationStatus {
         IsolationStatus {
-            devices: match (&self.blind, self.looked) {
+            devices: match (&self.blind, self.scanned) {
                 (_, false) => "not looked yet".into(),
                 (None, true) => "checked".into(),
                 (Some(why), true) => format!("unknown: {why}"),

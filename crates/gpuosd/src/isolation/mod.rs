@@ -87,7 +87,7 @@ pub fn start(
     to: Sink<Notice>,
 ) -> std::io::Result<Sender<Order>> {
     let (orders, from) = channel();
-    let look = Look {
+    let look = Watch {
         sources,
         devices: true,
         gpus: None,
@@ -112,7 +112,7 @@ struct Asked {
     minors: BTreeSet<u32>,
 }
 
-struct Look {
+struct Watch {
     sources: Sources,
     devices: bool,
     /// As of [`Numbering::at`], the GPUs that are not in a pool.
@@ -120,7 +120,7 @@ struct Look {
     asked: BTreeMap<(JobId, String), Asked>,
 }
 
-impl Look {
+impl Watch {
     fn run(mut self, from: &Receiver<Order>, interval: Duration, to: &Sink<Notice>) {
         let mut due = Instant::now();
         loop {

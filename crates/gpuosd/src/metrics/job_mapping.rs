@@ -153,7 +153,7 @@ pub struct Writer {
     dcgm: Option<PathBuf>,
     jobstats: Option<PathBuf>,
     to: SyncSender<Batch>,
-    told: Option<Batch>,
+    received: Option<Batch>,
     trouble: Arc<Mutex<Option<String>>>,
 }
 
@@ -172,7 +172,7 @@ impl Writer {
             dcgm,
             jobstats,
             to,
-            told: None,
+            received: None,
             trouble,
         })
     }
@@ -191,13 +191,13 @@ impl Writer {
                 .clone()
                 .map(|dir| (dir, jobstats(holders, found))),
         );
-        let same = self.told.as_ref() == Some(&work);
+        let same = self.received.as_ref() == Some(&work);
         if same && self.trouble().is_none() {
             return;
         }
         // A thread that is busy gets it a second later.
         if self.to.try_send(work.clone()).is_ok() {
-            self.told = Some(work);
+            self.received = Some(work);
         }
     }
 

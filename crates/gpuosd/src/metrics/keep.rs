@@ -97,7 +97,7 @@ impl Keeper {
         let ok = match outcome {
             Outcome::Done(_) => true,
             Outcome::Refused(_) => false,
-            Outcome::Nothing(_) | Outcome::NotYet(_) | Outcome::Away(_) => return,
+            Outcome::Nothing(_) | Outcome::NotYet(_) | Outcome::NoAnswer(_) => return,
         };
         let act = match action {
             Action::Requeue { .. } | Action::Hold { .. } => Act::Requeue,
@@ -231,7 +231,7 @@ fn peers(peers: &[PeerView]) -> Vec<(&'static str, u32)> {
 /// Who holds which GPU. A job whose steps hold all of its GPUs is not told beside them.
 fn holders(jobs: &Table) -> Vec<Holder> {
     let mut holders = Vec::new();
-    for part in jobs.told() {
+    for part in jobs.health_jobs() {
         let Some(held) = jobs.jobs.get(&part.job) else {
             continue;
         };

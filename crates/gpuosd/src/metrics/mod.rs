@@ -6,7 +6,7 @@
 //! - [`slices`]: MIG instances,
 //! - [`text`]: a snapshot as Prometheus reads it; docs/admin/metrics.md has every metric,
 //! - [`serve`]: the HTTP endpoint,
-//! - [`maps`]: files for exporters that know no jobs,
+//! - [`job_mapping`]: files for exporters that know no jobs,
 //! - [`keep`]: what the loop holds of all this.
 
 pub mod count;

@@ -149,13 +149,13 @@ async fn serve(address: SocketAddr, shared: &Arc<Shared>) {
     let places = Arc::new(Mutex::new(Places::default()));
     let mut rate = Bucket::full(ACCEPTS, Instant::now());
     loop {
-        tokio::time::sleep(rate.owe(Instant::now())).await;
+        tokio::time::sleep(rate.take_in_advance(Instant::now())).await;
         let Ok((stream, from)) = listener.accept().await else {
             // Too many open files: they close again.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let number = lock(&places).room(from.ip());
+        let number = lock(&places).make_slot(from.ip());
         let talk = talk(stream, number, Arc::clone(shared), Arc::clone(&places));
         let ends = tokio::spawn(talk).abort_handle();
         // It has not run yet: this thread is the only one.
@@ -204,7 +204,7 @@ struct Places {
 
 impl Places {
     /// A place for a new connection, of somebody else where none is free.
-    fn room(&mut self, from: IpAddr) -> u64 {
+    fn make_slot(&mut self, from: IpAddr) -> u64 {
         while self.taken.len() >= CONNECTIONS {
             let Some(number) = self.victim() else { break };
             if let Some(ends) = self.taken.remove(&number).and_then(|place| place.ends) {

@@ -122,12 +122,14 @@ fn slow_clients_give_way_to_one_who_asks() {
 fn a_place_is_given_up_by_whoever_has_most_and_says_nothing() {
     let mut places = Places::default();
     let address = |n: u8| IpAddr::from([10, 0, 0, n]);
-    let scraper = places.room(address(1));
+    let scraper = places.make_slot(address(1));
     places.asked(scraper);
-    let others: Vec<u64> = (1..CONNECTIONS).map(|_| places.room(address(2))).collect();
+    let others: Vec<u64> = (1..CONNECTIONS)
+        .map(|_| places.make_slot(address(2)))
+        .collect();
     places.asked(others[0]);
     for round in 0..1000 {
-        let new = places.room(address(2));
+        let new = places.make_slot(address(2));
         assert!(places.taken.len() <= CONNECTIONS);
         assert!(places.taken.contains_key(&scraper), "after {round} more");
         assert!(places.taken.contains_key(&others[0]) && places.taken.contains_key(&new));
@@ -136,7 +138,7 @@ fn a_place_is_given_up_by_whoever_has_most_and_says_nothing() {
     for number in places.taken.keys().copied().collect::<Vec<_>>() {
         places.asked(number);
     }
-    let second = places.room(address(3));
+    let second = places.make_slot(address(3));
     assert!(!places.taken.contains_key(&others[0]) && places.taken.contains_key(&second));
 }
 

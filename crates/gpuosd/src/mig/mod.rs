@@ -34,7 +34,7 @@ pub enum Task {
     /// A call of the driver: [`carve::Effect::MakeGpu`] to [`carve::Effect::DestroyGpu`].
     Call(carve::Effect),
     /// What NVML shows.
-    Look,
+    Probe,
     /// How much memory of each instance is used, and how busy it is.
     Memory,
     /// Turn MIG mode on or off.
@@ -162,7 +162,7 @@ impl GpuThread<'_> {
         for task in from {
             let told = match task {
                 Task::Call(call) => Notice::Done(self.call(&call)),
-                Task::Look => Notice::Shown(self.look().map(Box::new)),
+                Task::Probe => Notice::Shown(self.probe().map(Box::new)),
                 Task::Memory => Notice::Memory(self.memory(), self.load()),
                 Task::Mode(on) => Notice::Mode(on, self.mode(on)),
                 Task::Files(layout) => {
@@ -275,7 +275,7 @@ impl GpuThread<'_> {
         who.step.map(|step| step.job)
     }
 
-    fn look(&self) -> Result<View, String> {
+    fn probe(&self) -> Result<View, String> {
         let nvml = self.library()?;
         let (nvml, gpu) = (&*nvml, self.gpu);
         let identity = nvml.identity(gpu.into()).map_err(|e| e.to_string())?;

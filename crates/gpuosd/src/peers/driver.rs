@@ -68,13 +68,13 @@ pub fn start(
         trouble: None,
         names: runner("peers-names")?,
         errands: runner("peers-workload")?,
-        told: told.clone(),
+        notices: told.clone(),
         to,
         shown: Shown::default(),
         ticked: now,
-        look_at_self: None,
-        looking: false,
-        kept: None,
+        own_check_due: None,
+        checking: false,
+        socket: None,
         keeps: (first.act != Act::Off).then_some(first.port),
         keep_at: now,
         taken: None,
@@ -111,15 +111,15 @@ struct Driver {
     names: Sender<Errand>,
     /// What the workload manager is asked and told.
     errands: Sender<Errand>,
-    told: Sender<Notice>,
+    notices: Sender<Notice>,
     to: Sink<Report>,
     shown: Shown,
     ticked: Instant,
     /// When slurmctld is asked whether it holds this node for silent.
-    look_at_self: Option<Instant>,
-    looking: bool,
+    own_check_due: Option<Instant>,
+    checking: bool,
     /// The port of the heartbeat, and what it was asked for as.
-    kept: Option<(u16, UdpSocket)>,
+    socket: Option<(u16, UdpSocket)>,
     /// `[heartbeat] port`, while there is to be a heartbeat.
     keeps: Option<u16>,
     /// It is tried then.
@@ -139,7 +139,7 @@ struct Ways {
     /// Names that are being looked up.
     asked: BTreeSet<String>,
     /// Where messages came from: of nodes that this one does not ping.
-    heard: HashMap<String, SocketAddr>,
+    origins: HashMap<String, SocketAddr>,
 }
 
 /// What the loop was told last.
@@ -177,17 +177,17 @@ impl Driver {
                 self.groups.clone_from(&groups);
                 if self.ways.is_some() {
                     self.event(Event::Groups(groups));
-                    self.resolve();
+                    self.resolve_peers();
                 }
             }
             Notice::End(done) => self.end(done),
-            Notice::Heard(told, from) => {
+            Notice::Received(told, from) => {
                 if let Some(ways) = &mut self.ways {
-                    if ways.heard.len() >= MOST_HEARD {
-                        ways.heard.clear();
+                    if ways.origins.len() >= MOST_HEARD {
+                        ways.origins.clear();
                     }
-                    ways.heard.insert(told.from.clone(), from);
-                    self.event(Event::Heard(told));
+                    ways.origins.insert(told.from.clone(), from);
+                    self.event(Event::Received(told));
                 }
             }
             Notice::Daemon(node, answer) => self.event(Event::Manager(node, answer)),
@@ -201,8 +201,8 @@ impl Driver {
             }
             Notice::Asked(job, node, outcome) => self.asked(&job, node, outcome),
             Notice::Self_(again) => {
-                self.looking = false;
-                self.look_at_self = again.then(|| Instant::now() + SELF_EVERY);
+                self.checking = false;
+                self.own_check_due = again.then(|| Instant::now() + SELF_EVERY);
             }
         }
     }
@@ -217,13 +217,13 @@ impl Driver {
             self.trouble = None;
         } else if self.config.act == Act::Off {
             self.not_before = Instant::now();
-            self.look_at_self = Some(Instant::now());
+            self.own_check_due = Some(Instant::now());
         }
         let keeps = (!off).then_some(config.port);
         if keeps != self.keeps {
             // Another port means other ways.
             self.ways = None;
-            (self.kept, self.taken, self.keeps) = (None, None, keeps);
+            (self.socket, self.taken, self.keeps) = (None, None, keeps);
             self.keep_at = Instant::now();
         }
         self.config = config;
@@ -232,7 +232,7 @@ impl Driver {
 
     /// Binds the port of the heartbeat, whether or not it is needed now: a user could have it else when it is.
     fn keep(&mut self) {
-        let Some(wanted) = self.keeps.filter(|_| self.kept.is_none()) else {
+        let Some(wanted) = self.keeps.filter(|_| self.socket.is_none()) else {
             return;
         };
         if Instant::now() < self.keep_at {
@@ -256,7 +256,7 @@ impl Driver {
                     )));
                 }
                 tracing::info!("the heartbeat keeps UDP port {}", own.port());
-                self.kept = Some((wanted, socket));
+                self.socket = Some((wanted, socket));
                 self.not_before = Instant::now();
             }
             Err(why) => {
@@ -291,12 +291,12 @@ impl Driver {
         if self.config.act != Act::Off {
             // Without a job of several nodes there is nobody to hear.
             let needed = self.groups.iter().any(|group| group.has(&self.node));
-            let taken = self.kept.is_none() && self.taken.is_some();
+            let taken = self.socket.is_none() && self.taken.is_some();
             if needed && self.ways.is_none() && !taken && Instant::now() >= self.not_before {
                 self.open();
             }
             if let Some(ways) = &self.ways {
-                let deaf = ways.net.is_deaf();
+                let deaf = ways.net.is_munge_failing();
                 self.trouble = (!ways.net.is_well()).then(|| {
                     "munged does not answer: the nodes of jobs do not watch each other".into()
                 });
@@ -305,9 +305,9 @@ impl Driver {
                 }
                 self.event(Event::Tick);
             }
-            let due = self.look_at_self.is_some_and(|at| Instant::now() >= at) && !self.looking;
+            let due = self.own_check_due.is_some_and(|at| Instant::now() >= at) && !self.checking;
             if due {
-                self.look_at_self();
+                self.check_own_node();
             }
         }
         self.show();
@@ -320,7 +320,7 @@ impl Driver {
                 self.trouble = None;
                 self.ways = Some(ways);
                 self.event(Event::Groups(self.groups.clone()));
-                self.resolve();
+                self.resolve_peers();
             }
             Err(why) => {
                 let why = format!("the nodes of jobs do not watch each other: {why}");
@@ -338,26 +338,26 @@ impl Driver {
         let socket = addresses.munge_socket();
         let munge = Munge::open(None, socket.as_deref()).map_err(|e| e.to_string())?;
         let own = self.own(&*addresses, self.config.port)?;
-        let Some((_, socket)) = &self.kept else {
+        let Some((_, socket)) = &self.socket else {
             // What is in the way is said once, by whoever tries to keep it.
             return Err(format!("this node has no UDP port {}", own.port()));
         };
         let failed = |e: std::io::Error| format!("UDP port {}: {e}", own.port());
         forget(socket).map_err(failed)?;
         let socket = socket.try_clone().map_err(failed)?;
-        let net = Net::start(socket, Arc::new(munge), self.told.clone()).map_err(failed)?;
+        let net = Net::start(socket, Arc::new(munge), self.notices.clone()).map_err(failed)?;
         tracing::info!("peers are heard at UDP port {}", own.port());
         Ok(Ways {
             net,
             addresses,
             daemons: HashMap::new(),
             asked: BTreeSet::new(),
-            heard: HashMap::new(),
+            origins: HashMap::new(),
         })
     }
 
     /// Looks up the names of those who will be pinged or asked, before that is needed.
-    fn resolve(&mut self) {
+    fn resolve_peers(&mut self) {
         let own = self.node.clone();
         let mut needed: BTreeSet<String> = BTreeSet::new();
         for group in self.groups.iter().filter(|group| group.has(&own)) {
@@ -365,16 +365,20 @@ impl Driver {
             needed.extend(names.filter(|name| *name != own).map(str::to_string));
         }
         for node in needed {
-            self.look_up(&node);
+            self.resolve_one(&node);
         }
     }
 
-    fn look_up(&mut self, node: &str) {
+    fn resolve_one(&mut self, node: &str) {
         let Some(ways) = &mut self.ways else { return };
         if ways.daemons.contains_key(node) || !ways.asked.insert(node.into()) {
             return;
         }
-        let (told, addresses, node) = (self.told.clone(), ways.addresses.clone(), node.to_string());
+        let (told, addresses, node) = (
+            self.notices.clone(),
+            ways.addresses.clone(),
+            node.to_string(),
+        );
         let errand = move || {
             let (host, port) = addresses.of(&node);
             let _ = told.send(Notice::Resolved(node, first(&host, port)));
@@ -403,8 +407,8 @@ impl Driver {
                 tracing::info!(peer = node, "{text}");
                 self.report(Report::Note(text));
             }
-            Effect::LookAtSelf => {
-                self.look_at_self.get_or_insert_with(Instant::now);
+            Effect::CheckOwnNode => {
+                self.own_check_due.get_or_insert_with(Instant::now);
             }
         }
     }
@@ -419,9 +423,9 @@ impl Driver {
             }
             address
         });
-        match listens.or_else(|| ways.heard.get(&told.to).copied()) {
+        match listens.or_else(|| ways.origins.get(&told.to).copied()) {
             Some(address) => ways.net.send(told, address),
-            None => self.look_up(&told.to),
+            None => self.resolve_one(&told.to),
         }
     }
 
@@ -430,10 +434,10 @@ impl Driver {
             .ways
             .as_ref()
             .and_then(|w| w.daemons.get(&node).copied());
-        let told = self.told.clone();
+        let told = self.notices.clone();
         let Some(address) = address else {
             // Without an answer the node has no say about it.
-            return self.look_up(&node);
+            return self.resolve_one(&node);
         };
         let manager = self.manager.clone();
         let ask = move || {
@@ -460,7 +464,7 @@ impl Driver {
         if self.config.act != Act::Down {
             return;
         }
-        let (told, manager) = (self.told.clone(), self.manager.clone());
+        let (told, manager) = (self.notices.clone(), self.manager.clone());
         let silent = Silent {
             job: job.clone(),
             node,
@@ -484,23 +488,23 @@ impl Driver {
             Outcome::Refused(text) => {
                 self.report(Report::Note(format!("slurmctld refused: {text}")))
             }
-            Outcome::Away(text) | Outcome::NotYet(text) => {
+            Outcome::NoAnswer(text) | Outcome::NotYet(text) => {
                 let text =
                     format!("{text}; {node} is looked into again before slurmctld is asked again");
                 self.report(Report::Note(text));
-                self.event(Event::Away(node));
+                self.event(Event::NoAnswer(node));
             }
         }
     }
 
     /// Where peers found this node silent, and its slurmd answers again, slurmctld is asked to resume it.
-    fn look_at_self(&mut self) {
-        self.looking = true;
-        let (told, own, to) = (self.told.clone(), self.node.clone(), self.to.clone());
+    fn check_own_node(&mut self) {
+        self.checking = true;
+        let (told, own, to) = (self.notices.clone(), self.node.clone(), self.to.clone());
         let manager = self.manager.clone();
         let errand = move || {
             let again = match manager.is_set_down() {
-                Ok(true) => !come_back(&*manager, &own, &to),
+                Ok(true) => !request_resume(&*manager, &own, &to),
                 Ok(false) => false,
                 Err(_) => true,
             };
@@ -550,7 +554,7 @@ impl Driver {
 }
 
 /// Returns whether it is done with.
-fn come_back(manager: &dyn WorkloadManager, own: &str, to: &Sink<Report>) -> bool {
+fn request_resume(manager: &dyn WorkloadManager, own: &str, to: &Sink<Report>) -> bool {
     let daemon = manager.addresses().ok().and_then(|addresses| {
         let (host, port) = addresses.of(own);
         first(&host, port)
@@ -565,7 +569,7 @@ fn come_back(manager: &dyn WorkloadManager, own: &str, to: &Sink<Report>) -> boo
             true
         }
         Outcome::Nothing(_) | Outcome::Refused(_) => true,
-        Outcome::Away(_) | Outcome::NotYet(_) => false,
+        Outcome::NoAnswer(_) | Outcome::NotYet(_) => false,
     }
 }
 

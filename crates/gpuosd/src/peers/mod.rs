@@ -28,7 +28,7 @@ pub(super) enum Notice {
     /// By the loop: gpuosd ends; an answer when the others know.
     End(Sender<()>),
     /// A message, and where it came from.
-    Heard(gpuos_core::peers::Datagram, std::net::SocketAddr),
+    Received(gpuos_core::peers::Datagram, std::net::SocketAddr),
     /// A slurmd answered, or did not.
     Daemon(String, ManagerAnswer),
     /// A host name has this address.

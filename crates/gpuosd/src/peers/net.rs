@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::peers::Datagram;
-use gpuos_host::munge::{Credentials, Error, MAX_CREDENTIAL, looks_like_one};
+use gpuos_host::munge::{Credentials, Error, MAX_CREDENTIAL, may_be_credential};
 
 use super::Notice;
 use super::gate::Gate;
@@ -97,7 +97,7 @@ impl Net {
     }
 
     /// Whether munged hangs, or has failed since this was asked last.
-    pub fn is_deaf(&self) -> bool {
+    pub fn is_munge_failing(&self) -> bool {
         let now = self.state.began.elapsed().as_millis() as u64 + 1;
         let hangs = self.state.calls.iter().any(|began| {
             let began = began.load(Ordering::Relaxed);
@@ -149,7 +149,7 @@ fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<
             }
         };
         let bytes = &buffer[..length];
-        if !looks_like_one(bytes)
+        if !may_be_credential(bytes)
             || !gate.lets((from.ip(), Some(from.port()) == port), Instant::now())
         {
             continue;
@@ -162,7 +162,7 @@ fn read(socket: &UdpSocket, munge: &dyn Credentials, state: &State, to: &Sender<
             continue;
         }
         let told = Datagram::decode(&opened.payload);
-        if told.is_some_and(|told| to.send(Notice::Heard(told, from)).is_err()) {
+        if told.is_some_and(|told| to.send(Notice::Received(told, from)).is_err()) {
             return;
         }
     }
@@ -211,19 +211,19 @@ mod tests {
         let mut names = Vec::new();
         while names.last().is_none_or(|name| name != "last") {
             match heard.recv_timeout(limit) {
-                Ok(Notice::Heard(told, _)) => names.push(told.from),
+                Ok(Notice::Received(told, _)) => names.push(told.from),
                 _ => panic!("nothing more is heard after {names:?}"),
             }
         }
         assert_eq!(names, ["good", "last"]);
-        assert!(net.is_well() && !net.is_deaf());
+        assert!(net.is_well() && !net.is_munge_failing());
         // Without munged it is deaf, and says so.
-        munge.away(true);
+        munge.set_stopped(true);
         send(root.seal(&ping("unheard")).unwrap().as_bytes());
         let short = Duration::from_millis(20);
         let mut deaf = false;
         for _ in 0..3000 {
-            deaf |= net.is_deaf();
+            deaf |= net.is_munge_failing();
             if deaf {
                 break;
             }

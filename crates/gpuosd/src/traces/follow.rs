@@ -21,7 +21,7 @@ const PATIENCE: u64 = 15 * 60_000;
 const MOST: usize = 1000;
 
 /// How something went; the sentence of a failure.
-pub type Went = Result<(), String>;
+pub type ActionResult = Result<(), String>;
 
 /// What the loop tells.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ pub enum What {
         gpus: Vec<NodeGpu>,
     },
     /// It is requeued, or will not be.
-    Requeued(JobId, Went),
+    Requeued(JobId, ActionResult),
     /// It may start again, or will not.
-    Released(JobId, Went),
+    Released(JobId, ActionResult),
     /// It runs again since that time, on those nodes.
     Runs(JobId, u64, String),
     /// It will not run again.
@@ -76,7 +76,7 @@ pub enum What {
     /// A reset or a check of a GPU begins.
     Began(NodeGpu, &'static str),
     /// It has ended.
-    Ended(NodeGpu, &'static str, Went),
+    Ended(NodeGpu, &'static str, ActionResult),
 }
 
 /// A span that has ended.
@@ -137,7 +137,7 @@ impl Follower {
     pub fn take(&mut self, at: u64, what: What) {
         match what {
             What::Fault { gpu, text } => {
-                self.say(Some(gpu), at, &text);
+                self.add_event(Some(gpu), at, &text);
                 let faults = self.faults.entry(gpu).or_default();
                 faults.retain(|(when, _)| at.saturating_sub(*when) < RECENT);
                 faults.truncate(MOST);
@@ -148,7 +148,7 @@ impl Follower {
                 if let (Some(gpu), Some(rule)) = (gpu, rule) {
                     self.rules.entry(gpu).or_default().insert(rule, at);
                 }
-                self.say(gpu, at, &text);
+                self.add_event(gpu, at, &text);
             }
             What::Publish { revision, out } => self.publish(at, revision, out),
             What::Published { revision, ok } => {
@@ -283,7 +283,7 @@ impl Follower {
         let start = faults.first().map_or(judged, |(when, _)| *when);
         self.begin(Some(gpu), "recovery", start, vec![("gpuos.rule", rules)]);
         for (when, text) in faults {
-            self.say(Some(gpu), when, &text);
+            self.add_event(Some(gpu), when, &text);
         }
     }
 
@@ -310,7 +310,14 @@ impl Follower {
     }
 
     /// A job's span ends, and the next begins.
-    fn next(&mut self, at: u64, job: &JobId, name: &str, went: Went, then: Option<&'static str>) {
+    fn next(
+        &mut self,
+        at: u64,
+        job: &JobId,
+        name: &str,
+        went: ActionResult,
+        then: Option<&'static str>,
+    ) {
         let Some(of) = self.of_job(job) else { return };
         let key = Key::Job(job.clone());
         let is = |thread: &Thread| thread.open.get(&key).is_some_and(|span| span.name == name);
@@ -363,7 +370,7 @@ impl Follower {
     }
 
     /// A sentence of the first span, while it has not ended.
-    fn say(&mut self, gpu: Option<NodeGpu>, at: u64, text: &str) {
+    fn add_event(&mut self, gpu: Option<NodeGpu>, at: u64, text: &str) {
         if let Some(thread) = self.threads.get_mut(&gpu)
             && !thread.ended
             && thread.first.events.len() < MOST
@@ -398,7 +405,7 @@ impl Follower {
         thread.open.entry(key).or_insert(span);
     }
 
-    fn close(&mut self, of: Option<NodeGpu>, key: Key, at: u64, went: Went) {
+    fn close(&mut self, of: Option<NodeGpu>, key: Key, at: u64, went: ActionResult) {
         let Some(thread) = self.threads.get_mut(&of) else {
             return;
         };

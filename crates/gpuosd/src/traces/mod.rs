@@ -1,7 +1,7 @@
 //! Recoveries and administrators' commands as OpenTelemetry traces, behind the feature `otel`.
 //!
-//! - [`follow`]: makes spans of what the loop tells,
-//! - [`send`]: the thread that has them sent.
+//! - `follow`: makes spans of what the loop tells,
+//! - `send`: the thread that has them sent.
 //!
 //! Without the feature nothing is told, and a collector in gpuos.toml is a trouble.
 

@@ -124,7 +124,7 @@ impl Traces {
             Event::CheckDone { gpu, ok, message } => What::Ended(*gpu, "check", went(*ok, message)),
             _ => return,
         };
-        self.tell(at_ms, what);
+        self.record(at_ms, what);
     }
 
     /// The rules want it done.
@@ -140,7 +140,7 @@ impl Traces {
                     rule: audit.rule.clone(),
                     text: audit.text.clone(),
                 };
-                self.tell(at_ms, what);
+                self.record(at_ms, what);
             }
         }
         for effect in effects {
@@ -163,7 +163,7 @@ impl Traces {
                 Effect::Check { gpu } => What::Began(*gpu, "check"),
                 _ => continue,
             };
-            self.tell(at_ms, what);
+            self.record(at_ms, what);
         }
     }
 
@@ -172,18 +172,18 @@ impl Traces {
         let went = match outcome {
             Outcome::Done(_) | Outcome::Nothing(_) => Ok(()),
             Outcome::Refused(why) => Err(why.clone()),
-            Outcome::NotYet(_) | Outcome::Away(_) => return,
+            Outcome::NotYet(_) | Outcome::NoAnswer(_) => return,
         };
         match action {
             Action::Requeue { job } | Action::Hold { job, .. } => {
-                self.tell(at_ms, What::Requeued(job.clone(), went));
+                self.record(at_ms, What::Requeued(job.clone(), went));
             }
-            Action::Release { job, .. } => self.tell(at_ms, What::Released(job.clone(), went)),
+            Action::Release { job, .. } => self.record(at_ms, What::Released(job.clone(), went)),
             _ => {}
         }
     }
 
-    fn tell(&self, at_ms: u64, what: What) {
+    fn record(&self, at_ms: u64, what: What) {
         let Some(to) = &self.to else { return };
         if let Err(TrySendError::Full(_)) = to.try_send((at_ms, what)) {
             let why = "traces have gaps: their thread is behind";
@@ -216,7 +216,7 @@ fn run(
         };
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
-            look(&mut follower, manager);
+            poll_requeued(&mut follower, manager);
             follower.tick(now_ms());
         }
         if !follower.done().is_empty() && (ended || Instant::now() >= again) {
@@ -239,7 +239,7 @@ fn run(
 }
 
 /// Looks which of the jobs that may start again run.
-fn look(follower: &mut Follower, manager: &dyn WorkloadManager) {
+fn poll_requeued(follower: &mut Follower, manager: &dyn WorkloadManager) {
     for job in follower.waiting() {
         let now = now_ms();
         // Where slurmctld is away: another time.

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_core::limits::{Asked, ClockRange, MpsWish, PowerCap};
+use gpuos_core::limits::{Asked, ClockRange, MpsRequest, PowerCap};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::Reply;
 
@@ -37,7 +37,7 @@ fn everything() -> Asked {
             least: 1200,
             most: 1500,
         }),
-        mps: Some(MpsWish {
+        mps: Some(MpsRequest {
             percent: 50,
             gid: 1000,
             joint: false,

@@ -7,7 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use gpuos_core::limits::{Asked, MpsWish};
+use gpuos_core::limits::{Asked, MpsRequest};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MPS_VARIABLES, Reason, Reply, Request};
 
@@ -86,7 +86,7 @@ fn start_as(
         uid,
         gpus: gpus.to_vec(),
         asked: Asked {
-            mps: Some(MpsWish {
+            mps: Some(MpsRequest {
                 percent,
                 gid,
                 joint,

@@ -83,7 +83,7 @@ impl Slurm {
 
     fn answer(&mut self, now: u64, task: &Task) -> Answer {
         if self.away {
-            let away = || Outcome::Away("Unable to contact slurm controller".into());
+            let away = || Outcome::NoAnswer("Unable to contact slurm controller".into());
             self.log.push((now, "away".into()));
             return match task {
                 Task::Act(..) => Answer::Act(away()),
@@ -204,6 +204,16 @@ pub struct World {
     task: Option<(u64, Task)>,
     device: Option<(u64, Device)>,
     hands: Option<Arc<GpuThreads>>,
+}
+
+impl Drop for World {
+    /// What is still to be written comes before the folder goes, or the thread that writes would make it again.
+    fn drop(&mut self) {
+        self.events = None;
+        if let Some(disk) = self.disk.take() {
+            disk.flush(Duration::from_secs(10));
+        }
+    }
 }
 
 impl World {

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use super::wire::Wire;
-use super::{Answer, No, Probe, buffer, function, put, room, same, same_bits, same_text, text};
+use super::{Answer, No, Probe, buffer, function, same, same_bits, same_text, store, text, zeroed};
 use crate::api::Api;
 use crate::bits;
 use crate::mem::read;
@@ -190,16 +190,16 @@ pub fn copied_request(probe: &Probe<'_>) -> Answer {
         ));
     }
     let copy = function::<Copy>(c"gres_job_state_dup")?;
-    let (at, fields) = (room(), &probe.layout.gres_job);
-    let (select, counts, given) = (room(), room(), room());
-    put(at, fields.total_node_cnt, 5_u32);
-    put(at, fields.node_cnt, 2_u32);
-    put(at, fields.gres_bit_select, select);
-    put(at, fields.gres_cnt_node_select, counts);
-    put(at, fields.gres_bit_alloc, given);
-    put(select, 4 * 8, map(70, 0x31));
-    put(counts, 4 * 8, 0x0d05_u64);
-    put(given, 8, map(71, 0x32));
+    let (at, fields) = (zeroed(), &probe.layout.gres_job);
+    let (select, counts, given) = (zeroed(), zeroed(), zeroed());
+    store(at, fields.total_node_cnt, 5_u32);
+    store(at, fields.node_cnt, 2_u32);
+    store(at, fields.gres_bit_select, select);
+    store(at, fields.gres_cnt_node_select, counts);
+    store(at, fields.gres_bit_alloc, given);
+    store(select, 4 * 8, map(70, 0x31));
+    store(counts, 4 * 8, 0x0d05_u64);
+    store(given, 8, map(71, 0x32));
     // SAFETY: void *gres_job_state_dup(gres_job_state_t *).
     let made = unsafe { copy(at as *mut c_void) } as usize;
     sizes::exactly(made, "gres_job_state", fields.whole)?;
@@ -224,11 +224,11 @@ pub fn copied_request(probe: &Probe<'_>) -> Answer {
 
 /// A bitmap of Slurm's form.
 fn map(len: usize, first: u64) -> usize {
-    let at = room();
+    let at = zeroed();
     for (index, word) in bits::zeroed(len).iter().enumerate() {
-        put(at, index * 8, *word);
+        store(at, index * 8, *word);
     }
-    put(at, 16, first);
+    store(at, 16, first);
     at
 }
 
@@ -390,22 +390,22 @@ pub fn copied_node(probe: &Probe<'_>) -> Answer {
         "gres_node_state.gres_cnt_alloc",
     )?;
     // From here on within what Slurm allocated, which is as large as the table says.
-    put(at, fields.topo_cnt, 3_u16);
-    put(at, fields.link_len, 4_i32);
-    let [cores, devices, used, had, ids, names, links] = [(); 7].map(|()| room());
+    store(at, fields.topo_cnt, 3_u16);
+    store(at, fields.link_len, 4_i32);
+    let [cores, devices, used, had, ids, names, links] = [(); 7].map(|()| zeroed());
     for index in 0..3 {
         let number = index as u64 + 1;
-        put(cores, index * 8, map(72 + index, 0x41));
-        put(devices, index * 8, map(76 + index, 0x51));
-        put(used, index * 8, 0x0f00 + number);
-        put(had, index * 8, 0x0f10 + number);
-        put(ids, index * 4, 0x0f20 + number as u32);
-        put(names, index * 8, text(&format!("probe{number}")));
+        store(cores, index * 8, map(72 + index, 0x41));
+        store(devices, index * 8, map(76 + index, 0x51));
+        store(used, index * 8, 0x0f00 + number);
+        store(had, index * 8, 0x0f10 + number);
+        store(ids, index * 4, 0x0f20 + number as u32);
+        store(names, index * 8, text(&format!("probe{number}")));
     }
     for row in 0..4 {
-        let cells = room();
-        (0..4).for_each(|cell| put(cells, cell * 4, (row * 4 + cell) as i32));
-        put(links, row * 8, cells);
+        let cells = zeroed();
+        (0..4).for_each(|cell| store(cells, cell * 4, (row * 4 + cell) as i32));
+        store(links, row * 8, cells);
     }
     for (offset, array) in [
         (fields.topo_core_bitmap, cores),
@@ -416,17 +416,17 @@ pub fn copied_node(probe: &Probe<'_>) -> Answer {
         (fields.topo_type_name, names),
         (fields.links_cnt, links),
     ] {
-        put(at, offset, array);
+        store(at, offset, array);
     }
     if let Ok(kept) = probe
         .fields
         .offset("gres_node_state", "topo_res_core_bitmap")
     {
-        put(at, kept, room());
+        store(at, kept, zeroed());
     }
-    put(at, fields.gres_bit_alloc, map(66, 0x71));
-    put(at, fields.gres_cnt_alloc, 0x0e02_u64);
-    put(at, fields.gres_cnt_found, 0x0e03_u64);
+    store(at, fields.gres_bit_alloc, map(66, 0x71));
+    store(at, fields.gres_cnt_alloc, 0x0e02_u64);
+    store(at, fields.gres_cnt_found, 0x0e03_u64);
     // SAFETY: List gres_node_state_list_dup(List).
     let copies = unsafe { copy(list) };
     let made = data(probe, api, copies, "gres_node_state", fields.whole)?;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use super::gres::protocol;
 use super::wire::Wire;
-use super::{Answer, No, Probe, buffer, function, put, room, same, same_text, text};
+use super::{Answer, No, Probe, buffer, function, same, same_text, store, text, zeroed};
 use crate::handles::{NO_VAL, NO_VAL16};
 use crate::layout::MultiCore;
 use crate::mem::read;
@@ -138,18 +138,18 @@ pub fn description(probe: &Probe<'_>) -> Answer {
     let place = |structure: &str, field: &str| probe.fields.offset(structure, field);
     let whole = probe.fields.size("job_descriptor")?;
     for (share, whole_node, shared) in SHARING {
-        let (record, details) = (room(), room());
-        put(record, probe.layout.job.details, details);
-        let cores = room();
-        put(details, probe.layout.details.mc_ptr, cores);
-        put(record, probe.layout.job.bit_flags, BIT_FLAGS);
+        let (record, details) = (zeroed(), zeroed());
+        store(record, probe.layout.job.details, details);
+        let cores = zeroed();
+        store(details, probe.layout.details.mc_ptr, cores);
+        store(record, probe.layout.job.bit_flags, BIT_FLAGS);
         if let Some(at) = probe.layout.multi_core {
             for (n, (_, offset)) in of_cores(at).into_iter().enumerate() {
-                put(cores, offset, CORES + n as u16);
+                store(cores, offset, CORES + n as u16);
             }
         }
         // A job of which slurmctld has neither script nor environment.
-        put(record, place("job_record", "array_task_id")?, NO_VAL);
+        store(record, place("job_record", "array_task_id")?, NO_VAL);
         for (structure, field, number) in NUMBERS {
             let at = if structure == "job_record" {
                 record
@@ -158,26 +158,26 @@ pub fn description(probe: &Probe<'_>) -> Answer {
             };
             let offset = place(structure, field)?;
             match number {
-                Number::Byte(value) => put(at, offset, value),
-                Number::Half(value) => put(at, offset, value),
-                Number::Word(value) => put(at, offset, value),
-                Number::Long(value) => put(at, offset, value),
+                Number::Byte(value) => store(at, offset, value),
+                Number::Half(value) => store(at, offset, value),
+                Number::Word(value) => store(at, offset, value),
+                Number::Long(value) => store(at, offset, value),
             }
         }
-        put(details, probe.layout.details.pn_min_cpus, PN_MIN_CPUS);
-        put(details, probe.layout.details.share_res, share);
-        put(details, probe.layout.details.whole_node, whole_node);
+        store(details, probe.layout.details.pn_min_cpus, PN_MIN_CPUS);
+        store(details, probe.layout.details.share_res, share);
+        store(details, probe.layout.details.whole_node, whole_node);
         for field in TEXTS {
-            put(
+            store(
                 record,
                 place("job_record", field)?,
                 text(&format!("probe of {field}")),
             );
         }
-        let entries = room();
-        (0..3).for_each(|index| put(entries, index * 8, text(&format!("PROBE{index}=1"))));
-        put(record, probe.layout.job.spank_job_env, entries);
-        put(record, probe.layout.job.spank_job_env_size, 3_u32);
+        let entries = zeroed();
+        (0..3).for_each(|index| store(entries, index * 8, text(&format!("PROBE{index}=1"))));
+        store(record, probe.layout.job.spank_job_env, entries);
+        store(record, probe.layout.job.spank_job_env_size, 3_u32);
         // SAFETY: job_desc_msg_t *copy_job_record_to_job_desc(job_record_t *).
         let made = unsafe { describe(record as *mut c_void) } as usize;
         sizes::exactly(made, "job_descriptor", whole)?;

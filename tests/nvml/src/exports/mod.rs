@@ -34,7 +34,7 @@ pub(crate) use pointer::{Block, Chars, Name, Out, Versioned};
 pub(crate) use session::{change, gpu, node, part, root_only};
 pub(crate) use text::bus_id;
 
-/// Writes C functions: each body gives an [`Answer`], and panics stay inside.
+/// Writes C functions: each body gives an `Answer`, and panics stay inside.
 macro_rules! nvml {
     ($( $(#[$meta:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block )*) => { $(
         $(#[$meta])*

@@ -160,7 +160,7 @@ pub fn fits(world: &World, job: &Waiting, case: &If) -> bool {
 }
 
 /// Nodes that have room for a part now.
-pub fn nodes_with_room(world: &World, job: &Waiting, case: &If) -> u32 {
+pub fn nodes_with_capacity(world: &World, job: &Waiting, case: &If) -> u32 {
     (0..world.nodes.len())
         .filter(|at| units(job, offer(world, job, *at, case)) > 0)
         .count() as u32

@@ -4,7 +4,7 @@ use gpuos_model::hostlist::expand;
 
 use super::detail::{detail, row};
 use super::forms::{Judged, count, judged_line};
-use super::oracle::{If, fits, nodes_with_room, offer, units};
+use super::oracle::{If, fits, nodes_with_capacity, offer, units};
 use super::world::{Form, PROFILES, Waiting, World, leaf};
 
 pub(super) type Verdict = Result<(), String>;
@@ -59,7 +59,7 @@ pub(super) fn nodes(world: &World, list: &str) -> Result<Vec<usize>, String> {
 }
 
 /// `GPU n3:5 is out of service`, `node n2 is drained`; it has to be so.
-pub(super) fn away(
+pub(super) fn unavailable(
     world: &World,
     text: &str,
     and: &str,
@@ -208,14 +208,14 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
     ) {
         count(judged, "not while");
         check!(rest.is_empty(), "more: {rest}");
-        let items = away(world, away_text, " or ")?;
+        let items = unavailable(world, away_text, " or ")?;
         check!(
             !fits(world, job, &If::empty()),
             "the end of the jobs is enough"
         );
         check!(fits(world, job, &If::sound()), "it can never start");
         for item in &items {
-            let mut all = all_away(world);
+            let mut all = all_unavailable(world);
             all.retain(|other| other != item);
             let case = If {
                 back: all,
@@ -236,7 +236,7 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
         "; the end of that would be enough.",
     ) {
         count(judged, "enough back");
-        let items = away(world, away_text, " and ")?;
+        let items = unavailable(world, away_text, " and ")?;
         check!(
             !fits(world, job, &If::empty()),
             "the end of the jobs is enough"
@@ -292,7 +292,7 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
     if text == "No node that it may use has room now." {
         count(judged, "no room");
         check!(
-            nodes_with_room(world, job, &now) == 0,
+            nodes_with_capacity(world, job, &now) == 0,
             "a node has room for a part of it"
         );
         return Ok(());
@@ -312,7 +312,7 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
             "it asks for {}",
             PROFILES[profile].0
         );
-        let have = nodes_with_room(world, job, &now);
+        let have = nodes_with_capacity(world, job, &now);
         if let Some((all, found)) = between(found, "of the ", " that the job names, ") {
             let with = job
                 .named
@@ -337,7 +337,7 @@ pub(super) fn sentence(world: &World, job: &Waiting, text: &str, judged: &mut Ju
     Err(format!("a sentence of no form that is known: {text}"))
 }
 
-pub(super) fn all_away(world: &World) -> Vec<(usize, Option<usize>)> {
+pub(super) fn all_unavailable(world: &World) -> Vec<(usize, Option<usize>)> {
     let mut all = Vec::new();
     for (at, node) in world.nodes.iter().enumerate() {
         all.push((at, None));
@@ -357,7 +357,7 @@ pub(super) fn capacity(world: &World, job: &Waiting, text: &str) -> Verdict {
             .ok_or("no numbers")?
             .0,
     )?;
-    let have = nodes_with_room(world, job, &now);
+    let have = nodes_with_capacity(world, job, &now);
     check!(found == have, "{have} nodes have room");
     let asks = match job.form {
         Form::Each(each) => each * job.min,

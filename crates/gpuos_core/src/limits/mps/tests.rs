@@ -1,5 +1,5 @@
 //! The daemons of MPS, one event after the other.
-use super::super::wish::{Asked, MpsWish};
+use super::super::requests::{Asked, MpsRequest};
 use super::*;
 
 const ONE: Process = Process {
@@ -21,7 +21,7 @@ fn holder(job: u32, gpus: &[u8]) -> Holder {
         uid: 1000,
         gpus: self::gpus(gpus),
         asked: Asked {
-            mps: Some(MpsWish {
+            mps: Some(MpsRequest {
                 percent: 50,
                 gid: 100,
                 joint: false,
@@ -43,7 +43,7 @@ fn saved_as(effects: &[MpsEffect]) -> MpsEvent {
     match effects {
         [MpsEffect::Save { revision }] => MpsEvent::Saved {
             revision: *revision,
-            told: Ok(()),
+            result: Ok(()),
         },
         other => panic!("{other:?}"),
     }
@@ -55,20 +55,20 @@ fn running(job: u32) -> Mps {
     let starts = after(&mut mps, saved_as(&saves));
     assert!(matches!(&starts[..], [MpsEffect::Start { serving, .. }]
         if serving.uid == 1000 && serving.gid == 100 && serving.percent == 50));
-    assert_eq!(mps.settled(&Whom::Job(job.into()), &gpus(&[0])), None);
+    assert_eq!(mps.outcome(&MpsClient::Job(job.into()), &gpus(&[0])), None);
     let told = Ok(ONE);
     let saves = after(
         &mut mps,
         MpsEvent::Running {
-            whom: Whom::Job(job.into()),
-            told,
+            whom: MpsClient::Job(job.into()),
+            result: told,
         },
     );
     // Not before gpuosd would find it again.
-    assert_eq!(mps.settled(&Whom::Job(job.into()), &gpus(&[0])), None);
+    assert_eq!(mps.outcome(&MpsClient::Job(job.into()), &gpus(&[0])), None);
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
     assert_eq!(
-        mps.settled(&Whom::Job(job.into()), &gpus(&[0])),
+        mps.outcome(&MpsClient::Job(job.into()), &gpus(&[0])),
         Some(Ok(()))
     );
     mps
@@ -78,7 +78,7 @@ fn running(job: u32) -> Mps {
 fn it_is_written_down_started_once_and_ended_with_the_job() {
     let mut mps = running(7);
     assert!(
-        mps.settled(&Whom::Job(7.into()), &gpus(&[2]))
+        mps.outcome(&MpsClient::Job(7.into()), &gpus(&[2]))
             .unwrap()
             .is_err()
     );
@@ -88,14 +88,14 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
     );
     let ends = after(&mut mps, MpsEvent::Jobs(Vec::new()));
     assert!(
-        matches!(&ends[..], [MpsEffect::End { whom: Whom::Job(_), serving }]
+        matches!(&ends[..], [MpsEffect::End { whom: MpsClient::Job(_), serving }]
         if serving.process == Some(ONE))
     );
     // It comes again, as after a requeue: the old one ends first.
     assert_eq!(after(&mut mps, MpsEvent::Jobs(vec![holder(7, &[4])])), []);
     let told = Err(NotEnded::Lives("busy".into()));
-    let whom = Whom::Job(7.into());
-    let saves = after(&mut mps, MpsEvent::Ended { whom, told });
+    let whom = MpsClient::Job(7.into());
+    let saves = after(&mut mps, MpsEvent::Ended { whom, result: told });
     assert_eq!(after(&mut mps, saved_as(&saves)), []);
     let again = mps_step(&mut mps, MpsEvent::Tick, 1000 + AGAIN_MS, 0);
     assert!(matches!(&again[..], [MpsEffect::End { .. }]));
@@ -103,18 +103,18 @@ fn it_is_written_down_started_once_and_ended_with_the_job() {
     let next = after(
         &mut mps,
         MpsEvent::Ended {
-            whom: Whom::Job(7.into()),
-            told,
+            whom: MpsClient::Job(7.into()),
+            result: told,
         },
     );
     assert_eq!(next.len(), 2);
-    assert_eq!(mps.kept()[&Whom::Job(7.into())].gpus, gpus(&[4]));
+    assert_eq!(mps.servers()[&MpsClient::Job(7.into())].gpus, gpus(&[4]));
 }
 
 #[test]
 fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() {
     let mut mps = running(7);
-    let whom = Whom::Job(7.into());
+    let whom = MpsClient::Job(7.into());
     let mut now = 1000;
     let mut told = |mps: &mut Mps, event| {
         let effects = mps_step(mps, event, now, 1000);
@@ -131,7 +131,7 @@ fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() 
     assert_eq!(told(&mut mps, MpsEvent::Jobs(Vec::new())).0, 1);
     let mut story = Vec::new();
     let (mut ends, mut seconds) = (1, 0);
-    while !mps.kept().is_empty() {
+    while !mps.servers().is_empty() {
         // Its processes live for a while; after a start of gpuosd it goes on where it was.
         let why = match ends {
             0..4 => NotEnded::Lives("still there".into()),
@@ -142,7 +142,7 @@ fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() 
                 &mut mps,
                 MpsEvent::Ended {
                     whom: whom.clone(),
-                    told: Err(why),
+                    result: Err(why),
                 },
             )
             .1,
@@ -155,7 +155,7 @@ fn a_folder_that_cannot_be_removed_is_given_up_and_a_daemon_that_lives_is_not() 
         }
         let before = ends;
         for _ in 0..3600 {
-            if mps.kept().is_empty() || ends > before {
+            if mps.servers().is_empty() || ends > before {
                 break;
             }
             ends += told(&mut mps, MpsEvent::Tick).0;
@@ -201,7 +201,7 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
         after(
             &mut mps,
             MpsEvent::Died {
-                whom: Whom::Job(7.into()),
+                whom: MpsClient::Job(7.into()),
                 process
             }
         )
@@ -209,7 +209,7 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
         1
     );
     assert!(
-        mps.settled(&Whom::Job(7.into()), &gpus(&[0]))
+        mps.outcome(&MpsClient::Job(7.into()), &gpus(&[0]))
             .unwrap()
             .is_err()
     );
@@ -223,20 +223,20 @@ fn one_that_died_is_not_started_again_and_what_failed_is_not_tried_again() {
     after(
         &mut mps,
         MpsEvent::Running {
-            whom: Whom::Job(8.into()),
-            told,
+            whom: MpsClient::Job(8.into()),
+            result: told,
         },
     );
     assert_eq!(after(&mut mps, MpsEvent::Tick), []);
     assert!(
-        mps.kept().is_empty()
+        mps.servers().is_empty()
             && mps
-                .settled(&Whom::Job(8.into()), &gpus(&[0]))
+                .outcome(&MpsClient::Job(8.into()), &gpus(&[0]))
                 .unwrap()
                 .is_err()
     );
     after(&mut mps, MpsEvent::Jobs(Vec::new()));
-    assert_eq!(mps.settled(&Whom::Job(8.into()), &gpus(&[0])), None);
+    assert_eq!(mps.outcome(&MpsClient::Job(8.into()), &gpus(&[0])), None);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn shared_gpus_get_none() {
     assert_eq!(after(&mut mps, MpsEvent::Jobs(jobs)), []);
     for job in [7, 9] {
         let told = mps
-            .settled(&Whom::Job(job.into()), &gpus(&[1]))
+            .outcome(&MpsClient::Job(job.into()), &gpus(&[1]))
             .unwrap()
             .unwrap_err();
         assert!(told.contains("shared with other jobs"), "{told}");
@@ -261,7 +261,10 @@ fn sharer(job: u32, uid: u32, gpu: u8) -> Holder {
     let mut holder = holder(job, &[gpu]);
     holder.uid = uid;
     holder.asked.shared = true;
-    holder.asked.mps = holder.asked.mps.map(|mps| MpsWish { joint: true, ..mps });
+    holder.asked.mps = holder
+        .asked
+        .mps
+        .map(|mps| MpsRequest { joint: true, ..mps });
     holder
 }
 
@@ -273,17 +276,20 @@ fn started_and_ended(mps: &mut Mps, event: MpsEvent) -> (Vec<String>, Vec<String
         let next = match effect {
             MpsEffect::Save { revision } => {
                 let told = Ok(());
-                MpsEvent::Saved { revision, told }
+                MpsEvent::Saved {
+                    revision,
+                    result: told,
+                }
             }
             MpsEffect::Start { whom, .. } => {
                 starts.push(whom.to_string());
                 let told = Ok(ONE);
-                MpsEvent::Running { whom, told }
+                MpsEvent::Running { whom, result: told }
             }
             MpsEffect::End { whom, .. } => {
                 ends.push(whom.to_string());
                 let told = Ok(());
-                MpsEvent::Ended { whom, told }
+                MpsEvent::Ended { whom, result: told }
             }
             other => panic!("{other:?}"),
         };
@@ -303,12 +309,12 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     let all = ["gpu0-1000", "gpu0-1001", "gpu3-1000"];
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (names(&all), Vec::new()));
-    let first = Whom::Sharers {
+    let first = MpsClient::Sharers {
         gpu: gres(0),
         uid: 1000,
     };
-    assert_eq!(mps.settled(&first, &gpus(&[0])), Some(Ok(())));
-    assert!(mps.settled(&first, &gpus(&[1])).unwrap().is_err());
+    assert_eq!(mps.outcome(&first, &gpus(&[0])), Some(Ok(())));
+    assert!(mps.outcome(&first, &gpus(&[1])).unwrap().is_err());
     // The job for which it was started goes, and comes again on another GPU: the other one keeps its own.
     jobs[0] = sharer(7, 1000, 5);
     let made = started_and_ended(&mut mps, told(&jobs));
@@ -316,16 +322,16 @@ fn jobs_of_a_user_that_share_a_gpu_have_one_daemon_until_the_last_is_gone() {
     jobs.remove(1);
     let made = started_and_ended(&mut mps, told(&jobs));
     assert_eq!(made, (Vec::new(), names(&["gpu0-1000"])));
-    assert_eq!(mps.settled(&first, &gpus(&[0])), None);
+    assert_eq!(mps.outcome(&first, &gpus(&[0])), None);
     let made = started_and_ended(&mut mps, told(&[]));
     assert_eq!((made.0.len(), made.1.len()), (0, 3));
-    assert!(mps.kept().is_empty());
+    assert!(mps.servers().is_empty());
 }
 
 #[test]
 fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let mut mps = Mps::default();
-    let whom = Whom::Sharers {
+    let whom = MpsClient::Sharers {
         gpu: gres(0),
         uid: 1000,
     };
@@ -337,7 +343,7 @@ fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
         &mut mps,
         MpsEvent::Running {
             whom: whom.clone(),
-            told,
+            result: told,
         },
     );
     after(&mut mps, saved_as(&saves));
@@ -347,11 +353,11 @@ fn what_failed_for_sharers_is_tried_again_when_a_job_joins_them() {
     let made = started_and_ended(&mut mps, told.clone());
     assert_eq!(made.0, ["gpu0-1001"]);
     assert_eq!(after(&mut mps, told), []);
-    assert!(mps.settled(&whom, &gpus(&[0])).unwrap().is_err());
+    assert!(mps.outcome(&whom, &gpus(&[0])).unwrap().is_err());
     jobs.push(sharer(8, 1000, 0));
     let made = started_and_ended(&mut mps, MpsEvent::Jobs(jobs));
     assert_eq!(made.0, ["gpu0-1000"]);
-    assert_eq!(mps.settled(&whom, &gpus(&[0])), Some(Ok(())));
+    assert_eq!(mps.outcome(&whom, &gpus(&[0])), Some(Ok(())));
 }
 
 #[test]
@@ -369,13 +375,13 @@ fn shares_of_several_gpus_have_no_daemon_and_a_user_cannot_forge_one() {
 #[test]
 fn names_of_daemons_are_read_again() {
     for whom in [
-        Whom::Job(7.into()),
-        Whom::Sharers {
+        MpsClient::Job(7.into()),
+        MpsClient::Sharers {
             gpu: gres(3),
             uid: 1000,
         },
     ] {
-        assert_eq!(Whom::try_from(whom.to_string()), Ok(whom));
+        assert_eq!(MpsClient::try_from(whom.to_string()), Ok(whom));
     }
     for odd in [
         "",
@@ -387,15 +393,15 @@ fn names_of_daemons_are_read_again() {
         "gpu1-1000-2",
         "-7",
     ] {
-        assert!(Whom::try_from(odd.to_owned()).is_err(), "{odd}");
+        assert!(MpsClient::try_from(odd.to_owned()).is_err(), "{odd}");
     }
 }
 
 /// Each text names one daemon's folder, whatever a workload manager calls its jobs.
 #[test]
 fn a_name_leads_back_to_whom_it_means() {
-    let job = |id: &str| Whom::Job(id.parse().unwrap());
-    let sharers = Whom::Sharers {
+    let job = |id: &str| MpsClient::Job(id.parse().unwrap());
+    let sharers = MpsClient::Sharers {
         gpu: gres(0),
         uid: 1000,
     };
@@ -407,11 +413,14 @@ fn a_name_leads_back_to_whom_it_means() {
         (sharers, "gpu0-1000"),
     ] {
         assert_eq!(whom.to_string(), text);
-        assert_eq!(Whom::try_from(text.to_string()), Ok(whom));
+        assert_eq!(MpsClient::try_from(text.to_string()), Ok(whom));
     }
     for nobody in [
         "", "07", "job-", "job-7", "8.server", "job-../7", "gpu-1", "gpu0",
     ] {
-        assert!(Whom::try_from(nobody.to_string()).is_err(), "{nobody:?}");
+        assert!(
+            MpsClient::try_from(nobody.to_string()).is_err(),
+            "{nobody:?}"
+        );
     }
 }

@@ -150,11 +150,11 @@ pub fn discover_switchable(
         one.1.number = place;
         if divided && switched && place.is_some() {
             let same = one.1.clone();
-            found.divided.push(Divided::look(library, one.0, same));
+            found.divided.push(Divided::read(library, one.0, same));
         }
         match place {
             Some(place) => gpus.push((place, one.0, one.1)),
-            None if divided => found.divided.push(Divided::look(library, one.0, one.1)),
+            None if divided => found.divided.push(Divided::read(library, one.0, one.1)),
             None => found.notes.push(format!(
                 "/dev/nvidia{} is not in gres.conf: Slurm does not use this GPU",
                 one.1.identity.minor.unwrap_or(one.0.into())

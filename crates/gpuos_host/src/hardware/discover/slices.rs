@@ -30,7 +30,7 @@ pub struct Divided {
 
 impl Divided {
     /// Asks the driver how the GPU can be divided.
-    pub(super) fn look(library: &dyn GpuLibrary, index: u8, gpu: GpuHardware) -> Divided {
+    pub(super) fn read(library: &dyn GpuLibrary, index: u8, gpu: GpuHardware) -> Divided {
         let told = library.mig_profiles(index).map_err(|e| e.to_string());
         Divided {
             index,

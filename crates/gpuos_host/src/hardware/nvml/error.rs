@@ -39,7 +39,7 @@ pub enum Error {
     InUse,
     /// What is asked for is taken: the memory slices of a MIG instance, or something else of which the
     /// GPU has only so much.
-    NoRoom,
+    InsufficientResources,
     /// A value is not what the GPU accepts: which one, and what is accepted.
     Refused(String),
     /// Any other return code.
@@ -103,7 +103,7 @@ impl fmt::Display for Error {
             Error::Timeout => f.write_str("the driver did not answer in time"),
             Error::ResetRequired => f.write_str("the GPU needs a reset before it answers"),
             Error::InUse => f.write_str("processes still use the GPU"),
-            Error::NoRoom => f.write_str(
+            Error::InsufficientResources => f.write_str(
                 "the GPU has no room: other MIG instances have these memory slices, or all that there is of it",
             ),
             Error::Refused(why) => f.write_str(why),

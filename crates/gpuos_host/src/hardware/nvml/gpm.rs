@@ -42,7 +42,7 @@ pub(super) struct Gpm {
     changes: AtomicU64,
     /// By id, the instances that were made here, with a number that none had before.
     made: Mutex<BTreeMap<u32, u64>>,
-    kept: Mutex<BTreeMap<u32, Sample>>,
+    samples: Mutex<BTreeMap<u32, Sample>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -91,7 +91,7 @@ impl Gpm {
         match on(raw, device) {
             Err(Error::NotSupported) => {
                 // What comes when MIG mode is on again is new.
-                lock(&self.kept).clear();
+                lock(&self.samples).clear();
                 return Ok(Vec::new());
             }
             other => other?,
@@ -100,7 +100,7 @@ impl Gpm {
             return Err(Error::NotSupported);
         }
         let there = mig::instances_in_use(raw, device)?;
-        let mut kept = lock(&self.kept);
+        let mut kept = lock(&self.samples);
         kept.retain(|gi, _| there.contains(gi));
         let each = there.into_iter();
         Ok(each

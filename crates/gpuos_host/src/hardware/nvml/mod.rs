@@ -202,11 +202,11 @@ pub trait GpuLibrary: Send + Sync {
     /// None when it has no MIG or MIG mode is off.
     fn mig_load(&self, gpu: u8) -> Answer<Vec<(u32, Answer<Option<Load>>)>>;
     /// Makes a GPU instance of the profile with this id (as in `nvidia-smi mig -lgip`) at exactly this
-    /// placement; root only. Gives its id. [`Error::NoRoom`] when it is taken, [`Error::Refused`] when the
+    /// placement; root only. Gives its id. [`Error::InsufficientResources`] when it is taken, [`Error::Refused`] when the
     /// GPU has no such profile or placement.
     fn mig_make_gpu(&self, gpu: u8, profile: u32, placement: MigPlacement) -> Answer<u32>;
     /// Makes the compute instance that takes all of a GPU instance; root only. Gives its id and UUID
-    /// (`MIG-…`). [`Error::NoRoom`] when one is there.
+    /// (`MIG-…`). [`Error::InsufficientResources`] when one is there.
     fn mig_make_compute(&self, gpu: u8, gi: u32) -> Answer<(u32, String)>;
     /// Destroys all compute instances of a GPU instance; root only. `Ok` when there is none, or no such
     /// GPU instance; [`Error::InUse`] while a process uses one.

@@ -90,7 +90,7 @@ pub(super) fn answer(call: &'static str, code: nvml::nvmlReturn_t) -> Answer<()>
         nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT => Error::Timeout,
         nvml::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED => Error::ResetRequired,
         nvml::nvmlReturn_enum_NVML_ERROR_IN_USE => Error::InUse,
-        nvml::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES => Error::NoRoom,
+        nvml::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES => Error::InsufficientResources,
         code => Error::Other { call, code },
     })
 }

@@ -134,7 +134,7 @@ impl TwinGpu {
             .iter()
             .any(|other| other.placement.overlaps(placement));
         if taken || same.count() >= usize::from(known.most) {
-            return Err(Error::NoRoom);
+            return Err(Error::InsufficientResources);
         }
         // A tree that halves, as the hardware numbers them: 0 is the whole, 1 and 2 the halves.
         let ends = self
@@ -159,7 +159,7 @@ impl TwinGpu {
         let instance = self.mig_instances.iter_mut().find(|i| i.gi == gi);
         let instance = instance.ok_or_else(|| super::mig::no_such_instance(gi))?;
         if !instance.computes.is_empty() {
-            return Err(Error::NoRoom);
+            return Err(Error::InsufficientResources);
         }
         let made = (0, format!("MIG-00000000-0000-4000-9000-{serial:012x}"));
         instance.computes.push(made.clone());

@@ -73,7 +73,7 @@ pub(super) fn hold(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
     }
 }
 
-pub(super) fn let_go(slurm: &Slurm<'_>, job: u32) -> Result<Outcome, Outcome> {
+pub(super) fn release_hold(slurm: &Slurm<'_>, job: u32) -> Result<Outcome, Outcome> {
     let gone = || Outcome::Nothing(format!("job {job} is gone"));
     let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
     match row.state.as_str() {

@@ -9,7 +9,7 @@ use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
 use gpuos_workload::action::{Action, Outcome};
 
-use super::rows::{Row, said};
+use super::rows::{Row, error_line};
 use super::{Job, NodeRecord, read, rows};
 use crate::Machine;
 
@@ -36,7 +36,7 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
             number(job).and_then(|job| slurm.release(job, *avoid_node))
         }
         Action::Hold { job, why } => number(job).and_then(|job| hold::hold(&slurm, job, why)),
-        Action::LetGo { job } => number(job).and_then(|job| hold::let_go(&slurm, job)),
+        Action::LetGo { job } => number(job).and_then(|job| hold::release_hold(&slurm, job)),
         Action::Kill { job, step } => number(job).and_then(|job| slurm.kill(job, *step)),
         Action::Drain { reason } => slurm.drain(reason),
         Action::Undrain { reason } => slurm.undrain(reason),
@@ -104,16 +104,16 @@ impl Slurm<'_> {
     fn run(&self, program: &str, args: &[&str]) -> Result<String, Outcome> {
         let output = match self.machine.run_within(self.limit, program, args) {
             Ok(output) => output,
-            Err(e) => return Err(Outcome::Away(format!("{e:#}"))),
+            Err(e) => return Err(Outcome::NoAnswer(format!("{e:#}"))),
         };
         if output.ok {
             return Ok(output.stdout);
         }
-        let said = said(&output);
+        let said = error_line(&output);
         let sentence = format!("`{program} {}`: {said}", args.join(" "));
         match is_refusal(&said) {
             true => Err(Outcome::Refused(sentence)),
-            false => Err(Outcome::Away(sentence)),
+            false => Err(Outcome::NoAnswer(sentence)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Slurm<'_> {
         let record = NodeRecord::parse_all(&text).into_iter().next();
         let record = record.filter(|record| record.name == self.node);
         record.ok_or_else(|| {
-            Outcome::Away(format!(
+            Outcome::NoAnswer(format!(
                 "scontrol shows no node {}, or a record of it that is not Slurm's alone",
                 self.node
             ))
@@ -149,7 +149,7 @@ impl Slurm<'_> {
             (shown, None) if shown == *part => Ok(Outcome::Done(format!(
                 "Slurm's record of the node has Extra={wanted:?}"
             ))),
-            _ => Err(Outcome::Away(format!(
+            _ => Err(Outcome::NoAnswer(format!(
                 "Extra was written as {wanted:?} and is {shown:?}"
             ))),
         }

@@ -56,7 +56,7 @@ impl Machine for Play {
     }
 
     /// What squeue answers is given as what scontrol would.
-    fn run_told(
+    fn run_with_env(
         &self,
         _: Duration,
         (name, format): (&str, &str),
@@ -97,7 +97,7 @@ fn extra_keeps_the_administrators_text_and_is_written_only_when_it_differs() {
     assert!(matches!(play.act(&out(5)), Outcome::Nothing(_)));
     // Somebody wrote at the same moment.
     let play = Play::new(&[(SHOW, Ok(&before)), (write, Ok("")), (SHOW, Ok(&before))]);
-    assert!(matches!(play.act(&out(5)), Outcome::Away(_)));
+    assert!(matches!(play.act(&out(5)), Outcome::NoAnswer(_)));
 }
 
 #[test]
@@ -108,11 +108,11 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
     for action in [out(1), drain] {
         assert!(matches!(
             Play::new(&[(SHOW, Err(AWAY))]).act(&action),
-            Outcome::Away(_)
+            Outcome::NoAnswer(_)
         ));
         assert!(matches!(
             act(&Recorded::default(), "n1", &action),
-            Outcome::Away(_)
+            Outcome::NoAnswer(_)
         ));
     }
     let kill = Action::Kill {
@@ -127,7 +127,7 @@ fn a_slurmctld_that_is_away_is_asked_again_and_a_refusal_is_not() {
     ));
     assert!(matches!(
         Play::new(&[(QUEUE, Ok(&here)), ("scancel 7.0", Err(AWAY))]).act(&kill),
-        Outcome::Away(_)
+        Outcome::NoAnswer(_)
     ));
 }
 
@@ -378,7 +378,7 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
         fn run_within(&self, _: Duration, program: &str, args: &[&str]) -> Result<Output> {
             self.run(program, args)
         }
-        fn run_told(
+        fn run_with_env(
             &self,
             _: Duration,
             _: (&str, &str),
@@ -388,7 +388,7 @@ fn jobs_of_a_node_are_asked_for_one_by_one() {
             self.run(program, args)
         }
     }
-    assert!(matches!(jobs_on(&Mute, "n1"), Err(Outcome::Away(_))));
+    assert!(matches!(jobs_on(&Mute, "n1"), Err(Outcome::NoAnswer(_))));
 }
 
 const SILENT: &str =
@@ -438,7 +438,7 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
         &[(own.0, Err(away))][..],
         &[own, job_of, other, (update, Err(away))],
     ] {
-        assert!(matches!(down(lines), Outcome::Away(_)));
+        assert!(matches!(down(lines), Outcome::NoAnswer(_)));
     }
 }
 

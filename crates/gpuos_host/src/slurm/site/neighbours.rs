@@ -57,7 +57,7 @@ impl Asker {
 
 /// What a running job said of its class and of a place for itself: in gpuos's note, or in its command line
 /// where Slurm shows that.
-fn said(job: &Job) -> JobOptions {
+fn options_of(job: &Job) -> JobOptions {
     match Note::parse(&job.system_comment) {
         Some(note) => JobOptions {
             class: note.class,
@@ -109,7 +109,7 @@ impl<'a> Judge<'a> {
         let (nodes, _) = self.site.indices(&names);
         if !nodes.is_empty() {
             let partition = job.partitions.first().map_or("", String::as_str);
-            let asker = Asker::of_job(job, &said(job));
+            let asker = Asker::of_job(job, &options_of(job));
             let facts = asker.facts(job.uid, partition, nodes.len() as u32);
             self.book.start(job.id, &facts, &nodes);
         }
@@ -117,7 +117,7 @@ impl<'a> Judge<'a> {
 
     /// The nodes that rules do not keep from a running job if it has to go elsewhere; `None` = all.
     pub fn elsewhere(&mut self, job: &Job, wanted: &JobRequest) -> Option<Vec<bool>> {
-        let asker = Asker::of_job(job, &said(job));
+        let asker = Asker::of_job(job, &options_of(job));
         if !self.matters(wanted, &asker) {
             return None;
         }
@@ -191,7 +191,7 @@ impl<'a> Judge<'a> {
     }
 
     /// What speaks against nodes that the request allows, the worst first.
-    fn kept(&mut self, wanted: &JobRequest, asker: &Asker) -> Vec<Exclusion> {
+    fn exclusions(&mut self, wanted: &JobRequest, asker: &Asker) -> Vec<Exclusion> {
         let new = self.newcomer(wanted, asker);
         if !self.book.matters(&new) {
             return Vec::new();
@@ -220,7 +220,7 @@ impl<'a> Judge<'a> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Neighbours {
     /// With their causes, the worst first.
-    pub kept: Vec<Exclusion>,
+    pub exclusions: Vec<Exclusion>,
     last_resort: Vec<usize>,
     /// Nodes with degraded GPUs, and these.
     degraded: Vec<(usize, GpuSet)>,
@@ -243,7 +243,7 @@ impl Neighbours {
                 .map(|(at, node)| (at, node.gpus_degraded()))
                 .filter(|(_, degraded)| !degraded.is_empty())
                 .collect(),
-            kept: judge.kept(wanted, asker),
+            exclusions: judge.exclusions(wanted, asker),
         }
     }
 
@@ -269,13 +269,16 @@ impl Neighbours {
 
     /// Whether some nodes are forbidden.
     pub fn forbids(&self) -> bool {
-        self.kept
+        self.exclusions
             .iter()
             .any(|kept| kept.verdict == Verdict::Forbidden)
     }
 
     /// The sentences, one a line.
     pub fn text(&self) -> String {
-        self.kept.iter().map(|kept| format!("{kept}.\n")).collect()
+        self.exclusions
+            .iter()
+            .map(|kept| format!("{kept}.\n"))
+            .collect()
     }
 }

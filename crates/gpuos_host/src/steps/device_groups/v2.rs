@@ -133,7 +133,7 @@ pub(super) fn allowed(
         .stderr(Stdio::null())
         .spawn()
         .map_err(|e| io::Error::other(format!("{}: {e}", program.display())))?;
-    let said = said(&mut process);
+    let said = read_answer(&mut process);
     // One that was killed may have left it.
     let _ = fs::remove_file(&file);
     match said?.as_deref().and_then(Answer::parse) {
@@ -149,7 +149,7 @@ pub(super) fn allowed(
 }
 
 /// What the process says; `None` when it has to be ended.
-fn said(process: &mut Child) -> io::Result<Option<String>> {
+fn read_answer(process: &mut Child) -> io::Result<Option<String>> {
     let began = Instant::now();
     while process.try_wait()?.is_none() {
         if began.elapsed() >= LIMIT {

@@ -14,7 +14,7 @@ use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 
 use super::client::Client;
-use super::effect::{Effect, Effects, Look, Quota, Then};
+use super::effect::{Effect, Effects, PollBy, Quota, Then};
 use super::facts::Facts;
 use crate::limits::Task;
 
@@ -66,7 +66,7 @@ impl Settings {
     }
 
     /// What is kept of limits and of MPS.
-    pub fn kept(&self) -> (&Limits, &Mps) {
+    pub fn state(&self) -> (&Limits, &Mps) {
         (&self.limits, &self.mps)
     }
 
@@ -97,14 +97,16 @@ impl Settings {
         let Some(gpu) = gpu.gres() else {
             return;
         };
-        let kept = self.limits.kept().get(&gpu);
+        let kept = self.limits.applied().get(&gpu);
         let set = kept.and_then(|kept| kept.power_mw).map(|[_, set]| set);
         match (set, sample.power_limit_mw) {
             (Some(set), Some(shown)) if set == shown => {
                 let limit_mw = shown;
                 self.limits(Event::Sample { gpu, limit_mw }, on, fx);
             }
-            (Some(_), Some(_)) => fx.push(Effect::Limits(Task::Look(on.gpus.known(gpu.into())))),
+            (Some(_), Some(_)) => {
+                fx.push(Effect::Limits(Task::ReadLimit(on.gpus.known(gpu.into()))))
+            }
             _ => {}
         }
     }
@@ -128,7 +130,7 @@ impl Settings {
         for (since, one) in std::mem::take(&mut self.waiting) {
             let waited = on.now.at.duration_since(since);
             let late = one.waited && waited >= BESIDE_SLICES;
-            let answer = self.settled(&one, on);
+            let answer = self.step_reply(&one, on);
             match answer.or_else(|| late.then(|| unsettled(&one))) {
                 Some(answer) => fx.reply(one.client, answer),
                 None if waited < ANSWER => self.waiting.push((since, one)),
@@ -138,8 +140,8 @@ impl Settings {
     }
 
     /// What a step is told, once all is known.
-    fn settled(&self, one: &Prepare, on: &Facts<'_>) -> Option<Reply> {
-        let mut notes = self.limits.settled(&one.job)?;
+    fn step_reply(&self, one: &Prepare, on: &Facts<'_>) -> Option<Reply> {
+        let mut notes = self.limits.job_notes(&one.job)?;
         let mut environment = one.environment.clone();
         if one.asked.mps.is_some() {
             match self.mps_for(one, on)? {
@@ -154,8 +156,8 @@ impl Settings {
     pub fn tick(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         self.limits(Event::Tick, on, fx);
         self.mps(MpsEvent::Tick, on, fx);
-        if !self.limits.kept().is_empty() || !self.mps.kept().is_empty() {
-            fx.look(Look::AfterLast(LOOK_EVERY));
+        if !self.limits.applied().is_empty() || !self.mps.servers().is_empty() {
+            fx.poll_scheduler(PollBy::AfterLast(LOOK_EVERY));
         }
     }
 }

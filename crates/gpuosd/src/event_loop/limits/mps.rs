@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_core::limits::{MpsEffect, MpsEvent, MpsWish, Whom, mps_step};
+use gpuos_core::limits::{MpsClient, MpsEffect, MpsEvent, MpsRequest, mps_step};
 use gpuos_core::wire::MPS_VARIABLES;
 use gpuos_model::gpu_index::GresGpu;
 
@@ -48,14 +48,14 @@ impl Settings {
         let (job, gpus, asked) = (one.job.clone(), &one.gpus, &one.asked);
         let no = |why| format!("MPS is not there: {why}; the job runs without it");
         let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-        let (Some(wish), Some(whom)) = (asked.mps, Whom::of(&job, uid, gpus, asked)) else {
+        let (Some(wish), Some(whom)) = (asked.mps, MpsClient::of(&job, uid, gpus, asked)) else {
             return Some(Err(no("the job has shares of several GPUs".to_owned())));
         };
         if wish.joint && !asked.shared {
             let why = "Slurm has given it no shards of a GPU";
             return Some(Err(no(why.to_owned())));
         }
-        let there = self.mps.settled(&whom, gpus)?;
+        let there = self.mps.outcome(&whom, gpus)?;
         Some(there.map_err(no).map(|()| {
             let [pipe, log] = folders(&self.mps_folder, &whom);
             let [pipe, log] = [pipe, log].map(|folder| folder.display().to_string());
@@ -70,7 +70,7 @@ impl Settings {
 }
 
 /// The part of the memory that goes with a share of a GPU, as MPS reads it; the GPU is the first that its programs see.
-fn memory_share(gpus: &BTreeSet<GresGpu>, wish: MpsWish, on: &Facts<'_>) -> Option<String> {
+fn memory_share(gpus: &BTreeSet<GresGpu>, wish: MpsRequest, on: &Facts<'_>) -> Option<String> {
     let gpu = gpus.first().filter(|_| wish.joint)?;
     let health = on.health.gpus.get(gpu.index())?;
     let total = health.last.as_ref()?.memory_total_mib?;
@@ -79,7 +79,7 @@ fn memory_share(gpus: &BTreeSet<GresGpu>, wish: MpsWish, on: &Facts<'_>) -> Opti
 }
 
 /// The GPU by NVIDIA's id: a daemon that serves it alone counts it as 0, whatever Slurm does.
-fn by_uuid(gpus: &BTreeSet<GresGpu>, wish: MpsWish, on: &Facts<'_>) -> Option<(String, String)> {
+fn by_uuid(gpus: &BTreeSet<GresGpu>, wish: MpsRequest, on: &Facts<'_>) -> Option<(String, String)> {
     let gpu = gpus.first().filter(|_| wish.joint)?;
     let uuid = on.gpus.known((*gpu).into()).uuid;
     (!uuid.is_empty()).then(|| ("CUDA_VISIBLE_DEVICES".to_owned(), uuid))

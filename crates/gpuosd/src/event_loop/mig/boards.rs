@@ -28,7 +28,7 @@ struct Files {
 
 /// Looks at what NVML shows.
 #[derive(Default)]
-struct Looks {
+struct Probes {
     /// Those that are under way, since when.
     under_way: BTreeMap<NvmlIndex, Instant>,
     /// When the last one began that has ended.
@@ -45,7 +45,7 @@ pub struct Boards {
     carvers: BTreeMap<NvmlIndex, Carver>,
     views: BTreeMap<NvmlIndex, Result<Box<View>, String>>,
     files: BTreeMap<NvmlIndex, Files>,
-    looks: Looks,
+    probes: Probes,
     /// What was warned of and still holds.
     warned: BTreeSet<(NvmlIndex, String)>,
 }
@@ -118,7 +118,7 @@ impl Boards {
 
     /// Whether MIG mode is on by what NVML has shown since then.
     pub fn mode_since(&self, gpu: NvmlIndex, since: Instant) -> Option<bool> {
-        let seen = self.looks.seen.get(&gpu).is_some_and(|at| *at >= since);
+        let seen = self.probes.seen.get(&gpu).is_some_and(|at| *at >= since);
         let whole = self.is_whole(gpu)?;
         seen.then_some(!whole)
     }
@@ -140,7 +140,7 @@ impl Boards {
 
     fn has(&self, job: &JobId, piece: &Piece) -> Option<()> {
         let carver = self.carvers.get(&piece.gpu)?;
-        carver.looked().then_some(())?;
+        carver.is_reconciled().then_some(())?;
         let claims = carver.claims();
         let at = claims.iter().find(|claim| {
             claim.job == *job
@@ -251,40 +251,40 @@ impl Boards {
     }
 
     /// Has NVML asked what it shows of a GPU.
-    pub fn look(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
-        if self.looks.under_way.contains_key(&gpu) {
-            self.looks.again.insert(gpu);
+    pub fn probe(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
+        if self.probes.under_way.contains_key(&gpu) {
+            self.probes.again.insert(gpu);
             return;
         }
-        self.looks.under_way.insert(gpu, now.at);
-        fx.push(Effect::Mig(gpu, Task::Look));
+        self.probes.under_way.insert(gpu, now.at);
+        fx.push(Effect::Mig(gpu, Task::Probe));
     }
 
     /// Whether that is under way.
-    pub fn is_looking(&self, gpu: NvmlIndex) -> bool {
-        self.looks.under_way.contains_key(&gpu)
+    pub fn is_probing(&self, gpu: NvmlIndex) -> bool {
+        self.probes.under_way.contains_key(&gpu)
     }
 
     /// Looks once more where that was asked for meanwhile.
-    pub fn look_again(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
-        if self.looks.again.remove(&gpu) {
-            self.look(gpu, now, fx);
+    pub fn probe_if_requested(&mut self, gpu: NvmlIndex, now: Now, fx: &mut Effects) {
+        if self.probes.again.remove(&gpu) {
+            self.probe(gpu, now, fx);
         }
     }
 
     /// Looks at all of them.
-    pub fn look_at_all(&mut self, now: Now, fx: &mut Effects) {
+    pub fn probe_all(&mut self, now: Now, fx: &mut Effects) {
         for gpu in self.all() {
-            self.look(gpu, now, fx);
+            self.probe(gpu, now, fx);
         }
-        self.looks.all = Some(now.at);
+        self.probes.all = Some(now.at);
     }
 
     /// The same if it is time for it.
     pub fn tick(&mut self, now: Now, fx: &mut Effects) {
         let late = |at| now.at.duration_since(at) >= LOOK_EVERY;
-        if self.looks.all.is_none_or(late) {
-            self.look_at_all(now, fx);
+        if self.probes.all.is_none_or(late) {
+            self.probe_all(now, fx);
         }
     }
 
@@ -296,14 +296,14 @@ impl Boards {
         switchable: bool,
         (now, fx): (Now, &mut Effects),
     ) -> bool {
-        if let Some(began) = self.looks.under_way.remove(&gpu) {
-            self.looks.seen.insert(gpu, began);
+        if let Some(began) = self.probes.under_way.remove(&gpu) {
+            self.probes.seen.insert(gpu, began);
         }
         if let (Ok(view), true) = (&mut view, switchable) {
             // Then it is as it is to be.
             view.unfit = view.unfit.take().filter(|_| !view.whole);
         }
-        self.look_again(gpu, now, fx);
+        self.probe_if_requested(gpu, now, fx);
         if let Ok(view) = &view {
             // What is over may be warned of again.
             self.warned.retain(|(of, text)| {
@@ -319,7 +319,7 @@ impl Boards {
     /// A look that came while the driver was at work is repeated.
     pub fn repeat_if_calling(&mut self, gpu: NvmlIndex) {
         if self.calling(gpu) {
-            self.looks.again.insert(gpu);
+            self.probes.again.insert(gpu);
         }
     }
 

@@ -174,7 +174,7 @@ impl Endings {
         };
         match outcome {
             _ if ending.action != *action => {}
-            Outcome::Away(_) | Outcome::NotYet(_) => {}
+            Outcome::NoAnswer(_) | Outcome::NotYet(_) => {}
             Outcome::Refused(_)
                 if matches!(action, Action::Requeue { .. } | Action::Hold { .. }) =>
             {
@@ -200,7 +200,7 @@ impl Endings {
             _ => return,
         };
         match outcome {
-            Outcome::Away(_) | Outcome::NotYet(_) => return,
+            Outcome::NoAnswer(_) | Outcome::NotYet(_) => return,
             // Whether it is held, shows when it is to be let go.
             Outcome::Done(_) | Outcome::Nothing(_) if !released => return,
             // Slurm holds a requeued job back for two minutes.

@@ -32,7 +32,7 @@ pub fn holders(mig: &Mig, health: &NodeHealth) -> Vec<Job> {
         };
     };
     let records = &mig.records;
-    let given = records.given.iter().filter(|(_, bits)| **bits != 0);
+    let given = records.granted.iter().filter(|(_, bits)| **bits != 0);
     let mut all: BTreeMap<JobId, u64> = given.map(|(job, bits)| (job.clone(), *bits)).collect();
     let grants = records.grants.iter();
     all.extend(grants.map(|(job, grant)| (job.clone(), grant.bits)));

@@ -24,12 +24,12 @@ pub struct Polls {
     asked: Option<Instant>,
     /// GPUs that have not answered yet: a driver that hangs is not asked again.
     under_way: BTreeSet<NvmlIndex>,
-    told: BTreeMap<NvmlIndex, (Instant, Memories, Loads)>,
+    answers: BTreeMap<NvmlIndex, (Instant, Memories, Loads)>,
 }
 
 impl Polls {
     fn forget(&mut self, gpu: NvmlIndex, which: impl Fn(u32) -> bool) {
-        if let Some((_, _, Ok(loads))) = self.told.get_mut(&gpu) {
+        if let Some((_, _, Ok(loads))) = self.answers.get_mut(&gpu) {
             loads.retain(|gi, _| !which(*gi));
         }
     }
@@ -51,9 +51,9 @@ impl Polls {
     }
 
     /// A GPU has answered.
-    pub fn told(&mut self, gpu: NvmlIndex, (memory, load): (Memories, Loads), now: Instant) {
+    pub fn on_answer(&mut self, gpu: NvmlIndex, (memory, load): (Memories, Loads), now: Instant) {
         self.under_way.remove(&gpu);
-        self.told.insert(gpu, (now, memory, load));
+        self.answers.insert(gpu, (now, memory, load));
     }
 
     /// An instance was made here: what is known of the load of one with its number was another's.
@@ -116,7 +116,7 @@ impl Newest<'_> {
 
     /// What a GPU answered last, unless that is long ago.
     fn of(&self, gpu: NvmlIndex) -> Result<(&Memories, &Loads), String> {
-        let told = self.polls.told.get(&gpu);
+        let told = self.polls.answers.get(&gpu);
         let (at, memory, load) = told.ok_or(NOT_YET)?;
         let old = self.now.duration_since(*at);
         match old > self.interval * 3 + GRACE {

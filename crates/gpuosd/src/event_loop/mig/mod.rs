@@ -40,7 +40,7 @@ use records::Records;
 use steps::{Steps, Waiting, refuse};
 use switches::{Left, Next, Switches};
 
-use super::effect::{Effect, Effects, Look};
+use super::effect::{Effect, Effects, PollBy};
 use super::facts::Facts;
 use crate::mig::pool::{Grant, Journal, Pool, held, slices_text, unknown};
 use crate::mig::{NotSwitched, Notice, View};
@@ -72,7 +72,7 @@ struct Times {
     /// When instances were counted for the health rules.
     counted: Option<Instant>,
     /// spank_gpuos could not be told which GPUs are MIG-switchable: when that is tried again.
-    untold: Option<Instant>,
+    publish_again: Option<Instant>,
 }
 
 impl Mig {
@@ -84,7 +84,7 @@ impl Mig {
             memory: memory::Polls::default(),
             records: Records {
                 grants: journal.grants,
-                given: journal.given,
+                granted: journal.given,
                 ..Records::default()
             },
             steps: Steps::default(),
@@ -94,7 +94,7 @@ impl Mig {
             times: Times {
                 began: now,
                 counted: None,
-                untold: None,
+                publish_again: None,
             },
         }
     }
@@ -108,7 +108,7 @@ impl Mig {
             held: self.endings.held().clone(),
             pool: self.division.fixed(),
             switchable: self.division.switchable().clone(),
-            given: self.records.given.clone(),
+            given: self.records.granted.clone(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Mig {
             && let Some(first) = pool.first(gpu)
         {
             let slices = pool.geometry.slices();
-            let (given, grants) = (&self.records.given, &self.records.grants);
+            let (given, grants) = (&self.records.granted, &self.records.grants);
             all.extend(unknown(given, grants, (first, slices)));
         }
         all
@@ -156,8 +156,8 @@ impl Mig {
     }
 
     /// Whether spank_gpuos could be told which GPUs are MIG-switchable; if not, that is tried again.
-    pub fn untold(&mut self, why: Option<String>, now: Instant, fx: &mut Effects) {
-        self.times.untold = why.is_some().then_some(now + LOOK_EVERY);
+    pub fn switchable_file_written(&mut self, why: Option<String>, now: Instant, fx: &mut Effects) {
+        self.times.publish_again = why.is_some().then_some(now + LOOK_EVERY);
         fx.trouble("switchable-file", why);
     }
 
@@ -175,24 +175,24 @@ impl Mig {
         }
         let pool = self.division.pool();
         if pool.is_some() && before.pool() != pool {
-            fx.look(Look::In(Duration::ZERO));
+            fx.poll_scheduler(PollBy::In(Duration::ZERO));
         }
         if !self.division.has_same_gpus(&before) {
             fx.save();
         }
         for gpu in self.boards.all() {
             self.boards.write_files(gpu, self.division.pool(), fx);
-            self.boards.look(gpu, on.now, fx);
+            self.boards.probe(gpu, on.now, fx);
         }
         self.answer(on, fx);
     }
 
     /// The thread of a GPU has done something.
-    pub fn told(&mut self, gpu: NvmlIndex, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn on_notice(&mut self, gpu: NvmlIndex, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         match told {
             Notice::Changed => {
                 self.memory.changed(gpu, &self.boards);
-                self.boards.look(gpu, on.now, fx);
+                self.boards.probe(gpu, on.now, fx);
             }
             Notice::Saved(revision, Ok(())) => self.event(gpu, Event::Saved(revision), on, fx),
             // Nothing is done before the journal is on the disk: it is written again.
@@ -203,17 +203,17 @@ impl Mig {
                 }
                 self.memory.made(gpu, &answer);
                 self.event(gpu, Event::Done(answer), on, fx);
-                self.boards.look_again(gpu, on.now, fx);
+                self.boards.probe_if_requested(gpu, on.now, fx);
             }
             Notice::Shown(view) => self.shown(gpu, view, on, fx),
-            Notice::Memory(memory, load) => self.memory.told(gpu, (memory, load), on.now.at),
+            Notice::Memory(memory, load) => self.memory.on_answer(gpu, (memory, load), on.now.at),
             Notice::Mode(turned, told) => self.turned(gpu, turned, told, on, fx),
             Notice::Files(layout, written) => self.boards.files_written(gpu, layout, written),
         }
     }
 
     /// After each of these: what is wrong is told, and steps are answered.
-    pub fn settle(&mut self, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn finish(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         fx.trouble("slices", self.boards.files_trouble());
         fx.trouble("switchable", self.division.misnumbered(on.gpus));
         fx.trouble("mig", self.boards.unfit());
@@ -307,8 +307,8 @@ impl Mig {
     }
 
     /// Has NVML asked what it shows of a GPU.
-    pub fn look(&mut self, gpu: NvmlIndex, on: &Facts<'_>, fx: &mut Effects) {
-        self.boards.look(gpu, on.now, fx);
+    pub fn probe(&mut self, gpu: NvmlIndex, on: &Facts<'_>, fx: &mut Effects) {
+        self.boards.probe(gpu, on.now, fx);
     }
 
     /// A step has ended.
@@ -324,13 +324,18 @@ impl Mig {
     /// Time went by.
     pub fn tick(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         let now = on.now.at;
-        if self.times.untold.take_if(|due| now >= *due).is_some() {
+        if self
+            .times
+            .publish_again
+            .take_if(|due| now >= *due)
+            .is_some()
+        {
             fx.ask(WorkloadTask::Config);
         }
         if self.boards.all().is_empty() && self.steps.waiting.is_empty() {
             return;
         }
-        if on.gpus.polled().is_some() && !on.gpus.is_away() {
+        if on.gpus.polled().is_some() && !on.gpus.is_unreachable() {
             let ready = |gpu| {
                 let answers = matches!(self.boards.view(gpu), Some(Ok(_)));
                 answers || health::out(gpu, &self.division, on.health).is_some()
@@ -348,11 +353,11 @@ impl Mig {
             fx.push(Effect::Renumber);
         }
         self.boards.tick(on.now, fx);
-        self.look_unread(on, fx);
+        self.probe_unconfigured(on, fx);
         self.memory.tick(&self.boards, on.interval, now, fx);
         self.count_again(on, fx);
         if !self.records.grants.is_empty() || !self.is_known() {
-            fx.look(Look::AfterLast(LOOK_EVERY));
+            fx.poll_scheduler(PollBy::AfterLast(LOOK_EVERY));
         }
         if on.may_ask {
             for job in self.steps.due(now) {
@@ -360,7 +365,7 @@ impl Mig {
             }
             self.endings.ask_again(fx);
         }
-        self.settle(on, fx);
+        self.finish(on, fx);
     }
 
     /// Looks again at the GPUs that wait for a reset.
@@ -372,20 +377,20 @@ impl Mig {
         self.times.counted = Some(on.now.at);
         for gpu in self.boards.all() {
             if health::waits_for_reset(gpu, &self.division, on.health) {
-                self.boards.look(gpu, on.now, fx);
+                self.boards.probe(gpu, on.now, fx);
             }
         }
     }
 
     /// Looks at MIG-switchable GPUs while gpuos.toml cannot be read: nothing else asks for that.
-    fn look_unread(&mut self, on: &Facts<'_>, fx: &mut Effects) {
+    fn probe_unconfigured(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         let waits = self.steps.waiting.iter().any(|one| one.ask.is_none());
         if !waits || self.division.pool().is_some() {
             return;
         }
         for gpu in self.division.switchable().keys() {
-            if !self.boards.is_looking(*gpu) {
-                self.boards.look(*gpu, on.now, fx);
+            if !self.boards.is_probing(*gpu) {
+                self.boards.probe(*gpu, on.now, fx);
             }
         }
     }
@@ -442,8 +447,8 @@ impl Mig {
             wrong: self.division.wrong(gpu, on.gpus),
             records: self.records.asked,
             may_ask: on.may_ask,
-            untold: !waiting.iter().all(|job| granted(&job)),
-            not_given: waiting
+            jobs_pending: !waiting.iter().all(|job| granted(&job)),
+            not_allocated: waiting
                 .iter()
                 .filter(granted)
                 .filter(lacks)
@@ -489,7 +494,7 @@ impl Mig {
         let bits = pool.all_bits(gpu);
         let grants = self.records.grants.iter();
         let grants = grants.map(|(job, grant)| (job, grant.bits));
-        let given = self.records.given.iter().map(|(job, bits)| (job, *bits));
+        let given = self.records.granted.iter().map(|(job, bits)| (job, *bits));
         let own = grants.chain(given).filter(|(_, own)| own & bits != 0);
         own.map(|(job, _)| job.clone()).collect()
     }
@@ -522,13 +527,13 @@ impl Mig {
             Next::Refuse(jobs) => {
                 for job in jobs {
                     let why = format!("Slurm has not given GPU {gpu} to job {job}");
-                    self.steps.tell(&job, &why, refuse, fx);
+                    self.steps.refuse_steps(&job, &why, refuse, fx);
                 }
             }
             Next::Turn(divided) => {
                 fx.push(Effect::Mig(gpu, crate::mig::Task::Mode(divided)));
             }
-            Next::Look => self.boards.look(gpu, on.now, fx),
+            Next::Probe => self.boards.probe(gpu, on.now, fx),
             Next::Keep(why) => self.keep(gpu, &why, on, fx),
         }
     }
@@ -541,7 +546,7 @@ impl Mig {
         for job in self.wait_for(gpu, divided, on) {
             self.fail(&job, why, on, fx);
         }
-        self.boards.look(gpu, on.now, fx);
+        self.boards.probe(gpu, on.now, fx);
     }
 
     /// The driver has changed a mode, or not.
@@ -564,7 +569,7 @@ impl Mig {
                     "is whole"
                 };
                 boards::note(None, format!("GPU {gpu} {what} now"), on.now, fx);
-                self.boards.look(gpu, on.now, fx);
+                self.boards.probe(gpu, on.now, fx);
             }
             Err(NotSwitched::Used(why)) => {
                 let state = if divided { "on" } else { "off" };

@@ -10,7 +10,7 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 
 use super::endings::End;
-use super::steps::{Tell, Waiting, refuse};
+use super::steps::{RefusalReply, Waiting, refuse};
 use super::{Mig, boards};
 use crate::event_loop::effect::{Effect, Effects, Then};
 use crate::event_loop::facts::Facts;
@@ -23,7 +23,7 @@ pub struct Records {
     /// What was given to jobs, and is made for them.
     pub grants: BTreeMap<JobId, Grant>,
     /// Bits that Slurm had given to jobs when it told all of them, with or without a grant.
-    pub given: BTreeMap<JobId, u64>,
+    pub granted: BTreeMap<JobId, u64>,
     /// Jobs that ran then and did not end.
     pub running: BTreeSet<JobId>,
     /// Whether it would requeue these jobs.
@@ -34,7 +34,13 @@ pub struct Records {
 
 impl Mig {
     /// Slurm told all jobs of the node, for which it was asked then.
-    pub fn jobs_told(&mut self, jobs: &[Job], asked: Instant, on: &Facts<'_>, fx: &mut Effects) {
+    pub fn jobs_received(
+        &mut self,
+        jobs: &[Job],
+        asked: Instant,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
         if self.division.pool().is_none() && self.records.grants.is_empty() {
             return;
         }
@@ -43,11 +49,11 @@ impl Mig {
         let given = here.clone().map(|job| match job.unreadable.is_empty() {
             true => (job.id.clone(), self.has(job, on).0),
             false => {
-                let before = self.records.given.get(&job.id);
+                let before = self.records.granted.get(&job.id);
                 (job.id.clone(), before.copied().unwrap_or_default())
             }
         });
-        self.records.given = given.collect();
+        self.records.granted = given.collect();
         let stays = here.filter(|job| job.state != JobState::Ending);
         self.records.running = stays.map(|job| job.id.clone()).collect();
         let requeue = jobs.iter().map(|job| (job.id.clone(), job.may_requeue));
@@ -70,11 +76,11 @@ impl Mig {
         for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
             self.record(job, on, fx);
         }
-        self.boards.look_at_all(on.now, fx);
+        self.boards.probe_all(on.now, fx);
     }
 
     /// Slurm told one job; `None`: it knows it no more.
-    pub fn job_told(
+    pub fn job_received(
         &mut self,
         job: &JobId,
         record: Option<&Job>,
@@ -110,7 +116,7 @@ impl Mig {
                 ),
                 _ => format!("Slurm has not given job {job} {what} of this node"),
             };
-            self.steps.tell(job, &why, refuse, fx);
+            self.steps.refuse_steps(job, &why, refuse, fx);
         }
         self.steps.asked_about(job, here, on.now.at);
         self.answer(on, fx);
@@ -180,7 +186,7 @@ impl Mig {
             gpus.extend(grant.whole.iter());
             self.steps.granted(job);
             for gpu in gpus {
-                self.boards.look(gpu, on.now, fx);
+                self.boards.probe(gpu, on.now, fx);
             }
         }
         true
@@ -256,10 +262,10 @@ impl Mig {
         let grant = self.records.grants.get(job);
         let Some((requeue, pinned)) = grant.map(|grant| (grant.requeue, grant.pinned)) else {
             // Slurm has not said what the job is.
-            self.steps.tell(job, why, refuse, fx);
+            self.steps.refuse_steps(job, why, refuse, fx);
             return;
         };
-        let away = self.is_driver_away(job, on);
+        let away = self.is_driver_silent(job, on);
         if away && !requeue {
             // As where a GPU is out of service: it keeps what it has, and only its step does not run.
             self.denied(job, (why, refuse), on, fx);
@@ -289,7 +295,13 @@ impl Mig {
     }
 
     /// A job does not get its instances: what was made for it goes, and its steps are told.
-    fn denied(&mut self, job: &JobId, (why, tell): (&str, Tell), on: &Facts<'_>, fx: &mut Effects) {
+    fn denied(
+        &mut self,
+        job: &JobId,
+        (why, tell): (&str, RefusalReply),
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
         let what = match self.steps.wait_for_slices(job) {
             true => "MIG instances",
             false => "whole GPUs",
@@ -297,7 +309,7 @@ impl Mig {
         self.release(job, on, fx);
         let text = format!("job {job} does not get its {what}: {why}");
         boards::note(Some(job.clone()), text, on.now, fx);
-        self.steps.tell(job, why, tell, fx);
+        self.steps.refuse_steps(job, why, tell, fx);
     }
 
     /// A failure of a job is on the disk.
@@ -321,12 +333,12 @@ impl Mig {
     }
 
     /// Whether the driver says nothing of a job's GPUs: then the job cannot be at fault.
-    fn is_driver_away(&self, job: &JobId, on: &Facts<'_>) -> bool {
+    fn is_driver_silent(&self, job: &JobId, on: &Facts<'_>) -> bool {
         let answers = |gpu: NvmlIndex| {
             let view = self.boards.view(gpu);
             !matches!(view, Some(Err(_)))
         };
-        on.gpus.is_away() || !self.gpus_of(job).iter().all(answers)
+        on.gpus.is_unreachable() || !self.gpus_of(job).iter().all(answers)
     }
 }
 

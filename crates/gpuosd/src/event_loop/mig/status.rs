@@ -126,7 +126,7 @@ fn of_gpu(mig: &Mig, pool: &Pool, gpu: NvmlIndex, on: &Facts<'_>) -> MigGpuStatu
         .map(|one| one.placement)
         .chain(held.iter().map(|held| held.placement))
         .collect();
-    let given = mig.records.given.values().fold(0, |all, bits| all | bits);
+    let given = mig.records.granted.values().fold(0, |all, bits| all | bits);
     let own = |slice: u8| {
         given
             & 1u64

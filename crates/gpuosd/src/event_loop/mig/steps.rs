@@ -61,7 +61,7 @@ enum Stand {
 }
 
 /// How a step is told that it must not run.
-pub type Tell = fn(&str) -> Reply;
+pub type RefusalReply = fn(&str) -> Reply;
 
 /// Steps of jobs with slices, or with whole MIG-switchable GPUs.
 #[derive(Default)]
@@ -184,7 +184,7 @@ impl Steps {
     }
 
     /// Tells the steps of a job that they must not run.
-    pub fn tell(&mut self, job: &JobId, why: &str, tell: Tell, fx: &mut Effects) {
+    pub fn refuse_steps(&mut self, job: &JobId, why: &str, tell: RefusalReply, fx: &mut Effects) {
         let waiting = std::mem::take(&mut self.waiting);
         let (own, others) = waiting.into_iter().partition(|one| one.id.job == *job);
         self.waiting = others;
@@ -214,7 +214,7 @@ impl Mig {
             fx.ask_first(WorkloadTask::Job(id.job.clone()));
         }
         for gpu in self.division.whole_of(&gpus, on.gpus).unwrap_or_default() {
-            self.boards.look(gpu, on.now, fx);
+            self.boards.probe(gpu, on.now, fx);
         }
         // Reported once more, it waits with its new connection.
         self.steps.waiting.retain(|one| one.id != id);

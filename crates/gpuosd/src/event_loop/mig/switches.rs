@@ -55,9 +55,9 @@ pub struct Facts {
     /// It may be asked.
     pub may_ask: bool,
     /// Slurm has not said of all jobs that wait what they have.
-    pub untold: bool,
+    pub jobs_pending: bool,
     /// Of those of which it has, the jobs to which it has not given the GPU.
-    pub not_given: Vec<JobId>,
+    pub not_allocated: Vec<JobId>,
     /// Jobs that have the GPU as the other kind, by Slurm's records.
     pub others: BTreeSet<JobId>,
     /// Jobs that run and do not end.
@@ -78,7 +78,7 @@ pub enum Next {
     /// Have the driver turn it on or off.
     Turn(bool),
     /// See whether what was in the way has gone unseen.
-    Look,
+    Probe,
     /// Give it up: why.
     Keep(String),
 }
@@ -152,10 +152,10 @@ impl Switches {
             }
             return Next::Wait;
         }
-        if !on && !facts.not_given.is_empty() {
-            return Next::Refuse(facts.not_given.clone());
+        if !on && !facts.not_allocated.is_empty() {
+            return Next::Refuse(facts.not_allocated.clone());
         }
-        if !on && facts.untold {
+        if !on && facts.jobs_pending {
             return Next::Wait;
         }
         let waits = |job: &&JobId| on || !facts.waiting.contains(job);
@@ -205,7 +205,7 @@ impl Switches {
             .is_none_or(|at| now.duration_since(at) >= AGAIN)
         {
             switch.tried = Some(now);
-            return Next::Look;
+            return Next::Probe;
         }
         Next::Wait
     }
@@ -233,8 +233,8 @@ mod tests {
             wrong: None,
             records: Some(records),
             may_ask: true,
-            untold: false,
-            not_given: Vec::new(),
+            jobs_pending: false,
+            not_allocated: Vec::new(),
             others: BTreeSet::new(),
             running: [7, 8].map(JobId::from).into(),
             left: Left::Nothing,
@@ -311,9 +311,9 @@ mod tests {
     fn a_gpu_that_slurm_has_not_given_is_refused() {
         let (mut switches, now) = wanted(false);
         let mut facts = free(now);
-        (facts.waiting, facts.untold) = ([7, 9].map(JobId::from).into(), true);
+        (facts.waiting, facts.jobs_pending) = ([7, 9].map(JobId::from).into(), true);
         assert_eq!(switches.step(GPU, &facts, now), Next::Wait);
-        facts.not_given = vec![9.into()];
+        facts.not_allocated = vec![9.into()];
         assert_eq!(
             switches.step(GPU, &facts, now),
             Next::Refuse(vec![9.into()])
@@ -328,7 +328,7 @@ mod tests {
 
     fn facts_of_slices(now: Instant) -> Facts {
         let mut facts = free(now);
-        (facts.untold, facts.not_given) = (true, vec![7.into()]);
+        (facts.jobs_pending, facts.not_allocated) = (true, vec![7.into()]);
         facts
     }
 
@@ -340,7 +340,7 @@ mod tests {
         let mut looks = 0;
         for ms in (0..10_000).step_by(500) {
             match switches.step(GPU, &facts, after(now, ms)) {
-                Next::Look => looks += 1,
+                Next::Probe => looks += 1,
                 Next::Wait => {}
                 other => panic!("{other:?} after {ms} ms"),
             }

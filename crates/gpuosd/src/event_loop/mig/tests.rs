@@ -53,7 +53,7 @@ impl World {
         let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
         world.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
         let start = world.start;
-        world.tell(|mig, on, fx| mig.jobs_told(&[], start, on, fx));
+        world.tell(|mig, on, fx| mig.jobs_received(&[], start, on, fx));
         world
     }
 
@@ -96,13 +96,13 @@ impl World {
 
     /// The thread of the GPU has done something.
     fn told(&mut self, told: Notice) {
-        self.tell(|mig, on, fx| mig.told(GPU, told, on, fx));
-        self.tell(|mig, on, fx| mig.settle(on, fx));
+        self.tell(|mig, on, fx| mig.on_notice(GPU, told, on, fx));
+        self.tell(|mig, on, fx| mig.finish(on, fx));
     }
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Mig(GPU, Task::Look) => {
+            Effect::Mig(GPU, Task::Probe) => {
                 let shown = self.shown.clone();
                 self.told(Notice::Shown(Ok(Box::new(View {
                     shown,
@@ -159,7 +159,7 @@ impl World {
             [WorkloadTask::Job(7.into())]
         );
         self.mig.job_asked(&7.into());
-        self.tell(|mig, on, fx| mig.job_told(&7.into(), record, on, fx));
+        self.tell(|mig, on, fx| mig.job_received(&7.into(), record, on, fx));
     }
 
     /// The driver has done what it was asked to do.
@@ -319,10 +319,10 @@ fn a_step_with_a_whole_gpu_waits_for_the_library_while_gpuos_toml_was_not_read()
     world.tell(|mig, on, fx| mig.step(starting, on, fx));
     // Another part of gpuosd has asked about the job. What is MIG-switchable of its GPUs cannot be told from the record.
     world.mig.job_asked(&7.into());
-    world.tell(|mig, on, fx| mig.job_told(&7.into(), Some(&record(0, true)), on, fx));
+    world.tell(|mig, on, fx| mig.job_received(&7.into(), Some(&record(0, true)), on, fx));
     assert!(reply.try_recv().is_err());
     // A job that is not here has none.
-    world.tell(|mig, on, fx| mig.job_told(&7.into(), None, on, fx));
+    world.tell(|mig, on, fx| mig.job_received(&7.into(), None, on, fx));
     assert_eq!(
         refused(&reply),
         "Slurm has not given job 7 these GPUs of this node"
@@ -335,7 +335,7 @@ fn an_answer_that_is_older_than_the_step_is_asked_for_once_more() {
     let step = world.step(0, "2g.12gb", &[0, 1]);
     world.asked.clear();
     // It was asked for before the step came: of the job's run before, perhaps.
-    world.tell(|mig, on, fx| mig.job_told(&7.into(), None, on, fx));
+    world.tell(|mig, on, fx| mig.job_received(&7.into(), None, on, fx));
     assert!(step.try_recv().is_err());
     world.record(Some(&record(0b11, true)));
     assert_eq!(world.calls.len(), 1);
@@ -367,7 +367,7 @@ fn a_driver_that_refuses_has_the_job_requeued_once_that_is_on_the_disk() {
         let act = WorkloadTask::Act(action.clone(), crate::queue::Why::Rule);
         assert_eq!(std::mem::take(&mut world.asked), std::slice::from_ref(&act));
         // A slurmctld that is away is asked again, and a step that comes meanwhile is told the same.
-        let away = Outcome::Away("no contact".into());
+        let away = Outcome::NoAnswer("no contact".into());
         world.tell(|mig, _, fx| mig.acted(&action, &away, fx));
         let late = world.step(1, "2g.12gb", &[0, 1]);
         assert!(matches!(

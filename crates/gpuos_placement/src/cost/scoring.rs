@@ -8,7 +8,7 @@ const COMMUNICATES: u32 = Workload::UNKNOWN.communication;
 
 /// What places are scored by for one job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Wish {
+pub struct Scoring {
     /// What is weighed.
     pub objectives: Objectives,
     /// What the job does with its time.
@@ -18,7 +18,7 @@ pub struct Wish {
     pub over_share: u32,
 }
 
-impl Wish {
+impl Scoring {
     /// The wish of a job for which these objectives hold and that says this of itself; `learned` is
     /// the share of communication that [`super::History`] knows. `None` when neither the administrator
     /// nor the job said what counts: then no node type is preferred, so that the fast ones are left
@@ -28,7 +28,7 @@ impl Wish {
         profile: Option<Profile>,
         shape: Option<&GroupShape>,
         learned: Option<u32>,
-    ) -> Option<Wish> {
+    ) -> Option<Scoring> {
         if objectives.is_none() && profile.is_none() {
             return None;
         }
@@ -38,7 +38,7 @@ impl Wish {
             (None, None, Some(share)) => Workload::default().with_communication(share),
             (None, None, None) => Workload::default(),
         };
-        Some(Wish {
+        Some(Scoring {
             objectives: objectives.unwrap_or_default(),
             workload,
             over_share: 0,

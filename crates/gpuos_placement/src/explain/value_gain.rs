@@ -1,12 +1,12 @@
 //! What a place is worth to a job beside another one, in words.
 use gpuos_model::cluster::Cluster;
 
-use super::note::Worth;
+use super::note::ValueGain;
 use crate::cost::Objective;
 
 /// `More work by 31 % for the price than n5 (dgx-h100).`
-pub fn worth_sentence(worth: &Worth, cluster: &Cluster) -> String {
-    let Worth {
+pub fn value_sentence(worth: &ValueGain, cluster: &Cluster) -> String {
+    let ValueGain {
         objectives,
         percent,
         than,

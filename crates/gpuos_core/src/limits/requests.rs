@@ -67,7 +67,7 @@ impl fmt::Display for ClockRange {
 
 /// NVIDIA's MPS for a job. A key that it does not know is of a newer gpuos, beside which it runs or after which it came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MpsWish {
+pub struct MpsRequest {
     /// Share of a GPU's threads that each of its processes may use, in percent; 100 = as without a limit.
     pub percent: u8,
     /// The job's group, for the daemon runs as its user.
@@ -102,7 +102,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// What spank_gpuos tells gpuosd that a job asked for. As for [`MpsWish`], unknown keys are passed over.
+/// What spank_gpuos tells gpuosd that a job asked for. As for [`MpsRequest`], unknown keys are passed over.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asked {
@@ -117,7 +117,7 @@ pub struct Asked {
     pub watch_s: Option<u32>,
     /// `--gpuos-mps`, or a share of a GPU under MPS.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mps: Option<MpsWish>,
+    pub mps: Option<MpsRequest>,
     /// The job has a share of its GPUs only: shards, MPS as a GRES, or MIG instances.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shared: bool,

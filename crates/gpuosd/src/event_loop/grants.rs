@@ -17,7 +17,7 @@ const SPREAD: Duration = Duration::from_secs(8);
 
 /// Takes what a record gives a job here. Leaves in `gpus` and `asked` what of it may be done, and says what may not.
 /// `record` is `None` where slurmctld says nothing, or nothing that can be gone by.
-pub fn given(
+pub fn granted(
     node: &str,
     gpus: &mut Vec<u8>,
     asked: &mut Asked,
@@ -27,7 +27,7 @@ pub fn given(
     let Some(record) = record else {
         // Power and clocks stay a wish: they are set on what slurmctld gives the job, once it says so. MPS would come
         // too late for the programs of this step.
-        let why = waits.then(|| untold(asked).to_owned());
+        let why = waits.then(|| no_record_message(asked).to_owned());
         asked.mps = None;
         return why.into_iter().collect();
     };
@@ -65,7 +65,7 @@ pub fn spread(node: &str, job: &JobId) -> Duration {
 }
 
 /// What a step is told whose job slurmctld says nothing of.
-fn untold(asked: &Asked) -> &'static str {
+fn no_record_message(asked: &Asked) -> &'static str {
     match (asked.sets(), asked.mps.is_some()) {
         (true, true) => {
             "slurmctld does not say which GPUs this job has: MPS is not started, and power and clocks are set once it does"

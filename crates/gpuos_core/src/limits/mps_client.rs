@@ -5,7 +5,7 @@ use std::fmt;
 use gpuos_model::gpu_index::GresGpu;
 use serde::{Deserialize, Serialize};
 
-use super::wish::Asked;
+use super::requests::Asked;
 use crate::job::JobId;
 
 /// What stands before a job whose id is a word.
@@ -14,7 +14,7 @@ const WORD: &str = "job-";
 /// Whom a daemon serves. Its text (`7`, `job-8.server`, `gpu0-1000`) names its folder.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub enum Whom {
+pub enum MpsClient {
     /// One job, on whole GPUs.
     Job(JobId),
     /// All jobs of a user that share a GPU and ask for it. A server of MPS serves one user only.
@@ -26,30 +26,30 @@ pub enum Whom {
     },
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for MpsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Whom::Job(job) if job.number().is_some() => write!(f, "{job}"),
+            MpsClient::Job(job) if job.number().is_some() => write!(f, "{job}"),
             // A word could read like what follows.
-            Whom::Job(job) => write!(f, "{WORD}{job}"),
-            Whom::Sharers { gpu, uid } => write!(f, "gpu{gpu}-{uid}"),
+            MpsClient::Job(job) => write!(f, "{WORD}{job}"),
+            MpsClient::Sharers { gpu, uid } => write!(f, "gpu{gpu}-{uid}"),
         }
     }
 }
 
-impl From<Whom> for String {
-    fn from(whom: Whom) -> String {
+impl From<MpsClient> for String {
+    fn from(whom: MpsClient) -> String {
         whom.to_string()
     }
 }
 
-impl TryFrom<String> for Whom {
+impl TryFrom<String> for MpsClient {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Whom, String> {
+    fn try_from(text: String) -> Result<MpsClient, String> {
         let sharers = || {
             let (gpu, uid) = text.strip_prefix("gpu")?.split_once('-')?;
-            Some(Whom::Sharers {
+            Some(MpsClient::Sharers {
                 gpu: gpu.parse::<u8>().ok()?.try_into().ok()?,
                 uid: uid.parse().ok()?,
             })
@@ -59,19 +59,19 @@ impl TryFrom<String> for Whom {
             Some(word) => job(word).filter(|job| job.number().is_none()),
             None => job(&text).filter(|job| job.number().is_some()),
         };
-        job.map(Whom::Job)
+        job.map(MpsClient::Job)
             .or_else(sharers)
             .ok_or_else(|| format!("'{text}' names no MPS daemon"))
     }
 }
 
-impl Whom {
+impl MpsClient {
     /// Whose daemon a job uses on these GPUs. `None`: it has asked for none, or has shares of several GPUs.
-    pub fn of(job: &JobId, uid: u32, gpus: &BTreeSet<GresGpu>, asked: &Asked) -> Option<Whom> {
+    pub fn of(job: &JobId, uid: u32, gpus: &BTreeSet<GresGpu>, asked: &Asked) -> Option<MpsClient> {
         let mps = asked.mps?;
         match (mps.joint, gpus.first()) {
-            (false, _) => Some(Whom::Job(job.clone())),
-            (true, Some(&gpu)) if gpus.len() == 1 => Some(Whom::Sharers { gpu, uid }),
+            (false, _) => Some(MpsClient::Job(job.clone())),
+            (true, Some(&gpu)) if gpus.len() == 1 => Some(MpsClient::Sharers { gpu, uid }),
             (true, _) => None,
         }
     }
@@ -79,8 +79,10 @@ impl Whom {
     /// In words.
     pub(super) fn text(&self) -> String {
         match self {
-            Whom::Job(job) => format!("job {job}"),
-            Whom::Sharers { gpu, uid } => format!("the jobs of uid {uid} that share GPU {gpu}"),
+            MpsClient::Job(job) => format!("job {job}"),
+            MpsClient::Sharers { gpu, uid } => {
+                format!("the jobs of uid {uid} that share GPU {gpu}")
+            }
         }
     }
 }

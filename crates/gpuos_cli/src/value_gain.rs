@@ -2,8 +2,8 @@
 
 use gpuos_host::slurm::site::Site;
 use gpuos_model::cluster::NodeType;
-use gpuos_placement::cost::{Condition, OBJECTIVES, Score, Wish};
-use gpuos_placement::explain::{Worth, worth_sentence};
+use gpuos_placement::cost::{Condition, OBJECTIVES, Score, Scoring};
+use gpuos_placement::explain::{ValueGain, value_sentence};
 use gpuos_placement::plan::{Choice, NodeState, Planner, Request};
 use serde_json::{Value, json};
 
@@ -11,9 +11,9 @@ use crate::table::Table;
 
 /// The scores of one job's candidates.
 pub struct Worths<'a> {
-    wish: Wish,
+    wish: Scoring,
     rows: Vec<Row<'a>>,
-    more: Option<Worth>,
+    more: Option<ValueGain>,
 }
 
 /// The candidates of one type and condition.
@@ -32,7 +32,7 @@ impl<'a> Worths<'a> {
     pub fn of(
         planner: &mut Planner,
         site: &'a Site,
-        wish: Wish,
+        wish: Scoring,
         (request, states): (&Request, &[NodeState]),
         choice: &Choice,
     ) -> Worths<'a> {
@@ -63,7 +63,7 @@ impl<'a> Worths<'a> {
         }
         rows.sort_by_key(|row| std::cmp::Reverse(row.score.total));
         let beside = planner.beside(choice, &wish, &conditions, request, states);
-        let more = beside.map(|(than, percent)| Worth {
+        let more = beside.map(|(than, percent)| ValueGain {
             objectives: wish.objectives,
             percent,
             than: site.cluster.nodes[than as usize].name.clone(),
@@ -101,7 +101,7 @@ impl<'a> Worths<'a> {
         let more = self
             .more
             .as_ref()
-            .map(|more| worth_sentence(more, &site.cluster) + "\n");
+            .map(|more| value_sentence(more, &site.cluster) + "\n");
         format!(
             "\nWhat the nodes are worth to it, by {}, in percent of the best:\n\n{}{}",
             self.wish.objectives,

@@ -13,7 +13,7 @@ pub(super) struct Reserved {
     /// The domains with such a node.
     domains: Vec<u32>,
     /// Whether a domain is kept.
-    kept: Vec<bool>,
+    reserved: Vec<bool>,
     /// Load and domain of those that could be kept.
     order: Vec<(u32, u32)>,
     in_service: Vec<bool>,
@@ -29,7 +29,7 @@ impl Reserved {
             index,
             scope,
             part,
-            kept: vec![false; domains.names.len()],
+            reserved: vec![false; domains.names.len()],
             order: Vec::with_capacity(those.len()),
             in_service: vec![false; domains.names.len()],
             domains: those,
@@ -38,12 +38,12 @@ impl Reserved {
 
     /// Keeps nothing.
     pub fn none(&mut self) {
-        self.kept.fill(false);
+        self.reserved.fill(false);
     }
 
     /// Keeps `count` domains that have a node in service.
     pub fn choose(&mut self, count: u32, scope: &Scope, in_service: &dyn Fn(u32) -> bool) {
-        self.kept.fill(false);
+        self.reserved.fill(false);
         self.in_service.fill(false);
         for (node, domain) in scope.of.iter().enumerate() {
             let domain = *domain as usize;
@@ -63,12 +63,12 @@ impl Reserved {
             self.order.select_nth_unstable(count - 1);
         }
         for (_, domain) in self.order.iter().take(count) {
-            self.kept[(u32::MAX - domain) as usize] = true;
+            self.reserved[(u32::MAX - domain) as usize] = true;
         }
     }
 
     /// Whether a node is kept.
     pub fn keeps(&self, node: usize, domain: usize) -> bool {
-        self.part[node] && self.kept[domain]
+        self.part[node] && self.reserved[domain]
     }
 }
