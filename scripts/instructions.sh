@@ -13,7 +13,8 @@ if ! command -v valgrind >/dev/null 2>&1; then
     echo "instructions.sh: skipped, there is no valgrind: the planner's instruction counts are not compared" >&2
     exit 0
 fi
-$cargo build --release --locked -q -p gpuos_decisions
+# Clippy in rustc's place optimises less.
+env -u RUSTC_WORKSPACE_WRAPPER "$cargo" build --release --locked -q -p gpuos_decisions
 program=${CARGO_TARGET_DIR:-target}/release/decisions
 plain=
 [ "${1:-}" != --plain ] || plain=plain
