@@ -49,7 +49,7 @@ struct Options {
     #[arg(long)]
     flat: bool,
     /// Exit with 1 when gpuos is slower than stock in some cell, or less than 4 times faster for
-    /// 64-node gangs; with --older, when it takes more than 1.05 times as long as that.
+    /// 64-node gangs; with --older, when it takes more than 1.05 times as long as that (by the whole interval, see older.csv).
     #[arg(long)]
     check: bool,
     /// Folder for bench.json, bench.csv and bench.svg.
@@ -58,6 +58,9 @@ struct Options {
     /// An older build of the select plugin, in the place of stock Slurm: tells what a change costs. Writes older.csv alone.
     #[arg(long, value_name = "FILE", conflicts_with = "flat")]
     older: Option<PathBuf>,
+    /// With --older: so many clusters of both, one after the other, with so many turns each. One start differs from the next by more than most builds do.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "older", conflicts_with = "huge", value_parser = clap::value_parser!(u32).range(1..))]
+    starts: u32,
     #[command(flatten)]
     files: Files,
 }
@@ -144,6 +147,9 @@ fn against_older(options: &Options, report: &Report) -> Result<bool> {
     for line in &slower {
         println!("slower: {line}");
     }
+    for line in older::undecided(report) {
+        println!("undecided: {line}");
+    }
     Ok(!options.check || slower.is_empty())
 }
 
@@ -154,37 +160,39 @@ fn skipped(why: &anyhow::Error) -> bool {
 
 fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
     let begin = Instant::now();
-    let peers = [options.other(), Who::Gpuos]
-        .map(|who| Peer::up(who, suite, cluster, options.flat, &options.files));
-    let [stock, gpuos] = peers;
-    let mut peers = [stock?, gpuos?];
     let mut run = Run {
-        slurm: peers[0].version().to_string(),
+        slurm: String::new(),
         nodes: cluster.nodes,
         gpus: cluster.nodes * cells::GPUS,
         lines: Vec::new(),
     };
-    steers(&peers[1])?;
-    eprintln!(
-        "Slurm {}, {} nodes: up in {:.1} s",
-        run.slurm,
-        cluster.nodes,
-        begin.elapsed().as_secs_f64()
-    );
-    for load in [Load::Idle, Load::Full] {
-        if load == Load::Full {
-            for peer in &peers {
-                fill(peer, cluster)?;
-            }
-        }
-        if cluster.is_huge() {
-            run.lines.push(first_line(options, &mut peers, load)?);
-        }
-        for cell in cluster.cells(load) {
-            run.lines.push(cell_line(options, &mut peers, &cell)?);
-        }
+    let mut measured: Vec<(Cell, Measured)> = [Load::Idle, Load::Full]
+        .into_iter()
+        .flat_map(|load| cluster.cells(load))
+        .map(|cell| (cell, Measured::default()))
+        .collect();
+    for start in 1..=options.starts {
+        let up = Instant::now();
+        let peers = [options.other(), Who::Gpuos]
+            .map(|who| Peer::up(who, suite, cluster, options.flat, &options.files));
+        let [other, gpuos] = peers;
+        let mut peers = [other?, gpuos?];
+        run.slurm = peers[0].version().to_string();
+        steers(&peers[1])?;
+        eprintln!(
+            "Slurm {}, {} nodes, start {start} of {}: up in {:.1} s",
+            run.slurm,
+            cluster.nodes,
+            options.starts,
+            up.elapsed().as_secs_f64()
+        );
+        measure_start(options, &mut peers, cluster, &mut measured, &mut run.lines)?;
+        steers(&peers[1])?;
     }
-    steers(&peers[1])?;
+    let other = options.other().name();
+    for (cell, measured) in &measured {
+        run.lines.push(measured.line(cell, other)?);
+    }
     eprintln!(
         "Slurm {}, {} nodes: done in {:.1} s",
         run.slurm,
@@ -192,6 +200,30 @@ fn measure(options: &Options, suite: &Suite, cluster: &Cluster) -> Result<Run> {
         begin.elapsed().as_secs_f64()
     );
     Ok(run)
+}
+
+/// Adds what one start of both peers gives.
+fn measure_start(
+    options: &Options,
+    peers: &mut [Peer; 2],
+    cluster: &Cluster,
+    measured: &mut [(Cell, Measured)],
+    lines: &mut Vec<Line>,
+) -> Result<()> {
+    for load in [Load::Idle, Load::Full] {
+        if load == Load::Full {
+            for peer in peers.iter() {
+                fill(peer, cluster)?;
+            }
+        }
+        if cluster.is_huge() {
+            lines.push(first_line(options, peers, load)?);
+        }
+        for (cell, measured) in measured.iter_mut().filter(|(cell, _)| cell.load == load) {
+            measure_cell(options, peers, cell, measured)?;
+        }
+    }
+    Ok(())
 }
 
 /// Nothing is to be compared where gpuos passes everything through, as with a release that it does
@@ -289,52 +321,74 @@ fn first_line(options: &Options, peers: &mut [Peer; 2], load: Load) -> Result<Li
     Ok(line)
 }
 
-/// Measures one cell: the peers take turns, and who begins alternates.
-fn cell_line(options: &Options, peers: &mut [Peer; 2], cell: &Cell) -> Result<Line> {
+/// Samples of one cell: of the other peer and of gpuos.
+#[derive(Default)]
+struct Measured {
+    own: [Vec<Sample>; 2],
+    /// Of the calls that come with it.
+    around: [Vec<Sample>; 2],
+    /// See [`Line::times`].
+    times: Vec<f64>,
+}
+
+/// Adds one start of a cell: the peers take turns, and who begins alternates.
+fn measure_cell(
+    options: &Options,
+    peers: &mut [Peer; 2],
+    cell: &Cell,
+    all: &mut Measured,
+) -> Result<()> {
     let usual = if options.quick { 8 } else { 30 };
     let turns = options.turns.unwrap_or(usual);
-    let mut own: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
-    let mut around: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];
+    let before = [0, 1].map(|i| all.own[i].len());
     for turn in 0..=turns {
         for i in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
             let samples = turn_of(&mut peers[i], cell)?;
             // The first turn warms both up.
             if turn > 0 {
-                own[i].extend(samples.iter().filter(|s| cell.takes(s)));
-                around[i].extend(samples.iter().filter(|s| !cell.takes(s)));
+                all.own[i].extend(samples.iter().filter(|s| cell.takes(s)));
+                all.around[i].extend(samples.iter().filter(|s| !cell.takes(s)));
             }
         }
     }
-    let of = |i: usize, wanted: &dyn Fn(&Sample) -> bool| {
-        let some: Vec<Sample> = around[i].iter().filter(|s| wanted(s)).copied().collect();
-        Figures::of(&some)
-    };
-    let both = |wanted: &dyn Fn(&Sample) -> bool| [of(0, wanted), of(1, wanted)];
-    let line = Line {
-        job: cell.job.name.to_string(),
-        job_nodes: cell.job.nodes,
-        load: cell.load,
-        call: cell.call,
-        candidates: own[0].first().map_or(0, |s| s.candidates),
-        stock: Figures::of(&own[0]),
-        gpuos: Figures::of(&own[1]),
-        test_only: both(&|s| s.kind == Kind::JobTest && s.ask == Ask::TestOnly),
-        start: both(&|s| s.kind == Kind::NodeinfoSet),
-        end: both(&|s| s.kind == Kind::JobFini),
-    };
-    eprintln!("  {}", line.text(options.other().name()));
-    if line.stock.samples == 0 || line.gpuos.samples == 0 {
-        bail!(
-            "no samples for {} ({:?}, {:?}): {} {}, gpuos {}",
-            cell.job.name,
-            cell.load,
-            cell.call,
-            options.other().name(),
-            line.stock.samples,
-            line.gpuos.samples
-        );
+    let [other, gpuos] = [0, 1].map(|i| Figures::of(&all.own[i][before[i]..]));
+    all.times.push(older::times(&other, &gpuos));
+    Ok(())
+}
+
+impl Measured {
+    fn line(&self, cell: &Cell, other: &str) -> Result<Line> {
+        let of = |i: usize, wanted: &dyn Fn(&Sample) -> bool| {
+            let some = self.around[i].iter().filter(|s| wanted(s));
+            Figures::of(&some.copied().collect::<Vec<_>>())
+        };
+        let both = |wanted: &dyn Fn(&Sample) -> bool| [of(0, wanted), of(1, wanted)];
+        let line = Line {
+            job: cell.job.name.to_string(),
+            job_nodes: cell.job.nodes,
+            load: cell.load,
+            call: cell.call,
+            candidates: self.own[0].first().map_or(0, |s| s.candidates),
+            stock: Figures::of(&self.own[0]),
+            gpuos: Figures::of(&self.own[1]),
+            times: self.times.clone(),
+            test_only: both(&|s| s.kind == Kind::JobTest && s.ask == Ask::TestOnly),
+            start: both(&|s| s.kind == Kind::NodeinfoSet),
+            end: both(&|s| s.kind == Kind::JobFini),
+        };
+        eprintln!("  {}", line.text(other));
+        if line.stock.samples == 0 || line.gpuos.samples == 0 {
+            bail!(
+                "no samples for {} ({:?}, {:?}): {other} {}, gpuos {}",
+                cell.job.name,
+                cell.load,
+                cell.call,
+                line.stock.samples,
+                line.gpuos.samples
+            );
+        }
+        Ok(line)
     }
-    Ok(line)
 }
 
 /// One turn of one peer.

@@ -104,6 +104,8 @@ pub struct Line {
     pub stock: Figures,
     /// select/gpuos.
     pub gpuos: Figures,
+    /// In each start of both: how many times as long gpuos takes ([`crate::older::times`]). Empty for [`Call::First`].
+    pub times: Vec<f64>,
     /// TEST_ONLY calls around it, which gpuos only hands on: stock, gpuos.
     pub test_only: [Figures; 2],
     /// What follows when a job has got its nodes (`select_p_select_nodeinfo_set`), where gpuos
