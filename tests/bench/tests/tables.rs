@@ -3,30 +3,27 @@
 #[path = "../../reference/parts.rs"]
 mod parts;
 
-/// A CSV file of docs/results, as lines of named fields.
+/// A CSV file of docs/results.
 struct Csv {
-    names: Vec<String>,
-    lines: Vec<Vec<String>>,
+    names: csv::StringRecord,
+    lines: Vec<csv::StringRecord>,
 }
 
 /// One line of it.
 #[derive(Clone, Copy)]
-struct Line<'a>(&'a Csv, &'a [String]);
+struct Line<'a>(&'a Csv, &'a csv::StringRecord);
 
 impl Csv {
     fn read(name: &str) -> Csv {
         let path = parts::page::docs(&format!("results/{name}"));
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        Csv::parse(&text)
-    }
-
-    fn parse(text: &str) -> Csv {
-        let mut lines = text.lines().map(fields);
-        let names = lines.next().expect("a line of names");
-        let lines: Vec<_> = lines.collect();
-        assert!(lines.iter().all(|line| line.len() == names.len()));
-        Csv { names, lines }
+        let shown = path.display();
+        let mut reader = csv::Reader::from_path(&path).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        let names = reader.headers().cloned();
+        let lines = reader.records().collect::<Result<Vec<_>, _>>();
+        Csv {
+            names: names.unwrap_or_else(|e| panic!("{shown}: {e}")),
+            lines: lines.unwrap_or_else(|e| panic!("{shown}: {e}")),
+        }
     }
 
     fn lines(&self) -> impl Iterator<Item = Line<'_>> {
@@ -43,20 +40,6 @@ impl<'a> Line<'a> {
     fn all(self, names: &[&str]) -> Vec<&'a str> {
         names.iter().map(|name| self.get(name)).collect()
     }
-}
-
-/// The fields of a line; what stands between quotes has commas of its own.
-fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let mut quoted = false;
-    for c in line.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            ',' if !quoted => fields.push(String::new()),
-            c => fields.last_mut().expect("one").push(c),
-        }
-    }
-    fields
 }
 
 /// Each of some words once, in their order.
@@ -318,6 +301,44 @@ fn speed(csv: &Csv) -> String {
     table(&head, 1, &sizes.into_iter().map(row).collect::<Vec<_>>())
 }
 
+/// Of each cluster a row: how many times as long the newer build takes.
+fn older(csv: &Csv) -> String {
+    let head = words(&[
+        "Slurm",
+        "nodes",
+        "starts",
+        "cells",
+        "times, geometric mean",
+        "cells above 1.05",
+        "open",
+        "cells below 0.95",
+    ]);
+    let cells = ["slurm", "nodes"];
+    let row = |cluster: Vec<&str>| {
+        let own: Vec<_> = csv.lines().filter(|l| l.all(&cells) == cluster).collect();
+        let number = |line: &Line<'_>, name| line.get(name).parse::<f64>().expect("a number");
+        let logs: f64 = own.iter().map(|line| number(line, "times").ln()).sum();
+        let count = |wanted: &dyn Fn(f64, f64) -> bool| {
+            let with = own
+                .iter()
+                .filter(|line| wanted(number(line, "times_low"), number(line, "times_high")));
+            with.count().to_string()
+        };
+        vec![
+            cluster[0].to_string(),
+            grouped(cluster[1]),
+            own[0].get("starts").to_string(),
+            own.len().to_string(),
+            format!("{:.2}", (logs / own.len() as f64).exp()),
+            count(&|low, _| low > 1.05),
+            count(&|low, high| low <= 1.05 && high > 1.05),
+            count(&|_, high| high < 0.95),
+        ]
+    };
+    let clusters = once(csv.lines().map(|line| line.all(&cells)));
+    table(&head, 1, &clusters.into_iter().map(row).collect::<Vec<_>>())
+}
+
 fn hold(page: &str, all: Vec<(&str, String)>) {
     let all: Vec<_> = all
         .into_iter()
@@ -359,6 +380,13 @@ fn the_replay_is_what_its_csv_says() {
 }
 
 #[test]
+fn two_builds_are_what_their_csv_says() {
+    let csv = Csv::read("benchmarks-older.csv");
+    let parts = vec![("day", days(csv.lines())), ("builds", older(&csv))];
+    hold("benchmarks-tried.md", parts);
+}
+
+#[test]
 fn the_planners_times_are_what_their_csv_says() {
     let csv = Csv::read("placement-speed.csv");
     hold(
@@ -368,10 +396,7 @@ fn the_planners_times_are_what_their_csv_says() {
 }
 
 #[test]
-fn a_csv_with_quotes_is_read_and_numbers_are_grouped() {
-    let csv = Csv::parse("a,b\n\"x, y\",12\n,3\n");
-    let lines: Vec<_> = csv.lines().map(|line| line.all(&["a", "b"])).collect();
-    assert_eq!(lines, [["x, y", "12"], ["", "3"]]);
+fn large_numbers_are_grouped() {
     for (number, shown) in [
         ("999", "999"),
         ("1250", "1,250"),
