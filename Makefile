@@ -41,7 +41,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
 	@echo 'make test       all tests, those with a real Slurm too (root or sudo)'
-	@echo 'make check      format, clippy and the tests that need no Slurm: the daily round'
+	@echo 'make check      format, clippy and the tests without a Slurm and without gpuosd on simulated GPUs: the daily round'
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick), or that of two builds (FROM=REVISION)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
@@ -91,9 +91,9 @@ test:
 	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
 	scripts/costs.sh $$GPUOS_COSTS; exit $$status
 
-# The daily round: all that needs no Slurm and no root.
+# The daily round.
 check: style
-	GPUOS_TEST_SUITES=none $(CARGO) test --workspace --locked
+	@scripts/check.sh
 
 # Property tests and simulators without a Slurm, with cases of their own in each run and all seeds.
 random:
