@@ -87,13 +87,13 @@ test:
 	scripts/timed.sh build $(CARGO) build --workspace --locked $(BUILT)
 	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
-	scripts/timed.sh tests $(CARGO) test --workspace --locked --no-fail-fast $(AS_ROOT) || status=$$?; \
+	RUNNER='$(SUDO)' scripts/tests.sh all || status=$$?; \
 	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
 	scripts/costs.sh $$GPUOS_COSTS; exit $$status
 
 # The daily round.
 check: style
-	@scripts/check.sh
+	@scripts/tests.sh quick
 
 # Property tests and simulators without a Slurm, with cases of their own in each run and all seeds.
 random:

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Runs test programs side by side where cargo would run one after the other. Those of gpuosd on simulated GPUs mostly wait,
+# so they start first and what computes runs beside them with less right to the cores. The ones on real Slurms come last and
+# have the machine to themselves.
+# Usage: scripts/tests.sh quick      the daily round: nothing that needs a Slurm or root, nor gpuosd on simulated GPUs
+#        scripts/tests.sh all        everything; `RUNNER` is put in front of each program, as in RUNNER='sudo -E'
+# Ends with 1 where a test failed; what its program printed is shown.
+set -eu
+cd "$(dirname "$0")/.."
+cargo=${CARGO:-cargo}
+export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
+# Tests that start processes mostly wait for them.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-8}"
+case ${1:-} in
+quick)
+    first='' on_slurm='' left_out=daemon
+    export GPUOS_TEST_SUITES=none
+    # What the tests load and start; `make test` has built it by now.
+    $cargo build --workspace --locked --lib --bins --tests
+    ;;
+all) first=daemon on_slurm=slurm left_out='' ;;
+*) echo "usage: scripts/tests.sh quick|all, not '$*'" >&2 && exit 2 ;;
+esac
+
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+export logs RUNNER="${RUNNER:-}"
+
+# Name, folder of the package and file of each test program: cargo starts the one in the other.
+$cargo test --workspace --locked --no-run --message-format=json 2>"$logs/cargo" |
+    sed -n 's@.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)".*"test":true},"features".*"executable":"\([^"]*\)".*@\2 \1 \3@p' \
+    >"$logs/programs"
+[ -s "$logs/programs" ] || { cat "$logs/cargo" >&2; echo 'cargo named no test program' >&2; exit 1; }
+named() { awk -v name="$1" '$1 == name' "$logs/programs"; }
+{ named "$first"; awk -v a="$first" -v b="$on_slurm" -v c="$left_out" '$1 != a && $1 != b && $1 != c' "$logs/programs"; } >"$logs/side_by_side"
+
+without_slurm() {
+    begun=$(date +%s)
+    # shellcheck disable=SC2016 # The inner shell reads them.
+    first=$first xargs -P "$(($(nproc) + ${first:+1} + 0))" -L 1 sh -c '
+        cd "$1" && log=$logs/$(basename "$2").log
+        begun=$(date +%s) less=
+        [ "$0" = "$first" ] || less="nice -n 10"
+        if CARGO_MANIFEST_DIR=$1 $less $RUNNER "$2" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; touch "$logs/failed"; cat "$log"; fi
+        tests=$(sed -n "s/^test result: .* \([0-9]*\) passed.*/\1/p" "$log")
+        printf "%-20s %6s tests %4s s  %s\n" "$0" "${tests:-?}" "$(($(date +%s) - begun))" "$verdict"
+    ' <"$logs/side_by_side"
+    echo "$(wc -l <"$logs/side_by_side") test programs in $(($(date +%s) - begun)) s"
+    [ -z "${GPUOS_COSTS:-}" ] || printf 'step tests without a Slurm\t%s\n' "$(($(date +%s) - begun))" >>"$GPUOS_COSTS"
+}
+
+without_slurm
+if [ "$1" = quick ]; then
+    echo 'make test has gpuosd on simulated GPUs and real Slurms too'
+else
+    begun=$(date +%s)
+    named "$on_slurm" | while read -r _ folder program; do
+        (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program") || touch "$logs/failed"
+    done
+    [ -z "${GPUOS_COSTS:-}" ] || printf 'step tests on real Slurms\t%s\n' "$(($(date +%s) - begun))" >>"$GPUOS_COSTS"
+    # What the compiler runs of examples in docstrings.
+    $cargo test --workspace --locked --doc || touch "$logs/failed"
+fi
+[ ! -e "$logs/failed" ]
