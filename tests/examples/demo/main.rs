@@ -107,9 +107,12 @@ fn row(request: &str, stock: &str, gpuos: &str) {
     println!("  {request:REQUEST$}  {stock:COLUMN$}  {gpuos}");
 }
 
-/// A paragraph under a line of the table.
+/// A paragraph under a line of the table. A row of columns stays as it is.
 fn paragraph(text: &str) {
     let indented = |line: &str| println!("{}", format!("      {line}").trim_end());
+    if text.trim().contains("  ") {
+        return indented(text);
+    }
     let mut line = String::new();
     for word in text.split_whitespace() {
         if line.len() + word.len() > WIDTH {
