@@ -1,7 +1,8 @@
 //! What gres/gpuos writes into the logs of slurmd and slurmstepd.
 
 gpuos_model::messages! {
-    /// The layout table does not have this release of Slurm: jobs with slices do not run on this node.
+    /// The layout table does not have this release of Slurm, or Slurm's records cannot be read safely: jobs with slices do not
+    /// run on this node.
     pub fn no_layout(why) = "jobs get no GPUOS_SLICES and no device of a slice: {why}",
         "Do what the reason says, then restart slurmd.";
     /// The lines of GRES gpuos in gres.conf are not those of slices.

@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use gpuos_model::gpuset::GpuSet;
 use slurm_ffi::gres_plugin::{Device, GresPlugin, first_bits};
 use slurm_ffi::log;
+use slurm_ffi::mem;
 use slurm_ffi::release::Release;
 
 use crate::{messages, slices};
@@ -47,6 +48,11 @@ fn plugin() -> Option<&'static GresPlugin> {
 /// `list` is null or Slurm's live list of them.
 pub unsafe fn configure(list: *mut c_void) {
     let Some(plugin) = plugin() else { return };
+    // Here and not at the start: commands load the plugin, too.
+    if let Err(why) = mem::detour() {
+        log::error(&messages::no_layout(why));
+        return;
+    }
     // SAFETY: by the caller.
     let records = unsafe { plugin.files(list, NAME) };
     if let Err(why) = slices::files(&records) {

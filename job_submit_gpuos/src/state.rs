@@ -13,7 +13,7 @@ use slurm_ffi::api;
 use slurm_ffi::conf;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::log;
-use slurm_ffi::mem::read as read_at;
+use slurm_ffi::mem::{self, read as read_at};
 use slurm_ffi::release::Release;
 
 use crate::check::Catalogue;
@@ -77,6 +77,8 @@ pub fn start(release: Release) {
 }
 
 fn known(release: Release) -> Result<Known, String> {
+    // Which way is taken select/gpuos tells.
+    mem::detour()?;
     let fields = conf::fields(release)?;
     let offsets = Offsets::of(&fields)?;
     Ok(Known {

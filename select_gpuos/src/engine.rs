@@ -59,6 +59,9 @@ fn pass_through(why: &str) {
 }
 
 fn prepare(release: Release) -> Result<Engine, String> {
+    if let Some(why) = mem::detour()? {
+        log::info(&messages::read_through_a_pipe(why));
+    }
     let fields = conf::fields(release)?;
     // One per process: slurmctld initialises its select plugin once.
     let layout: &'static Layout = Box::leak(Box::new(Layout::of(&fields)?));

@@ -11,6 +11,10 @@ gpuos_model::messages! {
     pub fn passing_through(why) =
         "passing through to cons_tres, jobs are scheduled as by stock Slurm: {why}",
         "Mend what the reason names, then restart slurmctld; `gpuos doctor` says it again once it is mended.";
+    /// Said once, before `steering`: records of Slurm are checked in the second way, which takes a few microseconds
+    /// longer for each read. Jobs are placed all the same.
+    pub fn read_through_a_pipe(why) = "records are checked by way of a pipe (process_vm_readv: {why})",
+        "Nothing is to be done.";
     /// A reason of passing through: the build of slurmctld lacks something that gpuos calls.
     pub fn not_exported(release, symbol) = "Slurm {release} does not export {symbol}",
         "Install a Slurm that is built as its authors ship it.";

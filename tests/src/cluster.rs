@@ -532,7 +532,12 @@ impl Cluster {
 
 /// Whether a line is an error of gpuos.
 fn is_own(line: &str) -> bool {
-    line.contains("error: select/gpuos") || line.contains("error: gpuos")
+    let ours = [
+        "error: select/gpuos",
+        "error: job_submit/gpuos",
+        "error: gpuos",
+    ];
+    ours.iter().any(|own| line.contains(own))
 }
 
 /// Whether a line of slurmctld's log complains of GPUs or of its counts; not those of gpuos.

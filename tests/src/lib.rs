@@ -3,11 +3,12 @@
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
 //! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`], [`mps`]), the gpuos.toml of sites that
-//! several tests use ([`sites`]), who holds which GPU ([`ledger`]), and what each test
-//! costs ([`costs`]).
+//! several tests use ([`sites`]), who holds which GPU ([`ledger`]), calls that the kernel forbids ([`filter`]), and what
+//! each test costs ([`costs`]).
 
 pub mod cluster;
 pub mod costs;
+pub mod filter;
 pub mod ledger;
 pub mod mps;
 pub mod plugins;

@@ -19,6 +19,7 @@ mod install;
 mod isolation;
 mod json;
 mod limits;
+mod memory;
 mod mig;
 mod mig_away;
 mod mig_crash;

@@ -17,8 +17,9 @@ pub use nodes::nodes;
 
 use crate::api::{self, Api};
 use crate::bits;
+use crate::conf;
 use crate::layout::{Fields, Layout};
-use crate::mem::{read, read_bytes, read_str};
+use crate::mem::{self, read, read_bytes, read_str};
 use crate::sizes;
 
 const JOB_MAGIC: u32 = 0xf0b7_392c;
@@ -490,9 +491,12 @@ pub fn configuration(layout: &Layout) -> Result<u16, String> {
 }
 
 /// Value of `SelectType` without any offset: the first string starting with `select/` that a word
-/// of slurm_conf points at.
+/// of slurm_conf points at. What the file says where no memory can be read: who is selected has to say that.
 pub fn select_type() -> Option<String> {
     let conf = api::symbol(c"slurm_conf")? as usize;
+    if mem::detour().is_err() {
+        return conf::select_type();
+    }
     (0..2048 / 8 * 2)
         .map(|word| conf + word * 8)
         .find_map(|at| {

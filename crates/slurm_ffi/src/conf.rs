@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use gpuos_config::site::Site;
+use gpuos_config::slurm_conf::conf_lines;
 
 use crate::api;
 use crate::layout::{Fields, SITE_FILE};
@@ -77,19 +78,40 @@ fn site_table(folder: &Path) -> Result<Option<String>, String> {
 pub fn site(fields: Option<&Fields>) -> Result<Site, String> {
     let slurm_conf = slurm_conf(fields);
     let gpuos_toml = gpuos_toml(fields);
-    let folder = folder(fields);
-    Site::read(&|name| {
-        let path = match name {
-            "slurm.conf" => slurm_conf.clone(),
-            "gpuos.toml" => gpuos_toml.clone(),
-            other => folder.join(other),
-        };
-        match text(&path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(format!("{}: {error}", path.display())),
-        }
+    Site::read(&|name| match name {
+        "gpuos.toml" => text_of(&gpuos_toml),
+        other => beside(&slurm_conf, other),
     })
+}
+
+/// Value of `SelectType` in the text of slurm.conf; of two lines Slurm takes the last. `None`: it cannot be read. Slurm
+/// itself sets `$SLURM_CONF` where another file was named to it.
+pub fn select_type() -> Option<String> {
+    select_type_in(&slurm_conf(None))
+}
+
+fn select_type_in(slurm_conf: &Path) -> Option<String> {
+    /// What Slurm takes where no line says otherwise.
+    const DEFAULT: &str = "select/cons_tres";
+    let (lines, _) = conf_lines("slurm.conf", &|name| beside(slurm_conf, name)).ok()??;
+    let named = lines.iter().rev().find_map(|line| line.get("selecttype"));
+    Some(named.unwrap_or(DEFAULT).into())
+}
+
+/// The text of slurm.conf, or of a file that stands beside it; `None`: there is none.
+fn beside(slurm_conf: &Path, name: &str) -> Result<Option<String>, String> {
+    match name {
+        "slurm.conf" => text_of(slurm_conf),
+        other => text_of(&slurm_conf.with_file_name("").join(other)),
+    }
+}
+
+fn text_of(path: &Path) -> Result<Option<String>, String> {
+    match text(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
 }
 
 /// The largest file that is read, in bytes.
@@ -107,6 +129,30 @@ fn text(path: &Path) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_selected_plugin_is_read_from_the_file_with_what_it_includes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("cluster.conf");
+        assert_eq!(select_type_in(&path), None);
+        for (text, selected) in [
+            ("ClusterName=c\n", "select/cons_tres"),
+            ("SelectType=select/gpuos\n", "select/gpuos"),
+            (" selecttype = select/gpuos # own\n", "select/gpuos"),
+            ("#SelectType=select/gpuos\n", "select/cons_tres"),
+            (
+                "SelectType=select/gpuos\nSelectType=select/linear\n",
+                "select/linear",
+            ),
+            ("Include more.conf\n", "select/gpuos"),
+            ("SelectTypeParameters=CR_Core\n", "select/cons_tres"),
+        ] {
+            std::fs::write(dir.path().join("more.conf"), "SelectType=select/gpuos\n")
+                .expect("writes");
+            std::fs::write(&path, text).expect("writes");
+            assert_eq!(select_type_in(&path).as_deref(), Some(selected), "{text}");
+        }
+    }
 
     #[test]
     fn a_site_table_that_cannot_be_read_is_told() {

@@ -9,6 +9,14 @@ gpuos_model::messages! {
     /// The layout table was not held against objects of Slurm's own: jobs are looked at all the same.
     pub fn no_probe_objects(why) = "no probe objects are made: {why}",
         "Nothing is to be done.";
+    /// A reason of passing through: records are held against the layout table by reads that cannot end the daemon, and the
+    /// kernel allows none of them.
+    pub fn memory_unreadable(direct, pipe) =
+        "this process may not read its own memory safely (process_vm_readv: {direct}; a pipe: {pipe}). A seccomp filter \
+         (SystemCallFilter= of its service, or of a container's runtime) or user-mode emulation forbids it: allow \
+         process_vm_readv, or pipe2, write and read, and restart it",
+        "Do what it says. `systemctl show -p SystemCallFilter slurmctld` shows the filter of a service, and `grep Seccomp \
+         /proc/PID/status` whether a process has one (2).";
     /// A reason of passing through: nobody has written down how this release of Slurm lays out its records.
     pub fn unknown_release(release, file) =
         "Slurm {release} is not in the layout table of this gpuos; run `gpuos layout SLURM-SOURCE-DIR -o {file}` on the \

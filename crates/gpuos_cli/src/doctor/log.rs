@@ -18,6 +18,12 @@ const TAIL: usize = 256 << 10;
 /// What select/gpuos says where the layout table has no place for the Extra of nodes.
 const NO_EXTRA: &str = "no offset of node_record.extra";
 
+/// What select/gpuos says where slurmctld may not read its own memory, and what mends it.
+const UNREADABLE: &str = "may not read its own memory";
+const LET_READ: &str = "have the service or container of slurmctld allow process_vm_readv, or pipe2, write and read (`systemctl show -p \
+                        SystemCallFilter slurmctld` and `grep Seccomp /proc/$(pidof slurmctld)/status` show whether a \
+                        filter is in force), then restart slurmctld";
+
 /// slurmctld's log, as far as it can be read here.
 pub struct Log {
     /// What it is called in messages.
@@ -201,12 +207,15 @@ pub fn check(look: &Context, findings: &mut Findings) {
                     .split_once("] ")
                     .map(|(time, _)| time.trim_start_matches('['));
                 let since = since.map_or(String::new(), |time| format!(" (since {time})"));
+                let fix = match said.contains(UNREADABLE) {
+                    true => LET_READ,
+                    false => {
+                        "mend what the line names, then `scontrol reconfigure` or restart slurmctld"
+                    }
+                };
+                let message = format!("select/gpuos does not place jobs: {said}{since}");
                 findings
-                    .fail(
-                        about::LOG,
-                        format!("select/gpuos does not place jobs: {said}{since}"),
-                        "mend what the line names, then `scontrol reconfigure` or restart slurmctld",
-                    )
+                    .fail(about::LOG, message, fix)
                     .at(&log.source)
                     .why("jobs are placed as by stock Slurm meanwhile");
             } else {

@@ -266,6 +266,18 @@ pub const DAEMONS: &[Fault] = &[
         ],
     ),
     up(
+        "slurmctld may not read its own memory",
+        |bed| {
+            bed.log("[9] error: select/gpuos: passing through to cons_tres, jobs are scheduled as by stock Slurm: this process may not read its own memory safely (process_vm_readv: not tried, as a seccomp filter is in force; a pipe: Operation not permitted (os error 1)). A seccomp filter\n")
+        },
+        &[
+            "select/gpuos does not place jobs: passing through",
+            "a pipe: Operation not permitted",
+            "SystemCallFilter slurmctld",
+            "then restart slurmctld",
+        ],
+    ),
+    up(
         "no line of select/gpuos",
         |bed| {
             bed.file(
