@@ -8,11 +8,12 @@ use std::process::Command;
 
 use gpuos_lab::{Lab, Suite};
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{Cluster, Setup, per_suite};
+use gpuos_tests::{Cluster, Setup, per_suite, skip};
 use serde_json::Value;
 
 per_suite!(
     what_ends_slurmctld_is_named,
+    what_ends_slurmd_is_named,
     labs_have_gpuos_and_nobody_watches
 );
 
@@ -190,6 +191,60 @@ fn what_ends_slurmctld_is_named(suite: &Suite) {
     own(0);
 
     cluster.lab.start_slurmctld().expect("starts again");
+    cluster.ready();
+    sound(&cluster);
+}
+
+/// Where the kernel has control groups of version 1, slurmd ends at its start with a cgroup.conf that wants version 2, and
+/// doctor says so; with the lab's own cgroup.conf both are content.
+fn what_ends_slurmd_is_named(suite: &Suite) {
+    let groups = fs::read_to_string("/proc/self/cgroup").expect("this process's groups");
+    if groups.lines().all(|line| line.starts_with("0:")) {
+        skip(
+            "hybrid",
+            "this machine has control groups of version 2 alone",
+        );
+        return;
+    }
+    let mut setup = Setup::new("groups", suite);
+    setup.spec.job_submit = true;
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    sound(&cluster);
+    let path = cluster.lab.dir().join("etc/cgroup.conf");
+    let own = fs::read_to_string(path).expect("cgroup.conf");
+    assert!(cluster.lab.stop_slurmd("n1").expect("ends"));
+    let write = |text: &str| {
+        cluster
+            .lab
+            .write_conf("cgroup.conf", text)
+            .expect("written")
+    };
+    write("CgroupPlugin=cgroup/v2\n");
+    let _ = cluster.lab.start_slurmd("n1");
+    // Newer releases look at the mount before they look at the groups.
+    let words = [
+        "Hybrid mode is not supported",
+        "is not a valid cgroup2 mountpoint",
+    ];
+    cluster.until("slurmd ends", || {
+        let log = cluster.lab.slurmd_log("n1");
+        let said = words.iter().any(|word| log.contains(word));
+        (said && cluster.lab.slurmd_pid("n1").is_none()).then_some(())
+    });
+    let (code, found) = doctor(&cluster);
+    assert_eq!(code, 1);
+    let words = [
+        "fail | cgroup version",
+        "CgroupPlugin=cgroup/v2 takes cgroup/v2, and this host has",
+        "cgroup.conf:1",
+        "systemd.unified_cgroup_hierarchy=1",
+    ];
+    let told = |one: &String| words.iter().all(|word| one.contains(word));
+    assert!(found.iter().any(told), "{words:?} in {found:#?}");
+    write(&own);
+    cluster.lab.start_slurmd("n1").expect("starts again");
     cluster.ready();
     sound(&cluster);
 }

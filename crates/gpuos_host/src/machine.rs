@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::hardware::device_programs::{self, DevicePrograms};
 use crate::stat::{self, Stat};
 
 /// What a command answered.
@@ -77,6 +78,10 @@ pub trait Machine {
     fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Whether the kernel has programs that keep control groups of version 2 to their devices.
+    fn device_programs(&self) -> DevicePrograms {
+        DevicePrograms::Unknown
     }
 }
 
@@ -263,6 +268,10 @@ impl Machine for ThisMachine {
     fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
         stat::disk_space(path)
     }
+
+    fn device_programs(&self) -> DevicePrograms {
+        device_programs::ask()
+    }
 }
 
 /// A machine that answers from memory: commands by their whole line, files by path.
@@ -274,6 +283,8 @@ pub struct Recorded {
     pub files: BTreeMap<PathBuf, Vec<u8>>,
     /// Environment.
     pub env: BTreeMap<String, String>,
+    /// What the kernel says of programs for devices.
+    pub device_programs: DevicePrograms,
 }
 
 impl Recorded {
@@ -366,6 +377,10 @@ impl Machine for Recorded {
             length,
             ..Stat::default()
         })
+    }
+
+    fn device_programs(&self) -> DevicePrograms {
+        self.device_programs
     }
 }
 

@@ -72,6 +72,10 @@ table! {
     GRES_CONF = "gres.conf";
     /// Whether jobs are kept to their GPUs.
     CGROUP = "cgroup";
+    /// Whether Slurm can use the control groups that this node's kernel has: which version, and with which controllers.
+    CGROUP_VERSION = "cgroup version";
+    /// Whether this node's kernel can keep jobs to their devices, which takes BPF in control groups of version 2.
+    DEVICES = "devices";
     /// Whether gpuos.toml is sound, and names nodes, levels and partitions that there are.
     GPUOS_TOML = "gpuos.toml";
     /// Whether a site's own layout table is sound.
@@ -108,6 +112,8 @@ table! {
     HARDWARE = "hardware";
     /// Whether gpuosd runs, is of this release, and has no trouble.
     GPUOSD = "gpuosd";
+    /// Whether systemd has the units of slurmd, slurmctld, munge and gpuosd that belong on this host, and starts them.
+    UNITS = "units";
     /// Whether there is room for states and logs.
     DISK = "disk";
     /// Whether this machine's clock and slurmctld's agree.

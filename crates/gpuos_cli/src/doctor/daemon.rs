@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpuos_config::options::parse_gres;
 use gpuos_host::socket::ClientError;
-use gpuos_host::{Machine, slurm};
-use gpuos_model::hostlist::{compress, expand};
+use gpuos_model::hostlist::compress;
 
 use super::about::{self, About};
 use super::findings::{Findings, Status};
+use super::units::Units;
 use super::{Context, changed};
-use crate::{daemons, discover};
+use crate::daemons;
 
 const NAME: About = about::GPUOSD;
 
@@ -27,49 +26,16 @@ const LITTLE: u64 = 64 << 20;
 /// Clocks that differ by more than this, in seconds, confuse logs and limits; munge refuses at 300.
 const SKEW: u64 = 30;
 
-pub fn check(look: &Context, findings: &mut Findings) {
-    gpuosd(look, findings);
+pub fn check(look: &Context, units: &Units, findings: &mut Findings) {
+    gpuosd(look, units, findings);
     state(look, findings);
     disks(look, findings);
     clock(look, findings);
 }
 
-/// Names of nodes with GPUs: slurmctld's, else those of slurm.conf.
-fn gpu_nodes(look: &Context) -> Vec<String> {
-    if look.running.is_some()
-        && let Ok(nodes) = slurm::nodes(look.machine)
-    {
-        let with = nodes
-            .into_iter()
-            .filter(|node| node.gpu_count() > 0 || !node.slices.is_empty());
-        return with.map(|node| node.name).collect();
-    }
-    let Some(conf) = look.conf else {
-        return Vec::new();
-    };
-    let lines = conf.table("nodename").filter(|line| {
-        let all = parse_gres("Gres", line.get("gres").unwrap_or_default()).unwrap_or_default();
-        all.iter()
-            .any(|one| one.name == "gpu" || one.name == "gpuos")
-    });
-    lines
-        .flat_map(|line| expand(line.get("nodename").unwrap_or_default()).unwrap_or_default())
-        .collect()
-}
-
-fn gpuosd(look: &Context, findings: &mut Findings) {
+fn gpuosd(look: &Context, units: &Units, findings: &mut Findings) {
     let dir = &look.args.runtime_dir;
-    let nodes = gpu_nodes(look);
-    let here: Vec<String> = match daemons::is_of_nodes(dir) {
-        true => nodes,
-        false => {
-            let name = discover::node_name(look.machine, &look.args.hardware);
-            nodes
-                .into_iter()
-                .filter(|node| Some(node) == name.as_ref())
-                .collect()
-        }
-    };
+    let here = &look.here.gpu_nodes;
     if let (Some(lab), false) = (look.machine.env("GPUOS_LAB"), daemons::is_of_nodes(dir)) {
         findings.note(
             NAME,
@@ -87,7 +53,7 @@ fn gpuosd(look: &Context, findings: &mut Findings) {
         return;
     }
     let (mut away, mut answer, mut said) = (Vec::new(), Vec::new(), String::new());
-    for node in &here {
+    for node in here {
         match daemons::status(&daemons::of_node(dir, node), PATIENCE) {
             Ok(status) => {
                 let old = status.daemon.release != env!("CARGO_PKG_VERSION");
@@ -121,34 +87,21 @@ fn gpuosd(look: &Context, findings: &mut Findings) {
         }
     }
     if !away.is_empty() {
-        let enabled = enabled(look.machine);
+        let (unit, fix) = units.gpuosd_away();
         findings
             .warn(
                 NAME,
                 format!(
-                    "gpuosd does not run on {}: nobody watches the GPUs ({said}){enabled}",
+                    "gpuosd does not run on {}: nobody watches the GPUs ({said}){unit}",
                     compress(away)
                 ),
-                "`systemctl enable --now gpuosd` on the node, then `gpuos health`",
+                fix,
             )
             .at(dir.display())
             .why("a GPU that breaks goes on getting jobs, and slices of GPUs are not made");
     }
     if !answer.is_empty() && !findings.found(NAME) {
         findings.ok(NAME, format!("watches the GPUs of {}", compress(answer)));
-    }
-}
-
-/// What systemd says of the unit; empty where it says nothing of use.
-fn enabled(machine: &dyn Machine) -> &'static str {
-    if machine.find("systemctl").is_none() {
-        return "";
-    }
-    let told = machine.run_within(PATIENCE, "systemctl", &["is-enabled", "gpuosd.service"]);
-    match told.as_ref().map(|output| output.stdout.trim()) {
-        Ok("disabled") => "; its unit is not enabled, so it does not start at boot",
-        Ok("masked") => "; its unit is masked",
-        _ => "",
     }
 }
 
@@ -241,6 +194,7 @@ fn clock(look: &Context, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuos_host::Machine;
     use std::io;
 
     /// A machine whose disk is full.
@@ -309,6 +263,7 @@ mod tests {
             conf: None,
             user: None,
             log: &super::super::log::Log::read(&Full, &settings),
+            here: &Default::default(),
         };
         let mut findings = Findings::default();
         disks(&look, &mut findings);

@@ -12,6 +12,9 @@ mod findings;
 mod gpus;
 mod gres;
 mod hardware;
+mod here;
+#[cfg(test)]
+mod host_faults;
 mod log;
 mod plugins;
 mod plugstack;
@@ -21,6 +24,7 @@ mod slices;
 mod slurm;
 mod steering;
 mod toml;
+mod units;
 
 use std::path::Path;
 
@@ -33,7 +37,9 @@ use crate::cli::DoctorArgs;
 use crate::reply::Reply;
 
 use findings::Findings;
+use here::Here;
 use log::Log;
+use units::Units;
 
 /// The form of the JSON.
 pub const SCHEMA: &str = crate::reply::DOCTOR;
@@ -53,6 +59,8 @@ struct Context<'a> {
     /// SlurmUser; `None`: this machine knows no such user.
     user: Option<&'a User>,
     log: &'a Log,
+    /// What this machine is in the cluster.
+    here: &'a Here,
 }
 
 impl Context<'_> {
@@ -94,6 +102,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
     let name = settings::slurm_user(&settings);
     let user = User::find(machine, &name);
     let log = Log::read(machine, &settings);
+    let here = Here::find(machine, args, running.as_ref().ok(), conf.as_ref().ok());
     let look = Context {
         machine,
         config,
@@ -103,6 +112,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
         conf: conf.as_ref().ok(),
         user: user.as_ref(),
         log: &log,
+        here: &here,
     };
     files::check(&look, &conf, &mut findings);
     plugins::check(&look, &mut findings);
@@ -121,6 +131,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
         gpus::check(&look, &mut findings);
         steering::check(&look, &mut findings);
     }
-    daemon::check(&look, &mut findings);
+    let two = cgroup::host(&look, &mut findings);
+    let units = Units::read(&look);
+    units::check(&look, &units, two, &mut findings);
+    daemon::check(&look, &units, &mut findings);
     Ok(findings.reply(true))
 }

@@ -109,6 +109,40 @@ fn a_gpuosd_that_does_not_run_is_seen() {
     assert!(told, "{found:#?}");
 }
 
+/// The control groups of the machine that the tests run on, against the version that it has and the one that it has not.
+#[test]
+fn the_control_groups_of_this_machine_are_seen() {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (mounts, groups) = (read("/proc/self/mounts"), read("/proc/self/cgroup"));
+    if !mounts.contains(" /sys/fs/cgroup") {
+        return;
+    }
+    let (has, lacks) = match groups.lines().any(|line| !line.starts_with("0:")) {
+        true => ("cgroup/v1", "cgroup/v2"),
+        false => ("cgroup/v2", "cgroup/v1"),
+    };
+    let told = |plugin: &str| {
+        let bed = Bed::new();
+        bed.file("plugins/cgroup_v1.so", "");
+        bed.file("plugins/cgroup_v2.so", "");
+        // The kernel's programs for devices are not asked for: it may have none.
+        bed.file("cgroup.conf", &format!("CgroupPlugin={plugin}\n"));
+        let dir = bed.path("run");
+        let (_, found) = bed.doctor(&["--node-name", "n1", "--runtime-dir", &dir]);
+        let own = found
+            .into_iter()
+            .filter(|one| one.contains(" cgroup version: "));
+        own.collect::<Vec<String>>()
+    };
+    assert_eq!(told(has), [""; 0], "{mounts}");
+    let found = told(lacks);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0].starts_with("fail ") && found[0].contains("cgroup.conf:1"),
+        "{found:#?}"
+    );
+}
+
 /// Nothing to look at is neither well nor a finding.
 #[test]
 fn without_slurm_there_is_nothing_to_look_at() {

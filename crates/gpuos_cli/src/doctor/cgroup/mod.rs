@@ -1,10 +1,16 @@
-//! Whether jobs are kept to their GPUs: TaskPlugin, ProctrackType and cgroup.conf.
+//! Whether jobs are kept to their GPUs: TaskPlugin, ProctrackType and cgroup.conf; and on a node whether its kernel goes with them.
+
+mod conf;
+mod devices;
+mod host;
+mod version;
 
 use gpuos_host::slurm::files::SlurmFile;
 
 use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status};
+use conf::{Conf, Uses};
 
 const NAME: About = about::CGROUP;
 
@@ -36,15 +42,9 @@ pub fn check(look: &Context, findings: &mut Findings) {
         Status::Note
     };
     let task = look.settings.get("TaskPlugin").unwrap_or("");
-    let confined = task
-        .split(',')
-        .any(|one| one.trim().trim_start_matches("task/") == "cgroup");
-    let path = look.settings.directory().join("cgroup.conf");
-    let file = SlurmFile::read(look.machine, &path).unwrap_or_default();
-    let setting = file.as_ref().and_then(|file| file.get("constraindevices"));
-    let constrained = setting
-        .as_ref()
-        .is_some_and(|one| ["yes", "true", "1"].contains(&one.value.to_ascii_lowercase().as_str()));
+    let confined = Uses::of(look).task;
+    let conf = Conf::read(look);
+    let constrained = conf.is("constraindevices");
     let why = "a job may open the GPUs of others on its node, and gpuosd finds it there too late";
     if !confined {
         findings
@@ -61,7 +61,6 @@ pub fn check(look: &Context, findings: &mut Findings) {
             .why(why);
     }
     if confined && !constrained {
-        let place = setting.map_or_else(|| path.display().to_string(), |one| one.place);
         findings
             .add(
                 NAME,
@@ -69,7 +68,7 @@ pub fn check(look: &Context, findings: &mut Findings) {
                 "ConstrainDevices is not yes: nothing keeps jobs to their GPUs",
                 "set ConstrainDevices=yes in cgroup.conf, and restart the slurmds",
             )
-            .at(place)
+            .at(conf.place("constraindevices"))
             .why(why);
     }
     let proctrack = look
@@ -87,4 +86,20 @@ pub fn check(look: &Context, findings: &mut Findings) {
             "jobs are kept to their GPUs (task/cgroup, ConstrainDevices)",
         );
     }
+}
+
+/// The kernel of this host, if it is a node with GPUs. Whether slurmd uses version 2 of control groups here.
+pub fn host(look: &Context, findings: &mut Findings) -> bool {
+    if look.here.gpu_nodes.is_empty() {
+        return false;
+    }
+    let conf = Conf::read(look);
+    let uses = Uses::of(look);
+    let plugin = version::check(look, &conf, &uses, findings);
+    let two = plugin == Some("cgroup/v2");
+    if two && uses.task && conf.is("constraindevices") {
+        devices::check(look, &conf, findings);
+    }
+    // Where systemd is told to be ignored its units are nothing to go by.
+    two && !conf.is("ignoresystemd")
 }
