@@ -19,7 +19,8 @@ rust_needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 cache=${GPUOS_LAB_CACHE:-/var/cache/gpuos/suites}
 root=$cache/cross-arm64
 new=$root.tmp
-# native gcc: build scripts and macros run on this machine.
+# native gcc: build scripts and macros run on this machine. What cargo runs for aarch64 finds its libraries where libstd's
+# package brings them: under those of libc6-dev-arm64-cross programs with threads hang in qemu.
 packages='gcc libc6-dev ca-certificates rustc-web cargo-web gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     libstd-rust-web-dev:arm64 qemu-user-static'
 products='-p select_gpuos -p spank_gpuos -p job_submit_gpuos -p gres_gpuos -p gpuosd -p gpuos_cli -p gpuos_layout -p gpuos_nvml'
@@ -143,5 +144,5 @@ linker=aarch64-linux-gnu-gcc
 within "$root" "$cargo_home" "$target" "$uid:$gid" env -C /gpuos -u RUSTC -u RUSTDOC -u RUSTC_WRAPPER \
     PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp CARGO_HOME=/cargo CARGO_TARGET_DIR=/target CARGO_BUILD_TARGET=$triple \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu' \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64-static \
     cargo "$@" || fail "cargo $* for aarch64 failed" 'See its messages above.'
