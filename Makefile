@@ -10,7 +10,9 @@ STRIP     ?= yes
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
-RELEASE := $(TARGET)/release
+RELEASE ?= $(TARGET)/release
+# A build that runs on this machine, for what is made by running it.
+NATIVE  ?= $(RELEASE)
 
 # Labs make device files and start Slurm's daemons: that is root's.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -207,12 +209,12 @@ install:
 	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
 	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
 	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
-	$(RELEASE)/gpuos man $(DESTDIR)$(MAN)
+	$(NATIVE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
-	$(RELEASE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
-	$(RELEASE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
-	$(RELEASE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
-	$(RELEASE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
+	$(NATIVE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
+	$(NATIVE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
+	$(NATIVE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
+	$(NATIVE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
 	@echo 'Next: docs/admin/install.md, "Describe the cluster". gpuos is installed, Slurm does not use it yet.'
 
 uninstall:

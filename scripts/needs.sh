@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, cross
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -65,8 +65,12 @@ for part in "$@"; do
         # Prometheus scrapes gpuosd in a test; the package has promtool too.
         want prometheus prometheus
         ;;
+    cross)
+        # The compilers come with the Debian that scripts/cross-arm64.sh makes.
+        want debootstrap debootstrap
+        ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting or metrics" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics or cross" >&2
         exit 2
         ;;
     esac

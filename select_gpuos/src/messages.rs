@@ -48,8 +48,8 @@ gpuos_model::messages! {
     pub fn cannot_load(path, why) = "cannot load {path}: {why}; is it of the same Slurm as this program?",
         "Remove what is of another Slurm from PluginDir.";
     /// Job state on disk carries another number than with stock Slurm, which then cannot read it.
-    pub fn own_id() =
-        "the id of cons_tres cannot be changed in memory; gpuos runs under its own id 110. Before going back to \
+    pub fn own_id(why) =
+        "the id of cons_tres cannot be changed in memory: {why}; gpuos runs under its own id 110. Before going back to \
          select/cons_tres let all jobs end",
         "Let jobs end before SelectType goes back to select/cons_tres.";
 

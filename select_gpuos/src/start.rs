@@ -1,5 +1,8 @@
 //! Loading: before Slurm looks at the plugin, and when it initialises it.
 
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use slurm_ffi::release::{self, Release};
@@ -102,25 +105,63 @@ fn swap_ids(identity: &Identity) {
         return;
     };
     let id = id.cast::<u32>();
-    // SAFETY: every select plugin exports `const uint32_t plugin_id`. It lies in a private mapping of
-    // the file, so making its page writable and storing to it changes this process only.
-    unsafe {
-        if id.read() != CONS_TRES_ID {
-            return;
-        }
-        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
-        let start = id as usize & !(page - 1);
-        if libc::mprotect(
-            start as *mut libc::c_void,
-            page,
-            libc::PROT_READ | libc::PROT_WRITE,
-        ) != 0
-        {
-            identity.id.store(OTHER_ID, Ordering::Release);
-            log::error(&messages::own_id());
-            return;
-        }
-        id.write_volatile(OTHER_ID);
-        libc::mprotect(start as *mut libc::c_void, page, libc::PROT_READ);
+    // SAFETY: every select plugin exports `const uint32_t plugin_id`.
+    if unsafe { id.read_volatile() } != CONS_TRES_ID {
+        return;
+    }
+    if let Err(why) = overwrite(id as usize, CONS_TRES_ID, OTHER_ID) {
+        identity.id.store(OTHER_ID, Ordering::Release);
+        log::error(&messages::own_id(why));
+    }
+}
+
+/// Stores to a constant of a loaded plugin. It lies in a private mapping of the file, so this process alone sees it.
+///
+/// The page stays as it is protected: linkers put constants beside code, and with pages of 64 KiB, as many kernels for
+/// aarch64 have them, the functions of cons_tres are on the same page, where other threads may run. So the kernel
+/// stores, as it does for debuggers.
+fn overwrite(at: usize, from: u32, to: u32) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let memory = options.read(true).write(true).open("/proc/self/mem")?;
+    let mut found = [0; 4];
+    memory.read_exact_at(&mut found, at as u64)?;
+    if u32::from_ne_bytes(found) != from {
+        return Err(io::Error::other("/proc/self/mem is not its memory"));
+    }
+    memory.write_all_at(&to.to_ne_bytes(), at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Among the code, as cons_tres's id is where the linker makes one segment of code and constants.
+    #[unsafe(link_section = ".text.gpuos_test")]
+    static ID: u32 = CONS_TRES_ID;
+
+    /// How the page at an address is protected.
+    fn protection(at: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("reads");
+        let line = maps.lines().find(|line| {
+            let (range, _) = line.split_once(' ').expect("a range");
+            let (start, end) = range.split_once('-').expect("two addresses");
+            let number = |text| usize::from_str_radix(text, 16).expect("an address");
+            (number(start)..number(end)).contains(&at)
+        });
+        let line = line.expect("a mapping");
+        line.split(' ').nth(1).expect("a protection").to_owned()
+    }
+
+    #[test]
+    fn an_id_among_code_is_changed_and_the_code_runs_on() {
+        let at = &raw const ID;
+        // SAFETY: a static of this test.
+        let read = || unsafe { at.read_volatile() };
+        assert_eq!(protection(at as usize), "r-xp");
+        assert!(overwrite(at as usize, OTHER_ID, 7).is_err());
+        assert_eq!(read(), CONS_TRES_ID);
+        overwrite(at as usize, CONS_TRES_ID, OTHER_ID).expect("stores");
+        assert_eq!((read(), protection(at as usize)), (OTHER_ID, "r-xp".into()));
+        assert!(overwrite(8, 0, 1).is_err());
     }
 }

@@ -174,7 +174,7 @@ fn child(probe: &Probe<'_>, to: &std::fs::File) {
         unsafe { libc::write(to.as_raw_fd(), line.as_ptr().cast(), line.len()) };
     };
     tell("at the start");
-    be_quiet(to.as_raw_fd());
+    be_quiet(to.as_raw_fd(), probe.release);
     for (name, check) in ALL {
         tell(&format!("at {name}"));
         match check(probe) {
@@ -188,7 +188,7 @@ fn child(probe: &Probe<'_>, to: &std::fs::File) {
 
 /// Keeps the child's words out of slurmctld's log, its end out of everybody's sight, and the node's memory out of a
 /// core file.
-fn be_quiet(keep: c_int) {
+fn be_quiet(keep: c_int, release: Release) {
     // SAFETY: all of it is the child's own: the descriptors are copies, limits and handlers not the parent's.
     unsafe {
         let none = libc::rlimit {
@@ -215,18 +215,28 @@ fn be_quiet(keep: c_int) {
             }
         }
     }
-    // Slurm's log_alter(log_options_t, facility, file). Its options are a structure that the System V ABI passes in
-    // two registers where it is small and on the stack where it is larger: zeros in both places say "quiet".
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct Large([u64; 8]);
-        type Alter = unsafe extern "C" fn(u64, u64, u64, u64, Large) -> c_int;
-        if let Ok(alter) = function::<Alter>(c"slurm_log_alter") {
-            // SAFETY: see above.
-            unsafe { alter(0, 0, 0, 0, Large([0; 8])) };
-        }
+    // Zeros say "quiet".
+    match release >= WITH_FORMAT_FROM {
+        true => alter_log([0; 5]),
+        false => alter_log([0; 4]),
+    }
+}
+
+/// The options of Slurm's log say in which form lines are written from here on, and have five words in place of four.
+/// That decides how they are handed over: four words in two registers; more of them on the stack under the C ABI of
+/// x86-64, and by their address under that of aarch64.
+const WITH_FORMAT_FROM: Release = Release::new(23, 2, 0);
+
+/// Calls Slurm's `log_alter(log_options_t, log_facility_t, char *)`.
+fn alter_log<const WORDS: usize>(options: [u32; WORDS]) {
+    #[repr(C)]
+    struct Options<const WORDS: usize>([u32; WORDS]);
+    type Alter<const WORDS: usize> =
+        unsafe extern "C" fn(Options<WORDS>, c_int, *mut c_char) -> c_int;
+    if let Ok(alter) = function::<Alter<WORDS>>(c"slurm_log_alter") {
+        // SAFETY: Slurm's function of this name, with options as large as those of its release. Without a file's name
+        // it opens none.
+        unsafe { alter(Options(options), 0, std::ptr::null_mut()) };
     }
 }
 

@@ -121,3 +121,85 @@ forward! {
     28 select_p_step_start
     29 select_p_update_node_config
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Handed over and given back in every way that a C ABI has: registers of both kinds, the stack, and a large
+    /// answer by an address.
+    type Call = unsafe extern "C" fn(
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        u64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+        f64,
+    ) -> Answer;
+
+    #[repr(C)]
+    #[derive(PartialEq, Debug)]
+    struct Answer([u64; 10], [f64; 10]);
+
+    #[allow(clippy::too_many_arguments, reason = "more than there are registers")]
+    extern "C" fn callee(
+        a: u64,
+        b: u64,
+        c: u64,
+        d: u64,
+        e: u64,
+        f: u64,
+        g: u64,
+        h: u64,
+        i: u64,
+        j: u64,
+        k: f64,
+        l: f64,
+        m: f64,
+        n: f64,
+        o: f64,
+        p: f64,
+        q: f64,
+        r: f64,
+        s: f64,
+        t: f64,
+    ) -> Answer {
+        Answer(
+            [a, b, c, d, e, f, g, h, i, j],
+            [k, l, m, n, o, p, q, r, s, t],
+        )
+    }
+
+    #[test]
+    fn a_trampoline_hands_everything_on() {
+        let last = &TABLE[COUNT - 1];
+        last.store(callee as *const () as usize, Ordering::Release);
+        let trampoline = select_p_update_node_config as *const ();
+        // SAFETY: it jumps to `callee`, whose type this is.
+        let answer = unsafe {
+            std::mem::transmute::<*const (), Call>(trampoline)(
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5,
+            )
+        };
+        last.store(0, Ordering::Release);
+        let want = Answer(
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+            [1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5],
+        );
+        assert_eq!(answer, want);
+    }
+}

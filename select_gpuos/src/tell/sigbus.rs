@@ -109,18 +109,25 @@ mod tests {
 
     use super::*;
 
-    const PAGES: usize = 16 * 4096;
+    const PAGES: usize = 16;
     const CHILD: &str = "GPUOS_TEST_SIGBUS";
 
-    /// A file in memory, mapped, and its descriptor.
+    /// What a file is mapped in: 4 KiB on x86-64, up to 64 KiB on aarch64.
+    fn page() -> usize {
+        // SAFETY: only asks.
+        unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    }
+
+    /// A file in memory of so many pages, mapped, and its descriptor.
     fn mapped() -> (*mut u8, c_int) {
+        let length = PAGES * page();
         // SAFETY: a new file in memory and a new mapping of it, at an address that the kernel chooses.
         unsafe {
             let fd = libc::memfd_create(c"cut".as_ptr(), 0);
-            assert!(fd >= 0 && libc::ftruncate(fd, PAGES as libc::off_t) == 0);
+            assert!(fd >= 0 && libc::ftruncate(fd, length as libc::off_t) == 0);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let null = std::ptr::null_mut();
-            let at = libc::mmap(null, PAGES, protection, libc::MAP_SHARED, fd, 0);
+            let at = libc::mmap(null, length, protection, libc::MAP_SHARED, fd, 0);
             assert_ne!(at, libc::MAP_FAILED);
             (at.cast(), fd)
         }
@@ -128,21 +135,22 @@ mod tests {
 
     #[test]
     fn a_store_past_the_end_of_a_cut_file_goes_on() {
-        for left in [0, 4096, 3 * 4096 + 7] {
+        let length = PAGES * page();
+        for left in [0, page(), 3 * page() + 7] {
             let (at, fd) = mapped();
-            watch(at as usize, PAGES).expect("sets the handler");
+            watch(at as usize, length).expect("sets the handler");
             for round in 0..3u8 {
                 if round == 1 {
                     // SAFETY: the descriptor is open.
-                    assert_eq!(unsafe { libc::ftruncate(fd, left) }, 0);
+                    assert_eq!(unsafe { libc::ftruncate(fd, left as libc::off_t) }, 0);
                 }
-                for byte in 0..PAGES {
+                for byte in 0..length {
                     // SAFETY: inside the mapping.
                     unsafe { at.add(byte).write_volatile(round) };
                 }
                 assert_eq!(was_cut(), round > 0, "{left} bytes left, round {round}");
                 // SAFETY: as above.
-                assert_eq!(unsafe { at.add(PAGES - 1).read_volatile() }, round);
+                assert_eq!(unsafe { at.add(length - 1).read_volatile() }, round);
             }
             unwatch(at as usize);
         }
@@ -154,7 +162,7 @@ mod tests {
             // SAFETY: the default ends a process, as it does in slurmctld.
             unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
             let ((ours, _), (other, fd)) = (mapped(), mapped());
-            watch(ours as usize, PAGES).expect("sets the handler");
+            watch(ours as usize, PAGES * page()).expect("sets the handler");
             // SAFETY: the descriptor is open; the store is the fault that this test is about.
             unsafe {
                 libc::ftruncate(fd, 0);

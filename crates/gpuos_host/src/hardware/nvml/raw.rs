@@ -149,7 +149,7 @@ const TEXT: usize = 128;
 pub(super) fn text(buffer: &[c_char]) -> String {
     let bytes: Vec<u8> = buffer
         .iter()
-        .map(|&c| c.cast_unsigned())
+        .map(|&c| u8::from_ne_bytes(c.to_ne_bytes()))
         .take_while(|&byte| byte != 0)
         .collect();
     String::from_utf8_lossy(&bytes).into_owned()

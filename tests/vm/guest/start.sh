@@ -1,0 +1,48 @@
+#!/bin/sh
+# What a virtual machine does when it is up: on the first boot it installs what the second disk has, as an administrator
+# would; then it runs the parts that are still to be run, and ends itself.
+set -u
+. /media/guest/lib.sh
+. /media/parameters
+
+ip link add dummy0 type dummy && ip address add 10.0.0.1/24 dev dummy0 && ip link set dummy0 up
+
+if [ ! -e "$STATE/installed" ]; then
+    mkdir -p "$STATE"
+    multiarch=$(basename "$(dirname /usr/lib/*/slurm-wlm)")
+    cp -a /media/root/. /
+    cp -a /media/guest/etc/. /
+    cp -a /media/guest/etc /
+    sed -i "s/@MULTIARCH@/$multiarch/" /etc/slurm/slurm.conf
+    # Slurm names control groups by ids of its own from this release on, if it is not told otherwise.
+    case $(slurmctld -V) in *' 26.'*) echo CgroupJobIdPaths=yes >>/etc/slurm/cgroup.conf ;; esac
+    install /media/guest/nvidia-cuda-mps-control /usr/bin/
+    install -d -o slurm -g slurm /var/lib/slurm/slurmctld /var/log/slurm /run/slurmctld
+    install -d /var/lib/slurm/slurmd
+    for name in alice mallory; do id "$name" >/dev/null 2>&1 || useradd -m "$name"; done
+    systemd-tmpfiles --create
+    systemctl daemon-reload
+    for unit in simulated-gpus gpuosd slurmctld slurmd; do systemctl enable "$unit.service"; done >/dev/null 2>&1
+    ln -sf /var/lib/nvml/libnvidia-ml.so.1 "/usr/lib/$multiarch/libnvidia-ml.so.1"
+    sed -i /^GPUOS=/d /etc/environment
+    systemctl start simulated-gpus munge slurmctld gpuosd slurmd
+    echo "$PARTS" | tr ' ' '\n' >"$STATE/parts"
+    touch "$STATE/installed"
+    tell "# $(slurmctld -V), systemd $(systemctl --version | sed -n '1s/systemd \([0-9.]*\).*/\1/p'), Linux $(uname -r) $(uname -m)"
+else
+    tell "# booted again"
+fi
+
+if [ "${SHELL_ON_CONSOLE:-}" = yes ]; then
+    # Not serial-getty@: it waits for udev, which such a machine does without.
+    console=$(sed 's/.*console=\([a-zA-Z0-9]*\).*/\1/' /proc/cmdline)
+    exec agetty --autologin root --keep-baud 115200 "$console" xterm
+fi
+
+while read -r part <"$STATE/parts" && [ -n "$part" ]; do
+    # Out of the list before it runs: one that reboots the machine goes on in the next, `PART-again`.
+    sed -i 1d "$STATE/parts"
+    tell "part ${part%-again}"
+    . "/media/guest/parts/$part.sh"
+done
+finish
