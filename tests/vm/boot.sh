@@ -1,7 +1,7 @@
 #!/bin/sh
 # Boots an image with a payload. Usage: tests/vm/boot.sh ROOT-FOLDER ARCH PAYLOAD-IMAGE CONSOLE [KERNEL-WORDS]
 # What the machine tells comes on standard output; CONSOLE is a file for its serial line, or `-` for this terminal. Nothing is
-# written to the images.
+# written to the images. NEXT, if set, is the folder of a third disk: the root file system that the machine upgrades to.
 set -eu
 folder=$1 arch=$2 payload=$3 console=$4 words=${5:-}
 case $arch in
@@ -13,11 +13,12 @@ if [ "$console" = - ]; then
 else
     serial="-serial file:$console -monitor none -chardev stdio,id=told,signal=off"
 fi
-# One controller with both disks: the order of two is not certain. `-nic none`: it reaches nobody.
+next=${NEXT:+-drive file=$NEXT/root.img,format=raw,if=none,id=next,snapshot=on -device virtio-blk-pci,drive=next}
+# The root file system alone is on NVMe: the kernel finds the disks of one kind in any order. `-nic none`: it reaches nobody.
 # shellcheck disable=SC2086 # Words of options.
 exec $machine -accel tcg,thread=multi,tb-size=512 -smp 4,sockets=2,cores=2 -m 1536 -nodefaults -display none -nic none $serial \
     -kernel "$folder/vmlinuz" -append "root=/dev/nvme0n1 rw console=$tty quiet systemd.show_status=0 $words" \
-    -device nvme,id=disks,serial=1 \
-    -drive "file=$folder/root.img,format=raw,if=none,id=root,snapshot=on" -device nvme-ns,drive=root,bus=disks,nsid=1 \
-    -drive "file=$payload,format=raw,if=none,id=payload,readonly=on" -device nvme-ns,drive=payload,bus=disks,nsid=2 \
+    -drive "file=$folder/root.img,format=raw,if=none,id=root,snapshot=on" -device nvme,drive=root,serial=root \
+    -drive "file=$payload,format=raw,if=none,id=payload,readonly=on" -device virtio-blk-pci,drive=payload \
+    $next \
     -device virtio-serial-pci -device virtconsole,chardev=told

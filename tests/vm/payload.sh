@@ -45,5 +45,5 @@ printf '%s\n' "$parameters" >"$files/parameters"
 rm -f "$to/payload.img"
 size=$(($(du -sm "$files" | cut -f 1) * 5 / 4 + 16))
 truncate -s "${size}M" "$to/payload.img"
-mke2fs -q -t ext4 -O ^has_journal -d "$files" -E root_owner=0:0 "$to/payload.img"
+mke2fs -q -t ext4 -O ^has_journal -L payload -d "$files" -E root_owner=0:0 "$to/payload.img"
 rm -rf "$files"

@@ -67,12 +67,12 @@ unshare --mount --propagation private sh -euc '
     inside() { chroot "$root" "$@"; }
     # No initial ramdisk: the kernel has NVMe and ext4 built in.
     echo update_initramfs=no >"$root/etc/initramfs-tools/update-initramfs.conf"
-    inside apt-get update -q
+    inside apt-get -o Acquire::Check-Valid-Until=false update -q
     if [ "$arch" = "$native" ]; then
         inside apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "linux-image-cloud-$arch"
     else
         inside dpkg --add-architecture "$arch"
-        inside apt-get update -q
+        inside apt-get -o Acquire::Check-Valid-Until=false update -q
         mkdir -p "$root/var/tmp/debs"
         kernel=$(inside apt-get install -s --no-install-recommends "linux-image-cloud-$arch:$arch" |
             sed -n "s/^Inst \(linux-image-[^ ]*\) .*/\1/p" | grep -v "^linux-image-cloud" | head -n 1)
@@ -106,7 +106,7 @@ After=multi-user.target dbus.service
 [Service]
 Type=simple
 KillMode=process
-ExecStart=/bin/sh -c 'mountpoint -q /media || mount -o ro /dev/nvme0n2 /media; exec /media/guest/start.sh'
+ExecStart=/bin/sh -c 'modprobe virtio_blk; mountpoint -q /media || mount -o ro LABEL=payload /media; exec /media/guest/start.sh'
 UNIT
 mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -sf ../gpuos-vm.service "$root/etc/systemd/system/default.target.wants/gpuos-vm.service"

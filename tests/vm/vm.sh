@@ -3,7 +3,8 @@
 # Usage: tests/vm/vm.sh test SUITE[/ARCH] [PART...]     boots, runs the parts (all without one), says what held
 #        tests/vm/vm.sh sh SUITE[/ARCH]                 a root shell in such a machine; it ends with `poweroff`
 #        tests/vm/vm.sh parts                           the parts, with what each is about
-# RELEASE is the folder with what cargo built, OUT where results are left. Exit code: 0 all held, or skipped because this machine has no
+# RELEASE is the folder with what cargo built, OUT where results are left; FROM is one with an older build, and NEXT a newer suite, that the
+# part `upgrade` goes from and to. Exit code: 0 all held, or skipped because this machine has no
 # qemu; 1 something did not hold; 2 wrong usage or nothing could be started.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -45,10 +46,13 @@ for need in "$qemu $package" 'mke2fs e2fsprogs' 'debootstrap debootstrap'; do
 done
 
 root=$("$here/root.sh" "$suite" "$arch") || exit 2
+[ -z "${NEXT:-}" ] || NEXT=$("$here/root.sh" "$NEXT" "$arch") || exit 2
+export NEXT="${NEXT:-}"
 mkdir -p "$out"
 run=$(mktemp -d "$out/$suite-$arch.XXXXXX")
-keep=
-trap '[ -n "$keep" ] || rm -rf "$run"' EXIT
+machine=
+trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null || :; rm -rf "$run"' EXIT
+trap 'exit 1' HUP INT TERM
 release=${RELEASE:-target/release}
 words=
 for part in $wanted; do

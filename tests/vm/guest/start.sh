@@ -5,6 +5,12 @@ set -u
 . /media/guest/lib.sh
 . /media/parameters
 
+if [ "${SHELL_ON_CONSOLE:-}" = yes ]; then
+    # Not serial-getty@: it waits for udev, which such a machine does without.
+    console=$(sed 's/.*console=\([a-zA-Z0-9]*\).*/\1/' /proc/cmdline)
+    setsid agetty --autologin root --keep-baud 115200 "$console" xterm &
+fi
+tell '# is up'
 ip link add dummy0 type dummy && ip address add 10.0.0.1/24 dev dummy0 && ip link set dummy0 up
 
 if [ ! -e "$STATE/installed" ]; then
@@ -33,11 +39,7 @@ else
     tell "# booted again"
 fi
 
-if [ "${SHELL_ON_CONSOLE:-}" = yes ]; then
-    # Not serial-getty@: it waits for udev, which such a machine does without.
-    console=$(sed 's/.*console=\([a-zA-Z0-9]*\).*/\1/' /proc/cmdline)
-    exec agetty --autologin root --keep-baud 115200 "$console" xterm
-fi
+[ "${SHELL_ON_CONSOLE:-}" != yes ] || { wait && exit; }
 
 while read -r part <"$STATE/parts" && [ -n "$part" ]; do
     # Out of the list before it runs: one that reboots the machine goes on in the next, `PART-again`.

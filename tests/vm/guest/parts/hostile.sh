@@ -33,16 +33,22 @@ scope_of_hers() { disguised 'app.slice/slurmstepd.scope/job_1/step_0/user/task_0
 holds 'nor is a scope of the name of slurmd, in a tree of her own' scope_of_hers
 
 out_of_job() {
-    job=$(as_user mallory sbatch --parsable -o /tmp/mallory.out --gres=gpu:1 --wrap 'XDG_RUNTIME_DIR=/run/user/$(id -u) systemd-run --user --quiet --unit=escape sleep 300; sleep 1000')
-    runs "$job" && until_ 40 pgrep -u mallory -f 'sleep 300' || return 1
-    pid=$(pgrep -u mallory -f '^sleep 300' | head -n 1)
-    lacks "$(cat "/proc/$pid/cgroup")" "job_$job" || return 1
+    job=$(as_user mallory sbatch --parsable -o /tmp/mallory.out --gres=gpu:1 --wrap 'export XDG_RUNTIME_DIR=/run/user/$(id -u); systemd-run --user --quiet --unit=escape sleep 300; sleep 1000')
+    runs "$job" && until_ 40 escaped || { cat /tmp/mallory.out && return 1; }
+    pid=$(escaped)
     gpuos-nvml run gpu3 --pid "$pid" >/dev/null && until_ 60 named "$pid"
     status=$?
     gpuos-nvml stop "$pid" >/dev/null
     kill "$pid"
     ends "$job"
     return $status
+}
+# Her process below user.slice.
+escaped() {
+    for found in $(pgrep -u mallory -x sleep); do
+        case $(cat "/proc/$found/cgroup" 2>/dev/null) in *user.slice*) echo "$found" && return ;; esac
+    done
+    return 1
 }
 holds 'a process that systemd started for her outside of her job is named' out_of_job
 

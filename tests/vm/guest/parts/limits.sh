@@ -27,7 +27,7 @@ holds 'a cap of a job that ended while gpuosd was away is undone' over_restart
 
 daemons() { pgrep -f 'nvidia-cuda-mps-control -f'; }
 mps() {
-    job=$(submit --gres=gpu:1 --gpuos-mps=50%) && runs "$job" && until_ 40 hers || return 1
+    job=$(submit --gres=gpu:1 --gpuos-mps=50%) && runs "$job" && until_ 40 hers || { gpuos health --audit | tail -n 4; journalctl -u gpuosd -n 8 --no-pager -o cat; return 1; }
     systemctl restart gpuosd && until_ 30 gpuos health && hers && ends "$job" && until_ 60 no_daemon
 }
 hers() { has "$(ps -o user= -p "$(daemons | head -n 1)")" alice; }
