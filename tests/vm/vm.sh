@@ -73,6 +73,7 @@ timeout --kill-after=5 "$limit" "$here/boot.sh" "$root" "$arch" "$run/payload.im
 machine=$!
 part=boot ok=0 bad=0 skipped=0 ended=
 results=$run/results.tsv
+touch "$results" "$run/heard"
 while IFS= read -r line; do
     line=$(printf '%s' "$line" | tr -d '\r')
     case $line in
@@ -83,10 +84,25 @@ while IFS= read -r line; do
     'done') ended=yes && break ;;
     esac
     case $line in 'ok '* | 'not ok '* | 'skip '*) printf '%s\t%s\n' "$part" "$line" >>"$results" ;; esac
+    printf '%s\n' "$line" >>"$run/heard"
     printf '%4s s  %s\n' "$(($(date +%s) - begun))" "$line"
 done <"$run/told"
 wait "$machine" || [ -n "$ended" ] || echo "the machine ended early or was ended after $limit s"
-cat "$results" >"$out/$suite-$arch.tsv" 2>/dev/null || :
+# One row for each machine and part, the newest; docs/reference/machines.csv is made of it.
+table=$out/machines.csv
+[ -e "$table" ] || echo 'date,slurm,architecture,suite,groups,systemd,linux,part,about,held,failed,skipped' >"$table"
+system=$(sed -n 's/^# slurm-wlm \([^,]*\), systemd \([^,]*\), Linux \([^ ]*\) .*, control groups \(.*\)$/\1,\4,\2,\3/p' "$run/heard")
+for part in $([ -z "$ended" ] || echo "$wanted"); do
+    about=$(sed -n "s/^[0-9]* *$part  *//p" "$here/parts")
+    row=$(awk -F '\t' -v part="$part" -v about="$about" -v day="$(date +%F)" -v system="$system" -v arch="$arch" -v suite="$suite" '
+        $1 == part { count[substr($2, 1, 2)]++ }
+        END {
+            split(system, s, ",")
+            printf "%s,%s,%s,%s,%s,%s,%s,%s,\"%s\",%d,%d,%d\n", day, s[1], arch, suite, s[2], s[3], s[4], part, about, count["ok"], count["no"], count["sk"]
+        }' "$results")
+    grep -v "^[^,]*,[^,]*,$arch,$suite,.*,$part,\"" "$table" >"$run/table"
+    { cat "$run/table" && echo "$row"; } >"$table"
+done
 if [ -z "$ended" ] || [ "$bad" != 0 ]; then
     cp "$run/console" "$out/$suite-$arch.console" 2>/dev/null || :
     echo "the machine's console: $out/$suite-$arch.console"

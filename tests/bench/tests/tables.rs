@@ -14,8 +14,9 @@ struct Csv {
 struct Line<'a>(&'a Csv, &'a csv::StringRecord);
 
 impl Csv {
+    /// A file `docs/NAME`.
     fn read(name: &str) -> Csv {
-        let path = parts::page::docs(&format!("results/{name}"));
+        let path = parts::page::docs(name);
         let shown = path.display();
         let mut reader = csv::Reader::from_path(&path).unwrap_or_else(|e| panic!("{shown}: {e}"));
         let names = reader.headers().cloned();
@@ -339,6 +340,62 @@ fn older(csv: &Csv) -> String {
     table(&head, 1, &clusters.into_iter().map(row).collect::<Vec<_>>())
 }
 
+/// Of each part of the virtual machines' tests a row, of each machine a column.
+fn machines(csv: &Csv) -> String {
+    let cells = ["slurm", "architecture"];
+    let all = once(csv.lines().map(|line| line.all(&cells)));
+    let mut head = words(&["part", "is about"]);
+    head.extend(all.iter().map(|of| format!("{}, {}", of[0], of[1])));
+    let row = |part: &str| {
+        let lines = csv.lines().filter(|line| line.get("part") == part);
+        let lines: Vec<_> = lines.collect();
+        let mut row = vec![format!("`{part}`"), lines[0].get("about").to_string()];
+        row.extend(all.iter().map(|of| {
+            let own = lines.iter().find(|line| line.all(&cells) == *of);
+            own.map_or("-".into(), |line| held(*line))
+        }));
+        row
+    };
+    let parts = once(csv.lines().map(|line| line.get("part")));
+    table(&head, 2, &parts.into_iter().map(row).collect::<Vec<_>>())
+}
+
+/// How many checks of a part held, and which day that was seen.
+fn held(line: Line<'_>) -> String {
+    let [held, failed, skipped] = ["held", "failed", "skipped"].map(|name| line.get(name));
+    let mut text = match failed {
+        "0" => format!("{held} held"),
+        _ => format!("**{failed} did not hold**, {held} held"),
+    };
+    if skipped != "0" {
+        text += &format!(", {skipped} skipped");
+    }
+    format!("{text} ({})", line.get("date"))
+}
+
+/// What each machine consists of.
+fn systems(csv: &Csv) -> String {
+    let cells = [
+        "slurm",
+        "architecture",
+        "suite",
+        "groups",
+        "systemd",
+        "linux",
+    ];
+    let head = words(&[
+        "Slurm",
+        "architecture",
+        "Debian",
+        "control groups",
+        "systemd",
+        "Linux",
+    ]);
+    let row = |of: Vec<&str>| words(&of);
+    let all = once(csv.lines().map(|line| line.all(&cells)));
+    table(&head, 6, &all.into_iter().map(row).collect::<Vec<_>>())
+}
+
 fn hold(page: &str, all: Vec<(&str, String)>) {
     let all: Vec<_> = all
         .into_iter()
@@ -349,7 +406,7 @@ fn hold(page: &str, all: Vec<(&str, String)>) {
 
 #[test]
 fn job_tests_are_what_their_csv_says() {
-    let csv = Csv::read("benchmarks.csv");
+    let csv = Csv::read("results/benchmarks.csv");
     let parts = vec![
         ("day", days(csv.lines())),
         ("1,250 nodes", job_tests(&csv, "1250")),
@@ -361,7 +418,7 @@ fn job_tests_are_what_their_csv_says() {
 
 #[test]
 fn those_of_12_500_nodes_are_what_their_csv_says() {
-    let csv = Csv::read("benchmarks-huge.csv");
+    let csv = Csv::read("results/benchmarks-huge.csv");
     hold(
         "benchmarks-huge.md",
         vec![("day", days(csv.lines())), ("12,500 nodes", huge(&csv))],
@@ -370,7 +427,7 @@ fn those_of_12_500_nodes_are_what_their_csv_says() {
 
 #[test]
 fn the_replay_is_what_its_csv_says() {
-    let csv = Csv::read("benchmarks-replay.csv");
+    let csv = Csv::read("results/benchmarks-replay.csv");
     let lines = as_first(&csv);
     let parts = vec![
         ("day", days(lines.iter().copied())),
@@ -381,18 +438,28 @@ fn the_replay_is_what_its_csv_says() {
 
 #[test]
 fn two_builds_are_what_their_csv_says() {
-    let csv = Csv::read("benchmarks-older.csv");
+    let csv = Csv::read("results/benchmarks-older.csv");
     let parts = vec![("day", days(csv.lines())), ("builds", older(&csv))];
     hold("benchmarks-tried.md", parts);
 }
 
 #[test]
 fn the_planners_times_are_what_their_csv_says() {
-    let csv = Csv::read("placement-speed.csv");
+    let csv = Csv::read("results/placement-speed.csv");
     hold(
         "placement-speed.md",
         vec![("day", days(csv.lines())), ("sizes", speed(&csv))],
     );
+}
+
+#[test]
+fn the_machines_are_what_their_csv_says() {
+    let csv = Csv::read("reference/machines.csv");
+    let made = vec![
+        ("machines".to_string(), systems(&csv)),
+        ("parts".to_string(), machines(&csv)),
+    ];
+    parts::hold("reference/machines.md", &made, "make vm-table");
 }
 
 #[test]

@@ -5,6 +5,8 @@ set -u
 . /media/guest/lib.sh
 . /media/parameters
 
+groups_() { case $(stat -fc %T /sys/fs/cgroup) in cgroup2fs) echo v2 ;; *) echo v1 ;; esac; }
+
 if [ "${SHELL_ON_CONSOLE:-}" = yes ]; then
     # Not serial-getty@: it waits for udev, which such a machine does without.
     console=$(sed 's/.*console=\([a-zA-Z0-9]*\).*/\1/' /proc/cmdline)
@@ -34,7 +36,7 @@ if [ ! -e "$STATE/installed" ]; then
     systemctl start simulated-gpus munge slurmctld gpuosd slurmd
     echo "$PARTS" | tr ' ' '\n' >"$STATE/parts"
     touch "$STATE/installed"
-    tell "# $(slurmctld -V), systemd $(systemctl --version | sed -n '1s/systemd \([0-9.]*\).*/\1/p'), Linux $(uname -r) $(uname -m)"
+    tell "# $(slurmctld -V), systemd $(systemctl --version | sed -n '1s/systemd \([0-9.]*\).*/\1/p'), Linux $(uname -r) $(uname -m), control groups $(groups_)"
 else
     tell "# booted again"
 fi
