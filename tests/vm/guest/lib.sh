@@ -4,7 +4,8 @@ STATE=/var/lib/gpuos-vm
 export GPUOS_NVML_STATE=/var/lib/nvml/state
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/root
 cd /root || exit 1
-exec 3>/dev/vport0p1
+# Which number the bus of the port has is not certain.
+exec 3>"$(ls /dev/vport*p1)"
 
 tell() { printf '%s\n' "$*" >&3; }
 
