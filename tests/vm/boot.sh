@@ -17,7 +17,7 @@ next=${NEXT:+-drive file=$NEXT/root.img,format=raw,if=none,id=next,snapshot=on -
 # The root file system alone is on NVMe: the kernel finds the disks of one kind in any order. `-nic none`: it reaches nobody.
 # shellcheck disable=SC2086 # Words of options.
 exec $machine -accel tcg,thread=multi,tb-size=512 -smp 4,sockets=2,cores=2 -m 1536 -nodefaults -display none -nic none $serial \
-    -kernel "$folder/vmlinuz" -append "root=/dev/nvme0n1 rw console=$tty quiet systemd.show_status=0 $words" \
+    -kernel "$folder/vmlinuz" -append "root=/dev/nvme0n1 rw console=$tty quiet systemd.show_status=0 systemd.mask=serial-getty@$tty.service $words" \
     -drive "file=$folder/root.img,format=raw,if=none,id=root,snapshot=on" -device nvme,drive=root,serial=root \
     -drive "file=$payload,format=raw,if=none,id=payload,readonly=on" -device virtio-blk-pci,drive=payload \
     $next \
