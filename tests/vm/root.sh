@@ -77,7 +77,7 @@ unshare --mount --propagation private sh -euc '
         # The kernel: what the package that names the newest depends on, and what that depends on.
         needs() { inside apt-cache show --no-all-versions "$1:$arch" | sed -n "s/^Depends: //p" | tr -d " " | tr , "\n" | sed "s/[(|].*//"; }
         kernel=$(for name in $(needs "linux-image-cloud-$arch" | grep "^linux-image"); do
-            echo "$name" && needs "$name" | grep "^linux-\(binary\|modules\)" || :
+            echo "$name" && needs "$name" | grep "^linux-\(base\|binary\|modules\)-" || :
         done)
         names=$(inside dpkg-query -W -f "\${Package} \${Architecture}\n" | awk -v native="$native" "\$2 == native { print \$1 }" |
             grep -v "^linux-")
@@ -92,7 +92,12 @@ unshare --mount --propagation private sh -euc '
         # The kernel first: what lists its modules has to run here.
         rm -rf "$root/boot"/* "$root/usr/lib/modules"/*
         unpack "$root"/var/tmp/debs/linux-*.deb
-        inside depmod "$(ls "$root/usr/lib/modules")"
+        release=$(ls "$root/usr/lib/modules")
+        inside depmod "$release"
+        # From Linux 7 on it is the package that copies them there.
+        for file in vmlinuz config; do
+            [ -e "$root/boot/$file-$release" ] || cp "$root/usr/lib/modules/$release/$file" "$root/boot/$file-$release"
+        done
         rm -rf "$root"/usr/lib/*-linux-gnu "$root/etc/ld.so.cache" "$root"/usr/lib64/ld-*
         unpack "$root"/var/tmp/debs/*.deb
         rm -rf "$root/var/tmp/debs"

@@ -25,8 +25,10 @@ placed() {
 }
 configuring_() { case $(state_of "$1") in CONFIGURING | RUNNING) ;; *) state_of "$1" && return 1 ;; esac; }
 
-before() { job=$(submit --gres=gpu:2) && runs "$job" && its=$(gpus_of "$job") && steered=$(placed); }
+job=$(submit --gres=gpu:2)
+before() { runs "$job" && placed >"$STATE/steered"; }
 holds 'jobs are placed by gpuos at first' before
+its=$(gpus_of "$job") steered=$(cat "$STATE/steered")
 
 unknown() {
     mkdir -p "$older" && cp /usr/lib/gpuos/*.so "$older/" || return 1
