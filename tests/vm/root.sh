@@ -88,7 +88,11 @@ unshare --mount --propagation private sh -euc '
         for name in $names $kernel; do echo "$name:$arch"; done >"$root/var/tmp/debs/names"
         inside sh -c "cd /var/tmp/debs && xargs apt-get download -q <names"
         # Folders that exist have the owners that the configured packages gave them.
-        unpack() { for deb in "$@"; do dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --numeric-owner --keep-directory-symlink --no-overwrite-dir; done; }
+        unpack() {
+            for deb in "$@"; do
+                dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --numeric-owner --keep-directory-symlink --no-overwrite-dir
+            done
+        }
         # The kernel first: what lists its modules has to run here.
         rm -rf "$root/boot"/* "$root/usr/lib/modules"/*
         unpack "$root"/var/tmp/debs/linux-*.deb
