@@ -19,7 +19,7 @@ in_service() { case $(sinfo -h -n n1 -o %T) in idle | mixed | allocated) ;; *) s
 # Jobs that gpuos would place otherwise than stock Slurm does, and where they are.
 placed() {
     one=$(submit -p cloud --gres=gpu:1) && two=$(submit -p cloud --gres=gpu:2) && three=$(submit -p cloud -w c3 --gres=gpu:1) &&
-        gang=$(submit -p cloud -N8 --gpus-per-node=8) && until_ 60 configuring_ "$gang" >/dev/null || return 1
+        gang=$(submit -p cloud -N8 --gpus-per-node=8) && until_ 60 configuring_ "$gang" >&2 || { squeue -o "%i %T %r" >&2 && return 1; }
     echo "$(gpus_of "$one"), $(gpus_of "$two"), $(gpus_of "$gang")"
     ends "$one" "$two" "$three" "$gang" >&2
 }
