@@ -16,8 +16,26 @@ install_() {
     install -D -m 644 "$1/libnvidia_ml.so" "$2/usr/lib/gpuos-nvml/libnvidia-ml.so.1"
     # No debugger runs there, and an emulated disk is slow.
     for file in "$2"/usr/lib/gpuos/*.so "$2"/usr/lib/gpuos-nvml/* "$2"/usr/bin/gpuos* "$2"/usr/sbin/gpuosd; do
-        "${OBJCOPY:-objcopy}" --strip-debug "$file"
+        strip_debug "$file"
     done
+}
+
+# One objcopy is for one architecture: another's is this machine's, or in the Debian that scripts/cross-arm64.sh compiles in.
+strip_debug() {
+    case $(od -An -j 18 -N 2 -t u1 "$1") in
+    *' 183 '*) machine=aarch64 ;;
+    *) machine=$(uname -m) ;;
+    esac
+    cross=${GPUOS_LAB_CACHE:-/var/cache/gpuos/suites}/cross-arm64
+    program=$machine-linux-gnu-objcopy
+    if command -v "$program" >/dev/null; then
+        "$program" --strip-debug "$1"
+    elif [ -x "$cross/usr/bin/$program" ]; then
+        libraries=$cross/lib/$(uname -m)-linux-gnu:$cross/usr/lib/$(uname -m)-linux-gnu
+        for loader in "$cross"/lib64/ld-linux-*.so.*; do "$loader" --library-path "$libraries" "$cross/usr/bin/$program" --strip-debug "$1"; done
+    else
+        echo "$1 keeps what debuggers read: there is no $program" >&2
+    fi
 }
 install_ "$release" "$files/root"
 [ -z "${FROM:-}" ] || install_ "$FROM" "$files/from"

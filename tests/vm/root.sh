@@ -67,23 +67,43 @@ unshare --mount --propagation private sh -euc '
     inside() { chroot "$root" "$@"; }
     # No initial ramdisk: the kernel has NVMe and ext4 built in.
     echo update_initramfs=no >"$root/etc/initramfs-tools/update-initramfs.conf"
-    inside apt-get -o Acquire::Check-Valid-Until=false update -q
     if [ "$arch" = "$native" ]; then
+        inside apt-get -o Acquire::Check-Valid-Until=false update -q
         inside apt-get install -y -q --no-install-recommends -o Dpkg::Options::=--force-confold "linux-image-cloud-$arch"
     else
         inside dpkg --add-architecture "$arch"
         inside apt-get -o Acquire::Check-Valid-Until=false update -q
         mkdir -p "$root/var/tmp/debs"
-        kernel=$(inside apt-get install -s --no-install-recommends "linux-image-cloud-$arch:$arch" |
-            sed -n "s/^Inst \(linux-image-[^ ]*\) .*/\1/p" | grep -v "^linux-image-cloud" | head -n 1)
+        # The kernel: what the package that names the newest depends on, and what that depends on.
+        needs() { inside apt-cache show --no-all-versions "$1:$arch" | sed -n "s/^Depends: //p" | tr -d " " | tr , "\n" | sed "s/[(|].*//"; }
+        kernel=$(for name in $(needs "linux-image-cloud-$arch" | grep "^linux-image"); do
+            echo "$name" && needs "$name" | grep "^linux-\(base\|binary\|modules\)-" || :
+        done)
         names=$(inside dpkg-query -W -f "\${Package} \${Architecture}\n" | awk -v native="$native" "\$2 == native { print \$1 }" |
-            grep -v "^linux-image")
-        for name in $names "${kernel%%:*}"; do echo "$name:$arch"; done >"$root/var/tmp/debs/names"
+            grep -v "^linux-")
+        # Libraries of devices that the other architecture does not have are left out.
+        inside apt-cache dumpavail | awk -v arch="$arch" "/^Package: / { name = \$2 } \$0 == \"Architecture: \" arch { print name }" |
+            sort -u >"$root/var/tmp/debs/known"
+        names=$(echo "$names" | sort | comm -12 - "$root/var/tmp/debs/known")
+        for name in $names $kernel; do echo "$name:$arch"; done >"$root/var/tmp/debs/names"
         inside sh -c "cd /var/tmp/debs && xargs apt-get download -q <names"
+        # Folders that exist have the owners that the configured packages gave them.
+        unpack() {
+            for deb in "$@"; do
+                dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --numeric-owner --keep-directory-symlink --no-overwrite-dir
+            done
+        }
+        # The kernel first: what lists its modules has to run here.
         rm -rf "$root/boot"/* "$root/usr/lib/modules"/*
-        rm -rf "$root"/usr/lib/*-linux-gnu
-        rm -f "$root/etc/ld.so.cache" "$root"/usr/lib64/ld-*
-        for deb in "$root"/var/tmp/debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink; done
+        unpack "$root"/var/tmp/debs/linux-*.deb
+        release=$(ls "$root/usr/lib/modules")
+        inside depmod "$release"
+        # From Linux 7 on it is the package that copies them there.
+        for file in vmlinuz config; do
+            [ -e "$root/boot/$file-$release" ] || cp "$root/usr/lib/modules/$release/$file" "$root/boot/$file-$release"
+        done
+        rm -rf "$root"/usr/lib/*-linux-gnu "$root/etc/ld.so.cache" "$root"/usr/lib64/ld-*
+        unpack "$root"/var/tmp/debs/*.deb
         rm -rf "$root/var/tmp/debs"
     fi
 ' sh "$root" "$arch" "$native" >>"$log" 2>&1 </dev/null ||

@@ -22,5 +22,5 @@ published() { has "$(gpuos health --json)" '"isolation"' && same "$(gpuos health
 holds 'gpuosd is well' until_ 30 published
 
 # That the GPUs are simulated it finds, of course: `hardware` compares them with the machine.
-sound() { same "$(gpuos doctor | grep '^[a-zA-Z]* ' | grep -v '^ok\|^note\|^It works\|^warn hardware')" ''; }
+sound() { same "$(gpuos doctor | grep '^[a-zA-Z][a-zA-Z]* ' | grep -v '^ok\|^note\|^It works\|^warn hardware')" ''; }
 holds 'gpuos doctor finds nothing' sound
