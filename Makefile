@@ -38,7 +38,7 @@ PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/s
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench replay results soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms
+.PHONY: help demo test check style random reference bench replay results soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -56,6 +56,10 @@ help:
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
 	@echo 'make sentences  what gpuos why says in 4,000 generated clusters, against an independent oracle (STATES=)'
 	@echo 'make reference  docs/reference, from the tables in the code'
+	@echo 'make vm-test    Debian with systemd and control groups v2 in emulated machines: all of gpuos by its units (SUITES= PARTS= FROM=REVISION)'
+	@echo 'make arm-test   the same on aarch64'
+	@echo 'make vm-sh      a root shell in such a machine (SUITE=trixie)'
+	@echo 'make vm-table   docs/reference/machines.md, from what these tests saw'
 	@echo 'make release    the plugins and the command, optimised'
 	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
@@ -172,6 +176,41 @@ soak:
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %)
 	GPUOS_SOAK=5000 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture soak:: mix::
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::
+
+# Machines that qemu emulates. Where it cannot be had the tests are skipped, and say so.
+SUITES ?= bookworm trixie sid
+PARTS  ?=
+SUITE  ?= trixie
+PROGRAMS := -p gpuosd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
+vm-build:
+	@scripts/needs.sh build
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS)
+# The older build that the part `upgrade` starts from.
+vm-from:
+	@rm -rf $(TARGET)/vm/from && mkdir -p $(TARGET)/vm/from
+	git archive $(FROM) | tar -x -C $(TARGET)/vm/from
+	cd $(TARGET)/vm/from && $(CARGO) build --release --locked --target-dir target $(PLUGINS:%=-p %) $(PROGRAMS)
+vm-test: vm-build $(if $(FROM),vm-from)
+	@scripts/needs.sh vm || echo 'going on with what is here'
+	@status=0; for suite in $(SUITES); do \
+	  RELEASE=$(RELEASE) NATIVE=$(RELEASE) OUT=$(TARGET)/vm FROM=$(if $(FROM),$(TARGET)/vm/from/target/release) \
+	    NEXT=$$([ $$suite != trixie ] || echo sid) $(SUDO) tests/vm/vm.sh test $$suite $(PARTS) || status=1; \
+	done; exit $$status
+arm-test: SUITES = trixie sid
+arm-test: vm-build
+	@scripts/needs.sh cross vm-arm64 || echo 'going on with what is here'
+	$(SUDO) scripts/cross-arm64.sh
+	@status=0; for suite in $(SUITES); do \
+	  RELEASE=$(TARGET)/aarch64-unknown-linux-gnu/release NATIVE=$(RELEASE) OUT=$(TARGET)/vm LIMIT=3600 $(SUDO) tests/vm/vm.sh test $$suite/arm64 $(PARTS) \
+	    || status=1; \
+	done; exit $$status
+vm-sh: vm-build
+	@scripts/needs.sh vm
+	@RELEASE=$(RELEASE) NATIVE=$(RELEASE) OUT=$(TARGET)/vm $(SUDO) tests/vm/vm.sh sh $(SUITE)
+vm-table:
+	@test -e $(TARGET)/vm/machines.csv || { echo 'nothing was seen yet: run make vm-test or make arm-test first' >&2; exit 1; }
+	cp $(TARGET)/vm/machines.csv docs/reference/machines.csv
+	GPUOS_WRITE=1 $(CARGO) test --workspace --locked -q --test tables
 
 hostile:
 	@scripts/needs.sh build lab

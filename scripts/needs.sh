@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, cross
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, vm, vm-arm64, cross
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -61,6 +61,16 @@ for part in "$@"; do
             want my_print_defaults mariadb-client-core
         fi
         ;;
+    vm)
+        want qemu-system-x86_64 qemu-system-x86
+        want mke2fs e2fsprogs
+        want debootstrap debootstrap
+        ;;
+    vm-arm64)
+        want qemu-system-aarch64 qemu-system-arm
+        want mke2fs e2fsprogs
+        want debootstrap debootstrap
+        ;;
     metrics)
         # Prometheus scrapes gpuosd in a test; the package has promtool too.
         want prometheus prometheus
@@ -70,7 +80,7 @@ for part in "$@"; do
         want debootstrap debootstrap
         ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics or cross" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, vm, vm-arm64 or cross" >&2
         exit 2
         ;;
     esac

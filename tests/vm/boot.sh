@@ -11,7 +11,7 @@ esac
 if [ "$console" = - ]; then
     serial='-serial mon:stdio -chardev null,id=told'
 else
-    serial="-serial file:$console -monitor none -chardev stdio,id=told,signal=off"
+    serial="-serial file:$console -monitor none -chardev file,id=told,path=/dev/stdout"
 fi
 next=${NEXT:+-drive file=$NEXT/root.img,format=raw,if=none,id=next,snapshot=on -device virtio-blk-pci,drive=next}
 # The root file system alone is on NVMe: the kernel finds the disks of one kind in any order. `-nic none`: it reaches nobody.

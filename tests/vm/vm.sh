@@ -90,14 +90,14 @@ done <"$run/told"
 wait "$machine" || [ -n "$ended" ] || echo "the machine ended early or was ended after $limit s"
 # One row for each machine and part, the newest; docs/reference/machines.csv is made of it.
 table=$out/machines.csv
-[ -e "$table" ] || echo 'date,slurm,architecture,suite,groups,systemd,linux,part,about,held,failed,skipped' >"$table"
+[ -e "$table" ] || cp docs/reference/machines.csv "$table" 2>/dev/null || echo 'date,slurm,architecture,suite,groups,systemd,linux,part,about,held,failed,skipped' >"$table"
 system=$(sed -n 's/^# slurm-wlm \([^,]*\), systemd \([^,]*\), Linux \([^ ]*\) .*, control groups \(.*\)$/\1,\4,\2,\3/p' "$run/heard")
 for part in $([ -z "$ended" ] || echo "$wanted"); do
     about=$(sed -n "s/^[0-9]* *$part  *//p" "$here/parts")
-    row=$(awk -F '\t' -v part="$part" -v about="$about" -v day="$(date +%F)" -v system="$system" -v arch="$arch" -v suite="$suite" '
+    row=$(awk -F '\t' -v part="$part" -v about="$about" -v day="$(date +%F)" -v seen="$system" -v arch="$arch" -v suite="$suite" '
         $1 == part { count[substr($2, 1, 2)]++ }
         END {
-            split(system, s, ",")
+            split(seen, s, ",")
             printf "%s,%s,%s,%s,%s,%s,%s,%s,\"%s\",%d,%d,%d\n", day, s[1], arch, suite, s[2], s[3], s[4], part, about, count["ok"], count["no"], count["sk"]
         }' "$results")
     grep -v "^[^,]*,[^,]*,$arch,$suite,.*,$part,\"" "$table" >"$run/table"

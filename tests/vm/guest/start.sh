@@ -13,27 +13,25 @@ if [ "${SHELL_ON_CONSOLE:-}" = yes ]; then
     setsid agetty --autologin root --keep-baud 115200 "$console" xterm &
 fi
 tell '# is up'
-ip link add dummy0 type dummy && ip address add 10.0.0.1/24 dev dummy0 && ip link set dummy0 up
 
 if [ ! -e "$STATE/installed" ]; then
     mkdir -p "$STATE"
     multiarch=$(basename "$(dirname /usr/lib/*/slurm-wlm)")
     cp -a /media/root/. /
-    cp -a /media/guest/etc/. /
     cp -a /media/guest/etc /
     sed -i "s/@MULTIARCH@/$multiarch/" /etc/slurm/slurm.conf
     # Slurm names control groups by ids of its own from this release on, if it is not told otherwise.
     case $(slurmctld -V) in *' 26.'*) echo CgroupJobIdPaths=yes >>/etc/slurm/cgroup.conf ;; esac
     install /media/guest/nvidia-cuda-mps-control /usr/bin/
+    install /media/guest/gpus.sh /usr/local/sbin/simulated-gpus
     install -d -o slurm -g slurm /var/lib/slurm/slurmctld /var/log/slurm /run/slurmctld
     install -d /var/lib/slurm/slurmd
     for name in alice mallory; do id "$name" >/dev/null 2>&1 || useradd -m "$name"; done
     systemd-tmpfiles --create
     systemctl daemon-reload
-    for unit in simulated-gpus gpuosd slurmctld slurmd; do systemctl enable "$unit.service"; done >/dev/null 2>&1
+    for unit in address simulated-gpus gpuosd slurmctld slurmd; do systemctl enable "$unit.service"; done >/dev/null 2>&1
     ln -sf /var/lib/nvml/libnvidia-ml.so.1 "/usr/lib/$multiarch/libnvidia-ml.so.1"
-    sed -i /^GPUOS=/d /etc/environment
-    systemctl start simulated-gpus munge slurmctld gpuosd slurmd
+    systemctl start address simulated-gpus munge slurmctld gpuosd slurmd
     echo "$PARTS" | tr ' ' '\n' >"$STATE/parts"
     touch "$STATE/installed"
     tell "# $(slurmctld -V), systemd $(systemctl --version | sed -n '1s/systemd \([0-9.]*\).*/\1/p'), Linux $(uname -r) $(uname -m), control groups $(groups_)"

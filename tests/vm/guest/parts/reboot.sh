@@ -7,7 +7,7 @@ drained() { has "$(scontrol show node n1 | grep Extra)" gpuos; }
 holds 'a GPU is taken out of service before' sh -c 'gpuos drain n1:3 --reason "before the boot"'
 until_ 30 drained
 echo "$job $waiting" >"$STATE/jobs"
-sed -i '1i reboot-again' "$STATE/parts"
+{ echo reboot-again && cat "$STATE/parts"; } >"$STATE/next" && mv "$STATE/next" "$STATE/parts"
 tell '# reboots now'
 sync
 systemctl reboot
