@@ -178,7 +178,7 @@ soak:
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::
 
 # Machines that qemu emulates. Where it cannot be had the tests are skipped, and say so.
-SUITES ?= bookworm trixie sid
+SUITES ?= trixie sid
 PARTS  ?=
 SUITE  ?= trixie
 PROGRAMS := -p gpuosd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
@@ -196,7 +196,6 @@ vm-test: vm-build $(if $(FROM),vm-from)
 	  RELEASE=$(RELEASE) NATIVE=$(RELEASE) OUT=$(TARGET)/vm FROM=$(if $(FROM),$(TARGET)/vm/from/target/release) \
 	    NEXT=$$([ $$suite != trixie ] || echo sid) $(SUDO) tests/vm/vm.sh test $$suite $(PARTS) || status=1; \
 	done; exit $$status
-arm-test: SUITES = trixie sid
 arm-test: vm-build
 	@scripts/needs.sh cross vm-arm64 || echo 'going on with what is here'
 	$(SUDO) scripts/cross-arm64.sh

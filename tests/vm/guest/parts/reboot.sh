@@ -1,4 +1,4 @@
-# A node that is rebooted under its jobs.
+# A node that loses its power under its jobs, slurmctld with it. (At an orderly shutdown systemd ends the jobs, and Slurm counts them as failed.)
 
 job=$(submit --gres=gpu:2 --gpuos-mig=3g.40gb --requeue)
 waiting=$(submit -p cloud --gres=gpu:2)
@@ -9,6 +9,7 @@ until_ 30 drained
 echo "$job $waiting" >"$STATE/jobs"
 { echo reboot-again && cat "$STATE/parts"; } >"$STATE/next" && mv "$STATE/next" "$STATE/parts"
 tell '# reboots now'
+sleep 5
 sync
-systemctl reboot
+systemctl reboot --force --force
 sleep 600
