@@ -10,9 +10,9 @@ STRIP     ?= yes
 
 CARGO   ?= cargo
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
-RELEASE ?= $(TARGET)/release
+RELEASE := $(TARGET)/release
 # A build that runs on this machine, for what is made by running it.
-NATIVE  ?= $(RELEASE)
+NATIVE  := $(RELEASE)
 
 # Labs make device files and start Slurm's daemons: that is root's.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)

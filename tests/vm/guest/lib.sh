@@ -77,4 +77,6 @@ gpus_of() {
     scontrol -d show job "$1" | sed -n 's/.*Nodes=\([^ ]*\) .*GRES=gpu:[^(]*(IDX:\([0-9,-]*\)).*/\1:\2/p' | tr '\n' ' ' | sed 's/ $//'
 }
 instances() { gpuos-nvml instances | grep -c 'gi'; }
-
+# What gpuosd has told, and whether it has told of a process where it does not belong.
+audit() { gpuos health --audit 400 2>/dev/null; }
+named() { has "$(audit)" "process $1 ("; }

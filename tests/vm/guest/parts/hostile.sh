@@ -4,8 +4,6 @@ session() { loginctl enable-linger "$1" && until_ 60 test -S "/run/user/$(id -u 
 holds 'users have sessions of their own' session mallory
 
 own() { uid=$(id -u mallory) && runuser -u mallory -- env "XDG_RUNTIME_DIR=/run/user/$uid" "$@"; }
-audit() { gpuos health --audit 400 2>/dev/null; }
-named() { has "$(audit)" "process $1 ("; }
 slice_of() { echo "/sys/fs/cgroup/user.slice/user-$(id -u mallory).slice/user@$(id -u mallory).service"; }
 
 # Starts a process of mallory's in her own group of that path, and puts it on GPU 0: gpuosd has to name it.

@@ -1,8 +1,5 @@
 # Who is on a GPU that is not his, and steps that may open more than their job holds: what gpuosd finds with groups of version 2.
 
-audit() { gpuos health --audit 400 2>/dev/null; }
-named() { has "$(audit)" "process $1 ("; }
-
 foreign() {
     runuser -u mallory -- sleep 300 &
     pid=$(until_ 10 pgrep -u mallory -x sleep; pgrep -u mallory -x sleep | head -n 1)
