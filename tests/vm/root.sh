@@ -8,7 +8,7 @@ suite=$1 arch=$2
 cache=${GPUOS_LAB_CACHE:-/var/cache/gpuos/suites}
 to=$cache/vm-$suite-$arch
 # What is in the image beside Debian; another number here makes all of them anew.
-form=1
+form=2
 packages=systemd-sysv,dbus,dbus-user-session,libpam-systemd,udev,kmod,iproute2,procps,munge
 packages=$packages,slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins
 
@@ -126,7 +126,8 @@ After=multi-user.target dbus.service
 [Service]
 Type=simple
 KillMode=process
-ExecStart=/bin/sh -c 'modprobe virtio_blk; mountpoint -q /media || mount -o ro LABEL=payload /media; exec /media/guest/start.sh'
+# Not every kernel has them built in, and no udev loads them here.
+ExecStart=/bin/sh -c 'modprobe -a virtio_pci virtio_blk virtio_console; mountpoint -q /media || mount -o ro LABEL=payload /media; exec /media/guest/start.sh'
 UNIT
 mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -sf ../gpuos-vm.service "$root/etc/systemd/system/default.target.wants/gpuos-vm.service"

@@ -4,8 +4,9 @@ STATE=/var/lib/gpuos-vm
 export GPUOS_NVML_STATE=/var/lib/nvml/state
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/root
 cd /root || exit 1
-# Which number the bus of the port has is not certain.
-exec 3>"$(ls /dev/vport*p1)"
+# Which number the bus of the port has is not certain, nor that it is there at once.
+until port=$(ls /dev/vport*p1 2>/dev/null); do sleep 0.2; done
+exec 3>"$port"
 
 tell() { printf '%s\n' "$*" >&3; }
 
