@@ -39,16 +39,17 @@ const GPL_CRATES: [&str; 5] = [
 
 /// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
 /// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-const THINKING: [&str; 5] = [
+const THINKING: [&str; 6] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
     "gpuos_config",
     "gpuos_workload",
+    "gpuos_checkpoint",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 20] = [
+const MAY_USE: [(&str, &[&str]); 22] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -57,6 +58,8 @@ const MAY_USE: [(&str, &[&str]); 20] = [
         &["gpuos_model", "gpuos_placement", "gpuos_core"],
     ),
     ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
+    ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),
+    ("gpuos_store", &["gpuos_model", "gpuos_core", "gpuos_checkpoint"]),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],

@@ -1,0 +1,1 @@
+//! What a node's part of a checkpoint consists of.

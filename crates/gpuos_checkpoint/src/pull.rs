@@ -1,0 +1,1 @@
+//! A shard is made of others, piece by piece.

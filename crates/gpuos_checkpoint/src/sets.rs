@@ -1,0 +1,1 @@
+//! Which nodes keep redundancy for each other.

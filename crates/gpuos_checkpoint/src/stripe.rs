@@ -1,0 +1,1 @@
+//! Which node holds which shard of which stripe.

@@ -1,0 +1,1 @@
+//! Which checkpoint can be restored from what is left.

@@ -1,0 +1,1 @@
+//! The store of checkpoints on a node's disk.
