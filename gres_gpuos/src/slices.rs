@@ -4,6 +4,7 @@
 //! that has the slice. The files `fence4`, one for each GPU, beside them name what nobody may open but through a slice, so
 //! that a step cannot open an instance that is made while it runs.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -73,6 +74,36 @@ pub fn devices(files: &[PathBuf], closed: Option<u32>) -> Vec<Device> {
         }
     }
     all
+}
+
+/// The minor number of a device that stands for all of its major number: `NO_VAL`, which Slurm leaves out of its program.
+const ANY_MINOR: u32 = 0xffff_fffe;
+
+/// The same in as few devices as do it: each major number of the fence is closed as a whole, after what the job holds of it.
+///
+/// Slurm before 23.02.4 keeps steps to their devices on control groups of version 2 by a program that some 20 devices make too
+/// long for it; then nothing is closed to anybody. Its programs go through the devices in the order of this list.
+pub fn few_devices(files: &[PathBuf], closed: Option<u32>, held: u64) -> Vec<Device> {
+    let holds = |index: u32| held.checked_shr(index).is_some_and(|bits| bits & 1 == 1);
+    let all = devices(files, closed);
+    let of_slices: usize = devices(files, None).len();
+    let (slices, fence) = all.split_at(of_slices);
+    let majors: BTreeSet<u32> = fence.iter().map(|device| device.major).collect();
+    let kept = |device: &&Device| holds(device.index) || !majors.contains(&device.major);
+    let mut few: Vec<Device> = slices.iter().filter(kept).cloned().collect();
+    let ends = fence.first().into_iter().flat_map(|first| {
+        majors.iter().filter_map(|&major| {
+            Some(Device {
+                index: first.index,
+                // No device has it: of two with one path Slurm would leave out the second.
+                path: CString::new(format!("/dev/char/{major}:*")).ok()?,
+                major,
+                minor: ANY_MINOR,
+            })
+        })
+    });
+    few.extend(ends);
+    few
 }
 
 /// The fences of a node, at most one for each GPU that can have slices.
@@ -193,6 +224,54 @@ mod tests {
         ];
         assert_eq!(found[3..].iter().map(named).collect::<Vec<_>>(), fence);
         assert_eq!(devices(&list, None).len(), 3);
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn few_devices_close_what_all_close() {
+        let dir = std::env::temp_dir().join(format!("gpuos-few-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        let write = |name: &str, text: &str| fs::write(dir.join(name), text).expect("written");
+        let instance =
+            |cap: u32| format!("/dev/nvidia4 195:4\n/dev/nvidia-caps/nvidia-cap{cap} 236:{cap}\n");
+        for (slice, cap) in [(0, 30), (1, 30), (2, 39), (3, 48)] {
+            write(&format!("s{slice}"), &instance(cap));
+        }
+        let fence: String = (30..170)
+            .map(|cap| format!("/dev/nvidia-caps/nvidia-cap{cap} 236:{cap}\n"))
+            .collect();
+        write("fence4", &fence);
+        let list = files(&[format!("{}/s[0-3]", dir.display())]).expect("paths");
+        // Who holds 2 may open its instance alone, and nobody else's, also where it is not made yet.
+        for (held, own) in [(0b0100, Some(39)), (0b0011, Some(30)), (0, None)] {
+            let closed = Some((!held as u64).trailing_zeros());
+            let few = few_devices(&list, closed, held);
+            assert!(few.len() <= 10, "{few:?}");
+            let paths: Vec<_> = few.iter().map(|device| &device.path).collect();
+            let closing = paths.last().expect("devices");
+            assert!(paths.iter().filter(|path| *path == closing).count() == 1);
+            let first = |minor: u32| {
+                let fits = |device: &&Device| {
+                    device.major == 236 && [minor, ANY_MINOR].contains(&device.minor)
+                };
+                let device = few.iter().find(fits).expect("closed or open");
+                held >> device.index & 1 == 1
+            };
+            for minor in 30..170 {
+                assert_eq!(first(minor), own == Some(minor), "{held:b} {minor}");
+            }
+            let gpu = few.iter().filter(|device| device.major == 195);
+            assert_eq!(
+                gpu.clone().any(|device| held >> device.index & 1 == 1),
+                held != 0
+            );
+            assert!(
+                gpu.count() > 0,
+                "the GPU itself is closed to who has no slice"
+            );
+        }
+        // Who holds all has nobody to be kept from.
+        assert_eq!(few_devices(&list, None, 0b1111), devices(&list, None));
         fs::remove_dir_all(&dir).expect("removed");
     }
 }

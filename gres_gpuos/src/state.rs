@@ -2,7 +2,8 @@
 //! step that it runs.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_model::gpuset::GpuSet;
@@ -27,8 +28,20 @@ static HELD: Mutex<Option<(usize, u64)>> = Mutex::new(None);
 /// Slurm's list of devices, made once: Slurm keeps the addresses of its devices from one question to the next.
 static DEVICES: OnceLock<usize> = OnceLock::new();
 
+/// Whether steps are kept to their devices by programs that cannot be long.
+static FEW: AtomicBool = AtomicBool::new(false);
+
+/// The first release of Slurm whose programs for devices can have as many as there are: before, the kernel's words about a long
+/// one did not fit into what Slurm had for them, and it was not loaded.
+const LONG_PROGRAMS: Release = Release::new(23, 2, 4);
+
+/// A file that the root of a hierarchy of version 2 has, and no other folder that is mounted there.
+const VERSION_2: &str = "/sys/fs/cgroup/cgroup.controllers";
+
 /// Finds the layout of the release. Without one the plugin sets no variable and names no device, and says so once.
 pub fn start(release: Release) {
+    let few = release < LONG_PROGRAMS && Path::new(VERSION_2).exists();
+    FEW.store(few, Ordering::Relaxed);
     PLUGIN.get_or_init(|| match GresPlugin::new(release) {
         Ok(plugin) => Some(plugin),
         Err(why) => {
@@ -151,5 +164,10 @@ fn known(files: &[PathBuf], held: Option<(usize, u64)>) -> Vec<Device> {
     let free = !held.map_or(0, |(_, held)| held);
     // Who holds all slices of a node has no neighbour to be kept from.
     let closed = (free.trailing_zeros() as usize) < bits;
-    slices::devices(&files[..bits], closed.then_some(free.trailing_zeros()))
+    let (files, closed) = (&files[..bits], closed.then_some(free.trailing_zeros()));
+    if FEW.load(Ordering::Relaxed) {
+        slices::few_devices(files, closed, !free)
+    } else {
+        slices::devices(files, closed)
+    }
 }

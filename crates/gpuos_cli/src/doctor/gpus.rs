@@ -35,7 +35,8 @@ pub fn check(look: &Context, findings: &mut Findings) {
             return;
         }
     };
-    let names: Vec<&str> = site.nodes.iter().map(|node| node.name.as_str()).collect();
+    let shown = site.nodes.iter().map(|node| &node.name);
+    let names: Vec<&str> = shown.chain(&site.hidden).map(String::as_str).collect();
     let partitions: Vec<&str> = site
         .nodes
         .iter()
@@ -44,7 +45,10 @@ pub fn check(look: &Context, findings: &mut Findings) {
     let facts = facts(&site);
     let mut unknown = site.config.unknown_nodes(&names);
     unknown.extend(site.config.unknown_levels(&site.cluster));
-    unknown.extend(site.config.unknown_partitions(&partitions));
+    // Which partitions have nodes that are not shown, nobody says.
+    if site.hidden.is_empty() {
+        unknown.extend(site.config.unknown_partitions(&partitions));
+    }
     for error in unknown.iter().take(SHOWN) {
         let check = findings.warn(NAME, error.to_string(), "correct the name, or take it out");
         check.at(format!("{}:{}", error.file, error.line));
@@ -196,6 +200,12 @@ fn fabric(site: &Site, findings: &mut Findings) {
                 .map(|(_, name)| name.as_str())
         })
         .collect();
+    // Nodes that are not shown may be below those that look empty.
+    let empty = if site.hidden.is_empty() {
+        empty
+    } else {
+        Vec::new()
+    };
     if !empty.is_empty() {
         findings.warn(
             about::FABRIC,
@@ -268,4 +278,15 @@ fn states(site: &Site, findings: &mut Findings) {
             findings.ok(about::GPU_COUNTS, format!("{gpus} GPUs on {} nodes, as in slurm.conf", site.nodes.len()))
         }
     };
+    if !site.hidden.is_empty() {
+        let names = site.hidden.iter().map(String::as_str);
+        findings
+            .note(
+                about::GPU_COUNTS,
+                format!("slurmctld does not show nodes of slurm.conf: {}", compress(names)),
+                "before Slurm 23.02 PrivateData=cloud in slurm.conf shows nodes of a cloud that are powered down; those of State=FUTURE \
+                 are shown when they register",
+            )
+            .why("gpuos plan, why and top go without them");
+    }
 }

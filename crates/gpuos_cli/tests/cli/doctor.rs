@@ -219,6 +219,32 @@ fn doctor_compares_pools_of_slices_with_slurm() {
     );
 }
 
+/// Before Slurm 23.02 slurmctld does not show nodes of a cloud that are powered down: they are in slurm.conf all the same.
+#[test]
+fn nodes_that_slurmctld_does_not_show_are_no_strangers() {
+    let site = Site::new("22.05.8");
+    let conf = fs::read_to_string(site.path("slurm.conf")).unwrap_or_default();
+    site.file(
+        "slurm.conf",
+        &format!("{conf}NodeName=c[1-4] State=CLOUD Gres=gpu:h100:8\n"),
+    );
+    site.file(
+        "gpuos.toml",
+        "[[nodes]]\nmatch = \"c[1-5]\"\ntype = \"dgx-h100\"\n[[fabric.level]]\nname = \"leaf\"\n\
+         [[fabric.switch]]\nname = \"cloud\"\nlevel = \"leaf\"\nnodes = \"c[1-4]\"\n",
+    );
+    let told = site.run(&["doctor"]).out;
+    assert!(
+        told.contains("slurmctld does not show nodes of slurm.conf: ")
+            && told.contains("c[1-4]")
+            && told.contains("PrivateData=cloud"),
+        "{told}"
+    );
+    assert!(!told.contains("node c1 is not in slurm.conf"), "{told}");
+    assert!(told.contains("node c5 is not in slurm.conf"), "{told}");
+    assert!(!told.contains("is below cloud"), "{told}");
+}
+
 /// GPUs that jobs share need a count that Slurm cannot give twice.
 #[test]
 fn doctor_looks_at_shards() {

@@ -33,7 +33,8 @@ programs() {
     group=$(group_of "$job")
     [ -n "$group" ] || { echo 'the job has no control group below slurmstepd.scope' && return 1; }
     asked() { has "$(gpuos health --json)" '"devices": "checked"'; }
-    until_ 40 asked && findings=$(gpuos health --json | grep -c 'may open')
+    # A finding comes after a time of grace.
+    until_ 40 asked && sleep 20 && findings=$(gpuos health --json | grep -c 'may open')
     same "$findings" 0 'findings about confined steps' && ends "$job"
 }
 holds 'gpuosd has asked what steps may open, and nothing is wrong' programs

@@ -6,7 +6,7 @@ mod neighbours;
 mod request;
 pub mod switchable;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -41,6 +41,9 @@ pub struct Site {
     pub notes: Vec<String>,
     /// Nodes that Slurm's topology file names and slurmctld does not have.
     pub topology_strangers: Vec<String>,
+    /// Nodes of slurm.conf that slurmctld does not show: before 23.02 those that are powered down in the cloud, and always those of
+    /// `State=FUTURE`.
+    pub hidden: Vec<String>,
     /// Index of each node by name.
     by_name: HashMap<String, u32>,
 }
@@ -58,7 +61,7 @@ impl Site {
                 node.gpus_divided = switchable::whole_of(own, node.slices_used);
             }
         }
-        let facts = facts(machine, &running, &nodes, &mut notes);
+        let (facts, hidden) = facts(machine, &running, &nodes, &mut notes);
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
         let mut topology_strangers = Vec::new();
         let fabric = fabric(
@@ -68,6 +71,7 @@ impl Site {
             &mut notes,
             &mut topology_strangers,
         );
+        topology_strangers.retain(|name| !hidden.contains(name));
         let cluster = config.cluster(&facts, fabric.as_ref())?;
         Ok(Site {
             running,
@@ -77,6 +81,7 @@ impl Site {
             cluster,
             notes,
             topology_strangers,
+            hidden,
             by_name: names.into_iter().zip(0..).collect(),
         })
     }
@@ -113,13 +118,14 @@ pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
     Ok(config_file::found(machine, given, folder)?.unwrap_or_default())
 }
 
-/// What Slurm knows of the nodes: counts from slurmctld, links and sockets from gres.conf.
+/// What Slurm knows of the nodes: counts from slurmctld, links and sockets from gres.conf. And nodes of slurm.conf that slurmctld
+/// does not show.
 fn facts(
     machine: &dyn Machine,
     running: &Running,
     nodes: &[NodeRecord],
     notes: &mut Vec<String>,
-) -> Vec<NodeFacts> {
+) -> (Vec<NodeFacts>, Vec<String>) {
     let dir = running.directory();
     let slurm_conf = running.slurm_conf();
     let read = |name: &str| {
@@ -141,12 +147,17 @@ fn facts(
         ));
         NodeLines::default()
     });
+    let shown: HashSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let lines = lines.all();
+    let names = lines.iter().map(|facts| facts.name.clone());
+    let hidden = names
+        .filter(|name| !shown.contains(name.as_str()))
+        .collect();
     let told: HashMap<String, NodeFacts> = lines
-        .all()
         .into_iter()
         .map(|facts| (facts.name.clone(), facts))
         .collect();
-    nodes
+    let facts = nodes
         .iter()
         .map(|node| {
             let gpus = node.gpu_count();
@@ -166,7 +177,8 @@ fn facts(
                 gpu_sockets: told.and_then(|facts| facts.gpu_sockets.clone()),
             }
         })
-        .collect()
+        .collect();
+    (facts, hidden)
 }
 
 /// The fabric that Slurm's topology plugin has: topology.yaml (25.05 on), topology.conf, or,
