@@ -144,5 +144,5 @@ linker=aarch64-linux-gnu-gcc
 within "$root" "$cargo_home" "$target" "$uid:$gid" env -C /gpuos -u RUSTC -u RUSTDOC -u RUSTC_WRAPPER \
     PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp CARGO_HOME=/cargo CARGO_TARGET_DIR=/target CARGO_BUILD_TARGET=$triple \
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$linker \
-    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64-static \
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64-static RUST_REED_SOLOMON_ERASURE_ARCH=armv8-a \
     cargo "$@" || fail "cargo $* for aarch64 failed" 'See its messages above.'
