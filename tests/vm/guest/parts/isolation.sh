@@ -21,11 +21,16 @@ at_home() {
 }
 holds 'a process of a job is at home on its GPU, and named on that of another' at_home
 
+# Slurm 22.05 reads cgroup.conf when slurmd starts, newer ones in each step.
+confine() {
+    sed -i "s/^ConstrainDevices=.*/ConstrainDevices=$1/" /etc/slurm/cgroup.conf
+    systemctl restart slurmd
+}
 unfenced() {
-    sed -i 's/^ConstrainDevices=.*/ConstrainDevices=no/' /etc/slurm/cgroup.conf
+    confine no
     job=$(submit --gres=gpu:1)
     runs "$job"
-    sed -i 's/^ConstrainDevices=.*/ConstrainDevices=yes/' /etc/slurm/cgroup.conf
+    confine yes
     told() { has "$(gpuos health --json)" "step $job.batch may open GPU 1,2,3, which its job does not hold"; }
     until_ 60 told && ends "$job"
 }

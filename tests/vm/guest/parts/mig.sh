@@ -29,8 +29,10 @@ one_left() { same "$(instances)" 1 'instances while the first job runs'; }
 instance_of() { [ "$(instances)" != 0 ]; }
 holds "a slice's capability devices are closed to the neighbour on its GPU" beside
 
+# A batch job: before Slurm 23.02 srun alone has what its own --gres names and no more.
 both() {
-    seen=$(as_user alice srun -Q --gpuos-mig=1g.10gb --gres=gpu:1 sh -c "$look") || { echo "$seen" && return 1; }
+    as_user alice sbatch -Q --wait -o both.out --gpuos-mig=1g.10gb --gres=gpu:1 --wrap "$look" || { cat /home/alice/both.out && return 1; }
+    seen=$(cat /home/alice/both.out)
     has "$seen" gpu0 && has "$seen" gpu4 && lacks "$seen" gpu1 && lacks "$seen" gpu5 && until_ 30 none_left
 }
 holds 'a slice and a whole GPU in one step' both
