@@ -178,7 +178,9 @@ soak:
 	GPUOS_SOAK=2000 GPUOS_SOAK_KILLS=1 $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture --skip late_start soak::
 
 # Machines that qemu emulates. Where it cannot be had the tests are skipped, and say so.
-SUITES ?= trixie sid
+SUITES ?= bookworm trixie sid
+# Of aarch64 the newer two, if none are named.
+ARM_SUITES := $(if $(filter file,$(origin SUITES)),trixie sid,$(SUITES))
 PARTS  ?=
 SUITE  ?= trixie
 PROGRAMS := -p gpuosd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
@@ -199,7 +201,7 @@ vm-test: vm-build $(if $(FROM),vm-from)
 arm-test: vm-build
 	@scripts/needs.sh cross vm-arm64 || echo 'going on with what is here'
 	$(SUDO) scripts/cross-arm64.sh
-	@status=0; for suite in $(SUITES); do \
+	@status=0; for suite in $(ARM_SUITES); do \
 	  RELEASE=$(TARGET)/aarch64-unknown-linux-gnu/release NATIVE=$(RELEASE) OUT=$(TARGET)/vm LIMIT=3600 $(SUDO) tests/vm/vm.sh test $$suite/arm64 $(PARTS) \
 	    || status=1; \
 	done; exit $$status

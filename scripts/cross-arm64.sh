@@ -73,25 +73,9 @@ within() {
     ' sh "$@"
 }
 
-# The Debian archive of this machine, and its security archive: two words.
-archives() {
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null | awk '
-        $1 !~ /debian/ || $2 !~ /^(buster|bullseye|bookworm|trixie|forky|duke|sid|.*stable|testing)(-.*)?$/ { next }
-        { sub(/\/$/, "", $1) }
-        $1 ~ /security/ { if (!security) security = $1; next }
-        !archive { archive = $1 }
-        END { if (archive) print archive, security ? security : archive "-security" }'
-}
-
 make_root() {
     command -v debootstrap >/dev/null 2>&1 || fail 'debootstrap is not installed' 'Install it: scripts/needs.sh cross'
-    if [ -n "${GPUOS_LAB_MIRROR:-}" ]; then
-        found="${GPUOS_LAB_MIRROR%/} ${GPUOS_LAB_MIRROR%/}-security"
-    else
-        found=$(archives)
-        [ -n "$found" ] || fail "no source below /etc/apt is the Debian archive" \
-            'Set GPUOS_LAB_MIRROR to a mirror of it, for example http://deb.debian.org/debian.'
-    fi
+    found=$(scripts/debian-archives.sh) || exit 1
     archive=${found% *} security=${found#* }
     eval "$(apt-config shell proxy Acquire::http::Proxy)"
     if [ -n "${proxy:-}" ] && [ "$proxy" != DIRECT ] && [ -z "${http_proxy:-}" ]; then export http_proxy="$proxy"; fi

@@ -25,9 +25,8 @@ exec 9>"$cache/.vm-$suite-$arch.lock"
 flock -n 9 || { say 'another process makes this image: waiting for it' && flock 9; }
 [ "$(cat "$to/form" 2>/dev/null)" != "$form" ] || { echo "$to" && exit; }
 
-mirror=${GPUOS_LAB_MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(LABEL)' 'Created-By: Packages' 2>/dev/null |
-    sed -n 's/ Debian$//p' | head -n 1)}
-[ -n "$mirror" ] || fail 'no source of apt here is the Debian archive: set GPUOS_LAB_MIRROR to a mirror of it'
+archives=$("$(dirname "$0")/../../scripts/debian-archives.sh") || exit 1
+mirror=${archives% *}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 [ -e "$keyring" ] || keyring=
 proxy=$(apt-config shell PROXY Acquire::http::Proxy 2>/dev/null | sed -n "s/^PROXY='\(.*\)'/\1/p")
