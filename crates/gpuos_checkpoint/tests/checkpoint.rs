@@ -1,1 +1,5 @@
 //! Tests of the crate through its public face; one program for all.
+
+mod pull_sim;
+mod sets;
+mod stripe;

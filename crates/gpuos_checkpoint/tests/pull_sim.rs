@@ -1,0 +1,1 @@
+//! Simulated makers of shards.
