@@ -105,9 +105,12 @@ impl Sources {
 /// A question without an answer so far.
 #[derive(Clone, Debug)]
 struct Question {
-    first: u64,
+    /// When it was asked last, and when it is asked again, in ms.
+    last: u64,
     again: u64,
     asked: u8,
+    /// How often it was asked since its source was heard.
+    unheard: u8,
     damaged: u8,
 }
 
@@ -131,9 +134,10 @@ impl Gather {
         }
         for place in &fresh {
             let question = Question {
-                first: now,
+                last: now,
                 again: now.saturating_add(plan.patience.wait_ms(1)),
                 asked: 1,
+                unheard: 1,
                 damaged: 0,
             };
             self.open.insert(*place, question);
@@ -174,16 +178,17 @@ impl Gather {
             if now < question.again {
                 continue;
             }
-            let heard = sources.heard_since(*place, question.first);
-            let most = match heard {
-                true => patience.tries.saturating_mul(SLOW_TRIES),
-                false => patience.tries,
-            };
-            if question.asked >= most {
+            if sources.heard_since(*place, question.last) {
+                question.unheard = 0;
+            }
+            let most = patience.tries.saturating_mul(SLOW_TRIES);
+            if question.unheard >= patience.tries || question.asked >= most {
                 overdue.silent.push(*place);
                 continue;
             }
+            question.unheard += 1;
             question.asked += 1;
+            question.last = now;
             question.again = now.saturating_add(patience.wait_ms(question.asked));
             overdue.again.push(*place);
         }

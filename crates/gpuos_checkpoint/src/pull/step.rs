@@ -37,7 +37,8 @@ pub enum Event {
         /// The piece.
         piece: u64,
     },
-    /// Time went by; a few times in [`Patience::retry_ms`](super::Patience::retry_ms).
+    /// Time went by; a few times in [`Patience::retry_ms`](super::Patience::retry_ms). Answers that have arrived come first:
+    /// else a caller that was asleep takes its sources for silent.
     Tick,
 }
 
