@@ -175,6 +175,7 @@ fn a_source_that_answers_something_is_asked_for_longer() {
     // One that answers others all the time, and never this.
     let mut pull = started(plan());
     pull.step(answer(1, 0), 0);
+    pull.step(answer(1, 1), 0);
     let mut asked = 1;
     let replaced = (0..20_000).find(|now| {
         pull.step(answer(5, u64::MAX), *now);
