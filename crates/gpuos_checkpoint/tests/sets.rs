@@ -297,24 +297,44 @@ fn fewer_and_larger_sets_are_taken_where_small_ones_cannot_be() {
 
 #[test]
 fn many_nodes_are_arranged_at_once() {
-    let begun = Instant::now();
-    // Chassis of 4 in racks of 16, with two rows of power to each fourth rack: nested but for power.
-    let labels: Vec<Vec<String>> = (0..1250)
-        .map(|n| {
-            vec![
-                format!("c{}", n / 4),
-                format!("p{}", n % 157),
-                format!("l{}", n / 16),
-            ]
-        })
+    // Chassis of 4 within leaves of 16, power that crosses both, and cooling that crosses all.
+    let label = |n: usize| {
+        let labels = [
+            format!("c{}", n / 4),
+            format!("f{}", n * 7 % 53),
+            format!("l{}", n / 16),
+            format!("p{}", n % 157),
+        ];
+        labels.to_vec()
+    };
+    let labels: Vec<Vec<String>> = (0..1250).map(label).collect();
+    let nested: Vec<Vec<String>> = labels
+        .iter()
+        .map(|l| vec![l[0].clone(), l[2].clone()])
         .collect();
-    let names = ["chassis", "power", "leaf"];
-    for text in ["partner", "xor:8", "rs:6+2", "rs:12+4", "rs:30+2"] {
-        let all = nodes(&names, &labels);
-        sound(&all, scheme(text), &arrange(&all, scheme(text)).unwrap());
+    let two: Vec<Vec<String>> = labels
+        .iter()
+        .map(|l| vec![l[2].clone(), l[3].clone()])
+        .collect();
+    for (names, labels) in [
+        (&["chassis", "leaf"][..], nested),
+        (&["leaf", "power"][..], two),
+        (&["chassis", "cooling", "leaf", "power"][..], labels),
+    ] {
+        let all = nodes(names, &labels);
+        for text in ["partner", "xor:8", "rs:6+2", "rs:12+4", "rs:30+2"] {
+            let begun = Instant::now();
+            let sets = arrange(&all, scheme(text)).unwrap();
+            let took = begun.elapsed();
+            sound(&all, scheme(text), &sets);
+            // A tenth of this on an idle machine, without optimisation.
+            assert!(
+                took < Duration::from_secs(3),
+                "{took:?} for {text} and {names:?}"
+            );
+            eprintln!("{took:?} for {text} and {names:?}");
+        }
     }
-    let took = begun.elapsed() / 5;
-    assert!(took < Duration::from_secs(2), "{took:?} each");
 }
 
 /// Nodes of one level, and of nested ones: each coarser level is made of whole domains of the finer.
@@ -372,14 +392,39 @@ proptest! {
     }
 
     #[test]
-    fn crossing_levels_are_kept_apart_and_impossible_is_never_said_of_what_can_be(
-        nodes in (2..4_usize).prop_flat_map(crossing), size in 2..4_u8,
+    fn two_crossing_levels_are_arranged_exactly_if_they_can_be(nodes in crossing(2), size in 2..5_u8) {
+        agrees(&nodes, Scheme::Xor { nodes: size });
+    }
+
+    #[test]
+    fn three_crossing_levels_are_kept_apart_and_impossible_is_never_said_of_what_can_be(
+        nodes in crossing(3), size in 2..4_u8,
     ) {
         let scheme = Scheme::Xor { nodes: size };
         match arrange(&nodes, scheme) {
             Ok(sets) => sound(&nodes, scheme, &sets),
-            Err(NoSets::NotFound { .. }) => {}
+            Err(error @ NoSets::NotFound { .. }) => {
+                // The search is not exact; of so few nodes it misses none that has been seen.
+                prop_assert!(!possible(&nodes, scheme.nodes()), "{} {:?}", error, nodes);
+            }
             Err(error) => prop_assert!(!possible(&nodes, scheme.nodes()), "{}", error),
+        }
+    }
+
+    #[test]
+    fn two_crossing_levels_of_many_nodes_make_sets_of_even_size(
+        pairs in prop::collection::vec((0..25_usize, 0..25_usize), 60..200), size in 2..6_u8,
+    ) {
+        let labels: Vec<Vec<String>> = pairs.iter().map(|(a, b)| vec![format!("{a}"), format!("{b}")]).collect();
+        let nodes = nodes(&["leaf", "power"], &labels);
+        let scheme = Scheme::Xor { nodes: size };
+        match arrange(&nodes, scheme) {
+            Ok(sets) => {
+                sound(&nodes, scheme, &sets);
+                let sizes: BTreeSet<usize> = sets.iter().map(|set| set.members.len()).collect();
+                prop_assert!(sizes.last().unwrap() - sizes.first().unwrap() <= 1);
+            }
+            Err(error) => prop_assert!(matches!(error, NoSets::Crowded { crowd, sets, .. } if crowd > sets), "{}", error),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::ids::NodeIndex;
 
+use super::cross::cross;
 use super::deal::deal;
 use super::domains::{Level, NodeDomains, demanding};
 use super::refusal::NoSets;
@@ -41,9 +42,9 @@ impl Set {
 /// sizes that differ by one at most: what is left over makes sets larger, with more data and the same parity. No two members
 /// of a set share a domain at any level that `nodes` name.
 ///
-/// With one level, or levels of which the coarser contain the finer, sets are found whenever there are any. Levels that cross
-/// each other make it a colouring of a graph, which no known algorithm does in bounded time: a search of bounded length then
-/// may end without an answer, and may use fewer and larger sets.
+/// With one level, with levels of which the coarser contain the finer, and with two that cross each other, sets are found
+/// whenever there are any. Three or more that cross make it a colouring of a general graph, which no known algorithm does in
+/// bounded time: a search of bounded length then may end without an answer, and may use fewer and larger sets of other sizes.
 ///
 /// # Errors
 ///
@@ -89,6 +90,7 @@ pub fn arrange(nodes: &[NodeDomains], scheme: Scheme) -> Result<Vec<Set>, NoSets
     let found = match demanded[..] {
         [] => Some(deal(&vec![0; count], &[count], sets)),
         [level] => Some(deal(&level.domain, &level.sizes, sets)),
+        [one, other] => Some(cross(one, other, sets)),
         _ => search(&demanded, scheme.nodes(), sets),
     };
     let found = found.ok_or_else(|| NoSets::NotFound {

@@ -7,6 +7,7 @@
 //! All nodes compute the sets by themselves from the same list, so [`arrange`] depends on nothing but its arguments.
 
 mod arrange;
+mod cross;
 mod deal;
 mod domains;
 mod refusal;

@@ -1,8 +1,8 @@
-//! Levels that cross each other: a search by seeded swaps.
+//! Three or more levels that cross each other: a search by seeded swaps.
 
 use gpuos_model::rng::Rng;
 
-use super::deal::deal;
+use super::cross::cross;
 use super::domains::Level;
 
 /// The same on all nodes of a job, which have to find the same.
@@ -52,11 +52,14 @@ struct Change {
 }
 
 impl<'a> Table<'a> {
-    /// Begins with the level of the largest domains dealt out.
+    /// Begins with the two levels of the largest domains, which can be kept apart in any case.
     fn new(levels: &'a [&'a Level], least: usize, sets: usize) -> Table<'a> {
-        let largest = |level: &&&Level| level.sizes.iter().copied().max();
-        let first = levels.iter().max_by_key(largest);
-        let set_of = first.map_or(Vec::new(), |level| deal(&level.domain, &level.sizes, sets));
+        let mut largest = levels.to_vec();
+        largest.sort_by_key(|level| level.sizes.iter().max().map(|size| usize::MAX - size));
+        let set_of = match largest[..] {
+            [one, other, ..] => cross(one, other, sets),
+            _ => Vec::new(),
+        };
         let mut members = vec![Vec::new(); sets];
         for (node, set) in set_of.iter().enumerate() {
             members[*set].push(node);
