@@ -88,7 +88,7 @@ proptest! {
             let shards: Vec<Shard> = set.stripe(stripe).collect();
             let members: BTreeSet<u8> = shards.iter().map(|shard| shard.member).collect();
             prop_assert_eq!(members.len(), usize::from(n));
-            for (place, shard) in (0..).zip(&shards) {
+            for (place, shard) in (0..=u8::MAX).zip(&shards) {
                 prop_assert_eq!((shard.stripe, shard.place), (stripe, place));
                 match shard.part {
                     Part::Chunk(chunk) => {

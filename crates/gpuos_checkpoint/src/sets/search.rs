@@ -8,14 +8,16 @@ use super::domains::Level;
 /// The same on all nodes of a job, which have to find the same.
 const SEED: u64 = 0x6770_756f_7353_6574;
 
-/// Pairs of nodes that are compared for one number of sets. Own choice: a few tenths of a second without optimisation.
-const LOOKS: usize = 1_500_000;
+/// Pairs of nodes that are compared for each node and number of sets, and at least in all. Own choice: a search in vain among 1,250
+/// nodes takes a second without optimisation.
+const LOOKS: usize = 2000;
+const LEAST_LOOKS: usize = 50_000;
 
 /// Nodes that a node in the wrong set is tried against before the best exchange is made.
 const TRIED: usize = 40;
 
 /// One exchange in so many is made though it helps nobody, to leave a dead end.
-const UPHILL: u64 = 40;
+const UPHILL: u64 = 150;
 
 /// The set of each node, with sets of `least` to `2 * least - 1` members and nothing shared in a set; `None` if none is found.
 ///
@@ -76,17 +78,18 @@ impl<'a> Table<'a> {
 
     fn settle(mut self) -> Option<Vec<usize>> {
         let count = self.set_of.len();
+        let most = count.saturating_mul(LOOKS).max(LEAST_LOOKS);
         let (mut node, mut right) = (0, 0);
         // A whole round of nodes without a wrong one ends it.
         while right < count {
-            if self.looks > LOOKS {
+            if self.looks > most {
                 return None;
             }
             match self.shared(node, self.set_of[node], None) {
                 0 => right += 1,
-                _ => {
+                before => {
                     right = 0;
-                    self.improve(node);
+                    self.improve(node, before);
                 }
             }
             node = (node + 1) % count;
@@ -110,10 +113,10 @@ impl<'a> Table<'a> {
         others.map(|other| same(other) as i64).sum()
     }
 
-    fn improve(&mut self, node: usize) {
+    fn improve(&mut self, node: usize, before: i64) {
         let mut best: Option<Change> = None;
         for _ in 0..TRIED {
-            let change = self.change(node);
+            let change = self.change(node, before);
             if let Some(change) = change.filter(|c| best.as_ref().is_none_or(|b| c.gain < b.gain)) {
                 best = Some(change);
             }
@@ -128,29 +131,26 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A change by chance: an exchange with another node, or a move if the sizes of both sets allow it.
-    fn change(&mut self, node: usize) -> Option<Change> {
+    /// A change by chance: an exchange with another node, or a move if the sizes of both sets allow it. `None`: this one is of no use.
+    fn change(&mut self, node: usize, before: i64) -> Option<Change> {
         let from = self.set_of[node];
         let other = self.rng.below(self.set_of.len() as u64) as usize;
         let to = self.set_of[other];
         if to == from {
             return None;
         }
-        let before = self.shared(node, from, None);
         let moves =
             self.members[from].len() > self.least && self.members[to].len() < 2 * self.least - 1;
-        if moves && self.rng.below(4) == 0 {
-            let gain = self.shared(node, to, None) - before;
-            return Some(Change {
-                to,
-                back: None,
-                gain,
-            });
-        }
-        let before = before + self.shared(other, to, None);
-        let after = self.shared(node, to, Some(other)) + self.shared(other, from, Some(node));
-        let back = Some(other);
-        let gain = after - before;
+        let back = (!moves || self.rng.below(4) > 0).then_some(other);
+        let gain = self.shared(node, to, back) - before;
+        // Where this node is worse off, it does not pay to look how the other one would fare.
+        let gain = match back {
+            _ if gain > 0 => return None,
+            Some(other) => {
+                gain + self.shared(other, from, Some(node)) - self.shared(other, to, None)
+            }
+            None => gain,
+        };
         Some(Change { to, back, gain })
     }
 
