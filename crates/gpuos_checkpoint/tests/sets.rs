@@ -48,6 +48,11 @@ fn sound(nodes: &[NodeDomains], scheme: Scheme, sets: &[Set]) {
         );
         assert_eq!(usize::from(set.data) + usize::from(set.parity), size);
         assert_eq!(set.parity, scheme.parity());
+        let stripes = set.geometry().unwrap();
+        assert_eq!(
+            (usize::from(stripes.members()), stripes.parity()),
+            (size, set.parity)
+        );
         for (place, a) in set.members.iter().enumerate() {
             for b in &set.members[place + 1..] {
                 let (a, b) = (&nodes[usize::from(a.0)], &nodes[usize::from(b.0)]);

@@ -1,6 +1,7 @@
 //! Nodes dealt into sets.
 
 use crate::ids::NodeIndex;
+use crate::stripe::Geometry;
 
 use super::cross::cross;
 use super::deal::deal;
@@ -21,6 +22,13 @@ pub struct Set {
 }
 
 impl Set {
+    /// The stripes of the set, of which members are named by their places here. `None`: the numbers contradict each other, as
+    /// those that [`arrange`] gives never do.
+    pub fn geometry(&self) -> Option<Geometry> {
+        let stripes = Geometry::new(self.members.len(), self.parity.into());
+        stripes.filter(|stripes| stripes.data() == self.data)
+    }
+
     /// The place of a node in the set.
     pub fn position(&self, node: NodeIndex) -> Option<usize> {
         self.members.iter().position(|member| *member == node)
