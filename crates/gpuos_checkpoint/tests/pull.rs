@@ -213,8 +213,8 @@ fn damaged_bytes_are_asked_for_again_and_then_elsewhere() {
     };
     let mut pull = started(plan());
     assert_eq!(pull.step(damaged, 1), []);
+    assert_eq!(pull.step(damaged, 1), [], "a repeated message");
     assert_eq!(pull.step(Event::Tick, 2), [ask(5, 0)]);
-    // A repeated message may say the same once more.
     assert_eq!(pull.step(damaged, 3), [ask(3, 0), ask(3, 1)]);
     let failed = pull.step(lost(1, Loss::Gone), 4);
     assert_eq!(

@@ -114,7 +114,8 @@ fn schemes_are_read_as_they_are_written() {
 
 #[test]
 fn what_is_no_scheme_is_refused_with_the_forms_there_are() {
-    let forms = "give l2=single, l2=partner, l2=xor:NODES (2 to 64) or l2=rs:DATA+PARITY (DATA from 1, PARITY 1 to 16, together at most 64)";
+    let forms = "give l2=single, l2=partner, l2=xor:NODES (2 to 64) or l2=rs:DATA+PARITY (DATA from 1, PARITY 1 to 16, \
+                 together at most 64)";
     for (text, why) in [
         ("", "it is none of the known schemes"),
         ("raid", "it is none of the known schemes"),

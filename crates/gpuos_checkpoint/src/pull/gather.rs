@@ -159,7 +159,8 @@ impl Gather {
         let Some(question) = self.open.get_mut(&place) else {
             return false;
         };
-        question.damaged = question.damaged.saturating_add(1);
+        // One answer may come twice: it counts once for each question.
+        question.damaged = question.damaged.saturating_add(1).min(question.asked);
         question.again = now;
         question.damaged >= MOST_DAMAGED
     }

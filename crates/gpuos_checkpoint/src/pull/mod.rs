@@ -13,6 +13,9 @@
 //! kept, which `Combine` turns into one. So a pull never holds more than `window * k * piece_len` bytes, and one piece more
 //! while it combines. Nothing is asked for beyond that: a slow disc slows down the sources, too.
 //!
+//! **Cost.** With a segment of `B` bytes for each member, rounded up to whole chunks, encoding makes each member send `m * B`
+//! bytes and receive as many, in two messages for each piece. To make one of `n` members again, the others send `n * B` together.
+//!
 //! **Network.** Questions and answers may be lost, repeated, late and out of order: an answer counts only while its piece
 //! waits for that source, and a question is repeated, less and less often. A source that refuses, that gives bytes which fail
 //! their check, or that stays silent, is replaced by another one of the stripe. Each piece is decoded by itself, from the

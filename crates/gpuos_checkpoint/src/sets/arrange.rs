@@ -1,5 +1,7 @@
 //! Nodes dealt into sets.
 
+use gpuos_model::hostlist::shorten;
+
 use crate::ids::NodeIndex;
 use crate::stripe::Geometry;
 
@@ -13,7 +15,7 @@ use super::search::search;
 /// Nodes that keep redundancy for each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
-    /// In neighbour order, which goes round: the next one is the right neighbour and has the second copy of the manifest.
+    /// In neighbour order, which is that of the job's nodes and goes round: the next one is the right neighbour and has the second copy of the manifest.
     pub members: Vec<NodeIndex>,
     /// Data shards of a stripe (k): members less parity.
     pub data: u8,
@@ -83,12 +85,12 @@ pub fn arrange(nodes: &[NodeDomains], scheme: Scheme) -> Result<Vec<Set>, NoSets
     }
     let sets = count / scheme.nodes();
     if let Some(((crowd, node), level)) = crowded.filter(|((crowd, _), _)| *crowd > sets) {
-        let label = nodes[node].0.get(&level.name);
+        let label = nodes[node].0.get(&level.name).map(String::as_str);
         return Err(NoSets::Crowded {
             scheme,
             nodes: count,
-            level: level.name.clone(),
-            label: label.cloned().unwrap_or_default(),
+            level: shorten(&level.name),
+            label: shorten(label.unwrap_or_default()),
             crowd,
             sets,
             fits,
@@ -104,7 +106,7 @@ pub fn arrange(nodes: &[NodeDomains], scheme: Scheme) -> Result<Vec<Set>, NoSets
     let found = found.ok_or_else(|| NoSets::NotFound {
         scheme,
         nodes: count,
-        levels: demanded.iter().map(|level| level.name.clone()).collect(),
+        levels: demanded.iter().map(|level| shorten(&level.name)).collect(),
         fits: scheme.smaller(scheme.nodes() - 1),
     })?;
     Ok(sets_of(&found, scheme))

@@ -347,8 +347,9 @@ impl World {
                         .insert((piece, source), bytes.expect("checked"));
                     assert_eq!(before, None, "kept twice");
                 }
-                let kept = &self.makers[maker].kept;
-                let memory: usize = kept.values().map(Vec::len).sum();
+                let (kept, combined) = (&self.makers[maker].kept, &self.makers[maker].combined);
+                let held = kept.values().chain(combined.values());
+                let memory: usize = held.map(Vec::len).sum();
                 assert!(memory as u64 <= self.makers[maker].plan.memory());
                 for effect in effects {
                     self.act(maker, effect);
