@@ -78,10 +78,9 @@ impl Level {
     fn is_within(&self, coarser: &Level) -> bool {
         let mut outer = vec![None; self.sizes.len()];
         let pairs = self.domain.iter().zip(&coarser.domain);
-        pairs.into_iter().all(|(inner, other)| {
-            // Only domains of several nodes keep anything apart.
-            self.sizes[*inner] == 1 || *outer[*inner].get_or_insert(*other) == *other
-        })
+        pairs
+            .into_iter()
+            .all(|(inner, other)| *outer[*inner].get_or_insert(*other) == *other)
     }
 }
 
