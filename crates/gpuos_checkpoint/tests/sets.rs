@@ -334,9 +334,9 @@ fn many_nodes_are_arranged_at_once() {
             let sets = arrange(&all, scheme(text)).unwrap();
             let took = begun.elapsed();
             sound(&all, scheme(text), &sets);
-            // A tenth of this on an idle machine, without optimisation.
+            // A few hundredths of this on an idle machine, without optimisation.
             assert!(
-                took < Duration::from_secs(3),
+                took < Duration::from_secs(1),
                 "{took:?} for {text} and {names:?}"
             );
         }
@@ -392,8 +392,9 @@ fn many_nodes_with_little_room_are_arranged_and_a_vain_search_ends_soon() {
                 "{error}"
             ),
         }
+        // Half a second on an idle machine; other programs may run beside it.
         assert!(
-            took < Duration::from_secs(3),
+            took < Duration::from_secs(10),
             "{took:?} for {domains} domains at {levels} levels"
         );
     }
