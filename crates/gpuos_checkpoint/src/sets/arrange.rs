@@ -15,7 +15,8 @@ use super::search::search;
 /// Nodes that keep redundancy for each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
-    /// In neighbour order, which is that of the job's nodes and goes round: the next one is the right neighbour and has the second copy of the manifest.
+    /// In neighbour order, which is that of the job's nodes and goes round: the next one is the right neighbour and has the second
+    /// copy of the manifest.
     pub members: Vec<NodeIndex>,
     /// Data shards of a stripe (k): members less parity.
     pub data: u8,
