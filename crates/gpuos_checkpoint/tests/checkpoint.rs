@@ -1,1 +1,7 @@
 //! Tests of the crate through its public face; one program for all.
+
+mod pull;
+mod pull_sim;
+mod pull_support;
+mod sets;
+mod stripe;

@@ -1,1 +1,0 @@
-//! A shard is made of others, piece by piece.

@@ -1,1 +1,0 @@
-//! Which nodes keep redundancy for each other.
