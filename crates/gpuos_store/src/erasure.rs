@@ -185,10 +185,7 @@ mod tests {
     #[test]
     fn what_cannot_be_made_is_refused() {
         for (data, parity) in [(0, 1), (1, 0), (200, 57), (u16::MAX, u16::MAX)] {
-            let said = Code::new(data, parity)
-                .err()
-                .expect("refused")
-                .to_string();
+            let said = Code::new(data, parity).err().expect("refused").to_string();
             assert!(said.contains("there is no code of"), "{said}");
         }
         let code = Code::new(3, 2).unwrap();
