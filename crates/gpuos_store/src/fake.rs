@@ -69,6 +69,7 @@ struct Node {
     changes: Vec<Change>,
 }
 
+#[derive(Clone)]
 struct World {
     nodes: Vec<Node>,
     uid: u32,
@@ -102,6 +103,11 @@ impl FakeDisk {
     /// The folder that all else is beneath.
     pub fn root(&self) -> Open {
         Open(0)
+    }
+
+    /// Another one that is the same up to now.
+    pub fn fork(&self) -> FakeDisk {
+        FakeDisk(Arc::new(Mutex::new(self.world().clone())))
     }
 
     /// Has something go wrong from now on, instead of what was planned before.

@@ -268,8 +268,9 @@ trait Reading<T> {
 impl<T> Reading<T> for io::Result<T> {
     fn reading(self, path: &[u8]) -> Result<T> {
         self.map_err(|error| match Errno::from_io_error(&error) {
-            // What was there a moment ago is gone, or is a link or a socket now.
-            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
+            // What was there a moment ago is gone, is a link or a socket now, or was renamed while the kernel looked for it, which
+            // openat2 tells as another device.
+            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::XDEV) => {
                 Error::refused(tried(path), REPLACED, STILL)
             }
             _ => Error::disk(tried(path), &error),

@@ -246,8 +246,10 @@ impl<D: Disk> JobStore<'_, D> {
             removed.tried(tried)?;
             gone.push(id);
         }
-        let tried = || format!("remove checkpoints of job {}", self.job);
-        self.disk.sync_folder(&self.folder).tried(tried)?;
+        if !gone.is_empty() {
+            let tried = || format!("remove checkpoints of job {}", self.job);
+            self.disk.sync_folder(&self.folder).tried(tried)?;
+        }
         Ok(gone)
     }
 

@@ -201,7 +201,7 @@ const PATHS: [&str; 6] = ["a", "b", "d/a", "d/e/f", "d/b", "g/h/i/j"];
 fn cases() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(if long() { 2_000 } else { 24 })
+        ..ProptestConfig::with_cases(if long() { 500 } else { 10 })
     }
 }
 

@@ -142,8 +142,11 @@ pub fn name(bytes: &[u8]) -> &Path {
 
 /// Bytes that no other seed has.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
-    (0..length).map(|_| random.below(256) as u8).collect()
+    let mut bytes = vec![0; length];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.finalize_xof().fill(&mut bytes);
+    bytes
 }
 
 pub fn long() -> bool {
