@@ -197,8 +197,8 @@ fn facts(stat: &Stat) -> Facts {
         taken: u64::try_from(stat.st_blocks)
             .unwrap_or(0)
             .saturating_mul(512),
-        mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        ctime: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
         inode: (stat.st_dev, stat.st_ino),
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn read<S: Disk, D: Disk>(
     segment: &mut SegmentWriter<'_, D>,
 ) -> Result<Tree> {
     let extent = limits.extent;
-    if extent == 0 || extent > MAX_EXTENT || extent % 4096 != 0 {
+    if extent == 0 || extent > MAX_EXTENT || !extent.is_multiple_of(4096) {
         let why = format!("extents of {extent} bytes were asked for");
         let next = "ask for a multiple of 4096 up to 64 MiB";
         return Err(Error::refused("read the program's folder", why, next));

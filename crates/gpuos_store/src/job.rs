@@ -281,7 +281,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
     pub fn copy(&self, id: CheckpointId, node: NodeIndex) -> Result<Manifest> {
         let manifest = self.read_manifest(id, &names::copy(node))?;
         if manifest.node != node {
-            let tried = self.tried(&format!("read the manifest of node {node} of"), id);
+            let tried = self.tried(format!("read the manifest of node {node} of"), id);
             let why = format!("it is that of node {}", manifest.node);
             return Err(Error::damaged(tried, why));
         }
@@ -289,7 +289,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
     }
 
     fn read_manifest(&self, id: CheckpointId, name: &[u8]) -> Result<Manifest> {
-        let tried = || self.tried(&format!("read the file {} of", name.escape_ascii()), id);
+        let tried = || self.tried(format!("read the file {} of", name.escape_ascii()), id);
         let folder = self.folder(id).tried(tried)?;
         let bytes = read_whole(self.disk, &folder, name, MAX_MANIFEST).tried(tried)?;
         let manifest = self.parse(&bytes, tried)?;

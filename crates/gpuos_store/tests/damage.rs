@@ -48,7 +48,7 @@ fn build(place: &Place) {
             let set = NodeSet {
                 members: vec![NodeIndex(0), NodeIndex(1)],
                 parity: 1,
-                chunk: 16 * 4096,
+                chunk: 8 * 4096,
             };
             new.node = NodeIndex(1);
             let draft = job
@@ -62,9 +62,9 @@ fn build(place: &Place) {
             let draft = job
                 .ingest(&new, &source, &root, &limits(), previous_one)
                 .unwrap();
-            let mut shard = ShardWriter::create(&job, id, 0, 1, 16 * 4096).unwrap();
+            let mut shard = ShardWriter::create(&job, id, 0, 1, 8 * 4096).unwrap();
             shard
-                .piece(&noise(u64::from(number * 7 + checkpoint), 16 * 4096))
+                .piece(&noise(u64::from(number * 7 + checkpoint), 8 * 4096))
                 .unwrap();
             shard.finish().unwrap();
             previous = Some(job.prepare(draft, set).unwrap().0);

@@ -44,7 +44,8 @@ fn refused(place: &Place) -> String {
 
 #[test]
 fn links_pipes_sockets_and_devices_are_refused_by_name() {
-    let make: &[(&str, fn(&Path))] = &[
+    type Make = fn(&Path);
+    let make: &[(&str, Make)] = &[
         ("a symbolic link", |path| {
             symlink("/etc/shadow", path).unwrap()
         }),

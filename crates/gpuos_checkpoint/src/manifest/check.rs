@@ -109,7 +109,7 @@ fn check_segments(manifest: &Manifest) -> Result<(), Invalid> {
             "it names a segment of checkpoint {id}, which is not earlier than itself"
         );
         hold!(
-            length <= MAX_SEGMENT && length % ALIGNMENT == 0,
+            length <= MAX_SEGMENT && length.is_multiple_of(ALIGNMENT),
             "the segment of checkpoint {id} has {length} bytes: not a multiple of {ALIGNMENT} up to {MAX_SEGMENT}"
         );
         hold!(seen.insert(id), "it names the segment of {id} twice");
@@ -157,7 +157,7 @@ fn check_set(manifest: &Manifest) -> Result<(), Invalid> {
         return Ok(());
     }
     hold!(
-        *chunk <= MAX_SEGMENT && chunk % ALIGNMENT == 0,
+        *chunk <= MAX_SEGMENT && chunk.is_multiple_of(ALIGNMENT),
         "a chunk of its set has {chunk} bytes: not a multiple of {ALIGNMENT} up to {MAX_SEGMENT}"
     );
     let held = chunk.checked_mul(data as u64);
@@ -288,7 +288,7 @@ fn check_file(file: &FileEntry, segments: &[Segment]) -> Result<(), Invalid> {
         };
         let end = stored.offset.checked_add(u64::from(stored.length));
         hold!(
-            stored.offset % ALIGNMENT == 0 && end.is_some_and(|end| end <= segment.length),
+            stored.offset.is_multiple_of(ALIGNMENT) && end.is_some_and(|end| end <= segment.length),
             "extent {index} of {path} begins at byte {} of a segment of {} bytes: not at a multiple of {ALIGNMENT}, or not within it",
             stored.offset,
             segment.length

@@ -20,7 +20,7 @@ use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
 use tempfile::TempDir;
 
-pub const EXTENT: usize = 8192;
+pub const EXTENT: usize = 4096;
 
 pub fn limits() -> Limits {
     Limits {
