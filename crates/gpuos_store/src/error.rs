@@ -63,6 +63,9 @@ impl Error {
 
     /// A call of the file system that failed.
     pub(crate) fn disk(tried: impl Into<String>, error: &io::Error) -> Error {
+        if error.kind() == io::ErrorKind::InvalidData {
+            return Error::damaged(tried, error.to_string());
+        }
         let errno = Errno::from_io_error(error);
         let (kind, next) = match errno {
             Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => (

@@ -178,7 +178,9 @@ impl<D: Disk> JobStore<'_, D> {
             match self.manifest(*id) {
                 Ok(manifest) => needed.extend(manifest.segments.iter().map(|segment| segment.id)),
                 Err(error) if error.kind == Kind::Missing => {}
-                Err(error) if error.kind == Kind::Damaged => return Ok(None),
+                Err(error) if matches!(error.kind, Kind::Damaged | Kind::Refused) => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -13,7 +13,7 @@ use gpuos_checkpoint::manifest::{
 use gpuos_core::job::JobId;
 
 use crate::disk::Disk;
-use crate::error::{Error, Result, Tried};
+use crate::error::{Error, Kind, Result, Tried};
 use crate::ingest::{self, Limits};
 use crate::key::{JobKeys, same};
 use crate::names::{self, CURRENT, MANIFEST, SEGMENT};
@@ -204,14 +204,18 @@ impl<'a, D: Disk> JobStore<'a, D> {
         Ok(manifest)
     }
 
-    /// Makes a prepared checkpoint the current one.
+    /// Makes a prepared checkpoint the current one. A note of what is committed that does not hold is replaced.
     ///
     /// # Errors
     /// It is not prepared, a later one is current, or the disk fails: then the old or the new one is current.
     pub fn commit(&self, id: CheckpointId) -> Result<()> {
         let tried = || self.tried("commit", id);
         self.manifest(id)?;
-        let mut committed = self.committed()?;
+        // Damage of the note alone must not keep the job from ever committing again; completeness decides what is used.
+        let mut committed = match self.committed() {
+            Err(error) if error.kind == Kind::Damaged => Vec::new(),
+            committed => committed?,
+        };
         if let Some(last) = committed.last().filter(|last| last.number > id.number) {
             let next = "take a new checkpoint with a higher number";
             return Err(Error::refused(tried(), format!("{last} is current"), next));

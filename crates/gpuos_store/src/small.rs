@@ -45,7 +45,7 @@ pub(crate) fn write_full<D: Disk>(
     Ok(())
 }
 
-/// A whole file of at most `most` bytes. A longer one and what is no regular file is `EFBIG`.
+/// A whole file of at most `most` bytes. A longer one and what is no regular file is `InvalidData`.
 pub(crate) fn read_whole<D: Disk>(
     disk: &D,
     at: &D::Folder,
@@ -56,7 +56,8 @@ pub(crate) fn read_whole<D: Disk>(
     let facts = disk.facts(&file)?;
     let size = usize::try_from(facts.size).unwrap_or(usize::MAX);
     if facts.form != Form::File || size > most {
-        return Err(Errno::FBIG.into());
+        let why = "it is no regular file, or longer than any that was written";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     let mut bytes = vec![0; size];
     let read = read_full(disk, &file, &mut bytes, 0)?;

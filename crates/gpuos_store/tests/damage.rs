@@ -231,3 +231,65 @@ fn nothing_damaged_is_loaded_and_all_of_it_is_told() {
     let (loaded, told) = look(&place);
     assert_eq!((loaded.len(), told), (6, Vec::new()));
 }
+
+#[test]
+fn a_damaged_note_of_what_is_committed_is_told_and_the_next_commit_replaces_it() {
+    let place = Place::new();
+    build(&place);
+    let note = place.path("store/7/CURRENT");
+    for bytes in [vec![], vec![0; 44], noise(1, 1 << 20)] {
+        fs::write(&note, bytes).unwrap();
+        let (store, found) = place.open();
+        assert!(
+            found.faults[0].contains("which checkpoint of job 7 is current"),
+            "{found:?}"
+        );
+        let store_job = store.existing(&job(7)).unwrap();
+        assert!(store_job.current().is_err());
+        // Nothing is removed while it is not known which one is current.
+        assert!(store_job.remove(id(1, 5)).is_err());
+        store_job.commit(id(2, 5)).unwrap();
+        assert_eq!(store_job.current().unwrap(), Some(id(2, 5)));
+    }
+    let (store, found) = place.open();
+    assert_eq!(found, Default::default());
+    let older = store.existing(&job(7)).unwrap().commit(id(1, 5));
+    assert!(
+        older
+            .unwrap_err()
+            .to_string()
+            .contains("2-0000000000000005 is current")
+    );
+}
+
+/// What is in the place of a manifest is not followed, and what others need is kept.
+#[test]
+fn a_link_or_folder_in_place_of_a_manifest_is_told_and_nothing_goes() {
+    let place = Place::new();
+    build(&place);
+    let folder = place.path("store/7/2-0000000000000005");
+    let good = fs::read(folder.join("manifest")).unwrap();
+    fs::write(place.path("good"), good).unwrap();
+    let link = |path: &Path| std::os::unix::fs::symlink(place.path("good"), path).unwrap();
+    let dir = |path: &Path| fs::create_dir(path).unwrap();
+    fs::remove_file(folder.join("manifest")).unwrap();
+    for round in 0..2 {
+        if round == 0 {
+            link(&folder.join("manifest"));
+        } else {
+            fs::remove_file(folder.join("manifest")).unwrap();
+            dir(&folder.join("manifest"));
+        }
+        let (store, found) = place.open();
+        assert_eq!(found.removed, Vec::<String>::new());
+        assert!(
+            found.faults[0].contains("read the file manifest of"),
+            "{found:?}"
+        );
+        let store_job = store.existing(&job(7)).unwrap();
+        assert!(store_job.manifest(id(2, 5)).is_err());
+        store_job.remove(id(1, 5)).unwrap();
+        // It may still be needed.
+        assert!(place.path("store/7/1-0000000000000005/segment").exists());
+    }
+}
