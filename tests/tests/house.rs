@@ -59,7 +59,10 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     ),
     ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
     ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),
-    ("gpuos_store", &["gpuos_model", "gpuos_core", "gpuos_checkpoint"]),
+    (
+        "gpuos_store",
+        &["gpuos_model", "gpuos_core", "gpuos_checkpoint"],
+    ),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],
