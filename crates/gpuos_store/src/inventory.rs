@@ -48,7 +48,7 @@ pub enum Part {
     Nothing,
     /// A segment without a manifest: not prepared, or kept since later checkpoints refer to it.
     SegmentOnly,
-    /// A manifest that holds. Whether the data does, [`JobStore::verify`] says.
+    /// A manifest that holds. Whether the data does, [`crate::verify::verify`] says.
     Prepared(Summary),
     /// A manifest that does not hold.
     Damaged,

@@ -144,9 +144,11 @@ impl<'a, D: Disk> JobStore<'a, D> {
         };
         let mut writer = SegmentWriter::new(self.disk, file, &self.keys, own, previous, present);
         let tree = ingest::read(source, folder, self.uid, limits, &mut writer)?;
-        let segments = writer
-            .finish()
-            .tried(|| self.tried("write the segment of", new.id))?;
+        let tried = || self.tried("write the segment of", new.id);
+        let segments = writer.finish().tried(tried)?;
+        // Before the manifest has its name: of two names in a folder a crash may leave the later one alone.
+        let folder = self.folder(new.id).tried(tried)?;
+        self.disk.sync_folder(&folder).tried(tried)?;
         let counts = Counts::of(&tree.files).unwrap_or_default();
         Ok(Draft(Manifest {
             id: new.id,

@@ -152,7 +152,7 @@ fn calls() -> u64 {
 
 #[test]
 fn after_a_crash_at_any_call_the_old_or_the_new_checkpoint_is_current_and_complete() {
-    let seeds = if long() { 100 } else { 1 };
+    let seeds = if long() { 100 } else { 3 };
     for at in 0..calls() {
         for seed in 0..seeds {
             let disk = begun();
