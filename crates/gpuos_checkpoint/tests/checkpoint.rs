@@ -1,1 +1,11 @@
 //! Tests of the crate through its public face; one program for all.
+
+#[path = "../../gpuos_model/tests/random/mod.rs"]
+mod random;
+
+mod commit_rules;
+mod commit_sim;
+mod commit_support;
+mod interval;
+mod retention;
+mod usable;

@@ -1,0 +1,637 @@
+//! The nodes and the network.
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_checkpoint::commit::{
+    Body, Commit, Digests, Effect, Input, Message, Outcome, Settings, step,
+};
+use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
+use gpuos_checkpoint::retention::{Policy, Removal, plan};
+use gpuos_checkpoint::usable::{Inventory, NodeSet, choose, judge};
+
+use super::disk::{Disk, Folder, Manifest, held, holdings, parts};
+use super::truth::{Set, set_restorable, survives};
+use crate::random::Random;
+
+const TICK: u64 = 100;
+pub const SETTINGS: Settings = Settings {
+    prepare_ms: 4000,
+    retry_ms: 200,
+    retry_most_ms: 1000,
+    ask_ms: 500,
+};
+
+/// A fault of the protocol, made by changing what goes in and out of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Mutant {
+    None,
+    /// A member drops its part when it hears nothing for a while.
+    DropsOnTimeout,
+    /// A member says that it is prepared when it begins.
+    PreparedTooEarly,
+    /// The leader takes a message of an old attempt for one of the present.
+    TakesOldAttempt,
+    /// The leader takes a refusal's silence for nothing: a node that lost its part makes another one.
+    MakesPartAgain,
+}
+
+/// Something on its way.
+enum Due {
+    Message(Message),
+    /// The segment is written.
+    Segment(usize, u64, CheckpointId),
+    /// The shards can perhaps be made.
+    Shards(usize, u64, CheckpointId),
+    Record(usize, u64, CheckpointId, Digests),
+}
+
+struct Node {
+    runs: bool,
+    /// Counts its starts.
+    start: u64,
+    state: Commit,
+    making: Option<CheckpointId>,
+    prepared_at: BTreeMap<CheckpointId, u64>,
+}
+
+pub struct World {
+    pub random: Random,
+    pub sets: Vec<Set>,
+    pub disks: Vec<Disk>,
+    nodes: Vec<Node>,
+    mutant: Mutant,
+    keep: u32,
+    run: u32,
+    adopt: Option<(CheckpointId, Digests)>,
+    pub now: u64,
+    due: BTreeMap<(u64, u64), Due>,
+    count: u64,
+    /// In percent.
+    pub loss: usize,
+    pub repeats: usize,
+    pub failures: usize,
+    pub latest_ms: usize,
+    /// The newest that a program was told of.
+    pub told: Option<CheckpointId>,
+    /// Who was told what.
+    pub outcomes: BTreeMap<(usize, CheckpointId), Outcome>,
+    pub begun: Option<CheckpointId>,
+    number: u32,
+    pub refused: Vec<String>,
+    pub missing: usize,
+    fault: Option<String>,
+}
+
+impl World {
+    pub fn new(sets: Vec<Set>, seed: u64, mutant: Mutant) -> World {
+        let count = sets.iter().map(|set| set.members.len()).sum();
+        let mut world = World {
+            random: Random(seed),
+            sets,
+            disks: vec![Disk::new(); count],
+            nodes: Vec::new(),
+            mutant,
+            keep: 1,
+            run: 0,
+            adopt: None,
+            now: 0,
+            due: BTreeMap::new(),
+            count: 0,
+            loss: 0,
+            repeats: 0,
+            failures: 0,
+            latest_ms: 50,
+            told: None,
+            outcomes: BTreeMap::new(),
+            begun: None,
+            number: 0,
+            refused: Vec::new(),
+            missing: 0,
+            fault: None,
+        };
+        world.keep = 1 + world.random.below(2) as u32;
+        world.nodes = (0..count).map(|node| world.fresh(node, 0)).collect();
+        (0..count).for_each(|node| world.start(node));
+        world
+    }
+
+    fn fresh(&self, node: usize, start: u64) -> Node {
+        let (own, count) = (NodeIndex(node as u16), self.disks.len() as u16);
+        Node {
+            runs: false,
+            start,
+            state: Commit::new(own, count, self.run, SETTINGS, self.now),
+            making: None,
+            prepared_at: BTreeMap::new(),
+        }
+    }
+
+    pub fn size(&self) -> usize {
+        self.disks.len()
+    }
+
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].runs
+    }
+
+    fn start(&mut self, node: usize) {
+        let start = self.nodes[node].start + 1;
+        self.nodes[node] = self.fresh(node, start);
+        self.nodes[node].runs = true;
+        let begun: Vec<CheckpointId> = self.disks[node]
+            .iter()
+            .filter(|(_, f)| f.begun)
+            .map(|(id, _)| *id)
+            .collect();
+        let input = Input::Restarted {
+            held: held(&self.disks[node]),
+            begun: if self.mutant == Mutant::MakesPartAgain {
+                Vec::new()
+            } else {
+                begun
+            },
+            adopt: self.adopt.clone().filter(|_| node == 0),
+        };
+        self.input(node, input);
+    }
+
+    /// The node's daemon ends. What is durable stays.
+    pub fn crash(&mut self, node: usize) {
+        self.nodes[node].runs = false;
+        self.nodes[node].making = None;
+        for folder in self.disks[node].values_mut() {
+            if folder.manifest.is_none() && folder.segment.is_some() && folder.set_needs.is_empty()
+            {
+                folder.begun = true;
+                folder.segment = None;
+                folder.draft = None;
+                folder.shards.clear();
+            }
+        }
+    }
+
+    pub fn restart(&mut self, node: usize) {
+        self.crash(node);
+        self.start(node);
+    }
+
+    pub fn everybody(&mut self, input: &Input) {
+        for node in 0..self.size() {
+            if self.runs(node) {
+                self.input(node, input.clone());
+            }
+        }
+    }
+
+    pub fn begin(&mut self) -> CheckpointId {
+        self.number += 1;
+        let id = CheckpointId {
+            number: self.number,
+            attempt: self.random.below(u64::MAX),
+        };
+        let before = self.refused.len();
+        if self.runs(0) {
+            self.input(0, Input::Begin { id });
+            if self.refused.len() == before {
+                self.begun = Some(id);
+            }
+        }
+        id
+    }
+
+    fn input(&mut self, node: usize, input: Input) {
+        for effect in step(&mut self.nodes[node].state, input) {
+            self.effect(node, effect);
+        }
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.random.index(100) < percent
+    }
+
+    fn later(&mut self, most: usize, due: Due) {
+        self.count += 1;
+        let after = 1 + self.random.below(most as u64);
+        self.due.insert((self.now + after, self.count), due);
+    }
+
+    fn effect(&mut self, node: usize, effect: Effect) {
+        let start = self.nodes[node].start;
+        match effect {
+            Effect::Send(message) => {
+                let copies = 1 + usize::from(self.chance(self.repeats));
+                for _ in 0..copies {
+                    if !self.chance(self.loss) {
+                        self.later(self.latest_ms, Due::Message(message.clone()));
+                    }
+                }
+            }
+            Effect::MakePart { id } => {
+                self.nodes[node].making = Some(id);
+                self.later(600, Due::Segment(node, start, id));
+            }
+            Effect::MakeCommitDurable { id, digests } => {
+                self.later(100, Due::Record(node, start, id, digests))
+            }
+            Effect::DropPart { id } => {
+                self.disks[node].remove(&id);
+                self.nodes[node].making.take_if(|making| *making == id);
+                self.safe("after a part was dropped");
+            }
+            Effect::TellProgram { id, outcome } => {
+                let committed = outcome == Outcome::Committed;
+                if let Some(before) = self.outcomes.insert((node, id), outcome.clone())
+                    && before != outcome
+                    && committed
+                {
+                    self.blame(format!(
+                        "{id}: node {node} was told {before:?}, then {outcome:?}"
+                    ));
+                }
+                if committed {
+                    self.told = self.told.max(Some(id));
+                    self.safe("after the program was told");
+                }
+            }
+            Effect::RefuseBegin { why, .. } => self.refused.push(why),
+            Effect::Missing { .. } => self.missing += 1,
+        }
+    }
+
+    fn blame(&mut self, fault: String) {
+        let now = self.now;
+        self.fault
+            .get_or_insert_with(|| format!("at {now} ms: {fault}"));
+    }
+
+    fn safe(&mut self, when: &str) {
+        if let Some(told) = self.told
+            && let Err(why) = survives(&self.disks, &self.sets, told)
+        {
+            self.blame(format!("{when}: {why}"));
+        }
+    }
+
+    fn set_of(&self, node: usize) -> Set {
+        self.sets
+            .iter()
+            .find(|set| set.members.contains(&node))
+            .unwrap()
+            .clone()
+    }
+
+    fn all_have(&self, set: &Set, id: CheckpointId) -> bool {
+        set.members
+            .iter()
+            .all(|n| self.disks[*n].get(&id).is_some_and(|f| f.segment.is_some()))
+    }
+
+    /// The segment, and perhaps parts of the files in that of the checkpoint before.
+    fn segment(&mut self, node: usize, id: CheckpointId) {
+        let bytes = self.random.below(u64::MAX);
+        let committed = |f: &Folder| f.committed.is_some() && f.manifest.is_some();
+        let base = self.disks[node]
+            .iter()
+            .rev()
+            .find(|(_, f)| committed(f))
+            .map(|(id, _)| *id);
+        let set = self.set_of(node);
+        let base = base.filter(|base| self.all_have(&set, *base) && self.random.index(2) == 0);
+        let mut needs = vec![(id, bytes)];
+        if let Some(base) = base {
+            needs.push((base, self.disks[node][&base].segment.unwrap()));
+        }
+        let digest = Digest(std::array::from_fn(|at| (bytes >> (8 * (at % 8))) as u8));
+        let folder = self.disks[node].entry(id).or_default();
+        folder.segment = Some(bytes);
+        folder.draft = Some(Manifest { needs, digest });
+        self.later(100, Due::Shards(node, self.nodes[node].start, id));
+    }
+
+    /// Shards, copies of the manifest, the manifest.
+    fn shards(&mut self, node: usize, id: CheckpointId) {
+        let set = self.set_of(node);
+        let ready = set.members.iter().all(|n| self.nodes[*n].runs) && self.all_have(&set, id);
+        if !ready {
+            return self.later(300, Due::Shards(node, self.nodes[node].start, id));
+        }
+        let drafts = set
+            .members
+            .iter()
+            .filter_map(|n| self.disks[*n][&id].draft.as_ref());
+        let mut set_needs: Vec<CheckpointId> =
+            drafts.flat_map(|m| &m.needs).map(|(id, _)| *id).collect();
+        set_needs.sort();
+        set_needs.dedup();
+        let failed =
+            self.chance(self.failures) || set_needs.iter().any(|base| !self.all_have(&set, *base));
+        if failed {
+            let why = "disk full".into();
+            return self.input(node, Input::StoreFailed { id, why });
+        }
+        for stripe in (0..set.stripes()).filter(|s| set.holders(*s).contains(&node)) {
+            let mix = set
+                .givers(stripe)
+                .into_iter()
+                .map(|n| (n, self.disks[n][&id].segment.unwrap()))
+                .collect();
+            self.disks[node]
+                .get_mut(&id)
+                .unwrap()
+                .shards
+                .insert(stripe, mix);
+        }
+        let folder = self.disks[node].get_mut(&id).unwrap();
+        let manifest = folder.draft.clone().unwrap();
+        folder.set_needs = set_needs;
+        folder.manifest = Some(manifest.clone());
+        for holder in set.copies(node) {
+            self.disks[holder]
+                .entry(id)
+                .or_default()
+                .copies
+                .insert(node, manifest.clone());
+        }
+        self.nodes[node].making = None;
+        let now = self.now;
+        self.nodes[node].prepared_at.insert(id, now);
+        let digest = manifest.digest;
+        self.input(node, Input::StoreReady { id, digest });
+    }
+
+    fn record(&mut self, node: usize, id: CheckpointId, digests: Digests) {
+        let failed = self.chance(self.failures);
+        if !failed || self.chance(50) {
+            if let Some(folder) = self.disks[node].get_mut(&id) {
+                folder.committed = Some(digests);
+            }
+        }
+        let why = "read-only file system".into();
+        let input = match failed {
+            true => Input::CommitFailed { id, why },
+            false => Input::CommitDurable { id },
+        };
+        self.input(node, input);
+    }
+
+    fn deliver(&mut self, mut message: Message) {
+        let to = usize::from(message.to.0);
+        match (self.mutant, &message.body) {
+            (Mutant::PreparedTooEarly, Body::Prepare) if self.random.index(4) == 0 => {
+                let digest = Digest([7; 32]);
+                let forged = Message {
+                    from: message.to,
+                    to: message.from,
+                    body: Body::Prepared { digest },
+                    ..message.clone()
+                };
+                self.later(50, Due::Message(forged));
+            }
+            (Mutant::TakesOldAttempt, Body::Prepared { .. }) => {
+                message.id = self.begun.unwrap_or(message.id)
+            }
+            _ => {}
+        }
+        if self.nodes[to].runs {
+            self.input(to, Input::Received(message));
+        }
+    }
+
+    fn arrive(&mut self, due: Due) {
+        match due {
+            Due::Message(message) => self.deliver(message),
+            Due::Segment(node, start, id) if self.makes(node, start, id) => self.segment(node, id),
+            Due::Shards(node, start, id) if self.makes(node, start, id) => self.shards(node, id),
+            Due::Record(node, start, id, digests)
+                if self.nodes[node].runs && self.nodes[node].start == start =>
+            {
+                self.record(node, id, digests);
+            }
+            _ => {}
+        }
+    }
+
+    fn makes(&self, node: usize, start: u64, id: CheckpointId) -> bool {
+        let node = &self.nodes[node];
+        node.runs && node.start == start && node.making == Some(id)
+    }
+
+    pub fn run(&mut self, ms: u64) -> Result<(), String> {
+        let end = self.now + ms;
+        while self.now < end {
+            self.now += TICK / 4;
+            while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= self.now) {
+                let due = entry.remove();
+                self.arrive(due);
+            }
+            for node in 0..self.size() {
+                // Nodes do not tick together.
+                if (self.now + node as u64 * TICK / 4).is_multiple_of(TICK) && self.nodes[node].runs
+                {
+                    self.tick(node);
+                }
+            }
+            if let Some(fault) = self.fault.take() {
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, node: usize) {
+        let now = self.now;
+        self.input(node, Input::Tick { now });
+        if self.mutant == Mutant::DropsOnTimeout && node != 0 {
+            let late = |(id, at): (&CheckpointId, &u64)| (now > at + 1500).then_some(*id);
+            let late: Vec<CheckpointId> = self.nodes[node]
+                .prepared_at
+                .iter()
+                .filter_map(late)
+                .collect();
+            for id in late {
+                self.nodes[node].prepared_at.remove(&id);
+                let message = Message {
+                    from: NodeIndex(0),
+                    to: NodeIndex(node as u16),
+                    run: self.run,
+                    id,
+                    body: Body::Abort {
+                        why: "it takes too long".into(),
+                    },
+                };
+                self.input(node, Input::Received(message));
+            }
+        }
+        if self.random.index(10) == 0 {
+            self.retain(node);
+        }
+    }
+
+    fn retain(&mut self, node: usize) {
+        let holdings = holdings(&self.disks[node], self.nodes[node].making);
+        for removal in plan(&holdings, Policy { keep: self.keep }) {
+            match removal {
+                Removal::Manifests(id) => {
+                    if let Some(folder) = self.disks[node].get_mut(&id) {
+                        folder.manifest = None;
+                        folder.committed = None;
+                        folder.copies.clear();
+                    }
+                    self.input(node, Input::Removed { id });
+                }
+                Removal::Barrier => {}
+                Removal::Data(id) => drop(self.disks[node].remove(&id)),
+            }
+            self.safe("after a removal");
+        }
+    }
+
+    /// Some nodes are gone with their disks, not more of a set than it can lose. The job ends and starts again with others in their places.
+    pub fn lose(&mut self, nodes: &BTreeSet<usize>) -> Result<(), String> {
+        (0..self.size()).for_each(|node| self.crash(node));
+        for node in nodes {
+            self.disks[*node].clear();
+        }
+        let verdicts = judge(&self.inventory(nodes))?;
+        let lost: Vec<usize> = nodes.iter().copied().collect();
+        for verdict in &verdicts {
+            let truth = self
+                .sets
+                .iter()
+                .try_for_each(|set| set_restorable(&self.disks, set, verdict.id, &lost));
+            if verdict.result.is_ok() != truth.is_ok() {
+                return Err(format!(
+                    "at {} ms: usable says {verdict:?}, the truth is {truth:?}",
+                    self.now
+                ));
+            }
+        }
+        let chosen = choose(&verdicts).map(|verdict| verdict.id);
+        if chosen < self.told {
+            return Err(format!(
+                "at {} ms: told {:?}, and {chosen:?} is left: {verdicts:?}",
+                self.now, self.told
+            ));
+        }
+        self.run += 1;
+        self.adopt = chosen.map(|id| (id, self.rebuild(nodes, id)));
+        self.told = self.told.max(chosen);
+        self.begun = None;
+        self.safe("after a rebuild");
+        (0..self.size()).for_each(|node| self.start(node));
+        self.fault.take().map_or(Ok(()), Err)
+    }
+
+    fn inventory(&self, gone: &BTreeSet<usize>) -> Inventory {
+        let index = |nodes: Vec<usize>| {
+            nodes
+                .into_iter()
+                .map(|n| NodeIndex(n as u16))
+                .collect::<Vec<_>>()
+        };
+        let set = |set: &Set| NodeSet {
+            members: index(set.members.clone()),
+            stripes: (0..set.stripes()).map(|s| index(set.holders(s))).collect(),
+        };
+        let left = (0..self.size()).filter(|node| !gone.contains(node));
+        Inventory {
+            nodes: self.size() as u16,
+            sets: self.sets.iter().map(set).collect(),
+            left: left
+                .map(|n| (NodeIndex(n as u16), parts(&self.disks[n])))
+                .collect(),
+            ..Inventory::default()
+        }
+    }
+
+    /// Writes again what the new nodes need, and returns the digests of all manifests.
+    fn rebuild(&mut self, nodes: &BTreeSet<usize>, id: CheckpointId) -> Digests {
+        let mut digests = Vec::new();
+        for node in 0..self.size() {
+            let set = self.set_of(node);
+            let any = |n: &usize| self.disks[*n].get(&id)?.copies.get(&node).cloned();
+            let own = self.disks[node].get(&id).and_then(|f| f.manifest.clone());
+            let manifest = own.or_else(|| set.members.iter().find_map(any)).unwrap();
+            digests.push(manifest.digest);
+            let folder = self.disks[node].entry(id).or_default();
+            folder.manifest = Some(manifest.clone());
+            folder.begun = false;
+            for holder in set.copies(node) {
+                self.disks[holder]
+                    .entry(id)
+                    .or_default()
+                    .copies
+                    .insert(node, manifest.clone());
+            }
+            for (from, bytes) in manifest.needs {
+                self.disks[node].entry(from).or_default().segment = Some(bytes);
+            }
+        }
+        for node in nodes {
+            let set = self.set_of(*node);
+            let needs = set.members.iter().find_map(|n| {
+                Some(self.disks[*n].get(&id)?.set_needs.clone()).filter(|n| !n.is_empty())
+            });
+            let needs = needs.unwrap_or_else(|| vec![id]);
+            for from in &needs {
+                self.rebuild_shards(&set, *node, *from);
+            }
+            self.disks[*node].get_mut(&id).unwrap().set_needs = needs;
+        }
+        digests.into()
+    }
+
+    /// A segment that only others of the set refer to is rebuilt from the parity that is left.
+    fn rebuild_shards(&mut self, set: &Set, node: usize, from: CheckpointId) {
+        let mixes = set.members.iter().filter_map(|n| self.disks[*n].get(&from));
+        let own = mixes
+            .flat_map(|f| f.shards.values())
+            .find_map(|mix| mix.get(&node).copied());
+        let folder = self.disks[node].entry(from).or_default();
+        folder.segment = folder.segment.or(own);
+        folder.set_needs = vec![from];
+        let stripes: Vec<usize> = (0..set.stripes())
+            .filter(|s| set.holders(*s).contains(&node))
+            .collect();
+        for stripe in stripes {
+            let known = |n: usize| {
+                let mixes = set.members.iter().filter_map(|m| self.disks[*m].get(&from));
+                let other = mixes
+                    .flat_map(|f| f.shards.values())
+                    .find_map(|mix| mix.get(&n).copied());
+                self.disks[n].get(&from).and_then(|f| f.segment).or(other)
+            };
+            let mix = set
+                .givers(stripe)
+                .into_iter()
+                .filter_map(|n| Some((n, known(n)?)))
+                .collect();
+            self.disks[node]
+                .get_mut(&from)
+                .unwrap()
+                .shards
+                .insert(stripe, mix);
+        }
+    }
+
+    /// Parts that are neither committed nor dropped although a newer checkpoint is committed, or that are still being made.
+    pub fn open(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (at, disk) in self.disks.iter().enumerate() {
+            let newest = disk
+                .iter()
+                .rev()
+                .find(|(_, f)| f.committed.is_some())
+                .map(|(id, _)| *id);
+            let open = disk.iter().filter(|(id, f)| {
+                f.manifest.is_some() && f.committed.is_none() && Some(**id) < newest
+            });
+            all.extend(open.map(|(id, _)| format!("{id} of node {at}")));
+            all.extend(
+                self.nodes[at]
+                    .making
+                    .map(|id| format!("{id} is made by node {at}")),
+            );
+        }
+        all
+    }
+}
