@@ -99,10 +99,9 @@ pub fn set_restorable(
         };
         for (from, bytes) in &manifest.needs {
             let here = !lost.contains(node) && segment(disks, *node, *from) == Some(*bytes);
+            let by_stripe = |s| chunk(disks, set, lost, s, *node, *from, *bytes);
             let mut stripes = (0..set.stripes()).filter(|s| set.givers(*s).contains(node));
-            let rebuilt =
-                set.parity > 0 && stripes.all(|s| chunk(disks, set, lost, s, *node, *from, *bytes));
-            if !here && !rebuilt {
+            if !here && (set.parity == 0 || !stripes.all(by_stripe)) {
                 return Err(format!(
                     "{id}: segment {from} of node {node} is gone without {lost:?}"
                 ));

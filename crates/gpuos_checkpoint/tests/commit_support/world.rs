@@ -30,7 +30,7 @@ pub enum Mutant {
     PreparedTooEarly,
     /// The leader takes a message of an old attempt for one of the present.
     TakesOldAttempt,
-    /// The leader takes a refusal's silence for nothing: a node that lost its part makes another one.
+    /// A node that lost its part in a crash makes another one.
     MakesPartAgain,
 }
 
@@ -235,7 +235,7 @@ impl World {
             Effect::DropPart { id } => {
                 self.disks[node].remove(&id);
                 self.nodes[node].making.take_if(|making| *making == id);
-                self.safe("after a part was dropped");
+                self.safe_without(id, "after a part was dropped");
             }
             Effect::TellProgram { id, outcome } => {
                 let committed = outcome == Outcome::Committed;
@@ -248,8 +248,10 @@ impl World {
                     ));
                 }
                 if committed {
-                    self.told = self.told.max(Some(id));
-                    self.safe("after the program was told");
+                    if self.told < Some(id) {
+                        self.told = Some(id);
+                        self.safe("after the program was told");
+                    }
                 }
             }
             Effect::RefuseBegin { why, .. } => self.refused.push(why),
@@ -263,11 +265,21 @@ impl World {
             .get_or_insert_with(|| format!("at {now} ms: {fault}"));
     }
 
+    /// The same after something of a checkpoint is gone.
+    fn safe_without(&mut self, id: CheckpointId, when: &str) {
+        let Some(told) = self.told else { return };
+        let folders = self.disks.iter().filter_map(|disk| disk.get(&told));
+        let needs = |f: &Folder| f.set_needs.contains(&id) || f.manifest.is_none();
+        if id == told || folders.clone().count() < self.size() || folders.clone().any(needs) {
+            self.safe(when);
+        }
+    }
+
     fn safe(&mut self, when: &str) {
         if let Some(told) = self.told
             && let Err(why) = survives(&self.disks, &self.sets, told)
         {
-            self.blame(format!("{when}: {why}"));
+            self.blame(format!("LOST {when}: {why}"));
         }
     }
 
@@ -302,6 +314,7 @@ impl World {
         }
         let digest = Digest(std::array::from_fn(|at| (bytes >> (8 * (at % 8))) as u8));
         let folder = self.disks[node].entry(id).or_default();
+        folder.begun = false;
         folder.segment = Some(bytes);
         folder.draft = Some(Manifest { needs, digest });
         self.later(100, Due::Shards(node, self.nodes[node].start, id));
@@ -430,11 +443,12 @@ impl World {
                     self.tick(node);
                 }
             }
-            if let Some(fault) = self.fault.take() {
-                return Err(fault);
+            if self.fault.is_some() {
+                break;
             }
         }
-        Ok(())
+        self.safe("after a while");
+        self.fault.take().map_or(Ok(()), Err)
     }
 
     fn tick(&mut self, node: usize) {
@@ -481,7 +495,10 @@ impl World {
                 Removal::Barrier => {}
                 Removal::Data(id) => drop(self.disks[node].remove(&id)),
             }
-            self.safe("after a removal");
+            let (Removal::Manifests(id) | Removal::Data(id)) = removal else {
+                continue;
+            };
+            self.safe_without(id, "after a removal");
         }
     }
 
