@@ -31,7 +31,7 @@ fn sets(random: &mut Random) -> Vec<Set> {
         if to > from {
             let parity = 1 + random.index((to - from - 1).min(3));
             let members = (from..to).collect();
-            sets.push(Set { members, parity });
+            sets.push(Set::new(members, parity));
         }
     }
     sets

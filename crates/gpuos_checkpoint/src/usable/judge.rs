@@ -154,7 +154,12 @@ fn no_manifest(inventory: &Inventory, unknown: &[NodeIndex]) -> String {
     match (gone.len(), unknown.len()) {
         (0, _) => format!("the part of {text} was not completed"),
         (some, all) if some == all => {
-            format!("{text} {are} gone, and with them all copies of their manifests")
+            let (them, their) = if all == 1 {
+                ("it", "its manifest")
+            } else {
+                ("them", "their manifests")
+            };
+            format!("{text} {are} gone, and with {them} all copies of {their}")
         }
         _ => format!("no manifest of {text} is left; {more} {are} gone"),
     }

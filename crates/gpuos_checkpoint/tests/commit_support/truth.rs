@@ -8,31 +8,22 @@ use super::disk::{Disk, Manifest};
 pub struct Set {
     pub members: Vec<usize>,
     pub parity: usize,
+    /// By stripe: who holds parity, and who gives a chunk.
+    pub holders: Vec<Vec<usize>>,
+    pub givers: Vec<Vec<usize>>,
 }
 
 impl Set {
-    pub fn stripes(&self) -> usize {
-        if self.parity == 0 {
-            0
-        } else {
-            self.members.len()
+    pub fn new(members: Vec<usize>, parity: usize) -> Set {
+        let n = members.len();
+        let held = |stripe: usize| (0..parity).map(|p| members[(stripe + p) % n]).collect();
+        let given = |stripe: usize| (parity..n).map(|p| members[(stripe + p) % n]).collect();
+        Set {
+            holders: (0..n).map(held).collect(),
+            givers: (0..n).map(given).collect(),
+            members,
+            parity,
         }
-    }
-
-    pub fn holders(&self, stripe: usize) -> Vec<usize> {
-        let n = self.members.len();
-        (0..self.parity)
-            .map(|p| self.members[(stripe + p) % n])
-            .collect()
-    }
-
-    pub fn givers(&self, stripe: usize) -> Vec<usize> {
-        let holders = self.holders(stripe);
-        self.members
-            .iter()
-            .copied()
-            .filter(|n| !holders.contains(n))
-            .collect()
     }
 
     /// Who has copies of a member's manifest: as many as can be lost, so that one is left.
@@ -59,17 +50,13 @@ fn chunk(
     id: CheckpointId,
     bytes: u64,
 ) -> bool {
-    let holders: Vec<usize> = set
-        .holders(stripe)
-        .into_iter()
-        .filter(|n| !lost.contains(n))
-        .collect();
-    let shard = |node: &usize| disks[*node].get(&id).and_then(|f| f.shards.get(&stripe));
+    let holders = set.holders[stripe].iter().filter(|n| !lost.contains(n));
+    let shard = |node: &&usize| disks[**node].get(&id).and_then(|f| f.shards.get(&stripe));
     let wanted = set.members.len() - set.parity;
-    holders.iter().filter_map(shard).any(|mix| {
+    holders.clone().filter_map(|n| shard(&n)).any(|mix| {
         let alike = holders
-            .iter()
-            .filter_map(shard)
+            .clone()
+            .filter_map(|n| shard(&n))
             .filter(|other| *other == mix)
             .count();
         let givers = mix
@@ -100,7 +87,7 @@ pub fn set_restorable(
         for (from, bytes) in &manifest.needs {
             let here = !lost.contains(node) && segment(disks, *node, *from) == Some(*bytes);
             let by_stripe = |s| chunk(disks, set, lost, s, *node, *from, *bytes);
-            let mut stripes = (0..set.stripes()).filter(|s| set.givers(*s).contains(node));
+            let mut stripes = (0..set.givers.len()).filter(|s| set.givers[*s].contains(node));
             if !here && (set.parity == 0 || !stripes.all(by_stripe)) {
                 return Err(format!(
                     "{id}: segment {from} of node {node} is gone without {lost:?}"

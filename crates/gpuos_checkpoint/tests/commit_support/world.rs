@@ -51,6 +51,8 @@ struct Node {
     state: Commit,
     making: Option<CheckpointId>,
     prepared_at: BTreeMap<CheckpointId, u64>,
+    /// Its last word of that kind.
+    prepared: Option<Message>,
 }
 
 pub struct World {
@@ -122,6 +124,7 @@ impl World {
             state: Commit::new(own, count, self.run, SETTINGS, self.now),
             making: None,
             prepared_at: BTreeMap::new(),
+            prepared: None,
         }
     }
 
@@ -193,6 +196,14 @@ impl World {
             self.input(0, Input::Begin { id });
             if self.refused.len() == before {
                 self.begun = Some(id);
+                let old: Vec<Message> = self
+                    .nodes
+                    .iter()
+                    .filter_map(|n| n.prepared.clone())
+                    .collect();
+                for message in old {
+                    self.later(50, Due::Message(Message { id, ..message }));
+                }
             }
         }
         id
@@ -341,10 +352,10 @@ impl World {
             let why = "disk full".into();
             return self.input(node, Input::StoreFailed { id, why });
         }
-        for stripe in (0..set.stripes()).filter(|s| set.holders(*s).contains(&node)) {
-            let mix = set
-                .givers(stripe)
-                .into_iter()
+        for stripe in (0..set.holders.len()).filter(|s| set.holders[*s].contains(&node)) {
+            let mix = set.givers[stripe]
+                .iter()
+                .copied()
                 .map(|n| (n, self.disks[n][&id].segment.unwrap()))
                 .collect();
             self.disks[node]
@@ -369,6 +380,16 @@ impl World {
         self.nodes[node].prepared_at.insert(id, now);
         let digest = manifest.digest;
         self.input(node, Input::StoreReady { id, digest });
+        let slower = set
+            .members
+            .iter()
+            .find(|n| self.nodes[**n].making == Some(id));
+        if let Some(slower) = slower
+            .copied()
+            .filter(|_| self.mutant == Mutant::MakesPartAgain)
+        {
+            self.restart(slower);
+        }
     }
 
     fn record(&mut self, node: usize, id: CheckpointId, digests: Digests) {
@@ -386,7 +407,7 @@ impl World {
         self.input(node, input);
     }
 
-    fn deliver(&mut self, mut message: Message) {
+    fn deliver(&mut self, message: Message) {
         let to = usize::from(message.to.0);
         match (self.mutant, &message.body) {
             (Mutant::PreparedTooEarly, Body::Prepare) if self.random.index(4) == 0 => {
@@ -400,7 +421,7 @@ impl World {
                 self.later(50, Due::Message(forged));
             }
             (Mutant::TakesOldAttempt, Body::Prepared { .. }) => {
-                message.id = self.begun.unwrap_or(message.id)
+                self.nodes[usize::from(message.from.0)].prepared = Some(message.clone());
             }
             _ => {}
         }
@@ -547,7 +568,9 @@ impl World {
         };
         let set = |set: &Set| NodeSet {
             members: index(set.members.clone()),
-            stripes: (0..set.stripes()).map(|s| index(set.holders(s))).collect(),
+            stripes: (0..set.holders.len())
+                .map(|s| index(set.holders[s].clone()))
+                .collect(),
         };
         let left = (0..self.size()).filter(|node| !gone.contains(node));
         Inventory {
@@ -606,8 +629,8 @@ impl World {
         let folder = self.disks[node].entry(from).or_default();
         folder.segment = folder.segment.or(own);
         folder.set_needs = vec![from];
-        let stripes: Vec<usize> = (0..set.stripes())
-            .filter(|s| set.holders(*s).contains(&node))
+        let stripes: Vec<usize> = (0..set.holders.len())
+            .filter(|s| set.holders[*s].contains(&node))
             .collect();
         for stripe in stripes {
             let known = |n: usize| {
@@ -617,9 +640,9 @@ impl World {
                     .find_map(|mix| mix.get(&n).copied());
                 self.disks[n].get(&from).and_then(|f| f.segment).or(other)
             };
-            let mix = set
-                .givers(stripe)
-                .into_iter()
+            let mix = set.givers[stripe]
+                .iter()
+                .copied()
                 .filter_map(|n| Some((n, known(n)?)))
                 .collect();
             self.disks[node]
