@@ -3,6 +3,7 @@
 #[path = "../../gpuos_model/tests/random/mod.rs"]
 mod random;
 
+mod commit_count;
 mod commit_rules;
 mod commit_sim;
 mod commit_support;

@@ -1,15 +1,14 @@
 //! The nodes and the network.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpuos_checkpoint::commit::{
     Body, Commit, Digests, Effect, Input, Message, Outcome, Settings, step,
 };
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::retention::{Policy, Removal, plan};
-use gpuos_checkpoint::usable::{Inventory, NodeSet, choose, judge};
 
-use super::disk::{Disk, Folder, Manifest, held, holdings, parts};
-use super::truth::{Set, set_restorable, survives};
+use super::disk::{Disk, Folder, Manifest, held, holdings};
+use super::truth::{Set, survives};
 use crate::random::Random;
 
 const TICK: u64 = 100;
@@ -62,8 +61,8 @@ pub struct World {
     nodes: Vec<Node>,
     mutant: Mutant,
     keep: u32,
-    run: u32,
-    adopt: Option<(CheckpointId, Digests)>,
+    pub(super) run: u32,
+    pub(super) adopt: Option<(CheckpointId, Digests)>,
     pub now: u64,
     due: BTreeMap<(u64, u64), Due>,
     count: u64,
@@ -80,7 +79,7 @@ pub struct World {
     number: u32,
     pub refused: Vec<String>,
     pub missing: usize,
-    fault: Option<String>,
+    pub(super) fault: Option<String>,
 }
 
 impl World {
@@ -136,7 +135,7 @@ impl World {
         self.nodes[node].runs
     }
 
-    fn start(&mut self, node: usize) {
+    pub(super) fn start(&mut self, node: usize) {
         let start = self.nodes[node].start + 1;
         self.nodes[node] = self.fresh(node, start);
         self.nodes[node].runs = true;
@@ -258,11 +257,9 @@ impl World {
                         "{id}: node {node} was told {before:?}, then {outcome:?}"
                     ));
                 }
-                if committed {
-                    if self.told < Some(id) {
-                        self.told = Some(id);
-                        self.safe("after the program was told");
-                    }
+                if committed && self.told < Some(id) {
+                    self.told = Some(id);
+                    self.safe("after the program was told");
                 }
             }
             Effect::RefuseBegin { why, .. } => self.refused.push(why),
@@ -286,7 +283,7 @@ impl World {
         }
     }
 
-    fn safe(&mut self, when: &str) {
+    pub(super) fn safe(&mut self, when: &str) {
         if let Some(told) = self.told
             && let Err(why) = survives(&self.disks, &self.sets, told)
         {
@@ -294,7 +291,7 @@ impl World {
         }
     }
 
-    fn set_of(&self, node: usize) -> Set {
+    pub(super) fn set_of(&self, node: usize) -> Set {
         self.sets
             .iter()
             .find(|set| set.members.contains(&node))
@@ -394,10 +391,9 @@ impl World {
 
     fn record(&mut self, node: usize, id: CheckpointId, digests: Digests) {
         let failed = self.chance(self.failures);
-        if !failed || self.chance(50) {
-            if let Some(folder) = self.disks[node].get_mut(&id) {
-                folder.committed = Some(digests);
-            }
+        let written = !failed || self.chance(50);
+        if let Some(folder) = self.disks[node].get_mut(&id).filter(|_| written) {
+            folder.committed = Some(digests);
         }
         let why = "read-only file system".into();
         let input = match failed {
@@ -520,136 +516,6 @@ impl World {
                 continue;
             };
             self.safe_without(id, "after a removal");
-        }
-    }
-
-    /// Some nodes are gone with their disks, not more of a set than it can lose. The job ends and starts again with others in their places.
-    pub fn lose(&mut self, nodes: &BTreeSet<usize>) -> Result<(), String> {
-        (0..self.size()).for_each(|node| self.crash(node));
-        for node in nodes {
-            self.disks[*node].clear();
-        }
-        let verdicts = judge(&self.inventory(nodes))?;
-        let lost: Vec<usize> = nodes.iter().copied().collect();
-        for verdict in &verdicts {
-            let truth = self
-                .sets
-                .iter()
-                .try_for_each(|set| set_restorable(&self.disks, set, verdict.id, &lost));
-            if verdict.result.is_ok() != truth.is_ok() {
-                return Err(format!(
-                    "at {} ms: usable says {verdict:?}, the truth is {truth:?}",
-                    self.now
-                ));
-            }
-        }
-        let chosen = choose(&verdicts).map(|verdict| verdict.id);
-        if chosen < self.told {
-            return Err(format!(
-                "at {} ms: told {:?}, and {chosen:?} is left: {verdicts:?}",
-                self.now, self.told
-            ));
-        }
-        self.run += 1;
-        self.adopt = chosen.map(|id| (id, self.rebuild(nodes, id)));
-        self.told = self.told.max(chosen);
-        self.begun = None;
-        self.safe("after a rebuild");
-        (0..self.size()).for_each(|node| self.start(node));
-        self.fault.take().map_or(Ok(()), Err)
-    }
-
-    fn inventory(&self, gone: &BTreeSet<usize>) -> Inventory {
-        let index = |nodes: Vec<usize>| {
-            nodes
-                .into_iter()
-                .map(|n| NodeIndex(n as u16))
-                .collect::<Vec<_>>()
-        };
-        let set = |set: &Set| NodeSet {
-            members: index(set.members.clone()),
-            stripes: (0..set.holders.len())
-                .map(|s| index(set.holders[s].clone()))
-                .collect(),
-        };
-        let left = (0..self.size()).filter(|node| !gone.contains(node));
-        Inventory {
-            nodes: self.size() as u16,
-            sets: self.sets.iter().map(set).collect(),
-            left: left
-                .map(|n| (NodeIndex(n as u16), parts(&self.disks[n])))
-                .collect(),
-            ..Inventory::default()
-        }
-    }
-
-    /// Writes again what the new nodes need, and returns the digests of all manifests.
-    fn rebuild(&mut self, nodes: &BTreeSet<usize>, id: CheckpointId) -> Digests {
-        let mut digests = Vec::new();
-        for node in 0..self.size() {
-            let set = self.set_of(node);
-            let any = |n: &usize| self.disks[*n].get(&id)?.copies.get(&node).cloned();
-            let own = self.disks[node].get(&id).and_then(|f| f.manifest.clone());
-            let manifest = own.or_else(|| set.members.iter().find_map(any)).unwrap();
-            digests.push(manifest.digest);
-            let folder = self.disks[node].entry(id).or_default();
-            folder.manifest = Some(manifest.clone());
-            folder.begun = false;
-            for holder in set.copies(node) {
-                self.disks[holder]
-                    .entry(id)
-                    .or_default()
-                    .copies
-                    .insert(node, manifest.clone());
-            }
-            for (from, bytes) in manifest.needs {
-                self.disks[node].entry(from).or_default().segment = Some(bytes);
-            }
-        }
-        for node in nodes {
-            let set = self.set_of(*node);
-            let needs = set.members.iter().find_map(|n| {
-                Some(self.disks[*n].get(&id)?.set_needs.clone()).filter(|n| !n.is_empty())
-            });
-            let needs = needs.unwrap_or_else(|| vec![id]);
-            for from in &needs {
-                self.rebuild_shards(&set, *node, *from);
-            }
-            self.disks[*node].get_mut(&id).unwrap().set_needs = needs;
-        }
-        digests.into()
-    }
-
-    /// A segment that only others of the set refer to is rebuilt from the parity that is left.
-    fn rebuild_shards(&mut self, set: &Set, node: usize, from: CheckpointId) {
-        let mixes = set.members.iter().filter_map(|n| self.disks[*n].get(&from));
-        let own = mixes
-            .flat_map(|f| f.shards.values())
-            .find_map(|mix| mix.get(&node).copied());
-        let folder = self.disks[node].entry(from).or_default();
-        folder.segment = folder.segment.or(own);
-        folder.set_needs = vec![from];
-        let stripes: Vec<usize> = (0..set.holders.len())
-            .filter(|s| set.holders[*s].contains(&node))
-            .collect();
-        for stripe in stripes {
-            let known = |n: usize| {
-                let mixes = set.members.iter().filter_map(|m| self.disks[*m].get(&from));
-                let other = mixes
-                    .flat_map(|f| f.shards.values())
-                    .find_map(|mix| mix.get(&n).copied());
-                self.disks[n].get(&from).and_then(|f| f.segment).or(other)
-            };
-            let mix = set.givers[stripe]
-                .iter()
-                .copied()
-                .filter_map(|n| Some((n, known(n)?)))
-                .collect();
-            self.disks[node]
-                .get_mut(&from)
-                .unwrap()
-                .shards
-                .insert(stripe, mix);
         }
     }
 
