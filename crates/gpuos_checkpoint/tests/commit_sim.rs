@@ -90,7 +90,15 @@ fn heal(world: &mut World) -> Result<(), String> {
         let node = NodeIndex(node as u16);
         world.everybody(&Input::Returned { node });
     }
-    world.run(12_000)
+    world.run(12_000)?;
+    // The last attempt of the leader has ended, if it was not cut off.
+    match world
+        .begun
+        .filter(|id| !world.outcomes.contains_key(&(0, *id)))
+    {
+        Some(id) => Err(format!("{id} does not end")),
+        None => Ok(()),
+    }
 }
 
 fn attempt_ends(world: &mut World) -> Result<(), String> {

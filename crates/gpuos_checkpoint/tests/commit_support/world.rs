@@ -139,6 +139,9 @@ impl World {
         let start = self.nodes[node].start + 1;
         self.nodes[node] = self.fresh(node, start);
         self.nodes[node].runs = true;
+        if node == 0 {
+            self.begun = None;
+        }
         let begun: Vec<CheckpointId> = self.disks[node]
             .iter()
             .filter(|(_, f)| f.begun)
@@ -288,6 +291,24 @@ impl World {
             && let Err(why) = survives(&self.disks, &self.sets, told)
         {
             self.blame(format!("LOST {when}: {why}"));
+        }
+    }
+
+    /// What is recorded as committed is of one attempt: each node has the manifest that the record names.
+    fn belong_together(&mut self) {
+        let folders = self.disks.iter().flatten();
+        let records: Vec<(CheckpointId, Digests)> = folders
+            .filter_map(|(id, f)| Some((*id, f.committed.clone()?)))
+            .collect();
+        for (id, digests) in records {
+            for node in 0..self.size() {
+                let manifest = self.disks[node].get(&id).and_then(|f| f.manifest.as_ref());
+                if manifest.is_some_and(|m| m.digest != digests.all()[node]) {
+                    self.blame(format!(
+                        "{id}: node {node} has another manifest than was committed"
+                    ));
+                }
+            }
         }
     }
 
@@ -465,6 +486,7 @@ impl World {
             }
         }
         self.safe("after a while");
+        self.belong_together();
         self.fault.take().map_or(Ok(()), Err)
     }
 
