@@ -113,6 +113,9 @@ fn as_many_as_the_parity_can_be_lost() {
         .flat_map(|s| nodes.map(|n| (n, id(*s))))
         .collect();
     assert_eq!((plan.rebuild, plan.copied), (expected, nodes.to_vec()));
+    // Two each of the set that can lose two, of two checkpoints.
+    assert_eq!(plan.shards.len(), 2 * (2 + 2 + 1 + 1));
+    assert_eq!(plan.shards[0], (NodeIndex(3), id(2), 2));
     assert_eq!((plan.tolerance, plan.by_set), (0, vec![0, 0, 0]));
     // Nothing of the third set's redundancy is used up.
     let plan = choose(&judge(&without(&all, &[0])).unwrap())

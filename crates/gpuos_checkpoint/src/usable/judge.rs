@@ -21,6 +21,9 @@ pub struct Verdict {
 pub struct Plan {
     /// Segments to be rebuilt: whose, and of which checkpoint.
     pub rebuild: Vec<(NodeIndex, CheckpointId)>,
+    /// Parity shards that are missing or damaged: whose, of which checkpoint, in which stripe. The program can load without; made
+    /// again, they bring back what can be lost.
+    pub shards: Vec<(NodeIndex, CheckpointId, u16)>,
     /// Nodes whose own manifest is gone and comes from a copy.
     pub copied: Vec<NodeIndex>,
     /// What is left survives the loss of any `tolerance` further nodes, and not of each choice of one more.
@@ -109,7 +112,7 @@ fn plan(inventory: &Inventory, id: CheckpointId) -> Result<Plan, String> {
     for (node, (holders, _)) in &manifests {
         least.breaks(*node, holders.len());
     }
-    let mut rebuild = Vec::new();
+    let (mut rebuild, mut shards) = (Vec::new(), Vec::new());
     for (segment, users) in &needs {
         for set in inventory.sets_of(*segment) {
             let earlier = *segment != id;
@@ -121,6 +124,7 @@ fn plan(inventory: &Inventory, id: CheckpointId) -> Result<Plan, String> {
                 earlier,
             };
             group.look(&mut rebuild, &mut least)?;
+            group.lacks(&mut shards);
         }
     }
     let own = |node: &NodeIndex| {
@@ -130,6 +134,7 @@ fn plan(inventory: &Inventory, id: CheckpointId) -> Result<Plan, String> {
     };
     Ok(Plan {
         rebuild,
+        shards,
         copied: manifests
             .keys()
             .filter(|node| !own(node))
@@ -227,6 +232,16 @@ impl Group<'_> {
         let stripe = u16::try_from(stripe).ok();
         part.zip(stripe)
             .is_some_and(|(part, s)| part.shards.get(&s) == Some(&true))
+    }
+
+    /// The parity shards that are not there.
+    fn lacks(&self, shards: &mut Vec<(NodeIndex, CheckpointId, u16)>) {
+        for (stripe, holders) in (0_u16..).zip(&self.set.stripes) {
+            let lacking = holders
+                .iter()
+                .filter(|node| !self.has_shard(**node, usize::from(stripe)));
+            shards.extend(lacking.map(|node| (*node, self.segment, stripe)));
+        }
     }
 
     /// What has to be rebuilt and whether it can be, and how many losses are too much.

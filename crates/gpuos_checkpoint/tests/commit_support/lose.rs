@@ -38,7 +38,7 @@ impl World {
             ));
         }
         self.run += 1;
-        self.adopt = chosen.map(|id| (id, self.rebuild(nodes, id)));
+        self.adopt = chosen.map(|id| (id, self.rebuild(id)));
         self.told = self.told.max(chosen);
         self.begun = None;
         self.safe("after a rebuild");
@@ -70,8 +70,8 @@ impl World {
         }
     }
 
-    /// Writes again what the new nodes need, and returns the digests of all manifests.
-    fn rebuild(&mut self, nodes: &BTreeSet<usize>, id: CheckpointId) -> Digests {
+    /// Writes again what nodes lack, and returns the digests of all manifests.
+    fn rebuild(&mut self, id: CheckpointId) -> Digests {
         let mut digests = Vec::new();
         for node in 0..self.size() {
             let set = self.set_of(node);
@@ -93,16 +93,16 @@ impl World {
                 self.disks[node].entry(from).or_default().segment = Some(bytes);
             }
         }
-        for node in nodes {
-            let set = self.set_of(*node);
-            let needs = set.members.iter().find_map(|n| {
-                Some(self.disks[*n].get(&id)?.set_needs.clone()).filter(|n| !n.is_empty())
-            });
+        // A node that is there may lack its part too: it dropped it after an abort that the others have not heard of.
+        for node in 0..self.size() {
+            let set = self.set_of(node);
+            let needs = |n: &usize| Some(self.disks[*n].get(&id)?.set_needs.clone());
+            let needs = set.members.iter().filter_map(needs).find(|n| !n.is_empty());
             let needs = needs.unwrap_or_else(|| vec![id]);
             for from in &needs {
-                self.rebuild_shards(&set, *node, *from);
+                self.rebuild_shards(&set, node, *from);
             }
-            self.disks[*node].get_mut(&id).unwrap().set_needs = needs;
+            self.disks[node].get_mut(&id).unwrap().set_needs = needs;
         }
         digests.into()
     }
@@ -115,7 +115,9 @@ impl World {
             .find_map(|mix| mix.get(&node).copied());
         let folder = self.disks[node].entry(from).or_default();
         folder.segment = folder.segment.or(own);
-        folder.set_needs = vec![from];
+        if folder.set_needs.is_empty() {
+            folder.set_needs = vec![from];
+        }
         let stripes: Vec<usize> = (0..set.holders.len())
             .filter(|s| set.holders[*s].contains(&node))
             .collect();

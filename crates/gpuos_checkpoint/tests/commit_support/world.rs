@@ -139,6 +139,8 @@ impl World {
         let start = self.nodes[node].start + 1;
         self.nodes[node] = self.fresh(node, start);
         self.nodes[node].runs = true;
+        // Its program hears of attempts anew.
+        self.outcomes.retain(|(to, _), _| *to != node);
         if node == 0 {
             self.begun = None;
         }
