@@ -100,7 +100,8 @@ pub enum Effect {
         /// Part of the record.
         digests: Digests,
     },
-    /// Remove all that this node has of the attempt, and stop to make it.
+    /// Stop to make the part and remove it: first the manifests, then segment and shards, which stay if the manifest of another
+    /// checkpoint of the set refers to them, as in [`retention`](crate::retention).
     DropPart {
         /// The attempt.
         id: CheckpointId,

@@ -10,7 +10,8 @@ pub enum Stage {
     Making,
     /// Made, and not known to be committed. What becomes of it is the leader's business while it is newer than what is kept.
     Prepared,
-    /// Committed.
+    /// Committed, and the record of it is durable: found at a start, or `CommitDurable` came. After `CommitFailed` it is `Prepared`,
+    /// whatever the disk seems to say.
     Committed,
     /// Its manifest is gone already; segment or shards are left, because others referred to them or a crash came in between.
     DataOnly,

@@ -1,5 +1,5 @@
 //! What stands on the disk of a node. Bytes are stood for by numbers: each segment that is written has another one.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::{Digests, Held};
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
@@ -69,13 +69,18 @@ pub fn parts(disk: &Disk) -> BTreeMap<CheckpointId, HeldPart> {
 }
 
 /// As `retention` wants it.
-pub fn holdings(disk: &Disk, making: Option<CheckpointId>) -> Vec<Holding> {
+pub fn holdings(
+    disk: &Disk,
+    making: Option<CheckpointId>,
+    unsure: &BTreeSet<CheckpointId>,
+) -> Vec<Holding> {
     let one = |(id, folder): (&CheckpointId, &Folder)| Holding {
         id: *id,
         stage: match (&folder.manifest, &folder.committed) {
             _ if making == Some(*id) => Stage::Making,
             (None, _) => Stage::DataOnly,
             (Some(_), None) => Stage::Prepared,
+            _ if unsure.contains(id) => Stage::Prepared,
             (Some(_), Some(_)) => Stage::Committed,
         },
         level: 2,

@@ -1,5 +1,5 @@
 //! The nodes and the network.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::{
     Body, Commit, Digests, Effect, Input, Message, Outcome, Settings, step,
@@ -50,6 +50,8 @@ struct Node {
     state: Commit,
     making: Option<CheckpointId>,
     prepared_at: BTreeMap<CheckpointId, u64>,
+    /// Records that may be on its disk or not.
+    unsure: BTreeSet<CheckpointId>,
     /// Its last word of that kind.
     prepared: Option<Message>,
 }
@@ -123,6 +125,7 @@ impl World {
             state: Commit::new(own, count, self.run, SETTINGS, self.now),
             making: None,
             prepared_at: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             prepared: None,
         }
     }
@@ -143,6 +146,11 @@ impl World {
         self.outcomes.retain(|(to, _), _| *to != node);
         if node == 0 {
             self.begun = None;
+            // Found at a start, the record is the decision.
+            let recorded = self.disks[0].iter().filter(|(_, f)| f.committed.is_some());
+            let newest = recorded.map(|(id, _)| *id).next_back();
+            self.told = self.told.max(newest);
+            self.safe("after the leader found its record");
         }
         let begun: Vec<CheckpointId> = self.disks[node]
             .iter()
@@ -248,7 +256,7 @@ impl World {
                 self.later(100, Due::Record(node, start, id, digests))
             }
             Effect::DropPart { id } => {
-                self.disks[node].remove(&id);
+                self.drop_part(node, id);
                 self.nodes[node].making.take_if(|making| *making == id);
                 self.safe_without(id, "after a part was dropped");
             }
@@ -269,6 +277,20 @@ impl World {
             }
             Effect::RefuseBegin { why, .. } => self.refused.push(why),
             Effect::Missing { .. } => self.missing += 1,
+        }
+    }
+
+    /// Manifests go, data only if nothing that stays refers to it.
+    fn drop_part(&mut self, node: usize, id: CheckpointId) {
+        let refers = |(other, f): (&CheckpointId, &Folder)| {
+            *other != id && f.manifest.is_some() && f.set_needs.contains(&id)
+        };
+        if !self.disks[node].iter().any(refers) {
+            self.disks[node].remove(&id);
+        } else if let Some(folder) = self.disks[node].get_mut(&id) {
+            folder.manifest = None;
+            folder.committed = None;
+            folder.copies.clear();
         }
     }
 
@@ -419,6 +441,10 @@ impl World {
             folder.committed = Some(digests);
         }
         let why = "read-only file system".into();
+        self.nodes[node].unsure.remove(&id);
+        if failed {
+            self.nodes[node].unsure.insert(id);
+        }
         let input = match failed {
             true => Input::CommitFailed { id, why },
             false => Input::CommitDurable { id },
@@ -522,7 +548,11 @@ impl World {
     }
 
     fn retain(&mut self, node: usize) {
-        let holdings = holdings(&self.disks[node], self.nodes[node].making);
+        let holdings = holdings(
+            &self.disks[node],
+            self.nodes[node].making,
+            &self.nodes[node].unsure,
+        );
         for removal in plan(&holdings, Policy { keep: self.keep }) {
             match removal {
                 Removal::Manifests(id) => {
