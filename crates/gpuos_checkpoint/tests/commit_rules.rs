@@ -318,7 +318,7 @@ fn no_part_is_made_of_an_attempt_that_is_over() {
     say(&mut member, 0, 1, 2, Body::Prepare);
     let took = "checkpoint 3-0000000000000005 took its place";
     let make = Effect::MakePart { id: id(3) };
-    let expected = [Effect::DropPart { id: id(2) }, failed(2, took), make];
+    let expected = [Effect::StopPart { id: id(2) }, failed(2, took), make];
     assert_eq!(say(&mut member, 0, 1, 3, Body::Prepare), expected);
     assert!(matches!(
         sent(&say(&mut member, 0, 1, 2, Body::Prepare))[..],
@@ -328,7 +328,7 @@ fn no_part_is_made_of_an_attempt_that_is_over() {
         id: id(2),
         digest: digest(1),
     };
-    assert_eq!(step(&mut member, late), [Effect::DropPart { id: id(2) }]);
+    assert_eq!(step(&mut member, late), []);
     let why = "no space".to_string();
     let fails = step(
         &mut member,
@@ -337,14 +337,20 @@ fn no_part_is_made_of_an_attempt_that_is_over() {
             why: why.clone(),
         },
     );
-    assert_eq!(
-        fails[..2],
-        [Effect::DropPart { id: id(3) }, failed(3, "no space")]
-    );
+    // What shows that it was begun stays until the leader has given up the attempt, and the program is told once.
+    assert_eq!(fails[0], failed(3, "no space"));
     assert_eq!(sent(&fails), [(0, Body::Refused { why: why.clone() })]);
     assert_eq!(
         sent(&say(&mut member, 0, 1, 3, Body::Prepare)),
         [(0, Body::Refused { why })]
+    );
+    assert_eq!(
+        sent(&step(&mut member, Input::Tick { now: 20_000 })),
+        [(0, Body::Status), (0, Body::Status)]
+    );
+    assert_eq!(
+        say(&mut member, 0, 1, 3, abort("no")),
+        [Effect::DropPart { id: id(3) }]
     );
     // A part that a crash cut off, of which others may have used the bytes.
     let mut again = Commit::new(NodeIndex(1), 2, RUN, Settings::default(), 0);

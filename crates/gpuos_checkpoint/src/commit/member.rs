@@ -17,6 +17,9 @@ enum Stage {
     Making,
     /// Durable, and the leader may count on it.
     Prepared(Digest),
+    /// Not made, for this reason. What is there stays until the leader says `Abort`: it shows, over crashes too, that the part was
+    /// begun, and copies of others' manifests are with it.
+    Failed(String),
     /// Committed by the leader; the record is on its way to the disk.
     Recording(Digest),
     /// The record is durable.
@@ -88,9 +91,9 @@ impl Member {
     }
 
     /// A part that was begun and is not complete.
-    pub(super) fn begun(&mut self, id: CheckpointId) {
+    pub(super) fn begun(&mut self, id: CheckpointId, now: u64) {
         let why = "the node restarted while it stored its part, and other nodes may have used the first one; try a new attempt";
-        self.end(id, why.into());
+        self.insert(id, Stage::Failed(why.into()), true, now);
     }
 
     /// Whether it has met the attempt.
@@ -105,10 +108,10 @@ impl Member {
 
     /// The digest of the part, if it is durable.
     pub(super) fn digest(&self, id: CheckpointId) -> Option<Digest> {
-        match self.parts.get(&id)?.stage {
-            Stage::Making => None,
+        match &self.parts.get(&id)?.stage {
+            Stage::Making | Stage::Failed(_) => None,
             Stage::Prepared(digest) | Stage::Recording(digest) | Stage::Committed(digest) => {
-                Some(digest)
+                Some(*digest)
             }
         }
     }
@@ -137,6 +140,10 @@ impl Member {
                 let digest = *digest;
                 return out.say(LEADER, id, Body::Prepared { digest });
             }
+            Some(Stage::Failed(why)) => {
+                let why = why.clone();
+                return out.say(LEADER, id, Body::Refused { why });
+            }
             Some(_) => return,
             None => {}
         }
@@ -156,13 +163,21 @@ impl Member {
         out.to(Effect::MakePart { id });
     }
 
-    /// The leader leads one attempt at a time, and counts on no part that is still being made: such a part of another one is void.
+    /// The leader leads one attempt at a time: what is still being made of another one is void.
     fn cancel(&mut self, by: CheckpointId, out: &mut Outbox) {
         let making =
             |(id, part): (&CheckpointId, &Part)| matches!(part.stage, Stage::Making).then_some(*id);
         let void: Vec<CheckpointId> = self.parts.iter().filter_map(making).collect();
         for id in void {
-            self.drop_part(id, &format!("checkpoint {by} took its place"), out);
+            out.to(Effect::StopPart { id });
+            self.fail(id, format!("checkpoint {by} took its place"), out);
+        }
+    }
+
+    fn fail(&mut self, id: CheckpointId, why: String, out: &mut Outbox) {
+        self.give_up(id, &why, out);
+        if let Some(part) = self.parts.get_mut(&id) {
+            part.stage = Stage::Failed(why);
         }
     }
 
@@ -182,13 +197,17 @@ impl Member {
             let why = "this node has no part of it".into();
             return out.say(LEADER, id, Body::Refused { why });
         };
-        match part.stage {
-            Stage::Prepared(digest) if digests.agree(nodes, own, digest) => {
-                part.stage = Stage::Recording(digest);
+        match &part.stage {
+            Stage::Prepared(digest) if digests.agree(nodes, own, *digest) => {
+                part.stage = Stage::Recording(*digest);
                 out.to(Effect::MakeCommitDurable { id, digests });
             }
             Stage::Prepared(_) => {
                 let why = "this node's manifest is not the one that was committed".into();
+                out.say(LEADER, id, Body::Refused { why });
+            }
+            Stage::Failed(why) => {
+                let why = why.clone();
                 out.say(LEADER, id, Body::Refused { why });
             }
             Stage::Committed(_) => out.say(LEADER, id, Body::Committed),
@@ -223,7 +242,7 @@ impl Member {
         let making = |part: &Part| matches!(part.stage, Stage::Making);
         if self.parts.get(&id).is_some_and(making) {
             let why = short(why);
-            self.drop_part(id, &why, out);
+            self.fail(id, why.clone(), out);
             out.say(LEADER, id, Body::Refused { why });
         }
     }
@@ -305,8 +324,12 @@ impl Member {
         }
         let newest = self.newest();
         for (id, part) in &mut self.parts {
-            let may = part.fresh || id.number <= newest;
-            if may && matches!(part.stage, Stage::Prepared(_)) && part.ask.due(now) {
+            let open = match part.stage {
+                Stage::Prepared(_) => part.fresh || id.number <= newest,
+                Stage::Failed(_) => true,
+                _ => false,
+            };
+            if open && part.ask.due(now) {
                 out.say(LEADER, *id, Body::Status);
             }
         }

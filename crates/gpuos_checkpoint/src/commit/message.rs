@@ -100,6 +100,11 @@ pub enum Effect {
         /// Part of the record.
         digests: Digests,
     },
+    /// Stop to make this node's part. What is there of it stays for `DropPart`.
+    StopPart {
+        /// Of this attempt.
+        id: CheckpointId,
+    },
     /// Stop to make the part and remove it: first the manifests, then segment and shards, which stay if the manifest of another
     /// checkpoint of the set refers to them, as in [`retention`](crate::retention).
     DropPart {

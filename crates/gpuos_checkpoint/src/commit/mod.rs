@@ -21,7 +21,8 @@
 //! than a committed one.
 //!
 //! **No part is made twice.** Parity shards of other nodes are made of the bytes of the first one. A node that has begun a part
-//! and lost it in a crash refuses the attempt ([`Input::Restarted`]).
+//! and did not complete it refuses the attempt, after crashes too ([`Input::Restarted`]): nothing that shows that it was begun goes
+//! before the leader has said `Abort`.
 //!
 //! **Messages** may be lost, repeated, reordered and late. Those of another run of the job are not listened to, those of another
 //! attempt concern that attempt only. On a quiet network a checkpoint takes 4 messages for each node but the leader: 4(N - 1) at

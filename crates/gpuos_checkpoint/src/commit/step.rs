@@ -46,7 +46,8 @@ pub enum Input {
         /// The digest of this node's manifest.
         digest: Digest,
     },
-    /// The answer to [`Effect::MakePart`]: it could not be made.
+    /// The answer to [`Effect::MakePart`]: it could not be made. What is there of it stays for [`Effect::DropPart`], so that it still
+    /// shows that the part was begun; the segment's bytes may go.
     StoreFailed {
         /// The attempt.
         id: CheckpointId,
@@ -200,7 +201,7 @@ fn restarted(
         }
     }
     for id in begun {
-        state.member.begun(id);
+        state.member.begun(id, state.now);
     }
     if let Some(leader) = &mut state.leader {
         let newest = leader.newest_id().and_then(|id| state.member.digest(id));

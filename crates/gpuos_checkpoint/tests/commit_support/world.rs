@@ -81,6 +81,8 @@ pub struct World {
     number: u32,
     pub refused: Vec<String>,
     pub missing: usize,
+    /// How often programs were told that an attempt failed, and that it is committed.
+    pub counts: [usize; 2],
     pub(super) fault: Option<String>,
 }
 
@@ -109,6 +111,7 @@ impl World {
             number: 0,
             refused: Vec::new(),
             missing: 0,
+            counts: [0; 2],
             fault: None,
         };
         world.keep = 1 + world.random.below(2) as u32;
@@ -255,6 +258,7 @@ impl World {
             Effect::MakeCommitDurable { id, digests } => {
                 self.later(100, Due::Record(node, start, id, digests))
             }
+            Effect::StopPart { .. } => self.nodes[node].making = None,
             Effect::DropPart { id } => {
                 self.drop_part(node, id);
                 self.nodes[node].making.take_if(|making| *making == id);
@@ -262,6 +266,7 @@ impl World {
             }
             Effect::TellProgram { id, outcome } => {
                 let committed = outcome == Outcome::Committed;
+                self.counts[usize::from(committed)] += 1;
                 if let Some(before) = self.outcomes.insert((node, id), outcome.clone())
                     && before != outcome
                     && committed
@@ -294,7 +299,7 @@ impl World {
         }
     }
 
-    fn blame(&mut self, fault: String) {
+    pub(super) fn blame(&mut self, fault: String) {
         let now = self.now;
         self.fault
             .get_or_insert_with(|| format!("at {now} ms: {fault}"));
@@ -315,24 +320,6 @@ impl World {
             && let Err(why) = survives(&self.disks, &self.sets, told)
         {
             self.blame(format!("LOST {when}: {why}"));
-        }
-    }
-
-    /// What is recorded as committed is of one attempt: each node has the manifest that the record names.
-    fn belong_together(&mut self) {
-        let folders = self.disks.iter().flatten();
-        let records: Vec<(CheckpointId, Digests)> = folders
-            .filter_map(|(id, f)| Some((*id, f.committed.clone()?)))
-            .collect();
-        for (id, digests) in records {
-            for node in 0..self.size() {
-                let manifest = self.disks[node].get(&id).and_then(|f| f.manifest.as_ref());
-                if manifest.is_some_and(|m| m.digest != digests.all()[node]) {
-                    self.blame(format!(
-                        "{id}: node {node} has another manifest than was committed"
-                    ));
-                }
-            }
         }
     }
 
@@ -392,6 +379,7 @@ impl World {
             self.chance(self.failures) || set_needs.iter().any(|base| !self.all_have(&set, *base));
         if failed {
             let why = "disk full".into();
+            self.nodes[node].making = None;
             return self.input(node, Input::StoreFailed { id, why });
         }
         for stripe in (0..set.holders.len()).filter(|s| set.holders[*s].contains(&node)) {
