@@ -1,1 +1,0 @@
-//! How often a checkpoint pays.

@@ -1,1 +1,0 @@
-//! Which checkpoints are kept.

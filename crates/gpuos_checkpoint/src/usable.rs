@@ -1,1 +1,0 @@
-//! Which checkpoint can be restored from what is left.
