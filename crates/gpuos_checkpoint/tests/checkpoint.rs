@@ -8,6 +8,7 @@ mod commit_rules;
 mod commit_sim;
 mod commit_support;
 mod interval;
+mod manifest;
 mod pull;
 mod pull_sim;
 mod pull_support;

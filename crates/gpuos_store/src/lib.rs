@@ -1,4 +1,31 @@
-//! The store of checkpoints on a node's disk.
+//! The store of checkpoints on a node's disk. What a checkpoint is and which is used is thought in `gpuos_checkpoint`; here
+//! bytes are read, written, and held against keyed digests.
+//!
+//! - [`key`]: the site's key, and what is derived of it for each job,
+//! - [`disk`]: all calls of the file system, and the Linux one behind them; [`fake`]: one in memory that crashes and fails,
+//! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
+//! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
+//! - [`verify`]: everything that is kept, read and held against its digests,
+//! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
+//! - [`restore`]: a checkpoint's files into a folder.
+//!
+//! Nothing is parsed whose message authentication code does not hold, and no byte of a file is handed back whose digest does
+//! not. The code has no thread and no clock: a caller runs it where it may block, and says what time it is.
 #![forbid(unsafe_code)]
 
+mod buffer;
+pub mod disk;
 pub mod erasure;
+pub mod error;
+pub mod fake;
+pub mod ingest;
+pub mod inventory;
+pub mod job;
+pub mod key;
+mod names;
+pub mod restore;
+mod segment;
+pub mod shard;
+mod small;
+pub mod store;
+pub mod verify;

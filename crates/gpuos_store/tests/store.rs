@@ -1,1 +1,10 @@
 //! Tests of the crate through its public face; one program for all.
+
+mod support;
+
+mod crash;
+mod damage;
+mod hostile;
+mod keys;
+mod round_trip;
+mod shards;

@@ -1,1 +1,0 @@
-//! What a node's part of a checkpoint consists of.

@@ -1,0 +1,324 @@
+//! Manifests: what is written is read, and nothing else is.
+
+use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
+use gpuos_checkpoint::manifest::{
+    Authentic, Counts, Extent, FileEntry, FolderEntry, Kind, MAC_BYTES, MAX_DEPTH, Manifest,
+    NodeSet, Refused, Segment, Stored, Time, Unsealed, check,
+};
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+
+fn id(number: u32) -> CheckpointId {
+    CheckpointId {
+        number,
+        attempt: 0xc0ffee,
+    }
+}
+
+fn raw(segment: u16, offset: u64, length: u32) -> Extent {
+    let digest = Digest([7; 32]);
+    let kind = Kind::Raw(Stored {
+        segment,
+        offset,
+        length,
+        digest,
+    });
+    Extent {
+        raw: length.into(),
+        kind,
+    }
+}
+
+fn file(path: &[u8], extents: Vec<Extent>) -> FileEntry {
+    FileEntry {
+        path: path.to_vec(),
+        mode: 0o640,
+        mtime: Time {
+            seconds: -1,
+            nanos: 5,
+        },
+        size: extents.iter().map(|extent| extent.raw).sum(),
+        extents,
+    }
+}
+
+/// Node 1 of 4, in a set of three with one parity shard, with two files and an earlier segment.
+fn good() -> Manifest {
+    let zero = Extent {
+        raw: 1 << 40,
+        kind: Kind::Zero,
+    };
+    let files = vec![
+        file(
+            b"model/0.bin",
+            vec![raw(0, 0, 5000), zero, raw(1, PAGE, 17)],
+        ),
+        file(b"state \xff\n", vec![raw(0, 2 * PAGE, 4096)]),
+        file(b"empty", vec![]),
+    ];
+    let folder = |path: &[u8]| FolderEntry {
+        path: path.to_vec(),
+        mode: 0o750,
+    };
+    Manifest {
+        id: id(9),
+        job: "12[3].server".parse().unwrap(),
+        uid: 1000,
+        node: NodeIndex(1),
+        nodes: 4,
+        time: 1_700_000_000,
+        set: NodeSet {
+            members: vec![NodeIndex(2), NodeIndex(1), NodeIndex(3)],
+            parity: 1,
+            chunk: 2 * PAGE,
+        },
+        segments: vec![
+            Segment {
+                id: id(9),
+                length: 3 * PAGE,
+            },
+            Segment {
+                id: id(4),
+                length: 2 * PAGE,
+            },
+        ],
+        folders: vec![folder(b"model"), folder(b"nothing")],
+        counts: Counts::of(&files).unwrap(),
+        files,
+    }
+}
+
+/// A stand-in for the keyed code: what it is over decides it.
+fn code(signed: &[u8]) -> [u8; MAC_BYTES] {
+    let mut sum = [0x5au8; MAC_BYTES];
+    for (index, byte) in signed.iter().enumerate() {
+        let at = index % MAC_BYTES;
+        sum[at] = sum[at].rotate_left(3) ^ byte;
+        sum[(at + 7) % MAC_BYTES] = sum[(at + 7) % MAC_BYTES].wrapping_add(*byte | 1);
+    }
+    sum
+}
+
+fn written(manifest: &Manifest) -> Vec<u8> {
+    Unsealed::new(manifest).unwrap().seal(code)
+}
+
+fn read(bytes: &[u8]) -> Result<Manifest, Refused> {
+    Authentic::verify(bytes, |signed, mac| code(signed) == *mac).and_then(Authentic::parse)
+}
+
+/// With a code that holds, as by somebody who has the key.
+fn resigned(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - MAC_BYTES);
+    let mac = code(&bytes);
+    bytes.extend(mac);
+    bytes
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let manifest = good();
+    assert_eq!(check(&manifest), Ok(()));
+    assert_eq!(read(&written(&manifest)), Ok(manifest));
+}
+
+#[test]
+fn without_its_code_nothing_is_read() {
+    let bytes = written(&good());
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        assert_eq!(read(&changed), Err(Refused::Code), "byte {at}");
+    }
+    for length in 0..bytes.len() {
+        let refused = read(&bytes[..length]);
+        assert!(matches!(refused, Err(Refused::Code | Refused::Length(_))));
+    }
+}
+
+#[test]
+fn other_formats_and_versions_are_told() {
+    let bytes = written(&good());
+    let with = |at: usize, byte: u8| {
+        let mut changed = bytes.clone();
+        changed[at] = byte;
+        read(&resigned(changed))
+    };
+    assert_eq!(with(0, b'X'), Err(Refused::Format));
+    assert_eq!(with(8, 2), Err(Refused::Version(2)));
+    assert_eq!(with(10, 0), Err(Refused::Format));
+    let version = Refused::Version(2).to_string();
+    assert_eq!(version, "it has version 2, this release reads 1");
+    // More after the manifest than its length says, and an empty body.
+    let longer = [&bytes[..], &[0]].concat();
+    assert_eq!(read(&resigned(longer)), Err(Refused::Format));
+    assert_eq!(read(&resigned(vec![0; MAC_BYTES])), Err(Refused::Format));
+}
+
+#[test]
+fn an_unknown_kind_of_extent_is_refused() {
+    let mut manifest = good();
+    manifest.files = vec![file(
+        b"a",
+        vec![Extent {
+            raw: 77,
+            kind: Kind::Zero,
+        }],
+    )];
+    manifest.counts = Counts::of(&manifest.files).unwrap();
+    let mut bytes = written(&manifest);
+    // 77 bytes, kind 0, and after it the totals: one file, one extent, 77 bytes.
+    let found = bytes.windows(5).rposition(|it| it == [77, 0, 1, 1, 77]);
+    bytes[found.unwrap() + 1] = 2;
+    assert_eq!(read(&resigned(bytes)), Err(Refused::Format));
+}
+
+/// Each is what somebody with the key could write; the word is in the sentence that says why not.
+#[test]
+fn what_does_not_hold_together_is_refused_with_a_sentence() {
+    type Change = fn(&mut Manifest);
+    let long = |part: usize, count: usize| [vec![b'a'; part], vec![b'/']].concat().repeat(count);
+    let deep = long(1, MAX_DEPTH + 1);
+    let cases: &[(Change, &str)] = &[
+        (|m| m.id.number = 0, "count from 1"),
+        (|m| m.node = NodeIndex(4), "of node 4 of a job with 4 nodes"),
+        (|m| m.nodes = 0, "0 nodes"),
+        (|m| m.segments.clear(), "names 0 segments"),
+        (|m| m.segments.swap(0, 1), "first segment"),
+        (|m| m.segments[1].id = id(9), "not earlier"),
+        (|m| m.segments[1].id = id(10), "not earlier"),
+        (|m| m.segments[1].id = id(0), "not earlier"),
+        (|m| m.segments.push(m.segments[1]), "twice"),
+        (|m| m.segments[0].length += 1, "multiple of 4096"),
+        (|m| m.segments[0].length = 1 << 51, "multiple of 4096"),
+        (|m| m.set.members.clear(), "set has 0 nodes"),
+        (|m| m.set.members[0] = NodeIndex(1), "more than once"),
+        (|m| m.set.members[1] = NodeIndex(0), "not in its set"),
+        (
+            |m| m.set.members[0] = NodeIndex(4),
+            "nodes that the job has not",
+        ),
+        (|m| m.set.members = (0..300).map(NodeIndex).collect(), "300"),
+        (|m| m.set.parity = 3, "nothing but parity"),
+        (|m| m.set.parity = u16::MAX, "more parity"),
+        (|m| m.set.parity = 0, "no parity to cut them for"),
+        (|m| m.set.chunk = PAGE, "does not fit 2 chunks"),
+        (|m| m.set.chunk = PAGE + 1, "multiple of 4096"),
+        (|m| m.set.chunk = u64::MAX - 4095, "multiple of 4096"),
+        (|m| m.files[0].path = b"".to_vec(), "empty"),
+        (|m| m.files[0].path = b"/etc/passwd".to_vec(), "relative"),
+        (|m| m.files[0].path = b"../x".to_vec(), "part \"..\""),
+        (|m| m.files[0].path = b"a/..".to_vec(), "part \"..\""),
+        (|m| m.files[0].path = b"a/./b".to_vec(), "part \".\""),
+        (|m| m.files[0].path = b"a//b".to_vec(), "part \"\""),
+        (|m| m.files[0].path = b"a/".to_vec(), "part \"\""),
+        (|m| m.files[0].path = b"a\0b".to_vec(), "NUL"),
+        (|m| m.files[0].path = vec![b'a'; 256], "part of 256 bytes"),
+        (|m| m.files[0].path = vec![b'a'; 5000], "5000 bytes"),
+        (|m| m.folders[0].path = b"..".to_vec(), "part \"..\""),
+        (|m| m.files[1].path = b"empty".to_vec(), "\"empty\" twice"),
+        (
+            |m| m.files[1].path = b"nothing".to_vec(),
+            "\"nothing\" twice",
+        ),
+        (|m| m.files[1].path = b"empty/x/y".to_vec(), "a folder of"),
+        (|m| m.folders[1].path = b"empty/x".to_vec(), "a folder of"),
+        (|m| m.files[0].mode = 0o4755, "more than permissions"),
+        (|m| m.folders[0].mode = 0o1777, "more than permissions"),
+        (|m| m.files[0].mtime.nanos = 1_000_000_000, "nanoseconds"),
+        (|m| m.files[0].size += 1, "lack 1"),
+        (|m| m.files[0].size -= 1, "more bytes than the file"),
+        (|m| m.files[0].size = 1 << 51, "more than"),
+        (|m| m.files[0].extents[0].raw = 0, "is empty"),
+        (
+            |m| m.files[0].extents[0].raw = u64::MAX,
+            "more bytes than the file",
+        ),
+        (|m| m.files[0].extents[0].raw = 4999, "5000 stored"),
+        (
+            |m| m.files[0].extents[0] = raw(2, 0, 5000),
+            "segment 2 of 2",
+        ),
+        (
+            |m| m.files[0].extents[0] = raw(0, 1, 5000),
+            "begins at byte 1",
+        ),
+        (
+            |m| m.files[0].extents[0] = raw(0, 2 * PAGE, 5000),
+            "not within it",
+        ),
+        (
+            |m| m.files[0].extents[0] = raw(0, u64::MAX - 4095, 5000),
+            "not within it",
+        ),
+        (|m| m.counts.bytes += 1, "totals"),
+        (|m| m.counts.files = 0, "totals"),
+        (|m| m.counts.extents = u64::MAX, "totals"),
+    ];
+    for (change, word) in cases {
+        let mut manifest = good();
+        change(&mut manifest);
+        let refused = check(&manifest).unwrap_err().to_string();
+        assert!(refused.contains(word), "{word}: {refused}");
+        // What is refused is not written either.
+        assert!(Unsealed::new(&manifest).is_err());
+    }
+    for path in [deep.as_slice(), &long(200, 25)] {
+        let mut manifest = good();
+        manifest.files[0].path = path[..path.len() - 1].to_vec();
+        assert!(check(&manifest).is_err());
+    }
+}
+
+/// A folder sorts before what is in it, whatever bytes come before `/`.
+#[test]
+fn a_file_that_is_a_folder_is_found_among_names_that_sort_between() {
+    let mut manifest = good();
+    manifest.folders.clear();
+    let names: [&[u8]; 5] = [b"a", b"a ", b"a!b", b"a-", b"a.b"];
+    manifest.files = names.map(|name| file(name, vec![])).to_vec();
+    manifest.counts = Counts::of(&manifest.files).unwrap();
+    assert_eq!(check(&manifest), Ok(()));
+    manifest.files.push(file(b"a/b", vec![]));
+    manifest.counts = Counts::of(&manifest.files).unwrap();
+    let refused = check(&manifest).unwrap_err().to_string();
+    assert_eq!(refused, "\"a\" is a file, and a folder of \"a/b\"");
+}
+
+fn cases() -> ProptestConfig {
+    let many = if std::env::var_os("GPUOS_LONG").is_some() {
+        50_000
+    } else {
+        2_000
+    };
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(many)
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// Whoever has the key and writes anything: it is a manifest that holds together, or it is refused.
+    #[test]
+    fn changed_bytes_with_a_code_that_holds_never_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = written(&good());
+        for (at, byte) in changes {
+            let at = at.index(bytes.len() - MAC_BYTES);
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            let length = cut.index(bytes.len());
+            bytes.truncate(length.max(MAC_BYTES));
+        }
+        if let Ok(manifest) = read(&resigned(bytes)) {
+            prop_assert_eq!(check(&manifest), Ok(()));
+            prop_assert_eq!(read(&written(&manifest)), Ok(manifest));
+        }
+    }
+}

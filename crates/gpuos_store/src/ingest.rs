@@ -1,0 +1,309 @@
+//! A program's folder into a segment. The folder is a user's, who may be hostile and has processes that run meanwhile.
+//!
+//! What is read is decided on open files, never on paths: a folder or file is looked at, opened without following a link, and
+//! must then be what was looked at. Only folders and regular files of the job's user are taken, so that no file comes into a
+//! checkpoint that the user could not have read by himself.
+//!
+//! A file that changes while it is read would be a mixture of two states; it is refused. What tells is size, mtime and ctime
+//! before and after. Two writes within one tick of the kernel's clock (up to 10 ms) look the same on kernels before 6.13,
+//! which stamps finer what was just looked at; and a shared mapping is stamped at the first write to a page only.
+
+use std::io;
+
+use gpuos_checkpoint::manifest::{
+    Extent, FileEntry, FolderEntry, Kind, MAX_DEPTH, MAX_EXTENT, MAX_EXTENTS, MAX_FILES, MAX_PATH,
+    MAX_SEGMENT,
+};
+
+use rustix::io::Errno;
+
+use crate::buffer::Buffer;
+use crate::disk::{Disk, Facts, Form};
+use crate::error::{Error, Result, Tried, shown};
+use crate::segment::SegmentWriter;
+use crate::small::read_full;
+
+/// What is taken at most, and in which pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Folders within each other.
+    pub depth: usize,
+    /// Files and folders.
+    pub files: usize,
+    /// Sum of the sizes of files, holes included.
+    pub bytes: u64,
+    /// Bytes of an extent: a multiple of 4096 up to 64 MiB.
+    pub extent: u32,
+}
+
+impl Default for Limits {
+    /// All that a manifest takes, in extents of 2 MiB: a huge page, and long enough for any disk to write at full speed.
+    fn default() -> Limits {
+        Limits {
+            depth: MAX_DEPTH - 1,
+            files: MAX_FILES,
+            bytes: MAX_SEGMENT,
+            extent: 2 << 20,
+        }
+    }
+}
+
+/// What was read.
+pub(crate) struct Tree {
+    pub(crate) folders: Vec<FolderEntry>,
+    pub(crate) files: Vec<FileEntry>,
+}
+
+const NEXT: &str = "have the program write only folders and regular files of its own there";
+const STILL: &str =
+    "have the program finish writing before it asks for a checkpoint, and try again";
+const REPLACED: &str = "another file took its place while it was read";
+const LESS: &str = "checkpoint less, or have the limit raised";
+
+/// Reads everything beneath a folder of user `uid`.
+pub(crate) fn read<S: Disk, D: Disk>(
+    source: &S,
+    folder: &S::Folder,
+    uid: u32,
+    limits: &Limits,
+    segment: &mut SegmentWriter<'_, D>,
+) -> Result<Tree> {
+    let extent = limits.extent;
+    if extent == 0 || extent > MAX_EXTENT || extent % 4096 != 0 {
+        let why = format!("extents of {extent} bytes were asked for");
+        let next = "ask for a multiple of 4096 up to 64 MiB";
+        return Err(Error::refused("read the program's folder", why, next));
+    }
+    let tree = Tree {
+        folders: Vec::new(),
+        files: Vec::new(),
+    };
+    let mut walk = Walk {
+        source,
+        uid,
+        limits,
+        segment,
+        buffer: Buffer::new(extent as usize),
+        bytes: 0,
+        extents: 0,
+        tree,
+    };
+    let facts = source.folder_facts(folder).reading(b"")?;
+    walk.belongs(&facts, b"")?;
+    walk.folder(folder, b"", 0)?;
+    Ok(walk.tree)
+}
+
+struct Walk<'a, 'b, S: Disk, D: Disk> {
+    source: &'a S,
+    uid: u32,
+    limits: &'a Limits,
+    segment: &'a mut SegmentWriter<'b, D>,
+    buffer: Buffer,
+    bytes: u64,
+    extents: u64,
+    tree: Tree,
+}
+
+impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
+    fn folder(&mut self, folder: &S::Folder, path: &[u8], depth: usize) -> Result<()> {
+        let before = self.source.folder_facts(folder).reading(path)?;
+        let room = self
+            .limits
+            .files
+            .min(MAX_FILES)
+            .saturating_sub(self.count());
+        let names = match self.source.list(folder, room) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::OVERFLOW) => {
+                return Err(self.too_many(path));
+            }
+            names => names.reading(path)?,
+        };
+        for name in names {
+            let path = join(path, &name)?;
+            // Names that were listed in folders above count too, once they are reached.
+            if self.count() >= self.limits.files.min(MAX_FILES) {
+                return Err(self.too_many(&path));
+            }
+            let facts = self.source.look(folder, &name).reading(&path)?;
+            self.belongs(&facts, &path)?;
+            match facts.form {
+                Form::Folder => self.enter(folder, &name, &facts, path, depth)?,
+                Form::File => self.file(folder, &name, &facts, path)?,
+                form => {
+                    let why = format!("it is {form}");
+                    return Err(Error::refused(tried(&path), why, NEXT));
+                }
+            }
+        }
+        let after = self.source.folder_facts(folder).reading(path)?;
+        unchanged(&before, &after, path)
+    }
+
+    fn enter(
+        &mut self,
+        at: &S::Folder,
+        name: &[u8],
+        looked: &Facts,
+        path: Vec<u8>,
+        depth: usize,
+    ) -> Result<()> {
+        if depth >= self.limits.depth.min(MAX_DEPTH - 1) {
+            let why = format!("it is more than {depth} folders deep");
+            return Err(Error::refused(tried(&path), why, LESS));
+        }
+        let folder = self.source.open_folder(at, name).reading(&path)?;
+        let facts = self.source.folder_facts(&folder).reading(&path)?;
+        self.same(looked, &facts, &path)?;
+        self.tree.folders.push(FolderEntry {
+            path: path.clone(),
+            mode: facts.mode & 0o777,
+        });
+        self.folder(&folder, &path, depth + 1)
+    }
+
+    fn file(&mut self, at: &S::Folder, name: &[u8], looked: &Facts, path: Vec<u8>) -> Result<()> {
+        let file = self.source.open(at, name).reading(&path)?;
+        let facts = self.source.facts(&file).reading(&path)?;
+        self.same(looked, &facts, &path)?;
+        self.bytes = self.bytes.saturating_add(facts.size);
+        if self.bytes > self.limits.bytes.min(MAX_SEGMENT) {
+            let why = format!("with it, files have more than {} bytes", self.limits.bytes);
+            return Err(Error::refused(tried(&path), why, LESS));
+        }
+        let extents = self.extents(&file, facts.size, &path)?;
+        self.extents += extents.len() as u64;
+        if self.extents > MAX_EXTENTS {
+            let why = format!("with it, files have more than {MAX_EXTENTS} extents");
+            return Err(Error::refused(tried(&path), why, LESS));
+        }
+        let after = self.source.facts(&file).reading(&path)?;
+        unchanged(&facts, &after, &path)?;
+        self.tree.files.push(FileEntry {
+            path,
+            mode: facts.mode & 0o777,
+            mtime: facts.mtime,
+            size: facts.size,
+            extents,
+        });
+        Ok(())
+    }
+
+    fn extents(&mut self, file: &S::File, size: u64, path: &[u8]) -> Result<Vec<Extent>> {
+        let step = u64::from(self.limits.extent);
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let data = self.source.next_data(file, at).reading(path)?;
+            let data = data.map_or(size, |data| data.clamp(at, size));
+            // Whole extents of a hole are not read; the one in which data begins is.
+            let hole = if data == size {
+                size
+            } else {
+                data - data % step
+            };
+            let (raw, kind) = if hole > at {
+                (hole - at, Kind::Zero)
+            } else {
+                let raw = step.min(size - at);
+                let length = raw as usize;
+                let bytes = &mut self.buffer.bytes()[..length];
+                let read = read_full(self.source, file, bytes, at).reading(path)?;
+                if read < length {
+                    let why = "it became shorter while it was read";
+                    return Err(Error::refused(tried(path), why, STILL));
+                }
+                let kind = self.segment.add(&mut self.buffer, length).tried(|| {
+                    format!("write {} into the segment of the checkpoint", shown(path))
+                })?;
+                (raw, kind)
+            };
+            at += raw;
+            match extents.last_mut() {
+                Some(last) if last.kind == Kind::Zero && kind == Kind::Zero => last.raw += raw,
+                _ => extents.push(Extent { raw, kind }),
+            }
+        }
+        Ok(extents)
+    }
+
+    fn count(&self) -> usize {
+        self.tree.files.len() + self.tree.folders.len()
+    }
+
+    fn too_many(&self, path: &[u8]) -> Error {
+        let why = format!(
+            "there are more than {} files and folders",
+            self.limits.files
+        );
+        Error::refused(tried(path), why, LESS)
+    }
+
+    fn belongs(&self, facts: &Facts, path: &[u8]) -> Result<()> {
+        if facts.uid == self.uid {
+            return Ok(());
+        }
+        let why = format!(
+            "{} is owned by user {}, the job is of user {}",
+            facts.form, facts.uid, self.uid
+        );
+        Err(Error::refused(tried(path), why, NEXT))
+    }
+
+    /// What was opened is what was looked at.
+    fn same(&self, looked: &Facts, opened: &Facts, path: &[u8]) -> Result<()> {
+        self.belongs(opened, path)?;
+        if (looked.form, looked.inode) == (opened.form, opened.inode) {
+            return Ok(());
+        }
+        Err(Error::refused(tried(path), REPLACED, STILL))
+    }
+}
+
+/// Says what was read when that fails.
+trait Reading<T> {
+    fn reading(self, path: &[u8]) -> Result<T>;
+}
+
+impl<T> Reading<T> for io::Result<T> {
+    fn reading(self, path: &[u8]) -> Result<T> {
+        self.map_err(|error| match Errno::from_io_error(&error) {
+            // What was there a moment ago is gone, is a link or a socket now, or was renamed while the kernel looked for it, which
+            // openat2 tells as another device.
+            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::XDEV) => {
+                Error::refused(tried(path), REPLACED, STILL)
+            }
+            _ => Error::disk(tried(path), &error),
+        })
+    }
+}
+
+fn unchanged(before: &Facts, after: &Facts, path: &[u8]) -> Result<()> {
+    let seen = |facts: &Facts| (facts.size, facts.mtime, facts.ctime);
+    if seen(before) == seen(after) {
+        return Ok(());
+    }
+    let why = "it was changed while it was read";
+    Err(Error::refused(tried(path), why, STILL))
+}
+
+fn join(path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+    let joined = if path.is_empty() {
+        name.to_vec()
+    } else {
+        [path, b"/", name].concat()
+    };
+    if joined.len() > MAX_PATH {
+        let why = format!("its path has more than {MAX_PATH} bytes");
+        return Err(Error::refused(tried(&joined), why, LESS));
+    }
+    Ok(joined)
+}
+
+fn tried(path: &[u8]) -> String {
+    if path.is_empty() {
+        "read the program's folder".into()
+    } else {
+        format!("read {} in the program's folder", shown(path))
+    }
+}

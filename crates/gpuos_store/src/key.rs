@@ -1,0 +1,211 @@
+//! The site's key, and the keys that are derived of it for each job.
+//!
+//! One secret that all nodes have already (munge's key, if nothing else is given) becomes a key of the store by BLAKE3's
+//! `derive_key` mode, so that no use of one says anything about the other. Each purpose of each job of each user has its own
+//! key: what was signed for another of them never verifies, wherever it is copied to.
+//! Source: "BLAKE3: one function, fast everywhere", section 2.3 (modes) and 6.2 (key derivation).
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+use std::path::Path;
+
+use blake3::{Hash, Hasher};
+use gpuos_checkpoint::ids::Digest;
+use gpuos_core::job::JobId;
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+use rustix::process::geteuid;
+
+use crate::error::{Error, Result, Tried};
+
+/// Where munge has its key.
+pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
+
+/// Fixed for ever: another text makes other keys, and all checkpoints unreadable.
+const CONTEXT: &str = "gpuos 2026-11-24 checkpoint store site key v1";
+
+/// A key file has at least these bytes (munge refuses a shorter one, too) ...
+const MIN_BYTES: usize = 32;
+/// ... and at most these: more is another file.
+const MAX_BYTES: usize = 64 << 10;
+
+/// 32 secret bytes, overwritten when dropped.
+///
+/// Safe code cannot rule out that the compiler or a move has left a copy; it does what it can.
+struct Secret([u8; 32]);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Otherwise a write that nobody reads may be left out.
+        black_box(&mut self.0);
+    }
+}
+
+/// The key of all checkpoints of a site.
+pub struct SiteKey(Secret);
+
+/// The keys of one job of one user.
+pub struct JobKeys {
+    manifest: Secret,
+    extent: Secret,
+    shard: Secret,
+    state: Secret,
+}
+
+impl SiteKey {
+    /// From a key file. It is a regular file of root, of the running user, or of `also` (munge's key is of munge's user), and
+    /// nobody else has access.
+    ///
+    /// # Errors
+    /// It cannot be read, or others could have read or changed it.
+    pub fn read(path: &Path, also: Option<u32>) -> Result<SiteKey> {
+        let tried = || format!("read the site's key from {}", path.display());
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(rustix::fs::CWD, path, flags, Mode::empty());
+        let file = file
+            .map_err(std::io::Error::from)
+            .map_err(|error| Error::refused(tried(), error.to_string(), FIX))?;
+        let stat = fstat(&file).map_err(std::io::Error::from).tried(tried)?;
+        let refuse = |why: String| Err(Error::refused(tried(), why, FIX));
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return refuse("it is no regular file".into());
+        }
+        let trusted = [Some(0), Some(geteuid().as_raw()), also];
+        if !trusted.contains(&Some(stat.st_uid)) {
+            return refuse(format!("it is owned by user {}", stat.st_uid));
+        }
+        if stat.st_mode & 0o077 != 0 {
+            return refuse(format!(
+                "group or others have access to it (mode {:04o})",
+                stat.st_mode & 0o7777
+            ));
+        }
+        // One allocation, so that no copy is left where a vector has grown.
+        let mut bytes = vec![0; MAX_BYTES + 1];
+        let mut length = 0;
+        let mut file = File::from(file);
+        loop {
+            match file.read(&mut bytes[length..]).tried(tried)? {
+                0 => break,
+                more => length += more,
+            }
+        }
+        let key = (MIN_BYTES..=MAX_BYTES)
+            .contains(&length)
+            .then(|| SiteKey::derive(&bytes[..length]));
+        bytes.fill(0);
+        black_box(&mut bytes);
+        key.map_or_else(
+            || {
+                refuse(format!(
+                    "it has {length} bytes, a key has {MIN_BYTES} to {MAX_BYTES}"
+                ))
+            },
+            Ok,
+        )
+    }
+
+    /// From the bytes of a secret, which the caller wipes.
+    pub fn derive(secret: &[u8]) -> SiteKey {
+        SiteKey(Secret(blake3::derive_key(CONTEXT, secret)))
+    }
+
+    /// The keys of a job of a user.
+    pub fn of_job(&self, job: &JobId, uid: u32) -> JobKeys {
+        let of = |purpose: &str| {
+            let job = job.to_string();
+            self.subkey(purpose, &[&uid.to_le_bytes(), job.as_bytes()])
+        };
+        JobKeys {
+            manifest: of("manifest"),
+            extent: of("extent"),
+            shard: of("shard"),
+            state: of("state"),
+        }
+    }
+
+    /// Code of the note that says whose job it is; the job's own keys need to know that first.
+    pub(crate) fn owner_code(&self, job: &JobId, uid: u32) -> [u8; 32] {
+        let key = self.subkey("owner", &[job.to_string().as_bytes()]);
+        keyed(&key, &[&uid.to_le_bytes()]).into()
+    }
+
+    fn subkey(&self, purpose: &str, parts: &[&[u8]]) -> Secret {
+        derive(&self.0, purpose, parts)
+    }
+}
+
+const FIX: &str =
+    "have it owned by root with mode 0400 and 32 bytes or more, the same on all nodes";
+
+impl JobKeys {
+    /// Code of a manifest.
+    pub fn manifest_code(&self, signed: &[u8]) -> [u8; 32] {
+        keyed(&self.manifest, &[signed]).into()
+    }
+
+    /// Whether the code of a manifest holds; in constant time.
+    pub fn manifest_holds(&self, signed: &[u8], code: &[u8; 32]) -> bool {
+        keyed(&self.manifest, &[signed]) == *code
+    }
+
+    /// Digest of the bytes of an extent.
+    pub fn extent(&self, bytes: &[u8]) -> Digest {
+        Digest(keyed(&self.extent, &[bytes]).into())
+    }
+
+    /// Whether bytes are those of an extent; in constant time.
+    pub fn extent_holds(&self, bytes: &[u8], digest: &Digest) -> bool {
+        keyed(&self.extent, &[bytes]) == digest.0
+    }
+
+    /// Code of what the store notes about the job.
+    pub(crate) fn state_code(&self, signed: &[u8]) -> [u8; 32] {
+        keyed(&self.state, &[signed]).into()
+    }
+
+    /// The key of one shard: none of its bytes verify as those of another.
+    pub(crate) fn shard(&self, which: &[u8]) -> ShardKey {
+        ShardKey(derive(&self.shard, "one shard", &[which]))
+    }
+}
+
+/// The key of one shard.
+pub(crate) struct ShardKey(Secret);
+
+impl ShardKey {
+    /// Digest of a piece.
+    pub(crate) fn piece(&self, index: u64, bytes: &[u8]) -> [u8; 32] {
+        keyed(&self.0, &[b"piece", &index.to_le_bytes(), bytes]).into()
+    }
+
+    /// Code over the digests of all pieces.
+    pub(crate) fn trailer(&self, digests: &[u8]) -> [u8; 32] {
+        keyed(&self.0, &[b"trailer", digests]).into()
+    }
+}
+
+/// Compares codes in constant time.
+pub(crate) fn same(code: [u8; 32], other: &[u8; 32]) -> bool {
+    Hash::from(code) == *other
+}
+
+/// Every part goes in with its length, so that no two lists of parts are the same bytes.
+fn derive(key: &Secret, purpose: &str, parts: &[&[u8]]) -> Secret {
+    let mut hasher = Hasher::new_keyed(&key.0);
+    for part in [&[purpose.as_bytes()], parts].concat() {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    Secret(hasher.finalize().into())
+}
+
+/// Only the last of the parts has a variable length.
+fn keyed(key: &Secret, parts: &[&[u8]]) -> Hash {
+    let mut hasher = Hasher::new_keyed(&key.0);
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}

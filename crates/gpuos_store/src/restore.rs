@@ -1,0 +1,212 @@
+//! A checkpoint's files into a folder.
+//!
+//! The tree grows beneath a folder of another name that nobody but the running user can enter, and gets its name when all of it
+//! is verified, written and on the disk. Every extent is held against its digest before a byte of it is written.
+
+use gpuos_checkpoint::manifest::{Kind, Manifest};
+
+use crate::buffer::Buffer;
+use crate::disk::{Disk, Dress, Form};
+use crate::error::{Error, Result, Tried, shown};
+use crate::job::JobStore;
+use crate::segment::{SegmentReader, longest};
+use crate::small::write_full;
+
+/// Where files go, and whose they become.
+pub struct Target<'a, T: Disk> {
+    /// The file system.
+    pub disk: &'a T,
+    /// An open folder, in which the restored one is made.
+    pub folder: &'a T::Folder,
+    /// Its name there; nothing has it yet.
+    pub name: &'a [u8],
+    /// The user and group that own the files; `None`: who runs this.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// Names that are tried for the folder that is not complete yet.
+const TRIES: u32 = 100;
+
+/// What a folder has until it is complete, also one that the manifest does not name.
+const PRIVATE: u16 = 0o700;
+
+/// Writes the files of a checkpoint of this job and node.
+///
+/// # Errors
+/// Something does not verify, the name is taken, or a disk fails; what was written is removed then as far as that is possible,
+/// and nothing has the name.
+pub fn restore<D: Disk, T: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    target: &Target<'_, T>,
+) -> Result<()> {
+    let tried = || {
+        let what = job.tried("restore", manifest.id);
+        format!("{what} to {}", shown(target.name))
+    };
+    if target.disk.look(target.folder, target.name).is_ok() {
+        let next = "remove it, or have the checkpoint restored to another name";
+        return Err(Error::refused(tried(), "the name is taken", next));
+    }
+    let (name, folder) = begin(target, &tried)?;
+    let mut tree = Tree {
+        target,
+        tried: &tried,
+        buffer: Buffer::new(longest(manifest)),
+        reader: SegmentReader::new(job.disk, &job.folder, &job.keys),
+        manifest,
+    };
+    let done = tree.fill(&folder).and_then(|()| {
+        let renamed = target.disk.rename(target.folder, &name, target.name, false);
+        renamed.tried(tried)
+    });
+    if done.is_err() {
+        // Only through the folder that was made here: what has its name meanwhile may be another.
+        let _ = empty(target.disk, &folder);
+        let _ = target.disk.remove_folder(target.folder, &name);
+        return done;
+    }
+    target.disk.sync_folder(target.folder).tried(tried)
+}
+
+/// Makes the folder in which the tree grows, and makes sure that it is the one that was made: the folder above may be the user's,
+/// who could put another one in its place.
+fn begin<T: Disk>(
+    target: &Target<'_, T>,
+    tried: &dyn Fn() -> String,
+) -> Result<(Vec<u8>, T::Folder)> {
+    for number in 0..TRIES {
+        let suffix = format!(".restoring-{number}");
+        let name = [target.name, suffix.as_bytes()].concat();
+        match target.disk.make_folder(target.folder, &name) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            made => made.tried(tried)?,
+        }
+        let folder = target.disk.open_folder(target.folder, &name).tried(tried)?;
+        let facts = target.disk.folder_facts(&folder).tried(tried)?;
+        let ours = facts.uid == target.disk.user() && facts.mode & 0o077 == 0;
+        let empty = target.disk.list(&folder, 0).is_ok();
+        if ours && empty {
+            return Ok((name, folder));
+        }
+        let next = "have nothing else write there meanwhile";
+        let why = "another folder took the place of the one that was made";
+        return Err(Error::refused(tried(), why, next));
+    }
+    let next = "remove folders there whose names end with .restoring- and a number";
+    Err(Error::refused(
+        tried(),
+        "earlier attempts have left too many folders",
+        next,
+    ))
+}
+
+struct Tree<'a, D: Disk, T: Disk> {
+    target: &'a Target<'a, T>,
+    tried: &'a dyn Fn() -> String,
+    manifest: &'a Manifest,
+    reader: SegmentReader<'a, D>,
+    buffer: Buffer,
+}
+
+impl<D: Disk, T: Disk> Tree<'_, D, T> {
+    fn fill(&mut self, root: &T::Folder) -> Result<()> {
+        let disk = self.target.disk;
+        let manifest = self.manifest;
+        for entry in &manifest.folders {
+            self.parent(root, &[&entry.path[..], b"/"].concat())?;
+        }
+        for index in 0..manifest.files.len() {
+            self.file(root, index)?;
+        }
+        // The deepest first: a folder whose permissions are set may not be entered any more, and writing changes its time.
+        let mut folders: Vec<_> = manifest.folders.iter().collect();
+        folders.sort_unstable_by(|a, b| b.path.cmp(&a.path));
+        for entry in folders {
+            let path = [&entry.path[..], b"/"].concat();
+            if let Some(folder) = self.parent(root, &path)? {
+                self.dress_folder(&folder, entry.mode)?;
+            }
+        }
+        self.dress_folder(root, PRIVATE)?;
+        disk.sync_folder(root).tried(self.tried)
+    }
+
+    fn dress_folder(&self, folder: &T::Folder, mode: u16) -> Result<()> {
+        let dress = Dress {
+            owner: self.target.owner,
+            mode: mode & 0o777,
+            mtime: None,
+        };
+        let disk = self.target.disk;
+        disk.dress_folder(folder, &dress).tried(self.tried)?;
+        disk.sync_folder(folder).tried(self.tried)
+    }
+
+    /// Opens the folder of a path, which is made as far as it is missing. `None`: it is the root.
+    fn parent(&self, root: &T::Folder, path: &[u8]) -> Result<Option<T::Folder>> {
+        let disk = self.target.disk;
+        let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        parts.pop();
+        let mut at: Option<T::Folder> = None;
+        for part in parts {
+            let above = at.as_ref().unwrap_or(root);
+            let mut opened = disk.open_folder(above, part);
+            let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+            if opened.as_ref().is_err_and(missing) {
+                disk.make_folder(above, part).tried(self.tried)?;
+                opened = disk.open_folder(above, part);
+                if let Ok(folder) = &opened {
+                    self.dress_folder(folder, PRIVATE)?;
+                }
+            }
+            at = Some(opened.tried(self.tried)?);
+        }
+        Ok(at)
+    }
+
+    fn file(&mut self, root: &T::Folder, index: usize) -> Result<()> {
+        let disk = self.target.disk;
+        let file = &self.manifest.files[index];
+        let tried = || format!("{}, file {}", (self.tried)(), shown(&file.path));
+        let parent = self.parent(root, &file.path)?;
+        let at = parent.as_ref().unwrap_or(root);
+        let name = file.path.rsplit(|byte| *byte == b'/').next();
+        let open = disk.create(at, name.unwrap_or_default()).tried(tried)?;
+        let mut offset = 0;
+        for (number, extent) in file.extents.iter().enumerate() {
+            let what = || format!("{}, extent {number}", tried());
+            if let Kind::Raw(_) = extent.kind {
+                let bytes = self
+                    .reader
+                    .read(self.manifest, extent, &mut self.buffer, &what)?;
+                write_full(disk, &open, bytes, offset).tried(what)?;
+            }
+            offset += extent.raw;
+        }
+        // Holes are what is not written; one at the end is made by the length.
+        disk.set_length(&open, file.size).tried(tried)?;
+        let dress = Dress {
+            owner: self.target.owner,
+            mode: file.mode & 0o777,
+            mtime: Some(file.mtime),
+        };
+        disk.dress(&open, &dress).tried(tried)?;
+        disk.sync(&open).tried(tried)?;
+        disk.sync_folder(at).tried(tried)
+    }
+}
+
+/// Removes all that is in a folder which was made here.
+fn empty<T: Disk>(disk: &T, folder: &T::Folder) -> std::io::Result<()> {
+    for name in disk.list(folder, usize::MAX)? {
+        if disk.look(folder, &name)?.form == Form::Folder {
+            let inner = disk.open_folder(folder, &name)?;
+            empty(disk, &inner)?;
+            disk.remove_folder(folder, &name)?;
+        } else {
+            disk.unlink(folder, &name)?;
+        }
+    }
+    Ok(())
+}

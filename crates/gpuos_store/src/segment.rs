@@ -1,0 +1,199 @@
+//! Extents into a segment, and out of it.
+
+use std::collections::HashMap;
+use std::io;
+
+use gpuos_checkpoint::ids::Digest;
+use gpuos_checkpoint::manifest::{
+    ALIGNMENT, Extent, Kind, MAX_SEGMENTS, Manifest, Segment, Stored,
+};
+
+use crate::buffer::Buffer;
+use crate::disk::Disk;
+use crate::error::{Error, Result, Tried};
+use crate::key::JobKeys;
+use crate::names::SEGMENT;
+use crate::small::{read_full, write_full};
+
+/// Writes extents one after another, those only that are not there yet.
+pub(crate) struct SegmentWriter<'a, D: Disk> {
+    disk: &'a D,
+    file: D::File,
+    keys: &'a JobKeys,
+    length: u64,
+    /// Where the bytes of a digest are: an index in `all`, and the offset there.
+    known: HashMap<(Digest, u32), (usize, u64)>,
+    /// The own segment and all that could be referred to, with the index in `used` of those that are.
+    all: Vec<(Segment, Option<u16>)>,
+    used: Vec<Segment>,
+}
+
+impl<'a, D: Disk> SegmentWriter<'a, D> {
+    /// Into a new file. Extents of `previous` are referred to where they are equal, and `present` says that the segment is there.
+    pub(crate) fn new(
+        disk: &'a D,
+        file: D::File,
+        keys: &'a JobKeys,
+        own: Segment,
+        previous: Option<&Manifest>,
+        present: impl Fn(&Segment) -> bool,
+    ) -> SegmentWriter<'a, D> {
+        let mut writer = SegmentWriter {
+            disk,
+            file,
+            keys,
+            length: 0,
+            known: HashMap::new(),
+            all: vec![(own, Some(0))],
+            used: vec![own],
+        };
+        if let Some(previous) = previous {
+            writer.know(previous, present);
+        }
+        writer
+    }
+
+    fn know(&mut self, previous: &Manifest, present: impl Fn(&Segment) -> bool) {
+        let there: Vec<bool> = previous.segments.iter().map(present).collect();
+        let first = self.all.len();
+        let unused = previous.segments.iter().map(|segment| (*segment, None));
+        self.all.extend(unused);
+        for extent in previous.files.iter().flat_map(|file| &file.extents) {
+            if let Kind::Raw(stored) = extent.kind
+                && there[usize::from(stored.segment)]
+            {
+                let place = (first + usize::from(stored.segment), stored.offset);
+                self.known.insert((stored.digest, stored.length), place);
+            }
+        }
+    }
+
+    /// Where the bytes are already. A manifest names only segments that it needs, so that no others are kept for it.
+    fn find(&mut self, digest: Digest, length: u32) -> Option<(u16, u64)> {
+        let (index, offset) = *self.known.get(&(digest, length))?;
+        let (segment, used) = &mut self.all[index];
+        if used.is_none() && self.used.len() < MAX_SEGMENTS {
+            *used = u16::try_from(self.used.len()).ok();
+            self.used.push(*segment);
+        }
+        used.map(|index| (index, offset))
+    }
+
+    /// Appends the first `length` bytes of the buffer, or finds them where they are already.
+    pub(crate) fn add(&mut self, buffer: &mut Buffer, length: usize) -> io::Result<Kind> {
+        let bytes = buffer.bytes();
+        if bytes[..length].iter().all(|byte| *byte == 0) {
+            return Ok(Kind::Zero);
+        }
+        let digest = self.keys.extent(&bytes[..length]);
+        let short = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let (segment, offset) = match self.find(digest, short) {
+            Some(place) => place,
+            None => {
+                let padded = length.next_multiple_of(ALIGNMENT as usize);
+                bytes[length..padded].fill(0);
+                let offset = self.length;
+                write_full(self.disk, &self.file, &bytes[..padded], offset)?;
+                self.length += padded as u64;
+                self.known.insert((digest, short), (0, offset));
+                (0, offset)
+            }
+        };
+        Ok(Kind::Raw(Stored {
+            segment,
+            offset,
+            length: short,
+            digest,
+        }))
+    }
+
+    /// Waits for the disk, and gives the list of segments.
+    pub(crate) fn finish(mut self) -> io::Result<Vec<Segment>> {
+        self.disk.sync(&self.file)?;
+        self.used[0].length = self.length;
+        Ok(self.used)
+    }
+}
+
+/// Reads extents of a manifest, and hands out only what has the digest that the manifest says.
+pub(crate) struct SegmentReader<'a, D: Disk> {
+    disk: &'a D,
+    job: &'a D::Folder,
+    keys: &'a JobKeys,
+    open: HashMap<u16, D::File>,
+}
+
+/// Segments that are open at once at most.
+const OPEN: usize = 32;
+
+impl<'a, D: Disk> SegmentReader<'a, D> {
+    pub(crate) fn new(disk: &'a D, job: &'a D::Folder, keys: &'a JobKeys) -> Self {
+        SegmentReader {
+            disk,
+            job,
+            keys,
+            open: HashMap::new(),
+        }
+    }
+
+    /// The bytes of an extent that is stored; after them, the buffer has what pads them to whole pages, which no digest covers.
+    /// `what` names the extent in a sentence.
+    pub(crate) fn read<'b>(
+        &mut self,
+        manifest: &Manifest,
+        extent: &Extent,
+        buffer: &'b mut Buffer,
+        what: &dyn Fn() -> String,
+    ) -> Result<&'b [u8]> {
+        let Kind::Raw(stored) = &extent.kind else {
+            return Ok(&[]);
+        };
+        if self.open.len() >= OPEN {
+            self.open.clear();
+        }
+        let file = match self.open.entry(stored.segment) {
+            std::collections::hash_map::Entry::Occupied(open) => open.into_mut(),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                let segment = &manifest.segments[usize::from(stored.segment)];
+                let opened = open_segment(self.disk, self.job, segment);
+                free.insert(opened.tried(|| {
+                    format!("{} from the segment of checkpoint {}", what(), segment.id)
+                })?)
+            }
+        };
+        let length = stored.length as usize;
+        let padded = length.next_multiple_of(ALIGNMENT as usize);
+        let bytes = &mut buffer.bytes()[..padded];
+        let read = read_full(self.disk, file, bytes, stored.offset).tried(what)?;
+        if read < padded {
+            let why = format!("its segment ends {} bytes early", padded - read);
+            return Err(Error::damaged(what(), why));
+        }
+        let bytes = &bytes[..length];
+        if !self.keys.extent_holds(bytes, &stored.digest) {
+            let why = "its digest does not hold";
+            return Err(Error::damaged(what(), why));
+        }
+        Ok(bytes)
+    }
+}
+
+/// Opens the segment of a checkpoint beneath the folder of its job.
+pub(crate) fn open_segment<D: Disk>(
+    disk: &D,
+    job: &D::Folder,
+    segment: &Segment,
+) -> io::Result<D::File> {
+    let folder = disk.open_folder(job, segment.id.to_string().as_bytes())?;
+    disk.open(&folder, SEGMENT)
+}
+
+/// The longest stored extent of a manifest, for a buffer.
+pub(crate) fn longest(manifest: &Manifest) -> usize {
+    let extents = manifest.files.iter().flat_map(|file| &file.extents);
+    let lengths = extents.map(|extent| match &extent.kind {
+        Kind::Raw(stored) => stored.length as usize,
+        Kind::Zero => 0,
+    });
+    lengths.max().unwrap_or(0)
+}

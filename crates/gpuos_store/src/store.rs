@@ -1,0 +1,230 @@
+//! The folders of all jobs beneath one folder of root's.
+//!
+//! ```text
+//! ROOT/JOB/owner                             whose job it is
+//! ROOT/JOB/CURRENT                           which checkpoints are committed; the last is the current one
+//! ROOT/JOB/NUMBER-ATTEMPT/segment            extents of this node
+//! ROOT/JOB/NUMBER-ATTEMPT/manifest           what they are
+//! ROOT/JOB/NUMBER-ATTEMPT/copy-NODE.manifest that of the neighbour
+//! ROOT/JOB/NUMBER-ATTEMPT/shard-STRIPE-PLACE parity of other nodes
+//! ```
+//!
+//! One process at a time writes to a store.
+
+use std::collections::BTreeMap;
+
+use gpuos_core::job::JobId;
+
+use crate::disk::{Disk, Form, Space};
+use crate::error::{Error, Kind, Result, Tried, shown};
+use crate::inventory::Found;
+use crate::job::JobStore;
+use crate::key::{SiteKey, same};
+use crate::names::{CURRENT, OWNER};
+use crate::small::{make_or_open, read_whole, remove_if_there, replace};
+
+/// Jobs in a store at most; own choice.
+const MAX_JOBS: usize = 1 << 16;
+
+/// All that is kept on a disk of this node.
+pub struct Store<D: Disk> {
+    disk: D,
+    root: D::Folder,
+    key: SiteKey,
+}
+
+impl<D: Disk> Store<D> {
+    /// Opens a store in a folder that only the running user can enter, and removes what crashes have left.
+    ///
+    /// # Errors
+    /// The folder is another user's or open to others, or cannot be read. What is wrong within a job is in [`Found`].
+    pub fn open(disk: D, root: D::Folder, key: SiteKey) -> Result<(Store<D>, Found)> {
+        let tried = || "open the store of checkpoints".to_string();
+        let facts = disk.folder_facts(&root).tried(tried)?;
+        if facts.uid != disk.user() || facts.mode & 0o077 != 0 {
+            let why = format!(
+                "its folder is owned by user {} with mode {:04o}",
+                facts.uid, facts.mode
+            );
+            let next = "have it owned by the user that gpuosd runs as, root, with mode 0700";
+            return Err(Error::refused(tried(), why, next));
+        }
+        let store = Store { disk, root, key };
+        let mut found = Found::default();
+        for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
+            match store.tidy(&name) {
+                Ok(Some(job)) => job.tidy(&mut found),
+                Ok(None) => found.removed.push(format!("folder {}", shown(&name))),
+                Err(error) => found.faults.push(error.to_string()),
+            }
+        }
+        Ok((store, found))
+    }
+
+    /// The job of a folder. `None`: nothing was in it, and it is gone.
+    fn tidy(&self, name: &[u8]) -> Result<Option<JobStore<'_, D>>> {
+        let tried = || format!("open {} in the store of checkpoints", shown(name));
+        let job = std::str::from_utf8(name)
+            .ok()
+            .and_then(|text| text.parse::<JobId>().ok());
+        let Some(job) = job else {
+            let next = "remove it: nothing but folders of jobs belongs there";
+            return Err(Error::refused(tried(), "it is no id of a job", next));
+        };
+        let folder = self.disk.open_folder(&self.root, name).tried(tried)?;
+        let names = self.disk.list(&folder, MAX_JOBS).tried(tried)?;
+        if names.iter().all(|name| name.starts_with(OWNER)) {
+            for name in &names {
+                self.disk.unlink(&folder, name).tried(tried)?;
+            }
+            self.disk.remove_folder(&self.root, name).tried(tried)?;
+            self.disk.sync_folder(&self.root).tried(tried)?;
+            return Ok(None);
+        }
+        let uid = self.owner(&folder, &job)?;
+        let keys = self.key.of_job(&job, uid);
+        Ok(Some(JobStore::new(&self.disk, folder, job, uid, keys)))
+    }
+
+    /// Ids of the jobs that have a folder, in their order.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn jobs(&self) -> Result<Vec<JobId>> {
+        let names = self.disk.list(&self.root, MAX_JOBS);
+        let names = names.tried(|| "list the jobs in the store of checkpoints".into())?;
+        let texts = names
+            .iter()
+            .filter_map(|name| std::str::from_utf8(name).ok());
+        let mut jobs: Vec<JobId> = texts.filter_map(|text| text.parse().ok()).collect();
+        jobs.sort_unstable();
+        Ok(jobs)
+    }
+
+    /// A job that has checkpoints, by whose it is here.
+    ///
+    /// # Errors
+    /// It has none, or the note of its owner does not hold.
+    pub fn existing(&self, job: &JobId) -> Result<JobStore<'_, D>> {
+        let tried = || format!("open the checkpoints of job {job}");
+        let name = job.to_string();
+        let folder = self.disk.open_folder(&self.root, name.as_bytes());
+        let folder = folder.tried(tried)?;
+        let uid = self.owner(&folder, job)?;
+        let keys = self.key.of_job(job, uid);
+        Ok(JobStore::new(&self.disk, folder, job.clone(), uid, keys))
+    }
+
+    /// A job of a user, which gets a folder if it has none.
+    ///
+    /// # Errors
+    /// The folder cannot be made, or is that of a job of the same id of another user.
+    pub fn job(&self, job: &JobId, uid: u32) -> Result<JobStore<'_, D>> {
+        let tried = || format!("make the folder for checkpoints of job {job}");
+        let name = job.to_string();
+        let folder = make_or_open(&self.disk, &self.root, name.as_bytes());
+        let folder = folder.tried(tried)?;
+        match self.owner(&folder, job) {
+            Ok(owner) if owner == uid => {}
+            Ok(owner) => {
+                let why = format!("it is there as one of user {owner}, not {uid}");
+                let next = "remove the checkpoints of the earlier job of this id first";
+                return Err(Error::refused(tried(), why, next));
+            }
+            Err(error) if error.kind == Kind::Missing => {
+                let code = self.key.owner_code(job, uid);
+                let note = [&uid.to_le_bytes()[..], &code].concat();
+                replace(&self.disk, &folder, OWNER, &note).tried(tried)?;
+            }
+            Err(error) => return Err(error),
+        }
+        let keys = self.key.of_job(job, uid);
+        Ok(JobStore::new(&self.disk, folder, job.clone(), uid, keys))
+    }
+
+    fn owner(&self, folder: &D::Folder, job: &JobId) -> Result<u32> {
+        let tried = || format!("read whose job {job} is");
+        let note = read_whole(&self.disk, folder, OWNER, 36).tried(tried)?;
+        let parts = note
+            .split_first_chunk::<4>()
+            .and_then(|(uid, code)| Some((u32::from_le_bytes(*uid), code.try_into().ok()?)));
+        match parts {
+            Some((uid, code)) if same(self.key.owner_code(job, uid), code) => Ok(uid),
+            _ => Err(Error::damaged(tried(), "the note does not hold")),
+        }
+    }
+
+    /// Removes everything of a job, what is committed first.
+    ///
+    /// # Errors
+    /// Something cannot be removed; what is left is not used any more, and another call goes on.
+    pub fn remove_job(&self, job: &JobId) -> Result<()> {
+        let tried = || format!("remove the checkpoints of job {job}");
+        let name = job.to_string();
+        let folder = match self.disk.open_folder(&self.root, name.as_bytes()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            folder => folder.tried(tried)?,
+        };
+        remove_if_there(&self.disk, &folder, CURRENT).tried(tried)?;
+        self.disk.sync_folder(&folder).tried(tried)?;
+        let names = self.disk.list(&folder, MAX_JOBS).tried(tried)?;
+        // The owner goes last: without him nothing of a job can be read.
+        for name in names.iter().filter(|name| *name != OWNER) {
+            let facts = self.disk.look(&folder, name).tried(tried)?;
+            if facts.form != Form::Folder {
+                self.disk.unlink(&folder, name).tried(tried)?;
+                continue;
+            }
+            let inner = self.disk.open_folder(&folder, name).tried(tried)?;
+            for name in self.disk.list(&inner, usize::MAX).tried(tried)? {
+                self.disk.unlink(&inner, &name).tried(tried)?;
+            }
+            self.disk.remove_folder(&folder, name).tried(tried)?;
+        }
+        self.disk.sync_folder(&folder).tried(tried)?;
+        remove_if_there(&self.disk, &folder, OWNER).tried(tried)?;
+        let gone = self.disk.remove_folder(&self.root, name.as_bytes());
+        gone.tried(tried)?;
+        self.disk.sync_folder(&self.root).tried(tried)
+    }
+
+    /// Bytes that checkpoints take on the disk, by user; jobs whose owner is not known stand under `None`.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn usage(&self) -> Result<BTreeMap<Option<u32>, u64>> {
+        let mut usage = BTreeMap::new();
+        for job in self.jobs()? {
+            let tried = || format!("count what checkpoints of job {job} take");
+            let name = job.to_string();
+            let folder = self.disk.open_folder(&self.root, name.as_bytes());
+            let folder = folder.tried(tried)?;
+            let owner = self.owner(&folder, &job).ok();
+            let taken = self.taken(&folder, 1).tried(tried)?;
+            *usage.entry(owner).or_insert(0u64) += taken;
+        }
+        Ok(usage)
+    }
+
+    fn taken(&self, folder: &D::Folder, deeper: u8) -> std::io::Result<u64> {
+        let mut sum = 0u64;
+        for name in self.disk.list(folder, usize::MAX)? {
+            let facts = self.disk.look(folder, &name)?;
+            sum = sum.saturating_add(facts.taken);
+            if facts.form == Form::Folder && deeper > 0 {
+                let inner = self.disk.open_folder(folder, &name)?;
+                sum = sum.saturating_add(self.taken(&inner, deeper - 1)?);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// How much fits on the disk.
+    ///
+    /// # Errors
+    /// The file system does not say.
+    pub fn space(&self) -> Result<Space> {
+        let space = self.disk.space(&self.root);
+        space.tried(|| "ask how much space the store of checkpoints has".into())
+    }
+}
