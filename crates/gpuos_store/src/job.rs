@@ -300,7 +300,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         Ok(manifest)
     }
 
-    fn parse(&self, bytes: &[u8], tried: impl Fn() -> String) -> Result<Manifest> {
+    pub(crate) fn parse(&self, bytes: &[u8], tried: impl Fn() -> String) -> Result<Manifest> {
         let holds = |signed: &[u8], code: &[u8; MAC_BYTES]| self.keys.manifest_holds(signed, code);
         let manifest = Authentic::verify(bytes, holds).and_then(Authentic::parse);
         let manifest = manifest.map_err(|why| Error::damaged(tried(), why.to_string()))?;
