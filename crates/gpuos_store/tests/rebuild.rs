@@ -55,3 +55,25 @@ fn a_part_is_made_again_of_its_bytes_and_counts_once_it_verifies() {
     maker.finish().unwrap();
     assert_eq!(segment_faults(&again, &manifest, id(1, 1)).len(), 1);
 }
+
+#[test]
+fn a_job_goes_back_to_an_earlier_checkpoint() {
+    let place = Place::new();
+    place.put("a", b"first");
+    let (store, _) = place.open();
+    let of_job = store.job(&job(7), me()).unwrap();
+    let program = place.folder("program");
+    let disk = gpuos_store::disk::LinuxDisk;
+    for number in 1..=3 {
+        write(&of_job, id(number, 1), &disk, &program, None).unwrap();
+        of_job.commit(id(number, 1)).unwrap();
+    }
+    assert!(of_job.commit(id(2, 1)).is_err());
+    assert!(of_job.adopt(id(2, 9)).is_err());
+    of_job.adopt(id(2, 1)).unwrap();
+    assert_eq!(of_job.current().unwrap(), Some(id(2, 1)));
+    let committed = of_job.list().unwrap().into_iter().filter(|held| held.committed);
+    assert_eq!(committed.map(|held| held.id.number).collect::<Vec<_>>(), [1, 2]);
+    of_job.remove(id(3, 1)).unwrap();
+    assert!(of_job.remove(id(2, 1)).is_err());
+}
