@@ -25,6 +25,9 @@ pub(crate) struct Local<'a, D: Disk> {
     pub(crate) out: Vec<Output>,
     /// Checkpoints whose own segment is here and does not verify: nobody gets bytes of it.
     pub(crate) bad: BTreeSet<CheckpointId>,
+    /// The checkpoint to which the next part may refer: what was restored, or committed in this run. An older record may be of one
+    /// whose set has lost too much, and what refers to that would be lost with the next disk.
+    pub(crate) base: Option<CheckpointId>,
     /// The lengths of segments of the set's members, of the newest attempts only.
     pub(crate) lengths: BTreeMap<CheckpointId, BTreeMap<NodeIndex, u64>>,
 }
@@ -55,7 +58,11 @@ impl<D: Disk> Local<'_, D> {
     }
 
     pub(crate) fn learn_length(&mut self, id: CheckpointId, node: NodeIndex, length: u64) {
-        self.lengths.entry(id).or_default().entry(node).or_insert(length);
+        self.lengths
+            .entry(id)
+            .or_default()
+            .entry(node)
+            .or_insert(length);
         while self.lengths.len() > LENGTHS {
             self.lengths.pop_first();
         }
@@ -78,7 +85,8 @@ impl<D: Disk> Local<'_, D> {
             return Vec::new();
         };
         let members = &self.set.members;
-        let right = (1..=usize::from(self.set.parity)).map(|step| members[(at + step) % members.len()]);
+        let right =
+            (1..=usize::from(self.set.parity)).map(|step| members[(at + step) % members.len()]);
         right.collect()
     }
 
@@ -92,7 +100,8 @@ impl<D: Disk> Local<'_, D> {
 
     /// When something that is asked now is asked again.
     pub(crate) fn again(&self) -> u64 {
-        self.now.saturating_add(self.settings.patience.retry_ms.max(1))
+        self.now
+            .saturating_add(self.settings.patience.retry_ms.max(1))
     }
 }
 

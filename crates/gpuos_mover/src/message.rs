@@ -215,7 +215,11 @@ impl Message {
         postcard::to_extend(self, Vec::new())
             .ok()
             .filter(|bytes| bytes.len() <= MAX_MESSAGE)
-            .ok_or_else(|| refused("a message is longer than another node reads; have fewer files in a checkpoint"))
+            .ok_or_else(|| {
+                refused(
+                    "a message is longer than another node reads; have fewer files in a checkpoint",
+                )
+            })
     }
 
     /// Reads a message that came.

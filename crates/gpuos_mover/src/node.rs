@@ -69,7 +69,8 @@ impl<'a, D: Disk> Node<'a, D> {
     ) -> Result<Node<'a, D>, String> {
         let (set, place) = settings.place()?;
         let geometry = set.geometry();
-        let geometry = geometry.ok_or("a set's numbers contradict each other; arrange the sets again")?;
+        let geometry =
+            geometry.ok_or("a set's numbers contradict each other; arrange the sets again")?;
         let job = store.job(&settings.job, settings.uid);
         let job = job.map_err(|error| error.to_string())?;
         let (own, nodes) = (settings.own, settings.nodes);
@@ -94,6 +95,7 @@ impl<'a, D: Disk> Node<'a, D> {
                 now,
                 out: Vec::new(),
                 bad: BTreeSet::new(),
+                base: None,
                 lengths: BTreeMap::new(),
             },
         })
@@ -113,7 +115,10 @@ impl<'a, D: Disk> Node<'a, D> {
         self.at(now);
         match &self.phase {
             Phase::Running(plan) if id.number <= plan.highest => {
-                let why = format!("there is something of checkpoint {}; take a higher number", plan.highest);
+                let why = format!(
+                    "there is something of checkpoint {}; take a higher number",
+                    plan.highest
+                );
                 self.local.out.push(Output::RefusedBegin { id, why });
             }
             _ => self.run(Input::Begin { id }),
@@ -125,7 +130,12 @@ impl<'a, D: Disk> Node<'a, D> {
     ///
     /// # Errors
     /// It is not listened to; nothing has changed.
-    pub fn receive(&mut self, from: NodeIndex, bytes: &[u8], now: u64) -> Result<Vec<Output>, Refused> {
+    pub fn receive(
+        &mut self,
+        from: NodeIndex,
+        bytes: &[u8],
+        now: u64,
+    ) -> Result<Vec<Output>, Refused> {
         self.at(now);
         let message = Message::decode(bytes)?;
         let own = self.local.own();
@@ -172,7 +182,8 @@ impl<'a, D: Disk> Node<'a, D> {
     pub fn rebuild(&mut self, id: CheckpointId, now: u64) -> Vec<Output> {
         self.at(now);
         if self.repair.is_some() || !matches!(self.phase, Phase::Running(_)) {
-            let failed = Some("the node is at another repair; ask again when that has ended".into());
+            let failed =
+                Some("the node is at another repair; ask again when that has ended".into());
             self.local.out.push(Output::Rebuilt { id, failed });
             return self.outputs();
         }
@@ -284,7 +295,10 @@ impl<'a, D: Disk> Node<'a, D> {
             Body::Refuse { question, damaged } => self.answer(from, &question, Err(damaged)),
             Body::InventoryAsk => self.inventory(from),
             Body::Inventory(report) => {
-                let said = self.restart.as_mut().map(|restart| restart.report(from, report));
+                let said = self
+                    .restart
+                    .as_mut()
+                    .map(|restart| restart.report(from, report));
                 self.deliver(said.unwrap_or_default());
             }
             Body::Plan(plan) => self.plan(plan),
@@ -315,7 +329,11 @@ impl<'a, D: Disk> Node<'a, D> {
 
     fn answer(&mut self, from: NodeIndex, question: &Question, answer: Result<Vec<u8>, bool>) {
         // A part and a repair of the same checkpoint are never made at the same time.
-        if let Some(making) = self.making.as_mut().filter(|making| making.id == question.id) {
+        if let Some(making) = self
+            .making
+            .as_mut()
+            .filter(|making| making.id == question.id)
+        {
             let ended = making.answer(&mut self.local, from, question, answer);
             self.made(ended);
         } else if let Some(repair) = &mut self.repair {
@@ -349,7 +367,10 @@ impl<'a, D: Disk> Node<'a, D> {
                 }
                 Effect::MakeCommitDurable { id, .. } => {
                     let next = match self.record(id) {
-                        Ok(()) => Input::CommitDurable { id },
+                        Ok(()) => {
+                            self.local.base = Some(id);
+                            Input::CommitDurable { id }
+                        }
                         Err(error) => Input::CommitFailed {
                             id,
                             why: error.to_string(),
@@ -359,8 +380,12 @@ impl<'a, D: Disk> Node<'a, D> {
                     self.adopted();
                 }
                 Effect::DropPart { id } => self.drop_part(id),
-                Effect::TellProgram { id, outcome } => self.local.out.push(Output::Ended { id, outcome }),
-                Effect::RefuseBegin { id, why } => self.local.out.push(Output::RefusedBegin { id, why }),
+                Effect::TellProgram { id, outcome } => {
+                    self.local.out.push(Output::Ended { id, outcome })
+                }
+                Effect::RefuseBegin { id, why } => {
+                    self.local.out.push(Output::RefusedBegin { id, why })
+                }
                 Effect::Missing { id, node, why } => self.local.note(format!(
                     "node {node} lacks its part of checkpoint {id}: {why}; have it rebuilt there"
                 )),
@@ -378,7 +403,8 @@ impl<'a, D: Disk> Node<'a, D> {
     fn drop_part(&mut self, id: CheckpointId) {
         self.making.take_if(|making| making.id == id);
         self.dropped.push_back(id);
-        self.dropped.drain(..self.dropped.len().saturating_sub(DROPPED));
+        self.dropped
+            .drain(..self.dropped.len().saturating_sub(DROPPED));
         // The next start of the store removes what cannot be removed now.
         if let Err(error) = self.local.job.remove(id) {
             self.local.note(error.to_string());
@@ -486,7 +512,8 @@ impl<'a, D: Disk> Node<'a, D> {
             });
             self.adopted();
         }
-        if matches!(&self.phase, Phase::Adopting(plan) | Phase::Running(plan) if plan.round == round) {
+        if matches!(&self.phase, Phase::Adopting(plan) | Phase::Running(plan) if plan.round == round)
+        {
             self.deliver(vec![(LEADER, Body::Settled { round })]);
         }
     }
@@ -499,7 +526,8 @@ impl<'a, D: Disk> Node<'a, D> {
             let Ok(bytes) = self.local.job.manifest_bytes(part.id, None) else {
                 continue;
             };
-            let committed = part.committed && restored.is_some_and(|id| part.id.number <= id.number);
+            let committed =
+                part.committed && restored.is_some_and(|id| part.id.number <= id.number);
             if committed && restored == Some(part.id) {
                 self.local.job.adopt(part.id)?;
             }
@@ -531,6 +559,7 @@ impl<'a, D: Disk> Node<'a, D> {
             passed_over: plan.passed_over.clone(),
             highest: plan.highest,
         };
+        self.local.base = restore;
         self.phase = Phase::Running(plan.clone());
         self.local.out.push(Output::Ready(ready));
     }

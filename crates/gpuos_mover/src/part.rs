@@ -72,9 +72,8 @@ impl<'a, D: Disk> Making<'a, D> {
             nodes: local.settings.nodes,
             time,
         };
-        let current = local.job.current().ok().flatten();
         // Without it all is written anew, which costs space and nothing else.
-        let previous = current.and_then(|id| local.job.manifest(id).ok());
+        let previous = local.base.and_then(|id| local.job.manifest(id).ok());
         let limits = local.settings.limits;
         let taken = local
             .job

@@ -88,7 +88,9 @@ impl Pulling {
             piece_len: local.settings.piece,
             needed: data,
             // Data first: a parity shard whose chunks are all there is made of them.
-            sources: (0..data + parity).filter(|place| *place != shard.place).collect(),
+            sources: (0..data + parity)
+                .filter(|place| *place != shard.place)
+                .collect(),
             window: local.settings.window,
             resume_from: 0,
             patience: local.settings.patience,
@@ -177,7 +179,8 @@ impl Pulling {
                     continue;
                 }
                 Effect::Keep { source, piece } => {
-                    self.kept.insert((piece, source), bytes.take().unwrap_or_default());
+                    self.kept
+                        .insert((piece, source), bytes.take().unwrap_or_default());
                     continue;
                 }
                 Effect::Combine { piece, sources } => self
@@ -207,7 +210,8 @@ impl Pulling {
 
     fn ask<D: Disk>(&self, local: &mut Local<'_, D>, source: u8, piece: u64) {
         let shard = local.geometry.at(self.shard.stripe, source);
-        let holder = shard.and_then(|shard| local.set.members.get(usize::from(shard.member)).copied());
+        let holder =
+            shard.and_then(|shard| local.set.members.get(usize::from(shard.member)).copied());
         if let Some(holder) = holder {
             local.say(holder, Body::Ask(self.question(source, piece)));
         }
@@ -226,7 +230,9 @@ impl Pulling {
         // Each has the length that was asked for, which the question in its answer says.
         let pieces: Vec<&[u8]> = kept.iter().map(Vec::as_slice).collect();
         if pieces.iter().any(|bytes| bytes.len() != made.len()) {
-            return Err("a piece of a shard has not the length that was asked for; try again".into());
+            return Err(
+                "a piece of a shard has not the length that was asked for; try again".into(),
+            );
         }
         self.recipes[sources].combine(&pieces, &mut made);
         self.made.insert(piece, made);

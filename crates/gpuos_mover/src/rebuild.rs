@@ -93,7 +93,9 @@ impl<'a, D: Disk> Repair<'a, D> {
                         let begun = begin(local, Wanted { bytes, manifest });
                         self.stage = Some(begun);
                     }
-                    Ok(_) => local.note(format!("node {from} sent the manifest of another node; it is not used")),
+                    Ok(_) => local.note(format!(
+                        "node {from} sent the manifest of another node; it is not used"
+                    )),
                     Err(error) => local.note(error.to_string()),
                 }
             }
@@ -148,7 +150,9 @@ impl<'a, D: Disk> Repair<'a, D> {
         let late = self.asked > u32::from(local.settings.patience.tries) * PATIENT;
         match &mut self.stage {
             Some(Stage::Manifest(_)) if late => {
-                let why = format!("nodes that have a copy of its manifest of checkpoint {id} do not answer");
+                let why = format!(
+                    "nodes that have a copy of its manifest of checkpoint {id} do not answer"
+                );
                 return self.failed(local, why);
             }
             Some(Stage::Manifest(open)) => {
@@ -158,7 +162,10 @@ impl<'a, D: Disk> Repair<'a, D> {
                 }
             }
             Some(Stage::Copies(open)) if late => {
-                let text: Vec<String> = std::mem::take(open).iter().map(NodeIndex::to_string).collect();
+                let text: Vec<String> = std::mem::take(open)
+                    .iter()
+                    .map(NodeIndex::to_string)
+                    .collect();
                 local.note(format!(
                     "manifests of checkpoint {id} of nodes {} could not be had to keep a copy; the next checkpoint has all its copies",
                     text.join(", ")
@@ -198,12 +205,15 @@ impl<'a, D: Disk> Repair<'a, D> {
                     self.asked = 0;
                     first(local, id)
                 }
-                Stage::Segment(work) | Stage::Shards(work)
-                    if matches!(&work.current, Some((pulling, _)) if pulling.progress == Progress::Running) =>
+                Stage::Segment(work) | Stage::Shards(work) if matches!(&work.current, Some((pulling, _)) if pulling.progress == Progress::Running) =>
                 {
                     // Which of the two it is shows in what is left to do.
                     let parity = work.is_parity(local);
-                    self.stage = Some(if parity { Stage::Shards(work) } else { Stage::Segment(work) });
+                    self.stage = Some(if parity {
+                        Stage::Shards(work)
+                    } else {
+                        Stage::Segment(work)
+                    });
                     return None;
                 }
                 Stage::Segment(work) => segment(local, id, work),
@@ -253,7 +263,9 @@ fn first<'a, D: Disk>(local: &mut Local<'a, D>, id: CheckpointId) -> Result<Stag
     }
     let keepers: BTreeSet<NodeIndex> = local.keepers(local.own()).into_iter().collect();
     if keepers.is_empty() {
-        return Err(format!("its part of checkpoint {id} is gone, and its set keeps nothing for others"));
+        return Err(format!(
+            "its part of checkpoint {id} is gone, and its set keeps nothing for others"
+        ));
     }
     for keeper in &keepers {
         let node = local.own();
@@ -287,12 +299,16 @@ fn segment<'a, D: Disk>(
     let set = &work.wanted.manifest.set;
     if let Some(shard) = work.left.pop_front() {
         if set.parity == 0 || set.members != local.set.members {
-            return Err(format!("its segment of checkpoint {id} is gone, and this set keeps nothing of it"));
+            return Err(format!(
+                "its segment of checkpoint {id} is gone, and this set keeps nothing of it"
+            ));
         }
         let length = work.wanted.manifest.segments[0].length;
         let mut sink = match sink {
             Some(sink) => sink,
-            None => Sink::Segment(SegmentMaker::create(&local.job, id, length).map_err(|e| e.to_string())?),
+            None => Sink::Segment(
+                SegmentMaker::create(&local.job, id, length).map_err(|e| e.to_string())?,
+            ),
         };
         let pulling = Pulling::start(local, id, shard, set.chunk, &mut sink)?;
         work.current = Some((pulling, sink));
@@ -305,7 +321,10 @@ fn segment<'a, D: Disk>(
     let manifest = &work.wanted.manifest;
     for segment in &manifest.segments {
         if let Some(fault) = segment_faults(&local.job, manifest, segment.id).first() {
-            return Err(format!("its segment of checkpoint {} does not verify: {fault}", segment.id));
+            return Err(format!(
+                "its segment of checkpoint {} does not verify: {fault}",
+                segment.id
+            ));
         }
     }
     local.bad.remove(&id);
@@ -329,7 +348,13 @@ fn shards<'a, D: Disk>(
     }
     if let Some(shard) = work.left.pop_front() {
         let chunk = work.wanted.manifest.set.chunk;
-        let writer = ShardWriter::create(&local.job, id, shard.stripe.into(), shard.place.into(), chunk);
+        let writer = ShardWriter::create(
+            &local.job,
+            id,
+            shard.stripe.into(),
+            shard.place.into(),
+            chunk,
+        );
         let mut sink = Sink::Shard(writer.map_err(|error| error.to_string())?, Vec::new());
         let pulling = Pulling::start(local, id, shard, chunk, &mut sink)?;
         work.current = Some((pulling, sink));
@@ -364,9 +389,15 @@ pub(crate) fn keep_copy<D: Disk>(
     node: NodeIndex,
     bytes: &[u8],
 ) -> Result<(), String> {
-    let manifest = local.job.opened(id, bytes).map_err(|error| error.to_string())?;
+    let manifest = local
+        .job
+        .opened(id, bytes)
+        .map_err(|error| error.to_string())?;
     if manifest.node != node {
-        return Err(format!("the manifest of node {} came as that of node {node}; it is not kept", manifest.node));
+        return Err(format!(
+            "the manifest of node {} came as that of node {node}; it is not kept",
+            manifest.node
+        ));
     }
     let kept = local.job.put_copy(id, bytes);
     kept.map(|_| ()).map_err(|error| error.to_string())

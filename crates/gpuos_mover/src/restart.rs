@@ -71,7 +71,10 @@ impl Restart {
         };
         match (failed, &plan.restore) {
             (Some(why), Some((id, _))) => {
-                let why = format!("checkpoint {}: node {from} cannot make its part again: {why}", id.number);
+                let why = format!(
+                    "checkpoint {}: node {from} cannot make its part again: {why}",
+                    id.number
+                );
                 self.failed.insert(*id, short(why));
                 self.repaired.clear();
                 self.plan = Some(self.decide(round.saturating_add(1)));
@@ -104,13 +107,20 @@ impl Restart {
                 }
             }
         }
-        let all: Option<Vec<Digest>> = (0..self.nodes).map(|node| known.get(&NodeIndex(node)).copied()).collect();
+        let all: Option<Vec<Digest>> = (0..self.nodes)
+            .map(|node| known.get(&NodeIndex(node)).copied())
+            .collect();
         all.map(Digests::from)
     }
 
     fn decide(&self, round: u32) -> Plan {
         let inventory = self.inventory();
-        let highest = inventory.left.values().flat_map(BTreeMap::keys).map(|id| id.number).max();
+        let highest = inventory
+            .left
+            .values()
+            .flat_map(BTreeMap::keys)
+            .map(|id| id.number)
+            .max();
         let mut plan = Plan {
             round,
             restore: None,
@@ -145,16 +155,27 @@ impl Restart {
     /// The checkpoints in whose segments the files of one lie, and itself, which comes last.
     fn needs(&self, id: CheckpointId) -> Vec<CheckpointId> {
         let parts = self.reports.values().flat_map(|report| &report.parts);
-        let facts = parts
-            .filter(|part| part.id == id)
-            .flat_map(|part| part.own.iter().chain(part.copies.iter().map(|copy| &copy.1)));
-        let needs: BTreeSet<CheckpointId> = facts.flat_map(|facts| facts.segments.iter().copied()).collect();
-        needs.into_iter().filter(|other| *other != id).chain([id]).collect()
+        let facts = parts.filter(|part| part.id == id).flat_map(|part| {
+            part.own
+                .iter()
+                .chain(part.copies.iter().map(|copy| &copy.1))
+        });
+        let needs: BTreeSet<CheckpointId> = facts
+            .flat_map(|facts| facts.segments.iter().copied())
+            .collect();
+        needs
+            .into_iter()
+            .filter(|other| *other != id)
+            .chain([id])
+            .collect()
     }
 
     fn inventory(&self) -> Inventory {
         // Who has nothing at all has lost its disk, or never had one here: for this it is gone.
-        let left = self.reports.iter().filter(|(_, report)| !report.parts.is_empty());
+        let left = self
+            .reports
+            .iter()
+            .filter(|(_, report)| !report.parts.is_empty());
         Inventory {
             nodes: self.nodes,
             sets: self.sets.clone(),
@@ -173,9 +194,17 @@ fn held(report: &Report) -> BTreeMap<CheckpointId, HeldPart> {
         let held = HeldPart {
             manifest: part.own.as_ref().map(facts),
             committed: part.committed,
-            copies: part.copies.iter().map(|(node, copy)| (*node, facts(copy))).collect(),
+            copies: part
+                .copies
+                .iter()
+                .map(|(node, copy)| (*node, facts(copy)))
+                .collect(),
             segment: part.segment,
-            shards: part.shards.iter().map(|(stripe, holds)| (u16::from(*stripe), *holds)).collect(),
+            shards: part
+                .shards
+                .iter()
+                .map(|(stripe, holds)| (u16::from(*stripe), *holds))
+                .collect(),
         };
         (part.id, held)
     });
@@ -186,9 +215,13 @@ fn held(report: &Report) -> BTreeMap<CheckpointId, HeldPart> {
 fn stripes(set: &Set) -> NodeSet {
     let geometry = set.geometry().filter(|geometry| geometry.parity() > 0);
     let holders = |stripe: u8| {
-        let shards = geometry.into_iter().flat_map(move |geometry| geometry.stripe(stripe));
+        let shards = geometry
+            .into_iter()
+            .flat_map(move |geometry| geometry.stripe(stripe));
         let parity = shards.filter(|shard| matches!(shard.part, Part::Parity(_)));
-        parity.map(|shard| set.members[usize::from(shard.member)]).collect()
+        parity
+            .map(|shard| set.members[usize::from(shard.member)])
+            .collect()
     };
     let stripes = 0..geometry.map_or(0, |geometry| geometry.members());
     NodeSet {

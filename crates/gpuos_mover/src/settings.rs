@@ -38,7 +38,14 @@ pub struct Settings {
 
 impl Settings {
     /// With pieces of 1 MiB and a window of 8: 48 MiB of answers for 6 + 2.
-    pub fn new(job: JobId, uid: u32, own: NodeIndex, nodes: u16, run: u32, sets: Vec<Set>) -> Settings {
+    pub fn new(
+        job: JobId,
+        uid: u32,
+        own: NodeIndex,
+        nodes: u16,
+        run: u32,
+        sets: Vec<Set>,
+    ) -> Settings {
         Settings {
             job,
             uid,
@@ -71,7 +78,12 @@ impl Settings {
                 self.window, self.patience.tries
             ));
         }
-        let mut members: Vec<u16> = self.sets.iter().flat_map(|set| &set.members).map(|node| node.0).collect();
+        let mut members: Vec<u16> = self
+            .sets
+            .iter()
+            .flat_map(|set| &set.members)
+            .map(|node| node.0)
+            .collect();
         members.sort_unstable();
         if !members.iter().copied().eq(0..self.nodes) {
             return Err(format!(
@@ -79,7 +91,10 @@ impl Settings {
                 self.nodes
             ));
         }
-        let found = self.sets.iter().find_map(|set| Some((set, set.position(self.own)?)));
+        let found = self
+            .sets
+            .iter()
+            .find_map(|set| Some((set, set.position(self.own)?)));
         let place = found.and_then(|(set, place)| Some((set.clone(), u8::try_from(place).ok()?)));
         place.ok_or_else(|| {
             format!(

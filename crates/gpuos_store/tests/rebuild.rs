@@ -72,8 +72,15 @@ fn a_job_goes_back_to_an_earlier_checkpoint() {
     assert!(of_job.adopt(id(2, 9)).is_err());
     of_job.adopt(id(2, 1)).unwrap();
     assert_eq!(of_job.current().unwrap(), Some(id(2, 1)));
-    let committed = of_job.list().unwrap().into_iter().filter(|held| held.committed);
-    assert_eq!(committed.map(|held| held.id.number).collect::<Vec<_>>(), [1, 2]);
+    let committed = of_job
+        .list()
+        .unwrap()
+        .into_iter()
+        .filter(|held| held.committed);
+    assert_eq!(
+        committed.map(|held| held.id.number).collect::<Vec<_>>(),
+        [1, 2]
+    );
     of_job.remove(id(3, 1)).unwrap();
     assert!(of_job.remove(id(2, 1)).is_err());
 }

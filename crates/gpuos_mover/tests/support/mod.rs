@@ -1,0 +1,487 @@
+//! A cluster in memory: nodes on disks that crash, a network that loses, repeats, reorders and delays, and the bytes that every
+//! program's folder had.
+
+use std::collections::BTreeMap;
+
+use gpuos_checkpoint::commit::{self, Outcome};
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::pull::Patience;
+use gpuos_checkpoint::sets::{NodeDomains, Scheme, Set, arrange};
+use gpuos_core::job::JobId;
+use gpuos_mover::node::Node;
+use gpuos_mover::output::{Output, Ready};
+use gpuos_mover::settings::Settings;
+use gpuos_store::disk::{Disk, Form};
+use gpuos_store::fake::{FakeDisk, Open};
+use gpuos_store::ingest::Limits;
+use gpuos_store::key::SiteKey;
+use gpuos_store::store::Store;
+
+/// A folder's files by their paths.
+pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// How long a session may take, in simulated milliseconds: far more than all time limits together.
+const MOST_MS: u64 = 600_000;
+
+/// Knuth's linear congruential generator (MMIX), of which the upper bits count.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        (self.0 >> 33) % limit.max(1)
+    }
+
+    pub fn percent(&mut self, share: u64) -> bool {
+        self.below(100) < share
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        // A run of zeros now and then is a hole.
+        if !self.percent(5) {
+            for eight in bytes.chunks_mut(4) {
+                let value = (self.below(1 << 32) as u32).to_le_bytes();
+                eight.copy_from_slice(&value[..eight.len()]);
+            }
+        }
+        bytes
+    }
+}
+
+/// How bad the network is, in percent.
+#[derive(Clone, Copy, Default)]
+pub struct Network {
+    pub lost: u64,
+    pub repeated: u64,
+    /// The longest delay in milliseconds.
+    pub delay: u64,
+}
+
+pub const QUIET: Network = Network {
+    lost: 0,
+    repeated: 0,
+    delay: 3,
+};
+
+/// What a session is to do.
+#[derive(Clone, Copy)]
+pub struct Script {
+    pub checkpoints: u32,
+    pub network: Network,
+    /// All machines stop after so many messages were sent.
+    pub stop_after: Option<u64>,
+}
+
+/// How a session ended.
+pub struct Session {
+    pub sent: u64,
+    /// What each node goes on with.
+    pub ready: Vec<Option<Ready>>,
+    /// All outcomes, by attempt and node.
+    pub outcomes: BTreeMap<CheckpointId, BTreeMap<u16, Outcome>>,
+    pub stopped: bool,
+}
+
+pub struct Cluster {
+    pub disks: Vec<FakeDisk>,
+    pub sets: Vec<Set>,
+    pub random: Random,
+    pub files: Vec<Files>,
+    /// What each node's folder had for an attempt.
+    pub begun: BTreeMap<CheckpointId, Vec<Files>>,
+    /// The newest that any program was told to be committed.
+    pub committed: Option<CheckpointId>,
+    run: u32,
+}
+
+pub fn key() -> SiteKey {
+    SiteKey::derive(b"a key of tests that is long enough")
+}
+
+pub fn folder(disk: &FakeDisk, name: &[u8]) -> Open {
+    let root = disk.root();
+    if disk.open_folder(&root, name).is_err() {
+        disk.make_folder(&root, name).unwrap();
+        disk.sync_folder(&root).unwrap();
+    }
+    disk.open_folder(&root, name).unwrap()
+}
+
+pub fn settings(own: u16, nodes: u16, run: u32, sets: &[Set]) -> Settings {
+    let mut settings = Settings::new(JobId::from(7), 0, NodeIndex(own), nodes, run, sets.to_vec());
+    settings.piece = 6000;
+    settings.window = 3;
+    settings.patience = Patience {
+        retry_ms: 40,
+        longest_ms: 200,
+        tries: 12,
+    };
+    settings.commit = commit::Settings {
+        prepare_ms: 60_000,
+        retry_ms: 50,
+        retry_most_ms: 400,
+        ask_ms: 300,
+    };
+    settings.limits = Limits {
+        extent: 8192,
+        ..Limits::default()
+    };
+    settings
+}
+
+/// Sets of nodes that share nothing.
+pub fn sets(nodes: u16, scheme: &str) -> Vec<Set> {
+    let scheme: Scheme = scheme.parse().unwrap();
+    arrange(&vec![NodeDomains::default(); nodes.into()], scheme).unwrap()
+}
+
+impl Cluster {
+    pub fn new(nodes: u16, scheme: &str, seed: u64) -> Cluster {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let files = (0..nodes).map(|_| tree(&mut random)).collect();
+        Cluster {
+            disks: (0..nodes).map(|_| FakeDisk::new(0)).collect(),
+            sets: sets(nodes, scheme),
+            random,
+            files,
+            begun: BTreeMap::new(),
+            committed: None,
+            run: 0,
+        }
+    }
+
+    /// The disk of a node is replaced by an empty one.
+    pub fn lose(&mut self, node: u16) {
+        self.disks[usize::from(node)] = FakeDisk::new(0);
+    }
+
+    /// Another one that is the same up to now.
+    pub fn fork(&self) -> Cluster {
+        Cluster {
+            disks: self.disks.iter().map(FakeDisk::fork).collect(),
+            sets: self.sets.clone(),
+            random: self.random.clone(),
+            files: self.files.clone(),
+            begun: self.begun.clone(),
+            committed: self.committed,
+            run: self.run,
+        }
+    }
+
+    /// The folder of a checkpoint in a node's store.
+    pub fn part(&self, node: u16, id: CheckpointId) -> Open {
+        let disk = &self.disks[usize::from(node)];
+        let job = disk.open_folder(&folder(disk, b"store"), b"7").unwrap();
+        disk.open_folder(&job, id.to_string().as_bytes()).unwrap()
+    }
+
+    /// All machines lose their power.
+    pub fn power_off(&mut self) {
+        for disk in &self.disks {
+            disk.reboot(self.random.below(1 << 32));
+        }
+    }
+
+    /// Files change a little.
+    fn work(&mut self) {
+        for files in &mut self.files {
+            let random = &mut self.random;
+            let names: Vec<Vec<u8>> = files.keys().cloned().collect();
+            let name = &names[random.below(names.len() as u64) as usize];
+            match random.below(4) {
+                0 => {
+                    files.insert(format!("new/{}", random.below(1000)).into(), vec![]);
+                }
+                1 if files.len() > 2 => {
+                    files.remove(name);
+                }
+                _ => {
+                    let length = 1 + random.below(9000) as usize;
+                    let bytes = random.bytes(length);
+                    let file = files.get_mut(name).unwrap();
+                    let at = random.below(file.len() as u64 + 1) as usize;
+                    file.resize(file.len().max(at + length), 0);
+                    file[at..at + length].copy_from_slice(&bytes);
+                }
+            }
+        }
+    }
+
+    /// Starts all nodes in a new run of the job, and has them take checkpoints.
+    pub fn session(&mut self, script: Script) -> Session {
+        self.run += 1;
+        let disks = self.disks.clone();
+        let stores: Vec<Store<FakeDisk>> = disks
+            .iter()
+            .map(|disk| {
+                Store::open(disk.clone(), folder(disk, b"store"), key())
+                    .unwrap()
+                    .0
+            })
+            .collect();
+        let count = disks.len() as u16;
+        let nodes: Vec<Node<'_, FakeDisk>> = stores
+            .iter()
+            .zip(&disks)
+            .enumerate()
+            .map(|(own, (store, disk))| {
+                let settings = settings(own as u16, count, self.run, &self.sets);
+                Node::new(store, disk, settings, 0).unwrap()
+            })
+            .collect();
+        let mut world = World {
+            script,
+            nodes,
+            now: 0,
+            serial: 0,
+            net: BTreeMap::new(),
+            session: Session {
+                sent: 0,
+                ready: vec![None; count.into()],
+                outcomes: BTreeMap::new(),
+                stopped: false,
+            },
+        };
+        world.go(self);
+        self.check(&world);
+        world.session
+    }
+
+    /// The nodes go on with the same checkpoint, which is one of those that there may be, and have its bytes.
+    fn check(&mut self, world: &World<'_>) {
+        let ready: Vec<&Ready> = world.session.ready.iter().flatten().collect();
+        for one in &ready {
+            assert_eq!(
+                one.restore, ready[0].restore,
+                "all nodes restore the same checkpoint"
+            );
+        }
+        for (node, ready) in world.session.ready.iter().enumerate() {
+            let Some(id) = ready.as_ref().and_then(|ready| ready.restore) else {
+                continue;
+            };
+            let disk = &self.disks[node];
+            let name = format!("restored-{}", self.run);
+            world.nodes[node]
+                .restore(id, &disk.root(), name.as_bytes(), None)
+                .unwrap();
+            let found = read(
+                disk,
+                disk.open_folder(&disk.root(), name.as_bytes()).unwrap(),
+            );
+            assert!(
+                found == self.begun[&id][node],
+                "node {node} has other files than it had for {id}"
+            );
+        }
+    }
+}
+
+struct World<'a> {
+    script: Script,
+    nodes: Vec<Node<'a, FakeDisk>>,
+    now: u64,
+    serial: u64,
+    net: BTreeMap<(u64, u64), (u16, u16, Vec<u8>)>,
+    session: Session,
+}
+
+impl World<'_> {
+    fn go(&mut self, cluster: &mut Cluster) {
+        let mut left = self.script.checkpoints;
+        let mut highest = None;
+        let mut at_work: Option<CheckpointId> = None;
+        loop {
+            self.now += 1;
+            assert!(self.now < MOST_MS, "the session does not end");
+            while let Some(entry) = self
+                .net
+                .first_entry()
+                .filter(|entry| entry.key().0 <= self.now)
+            {
+                let (from, to, bytes) = entry.remove();
+                let node = &mut self.nodes[usize::from(to)];
+                let out = node.receive(NodeIndex(from), &bytes, self.now).unwrap();
+                self.out(cluster, to, out);
+                if self.session.stopped {
+                    return;
+                }
+            }
+            if self.now.is_multiple_of(20) {
+                for node in 0..self.nodes.len() {
+                    let out = self.nodes[node].tick(self.now);
+                    self.out(cluster, node as u16, out);
+                }
+            }
+            let Some(ready) = &self.session.ready[0] else {
+                continue;
+            };
+            if let Some(id) = at_work {
+                let ended = self.session.outcomes.get(&id).map_or(0, BTreeMap::len);
+                if ended < self.nodes.len() {
+                    continue;
+                }
+                at_work = None;
+            } else if self.session.ready.iter().all(Option::is_some) && left == 0 {
+                return;
+            }
+            if left > 0 {
+                left -= 1;
+                let number = highest.unwrap_or(ready.highest) + 1;
+                highest = Some(number);
+                let attempt = cluster.random.below(u64::MAX);
+                at_work = Some(CheckpointId { number, attempt });
+                self.begin(cluster, CheckpointId { number, attempt });
+            } else if self.session.ready.iter().all(Option::is_some) {
+                return;
+            }
+        }
+    }
+
+    fn begin(&mut self, cluster: &mut Cluster, id: CheckpointId) {
+        cluster.work();
+        cluster.begun.insert(id, cluster.files.clone());
+        let early = cluster.random.percent(50);
+        if early {
+            let out = self.nodes[0].begin(id, self.now);
+            self.out(cluster, 0, out);
+        }
+        for node in 0..self.nodes.len() {
+            let disk = &cluster.disks[node];
+            let name = format!("program-{id}");
+            write(disk, folder(disk, name.as_bytes()), &cluster.files[node]);
+            let open = folder(disk, name.as_bytes());
+            let out = self.nodes[node].offer(id.number, open, 1_700_000_000, self.now);
+            self.out(cluster, node as u16, out);
+        }
+        if !early {
+            let out = self.nodes[0].begin(id, self.now);
+            self.out(cluster, 0, out);
+        }
+    }
+
+    fn out(&mut self, cluster: &mut Cluster, from: u16, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Send { to, bytes } => self.send(cluster, from, to.0, bytes),
+                Output::Ended { id, outcome } => {
+                    if outcome == Outcome::Committed {
+                        cluster.committed = cluster.committed.max(Some(id));
+                    }
+                    self.session
+                        .outcomes
+                        .entry(id)
+                        .or_default()
+                        .insert(from, outcome);
+                }
+                Output::RefusedBegin { why, .. } => panic!("refused: {why}"),
+                Output::Ready(ready) => self.session.ready[usize::from(from)] = Some(ready),
+                Output::Note(note) => {
+                    if std::env::var_os("GPUOS_SHOW").is_some() {
+                        println!("{} node {from}: {note}", self.now);
+                    }
+                }
+                Output::FolderRead { .. } | Output::Rebuilt { .. } => {}
+            }
+        }
+    }
+
+    fn send(&mut self, cluster: &mut Cluster, from: u16, to: u16, bytes: Vec<u8>) {
+        self.session.sent += 1;
+        if self
+            .script
+            .stop_after
+            .is_some_and(|most| self.session.sent > most)
+        {
+            self.session.stopped = true;
+            return;
+        }
+        let network = self.script.network;
+        let random = &mut cluster.random;
+        if random.percent(network.lost) {
+            return;
+        }
+        let copies = 1 + u64::from(random.percent(network.repeated));
+        for _ in 0..copies {
+            self.serial += 1;
+            let due = self.now + 1 + random.below(network.delay);
+            self.net
+                .insert((due, self.serial), (from, to, bytes.clone()));
+        }
+    }
+}
+
+fn tree(random: &mut Random) -> Files {
+    let count = 2 + random.below(5);
+    let file = |number| {
+        let deep = ["", "a/", "a/b/", "c/"][random.below(4) as usize];
+        let length = match random.below(4) {
+            0 => random.below(200),
+            1 => random.below(60_000),
+            _ => random.below(12_000),
+        };
+        (
+            format!("{deep}{number}").into_bytes(),
+            random.bytes(length as usize),
+        )
+    };
+    (0..count).map(file).collect()
+}
+
+fn write(disk: &FakeDisk, root: Open, files: &Files) {
+    for (path, bytes) in files {
+        let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let name = parts.pop().unwrap();
+        let mut at = root;
+        for part in parts {
+            let _ = disk.make_folder(&at, part);
+            at = disk.open_folder(&at, part).unwrap();
+        }
+        let file = disk.create(&at, name).unwrap();
+        let mut done = 0;
+        while done < bytes.len() {
+            done += disk.write_at(&file, &bytes[done..], done as u64).unwrap();
+        }
+    }
+}
+
+fn read(disk: &FakeDisk, root: Open) -> Files {
+    fn add(disk: &FakeDisk, at: Open, path: &[u8], files: &mut Files) {
+        for name in disk.list(&at, usize::MAX).unwrap() {
+            let path = match path {
+                b"" => name.clone(),
+                path => [path, b"/", &name].concat(),
+            };
+            let facts = disk.look(&at, &name).unwrap();
+            if facts.form == Form::Folder {
+                add(disk, disk.open_folder(&at, &name).unwrap(), &path, files);
+                continue;
+            }
+            let file = disk.open(&at, &name).unwrap();
+            let mut bytes = vec![0; facts.size as usize];
+            let mut done = 0;
+            while done < bytes.len() {
+                done += disk
+                    .read_at(&file, &mut bytes[done..], done as u64)
+                    .unwrap();
+            }
+            files.insert(path, bytes);
+        }
+    }
+    let mut files = Files::new();
+    add(disk, root, b"", &mut files);
+    files
+}
+
+/// A few seeds, and more when the environment asks for them.
+pub fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
+    match std::env::var_os("GPUOS_LONG") {
+        Some(_) => 0..many,
+        None => 0..few,
+    }
+}
