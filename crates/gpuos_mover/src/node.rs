@@ -32,8 +32,7 @@ enum Phase {
     Repairing(Plan),
     /// They are there, or cannot be had: the leader has to know.
     Repaired(Plan, Option<String>),
-    /// All nodes have theirs; the checkpoint is not recorded as the current one here.
-    Adopting(Plan),
+    /// All nodes have theirs, and the checkpoint is the current one here.
     Running(Plan),
 }
 
@@ -52,6 +51,8 @@ pub struct Node<'a, D: Disk> {
     /// A folder whose files are finished, for the checkpoint of that number, and the time.
     offered: Option<(u32, D::Folder, u64)>,
     dropped: VecDeque<CheckpointId>,
+    /// Dropped parts that are not removed yet: a removal sweeps away all that has no manifest, so also a part that is being made.
+    doomed: Vec<CheckpointId>,
     again: u64,
 }
 
@@ -84,6 +85,7 @@ impl<'a, D: Disk> Node<'a, D> {
             making: None,
             offered: None,
             dropped: VecDeque::new(),
+            doomed: Vec::new(),
             again: now,
             local: Local {
                 settings,
@@ -222,6 +224,7 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn outputs(&mut self) -> Vec<Output> {
+        self.remove_doomed();
         std::mem::take(&mut self.local.out)
     }
 
@@ -366,7 +369,7 @@ impl<'a, D: Disk> Node<'a, D> {
                     self.take_folder();
                 }
                 Effect::MakeCommitDurable { id, .. } => {
-                    let next = match self.record(id) {
+                    let next = match self.local.job.commit(id) {
                         Ok(()) => {
                             self.local.base = Some(id);
                             Input::CommitDurable { id }
@@ -377,7 +380,6 @@ impl<'a, D: Disk> Node<'a, D> {
                         },
                     };
                     effects.extend(step(&mut self.commit, next));
-                    self.adopted();
                 }
                 Effect::DropPart { id } => self.drop_part(id),
                 Effect::TellProgram { id, outcome } => {
@@ -393,21 +395,23 @@ impl<'a, D: Disk> Node<'a, D> {
         }
     }
 
-    fn record(&self, id: CheckpointId) -> Stored<()> {
-        match &self.phase {
-            Phase::Adopting(plan) if restores(plan) == Some(id) => self.local.job.adopt(id),
-            _ => self.local.job.commit(id),
-        }
-    }
-
     fn drop_part(&mut self, id: CheckpointId) {
         self.making.take_if(|making| making.id == id);
         self.dropped.push_back(id);
         self.dropped
             .drain(..self.dropped.len().saturating_sub(DROPPED));
-        // The next start of the store removes what cannot be removed now.
-        if let Err(error) = self.local.job.remove(id) {
-            self.local.note(error.to_string());
+        self.doomed.push(id);
+    }
+
+    fn remove_doomed(&mut self) {
+        if self.making.is_some() || self.repair.is_some() {
+            return;
+        }
+        for id in std::mem::take(&mut self.doomed) {
+            // What cannot be removed now is found at the next start, and is dropped once more then.
+            if let Err(error) = self.local.job.remove(id) {
+                self.local.note(error.to_string());
+            }
         }
     }
 
@@ -457,7 +461,7 @@ impl<'a, D: Disk> Node<'a, D> {
         let round = match &self.phase {
             Phase::Waiting => 0,
             Phase::Repairing(own) | Phase::Repaired(own, _) => own.round,
-            Phase::Adopting(_) | Phase::Running(_) => return,
+            Phase::Running(_) => return,
         };
         if plan.round > round {
             let repair = plan.repair.clone();
@@ -491,34 +495,42 @@ impl<'a, D: Disk> Node<'a, D> {
         }
     }
 
-    /// All nodes have their parts of what is restored.
+    /// All nodes have their parts of what is restored, so that it is as good as committed: each records it, the leader first.
     fn settle(&mut self, round: u32) {
         if let Phase::Repaired(plan, None) = &self.phase
             && plan.round == round
         {
             let plan = plan.clone();
-            let held = match self.held(&plan) {
+            let held = match self.adopt(&plan).and_then(|()| self.held(&plan)) {
                 Ok(held) => held,
                 // The leader says it again.
                 Err(error) => return self.local.note(error.to_string()),
             };
             self.report = None;
-            let adopt = plan.restore.clone();
-            self.phase = Phase::Adopting(plan);
+            self.local.base = restores(&plan);
+            self.local.out.push(Output::Ready(Ready {
+                restore: restores(&plan),
+                passed_over: plan.passed_over.clone(),
+                highest: plan.highest,
+            }));
+            self.phase = Phase::Running(plan);
             self.run(Input::Restarted {
                 held,
                 begun: Vec::new(),
-                adopt,
+                adopt: None,
             });
-            self.adopted();
         }
-        if matches!(&self.phase, Phase::Adopting(plan) | Phase::Running(plan) if plan.round == round)
-        {
+        if matches!(&self.phase, Phase::Running(plan) if plan.round == round) {
             self.deliver(vec![(LEADER, Body::Settled { round })]);
         }
     }
 
-    /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed.
+    fn adopt(&self, plan: &Plan) -> Stored<()> {
+        restores(plan).map_or(Ok(()), |id| self.local.job.adopt(id))
+    }
+
+    /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it
+    /// refers to count as committed, although a node that made its part again has no record of it: nobody may drop them.
     fn held(&self, plan: &Plan) -> Stored<Vec<Held>> {
         let restored = restores(plan);
         let mut held = Vec::new();
@@ -526,42 +538,23 @@ impl<'a, D: Disk> Node<'a, D> {
             let Ok(bytes) = self.local.job.manifest_bytes(part.id, None) else {
                 continue;
             };
-            let committed =
-                part.committed && restored.is_some_and(|id| part.id.number <= id.number);
-            if committed && restored == Some(part.id) {
-                self.local.job.adopt(part.id)?;
-            }
-            let known = match &self.restart {
-                Some(restart) => restart.digests(part.id),
-                // Only the leader passes them on.
-                None => Some(Digests::from(Vec::new())),
-            };
+            let earlier =
+                |other: CheckpointId| restored.is_some_and(|id| other.number <= id.number);
+            let recorded = part.committed && earlier(part.id);
+            let needed = plan.repair.contains(&part.id);
+            // Only the leader passes the digests on. Those of a part that is not whole are not known, and nobody asks for them.
+            let known = self
+                .restart
+                .as_ref()
+                .and_then(|restart| restart.digests(part.id));
+            let digests = known.unwrap_or_else(|| Digests::from(Vec::new()));
             held.push(Held {
                 id: part.id,
                 digest: digest(&bytes),
-                committed: known.filter(|_| committed),
+                committed: (recorded || needed).then_some(digests),
             });
         }
         Ok(held)
-    }
-
-    /// The restart is over when the restored checkpoint is the current one here.
-    fn adopted(&mut self) {
-        let Phase::Adopting(plan) = &self.phase else {
-            return;
-        };
-        let restore = restores(plan);
-        if restore.is_some() && self.local.job.current().ok().flatten() != restore {
-            return;
-        }
-        let ready = Ready {
-            restore,
-            passed_over: plan.passed_over.clone(),
-            highest: plan.highest,
-        };
-        self.local.base = restore;
-        self.phase = Phase::Running(plan.clone());
-        self.local.out.push(Output::Ready(ready));
     }
 }
 

@@ -201,10 +201,7 @@ impl<'a, D: Disk> Repair<'a, D> {
                 return Some(Ok(()));
             };
             let next = match self.stage.take()? {
-                Stage::Begin => {
-                    self.asked = 0;
-                    first(local, id)
-                }
+                Stage::Begin => first(local, id),
                 Stage::Segment(work) | Stage::Shards(work) if matches!(&work.current, Some((pulling, _)) if pulling.progress == Progress::Running) =>
                 {
                     // Which of the two it is shows in what is left to do.
@@ -227,6 +224,8 @@ impl<'a, D: Disk> Repair<'a, D> {
                     return None;
                 }
             };
+            // Each stage has the whole patience for its questions.
+            self.asked = 0;
             match next {
                 Ok(stage) => self.stage = Some(stage),
                 Err(why) => return self.failed(local, why),

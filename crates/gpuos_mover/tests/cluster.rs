@@ -135,6 +135,7 @@ fn three_of_one_set_are_too_many_and_it_is_said() {
     for node in [1, 2, 6] {
         cluster.lose(node);
     }
+    cluster.committed = None;
     let session = cluster.session(RESTART);
     for ready in session.ready.iter().flatten() {
         assert_eq!(ready.restore, None);
@@ -149,7 +150,6 @@ fn three_of_one_set_are_too_many_and_it_is_said() {
         assert_eq!(ready.highest, 2);
     }
     // The job begins anew, and its next checkpoint is as good as any.
-    cluster.committed = None;
     cluster.session(script(1, QUIET, None));
     cluster.lose(3);
     let session = cluster.session(RESTART);
@@ -194,6 +194,7 @@ fn other_schemes_stand_what_they_say() {
             .iter()
             .take(most + 1)
             .for_each(|node| cluster.lose(node.0));
+        cluster.committed = None;
         let session = cluster.session(RESTART);
         let ready = session.ready[0].as_ref().unwrap();
         assert_eq!(ready.restore, None, "{scheme}");

@@ -1,7 +1,7 @@
 //! A cluster in memory: nodes on disks that crash, a network that loses, repeats, reorders and delays, and the bytes that every
 //! program's folder had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::{self, Outcome};
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
@@ -16,9 +16,13 @@ use gpuos_store::fake::{FakeDisk, Open};
 use gpuos_store::ingest::Limits;
 use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
+use gpuos_store::verify::verify;
 
 /// A folder's files by their paths.
 pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// How long a session goes on when all is done: what comes late, as a question about an old part, comes within it.
+const IDLE_MS: u64 = 1500;
 
 /// How long a session may take, in simulated milliseconds: far more than all time limits together.
 const MOST_MS: u64 = 600_000;
@@ -249,7 +253,36 @@ impl Cluster {
         };
         world.go(self);
         self.check(&world);
+        if !world.session.stopped {
+            self.is_whole(&stores);
+        }
         world.session
+    }
+
+    /// The newest checkpoint and all that it refers to have all their redundancy, and nothing else is begun.
+    fn is_whole(&self, stores: &[Store<FakeDisk>]) {
+        let Some(newest) = self.committed else { return };
+        let jobs: Vec<_> = stores
+            .iter()
+            .map(|store| store.existing(&JobId::from(7)).unwrap())
+            .collect();
+        let manifests = jobs.iter().filter_map(|job| job.manifest(newest).ok());
+        let needs: BTreeSet<CheckpointId> = manifests
+            .flat_map(|manifest| manifest.segments)
+            .map(|segment| segment.id)
+            .collect();
+        for (node, job) in jobs.iter().enumerate() {
+            assert_eq!(job.current().unwrap(), Some(newest), "on node {node}");
+            let parity = usize::from(self.sets[0].parity);
+            let held = job.list().unwrap();
+            for id in &needs {
+                let faults = verify(job, *id).unwrap();
+                assert!(faults.is_empty(), "node {node}, {id}: {faults:?}");
+                let part = held.iter().find(|part| part.id == *id).unwrap();
+                let whole = part.copies.len() == parity && part.shards.len() == parity;
+                assert!(whole, "node {node} has lost redundancy of {id}: {part:?}");
+            }
+        }
     }
 
     /// The nodes go on with the same checkpoint, which is one of those that there may be, and have its bytes.
@@ -296,9 +329,15 @@ impl World<'_> {
         let mut left = self.script.checkpoints;
         let mut highest = None;
         let mut at_work: Option<CheckpointId> = None;
-        loop {
+        let mut done = None;
+        while done.is_none_or(|done| self.now < done + IDLE_MS) {
             self.now += 1;
-            assert!(self.now < MOST_MS, "the session does not end");
+            if self.now >= MOST_MS {
+                panic!(
+                    "the session does not end: {:?}, {:?}",
+                    self.session.ready, self.session.outcomes
+                );
+            }
             while let Some(entry) = self
                 .net
                 .first_entry()
@@ -322,13 +361,15 @@ impl World<'_> {
                 continue;
             };
             if let Some(id) = at_work {
-                let ended = self.session.outcomes.get(&id).map_or(0, BTreeMap::len);
-                if ended < self.nodes.len() {
+                // A node that had not begun its part is not told of a failure.
+                let ended = self.session.outcomes.get(&id).is_some_and(|outcomes| {
+                    let failed = matches!(outcomes.get(&0), Some(Outcome::Failed { .. }));
+                    failed || outcomes.len() == self.nodes.len()
+                });
+                if !ended {
                     continue;
                 }
                 at_work = None;
-            } else if self.session.ready.iter().all(Option::is_some) && left == 0 {
-                return;
             }
             if left > 0 {
                 left -= 1;
@@ -338,7 +379,7 @@ impl World<'_> {
                 at_work = Some(CheckpointId { number, attempt });
                 self.begin(cluster, CheckpointId { number, attempt });
             } else if self.session.ready.iter().all(Option::is_some) {
-                return;
+                done.get_or_insert(self.now);
             }
         }
     }
@@ -370,6 +411,9 @@ impl World<'_> {
             match output {
                 Output::Send { to, bytes } => self.send(cluster, from, to.0, bytes),
                 Output::Ended { id, outcome } => {
+                    if std::env::var_os("GPUOS_SHOW").is_some() {
+                        println!("{} node {from}: {id} {outcome:?}", self.now);
+                    }
                     if outcome == Outcome::Committed {
                         cluster.committed = cluster.committed.max(Some(id));
                     }
