@@ -20,7 +20,7 @@ enum Stage<'a, D: Disk> {
     /// Not all members have said how long their segments are.
     Lengths(Draft),
     /// The parity shards that this node holds, one after another.
-    Shards(Shards<'a, D>),
+    Shards(Box<Shards<'a, D>>),
     /// The manifest is on the disk, and not all that keep it have it.
     Copies {
         bytes: Vec<u8>,
@@ -168,12 +168,12 @@ impl<'a, D: Disk> Making<'a, D> {
                     Some(chunk) => {
                         let left = local.geometry.parities(local.place).collect();
                         let current = None;
-                        Ok(Stage::Shards(Shards {
+                        Ok(Stage::Shards(Box::new(Shards {
                             draft,
                             chunk,
                             left,
                             current,
-                        }))
+                        })))
                     }
                 },
                 Stage::Shards(shards) => match &shards.current {
@@ -203,7 +203,7 @@ impl<'a, D: Disk> Making<'a, D> {
     fn shard(
         &self,
         local: &mut Local<'a, D>,
-        mut shards: Shards<'a, D>,
+        mut shards: Box<Shards<'a, D>>,
     ) -> Result<Stage<'a, D>, String> {
         let text = |error: gpuos_store::error::Error| error.to_string();
         if let Some((pulling, sink)) = shards.current.take() {

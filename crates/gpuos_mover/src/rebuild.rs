@@ -43,6 +43,17 @@ enum Stage<'a, D: Disk> {
     Copies(BTreeSet<NodeIndex>),
 }
 
+impl<D: Disk> Stage<'_, D> {
+    /// Whether a shard is being made.
+    fn is_running(&self) -> bool {
+        let current = match self {
+            Stage::Segment(work) | Stage::Shards(work) => work.current.as_ref(),
+            _ => None,
+        };
+        current.is_some_and(|(pulling, _)| pulling.progress == Progress::Running)
+    }
+}
+
 /// The repair of this node's parts of some checkpoints, the oldest first: later ones refer to their segments.
 pub(crate) struct Repair<'a, D: Disk> {
     ids: VecDeque<CheckpointId>,
@@ -202,15 +213,8 @@ impl<'a, D: Disk> Repair<'a, D> {
             };
             let next = match self.stage.take()? {
                 Stage::Begin => first(local, id),
-                Stage::Segment(work) | Stage::Shards(work) if matches!(&work.current, Some((pulling, _)) if pulling.progress == Progress::Running) =>
-                {
-                    // Which of the two it is shows in what is left to do.
-                    let parity = work.is_parity(local);
-                    self.stage = Some(if parity {
-                        Stage::Shards(work)
-                    } else {
-                        Stage::Segment(work)
-                    });
+                busy @ (Stage::Segment(_) | Stage::Shards(_)) if busy.is_running() => {
+                    self.stage = Some(busy);
                     return None;
                 }
                 Stage::Segment(work) => segment(local, id, work),
@@ -235,10 +239,6 @@ impl<'a, D: Disk> Repair<'a, D> {
 }
 
 impl<D: Disk> Work<'_, D> {
-    fn is_parity(&self, _local: &Local<'_, D>) -> bool {
-        matches!(self.current, Some((_, Sink::Shard(..))))
-    }
-
     /// Why the shard that was made last is none.
     fn failed(&self) -> Option<String> {
         match &self.current {
