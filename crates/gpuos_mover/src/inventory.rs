@@ -4,7 +4,7 @@ use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_checkpoint::manifest::Manifest;
 use gpuos_checkpoint::stripe::Shard;
 use gpuos_store::disk::Disk;
-use gpuos_store::error::Result;
+use gpuos_store::error::{Kind, Result};
 use gpuos_store::inventory::{Held, Part};
 use gpuos_store::shard::{PIECE, ShardReader};
 use gpuos_store::verify::segment_faults;
@@ -15,7 +15,7 @@ use crate::message::{Facts, PartReport, Report};
 /// Reads all that is here, and remembers which segments do not hold.
 pub(crate) fn report<D: Disk>(local: &mut Local<'_, D>) -> Result<Report> {
     let mut parts = Vec::new();
-    for held in local.job.list()? {
+    for held in list(local)? {
         let part = part(local, &held);
         if !part.segment {
             local.bad.insert(held.id);
@@ -23,6 +23,18 @@ pub(crate) fn report<D: Disk>(local: &mut Local<'_, D>) -> Result<Report> {
         parts.push(part);
     }
     Ok(Report { parts })
+}
+
+/// What the store has. A note of what is committed that does not hold hides all of it: the node counts as one that has lost its
+/// disk then, and what holds is found where its parts are made again.
+pub(crate) fn list<D: Disk>(local: &mut Local<'_, D>) -> Result<Vec<Held>> {
+    match local.job.list() {
+        Err(error) if error.kind == Kind::Damaged => {
+            local.note(error.to_string());
+            Ok(Vec::new())
+        }
+        listed => listed,
+    }
 }
 
 fn part<D: Disk>(local: &Local<'_, D>, held: &Held) -> PartReport {

@@ -531,10 +531,10 @@ impl<'a, D: Disk> Node<'a, D> {
 
     /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it
     /// refers to count as committed, although a node that made its part again has no record of it: nobody may drop them.
-    fn held(&self, plan: &Plan) -> Stored<Vec<Held>> {
+    fn held(&mut self, plan: &Plan) -> Stored<Vec<Held>> {
         let restored = restores(plan);
         let mut held = Vec::new();
-        for part in self.local.job.list()? {
+        for part in inventory::list(&mut self.local)? {
             let Ok(bytes) = self.local.job.manifest_bytes(part.id, None) else {
                 continue;
             };

@@ -10,6 +10,7 @@ fn script(checkpoints: u32, network: Network, stop_after: Option<u64>) -> Script
         checkpoints,
         network,
         stop_after,
+        rebuild: None,
     }
 }
 
@@ -17,6 +18,13 @@ const RESTART: Script = Script {
     checkpoints: 0,
     network: QUIET,
     stop_after: None,
+    rebuild: None,
+};
+
+const BAD: Network = Network {
+    lost: 20,
+    repeated: 10,
+    delay: 60,
 };
 
 /// Two different nodes.
@@ -80,12 +88,12 @@ fn any_moment_of_a_crash_leaves_one_checkpoint_on_all_nodes() {
         let mut cluster = Cluster::new(8, "rs:6+2", 100 + seed);
         cluster.session(script(1, QUIET, None));
         let all = cluster.fork().session(script(2, QUIET, None)).sent;
-        for _ in 0..4 {
+        for round in 0..4 {
+            let network = if round == 3 { BAD } else { QUIET };
             let mut cluster = cluster.fork();
-            cluster.random.0 = cluster.random.0.wrapping_add(seed);
+            cluster.random.0 = cluster.random.0.wrapping_add(round);
             let at = 1 + cluster.random.below(all);
-            cluster.random.below(at);
-            let session = cluster.session(script(2, QUIET, Some(at)));
+            let session = cluster.session(script(2, network, Some(at)));
             assert!(session.stopped || session.sent < at);
             cluster.power_off();
             for node in two(&mut cluster.random, 8) {
@@ -93,7 +101,7 @@ fn any_moment_of_a_crash_leaves_one_checkpoint_on_all_nodes() {
             }
             // The repair may be stopped too, and goes on from whatever it has made; no further disk is lost meanwhile.
             let at = 1 + cluster.random.below(400);
-            cluster.session(script(0, QUIET, Some(at)));
+            cluster.session(script(0, network, Some(at)));
             cluster.power_off();
             restart(&mut cluster, script(1, QUIET, None));
             let committed = cluster.committed;
@@ -105,14 +113,9 @@ fn any_moment_of_a_crash_leaves_one_checkpoint_on_all_nodes() {
 
 #[test]
 fn a_bad_network_costs_time_only() {
-    let bad = Network {
-        lost: 20,
-        repeated: 10,
-        delay: 60,
-    };
     for seed in seeds(2, 60) {
         let mut cluster = Cluster::new(8, "rs:6+2", 200 + seed);
-        let session = cluster.session(script(2, bad, None));
+        let session = cluster.session(script(2, BAD, None));
         for (id, outcomes) in &session.outcomes {
             let mut kinds: Vec<bool> = outcomes
                 .values()
@@ -124,7 +127,7 @@ fn a_bad_network_costs_time_only() {
         for node in two(&mut cluster.random, 8) {
             cluster.lose(node);
         }
-        restart(&mut cluster, script(1, bad, None));
+        restart(&mut cluster, script(1, BAD, None));
     }
 }
 
@@ -255,5 +258,31 @@ fn damaged_bytes_are_found_and_made_again() {
     // All is whole again: two more may be lost.
     cluster.lose(0);
     cluster.lose(1);
+    restart(&mut cluster, RESTART);
+}
+
+#[test]
+fn a_node_makes_its_part_again_while_the_job_runs() {
+    for (scheme, nodes) in [("rs:6+2", 8), ("partner", 2), ("xor:3", 3)] {
+        let mut cluster = Cluster::new(nodes, scheme, 12);
+        let session = cluster.session(Script {
+            rebuild: Some(1),
+            ..script(2, QUIET, None)
+        });
+        assert_eq!(session.rebuilt, cluster.committed);
+    }
+}
+
+#[test]
+fn a_damaged_record_of_the_commit_costs_a_rebuild_at_most() {
+    let mut cluster = Cluster::new(8, "rs:6+2", 13);
+    cluster.session(script(2, QUIET, None));
+    for node in [0, 4] {
+        let disk = &cluster.disks[node];
+        let job = disk.open_folder(&folder(disk, b"store"), b"7").unwrap();
+        let note = disk.open(&job, b"CURRENT").unwrap();
+        disk.damage(note, |bytes| bytes[3] ^= 1);
+    }
+    restart(&mut cluster, script(1, QUIET, None));
     restart(&mut cluster, RESTART);
 }

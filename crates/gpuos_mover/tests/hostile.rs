@@ -192,6 +192,7 @@ fn a_forged_manifest_is_not_kept() {
         checkpoints: 1,
         network: QUIET,
         stop_after: None,
+        rebuild: None,
     });
     let id = cluster.committed.unwrap();
     let disk = &cluster.disks[1];

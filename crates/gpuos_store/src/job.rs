@@ -13,7 +13,7 @@ use gpuos_checkpoint::manifest::{
 use gpuos_core::job::JobId;
 
 use crate::disk::Disk;
-use crate::error::{Error, Result, Tried};
+use crate::error::{Error, Kind, Result, Tried};
 use crate::ingest::{self, Limits};
 use crate::key::{JobKeys, same};
 use crate::names::{self, CURRENT, MANIFEST, SEGMENT};
@@ -221,14 +221,18 @@ impl<'a, D: Disk> JobStore<'a, D> {
     }
 
     /// Makes a prepared checkpoint the current one, also if a later one was: the job goes on from it, since the later one cannot be
-    /// restored. The later one is as if it had not been committed.
+    /// restored. The later one is as if it had not been committed. A note of what is committed that does not hold is replaced.
     ///
     /// # Errors
     /// It is not prepared, or the disk fails: then the old or the new one is current.
     pub fn adopt(&self, id: CheckpointId) -> Result<()> {
         let tried = || self.tried("go back to", id);
         self.manifest(id)?;
-        let mut committed = self.committed()?;
+        // A note that does not hold is replaced: what is complete was looked at anew.
+        let mut committed = match self.committed() {
+            Err(error) if error.kind == Kind::Damaged => Vec::new(),
+            committed => committed?,
+        };
         committed.retain(|other| *other != id && other.number <= id.number);
         self.record(id, committed).tried(tried)
     }

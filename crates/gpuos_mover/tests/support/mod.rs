@@ -79,6 +79,8 @@ pub struct Script {
     pub network: Network,
     /// All machines stop after so many messages were sent.
     pub stop_after: Option<u64>,
+    /// When all is done, this node loses its segment and shards of the newest checkpoint, and makes them again.
+    pub rebuild: Option<u16>,
 }
 
 /// How a session ended.
@@ -89,6 +91,7 @@ pub struct Session {
     /// All outcomes, by attempt and node.
     pub outcomes: BTreeMap<CheckpointId, BTreeMap<u16, Outcome>>,
     pub stopped: bool,
+    pub rebuilt: Option<CheckpointId>,
 }
 
 pub struct Cluster {
@@ -249,6 +252,7 @@ impl Cluster {
                 ready: vec![None; count.into()],
                 outcomes: BTreeMap::new(),
                 stopped: false,
+                rebuilt: None,
             },
         };
         world.go(self);
@@ -379,9 +383,27 @@ impl World<'_> {
                 at_work = Some(CheckpointId { number, attempt });
                 self.begin(cluster, CheckpointId { number, attempt });
             } else if self.session.ready.iter().all(Option::is_some) {
-                done.get_or_insert(self.now);
+                if done.is_none() {
+                    done = Some(self.now);
+                    self.rebuild(cluster);
+                }
             }
         }
+    }
+
+    fn rebuild(&mut self, cluster: &mut Cluster) {
+        let (Some(node), Some(id)) = (self.script.rebuild, cluster.committed) else {
+            return;
+        };
+        let disk = &cluster.disks[usize::from(node)];
+        let part = cluster.part(node, id);
+        for name in disk.list(&part, usize::MAX).unwrap() {
+            if name == b"segment" || name.starts_with(b"shard") {
+                disk.unlink(&part, &name).unwrap();
+            }
+        }
+        let out = self.nodes[usize::from(node)].rebuild(id, self.now);
+        self.out(cluster, node, out);
     }
 
     fn begin(&mut self, cluster: &mut Cluster, id: CheckpointId) {
@@ -430,7 +452,11 @@ impl World<'_> {
                         println!("{} node {from}: {note}", self.now);
                     }
                 }
-                Output::FolderRead { .. } | Output::Rebuilt { .. } => {}
+                Output::Rebuilt { id, failed } => {
+                    assert_eq!(failed, None);
+                    self.session.rebuilt = Some(id);
+                }
+                Output::FolderRead { .. } => {}
             }
         }
     }
