@@ -179,14 +179,16 @@ impl Restart {
         Inventory {
             nodes: self.nodes,
             sets: self.sets.clone(),
-            left: left.map(|(node, report)| (*node, held(report))).collect(),
+            left: left
+                .map(|(node, report)| (*node, held(report, self.nodes)))
+                .collect(),
             failed: self.failed.keys().copied().collect(),
             ..Inventory::default()
         }
     }
 }
 
-fn held(report: &Report) -> BTreeMap<CheckpointId, HeldPart> {
+fn held(report: &Report, nodes: u16) -> BTreeMap<CheckpointId, HeldPart> {
     let facts = |facts: &Facts| ManifestFacts {
         segments: facts.segments.clone(),
     };
@@ -194,9 +196,11 @@ fn held(report: &Report) -> BTreeMap<CheckpointId, HeldPart> {
         let held = HeldPart {
             manifest: part.own.as_ref().map(facts),
             committed: part.committed,
+            // A report came from another node: it may name nodes that the job has not.
             copies: part
                 .copies
                 .iter()
+                .filter(|(node, _)| node.0 < nodes)
                 .map(|(node, copy)| (*node, facts(copy)))
                 .collect(),
             segment: part.segment,

@@ -2,7 +2,9 @@
 
 use gpuos_checkpoint::commit;
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
-use gpuos_mover::message::{Body, Bytes, MAX_MESSAGE, MAX_PIECE, Message, Plan, Question};
+use gpuos_mover::message::{
+    Body, Bytes, Facts, MAX_MESSAGE, MAX_PIECE, Message, PartReport, Plan, Question, Report,
+};
 use gpuos_mover::node::Node;
 use gpuos_mover::output::Output;
 use gpuos_store::disk::Disk;
@@ -215,6 +217,42 @@ fn a_forged_manifest_is_not_kept() {
     assert!(said(1, &bytes).contains("Send"));
     assert!(said(1, &changed).contains("does not hold"));
     assert!(said(0, &bytes).contains("came as that of node 0"));
+}
+
+/// The leader reads what others say they have, and nothing of it makes it stop.
+#[test]
+fn a_report_of_nodes_that_are_not_there_is_read() {
+    let (disk, store) = store();
+    let settings = settings(0, 2, 1, &sets(2, "partner"));
+    let mut node = Node::new(&store, &disk, settings, 0).unwrap();
+    node.tick(100);
+    let facts = Facts {
+        digest: Digest([1; 32]),
+        segments: vec![ID, ID],
+    };
+    let part = PartReport {
+        id: ID,
+        committed: true,
+        own: Some(facts.clone()),
+        copies: vec![(NodeIndex(999), facts.clone()), (NodeIndex(1), facts)],
+        segment: true,
+        shards: vec![(255, true), (0, false)],
+    };
+    let report = Report {
+        parts: vec![part.clone(), part],
+    };
+    let report = message(1, 0, Body::Inventory(report));
+    let out = node
+        .receive(NodeIndex(1), &report.encode().unwrap(), 101)
+        .unwrap();
+    let Some(Output::Send { bytes, .. }) = out.last() else {
+        panic!("{out:?}");
+    };
+    let Body::Plan(plan) = Message::decode(bytes).unwrap().body else {
+        panic!("no plan");
+    };
+    assert_eq!(plan.restore, None);
+    assert!(plan.passed_over[0].contains("checkpoint 1"));
 }
 
 proptest! {
