@@ -1,4 +1,7 @@
 //! What this node has, verified, as it reports it at a restart.
+//!
+//! All of it is read, which takes as long as a disk takes for it: a rebuild that finds out about a damaged source in its middle would
+//! have to begin again, with another checkpoint perhaps.
 
 use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_checkpoint::manifest::Manifest;
@@ -43,6 +46,7 @@ fn part<D: Disk>(local: &Local<'_, D>, held: &Held) -> PartReport {
         Part::Prepared(_) => local.job.manifest(id).ok(),
         _ => None,
     };
+    // A disk that was moved to another node of the job has parts of that one.
     let own = own.filter(|manifest| manifest.node == local.own());
     let segment = own
         .as_ref()

@@ -14,11 +14,15 @@
 //! so the `m` nodes to the right of a node in its set keep it, not the first one only.
 //!
 //! **Memory.** One shard is made at a time: `window * k * piece` bytes of answers, and [`PIECE`](gpuos_store::shard::PIECE) bytes to
-//! be written. An answer to another node takes one piece and one `PIECE`.
+//! be written. An answer to another node takes one piece and one `PIECE`. Manifests are moved as a whole, one for each node that
+//! keeps it: `m` times up to [`MAX_MANIFEST`](gpuos_checkpoint::manifest::MAX_MANIFEST).
 //!
 //! **Trust.** Nodes of a job trust what a node of their set sends of its own segment when parity is made, as nothing describes it
 //! yet; whoever carries messages keeps them from being changed and vouches for the sender. What is made again is held against
 //! the keyed digests of its manifest before it counts.
+//!
+//! **Left to the caller**: which old checkpoints are removed (`gpuos_checkpoint::retention`), and that a node which restarts does so
+//! in a new run of the job.
 //!
 //! The code blocks on the disk. Nothing here has a clock, a thread or a socket.
 #![forbid(unsafe_code)]

@@ -1,4 +1,8 @@
 //! One node of a job: what comes in, what is done for it, and what goes out.
+//!
+//! After its start a node waits for the leader's plan, makes its parts of what is restored again, and goes on when all nodes have
+//! theirs. From then on the effects of [`commit::step`](gpuos_checkpoint::commit::step) are carried out here. The digests of all
+//! manifests, which belong to the record of a commit, are not written: the leader gathers them at each restart.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -154,6 +158,7 @@ impl<'a, D: Disk> Node<'a, D> {
                 message.run, self.local.settings.run
             )));
         }
+        // Before anything is done for it, and after what is cheaper to tell.
         self.allowed(from, &message.body)?;
         self.take(from, message.body);
         Ok(self.outputs())
@@ -346,6 +351,7 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn copy(&mut self, from: NodeIndex, id: CheckpointId, bytes: &[u8]) {
+        // Nobody waits for the answer, and a folder with nothing but a copy would stay.
         if self.dropped.contains(&id) {
             return;
         }
@@ -431,6 +437,7 @@ impl<'a, D: Disk> Node<'a, D> {
 
     fn made(&mut self, ended: Option<Result<Digest, String>>) {
         let Some(ended) = ended else { return };
+        // Taken before the commit hears of it, which may begin another one at once.
         let Some(id) = self.making.take().map(|making| making.id) else {
             return;
         };

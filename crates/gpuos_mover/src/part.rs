@@ -1,4 +1,7 @@
 //! This node's part of a checkpoint, while it is made.
+//!
+//! The manifest is written after the shards, and copies of it are sent after that: a node that stops between has a manifest only if
+//! all that it describes is on the disk, and so has done its part though it never said so.
 
 use std::collections::BTreeSet;
 
@@ -83,6 +86,7 @@ impl<'a, D: Disk> Making<'a, D> {
             Err(error) => return Some(Err(error.to_string())),
         };
         local.out.push(Output::FolderRead { id: self.id });
+        // The chunk's length needs that of the longest segment. Who misses this asks.
         let (id, length) = (self.id, draft.segment_length());
         local.learn_length(id, local.own(), length);
         for node in local.others() {
@@ -241,6 +245,7 @@ impl<'a, D: Disk> Making<'a, D> {
 /// The length of a chunk, when all members have said how long their segments are.
 fn chunk<D: Disk>(local: &Local<'_, D>, id: CheckpointId) -> Option<u64> {
     if local.set.parity == 0 {
+        // A manifest without parity names no chunks, so nobody has to be waited for.
         return Some(0);
     }
     let known = local.lengths.get(&id)?;

@@ -125,6 +125,7 @@ impl Pulling {
     ) {
         let source = local.geometry.at(question.stripe, question.place);
         let holder = source.and_then(|source| local.set.members.get(usize::from(source.member)));
+        // All of the question has to be this pull's own: an answer of an earlier pull of other lengths may be late.
         let asked = holder == Some(&from)
             && question.stripe == self.shard.stripe
             && *question == self.question(question.place, question.piece);
@@ -134,6 +135,7 @@ impl Pulling {
         let (source, piece) = (question.place, question.piece);
         match answer {
             Ok(bytes) => {
+                // The carrier keeps bytes from changing; who made them is trusted, until all extents are verified.
                 let checked = true;
                 let event = Event::Piece {
                     source,
@@ -171,6 +173,7 @@ impl Pulling {
         mut bytes: Option<Vec<u8>>,
         sink: &mut Sink<'_, D>,
     ) {
+        // What is combined and written is done at once, and its events give further effects.
         let mut effects: VecDeque<Effect> = self.pull.step(event, local.now).into();
         while let Some(effect) = effects.pop_front() {
             let next = match effect {
@@ -218,6 +221,7 @@ impl Pulling {
     }
 
     fn combine(&mut self, piece: u64, sources: &[u8]) -> Result<(), String> {
+        // To compute one, k stripes are decoded: too much for each piece.
         if !self.recipes.contains_key(sources) {
             let places: Vec<u16> = sources.iter().map(|place| u16::from(*place)).collect();
             let recipe = self.code.recipe(self.shard.place.into(), &places);

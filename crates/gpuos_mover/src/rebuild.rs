@@ -1,4 +1,11 @@
 //! Parts that are lost on this node are made again from the other members of the set.
+//!
+//! ```text
+//!  manifest (here, or a copy) ─► chunks of the segment ─► all extents verify ─► parity shards ─► manifest written ─► copies of others
+//! ```
+//!
+//! The manifest comes last here, too: until then a crash leaves what the next start of the store removes. A segment is made again
+//! as a whole: which of its chunks were damaged is not known by their bytes alone.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -260,6 +267,7 @@ fn first<'a, D: Disk>(local: &mut Local<'a, D>, id: CheckpointId) -> Result<Stag
     {
         return Ok(begin(local, Wanted { bytes, manifest }));
     }
+    // Any of them will do: the first answer that holds is taken.
     let keepers: BTreeSet<NodeIndex> = local.keepers(local.own()).into_iter().collect();
     if keepers.is_empty() {
         return Err(format!(
@@ -303,6 +311,7 @@ fn segment<'a, D: Disk>(
             ));
         }
         let length = work.wanted.manifest.segments[0].length;
+        // One file for all chunks, so that the padding of the last one is cut where the segment ends.
         let mut sink = match sink {
             Some(sink) => sink,
             None => Sink::Segment(
@@ -359,6 +368,7 @@ fn shards<'a, D: Disk>(
         work.current = Some((pulling, sink));
         return Ok(Stage::Shards(work));
     }
+    // It may be here, with a segment that was damaged.
     if local.job.manifest(id).is_err() {
         let put = local.job.put_manifest(id, local.own(), &work.wanted.bytes);
         put.map_err(|error| error.to_string())?;

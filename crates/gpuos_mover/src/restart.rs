@@ -1,4 +1,12 @@
 //! The leader's side of a restart: what all nodes have, which checkpoint is taken, and when all have their parts of it.
+//!
+//! ```text
+//!  InventoryAsk ─► Inventory (all) ─► Plan ─► Repaired (all) ─► Settle ─► Settled (all)
+//!                                      ▲          │ one cannot
+//!                                      └──────────┘ that checkpoint is passed over, the next one is taken
+//! ```
+//!
+//! Nobody goes on before all have their parts: a node that had begun to make checkpoints could not go back to an earlier plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +59,7 @@ impl Restart {
 
     /// A node's report. What is to be said then.
     pub(crate) fn report(&mut self, from: NodeIndex, report: Report) -> Vec<(NodeIndex, Body)> {
+        // The first counts: what a repair has made meanwhile must not change the choice.
         self.reports.entry(from).or_insert(report);
         if self.plan.is_some() || self.reports.len() < usize::from(self.nodes) {
             return Vec::new();
@@ -76,6 +85,7 @@ impl Restart {
                     id.number
                 );
                 self.failed.insert(*id, short(why));
+                // Parts of the next one are to be made by all of them.
                 self.repaired.clear();
                 self.plan = Some(self.decide(round.saturating_add(1)));
             }

@@ -19,6 +19,7 @@ pub(crate) fn piece<D: Disk>(local: &mut Local<'_, D>, from: NodeIndex, question
             bytes: Bytes(bytes),
         },
         Some(Err(damaged)) => Body::Refuse { question, damaged },
+        // The other node has other sets, or asks for what it holds itself.
         None => Body::Refuse {
             question,
             damaged: false,

@@ -382,11 +382,9 @@ impl World<'_> {
                 let attempt = cluster.random.below(u64::MAX);
                 at_work = Some(CheckpointId { number, attempt });
                 self.begin(cluster, CheckpointId { number, attempt });
-            } else if self.session.ready.iter().all(Option::is_some) {
-                if done.is_none() {
-                    done = Some(self.now);
-                    self.rebuild(cluster);
-                }
+            } else if done.is_none() && self.session.ready.iter().all(Option::is_some) {
+                done = Some(self.now);
+                self.rebuild(cluster);
             }
         }
     }
