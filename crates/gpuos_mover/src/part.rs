@@ -44,6 +44,8 @@ pub(crate) struct Making<'a, D: Disk> {
     /// `None`: it has ended.
     stage: Option<Stage<'a, D>>,
     again: u64,
+    /// How often something was asked for again.
+    asked: u32,
 }
 
 /// How it ended: with the digest of the manifest, or a sentence. `None`: it goes on.
@@ -55,6 +57,7 @@ impl<'a, D: Disk> Making<'a, D> {
             id,
             stage: Some(Stage::Folder),
             again: local.again(),
+            asked: 0,
         }
     }
 
@@ -136,6 +139,10 @@ impl<'a, D: Disk> Making<'a, D> {
         }
         if local.now >= self.again {
             self.again = local.again();
+            self.asked = self.asked.saturating_add(1);
+            if self.asked == u32::from(local.settings.patience.tries) {
+                self.tell_who_is_late(local);
+            }
             self.repeat(local);
         }
         self.go_on(local)
@@ -157,6 +164,28 @@ impl<'a, D: Disk> Making<'a, D> {
                     let bytes = Bytes(bytes.clone());
                     local.say(*node, Body::Copy { id, bytes });
                 }
+            }
+            _ => {}
+        }
+    }
+
+    /// The leader only sees that no node of the set is done: which one keeps the others waiting is known here.
+    fn tell_who_is_late(&self, local: &mut Local<'a, D>) {
+        let id = self.id;
+        match &self.stage {
+            Some(Stage::Folder) => local.note(format!(
+                "checkpoint {id} waits for the program on node {}, which has not finished its files; look at the program there",
+                local.own()
+            )),
+            Some(Stage::Lengths(_)) => {
+                let known = local.lengths.get(&id).cloned().unwrap_or_default();
+                let mut late = local.others();
+                late.retain(|node| !known.contains_key(node));
+                let late: Vec<String> = late.iter().map(NodeIndex::to_string).collect();
+                local.note(format!(
+                    "checkpoint {id} waits for the files of nodes {}; look at the program and the disk there",
+                    late.join(", ")
+                ));
             }
             _ => {}
         }
@@ -236,6 +265,7 @@ impl<'a, D: Disk> Making<'a, D> {
             id: self.id,
             stage: Some(copies),
             again: self.again,
+            asked: 0,
         };
         sent.repeat(local);
         sent.stage.ok_or_else(String::new)

@@ -11,6 +11,7 @@ fn script(checkpoints: u32, network: Network, stop_after: Option<u64>) -> Script
         network,
         stop_after,
         rebuild: None,
+        wrong: Wrong::Nothing,
     }
 }
 
@@ -19,6 +20,7 @@ const RESTART: Script = Script {
     network: QUIET,
     stop_after: None,
     rebuild: None,
+    wrong: Wrong::Nothing,
 };
 
 const BAD: Network = Network {
@@ -259,6 +261,53 @@ fn damaged_bytes_are_found_and_made_again() {
     cluster.lose(0);
     cluster.lose(1);
     restart(&mut cluster, RESTART);
+}
+
+#[test]
+fn a_part_that_cannot_be_made_fails_the_attempt_and_nothing_else() {
+    for wrong in [Wrong::NoFolder(2), Wrong::Full(5), Wrong::Full(0)] {
+        let mut cluster = Cluster::new(8, "rs:6+2", 14);
+        cluster.session(script(1, QUIET, None));
+        let session = cluster.session(Script {
+            wrong,
+            ..script(2, QUIET, None)
+        });
+        for (id, outcomes) in &session.outcomes {
+            match id.number {
+                2 => {
+                    let Outcome::Failed { why } = &outcomes[&0] else {
+                        panic!("{id} is committed");
+                    };
+                    let said = match wrong {
+                        Wrong::Full(_) => "No space left on device",
+                        _ => "had not stored a part after 60 s",
+                    };
+                    assert!(why.contains(said), "{why}");
+                    assert!(
+                        outcomes
+                            .values()
+                            .all(|one| matches!(one, Outcome::Failed { .. }))
+                    );
+                }
+                _ => assert!(outcomes.values().all(|one| *one == Outcome::Committed)),
+            }
+        }
+        if wrong == Wrong::NoFolder(2) {
+            // The leader cannot know for whom all others wait: they say so.
+            for (node, note) in &session.notes {
+                let said = match node {
+                    2 => "has not finished its files",
+                    _ => "waits for the files of nodes 2;",
+                };
+                assert!(note.contains(said), "{note}");
+            }
+            assert_eq!(session.notes.len(), 8);
+        }
+        assert_eq!(cluster.committed.unwrap().number, 3);
+        cluster.lose(1);
+        cluster.lose(2);
+        restart(&mut cluster, RESTART);
+    }
 }
 
 #[test]

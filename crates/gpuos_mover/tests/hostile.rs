@@ -195,6 +195,7 @@ fn a_forged_manifest_is_not_kept() {
         network: QUIET,
         stop_after: None,
         rebuild: None,
+        wrong: Wrong::Nothing,
     });
     let id = cluster.committed.unwrap();
     let disk = &cluster.disks[1];

@@ -12,7 +12,7 @@ use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::{Disk, Form};
-use gpuos_store::fake::{FakeDisk, Open};
+use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::ingest::Limits;
 use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
@@ -72,6 +72,16 @@ pub const QUIET: Network = Network {
     delay: 3,
 };
 
+/// What goes wrong with a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wrong {
+    Nothing,
+    /// The program of this node does not finish its files.
+    NoFolder(u16),
+    /// The disk of this node is full.
+    Full(u16),
+}
+
 /// What a session is to do.
 #[derive(Clone, Copy)]
 pub struct Script {
@@ -81,6 +91,8 @@ pub struct Script {
     pub stop_after: Option<u64>,
     /// When all is done, this node loses its segment and shards of the newest checkpoint, and makes them again.
     pub rebuild: Option<u16>,
+    /// With the first checkpoint of the session.
+    pub wrong: Wrong,
 }
 
 /// How a session ended.
@@ -92,6 +104,8 @@ pub struct Session {
     pub outcomes: BTreeMap<CheckpointId, BTreeMap<u16, Outcome>>,
     pub stopped: bool,
     pub rebuilt: Option<CheckpointId>,
+    /// What nodes had to say.
+    pub notes: Vec<(u16, String)>,
 }
 
 pub struct Cluster {
@@ -253,6 +267,7 @@ impl Cluster {
                 outcomes: BTreeMap::new(),
                 stopped: false,
                 rebuilt: None,
+                notes: Vec::new(),
             },
         };
         world.go(self);
@@ -414,9 +429,18 @@ impl World<'_> {
         }
         for node in 0..self.nodes.len() {
             let disk = &cluster.disks[node];
+            disk.trouble(Trouble::None);
             let name = format!("program-{id}");
             write(disk, folder(disk, name.as_bytes()), &cluster.files[node]);
             let open = folder(disk, name.as_bytes());
+            let first = self.session.outcomes.is_empty();
+            let wrong = Some(self.script.wrong).filter(|_| first);
+            if wrong == Some(Wrong::Full(node as u16)) {
+                disk.trouble(Trouble::Full { after: 3000 });
+            }
+            if wrong == Some(Wrong::NoFolder(node as u16)) {
+                continue;
+            }
             let out = self.nodes[node].offer(id.number, open, 1_700_000_000, self.now);
             self.out(cluster, node as u16, out);
         }
@@ -446,6 +470,7 @@ impl World<'_> {
                 Output::RefusedBegin { why, .. } => panic!("refused: {why}"),
                 Output::Ready(ready) => self.session.ready[usize::from(from)] = Some(ready),
                 Output::Note(note) => {
+                    self.session.notes.push((from, note.clone()));
                     if std::env::var_os("GPUOS_SHOW").is_some() {
                         println!("{} node {from}: {note}", self.now);
                     }
