@@ -12,6 +12,7 @@ fn script(checkpoints: u32, network: Network, stop_after: Option<u64>) -> Script
         stop_after,
         rebuild: None,
         wrong: Wrong::Nothing,
+        crash: None,
     }
 }
 
@@ -21,6 +22,7 @@ const RESTART: Script = Script {
     stop_after: None,
     rebuild: None,
     wrong: Wrong::Nothing,
+    crash: None,
 };
 
 const BAD: Network = Network {
@@ -111,6 +113,33 @@ fn any_moment_of_a_crash_leaves_one_checkpoint_on_all_nodes() {
             assert_eq!(session.ready[0].as_ref().unwrap().restore, committed);
         }
     }
+}
+
+/// The power goes when one of the disks has failed, in the middle of whatever it did.
+#[test]
+fn any_call_of_a_disk_may_be_its_last() {
+    let mut stopped = 0;
+    for seed in seeds(8, 400) {
+        let mut cluster = Cluster::new(8, "rs:6+2", 300 + seed);
+        cluster.session(script(1, QUIET, None));
+        let node = cluster.random.below(8) as u16;
+        let crash = Some((node, cluster.random.below(500)));
+        let session = cluster.session(Script {
+            crash,
+            ..script(2, QUIET, None)
+        });
+        stopped += u32::from(session.stopped);
+        cluster.power_off();
+        for node in two(&mut cluster.random, 8) {
+            cluster.lose(node);
+        }
+        let crash = Some((node, cluster.random.below(300)));
+        cluster.session(Script { crash, ..RESTART });
+        cluster.power_off();
+        restart(&mut cluster, script(1, QUIET, None));
+        restart(&mut cluster, RESTART);
+    }
+    assert!(stopped > 0, "no disk failed while something was done");
 }
 
 #[test]

@@ -196,6 +196,7 @@ fn a_forged_manifest_is_not_kept() {
         stop_after: None,
         rebuild: None,
         wrong: Wrong::Nothing,
+        crash: None,
     });
     let id = cluster.committed.unwrap();
     let disk = &cluster.disks[1];

@@ -24,6 +24,9 @@ pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 /// How long a session goes on when all is done: what comes late, as a question about an old part, comes within it.
 const IDLE_MS: u64 = 1500;
 
+/// How long a session goes on with a disk that fails.
+const CRASHED_MS: u64 = 3000;
+
 /// How long a session may take, in simulated milliseconds: far more than all time limits together.
 const MOST_MS: u64 = 600_000;
 
@@ -93,6 +96,8 @@ pub struct Script {
     pub rebuild: Option<u16>,
     /// With the first checkpoint of the session.
     pub wrong: Wrong,
+    /// The disk of this node's store fails from this call on, as the machine would stop there.
+    pub crash: Option<(u16, u64)>,
 }
 
 /// How a session ended.
@@ -109,7 +114,10 @@ pub struct Session {
 }
 
 pub struct Cluster {
+    /// Of the stores.
     pub disks: Vec<FakeDisk>,
+    /// Of the programs' folders.
+    programs: Vec<FakeDisk>,
     pub sets: Vec<Set>,
     pub random: Random,
     pub files: Vec<Files>,
@@ -167,6 +175,7 @@ impl Cluster {
         let files = (0..nodes).map(|_| tree(&mut random)).collect();
         Cluster {
             disks: (0..nodes).map(|_| FakeDisk::new(0)).collect(),
+            programs: (0..nodes).map(|_| FakeDisk::new(0)).collect(),
             sets: sets(nodes, scheme),
             random,
             files,
@@ -185,6 +194,7 @@ impl Cluster {
     pub fn fork(&self) -> Cluster {
         Cluster {
             disks: self.disks.iter().map(FakeDisk::fork).collect(),
+            programs: self.programs.iter().map(FakeDisk::fork).collect(),
             sets: self.sets.clone(),
             random: self.random.clone(),
             files: self.files.clone(),
@@ -245,16 +255,20 @@ impl Cluster {
                     .0
             })
             .collect();
+        let programs = self.programs.clone();
         let count = disks.len() as u16;
         let nodes: Vec<Node<'_, FakeDisk>> = stores
             .iter()
-            .zip(&disks)
+            .zip(&programs)
             .enumerate()
             .map(|(own, (store, disk))| {
                 let settings = settings(own as u16, count, self.run, &self.sets);
                 Node::new(store, disk, settings, 0).unwrap()
             })
             .collect();
+        if let Some((node, at)) = script.crash {
+            disks[usize::from(node)].trouble(Trouble::Crash { at });
+        }
         let mut world = World {
             script,
             nodes,
@@ -271,9 +285,11 @@ impl Cluster {
             },
         };
         world.go(self);
-        self.check(&world);
-        if !world.session.stopped {
-            self.is_whole(&stores);
+        if script.crash.is_none() {
+            self.check(&world);
+            if !world.session.stopped {
+                self.is_whole(&stores);
+            }
         }
         world.session
     }
@@ -317,7 +333,7 @@ impl Cluster {
             let Some(id) = ready.as_ref().and_then(|ready| ready.restore) else {
                 continue;
             };
-            let disk = &self.disks[node];
+            let disk = &self.programs[node];
             let name = format!("restored-{}", self.run);
             world.nodes[node]
                 .restore(id, &disk.root(), name.as_bytes(), None)
@@ -351,6 +367,11 @@ impl World<'_> {
         let mut done = None;
         while done.is_none_or(|done| self.now < done + IDLE_MS) {
             self.now += 1;
+            // Without its disk a node may keep all others waiting.
+            if self.script.crash.is_some() && self.now >= CRASHED_MS {
+                self.session.stopped = true;
+                return;
+            }
             if self.now >= MOST_MS {
                 panic!(
                     "the session does not end: {:?}, {:?}",
@@ -428,15 +449,16 @@ impl World<'_> {
             self.out(cluster, 0, out);
         }
         for node in 0..self.nodes.len() {
-            let disk = &cluster.disks[node];
-            disk.trouble(Trouble::None);
+            let disk = &cluster.programs[node];
             let name = format!("program-{id}");
             write(disk, folder(disk, name.as_bytes()), &cluster.files[node]);
             let open = folder(disk, name.as_bytes());
             let first = self.session.outcomes.is_empty();
             let wrong = Some(self.script.wrong).filter(|_| first);
             if wrong == Some(Wrong::Full(node as u16)) {
-                disk.trouble(Trouble::Full { after: 3000 });
+                cluster.disks[node].trouble(Trouble::Full { after: 3000 });
+            } else if self.script.wrong == Wrong::Full(node as u16) {
+                cluster.disks[node].trouble(Trouble::None);
             }
             if wrong == Some(Wrong::NoFolder(node as u16)) {
                 continue;
