@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 22] = [
+const MAY_USE: [(&str, &[&str]); 23] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -62,6 +62,15 @@ const MAY_USE: [(&str, &[&str]); 22] = [
     (
         "gpuos_store",
         &["gpuos_model", "gpuos_core", "gpuos_checkpoint"],
+    ),
+    (
+        "gpuos_mover",
+        &[
+            "gpuos_model",
+            "gpuos_core",
+            "gpuos_checkpoint",
+            "gpuos_store",
+        ],
     ),
     (
         "slurm_ffi",

@@ -222,7 +222,30 @@ impl<'a, D: Disk> JobStore<'a, D> {
             let next = "take a new checkpoint with a higher number";
             return Err(Error::refused(tried(), format!("{last} is current"), next));
         }
-        committed.retain(|other| *other != id && self.is_prepared(*other));
+        committed.retain(|other| *other != id);
+        self.record(id, committed).tried(tried)
+    }
+
+    /// Makes a prepared checkpoint the current one, also if a later one was: the job goes on from it, since the later one cannot be
+    /// restored. The later one is as if it had not been committed. A note of what is committed that does not hold is replaced.
+    ///
+    /// # Errors
+    /// It is not prepared, or the disk fails: then the old or the new one is current.
+    pub fn adopt(&self, id: CheckpointId) -> Result<()> {
+        let tried = || self.tried("go back to", id);
+        self.manifest(id)?;
+        // A note that does not hold is replaced: what is complete was looked at anew.
+        let mut committed = match self.committed() {
+            Err(error) if error.kind == Kind::Damaged => Vec::new(),
+            committed => committed?,
+        };
+        committed.retain(|other| *other != id && other.number <= id.number);
+        self.record(id, committed).tried(tried)
+    }
+
+    /// Writes which checkpoints are committed: this one last.
+    fn record(&self, id: CheckpointId, mut committed: Vec<CheckpointId>) -> std::io::Result<()> {
+        committed.retain(|other| self.is_prepared(*other));
         committed.push(id);
         let excess = committed.len().saturating_sub(MAX_COMMITTED);
         committed.drain(..excess);
@@ -233,7 +256,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         }
         let code = self.keys.state_code(&note);
         note.extend(code);
-        replace(self.disk, &self.folder, CURRENT, &note).tried(tried)
+        replace(self.disk, &self.folder, CURRENT, &note)
     }
 
     /// Which checkpoint is current. `None`: none was committed yet.
@@ -306,7 +329,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         Ok(manifest)
     }
 
-    fn parse(&self, bytes: &[u8], tried: impl Fn() -> String) -> Result<Manifest> {
+    pub(crate) fn parse(&self, bytes: &[u8], tried: impl Fn() -> String) -> Result<Manifest> {
         let holds = |signed: &[u8], code: &[u8; MAC_BYTES]| self.keys.manifest_holds(signed, code);
         let manifest = Authentic::verify(bytes, holds).and_then(Authentic::parse);
         let manifest = manifest.map_err(|why| Error::damaged(tried(), why.to_string()))?;

@@ -7,6 +7,7 @@
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
+//! - [`rebuild`]: segments and manifests that are made again from other nodes,
 //! - [`restore`]: a checkpoint's files into a folder.
 //!
 //! Nothing is parsed whose message authentication code does not hold, and no byte of a file is handed back whose digest does
@@ -23,6 +24,7 @@ pub mod inventory;
 pub mod job;
 pub mod key;
 mod names;
+pub mod rebuild;
 pub mod restore;
 mod segment;
 pub mod shard;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gpuos_checkpoint::ids::CheckpointId;
-use gpuos_checkpoint::manifest::{ALIGNMENT, Manifest};
+use gpuos_checkpoint::manifest::{ALIGNMENT, Extent, Kind, Manifest, Segment};
 
 use crate::buffer::Buffer;
 use crate::disk::Disk;
@@ -40,7 +40,7 @@ impl fmt::Display for Fault {
 /// The folder cannot be read, or its own manifest does not hold.
 pub fn verify<D: Disk>(job: &JobStore<'_, D>, id: CheckpointId) -> Result<Vec<Fault>> {
     let manifest = job.manifest(id)?;
-    let mut faults = extents(job, &manifest);
+    let mut faults = extents(job, &manifest, |_| true);
     let tried = || job.tried("verify", id);
     let folder = job.folder(id).tried(tried)?;
     let names = job.disk.list(&folder, usize::MAX).tried(tried)?;
@@ -61,7 +61,7 @@ pub fn verify<D: Disk>(job: &JobStore<'_, D>, id: CheckpointId) -> Result<Vec<Fa
             Named::Shard(stripe, place) => {
                 shard(job, id, stripe, place, manifest.set.chunk).map_err(|error| error.to_string())
             }
-            Named::Segment => length(job, &manifest),
+            Named::Segment => length(job, &manifest.segments[0]),
             Named::Unknown => Err("it does not belong there".into()),
             Named::Manifest | Named::Unfinished => Ok(()),
         };
@@ -74,12 +74,44 @@ pub fn verify<D: Disk>(job: &JobStore<'_, D>, id: CheckpointId) -> Result<Vec<Fa
     Ok(faults)
 }
 
-fn extents<D: Disk>(job: &JobStore<'_, D>, manifest: &Manifest) -> Vec<Fault> {
+/// Reads those extents of a manifest that lie in one of its segments, and looks at the segment's length. The manifest may be one that
+/// is not here yet. Empty: the segment is here, and all of it that the manifest refers to holds.
+pub fn segment_faults<D: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    id: CheckpointId,
+) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (index, segment) in manifest.segments.iter().enumerate() {
+        if segment.id != id {
+            continue;
+        }
+        let lies = |extent: &Extent| matches!(&extent.kind, Kind::Raw(stored) if usize::from(stored.segment) == index);
+        match length(job, segment) {
+            Ok(()) => faults.extend(extents(job, manifest, lies)),
+            Err(why) => faults.push(Fault {
+                file: SEGMENT.to_vec(),
+                extent: None,
+                why,
+            }),
+        }
+    }
+    faults
+}
+
+fn extents<D: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    wanted: impl Fn(&Extent) -> bool,
+) -> Vec<Fault> {
     let mut reader = SegmentReader::new(job.disk, &job.folder, &job.keys);
     let mut buffer = Buffer::new(longest(manifest));
     let mut faults = Vec::new();
     for file in &manifest.files {
         for (index, extent) in file.extents.iter().enumerate() {
+            if !wanted(extent) {
+                continue;
+            }
             let what = || format!("read extent {index} of {}", shown(&file.path));
             let read = reader.read(manifest, extent, &mut buffer, &what);
             let why = match read.map(<[u8]>::len) {
@@ -118,8 +150,7 @@ fn shard<D: Disk>(
 }
 
 /// Bytes after the last extent belong to nothing, and bytes that are missing there would be missed by a rebuild.
-fn length<D: Disk>(job: &JobStore<'_, D>, manifest: &Manifest) -> std::result::Result<(), String> {
-    let segment = &manifest.segments[0];
+fn length<D: Disk>(job: &JobStore<'_, D>, segment: &Segment) -> std::result::Result<(), String> {
     let file = open_segment(job.disk, &job.folder, segment);
     let facts = file.and_then(|file| job.disk.facts(&file));
     let facts = facts.map_err(|error| error.to_string())?;

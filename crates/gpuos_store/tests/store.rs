@@ -6,5 +6,6 @@ mod crash;
 mod damage;
 mod hostile;
 mod keys;
+mod rebuild;
 mod round_trip;
 mod shards;

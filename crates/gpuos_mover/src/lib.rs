@@ -1,0 +1,40 @@
+//! What one node does for the checkpoints of a job, as a loop without sockets, clock and threads: what comes in is a message, a
+//! wish of the program, or time; what comes out is what to send and to tell.
+//!
+//! - [`node`]: the node, which holds all else together,
+//! - [`settings`]: its place in the job and its limits; [`output`]: what it has to say,
+//! - [`message`]: what nodes say to each other, and what is refused.
+//!
+//! ```text
+//!  one part:    ingest ─► lengths of the set ─► parity shards by pull ─► manifest ─► copies ─► prepared
+//!  a restart:   inventories ─► which checkpoint (gpuos_checkpoint::usable) ─► parts that are lost are made again ─► adopted
+//! ```
+//!
+//! **Copies of manifests.** A set of `m` parity shards survives the loss of any `m` nodes only if the manifest of each node does,
+//! so the `m` nodes to the right of a node in its set keep it, not the first one only.
+//!
+//! **Memory.** One shard is made at a time: `window * k * piece` bytes of answers, and [`PIECE`](gpuos_store::shard::PIECE) bytes to
+//! be written. An answer to another node takes one piece and one `PIECE`. Manifests are moved as a whole, one for each node that
+//! keeps it: `m` times up to [`MAX_MANIFEST`](gpuos_checkpoint::manifest::MAX_MANIFEST).
+//!
+//! **Trust.** Nodes of a job trust what a node of their set sends of its own segment when parity is made, as nothing describes it
+//! yet; whoever carries messages keeps them from being changed and vouches for the sender. What is made again is held against
+//! the keyed digests of its manifest before it counts.
+//!
+//! **Left to the caller**: which old checkpoints are removed (`gpuos_checkpoint::retention`), and that a node which restarts does so
+//! in a new run of the job.
+//!
+//! The code blocks on the disk. Nothing here has a clock, a thread or a socket.
+#![forbid(unsafe_code)]
+
+mod inventory;
+mod local;
+pub mod message;
+pub mod node;
+pub mod output;
+mod part;
+mod pulling;
+mod rebuild;
+mod restart;
+mod serve;
+pub mod settings;

@@ -1,0 +1,106 @@
+//! A node's place in its job, and its limits.
+
+use gpuos_checkpoint::commit;
+use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::pull::{MOST_WINDOW, Patience};
+use gpuos_checkpoint::sets::Set;
+use gpuos_core::job::JobId;
+use gpuos_store::ingest::Limits;
+
+use crate::message::MAX_PIECE;
+
+/// What a node has to know before it starts.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The job.
+    pub job: JobId,
+    /// The user that owns it.
+    pub uid: u32,
+    /// This node.
+    pub own: NodeIndex,
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// The run of the job: Slurm's count of its restarts. A node that restarts belongs to a new run.
+    pub run: u32,
+    /// The sets, the same in all runs and on all nodes.
+    pub sets: Vec<Set>,
+    /// Bytes of a piece, 1 to [`MAX_PIECE`]. 1 MiB is usual.
+    pub piece: u32,
+    /// Pieces in flight at most, 1 to [`MOST_WINDOW`].
+    pub window: u16,
+    /// How long answers are waited for, also those that are no pieces.
+    pub patience: Patience,
+    /// Time limits of the commit.
+    pub commit: commit::Settings,
+    /// What is taken of a program's folder.
+    pub limits: Limits,
+}
+
+impl Settings {
+    /// With pieces of 1 MiB and a window of 8: 48 MiB of answers for 6 + 2.
+    pub fn new(
+        job: JobId,
+        uid: u32,
+        own: NodeIndex,
+        nodes: u16,
+        run: u32,
+        sets: Vec<Set>,
+    ) -> Settings {
+        Settings {
+            job,
+            uid,
+            own,
+            nodes,
+            run,
+            sets,
+            piece: 1 << 20,
+            window: 8,
+            patience: Patience::default(),
+            commit: commit::Settings::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// The set of this node and its place there.
+    ///
+    /// # Errors
+    /// A sentence: the settings contradict each other.
+    pub(crate) fn place(&self) -> Result<(Set, u8), String> {
+        if self.piece == 0 || self.piece as usize > MAX_PIECE {
+            return Err(format!(
+                "a piece of {} bytes cannot be moved; give 1 to {MAX_PIECE}",
+                self.piece
+            ));
+        }
+        if !(1..=MOST_WINDOW).contains(&self.window) || self.patience.tries == 0 {
+            return Err(format!(
+                "a window of {} pieces with {} tries cannot be kept; give 1 to {MOST_WINDOW} pieces and 1 try or more",
+                self.window, self.patience.tries
+            ));
+        }
+        let mut members: Vec<u16> = self
+            .sets
+            .iter()
+            .flat_map(|set| &set.members)
+            .map(|node| node.0)
+            .collect();
+        members.sort_unstable();
+        if !members.iter().copied().eq(0..self.nodes) {
+            return Err(format!(
+                "the sets are not of the job's {} nodes; arrange them again",
+                self.nodes
+            ));
+        }
+        let found = self
+            .sets
+            .iter()
+            .find_map(|set| Some((set, set.position(self.own)?)));
+        let place = found.and_then(|(set, place)| Some((set.clone(), u8::try_from(place).ok()?)));
+        place.ok_or_else(|| {
+            format!(
+                "node {} is in no set of the job; look at the list of its nodes",
+                self.own
+            )
+        })
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the crate through its public face; one program for all.
+
+mod support;
+
+mod cluster;
+mod hostile;
