@@ -362,3 +362,16 @@ proptest! {
         }
     }
 }
+
+/// Nodes report what is on their disks: a manifest of a node that this job has not is no reason to stop.
+#[test]
+fn a_copy_of_a_stranger_says_nothing() {
+    let inventory = whole(vec![set(0..4, 1)], 2);
+    let mut with = inventory.clone();
+    for stranger in [4, u16::MAX] {
+        part(&mut with, NodeIndex(1), id(2))
+            .copies
+            .insert(NodeIndex(stranger), ManifestFacts::default());
+    }
+    assert_eq!(judge(&with), judge(&inventory));
+}

@@ -214,7 +214,8 @@ impl<D: Disk> JobStore<'_, D> {
         self.sweep().map(|_| ())
     }
 
-    /// As [`JobStore::remove_keeping`], with shards and neighbours' manifests.
+    /// As [`JobStore::remove_keeping`], with shards and neighbours' manifests. Not while a part of the job is being made: what has no
+    /// manifest yet is taken for something that a crash has left.
     ///
     /// # Errors
     /// As there.

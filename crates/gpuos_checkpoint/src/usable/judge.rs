@@ -80,11 +80,10 @@ fn manifests(inventory: &Inventory, id: CheckpointId) -> Manifests<'_> {
     for (holder, parts) in &inventory.left {
         let Some(part) = parts.get(&id) else { continue };
         let own = part.manifest.iter().map(|facts| (holder, facts));
-        // A node's own counts once, also if it has a copy of it.
-        let copies = part
-            .copies
-            .iter()
-            .filter(|(node, _)| *node != holder || part.manifest.is_none());
+        // A node's own counts once, also if it has a copy of it; one of a node that the job has not says nothing.
+        let copies = part.copies.iter().filter(|(node, _)| {
+            node.0 < inventory.nodes && (*node != holder || part.manifest.is_none())
+        });
         for (node, facts) in own.chain(copies) {
             all.entry(*node)
                 .or_insert_with(|| (Vec::new(), facts))
