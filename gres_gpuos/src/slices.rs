@@ -243,8 +243,8 @@ mod tests {
         write("fence4", &fence);
         let list = files(&[format!("{}/s[0-3]", dir.display())]).expect("paths");
         // Who holds 2 may open its instance alone, and nobody else's, also where it is not made yet.
-        for (held, own) in [(0b0100, Some(39)), (0b0011, Some(30)), (0, None)] {
-            let closed = Some((!held as u64).trailing_zeros());
+        for (held, own) in [(0b0100_u64, Some(39)), (0b0011, Some(30)), (0, None)] {
+            let closed = Some((!held).trailing_zeros());
             let few = few_devices(&list, closed, held);
             assert!(few.len() <= 10, "{few:?}");
             let paths: Vec<_> = few.iter().map(|device| &device.path).collect();

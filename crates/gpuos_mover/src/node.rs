@@ -387,6 +387,9 @@ impl<'a, D: Disk> Node<'a, D> {
                     };
                     effects.extend(step(&mut self.commit, next));
                 }
+                Effect::StopPart { id } => {
+                    self.making.take_if(|making| making.id == id);
+                }
                 Effect::DropPart { id } => self.drop_part(id),
                 Effect::TellProgram { id, outcome } => {
                     self.local.out.push(Output::Ended { id, outcome })
