@@ -140,9 +140,9 @@ fn reflected_messages_end_it() {
 #[test]
 fn messages_in_another_order_end_it() {
     let (_, _, sent) = shake([1, 2], |_, bytes| bytes);
-    for first in 1..4 {
+    for (first, message) in sent.iter().enumerate().skip(1) {
         let mut called = Side::responder(place(1), 2, Settings::default());
-        called.hear(&sent[first]);
+        called.hear(message);
         assert!(called.fault.is_some(), "message {first} came first");
     }
     for first in [2, 3] {
@@ -170,10 +170,10 @@ fn messages_of_another_session_are_of_no_use() {
     assert!(!called.hear(&old[0]).is_empty());
     assert!(called.hear(&old[2]).is_empty());
     assert_eq!(called.fault, Some(Fault::Mac));
-    for number in 2..4 {
+    for (number, replayed) in old.iter().enumerate().skip(2) {
         let replay = |at, bytes| {
             if at == number {
-                old[number].clone()
+                replayed.clone()
             } else {
                 bytes
             }

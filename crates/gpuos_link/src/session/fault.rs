@@ -65,13 +65,15 @@ impl fmt::Display for Fault {
             ),
             Fault::Version(version) => write!(
                 f,
-                "the other node speaks version {version} of the protocol, this one {VERSION}: install one release of gpuos on all nodes of the job"
+                "the other node speaks version {version} of the protocol, this one {VERSION}: \
+                 install one release of gpuos on all nodes of the job"
             ),
             Fault::Payload => f.write_str(
                 "the credential of the other side is not one of this protocol: see who listens at that address and port",
             ),
             Fault::Role => f.write_str(
-                "a credential came back to the side that it is not for: somebody reflects messages between the nodes, or the node called itself",
+                "a credential came back to the side that it is not for: somebody reflects messages between the nodes, \
+                 or the node called itself",
             ),
             Fault::Job(job) => write!(
                 f,
@@ -79,14 +81,16 @@ impl fmt::Display for Fault {
             ),
             Fault::Ends { from, to } => write!(
                 f,
-                "the credential is from node {from} to node {to} of the job, which are not the ends of this connection: compare the lists of nodes on both"
+                "the credential is from node {from} to node {to} of the job, which are not the ends of this connection: \
+                 compare the lists of nodes on both"
             ),
             Fault::Nonce => f.write_str(
                 "the answer is not to this handshake: somebody replays credentials between the nodes",
             ),
             Fault::Length { length, limit } => write!(
                 f,
-                "a message of {length} bytes is too short or too long, as at most {limit} are allowed here: see that the other side is a gpuos of the same release"
+                "a message of {length} bytes is too short or too long, as at most {limit} are allowed here: \
+                 see that the other side is a gpuos of the same release"
             ),
             Fault::Mac => f.write_str(
                 "the authentication code of a frame does not hold: it was changed or put elsewhere on its way; connect again",

@@ -19,7 +19,8 @@ pub struct Options {
     pub queue: usize,
     /// Bytes of bodies that may wait to be sent. One body may always wait, however long it is.
     pub queue_bytes: usize,
-    /// How fast may be sent; `None`: as fast as it goes. Shared by all links that have the same one.
+    /// How fast may be sent; `None`: as fast as it goes. Shared by all links that have the same one. The other end takes it for silence
+    /// if less than 64 KiB for each of these links go in [`silence`](Options::silence).
     pub pace: Option<Arc<Pace>>,
     /// Handshakes that a listener has under way in all, with those that it does not know yet.
     pub unfinished: usize,
