@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 23] = [
+const MAY_USE: [(&str, &[&str]); 24] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -71,6 +71,10 @@ const MAY_USE: [(&str, &[&str]); 23] = [
             "gpuos_checkpoint",
             "gpuos_store",
         ],
+    ),
+    (
+        "gpuos_link",
+        &["gpuos_core", "gpuos_checkpoint", "gpuos_host"],
     ),
     (
         "slurm_ffi",

@@ -1,0 +1,11 @@
+//! Tests of the link: one program of all of them. `cargo test -p gpuos_link --test link frames::` runs the tests of `frames.rs`.
+
+mod support;
+
+mod bucket;
+mod frames;
+mod handshake;
+mod hostile;
+mod munge;
+mod sockets;
+mod strangers;
