@@ -1,5 +1,7 @@
 //! Tests of the crate through its public face; one program for all.
 
+#[path = "../../gpuos_model/tests/random/mod.rs"]
+mod random;
 mod support;
 
 mod cluster;

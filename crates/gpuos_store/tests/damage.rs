@@ -13,6 +13,7 @@ use gpuos_store::shard::ShardWriter;
 use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
 
+use crate::random::Random;
 use crate::support::*;
 
 type Files = BTreeMap<String, Vec<u8>>;

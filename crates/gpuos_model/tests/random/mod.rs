@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 /// Knuth's linear congruential generator (MMIX), of which the upper bits count.
+#[derive(Clone)]
 pub struct Random(pub u64);
 
 impl Random {

@@ -5,27 +5,26 @@ use std::collections::BTreeMap;
 use gpuos_store::disk::{Disk, Form};
 use gpuos_store::fake::{FakeDisk, Open};
 
+use crate::random::Random;
+
 /// A folder's files by their paths.
 pub type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Knuth's linear congruential generator (MMIX), of which the upper bits count.
-#[derive(Clone)]
-pub struct Random(pub u64);
+/// What the clusters draw beside numbers.
+pub trait Draw {
+    /// Whether something happens that does so often.
+    fn percent(&mut self, share: u64) -> bool;
 
-impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % limit.max(1)
-    }
+    /// Bytes of a file.
+    fn bytes(&mut self, length: usize) -> Vec<u8>;
+}
 
-    pub fn percent(&mut self, share: u64) -> bool {
+impl Draw for Random {
+    fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
 
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         // A run of zeros now and then is a hole.
         if !self.percent(5) {

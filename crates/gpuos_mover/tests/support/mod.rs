@@ -20,8 +20,9 @@ use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
 
-pub use files::{Files, Random};
-use files::{read, tree, write};
+pub use crate::random::Random;
+pub use files::Files;
+use files::{Draw, read, tree, write};
 
 /// How long a session goes on when all is done: what comes late, as a question about an old part, comes within it.
 const IDLE_MS: u64 = 1500;

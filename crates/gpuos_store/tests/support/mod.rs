@@ -152,20 +152,3 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub fn long() -> bool {
     std::env::var_os("GPUOS_LONG").is_some()
 }
-
-/// Knuth's linear congruential generator (MMIX), of which the upper bits count.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
-        (self.0 >> 33) % limit.max(1)
-    }
-
-    pub fn index(&mut self, limit: usize) -> usize {
-        self.below(limit as u64) as usize
-    }
-}
