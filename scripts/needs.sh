@@ -61,13 +61,11 @@ for part in "$@"; do
             want my_print_defaults mariadb-client-core
         fi
         ;;
-    vm)
-        want qemu-system-x86_64 qemu-system-x86
-        want mke2fs e2fsprogs
-        want debootstrap debootstrap
-        ;;
-    vm-arm64)
-        want qemu-system-aarch64 qemu-system-arm
+    vm | vm-arm64)
+        case $part in
+        vm) want qemu-system-x86_64 qemu-system-x86 ;;
+        *) want qemu-system-aarch64 qemu-system-arm ;;
+        esac
         want mke2fs e2fsprogs
         want debootstrap debootstrap
         ;;

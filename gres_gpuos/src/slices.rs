@@ -63,17 +63,26 @@ fn items(list: &str) -> Vec<&str> {
 
 /// The devices of a node's slices and, under the bit `closed` that the job does not hold, those of the fence.
 pub fn devices(files: &[PathBuf], closed: Option<u32>) -> Vec<Device> {
-    let mut all = Vec::new();
-    for (index, file) in (0..).zip(files) {
-        all.extend(listed(file, index, 0));
-    }
-    let folder = files.first().and_then(|file| file.parent());
-    if let Some((folder, closed)) = folder.zip(closed) {
-        for fence in fences(folder) {
-            all.extend(listed(&fence, closed, 1));
-        }
-    }
+    let mut all = of_slices(files);
+    all.extend(of_fences(files, closed));
     all
+}
+
+fn of_slices(files: &[PathBuf]) -> Vec<Device> {
+    let files = (0..).zip(files);
+    files
+        .flat_map(|(index, file)| listed(file, index, 0))
+        .collect()
+}
+
+fn of_fences(files: &[PathBuf], closed: Option<u32>) -> Vec<Device> {
+    let folder = files.first().and_then(|file| file.parent());
+    let Some((folder, closed)) = folder.zip(closed) else {
+        return Vec::new();
+    };
+    let fences = fences(folder);
+    let fences = fences.iter();
+    fences.flat_map(|fence| listed(fence, closed, 1)).collect()
 }
 
 /// The minor number of a device that stands for all of its major number: `NO_VAL`, which Slurm leaves out of its program.
@@ -85,12 +94,10 @@ const ANY_MINOR: u32 = 0xffff_fffe;
 /// long for it; then nothing is closed to anybody. Its programs go through the devices in the order of this list.
 pub fn few_devices(files: &[PathBuf], closed: Option<u32>, held: u64) -> Vec<Device> {
     let holds = |index: u32| held.checked_shr(index).is_some_and(|bits| bits & 1 == 1);
-    let all = devices(files, closed);
-    let of_slices: usize = devices(files, None).len();
-    let (slices, fence) = all.split_at(of_slices);
+    let fence = of_fences(files, closed);
     let majors: BTreeSet<u32> = fence.iter().map(|device| device.major).collect();
-    let kept = |device: &&Device| holds(device.index) || !majors.contains(&device.major);
-    let mut few: Vec<Device> = slices.iter().filter(kept).cloned().collect();
+    let kept = |device: &Device| holds(device.index) || !majors.contains(&device.major);
+    let mut few: Vec<Device> = of_slices(files).into_iter().filter(kept).collect();
     let ends = fence.first().into_iter().flat_map(|first| {
         majors.iter().filter_map(|&major| {
             Some(Device {

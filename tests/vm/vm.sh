@@ -54,10 +54,6 @@ machine=
 trap '[ -z "$machine" ] || kill "$machine" 2>/dev/null || :; rm -rf "$run"' EXIT
 trap 'exit 1' HUP INT TERM
 release=${RELEASE:-target/release}
-words=
-for part in $wanted; do
-    [ ! -e "$here/guest/parts/$part.words" ] || words="$words $(cat "$here/guest/parts/$part.words")"
-done
 "$here/payload.sh" "$run" "$release" "PARTS='$(echo $wanted)' SHELL_ON_CONSOLE=$([ "$verb" = test ] || echo yes)" || exit 2
 
 if [ "$verb" = sh ]; then
@@ -69,7 +65,7 @@ fi
 echo "$suite/$arch: $(tr '\n' ' ' <"$root/packages")"
 begun=$(date +%s)
 mkfifo "$run/told"
-timeout --kill-after=5 "$limit" "$here/boot.sh" "$root" "$arch" "$run/payload.img" "$run/console" "$words" >"$run/told" </dev/null &
+timeout --kill-after=5 "$limit" "$here/boot.sh" "$root" "$arch" "$run/payload.img" "$run/console" >"$run/told" </dev/null &
 machine=$!
 part=boot ok=0 bad=0 skipped=0 ended=
 results=$run/results.tsv

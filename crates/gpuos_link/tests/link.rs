@@ -1,5 +1,7 @@
 //! Tests of the link: one program of all of them. `cargo test -p gpuos_link --test link frames::` runs the tests of `frames.rs`.
 
+#[path = "../../gpuos_host/tests/munged/mod.rs"]
+mod munged;
 mod support;
 
 mod bucket;

@@ -2,10 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_host::munge::{self, MAX_CREDENTIAL, Twin};
@@ -13,6 +10,7 @@ use gpuos_link::munge::Munge;
 use gpuos_link::session::{Credentials, Fault, MAX_HANDSHAKE, Place, Refusal, Settings};
 use gpuos_link::tcp::{Error, Listener, Options, connect};
 
+use crate::munged::{Daemon, munged};
 use crate::sockets::{LONG, options};
 use crate::support::place;
 
@@ -53,37 +51,6 @@ fn the_twin_opens_what_root_of_the_cluster_sealed() {
     ));
 }
 
-/// A munged with a key of its own, in a folder of its own.
-struct Daemon(Child, tempfile::TempDir);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn munged(key: u8) -> Option<Daemon> {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("key"), [key; 32]).unwrap();
-    let mut command = Command::new("munged");
-    command.args(["--foreground", "--force", "--num-threads=1"]);
-    for name in ["socket", "key-file", "seed-file", "pid-file", "log-file"] {
-        let file = folder.path().join(name.trim_end_matches("-file"));
-        command.arg(format!("--{name}={}", file.display()));
-    }
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().ok()?;
-    let daemon = Daemon(child, folder);
-    let socket = daemon.1.path().join("socket");
-    let deadline = Instant::now() + LONG;
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        assert!(Instant::now() < deadline, "munged does not start");
-        sleep(Duration::from_millis(20));
-    }
-    Some(daemon)
-}
-
 #[test]
 fn two_nodes_with_the_real_munge_speak_and_a_foreign_one_does_not() {
     let (Some(one), Some(two), Some(foreign)) = (munged(1), munged(1), munged(2)) else {
@@ -91,7 +58,7 @@ fn two_nodes_with_the_real_munge_speak_and_a_foreign_one_does_not() {
         return;
     };
     let open = |socket: &Path| munge::Munge::open(None, Some(socket));
-    let open = |daemon: &Daemon| Munge(Arc::new(open(&daemon.1.path().join("socket")).unwrap()));
+    let open = |daemon: &Daemon| Munge(Arc::new(open(&daemon.socket()).unwrap()));
     let lab = Options {
         settings: Settings {
             own_uid: Some(rustix::process::geteuid().as_raw()),

@@ -1,11 +1,13 @@
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use super::*;
+
+#[path = "../../tests/munged/mod.rs"]
+mod munged;
+
+use munged::{Daemon, munged};
 
 /// What holds for munge and for its twin: the same cluster, another one.
 fn speaks(one: &dyn Credentials, foreign: &dyn Credentials) {
@@ -49,43 +51,13 @@ fn the_twin_refuses_what_munge_refuses() {
     assert!(one.seal(b"x").unwrap_err().is_absence());
 }
 
-/// A munged with a key of its own.
-struct Daemon(Child, tempfile::TempDir);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn munged(key: u8) -> Option<Daemon> {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("key"), [key; 32]).unwrap();
-    let mut command = Command::new("munged");
-    command.args(["--foreground", "--force", "--num-threads=1"]);
-    for name in ["socket", "key-file", "seed-file", "pid-file", "log-file"] {
-        let file = folder.path().join(name.trim_end_matches("-file"));
-        command.arg(format!("--{name}={}", file.display()));
-    }
-    command.stdin(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().ok()?;
-    let socket = folder.path().join("socket");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        assert!(Instant::now() < deadline, "munged does not start");
-        sleep(Duration::from_millis(20));
-    }
-    Some(Daemon(child, folder))
-}
-
 #[test]
 fn the_real_munge_speaks() {
     let (Some(one), Some(two)) = (munged(1), munged(2)) else {
         eprintln!("SKIPPED: there is no munged on PATH");
         return;
     };
-    let open = |daemon: &Daemon| Munge::open(None, Some(&daemon.1.path().join("socket"))).unwrap();
+    let open = |daemon: &Daemon| Munge::open(None, Some(&daemon.socket())).unwrap();
     let munge = open(&one);
     speaks(&munge, &open(&two));
     drop(one);
