@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
-use super::{MigAsk, MigStatus, Status};
+use super::{CheckpointJob, CheckpointRequest, MigAsk, MigStatus, Status};
 use crate::health::Verb;
 use crate::job::JobId;
 use crate::limits::Asked;
@@ -104,6 +104,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         job: Option<JobId>,
     },
+    /// Something about checkpoints: gpuos_mover answers it, on a socket of its own.
+    Checkpoint {
+        /// What.
+        what: CheckpointRequest,
+    },
 }
 
 /// Why a step is reported.
@@ -172,6 +177,11 @@ pub enum Reply {
     Audit {
         /// The lines, each a JSON object.
         lines: Vec<String>,
+    },
+    /// To questions about checkpoints.
+    Checkpoints {
+        /// The jobs, by their ids.
+        jobs: Vec<CheckpointJob>,
     },
     /// The request was not done.
     Refused {

@@ -5,12 +5,13 @@
 //! and go without reading. docs/admin/gpuosd.md has the protocol for people.
 //!
 //! - [`message`]: the messages,
-//! - [`mig`]: slices of GPUs,
+//! - [`mig`]: slices of GPUs; [`checkpoint`]: what gpuos_mover is asked on its socket,
 //! - [`status`]: what [`Reply::Status`] carries,
 //! - [`frame`]: lines to messages and back, within limits,
 //! - [`right`]: who may ask for what,
 //! - [`reveal`]: what of a node's state a user is told.
 
+mod checkpoint;
 mod frame;
 mod message;
 mod mig;
@@ -20,6 +21,10 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use checkpoint::{
+    CHECKPOINT_VARIABLE, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
+    CheckpointRequest,
+};
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{
     Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, root_socket, switchable_file,

@@ -1,5 +1,5 @@
 //! Who may ask for what.
-use super::Request;
+use super::{CheckpointRequest, Request};
 use crate::job::JobId;
 
 /// Who is on the other end of a connection, by the kernel's word.
@@ -27,6 +27,14 @@ pub fn needs(request: &Request) -> Right {
     match request {
         Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => Right::Everybody,
         Request::Audit { job: Some(job), .. } => Right::Owner(job.clone()),
+        Request::Checkpoint { what } => match what {
+            // Nobody is told of jobs of others.
+            CheckpointRequest::List { .. } => Right::Everybody,
+            CheckpointRequest::Step { .. } => Right::Root,
+            CheckpointRequest::Now { job }
+            | CheckpointRequest::Verify { job }
+            | CheckpointRequest::Prune { job } => Right::Owner(job.clone()),
+        },
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,
         Request::Admin { .. } | Request::Reload | Request::Audit { job: None, .. } => Right::Root,

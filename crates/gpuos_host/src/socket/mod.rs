@@ -19,3 +19,6 @@ pub use shares::{Limits, Need};
 
 /// Name of the socket in gpuosd's runtime directory.
 pub const NAME: &str = "gpuosd.sock";
+
+/// Name of the socket of gpuos_mover, in the same directory.
+pub const MOVER: &str = "gpuos_mover.sock";

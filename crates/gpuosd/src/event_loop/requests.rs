@@ -73,6 +73,10 @@ impl EventLoop {
                 Reply::Mig { mig: Box::new(mig) }
             }
             Request::Reload => return self.node.scheduler.reload(client),
+            Request::Checkpoint { .. } => {
+                let why = "gpuosd knows no checkpoints: ask gpuos_mover, on its socket";
+                refused(Code::Malformed, why.into())
+            }
             // Answered before they come here.
             Request::Hello { .. } | Request::Watch | Request::Audit { .. } => {
                 refused(Code::Malformed, "not a question for the daemon".into())

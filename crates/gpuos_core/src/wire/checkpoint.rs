@@ -1,0 +1,176 @@
+//! What gpuos_mover is asked about checkpoints, and answers. It speaks the protocol of gpuosd on a socket of its own.
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobId;
+use crate::step::StepId;
+
+/// Variable by which a program finds the folder of its job for checkpoints; docs/user/checkpoint.md has what lies there.
+pub const CHECKPOINT_VARIABLE: &str = "GPUOS_CHECKPOINT_DIR";
+
+/// What gpuos_mover is asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum CheckpointRequest {
+    /// A step has started on this node whose job wants checkpoints. Answered with [`super::Reply::Prepared`], which has
+    /// [`CHECKPOINT_VARIABLE`] once the folder is there.
+    Step {
+        /// Which.
+        id: StepId,
+        /// Its user, who is asked for at the workload manager, too.
+        uid: u32,
+        /// The group of its processes.
+        gid: u32,
+        /// The value of the option, as it was given.
+        asked: String,
+    },
+    /// Which jobs have checkpoints on this node: of all jobs, or of one. A user is told of his own. Answered with
+    /// [`super::Reply::Checkpoints`].
+    List {
+        /// Only this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<JobId>,
+    },
+    /// Have a job make a checkpoint as soon as its program can. Answered with [`super::Reply::Done`] when it was asked for.
+    Now {
+        /// The job.
+        job: JobId,
+    },
+    /// Read all that is kept of a job on this node and hold it against its digests. Answered with
+    /// [`super::Reply::Checkpoints`], whose `faults` say what does not hold.
+    Verify {
+        /// The job.
+        job: JobId,
+    },
+    /// Remove the checkpoints of a job that does not run any more from this node.
+    Prune {
+        /// The job.
+        job: JobId,
+    },
+}
+
+impl CheckpointRequest {
+    /// The job that it is about, where it is about one.
+    pub fn job(&self) -> Option<&JobId> {
+        match self {
+            CheckpointRequest::Step { id, .. } => Some(&id.job),
+            CheckpointRequest::List { job } => job.as_ref(),
+            CheckpointRequest::Now { job }
+            | CheckpointRequest::Verify { job }
+            | CheckpointRequest::Prune { job } => Some(job),
+        }
+    }
+}
+
+/// How far a job is with its checkpoints on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckpointPhase {
+    /// The job does not run here; what it left is kept for a time.
+    #[default]
+    Left,
+    /// The movers of the job's nodes look for each other.
+    Gathering,
+    /// Parts that were lost are made again.
+    Rebuilding,
+    /// Checkpoints can be made.
+    Running,
+    /// No checkpoints are made for this run; `why` says so.
+    Failed,
+}
+
+/// A job with checkpoints, as one node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointJob {
+    /// The job.
+    pub job: JobId,
+    /// Its user.
+    pub uid: u32,
+    /// How far it is.
+    pub phase: CheckpointPhase,
+    /// Why it is not farther; empty: nothing is wrong.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Slurm's count of its restarts.
+    #[serde(default)]
+    pub run: u32,
+    /// The job's nodes, in the workload manager's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// Whether this node leads: it decides when a checkpoint is made.
+    #[serde(default)]
+    pub leads: bool,
+    /// What the nodes keep for each other: `single`, `partner`, `xor:4`, `rs:6+2`.
+    #[serde(default)]
+    pub scheme: String,
+    /// So many nodes of each set can be lost.
+    #[serde(default)]
+    pub losses: u8,
+    /// Seconds between two checkpoints, as it is now; on the node that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_s: Option<u64>,
+    /// Why it is this long: a sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub interval_why: String,
+    /// Ranks of the program that have joined on this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// How many ranks the program has; absent until one has joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// The number of the checkpoint from which this run went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<u32>,
+    /// Newer checkpoints that could not be restored, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed_over: Vec<String>,
+    /// The checkpoint that is being made, and how far it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub making: Option<CheckpointMaking>,
+    /// What is kept here, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoints: Vec<CheckpointKept>,
+    /// The last checkpoints that came to nothing, each as a sentence, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// What does not hold of what is kept, after [`CheckpointRequest::Verify`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+}
+
+/// A checkpoint that is being made.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointMaking {
+    /// Its number.
+    pub number: u32,
+    /// Why it is made: `interval`, `asked`, `end`.
+    pub reason: String,
+    /// What is waited for: `program`, `store`.
+    pub stage: String,
+    /// For how long it has been made, in milliseconds.
+    pub for_ms: u64,
+    /// Ranks of this node whose files are not complete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<u32>,
+}
+
+/// A checkpoint that a node has a part of.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointKept {
+    /// Its number.
+    pub number: u32,
+    /// The attempt at it, 16 hexadecimal digits.
+    pub attempt: String,
+    /// It exists on all nodes of the job, by the record of this node.
+    pub committed: bool,
+    /// Seconds since 1970, UTC.
+    pub time: u64,
+    /// Files of the program on this node.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Bytes that it takes on this node's disk, with what is kept for other nodes.
+    pub stored: u64,
+    /// Milliseconds from the request to the commit; absent where this run did not make it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+}
