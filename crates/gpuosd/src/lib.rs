@@ -18,10 +18,8 @@
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
-//! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and
-//! [`places`] (whether a folder is nobody else's). [`options`] and [`run`] start it all.
-//!
-//! [`events`] is where the log goes.
+//! clients see it), [`queue`] (what slurmctld is asked and told, one at a time) and [`clear`] (empties folders of users with their rights).
+//! [`options`] and [`run`] start it all. Sockets, the log, and whether a folder is nobody else's are `gpuos_daemon`'s.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +28,6 @@ pub mod blocking;
 pub mod clear;
 pub mod disk;
 pub mod event_loop;
-pub mod events;
 pub mod gpus;
 pub mod host;
 pub mod isolation;
@@ -43,7 +40,6 @@ pub mod mps;
 pub mod numbering;
 pub mod options;
 pub mod peers;
-pub mod places;
 pub mod queue;
 pub mod run;
 pub mod sink;

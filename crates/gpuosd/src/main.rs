@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         let printed = page.render(&mut std::io::stdout());
         return ExitCode::from(u8::from(printed.is_err()));
     }
-    gpuosd::events::start(&options.node_name());
+    gpuos_daemon::log::start("gpuosd", &options.node_name());
     match gpuosd::run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

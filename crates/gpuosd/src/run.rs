@@ -1,6 +1,5 @@
 //! The whole daemon: threads, signals, and the loop.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -9,11 +8,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::{root_socket, switchable_file as beside};
+use gpuos_core::wire::switchable_file as beside;
+use gpuos_daemon::door::Door;
+use gpuos_daemon::places;
 use gpuos_host::hardware::discover::Sysfs;
 use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
 use gpuos_host::slurm::Slurm;
-use gpuos_host::socket::{self, BindError, Limits, Server};
+use gpuos_host::socket::{self, BindError, RequestHandler};
 use gpuos_host::steps::device_groups::Cgroups;
 use gpuos_host::steps::job_processes::Proc;
 use gpuos_host::{Machine, ThisMachine};
@@ -33,7 +34,6 @@ use crate::mps::Runner;
 use crate::numbering::Numbering;
 use crate::options::Options;
 use crate::peers;
-use crate::places;
 use crate::sink::Sink;
 use crate::slices::Slices;
 use crate::socket_handler::SocketHandler;
@@ -44,8 +44,6 @@ use crate::switchable_file;
 const WAITING: usize = 1024;
 /// The rules are told at least that often that time goes by.
 const TICK: Duration = Duration::from_secs(1);
-/// The socket is looked after so often.
-const SOCKET_EVERY: Duration = Duration::from_secs(10);
 /// Longest time for a reset or check command.
 const COMMAND: Duration = Duration::from_secs(110);
 /// How long the other nodes may take to be told that this gpuosd ends.
@@ -98,7 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut door = Door::new(path);
     let (to, from) = sync_channel(WAITING);
     let known = Known::default();
-    let handler = Arc::new(SocketHandler {
+    let handler: Arc<dyn RequestHandler> = Arc::new(SocketHandler {
         node: node.clone(),
         known: known.clone(),
         state_dir: options.state_dir.clone(),
@@ -106,13 +104,13 @@ pub fn run(options: &Options) -> Result<()> {
     });
     // Two daemons on one node would undo each other's work.
     if let Err(e @ BindError::InUse) = door.open(&handler) {
-        return Err(e).with_context(|| door.path.display().to_string());
+        return Err(e).with_context(|| door.path().display().to_string());
     }
     let disk = Disk::start(options.state_dir.clone())?;
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
     // The one place that knows which workload manager this is.
     let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
-    let switchable = PathBuf::from(beside(&door.path.to_string_lossy()));
+    let switchable = PathBuf::from(beside(&door.path().to_string_lossy()));
     if let Some(saved) = &saved
         && !saved.mig.switchable.is_empty()
     {
@@ -210,7 +208,7 @@ fn serve(
     mut events: EventLoop,
     from: &Receiver<Message>,
     door: &mut Door,
-    handler: &Arc<SocketHandler>,
+    handler: &Arc<dyn RequestHandler>,
 ) {
     let mut due = Instant::now();
     loop {
@@ -277,100 +275,4 @@ fn signals(to: SyncSender<Message>) -> Result<()> {
     };
     thread::Builder::new().name("signals".into()).spawn(wait)?;
     Ok(())
-}
-
-/// The socket files, made anew where somebody took them away or they could not be made.
-struct Door {
-    path: PathBuf,
-    /// The file that is ours, by device and number.
-    own: Option<(u64, u64)>,
-    /// The socket for root, which only root can reach.
-    for_root: PathBuf,
-    own_for_root: Option<(u64, u64)>,
-    checked: Instant,
-    trouble: Option<String>,
-}
-
-impl Door {
-    fn new(path: PathBuf) -> Door {
-        Door {
-            own: None,
-            for_root: root_socket(&path.to_string_lossy()).into(),
-            own_for_root: None,
-            path,
-            checked: Instant::now(),
-            trouble: None,
-        }
-    }
-
-    fn has(path: &Path, own: Option<(u64, u64)>) -> bool {
-        own.is_some() && identity(path) == own
-    }
-
-    fn open(&mut self, handler: &Arc<SocketHandler>) -> Result<(), BindError> {
-        let opened = self.open_both(handler);
-        let before = self.trouble.take();
-        if let Err((path, e)) = &opened {
-            let why = format!("{}: {e}", path.display());
-            if before.as_ref() != Some(&why) {
-                tracing::error!(
-                    "no socket: {why}; it is tried again every {} s",
-                    SOCKET_EVERY.as_secs()
-                );
-            }
-            self.trouble = Some(why);
-        } else if before.is_some() {
-            tracing::info!("the socket {} is there", self.path.display());
-        }
-        opened.map_err(|(_, e)| e)
-    }
-
-    fn open_both(&mut self, handler: &Arc<SocketHandler>) -> Result<(), (PathBuf, BindError)> {
-        // Root's first: whoever listens there is another gpuosd, also where the one for everybody was taken away.
-        if !Door::has(&self.for_root, self.own_for_root) {
-            let path = &self.for_root;
-            let opened = socket::bind_for_root(path).and_then(|listener| {
-                Server::start_for_root(listener, handler.clone(), Limits::default())?;
-                Ok(())
-            });
-            opened.map_err(|e| (path.clone(), e))?;
-            self.own_for_root = identity(path);
-        }
-        if !Door::has(&self.path, self.own) {
-            let path = &self.path;
-            let opened = socket::bind(path).and_then(|listener| {
-                Server::start(listener, handler.clone(), Limits::default())?;
-                Ok(())
-            });
-            opened.map_err(|e| (path.clone(), e))?;
-            self.own = identity(path);
-        }
-        Ok(())
-    }
-
-    /// Looks whether the sockets are there still; why not, if they are not.
-    fn check_sockets(&mut self, handler: &Arc<SocketHandler>) -> Option<String> {
-        if self.checked.elapsed() >= SOCKET_EVERY {
-            self.checked = Instant::now();
-            let both =
-                Door::has(&self.path, self.own) && Door::has(&self.for_root, self.own_for_root);
-            if !both {
-                let _ = self.open(handler);
-            }
-        }
-        self.trouble.clone()
-    }
-
-    fn close(&self) {
-        for (path, own) in [(&self.path, self.own), (&self.for_root, self.own_for_root)] {
-            if Door::has(path, own) {
-                let _ = std::fs::remove_file(path);
-            }
-        }
-    }
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path).ok()?;
-    Some((file.dev(), file.ino()))
 }

@@ -22,7 +22,7 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BindError::InUse => f.write_str(
-                "another gpuosd listens there: stop it, or give this one its own --runtime-dir",
+                "another daemon listens there: stop it, or give this one its own --runtime-dir",
             ),
             BindError::NotASocket => {
                 f.write_str("there is a file of that name that is no socket: move it away")

@@ -20,7 +20,7 @@ use gpuos_model::node_gpu::NodeGpu;
 
 use super::{Holder, Slice, Snapshot};
 use crate::gpus::GpuIdentity;
-use crate::places;
+use gpuos_daemon::places;
 
 /// Everybody may read them: exporters run as users of their own.
 const FILE: u32 = 0o644;

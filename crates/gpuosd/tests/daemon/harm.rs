@@ -227,7 +227,7 @@ fn a_socket_that_cannot_be_made_or_goes_away_is_made_later() {
     let mut second = site.start();
     site.until("the second ends", || (!second.lives()).then_some(()));
     assert!(
-        site.log().contains("another gpuosd listens"),
+        site.log().contains("another daemon listens"),
         "{}",
         site.log()
     );

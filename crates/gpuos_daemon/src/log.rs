@@ -28,15 +28,15 @@ const PREFIX: &str = "GPUOS";
 /// Details are for developers.
 const LEVEL: LevelFilter = LevelFilter::INFO;
 
-/// Starts the log of this process, the daemon of `node`. Once; a second call changes nothing.
-pub fn start(node: &str) {
+/// Starts the log of this process, which is `daemon` of `node`. Once; a second call changes nothing.
+pub fn start(daemon: &str, node: &str) {
     let registry = Registry::default().with(LEVEL);
     if is_journal() {
         // journald may be away while it starts anew: then it reads standard error still.
         if let Ok(journal) = tracing_journald::layer() {
             let journal = journal
                 .with_field_prefix(Some(PREFIX.into()))
-                .with_syslog_identifier("gpuosd".into())
+                .with_syslog_identifier(daemon.into())
                 .with_custom_fields([(format!("{PREFIX}_NODE"), node)])
                 // That all goes its way is no notice: syslog's levels as administrators filter by them.
                 .with_priority_mappings(PriorityMappings {
