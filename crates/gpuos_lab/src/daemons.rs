@@ -104,9 +104,10 @@ impl Daemons<'_> {
             .env("GPUOS_LAB", &self.record.spec.name)
             .env("PATH", self.path())
             .env_remove("GPUOS_CONF");
-        match self.record.spec.simulated_gpus {
-            Some(_) => command.env("GPUOS_RUNTIME_DIR", self.record.path("run/gpuosd.%n")),
-            None => command.env_remove("GPUOS_RUNTIME_DIR"),
+        let spec = &self.record.spec;
+        match spec.simulated_gpus.is_some() || spec.movers.is_some() {
+            true => command.env("GPUOS_RUNTIME_DIR", self.record.path("run/gpuosd.%n")),
+            false => command.env_remove("GPUOS_RUNTIME_DIR"),
         };
         if self.install.root.is_some() {
             // The suite's folder has no other locales.

@@ -22,6 +22,7 @@ use crate::error::{Context, LabError};
 use crate::guard::Guard;
 use crate::install::{Install, inside};
 use crate::mig;
+use crate::movers;
 use crate::node_type;
 use crate::pauses::Pauses;
 use crate::plugins;
@@ -114,6 +115,10 @@ impl Lab {
             progress("starting gpuosd on the nodes");
             lab.start_gpuosds()?;
         }
+        if lab.record.spec.movers.is_some() {
+            progress("starting gpuos_mover on the nodes");
+            lab.start_movers()?;
+        }
         Ok(lab)
     }
 
@@ -192,15 +197,23 @@ impl Lab {
                 ),
                 None => String::new(),
             };
-            format!("optional {}{socket}\n", self.spank_file()?.display())
+            let mover = match record.spec.movers {
+                Some(_) => format!(
+                    " mover={}/gpuos_mover.sock",
+                    self.gpuosd_runtime_dir("%n").display()
+                ),
+                None => String::new(),
+            };
+            format!("optional {}{socket}{mover}\n", self.spank_file()?.display())
         } else {
             String::new()
         };
         write("plugstack.conf", &plugstack)?;
         let mig = mig::stanza(&record.spec)?;
+        let more = format!("{mig}{}", movers::stanza(&record.spec));
         let gpuos_toml = match &record.spec.gpuos_toml {
-            Some(own) => Some(format!("{own}{mig}")),
-            None => Some(mig).filter(|text| !text.is_empty()),
+            Some(own) => Some(format!("{own}{more}")),
+            None => Some(more).filter(|text| !text.is_empty()),
         };
         for (name, text) in [
             ("gpuos.toml", &gpuos_toml),

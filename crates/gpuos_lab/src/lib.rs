@@ -6,7 +6,7 @@
 //!
 //! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `accounting`, `cgroup`: what it is made of,
 //! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
-//! - `gpus`: simulated GPUs and gpuosd; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
+//! - `gpus`: simulated GPUs and gpuosd; `movers`: gpuos_mover; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
 //! - `guard` and `store`: nothing is left behind.
 //!
 //! ```no_run
@@ -34,6 +34,7 @@ mod guard;
 mod install;
 mod lab;
 mod mig;
+mod movers;
 mod node_type;
 mod pauses;
 mod plugins;
@@ -47,6 +48,7 @@ pub use conf::set_key;
 pub use error::LabError;
 pub use gpus::find_daemon_dir;
 pub use lab::{Lab, field};
+pub use movers::find_mover_dir;
 pub use pauses::Pauses;
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};

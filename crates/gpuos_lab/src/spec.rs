@@ -197,6 +197,10 @@ pub struct LabSpec {
     /// Folder with gpuosd and with gpuos-nvml and its library ([`crate::find_daemon_dir`]): every node has
     /// simulated GPUs of its type and a gpuosd that watches them. `None` = neither.
     pub simulated_gpus: Option<PathBuf>,
+    /// Folder with gpuos_mover ([`crate::find_mover_dir`]): every node has one, and gpuos.toml a `[checkpoint]` that turns it on unless
+    /// it has its own. `None` = none.
+    #[serde(default)]
+    pub movers: Option<PathBuf>,
     /// Where their gpuosds read the kernel's log: a file with records as `/dev/kmsg` has them, or that itself. `None` =
     /// nowhere: the log of the machine is not about a lab's GPUs.
     #[serde(default)]
@@ -241,6 +245,7 @@ impl Default for LabSpec {
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
             simulated_gpus: None,
+            movers: None,
             kernel_log: None,
             mig: GpuSet::EMPTY,
             mig_switchable: GpuSet::EMPTY,

@@ -8,7 +8,7 @@ use super::{Lab, steps, wants_cgroup};
 use crate::error::{Context, LabError};
 use crate::install::Install;
 use crate::spec::Suite;
-use crate::{conf, gpus, mig, suite};
+use crate::{conf, gpus, mig, movers, suite};
 
 impl Lab {
     /// The folder of a node's simulated GPUs: the file `state` and the library.
@@ -80,6 +80,46 @@ impl Lab {
         fs::read_to_string(path).unwrap_or_default()
     }
 
+    /// Starts a mover on every node.
+    pub(super) fn start_movers(&self) -> Result<(), LabError> {
+        let from = self.record.spec.movers.clone().unwrap_or_default();
+        movers::make(&self.record, &from)?;
+        let nodes = self.record.spec.node_names();
+        nodes.iter().try_for_each(|node| self.start_mover(node))
+    }
+
+    /// Starts the mover of a node and waits until its socket is there. It ends with the lab.
+    pub fn start_mover(&self, node: &str) -> Result<(), LabError> {
+        let child = self.daemons().start_mover(node)?;
+        self.adopt(child);
+        Ok(())
+    }
+
+    /// Pid of the mover of a node while it runs.
+    pub fn mover_pid(&self, node: &str) -> Option<u32> {
+        self.daemons()
+            .pid(&movers::daemon(node))
+            .map(|(pid, _)| pid)
+    }
+
+    /// Sends the mover of a node a signal that ends it, and waits. False when it was not running.
+    pub fn kill_mover(&self, node: &str, signal: i32) -> Result<bool, LabError> {
+        self.daemons().stop(&movers::daemon(node), signal)
+    }
+
+    /// What the mover of a node has written to standard error since it was started last.
+    pub fn mover_log(&self, node: &str) -> String {
+        let path = self
+            .record
+            .path(&format!("log/{}.out", movers::daemon(node)));
+        fs::read_to_string(path).unwrap_or_default()
+    }
+
+    /// Where the mover of a node keeps checkpoints.
+    pub fn checkpoints_dir(&self, node: &str) -> PathBuf {
+        movers::store_dir(&self.record, node)
+    }
+
     /// Breaks or mends a GPU of a node: `gpu` is `gpu3`, `3` or `node`, `words` a fault as `gpuos-nvml` knows
     /// it, `repair`, or `reset`.
     ///
@@ -115,6 +155,10 @@ impl Lab {
         if gpus {
             self.kill_gpuosd(node, libc::SIGTERM)?;
         }
+        let movers = self.record.spec.movers.is_some();
+        if movers {
+            self.kill_mover(node, libc::SIGKILL)?;
+        }
         self.stop_slurmd(node)?;
         steps::kill(&self.record, node)?;
         if gpus {
@@ -122,6 +166,9 @@ impl Lab {
         }
         self.new_boot(node)?;
         self.start_slurmds(&[node.to_string()], true)?;
+        if movers {
+            self.start_mover(node)?;
+        }
         match gpus {
             true => self.start_gpuosd(node),
             false => Ok(()),

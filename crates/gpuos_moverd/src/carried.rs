@@ -1,0 +1,193 @@
+//! What goes over a link between the movers of two nodes of a job.
+//!
+//! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
+//! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
+
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::sets::Set;
+use gpuos_mover::message::{Bytes, MAX_MESSAGE};
+use gpuos_mover::roster::{Claim, Roster};
+use serde::{Deserialize, Serialize};
+
+/// The longest message, in bytes: what the loop of a node says, with room for what is around it.
+pub const MAX_CARRIED: usize = MAX_MESSAGE + (4 << 10);
+
+/// Bytes of a segment that are asked for at a time, and at most.
+pub const PIECE: u32 = 1 << 20;
+
+/// The longest text of an option; own choice, far above what its reader takes.
+const MAX_ASKED: usize = 512;
+
+/// A message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Carried {
+    /// Which gathering of the job's movers it belongs to: drawn by the mover of seat 0, 0 before there is one.
+    pub session: u32,
+    /// What.
+    pub body: Body,
+}
+
+/// What is said.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Body {
+    /// To seat 0, when a link is there: this mover is there. One that was started anew draws another number.
+    Hello {
+        /// Drawn when the mover began with this run of the job.
+        incarnation: u64,
+    },
+    /// Of seat 0: what do you have of the job?
+    ClaimAsk,
+    /// This.
+    Claim(Option<ClaimParts>),
+    /// Of seat 0: so the job goes on.
+    Roster(RosterParts),
+    /// It is taken.
+    RosterTaken,
+    /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.
+    NoRoster(String),
+    /// For the conductor.
+    Word(Bytes),
+    /// For the loop of the node.
+    Store(Bytes),
+    /// Give me a manifest, for the files of a rank.
+    ManifestAsk {
+        /// For whom the answer is.
+        ticket: u64,
+        /// Of this checkpoint.
+        id: CheckpointId,
+    },
+    /// Give me bytes of a segment, for the files of a rank.
+    SegmentAsk {
+        /// For whom the answer is.
+        ticket: u64,
+        /// Of this checkpoint.
+        id: CheckpointId,
+        /// The first byte.
+        offset: u64,
+        /// How many, [`PIECE`] at most.
+        length: u32,
+    },
+    /// They are these; `None`: they cannot be had here.
+    Given {
+        /// As it was asked.
+        ticket: u64,
+        /// The bytes.
+        bytes: Option<Bytes>,
+    },
+}
+
+/// A [`Claim`] as it is sent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClaimParts {
+    index: NodeIndex,
+    nodes: u16,
+    set: Vec<NodeIndex>,
+    parity: u16,
+    newest: CheckpointId,
+}
+
+impl From<Claim> for ClaimParts {
+    fn from(claim: Claim) -> ClaimParts {
+        let Claim {
+            index,
+            nodes,
+            set,
+            parity,
+            newest,
+        } = claim;
+        ClaimParts {
+            index,
+            nodes,
+            set,
+            parity,
+            newest,
+        }
+    }
+}
+
+impl From<ClaimParts> for Claim {
+    fn from(parts: ClaimParts) -> Claim {
+        let ClaimParts {
+            index,
+            nodes,
+            set,
+            parity,
+            newest,
+        } = parts;
+        Claim {
+            index,
+            nodes,
+            set,
+            parity,
+            newest,
+        }
+    }
+}
+
+/// A [`Roster`] as it is sent, with what the job asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RosterParts {
+    /// The group of the job's processes.
+    pub gid: u32,
+    /// The value of the option.
+    pub asked: String,
+    /// The index of each seat.
+    pub index_of_seat: Vec<NodeIndex>,
+    /// Members, data shards and parity shards of each set.
+    pub sets: Vec<(Vec<NodeIndex>, u8, u8)>,
+}
+
+impl RosterParts {
+    /// Of a roster that was drawn.
+    pub fn new(roster: &Roster, gid: u32, asked: &str) -> RosterParts {
+        let part = |set: &Set| (set.members.clone(), set.data, set.parity);
+        RosterParts {
+            gid,
+            asked: asked.into(),
+            index_of_seat: roster.index_of_seat.clone(),
+            sets: roster.sets.iter().map(part).collect(),
+        }
+    }
+
+    /// The sets, as the loop of a node wants them.
+    pub fn sets(&self) -> Vec<Set> {
+        let set = |(members, data, parity): &(Vec<NodeIndex>, u8, u8)| Set {
+            members: members.clone(),
+            data: *data,
+            parity: *parity,
+        };
+        self.sets.iter().map(set).collect()
+    }
+
+    /// Whether it names each of so many nodes once.
+    fn is_of(&self, nodes: u16) -> bool {
+        let mut all: Vec<u16> = self.index_of_seat.iter().map(|index| index.0).collect();
+        all.sort_unstable();
+        all.into_iter().eq(0..nodes)
+    }
+}
+
+impl Carried {
+    /// The bytes of a message. `None`: it is too long for who is to read it.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let bytes = postcard::to_extend(self, Vec::new()).ok()?;
+        (bytes.len() <= MAX_CARRIED).then_some(bytes)
+    }
+
+    /// Reads a message of a job of so many nodes. `None`: it is none, or outside its limits.
+    pub fn decode(bytes: &[u8], nodes: u16) -> Option<Carried> {
+        if bytes.len() > MAX_CARRIED {
+            return None;
+        }
+        let (carried, rest) = postcard::take_from_bytes::<Carried>(bytes).ok()?;
+        let fits = match &carried.body {
+            Body::Roster(roster) => roster.is_of(nodes) && roster.asked.len() <= MAX_ASKED,
+            Body::Claim(Some(claim)) => claim.set.len() <= usize::from(u8::MAX),
+            Body::SegmentAsk { offset, length, .. } => {
+                *length <= PIECE && offset.checked_add((*length).into()).is_some()
+            }
+            _ => true,
+        };
+        (rest.is_empty() && fits).then_some(carried)
+    }
+}

@@ -1,0 +1,209 @@
+//! What clients on this node ask.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use gpuos_core::job::JobId;
+use gpuos_core::wire::{
+    CHECKPOINT_VARIABLE, CheckpointJob, CheckpointKept, CheckpointRequest, Code, Happening, Peer,
+    Reply, Request, is_root,
+};
+use gpuos_host::socket::{Need, RequestHandler};
+use gpuos_mover::program::Reason;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::Result as Stored;
+use gpuos_store::job::JobStore;
+
+use crate::job::{Event, Shared};
+use crate::jobs::{Jobs, locked};
+use crate::registrar::{Ask, patience};
+
+/// Answers the requests of clients for the mover.
+pub struct Handler {
+    /// What all jobs of this node share.
+    pub shared: Arc<Shared>,
+    /// Those that are served.
+    pub jobs: Arc<Jobs>,
+    /// To the registrar.
+    pub registrar: SyncSender<Ask>,
+}
+
+impl RequestHandler for Handler {
+    fn who(&self) -> (String, String) {
+        (crate::RELEASE.into(), self.shared.node.clone())
+    }
+
+    fn ask(&self, peer: Peer, request: Request) -> Reply {
+        let Request::Checkpoint { what } = request else {
+            let why = "gpuos_mover knows of checkpoints only: ask gpuosd";
+            return refused(Code::Malformed, why.into());
+        };
+        match what {
+            CheckpointRequest::Step {
+                id,
+                uid,
+                gid,
+                asked,
+            } => self.step(id.job, (uid, gid), asked),
+            CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
+            CheckpointRequest::Now { job } => self.now(&job),
+            CheckpointRequest::Verify { job } => self.verify(&job),
+            CheckpointRequest::Prune { job } => self.prune(&job),
+        }
+    }
+
+    fn user_of(&self, job: &JobId) -> Option<u32> {
+        let served = self.jobs.get(job).map(|served| served.uid);
+        served.or_else(|| Some(self.shared.store.existing(job).ok()?.uid()))
+    }
+
+    fn need(&self) -> Arc<Need> {
+        Arc::default()
+    }
+
+    /// Nothing is told to watchers; the channel ends at once.
+    fn watch(&self, _: Peer) -> Receiver<Happening> {
+        sync_channel(1).1
+    }
+}
+
+impl Handler {
+    fn step(&self, job: JobId, (uid, gid): (u32, u32), asked: String) -> Reply {
+        let (reply, answer) = sync_channel(1);
+        let ask = Ask::Step {
+            job,
+            uid,
+            gid,
+            asked,
+            reply,
+        };
+        if self.registrar.try_send(ask).is_err() {
+            return refused(Code::Busy, "gpuos_mover is busy".into());
+        }
+        let mut environment = BTreeMap::new();
+        let mut notes = Vec::new();
+        match answer.recv_timeout(patience()) {
+            Ok(Ok(folder)) => {
+                let folder = folder.to_string_lossy().into_owned();
+                environment.insert(CHECKPOINT_VARIABLE.into(), folder);
+            }
+            Ok(Err(why)) => notes.push(format!("checkpoints are not made on this node: {why}")),
+            Err(_) => notes.push("checkpoints are not made on this node: gpuos_mover did not answer in time; see its log".into()),
+        }
+        Reply::Prepared {
+            notes,
+            environment,
+            failed: None,
+        }
+    }
+
+    fn list(&self, peer: Peer, only: Option<&JobId>) -> Reply {
+        let own = rustix::process::getuid().as_raw();
+        let all = is_root(peer.uid, own);
+        let mut jobs: BTreeMap<JobId, CheckpointJob> = BTreeMap::new();
+        for (job, served) in self.jobs.all() {
+            jobs.insert(job, locked(&served.status).clone());
+        }
+        for job in self.shared.store.jobs().unwrap_or_default() {
+            let Ok(store) = self.shared.store.existing(&job) else {
+                continue;
+            };
+            let told = jobs.entry(job.clone()).or_insert_with(|| CheckpointJob {
+                job,
+                uid: store.uid(),
+                ..CheckpointJob::default()
+            });
+            match kept(&store) {
+                Ok(checkpoints) => told.checkpoints = checkpoints,
+                Err(error) => told.faults.push(error.to_string()),
+            }
+        }
+        let is_told = |job: &CheckpointJob| {
+            (all || job.uid == peer.uid) && only.is_none_or(|only| job.job == *only)
+        };
+        Reply::Checkpoints {
+            jobs: jobs.into_values().filter(is_told).collect(),
+        }
+    }
+
+    fn now(&self, job: &JobId) -> Reply {
+        let Some(served) = self.jobs.get(job) else {
+            let why = format!(
+                "job {job} does not run here with checkpoints: ask on one of its nodes, or submit it with --gpuos-checkpoint"
+            );
+            return refused(Code::Failed, why);
+        };
+        match served.to.try_send(Event::Want(Reason::Asked)) {
+            Ok(()) => Reply::Done {
+                message: format!("a checkpoint of job {job} is wanted"),
+            },
+            Err(_) => refused(Code::Busy, "gpuos_mover has much to do for this job: ask again in a moment".into()),
+        }
+    }
+
+    fn verify(&self, job: &JobId) -> Reply {
+        let verified = self.shared.store.existing(job).and_then(|store| {
+            let faults = store.faults()?;
+            Ok(CheckpointJob {
+                job: job.clone(),
+                uid: store.uid(),
+                checkpoints: kept(&store)?,
+                faults,
+                ..CheckpointJob::default()
+            })
+        });
+        match verified {
+            Ok(told) => Reply::Checkpoints { jobs: vec![told] },
+            Err(error) => refused(Code::Failed, error.to_string()),
+        }
+    }
+
+    fn prune(&self, job: &JobId) -> Reply {
+        if self.jobs.get(job).is_some() {
+            let why = format!(
+                "job {job} runs here: its checkpoints are removed when it has ended, or end it first"
+            );
+            return refused(Code::Failed, why);
+        }
+        match self.shared.store.remove_job(job) {
+            Ok(()) => Reply::Done {
+                message: format!("nothing is kept of job {job} on this node"),
+            },
+            Err(error) => refused(Code::Failed, error.to_string()),
+        }
+    }
+}
+
+/// What is kept of a job, as clients see it.
+fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
+    let kept = store.kept()?.into_iter();
+    let told = kept.map(|part| CheckpointKept {
+        number: part.id.number,
+        attempt: format!("{:016x}", part.id.attempt),
+        committed: part.committed,
+        time: part.time,
+        files: part.files,
+        bytes: part.bytes,
+        stored: part.stored,
+        took_ms: None,
+    });
+    Ok(told.collect())
+}
+
+/// A refusal.
+fn refused(code: Code, message: String) -> Reply {
+    Reply::Refused { code, message }
+}
+
+/// Whether a folder of root's may be used as it is; what is wrong with it is said.
+pub fn is_safe(flag: &str, folder: &Path) -> bool {
+    match gpuos_daemon::places::unsafe_to_write(folder) {
+        Some(why) => {
+            tracing::error!("{flag} {}: {why}; name a folder of root's", folder.display());
+            false
+        }
+        None => true,
+    }
+}

@@ -1,0 +1,64 @@
+//! The movers of a job find each other: seat 0 asks all for what they have of the job, draws the roster, and tells it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gpuos_checkpoint::sets::{NodeDomains, Scheme};
+use gpuos_mover::roster::{Claim, Roster, draw};
+
+/// How long the movers of a job that has no checkpoints are waited for. Its programs wait meanwhile.
+const FIRST: Duration = Duration::from_secs(60);
+/// And of one that was started again: without them it would begin from its start.
+const AGAIN: Duration = Duration::from_secs(300);
+/// Others wait longer than seat 0, which can say why.
+const OTHERS: Duration = Duration::from_secs(30);
+
+/// What seat 0 knows of the others.
+pub struct Gather {
+    begun: Instant,
+    claims: BTreeMap<u16, Option<Claim>>,
+}
+
+impl Gather {
+    /// Nothing is known yet.
+    pub fn new() -> Gather {
+        Gather {
+            begun: Instant::now(),
+            claims: BTreeMap::new(),
+        }
+    }
+
+    /// A seat has this, or nothing.
+    pub fn claim(&mut self, seat: u16, claim: Option<Claim>) {
+        self.claims.entry(seat).or_insert(claim);
+    }
+
+    /// Whether a seat has to be asked still.
+    pub fn lacks_claim(&self, seat: u16) -> bool {
+        !self.claims.contains_key(&seat)
+    }
+
+    /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.
+    pub fn is_late(&self, run: u32, leads: bool) -> bool {
+        let limit = if run == 0 { FIRST } else { AGAIN };
+        let more = if leads { Duration::ZERO } else { OTHERS };
+        self.begun.elapsed() > limit + more
+    }
+
+    /// The roster, once all claims are known.
+    ///
+    /// # Errors
+    /// A sentence: there can be none.
+    pub fn draw(
+        &self,
+        scheme: Scheme,
+        domains: &[NodeDomains],
+    ) -> Option<Result<Roster, String>> {
+        if self.claims.len() < domains.len() {
+            return None;
+        }
+        let seats: Vec<(Option<Claim>, NodeDomains)> =
+            self.claims.values().cloned().zip(domains.iter().cloned()).collect();
+        Some(draw(&seats, scheme))
+    }
+}

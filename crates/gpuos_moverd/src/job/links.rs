@@ -1,0 +1,127 @@
+//! The links of a job to its other nodes, by seat.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use gpuos_link::session::Place;
+use gpuos_link::tcp::Sender;
+
+use super::Event;
+use crate::carried::{Body, Carried};
+use crate::network::Network;
+
+/// The first wait before a connection is tried again, which doubles ...
+const AGAIN: Duration = Duration::from_millis(300);
+/// ... up to this.
+const AGAIN_MOST: Duration = Duration::from_secs(5);
+
+/// How far a connection that this side makes is.
+struct Dial {
+    due: Instant,
+    wait: Duration,
+    runs: bool,
+}
+
+/// All links of a job on this node.
+pub struct Links {
+    network: Arc<Network>,
+    place: Place,
+    nodes: Vec<String>,
+    to: SyncSender<Event>,
+    open: BTreeMap<u16, (u64, Sender)>,
+    dials: BTreeMap<u16, Dial>,
+    /// Why the last try at a seat failed.
+    why: BTreeMap<u16, String>,
+}
+
+impl Links {
+    /// None yet.
+    pub fn new(
+        network: Arc<Network>,
+        place: Place,
+        nodes: Vec<String>,
+        to: SyncSender<Event>,
+    ) -> Links {
+        Links {
+            network,
+            place,
+            nodes,
+            to,
+            open: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            why: BTreeMap::new(),
+        }
+    }
+
+    /// Has a link to a seat made, if there is none: at once, and after failures at growing intervals.
+    pub fn want(&mut self, seat: u16) {
+        if self.open.contains_key(&seat) || seat == self.place.own.0 {
+            return;
+        }
+        let Some(node) = self.nodes.get(usize::from(seat)) else {
+            return;
+        };
+        let now = Instant::now();
+        let dial = self.dials.entry(seat).or_insert(Dial {
+            due: now,
+            wait: AGAIN,
+            runs: false,
+        });
+        if dial.runs || now < dial.due {
+            return;
+        }
+        dial.runs = true;
+        let (place, to) = (self.place.clone(), self.to.clone());
+        self.network.dial(place, seat, node.clone(), to);
+    }
+
+    /// A link is there, in place of an earlier one.
+    pub fn linked(&mut self, seat: u16, number: u64, sender: Sender) {
+        self.dials.remove(&seat);
+        self.why.remove(&seat);
+        self.open.insert(seat, (number, sender));
+    }
+
+    /// A link has ended. Whether there is none to that seat any more.
+    pub fn unlinked(&mut self, seat: u16, number: u64, why: String) -> bool {
+        let was = self.open.get(&seat).is_some_and(|open| open.0 == number);
+        if was {
+            self.open.remove(&seat);
+            self.why.insert(seat, why);
+        }
+        was
+    }
+
+    /// A connection came to nothing.
+    pub fn failed(&mut self, seat: u16, why: String) {
+        if let Some(dial) = self.dials.get_mut(&seat) {
+            dial.runs = false;
+            dial.due = Instant::now() + dial.wait;
+            dial.wait = (dial.wait * 2).min(AGAIN_MOST);
+        }
+        self.why.insert(seat, why);
+    }
+
+    /// Sends, if there is a link with room. What is not sent is said again by who wanted it.
+    pub fn say(&self, seat: u16, session: u32, body: Body) {
+        let Some((_, sender)) = self.open.get(&seat) else {
+            return;
+        };
+        if let Some(bytes) = (Carried { session, body }).encode() {
+            let _ = sender.try_send(bytes);
+        }
+    }
+
+    /// Why a seat is not reached, in a clause.
+    pub fn why(&self, seat: u16) -> String {
+        let node = self.nodes.get(usize::from(seat));
+        let node = node.map_or("?", String::as_str);
+        match (self.open.contains_key(&seat), self.why.get(&seat)) {
+            (true, _) => format!("the mover of node {node} does not answer"),
+            (false, Some(why)) => format!("node {node} is not reached ({why})"),
+            (false, None) => format!("the mover of node {node} has not come"),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The thread of a job on this node: links to its other nodes, the loop of the node, the conductor, and the folder of its programs.
+//!
+//! ```text
+//!  Gathering ── seat 0 has all claims ──► roster ──► Running: Node and Conductor
+//!      ▲ │                                             │
+//!      │ └── too late, or no roster is possible ──► Failed
+//!      └──── a mover of the job was started anew ──────┘
+//! ```
+//!
+//! - `links`, `gather`: the others; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
+//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
+//!
+//! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
+
+mod gather;
+mod links;
+mod restoring;
+mod running;
+mod serve;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpuos_checkpoint::sets::{NodeDomains, Scheme};
+use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_config::options::CheckpointOption;
+use gpuos_core::job::JobId;
+use gpuos_core::wire::CheckpointJob;
+use gpuos_link::session::Place;
+use gpuos_link::tcp::Sender;
+use gpuos_mover::program::{Join, Reason};
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::store::Store;
+
+use crate::folder::JobFolder;
+use crate::network::Network;
+use gather::Gather;
+use links::Links;
+use running::Running;
+
+/// How often the folder of the programs is looked at, and what is late is done.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Something that the thread of a job is told.
+pub enum Event {
+    /// A step has started on this node.
+    Step {
+        /// The group of its processes.
+        gid: u32,
+        /// The value of the option.
+        asked: String,
+        /// Where the folder goes, or a sentence why there is none.
+        reply: SyncSender<Result<PathBuf, String>>,
+    },
+    /// A link to a seat is there.
+    Linked {
+        /// The seat.
+        seat: u16,
+        /// The number of the link in this process.
+        number: u64,
+        /// The sending half.
+        sender: Sender,
+    },
+    /// A connection to a seat came to nothing.
+    NotLinked {
+        /// The seat.
+        seat: u16,
+        /// A clause.
+        why: String,
+    },
+    /// A link has ended.
+    Unlinked {
+        /// The seat.
+        seat: u16,
+        /// Of the link.
+        number: u64,
+        /// A clause.
+        why: String,
+    },
+    /// A message came.
+    Came {
+        /// From this seat.
+        seat: u16,
+        /// As it was carried.
+        bytes: Vec<u8>,
+    },
+    /// The thread that restores wants something of another node.
+    Ask {
+        /// Of which seat.
+        seat: u16,
+        /// What.
+        body: crate::carried::Body,
+    },
+    /// The files of a rank are restored, or not.
+    Restored {
+        /// For whom.
+        join: Join,
+        /// The line that the program is told.
+        line: String,
+    },
+    /// A checkpoint is wanted.
+    Want(Reason),
+    /// The job is over, or runs again under another number: the thread ends.
+    End,
+}
+
+/// What all jobs of this node share.
+pub struct Shared {
+    /// Slurm's name of this node.
+    pub node: String,
+    /// Where checkpoints are kept.
+    pub store: &'static Store<LinuxDisk>,
+    /// Where the folders of jobs are made.
+    pub folders: PathBuf,
+    /// The way to other nodes.
+    pub network: Arc<Network>,
+    /// `[checkpoint]`.
+    pub config: CheckpointConfig,
+}
+
+/// What is known of a job when its thread starts.
+pub struct Start {
+    /// The job.
+    pub job: JobId,
+    /// Its user, by the workload manager's word.
+    pub uid: u32,
+    /// The workload manager's count of its restarts.
+    pub run: u32,
+    /// Its nodes, in the workload manager's order.
+    pub nodes: Vec<String>,
+    /// What they share with others, in the same order.
+    pub domains: Vec<NodeDomains>,
+    /// This node's place.
+    pub place: Place,
+}
+
+/// What the job's steps said, or its seat 0.
+struct Wish {
+    gid: u32,
+    asked: String,
+    option: CheckpointOption,
+}
+
+/// How far the job is.
+enum Phase {
+    Gathering(Gather),
+    Running(Box<Running>),
+    Failed(String),
+}
+
+/// The state of the thread.
+pub struct Worker {
+    shared: Arc<Shared>,
+    start: Start,
+    status: Arc<Mutex<CheckpointJob>>,
+    /// Where the folder is, for steps that need not wait for this thread.
+    shown: Arc<Mutex<Option<String>>>,
+    to: SyncSender<Event>,
+    began: Instant,
+    links: Links,
+    /// Drawn when this thread began.
+    incarnation: u64,
+    /// Those of the other seats, at seat 0.
+    incarnations: BTreeMap<u16, u64>,
+    session: u32,
+    wish: Option<Wish>,
+    folder: Option<JobFolder>,
+    phase: Phase,
+    /// Seats that have taken the roster, at seat 0.
+    told: BTreeSet<u16>,
+    /// Joins that were answered without node and conductor.
+    without: BTreeSet<Join>,
+}
+
+impl Worker {
+    /// The state of a job that has just become known. `to` is the way to the thread itself, `status` and `shown` what others look at.
+    pub fn new(
+        shared: Arc<Shared>,
+        start: Start,
+        to: SyncSender<Event>,
+        status: Arc<Mutex<CheckpointJob>>,
+        shown: Arc<Mutex<Option<String>>>,
+    ) -> Worker {
+        let links = Links::new(
+            shared.network.clone(),
+            start.place.clone(),
+            start.nodes.clone(),
+            to.clone(),
+        );
+        let leads = start.place.own.0 == 0;
+        let incarnation = draw();
+        Worker {
+            shared,
+            start,
+            status,
+            shown,
+            to,
+            began: Instant::now(),
+            links,
+            incarnation,
+            incarnations: BTreeMap::new(),
+            session: if leads { new_session(0) } else { 0 },
+            wish: None,
+            folder: None,
+            phase: Phase::Gathering(Gather::new()),
+            told: BTreeSet::new(),
+            without: BTreeSet::new(),
+        }
+    }
+
+    /// Serves the job until it is told to end.
+    pub fn run(mut self, from: &Receiver<Event>) {
+        let mut due = Instant::now();
+        self.publish();
+        loop {
+            let wait = due.saturating_duration_since(Instant::now());
+            match from.recv_timeout(wait) {
+                Ok(Event::End) => break,
+                Ok(event) => self.take(event),
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            // However many messages come, time goes by as well.
+            if Instant::now() >= due {
+                self.look();
+                self.publish();
+                due = Instant::now() + LOOK;
+            }
+        }
+        if let Some(folder) = self.folder.take() {
+            folder.remove();
+        }
+    }
+
+    /// Milliseconds since the thread began.
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether this is seat 0, which draws the roster.
+    fn is_first(&self) -> bool {
+        self.start.place.own.0 == 0
+    }
+
+    fn own_seat(&self) -> u16 {
+        self.start.place.own.0
+    }
+
+    /// What the nodes of the job keep for each other: what it asked for, else what the site has for those that name nothing; one node
+    /// alone has nobody.
+    fn scheme(&self) -> Scheme {
+        let asked = self.wish.as_ref().and_then(|wish| wish.option.scheme);
+        match (asked, self.start.nodes.len()) {
+            (Some(scheme), _) => scheme,
+            (None, 0 | 1) => Scheme::Single,
+            (None, _) => self.shared.config.scheme,
+        }
+    }
+
+    fn note(&self, text: &str) {
+        tracing::info!(job = %self.start.job, "job {}: {text}", self.start.job);
+    }
+}
+
+/// A number that nobody guesses or repeats.
+fn draw() -> u64 {
+    let mut bytes = [0; 8];
+    let drawn = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match drawn {
+        Ok(8) => u64::from_le_bytes(bytes),
+        // A kernel without the call: the clock differs between two starts, which is all that is needed.
+        _ => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.map_or(0, |time| time.as_nanos() as u64)
+        }
+    }
+}
+
+/// A session that is none of those before, and not 0.
+fn new_session(before: u32) -> u32 {
+    loop {
+        let session = draw() as u32;
+        if session != 0 && session != before {
+            return session;
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The files of ranks are written by a thread of its own, one rank after another, also from another node's store.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_core::job::JobId;
+use gpuos_mover::program::Join;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::{Error, Result};
+use gpuos_store::job::JobStore;
+use gpuos_store::restore::{Local, Source, Target, restore_part};
+use gpuos_store::store::Store;
+
+use super::Event;
+use crate::carried::{Body, PIECE};
+use crate::folder::{rank_folder, restored_name};
+
+/// Another node is asked again after so long ...
+const AGAIN: Duration = Duration::from_secs(5);
+/// ... and given up after that.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a thread restores.
+struct Task {
+    join: Join,
+    id: CheckpointId,
+    /// The seat that has the files; `None`: this node.
+    from: Option<u16>,
+}
+
+/// An answer of another node: its ticket, and the bytes if it had them.
+type Given = (u64, Option<Vec<u8>>);
+
+/// The way to the thread.
+pub struct Restorer {
+    tasks: Sender<Task>,
+    answers: Sender<Given>,
+}
+
+/// Of which job, and where to.
+pub struct Place {
+    /// The store of this node.
+    pub store: &'static Store<LinuxDisk>,
+    /// The job.
+    pub job: JobId,
+    /// Its user and the group of its processes.
+    pub owner: (u32, u32),
+    /// The folder of its programs.
+    pub folder: OwnedFd,
+    /// To the job's thread.
+    pub to: SyncSender<Event>,
+}
+
+impl Restorer {
+    /// Starts the thread. It ends when this is dropped.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn start(place: Place) -> std::io::Result<Restorer> {
+        let (tasks, to_do) = channel();
+        let (answers, given) = channel();
+        let run = move || run(&place, &to_do, &given);
+        thread::Builder::new().name("restore".into()).spawn(run)?;
+        Ok(Restorer { tasks, answers })
+    }
+
+    /// Has the files of a rank written; [`Event::Restored`] says when that is done.
+    pub fn restore(&self, join: Join, id: CheckpointId, from: Option<u16>) {
+        let _ = self.tasks.send(Task { join, id, from });
+    }
+
+    /// Another node has answered.
+    pub fn given(&self, ticket: u64, bytes: Option<Vec<u8>>) {
+        let _ = self.answers.send((ticket, bytes));
+    }
+}
+
+fn run(place: &Place, tasks: &Receiver<Task>, given: &Receiver<Given>) {
+    let mut ticket = 0;
+    for task in tasks {
+        let restored = one(place, &task, (given, &mut ticket));
+        let line = match restored {
+            Ok(()) => format!("restore {}", task.id.number),
+            Err(error) => format!("failed {error}"),
+        };
+        let join = task.join;
+        if place.to.send(Event::Restored { join, line }).is_err() {
+            return;
+        }
+    }
+}
+
+fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)) -> Result<()> {
+    let job = place.store.job(&place.job, place.owner.0)?;
+    let only = rank_folder(task.join.rank, task.join.size);
+    let name = restored_name(&task.join);
+    let target = Target {
+        disk: &LinuxDisk,
+        folder: &place.folder,
+        name: &name,
+        owner: Some(place.owner),
+    };
+    let Some(seat) = task.from else {
+        let manifest = job.manifest(task.id)?;
+        let mut source = Local::new(&job);
+        return restore_part(&job, &manifest, &only, &target, &mut source);
+    };
+    let mut far = Far {
+        place,
+        seat,
+        id: task.id,
+        given,
+        ticket,
+    };
+    let manifest = far.manifest(&job)?;
+    restore_part(&job, &manifest, &only, &target, &mut far)
+}
+
+/// The store of another node. What comes from there is held against the job's keys by who reads it.
+struct Far<'a> {
+    place: &'a Place,
+    seat: u16,
+    id: CheckpointId,
+    given: &'a Receiver<Given>,
+    ticket: &'a mut u64,
+}
+
+impl Far<'_> {
+    fn manifest(
+        &mut self,
+        job: &JobStore<'_, LinuxDisk>,
+    ) -> Result<gpuos_checkpoint::manifest::Manifest> {
+        let id = self.id;
+        let bytes = self.ask(|ticket| Body::ManifestAsk { ticket, id })?;
+        job.opened(id, &bytes)
+    }
+
+    fn ask(&mut self, body: impl Fn(u64) -> Body) -> Result<Vec<u8>> {
+        *self.ticket += 1;
+        let ticket = *self.ticket;
+        let (seat, begun) = (self.seat, Instant::now());
+        let refused = |why: &str| {
+            let tried = format!("fetch files of checkpoint {} from another node", self.id);
+            let next = "see the log of gpuos_mover there, and start the job again";
+            Err(Error::refused(tried, why, next))
+        };
+        loop {
+            let body = body(ticket);
+            if self.place.to.send(Event::Ask { seat, body }).is_err() {
+                return refused("the job has ended here");
+            }
+            let asked = Instant::now();
+            loop {
+                let left = AGAIN.saturating_sub(asked.elapsed());
+                match self.given.recv_timeout(left) {
+                    Ok((given, Some(bytes))) if given == ticket => return Ok(bytes),
+                    Ok((given, None)) if given == ticket => {
+                        return refused("it says that it has not got them");
+                    }
+                    // A late answer to an earlier question.
+                    Ok(_) => {}
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return refused("the job has ended here");
+                    }
+                }
+            }
+            if begun.elapsed() > PATIENCE {
+                return refused("it does not answer");
+            }
+        }
+    }
+}
+
+impl Source for Far<'_> {
+    fn read(&mut self, segment: CheckpointId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut at = offset;
+        for part in buffer.chunks_mut(PIECE as usize) {
+            let length = part.len() as u32;
+            let bytes = self.ask(|ticket| Body::SegmentAsk {
+                ticket,
+                id: segment,
+                offset: at,
+                length,
+            })?;
+            // Whatever came instead does not hold against its digest.
+            let known = bytes.len().min(part.len());
+            part[..known].copy_from_slice(&bytes[..known]);
+            part[known..].fill(0);
+            at += u64::from(length);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! A job whose movers have found each other: the loop of the node and the conductor, and what they want done.
+
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_mover::message::Bytes;
+use gpuos_mover::node::Node;
+use gpuos_mover::output::{Output, Ready};
+use gpuos_mover::program::{self, Conductor, Input, Start, Word};
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::job::JobStore;
+
+use super::links::Links;
+use super::restoring::Restorer;
+use crate::carried::{Body, PIECE, RosterParts};
+use crate::folder::JobFolder;
+
+/// Node and conductor in one session of a run.
+pub struct Running {
+    node: Node<'static, LinuxDisk>,
+    conductor: Conductor,
+    /// Who sits where.
+    pub roster: RosterParts,
+    /// This node's place in checkpoints.
+    pub own: NodeIndex,
+    parts: JobStore<'static, LinuxDisk>,
+    restorer: Restorer,
+    /// With what the run went on, once that is settled.
+    pub ready: Option<Ready>,
+    /// Sentences for the log.
+    notes: Vec<String>,
+}
+
+/// What a call needs beside the state.
+pub struct Around<'a> {
+    /// Milliseconds.
+    pub now: u64,
+    /// Of this gathering.
+    pub session: u32,
+    /// The other nodes.
+    pub links: &'a Links,
+    /// The programs.
+    pub folder: &'a mut JobFolder,
+}
+
+/// Something to be done.
+enum Todo {
+    Node(Output),
+    Program(program::Output),
+    Conduct(Input),
+}
+
+impl Running {
+    /// From its parts, which belong to one session.
+    pub fn new(
+        node: Node<'static, LinuxDisk>,
+        conductor: Conductor,
+        (roster, own): (RosterParts, NodeIndex),
+        parts: JobStore<'static, LinuxDisk>,
+        restorer: Restorer,
+    ) -> Running {
+        Running {
+            node,
+            conductor,
+            roster,
+            own,
+            parts,
+            restorer,
+            ready: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The conductor's view.
+    pub fn conductor(&self) -> &Conductor {
+        &self.conductor
+    }
+
+    /// Whether this node conducts.
+    pub fn leads(&self) -> bool {
+        self.own == NodeIndex(0)
+    }
+
+    /// What the log is told, once.
+    pub fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Time went by, and the folder was looked at.
+    pub fn look(&mut self, around: &mut Around<'_>) {
+        match around.folder.joins() {
+            Ok(joins) => self.conduct(around, Input::Joins(joins)),
+            Err(error) => self.notes.push(format!("cannot look who has joined: {error}")),
+        }
+        if let Some(number) = self.conductor.view().making.map(|making| making.number) {
+            match around.folder.saved(number) {
+                Ok(ranks) => self.conduct(around, Input::Saved { number, ranks }),
+                Err(error) => self.notes.push(format!("cannot look who has saved: {error}")),
+            }
+        }
+        let outputs = self.node.tick(around.now);
+        self.carry_out(around, outputs.into_iter().map(Todo::Node).collect());
+        self.conduct(around, Input::Tick);
+    }
+
+    /// Tells the conductor something.
+    pub fn conduct(&mut self, around: &mut Around<'_>, input: Input) {
+        self.carry_out(around, VecDeque::from([Todo::Conduct(input)]));
+    }
+
+    /// A message of another node came. Whatever is wrong with it is told to the log.
+    pub fn came(&mut self, around: &mut Around<'_>, seat: u16, body: Body) {
+        let Some(from) = self.roster.index_of_seat.get(usize::from(seat)).copied() else {
+            return;
+        };
+        match body {
+            Body::Store(bytes) => match self.node.receive(from, &bytes.0, around.now) {
+                Ok(outputs) => {
+                    self.carry_out(around, outputs.into_iter().map(Todo::Node).collect());
+                }
+                Err(refused) => self.notes.push(refused.to_string()),
+            },
+            Body::Word(bytes) => match Word::decode(&bytes.0) {
+                Ok(word) => self.conduct(around, Input::Received { from, word }),
+                Err(refused) => self.notes.push(refused.to_string()),
+            },
+            Body::ManifestAsk { ticket, id } => {
+                let bytes = self.parts.manifest_bytes(id, None).ok();
+                self.give(around, seat, ticket, bytes);
+            }
+            Body::SegmentAsk {
+                ticket,
+                id,
+                offset,
+                length,
+            } => {
+                let mut bytes = vec![0; length.min(PIECE) as usize];
+                let read = self.parts.segment_bytes(id, offset, &mut bytes);
+                self.give(around, seat, ticket, read.ok().map(|()| bytes));
+            }
+            Body::Given { ticket, bytes } => {
+                self.restorer.given(ticket, bytes.map(|bytes| bytes.0));
+            }
+            _ => {}
+        }
+    }
+
+    fn give(&self, around: &Around<'_>, seat: u16, ticket: u64, bytes: Option<Vec<u8>>) {
+        let bytes = bytes.map(Bytes);
+        let given = Body::Given { ticket, bytes };
+        around.links.say(seat, around.session, given);
+    }
+
+    fn carry_out(&mut self, around: &mut Around<'_>, mut todo: VecDeque<Todo>) {
+        while let Some(next) = todo.pop_front() {
+            match next {
+                Todo::Node(output) => self.node_says(around, output, &mut todo),
+                Todo::Program(output) => self.conductor_says(around, output, &mut todo),
+                Todo::Conduct(input) => {
+                    let outputs = self.conductor.step(around.now, input);
+                    todo.extend(outputs.into_iter().map(Todo::Program));
+                }
+            }
+        }
+    }
+
+    fn node_says(&mut self, around: &Around<'_>, output: Output, todo: &mut VecDeque<Todo>) {
+        match output {
+            Output::Send { to, bytes } => {
+                if let Some(seat) = self.seat_of(to) {
+                    let body = Body::Store(Bytes(bytes));
+                    around.links.say(seat, around.session, body);
+                }
+            }
+            Output::FolderRead { id } => todo.push_back(Todo::Conduct(Input::FolderRead { id })),
+            Output::Ended { id, outcome } => {
+                todo.push_back(Todo::Conduct(Input::Ended { id, outcome }));
+            }
+            Output::RefusedBegin { id, why } => {
+                todo.push_back(Todo::Conduct(Input::RefusedBegin { id, why }));
+            }
+            Output::Ready(ready) => {
+                let restore = ready.restore;
+                self.ready = Some(ready.clone());
+                todo.push_back(Todo::Conduct(Input::Ready(ready)));
+                if let Some(id) = restore {
+                    let ranks = self.ranks_of(id);
+                    todo.push_back(Todo::Conduct(Input::Holds { id, ranks }));
+                }
+            }
+            Output::Rebuilt { id, failed } => self.notes.push(match failed {
+                None => format!("this node's part of checkpoint {id} was made again"),
+                Some(why) => {
+                    format!("this node's part of checkpoint {id} cannot be made again: {why}")
+                }
+            }),
+            Output::Note(text) => self.notes.push(text),
+        }
+    }
+
+    /// Whose files this node has of a checkpoint.
+    fn ranks_of(&mut self, id: CheckpointId) -> Vec<(u16, u16)> {
+        match self.parts.manifest(id) {
+            Ok(manifest) => manifest.rank_folders(),
+            Err(error) => {
+                self.notes.push(error.to_string());
+                Vec::new()
+            }
+        }
+    }
+
+    fn conductor_says(
+        &mut self,
+        around: &mut Around<'_>,
+        output: program::Output,
+        todo: &mut VecDeque<Todo>,
+    ) {
+        let done = match output {
+            program::Output::Say { to, word } => {
+                if let (Some(seat), Ok(bytes)) = (self.seat_of(to), word.encode()) {
+                    let body = Body::Word(Bytes(bytes));
+                    around.links.say(seat, around.session, body);
+                }
+                Ok(())
+            }
+            program::Output::Answer { join, start } => match start {
+                Start::New => around.folder.answer(&join, "new"),
+                Start::Failed(why) => around.folder.answer(&join, &format!("failed {why}")),
+                Start::Restore { id, from } => {
+                    let seat = self.seat_of(from).filter(|_| from != self.own);
+                    self.restorer.restore(join, id, seat);
+                    Ok(())
+                }
+            },
+            program::Output::Ask {
+                number,
+                reason,
+                ranks,
+            } => around.folder.ask(number, &reason.to_string(), &ranks),
+            program::Output::Offer { number } => around.folder.files(number).map(|folder| {
+                let outputs = self.node.offer(number, folder, seconds(), around.now);
+                todo.extend(outputs.into_iter().map(Todo::Node));
+            }),
+            program::Output::Begin { number } => {
+                let attempt = super::draw();
+                let id = CheckpointId { number, attempt };
+                let outputs = self.node.begin(id, around.now);
+                todo.extend(outputs.into_iter().map(Todo::Node));
+                Ok(())
+            }
+            program::Output::Taken { number } => around.folder.taken(number),
+            program::Output::Close { number, outcome } => {
+                if let Err(why) = &outcome {
+                    self.notes.push(format!("checkpoint {number} came to nothing: {why}"));
+                }
+                let failed = outcome.err();
+                around.folder.close(number, failed.as_deref())
+            }
+            program::Output::Note(text) => {
+                self.notes.push(text);
+                Ok(())
+            }
+        };
+        if let Err(error) = done {
+            let at = around.folder.path().display();
+            self.notes.push(format!("cannot write to {at}: {error}; see whether its disk is full or read-only"));
+        }
+    }
+
+    /// Where a node sits.
+    fn seat_of(&self, index: NodeIndex) -> Option<u16> {
+        let seat = self.roster.index_of_seat.iter().position(|own| *own == index)?;
+        u16::try_from(seat).ok()
+    }
+
+    /// The seats to which this node needs a link: of its set, and of the conductor; all of them where it is that itself.
+    pub fn needs(&self) -> Vec<u16> {
+        let seats = self.roster.index_of_seat.iter().zip(0u16..);
+        let sets = self.roster.sets();
+        let mates = sets.iter().find(|set| set.members.contains(&self.own));
+        let needed = |index: &NodeIndex| {
+            let mate = mates.is_some_and(|set| set.members.contains(index));
+            *index != self.own && (self.leads() || *index == NodeIndex(0) || mate)
+        };
+        seats.filter(|(index, _)| needed(index)).map(|(_, seat)| seat).collect()
+    }
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_secs())
+}

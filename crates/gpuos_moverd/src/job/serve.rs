@@ -1,0 +1,374 @@
+//! What the thread of a job does with what it is told.
+
+use gpuos_config::options::{CheckpointEvery, parse_checkpoint};
+use gpuos_core::wire::CheckpointPhase;
+use gpuos_mover::node::Node;
+use gpuos_mover::program::{Conductor, Every, Input, Settings as Conducts};
+use gpuos_mover::roster::Claim;
+use gpuos_mover::settings::Settings;
+use gpuos_store::disk::LinuxDisk;
+
+use super::gather::Gather;
+use super::restoring::{Place, Restorer};
+use super::running::{Around, Running};
+use super::{Event, Phase, Wish, Worker, new_session};
+use crate::carried::{Body, Carried, RosterParts};
+use crate::folder::JobFolder;
+
+impl Worker {
+    /// Something came.
+    pub(super) fn take(&mut self, event: Event) {
+        match event {
+            Event::Step { gid, asked, reply } => {
+                let answer = self.step(gid, &asked);
+                let _ = reply.try_send(answer);
+            }
+            Event::Linked {
+                seat,
+                number,
+                sender,
+            } => {
+                self.links.linked(seat, number, sender);
+                let incarnation = self.incarnation;
+                self.say(seat, Body::Hello { incarnation });
+            }
+            Event::NotLinked { seat, why } => self.links.failed(seat, why),
+            Event::Unlinked { seat, number, why } => {
+                if self.links.unlinked(seat, number, why) {
+                    self.note(&self.links.why(seat));
+                }
+            }
+            Event::Came { seat, bytes } => {
+                let nodes = self.start.place.nodes;
+                match Carried::decode(&bytes, nodes) {
+                    Some(carried) => self.came(seat, carried),
+                    None => self.note(&format!(
+                        "what seat {seat} sent is no message; have the same release of gpuos on all nodes"
+                    )),
+                }
+            }
+            Event::Ask { seat, body } => {
+                // Who fetches connects, whichever way links usually go.
+                self.links.want(seat);
+                self.say(seat, body);
+            }
+            Event::Restored { join, line } => {
+                if let Some(folder) = &mut self.folder
+                    && let Err(error) = folder.answer(&join, &line)
+                {
+                    let at = folder.path().display();
+                    let text = format!("cannot write to {at}: {error}");
+                    self.note(&text);
+                }
+            }
+            Event::Want(reason) => self.with(|running, around| {
+                running.conduct(around, Input::Want(reason));
+            }),
+            Event::End => {}
+        }
+    }
+
+    fn say(&self, seat: u16, body: Body) {
+        self.links.say(seat, self.session, body);
+    }
+
+    /// A step wants the folder of its job.
+    fn step(&mut self, gid: u32, asked: &str) -> Result<std::path::PathBuf, String> {
+        self.wish(gid, asked)?;
+        match &self.folder {
+            Some(folder) => Ok(folder.path().into()),
+            None => Err("the folder for checkpoints is not there".into()),
+        }
+    }
+
+    /// What the job wants is known: its folder can be made.
+    fn wish(&mut self, gid: u32, asked: &str) -> Result<(), String> {
+        if self.wish.is_none() {
+            let option = parse_checkpoint(asked).map_err(|error| error.to_string())?;
+            let asked = asked.to_string();
+            self.wish = Some(Wish { gid, asked, option });
+        }
+        if self.folder.is_none() {
+            let (job, owner) = (&self.start.job, (self.start.uid, gid));
+            let made = JobFolder::create(&self.shared.folders, job, owner);
+            let folder = made.map_err(|error| error.to_string())?;
+            let path = folder.path().to_string_lossy().into_owned();
+            *crate::jobs::locked(&self.shown) = Some(path);
+            self.folder = Some(folder);
+        }
+        Ok(())
+    }
+
+    /// A message of the mover at another seat.
+    fn came(&mut self, seat: u16, carried: Carried) {
+        let Carried { session, body } = carried;
+        match body {
+            Body::Hello { incarnation } => {
+                let before = self.incarnations.insert(seat, incarnation);
+                // It knows nothing of what was agreed with the one before.
+                if self.is_first() && before.is_some_and(|before| before != incarnation) {
+                    self.note(&format!("the mover at seat {seat} was started anew"));
+                    self.gather_anew(new_session(self.session));
+                }
+            }
+            Body::ClaimAsk if seat == 0 => {
+                if session != self.session {
+                    self.gather_anew(session);
+                }
+                let claim = self.claim().map(Into::into);
+                self.say(seat, Body::Claim(claim));
+            }
+            _ if session != self.session => {}
+            Body::Claim(claim) if self.is_first() => {
+                if let Phase::Gathering(gather) = &mut self.phase {
+                    gather.claim(seat, claim.map(Into::into));
+                }
+            }
+            Body::Roster(roster) if seat == 0 => {
+                self.begin(roster);
+                self.say(seat, Body::RosterTaken);
+            }
+            Body::RosterTaken if self.is_first() => {
+                self.told.insert(seat);
+            }
+            Body::NoRoster(why) if seat == 0 => self.fail(why),
+            body => self.with(|running, around| running.came(around, seat, body)),
+        }
+    }
+
+    fn gather_anew(&mut self, session: u32) {
+        self.session = session;
+        self.told.clear();
+        self.phase = Phase::Gathering(Gather::new());
+    }
+
+    /// What this node has of the job.
+    fn claim(&self) -> Option<Claim> {
+        let (job, uid) = (&self.start.job, self.start.uid);
+        let store = self.shared.store.job(job, uid);
+        let claim = store.and_then(|store| store.claim());
+        match claim {
+            Ok(claim) => claim.map(|(newest, index, nodes, set)| Claim {
+                index,
+                nodes,
+                set: set.members,
+                parity: set.parity,
+                newest,
+            }),
+            Err(error) => {
+                self.note(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Time went by.
+    pub(super) fn look(&mut self) {
+        if let Phase::Gathering(_) = self.phase {
+            self.gather();
+        }
+        self.keep_links();
+        self.with(|running, around| running.look(around));
+        let notes = match &mut self.phase {
+            Phase::Running(running) => running.notes(),
+            _ => Vec::new(),
+        };
+        notes.iter().for_each(|note| self.note(note));
+        if let Phase::Failed(why) = &self.phase {
+            let why = why.clone();
+            self.answer_without(&why);
+        }
+    }
+
+    fn gather(&mut self) {
+        let own = self.claim_once();
+        let Phase::Gathering(gather) = &mut self.phase else {
+            return;
+        };
+        if let Some(own) = own {
+            gather.claim(0, own);
+        }
+        let late = gather.is_late(self.start.run, self.start.place.own.0 == 0);
+        if self.start.place.own.0 != 0 {
+            self.links.want(0);
+            if late {
+                let why = self.links.why(0);
+                self.fail(format!("no checkpoints in this run: {why}"));
+            }
+            return;
+        }
+        let lacking: Vec<u16> = (1..self.start.place.nodes)
+            .filter(|seat| gather.lacks_claim(*seat))
+            .collect();
+        for seat in &lacking {
+            self.links.want(*seat);
+            self.links.say(*seat, self.session, Body::ClaimAsk);
+        }
+        if late {
+            let whys: Vec<String> = lacking.iter().take(3).map(|seat| self.links.why(*seat)).collect();
+            let why = match self.wish {
+                Some(_) => whys.join("; "),
+                None => "no step of the job has started on its first node".into(),
+            };
+            return self.fail(format!("no checkpoints in this run: {why}"));
+        }
+        self.draw();
+    }
+
+    /// Seat 0's own claim, if it is not known yet.
+    fn claim_once(&self) -> Option<Option<Claim>> {
+        match &self.phase {
+            Phase::Gathering(gather) if self.is_first() && gather.lacks_claim(0) => {
+                Some(self.claim())
+            }
+            _ => None,
+        }
+    }
+
+    /// Seat 0: draws the roster when all is known that it needs.
+    fn draw(&mut self) {
+        let (Phase::Gathering(gather), Some(wish)) = (&self.phase, &self.wish) else {
+            return;
+        };
+        match gather.draw(self.scheme(), &self.start.domains) {
+            Some(Ok(roster)) => {
+                let parts = RosterParts::new(&roster, wish.gid, &wish.asked);
+                roster.notes.iter().for_each(|note| self.note(note));
+                self.begin(parts);
+            }
+            Some(Err(why)) => self.fail(why),
+            None => {}
+        }
+    }
+
+    /// Links of this node, by seat: seat 0 makes those to all; of two others the lower one makes theirs.
+    fn keep_links(&mut self) {
+        let Phase::Running(running) = &self.phase else {
+            return;
+        };
+        let own = self.own_seat();
+        let needed = running.needs();
+        let roster = running.roster.clone();
+        for seat in needed.into_iter().filter(|seat| own < *seat) {
+            self.links.want(seat);
+        }
+        if own == 0 {
+            for seat in (1..self.start.place.nodes).filter(|seat| !self.told.contains(seat)) {
+                self.links.want(seat);
+                self.links.say(seat, self.session, Body::Roster(roster.clone()));
+            }
+        }
+    }
+
+    /// The roster is known: node and conductor begin.
+    fn begin(&mut self, roster: RosterParts) {
+        if !matches!(self.phase, Phase::Gathering(_)) {
+            return;
+        }
+        let begun = self
+            .wish(roster.gid, &roster.asked)
+            .and_then(|()| self.running(roster));
+        match begun {
+            Ok(running) => self.phase = Phase::Running(Box::new(running)),
+            Err(why) => self.fail(why),
+        }
+    }
+
+    fn running(&self, roster: RosterParts) -> Result<Running, String> {
+        let (Some(wish), Some(folder)) = (&self.wish, &self.folder) else {
+            return Err("the folder for checkpoints is not there".into());
+        };
+        let (job, uid) = (&self.start.job, self.start.uid);
+        let own = roster.index_of_seat[usize::from(self.own_seat())];
+        let nodes = self.start.place.nodes;
+        let store = self.shared.store;
+        let config = &self.shared.config;
+        let mut settings = Settings::new(job.clone(), uid, own, nodes, self.session, roster.sets());
+        settings.keep = config.keep;
+        if config.max_gib > 0 {
+            settings.limits.bytes = u64::from(config.max_gib) << 30;
+        }
+        let now = self.now();
+        let node = Node::new(store, &LinuxDisk, settings, now)?;
+        let every = match wish.option.every {
+            CheckpointEvery::Seconds(seconds) => {
+                Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000)
+            }
+            CheckpointEvery::Auto => Every::Auto {
+                mtbf_s: f64::from(config.node_mtbf_hours) * 3600.0 / f64::from(nodes.max(1)),
+                limits: config.limits(),
+            },
+        };
+        let conducts = Conducts {
+            every,
+            ready_ms: u64::from(config.ready_s) * 1000,
+            ..Conducts::new(own, nodes, self.session)
+        };
+        let restorer = Restorer::start(Place {
+            store,
+            job: job.clone(),
+            owner: (uid, wish.gid),
+            folder: folder.root().try_clone().map_err(|e| e.to_string())?,
+            to: self.to.clone(),
+        });
+        let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
+        let parts = store.job(job, uid).map_err(|error| error.to_string())?;
+        let conductor = Conductor::new(conducts, now);
+        Ok(Running::new(node, conductor, (roster, own), parts, restorer))
+    }
+
+    /// There are no checkpoints in this run.
+    fn fail(&mut self, why: String) {
+        tracing::error!(job = %self.start.job, "job {}: {why}", self.start.job);
+        if self.is_first() {
+            for seat in 1..self.start.place.nodes {
+                self.say(seat, Body::NoRoster(why.clone()));
+            }
+        }
+        self.phase = Phase::Failed(why);
+    }
+
+    /// Programs that join a run without checkpoints begin from their start, unless they have been here before: then they would do
+    /// their work again, and perhaps write over what they have.
+    fn answer_without(&mut self, why: &str) {
+        let first = self.start.run == 0;
+        let Some(folder) = &mut self.folder else {
+            return;
+        };
+        let line = match first {
+            true => "new".to_string(),
+            false => format!("failed {why}"),
+        };
+        for join in folder.joins().unwrap_or_default() {
+            if self.without.insert(join) {
+                let _ = folder.answer(&join, &line);
+            }
+        }
+    }
+
+    /// Has node and conductor do something, if there are some.
+    fn with(&mut self, done: impl FnOnce(&mut Running, &mut Around<'_>)) {
+        let now = self.now();
+        if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &mut self.folder) {
+            let mut around = Around {
+                now,
+                session: self.session,
+                links: &self.links,
+                folder,
+            };
+            done(running, &mut around);
+        }
+    }
+
+    /// How far it is, for clients.
+    pub(super) fn stage(&self) -> (CheckpointPhase, String) {
+        match &self.phase {
+            Phase::Gathering(_) => (CheckpointPhase::Gathering, String::new()),
+            Phase::Running(running) if running.ready.is_none() => {
+                (CheckpointPhase::Rebuilding, String::new())
+            }
+            Phase::Running(_) => (CheckpointPhase::Running, String::new()),
+            Phase::Failed(why) => (CheckpointPhase::Failed, why.clone()),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The jobs that this node has a part in: which threads serve them, and where they sit.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuos_core::job::JobId;
+use gpuos_core::wire::CheckpointJob;
+use gpuos_link::session::{Place, Places};
+
+use crate::job::Event;
+
+/// A job that is served.
+#[derive(Clone)]
+pub struct Served {
+    /// Its user.
+    pub uid: u32,
+    /// The workload manager's count of its restarts.
+    pub run: u32,
+    /// This node's seat.
+    pub place: Place,
+    /// To its thread.
+    pub to: SyncSender<Event>,
+    /// How it is, as its thread said last.
+    pub status: Arc<Mutex<CheckpointJob>>,
+    /// The folder of its programs, once it is there.
+    pub folder: Arc<Mutex<Option<String>>>,
+}
+
+/// All of them. Any thread may ask.
+pub struct Jobs {
+    served: Mutex<BTreeMap<JobId, Served>>,
+    /// Where a job goes that another node's mover names and this one does not know.
+    unknown: SyncSender<JobId>,
+}
+
+impl Jobs {
+    /// None yet. Jobs that are not known are told to `unknown`, as far as it takes them.
+    pub fn new(unknown: SyncSender<JobId>) -> Jobs {
+        Jobs {
+            served: Mutex::default(),
+            unknown,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a job, in place of an earlier run of it.
+    pub fn enter(&self, job: JobId, served: Served) {
+        self.lock().insert(job, served);
+    }
+
+    /// Takes a job out.
+    pub fn leave(&self, job: &JobId) -> Option<Served> {
+        self.lock().remove(job)
+    }
+
+    /// A job.
+    pub fn get(&self, job: &JobId) -> Option<Served> {
+        self.lock().get(job).cloned()
+    }
+
+    /// All jobs, by their ids.
+    pub fn all(&self) -> Vec<(JobId, Served)> {
+        let all = self.lock();
+        all.iter().map(|(job, served)| (job.clone(), served.clone())).collect()
+    }
+
+    /// The way to a job's thread.
+    pub fn sender(&self, job: &JobId) -> Option<SyncSender<Event>> {
+        Some(self.lock().get(job)?.to.clone())
+    }
+}
+
+impl Places for Jobs {
+    /// Asked only when the other side's credential was opened: it is root's. It comes again if it is refused.
+    fn of(&self, job: &JobId) -> Option<Place> {
+        let place = self.lock().get(job).map(|served| served.place.clone());
+        if place.is_none() {
+            let _ = self.unknown.try_send(job.clone());
+        }
+        place
+    }
+}
+
+/// What a mutex guards, also after a panic elsewhere: what is in these is replaced as a whole.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

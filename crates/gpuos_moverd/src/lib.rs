@@ -1,0 +1,24 @@
+//! gpuos_mover: the daemon of a node that keeps and restores the checkpoints of its jobs.
+//!
+//! - [`options`] and [`run`] start it all;
+//! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
+//! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them;
+//! - [`folder`]: the folder by which a job's programs are spoken with;
+//! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
+//!
+//! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
+
+#![forbid(unsafe_code)]
+
+pub mod carried;
+pub mod folder;
+pub mod handler;
+pub mod job;
+pub mod jobs;
+pub mod network;
+pub mod options;
+pub mod registrar;
+pub mod run;
+
+/// The daemon's release.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,61 @@
+//! Flags.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use gpuos_host::{ThisMachine, host_name};
+
+/// Keeps and restores the checkpoints of this node's jobs.
+#[derive(Clone, Parser, Debug)]
+#[command(
+    name = "gpuos_mover",
+    version,
+    after_help = "Exit codes: 0 ended by a signal, 1 failed, 2 wrong usage. gpuos.toml is read at the start: \
+                  restart gpuos_mover after [checkpoint] was changed. Jobs that run go on meanwhile."
+)]
+pub struct Options {
+    /// The gpuos.toml to use instead of $GPUOS_CONF or the one beside slurm.conf.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where checkpoints are kept: a folder of root's on a disk of this node.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/checkpoints")]
+    pub store: PathBuf,
+    /// Where each job has a folder in which its programs write what is to be kept.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/jobs")]
+    pub jobs: PathBuf,
+    /// Where the socket gpuos_mover.sock is made.
+    #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
+    pub runtime_dir: PathBuf,
+    /// Slurm's name of this node; the host's name up to the first dot by default.
+    #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
+    pub node: Option<String>,
+    /// The secret that all nodes have and no user can read, of which the keys of checkpoints are made.
+    #[arg(long, value_name = "FILE", default_value = "/etc/munge/munge.key")]
+    pub key: PathBuf,
+    /// Print the man page instead.
+    #[arg(long, hide = true)]
+    pub man: bool,
+}
+
+impl Options {
+    /// Slurm's name of this node.
+    pub fn node_name(&self) -> String {
+        let host = || host_name(&ThisMachine).unwrap_or_default();
+        self.node
+            .clone()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Options;
+
+    #[test]
+    fn the_table_of_flags_is_sound() {
+        Options::command().debug_assert();
+    }
+}

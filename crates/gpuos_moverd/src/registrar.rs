@@ -1,0 +1,289 @@
+//! Which jobs this node has a part in: a thread that asks the workload manager, starts a thread for each job, and ends it.
+//!
+//! Whose a job is, where it runs and how often it was started is the workload manager's word, never that of who asks.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::sets::NodeDomains;
+use gpuos_core::job::JobId;
+use gpuos_link::session::Place;
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::action::Outcome;
+use gpuos_workload::job::{Job, JobState};
+
+use crate::job::{Event, Shared, Start, Worker};
+use crate::jobs::{Jobs, Served, locked};
+
+/// How often the workload manager is asked about the jobs that are served.
+const LOOK: Duration = Duration::from_secs(5);
+/// A job that another mover names and that is none of this node's is looked up so often at most.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often what ended jobs have left is looked at.
+const SWEEP: Duration = Duration::from_secs(600);
+/// Events that wait for the thread of a job. Each may be a piece of a segment, so that few may wait.
+const WAITING: usize = 64;
+/// How long a step waits for the thread of its job.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Stack of a job's thread.
+const STACK: usize = 2 << 20;
+
+/// What the registrar is asked.
+pub enum Ask {
+    /// A step has started here.
+    Step {
+        /// Of this job.
+        job: JobId,
+        /// Its user, as slurmstepd says.
+        uid: u32,
+        /// The group of its processes.
+        gid: u32,
+        /// The value of the option.
+        asked: String,
+        /// Where the folder goes, or a sentence why there is none.
+        reply: SyncSender<Result<PathBuf, String>>,
+    },
+    /// Another node's mover names a job.
+    Named(JobId),
+}
+
+/// The state of the thread.
+pub struct Registrar {
+    shared: Arc<Shared>,
+    jobs: Arc<Jobs>,
+    manager: Arc<dyn WorkloadManager>,
+    /// When a job was looked up in vain.
+    in_vain: std::collections::BTreeMap<JobId, Instant>,
+}
+
+impl Registrar {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn start(
+        shared: Arc<Shared>,
+        jobs: Arc<Jobs>,
+        manager: Arc<dyn WorkloadManager>,
+        from: Receiver<Ask>,
+    ) -> std::io::Result<()> {
+        let registrar = Registrar {
+            shared,
+            jobs,
+            manager,
+            in_vain: std::collections::BTreeMap::new(),
+        };
+        let thread = thread::Builder::new().name("registrar".into());
+        thread.spawn(move || registrar.run(&from))?;
+        Ok(())
+    }
+
+    fn run(mut self, from: &Receiver<Ask>) {
+        let mut due = Instant::now() + LOOK;
+        let mut sweep = Instant::now();
+        loop {
+            match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(Ask::Step {
+                    job,
+                    uid,
+                    gid,
+                    asked,
+                    reply,
+                }) => self.step(&job, (uid, gid), asked, reply),
+                Ok(Ask::Named(job)) => self.named(&job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= due {
+                self.look();
+                due = Instant::now() + LOOK;
+            }
+            if Instant::now() >= sweep {
+                self.sweep();
+                sweep = Instant::now() + SWEEP;
+            }
+        }
+    }
+
+    /// A step has started: its job is served from now on, if it is not.
+    fn step(
+        &mut self,
+        job: &JobId,
+        (uid, gid): (u32, u32),
+        asked: String,
+        reply: SyncSender<Result<PathBuf, String>>,
+    ) {
+        let refuse = |why: String| drop(reply.try_send(Err(why)));
+        let record = match self.record(job) {
+            Ok(record) => record,
+            Err(why) => return refuse(why),
+        };
+        if record.uid != uid {
+            return refuse(format!("job {job} is not user {uid}'s by the workload manager"));
+        }
+        let served = match self.serve(job, &record) {
+            Ok(served) => served,
+            Err(why) => return refuse(why),
+        };
+        let folder = locked(&served.folder).clone();
+        if let Some(folder) = folder {
+            drop(reply.try_send(Ok(folder.into())));
+            return;
+        }
+        // The job's thread answers, so that other jobs do not wait for it.
+        let event = Event::Step { gid, asked, reply };
+        let _ = served.to.try_send(event);
+    }
+
+    fn named(&mut self, job: &JobId) {
+        let lately = |at: &Instant| at.elapsed() < AGAIN;
+        if self.jobs.get(job).is_some() || self.in_vain.get(job).is_some_and(lately) {
+            return;
+        }
+        self.in_vain.retain(|_, at| at.elapsed() < AGAIN);
+        let served = self.record(job).and_then(|record| self.serve(job, &record));
+        if served.is_err() {
+            self.in_vain.insert(job.clone(), Instant::now());
+        }
+    }
+
+    /// A job as the workload manager has it.
+    fn record(&self, job: &JobId) -> Result<Job, String> {
+        match self.manager.job(job) {
+            Ok(Some(record)) => Ok(record),
+            Ok(None) => Err(format!("the workload manager knows no job {job}")),
+            Err(outcome) => Err(format!("the workload manager does not tell of job {job}: {}", words(&outcome))),
+        }
+    }
+
+    /// Serves a job that has its nodes, this one among them; an earlier run of it ends.
+    fn serve(&self, job: &JobId, record: &Job) -> Result<Served, String> {
+        let own = record.nodes.iter().position(|node| *node == self.shared.node);
+        let own = own.and_then(|seat| u16::try_from(seat).ok());
+        let (Some(own), true) = (own, record.is_running()) else {
+            return Err(format!("job {job} does not run on this node"));
+        };
+        let nodes = u16::try_from(record.nodes.len())
+            .map_err(|_| format!("job {job} has more nodes than checkpoints can have"))?;
+        if let Some(served) = self.jobs.get(job) {
+            if served.run == record.restarts {
+                return Ok(served);
+            }
+            self.end(job);
+        }
+        let place = Place {
+            job: job.clone(),
+            own: NodeIndex(own),
+            nodes,
+        };
+        let (to, from) = sync_channel(WAITING);
+        let served = Served {
+            uid: record.uid,
+            run: record.restarts,
+            place: place.clone(),
+            to: to.clone(),
+            status: Arc::new(Mutex::default()),
+            folder: Arc::default(),
+        };
+        let start = Start {
+            job: job.clone(),
+            uid: record.uid,
+            run: record.restarts,
+            domains: vec![NodeDomains::default(); record.nodes.len()],
+            nodes: record.nodes.clone(),
+            place,
+        };
+        let (shared, status, folder) = (
+            self.shared.clone(),
+            served.status.clone(),
+            served.folder.clone(),
+        );
+        let run = move || Worker::new(shared, start, to, status, folder).run(&from);
+        let thread = thread::Builder::new().name(format!("job {job}"));
+        let thread = thread.stack_size(STACK).spawn(run);
+        thread.map_err(|e| format!("cannot start a thread for job {job}: {e}"))?;
+        self.jobs.enter(job.clone(), served.clone());
+        Ok(served)
+    }
+
+    fn end(&self, job: &JobId) {
+        if let Some(served) = self.jobs.leave(job) {
+            let _ = served.to.send(Event::End);
+        }
+    }
+
+    /// Ends the threads of jobs that do not run here any more.
+    fn look(&self) {
+        let all = self.jobs.all();
+        if all.is_empty() {
+            return;
+        }
+        // Without an answer nothing is known, and nothing ends.
+        let Ok(here) = self.manager.jobs() else { return };
+        for (job, served) in all {
+            let goes_on = here.iter().any(|record| {
+                record.id == job && record.restarts == served.run && record.is_running()
+            });
+            if !goes_on && !self.is_starting(&job, &served) {
+                self.end(&job);
+            }
+        }
+    }
+
+    /// Whether a job that was not among those of this node has only just come to it.
+    fn is_starting(&self, job: &JobId, served: &Served) -> bool {
+        self.manager.job(job).map_or(true, |record| {
+            record.is_some_and(|record| {
+                let here = record.nodes.contains(&self.shared.node);
+                here && record.is_running() && record.restarts == served.run
+            })
+        })
+    }
+
+    /// Removes what jobs have left that are over, some time after their last checkpoint.
+    fn sweep(&self) {
+        let Ok(jobs) = self.shared.store.jobs() else { return };
+        let limit = u64::from(self.shared.config.ended_hours) * 3600;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |time| time.as_secs());
+        for job in jobs {
+            if self.jobs.get(&job).is_some() {
+                continue;
+            }
+            let over = match self.manager.job(&job) {
+                Ok(None) => true,
+                Ok(Some(record)) => record.state == JobState::Over,
+                Err(_) => false,
+            };
+            let newest = self.shared.store.existing(&job).and_then(|kept| kept.kept());
+            // What cannot be read has no time, and is left to an administrator.
+            let Ok(newest) = newest else { continue };
+            let newest = newest.iter().map(|kept| kept.time).max().unwrap_or(0);
+            if over && now.saturating_sub(newest) >= limit {
+                match self.shared.store.remove_job(&job) {
+                    Ok(()) => tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed"),
+                    Err(error) => tracing::warn!(%job, "{error}"),
+                }
+            }
+        }
+    }
+}
+
+/// How long a client that asks for a step may have to wait.
+pub fn patience() -> Duration {
+    PATIENCE
+}
+
+fn words(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Done(text)
+        | Outcome::Nothing(text)
+        | Outcome::NotYet(text)
+        | Outcome::NoAnswer(text)
+        | Outcome::Refused(text) => text,
+    }
+}

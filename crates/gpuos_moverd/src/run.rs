@@ -1,0 +1,176 @@
+//! The whole daemon: threads, signals, sockets.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use gpuos_config::gpuos_toml::Config;
+use gpuos_daemon::door::Door;
+use gpuos_host::munge::Munge;
+use gpuos_host::slurm::Slurm;
+use gpuos_host::socket::{BindError, MOVER, RequestHandler};
+use gpuos_host::{Machine, ThisMachine};
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::key::SiteKey;
+use gpuos_store::store::Store;
+use gpuos_workload::WorkloadManager;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::handler::{Handler, is_safe};
+use crate::job::Shared;
+use crate::jobs::Jobs;
+use crate::network::{Network, TAKEN};
+use crate::options::Options;
+use crate::registrar::{Ask, Registrar};
+
+/// Requests that wait for the registrar; steps that come on top are told that it is busy.
+const WAITING: usize = 256;
+/// The socket is looked after so often, and systemd told that all goes on.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Another gpuos_mover runs here, or something is missing without which no checkpoint can be kept.
+pub fn run(options: &Options) -> Result<()> {
+    let node = options.node_name();
+    let own = [("--store", &options.store), ("--jobs", &options.jobs), ("--runtime-dir", &options.runtime_dir)];
+    if own.into_iter().any(|(flag, folder)| !is_safe(flag, folder)) {
+        bail!("a folder is not root's alone, as the log says");
+    }
+    let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    // The one place that knows which workload manager this is.
+    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine, &node));
+    let config = config(options.config.as_deref(), &*manager)?;
+    if !config.checkpoint.enabled {
+        bail!("no checkpoints are made here: set enabled = true in [checkpoint] of gpuos.toml, and start gpuos_mover again");
+    }
+    // Two daemons on one node would spoil each other's work, so the sockets come before the store.
+    let mut door = Door::new(options.runtime_dir.join(MOVER));
+    let addresses = manager.addresses().map_err(anyhow::Error::msg)?;
+    let socket = addresses.munge_socket();
+    let munge = Munge::open(None, socket.as_deref()).context("munge, which vouches for other nodes")?;
+    let rate = u64::from(config.checkpoint.rate_mib) << 20;
+    let network = Arc::new(Network::new(addresses, Arc::new(munge), config.checkpoint.port, rate));
+    let shared = Arc::new(Shared {
+        node: node.clone(),
+        store: open_store(options)?,
+        folders: options.jobs.clone(),
+        network: network.clone(),
+        config: config.checkpoint,
+    });
+    let (unknown, named) = sync_channel(WAITING);
+    let jobs = Arc::new(Jobs::new(unknown));
+    let (registrar, asks) = sync_channel(WAITING);
+    let handler: Arc<dyn RequestHandler> = Arc::new(Handler {
+        shared: shared.clone(),
+        jobs: jobs.clone(),
+        registrar: registrar.clone(),
+    });
+    if let Err(e @ BindError::InUse) = door.open(&handler) {
+        return Err(e).with_context(|| door.path().display().to_string());
+    }
+    Registrar::start(shared, jobs.clone(), manager, asks)?;
+    let naming = move || {
+        for job in named {
+            if registrar.send(Ask::Named(job)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("named".into()).spawn(naming)?;
+    let listening = {
+        let (node, network) = (node.clone(), network);
+        move || listen(&node, &network, &jobs)
+    };
+    thread::Builder::new().name("listen".into()).spawn(listening)?;
+    tracing::info!("gpuos_mover {} for node {node}", crate::RELEASE);
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    wait(&mut door, &handler)?;
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+    door.close();
+    Ok(())
+}
+
+/// Takes links of other nodes; a port that somebody else has is tried again.
+fn listen(node: &str, network: &Arc<Network>, jobs: &Arc<Jobs>) {
+    let mut said = None;
+    loop {
+        match network.listen(node, jobs.clone()) {
+            Ok(listener) => {
+                tracing::info!("other nodes are heard at TCP {}", listener.address());
+                if network.take(listener, jobs.clone()).is_ok() {
+                    return;
+                }
+            }
+            Err(why) if said.as_ref() != Some(&why) => {
+                tracing::error!("{why}; it is tried again every {} s", TAKEN.as_secs());
+                said = Some(why);
+            }
+            Err(_) => {}
+        }
+        thread::sleep(TAKEN);
+    }
+}
+
+fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let (to, from) = sync_channel(1);
+    let waiting = move || {
+        if signals.forever().next().is_some() {
+            let _ = to.send(());
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(waiting)?;
+    let mut due = Instant::now() + TICK;
+    loop {
+        match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        }
+        let _ = door.check_sockets(handler);
+        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+        due = Instant::now() + TICK;
+    }
+}
+
+/// The store, which lives as long as the process.
+fn open_store(options: &Options) -> Result<&'static Store<LinuxDisk>> {
+    for (folder, mode) in [(&options.store, 0o700), (&options.jobs, 0o755)] {
+        let mut builder = std::fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(mode).create(folder);
+        made.with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let root: OwnedFd = LinuxDisk::folder(&options.store)
+        .with_context(|| format!("cannot open {}", options.store.display()))?;
+    // munge's key is of munge's own user, who is trusted with it already.
+    let of = std::fs::symlink_metadata(&options.key).ok().map(|key| key.uid());
+    let key = SiteKey::read(&options.key, of)?;
+    let (store, found) = Store::open(LinuxDisk, root, key)?;
+    for removed in &found.removed {
+        tracing::info!("removed from the store, where a crash had left it: {removed}");
+    }
+    for fault in &found.faults {
+        tracing::error!("{fault}");
+    }
+    Ok(Box::leak(Box::new(store)))
+}
+
+/// gpuos.toml: the file that is named, else the one beside the workload manager's own.
+fn config(given: Option<&Path>, manager: &dyn WorkloadManager) -> Result<Config> {
+    let named = given.map(Path::to_path_buf);
+    let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(Into::into));
+    let beside = || Some(manager.local_folder()?.join("gpuos.toml"));
+    let asked = || Some(manager.config_folder()?.join("gpuos.toml"));
+    let file = named.or_else(beside).or_else(asked);
+    let file = file.context("gpuos.toml is not found: name it with --config")?;
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(Config::parse(&text, &file.display().to_string())?)
+}
