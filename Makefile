@@ -23,6 +23,7 @@ endif
 # What only gpuosd's feature otel has. With the whole workspace, so that crates are built with the features that they have already.
 OTEL := --workspace --locked --features gpuosd/otel --test traces
 
+DAEMONS := gpuosd gpuos_mover
 PLUGINS := select_gpuos spank_gpuos job_submit_gpuos gres_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
@@ -183,7 +184,7 @@ SUITES ?= bookworm trixie sid
 ARM_SUITES := $(if $(filter file,$(origin SUITES)),trixie sid,$(SUITES))
 PARTS  ?=
 SUITE  ?= trixie
-PROGRAMS := -p gpuosd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
+PROGRAMS := -p gpuosd -p gpuos_moverd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
 vm-build:
 	@scripts/needs.sh build
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS)
@@ -222,7 +223,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -233,8 +234,10 @@ install:
 	  $(STRIPPED) 755 $(RELEASE)/$$program $(DESTDIR)$(PREFIX)/bin/$$program $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/$$program.debug || exit 1; \
 	done
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITS)
-	$(STRIPPED) 755 $(RELEASE)/gpuosd $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug
-	$(PLACES) packaging/gpuosd.service > $(DESTDIR)$(UNITS)/gpuosd.service
+	for daemon in $(DAEMONS); do \
+	  $(STRIPPED) 755 $(RELEASE)/$$daemon $(DESTDIR)$(PREFIX)/sbin/$$daemon $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/$$daemon.debug || exit 1; \
+	  $(PLACES) packaging/$$daemon.service > $(DESTDIR)$(UNITS)/$$daemon.service || exit 1; \
+	done
 	for plugin in $(PLUGINS); do \
 	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
 	done
@@ -251,7 +254,7 @@ install:
 	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
 	$(NATIVE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
-	$(NATIVE)/gpuosd --man > $(DESTDIR)$(MAN8)/gpuosd.8
+	for daemon in $(DAEMONS); do $(NATIVE)/$$daemon --man > $(DESTDIR)$(MAN8)/$$daemon.8 || exit 1; done
 	$(NATIVE)/gpuos completion bash > $(DESTDIR)$(BASH)/gpuos
 	$(NATIVE)/gpuos completion zsh > $(DESTDIR)$(ZSH)/_gpuos
 	$(NATIVE)/gpuos completion fish > $(DESTDIR)$(FISH)/gpuos.fish
@@ -259,10 +262,10 @@ install:
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
-	rm -f $(DESTDIR)$(PREFIX)/sbin/gpuosd $(DESTDIR)$(UNITS)/gpuosd.service $(DESTDIR)$(MAN8)/gpuosd.8
+	rm -f $(DAEMONS:%=$(DESTDIR)$(PREFIX)/sbin/%) $(DAEMONS:%=$(DESTDIR)$(UNITS)/%.service) $(DAEMONS:%=$(DESTDIR)$(MAN8)/%.8)
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
-	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/gpuosd.debug $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
+	rm -f $(DAEMONS:%=$(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/%.debug) $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
 	rm -rf $(DESTDIR)$(DOC) $(DESTDIR)$(SHARE)

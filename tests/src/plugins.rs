@@ -31,12 +31,15 @@ pub fn built() -> &'static Path {
     })
 }
 
-/// The folder with gpuosd, and with the simulated GPUs that a lab has it watch.
+/// The folder with gpuosd and gpuos_mover, and with the simulated GPUs that a lab has it watch.
 pub fn daemons() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| match std::env::var_os("GPUOS_DAEMON_DIR") {
         Some(dir) => PathBuf::from(dir),
-        None => cargo(&["-p", "gpuosd", "-p", "gpuos_nvml"], target()),
+        None => cargo(
+            &["-p", "gpuosd", "-p", "gpuos_moverd", "-p", "gpuos_nvml"],
+            target(),
+        ),
     })
 }
 

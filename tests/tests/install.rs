@@ -68,7 +68,9 @@ fn what_is_installed_follows_its_places_and_goes_again() {
     symlink(programs().join("gpuos"), release.join("gpuos")).expect("a link");
     // It takes long to build, and is a program like the others.
     symlink(programs().join("gpuos"), release.join("gpuos-layout")).expect("a link");
-    symlink(daemons().join("gpuosd"), release.join("gpuosd")).expect("a link");
+    for daemon in ["gpuosd", "gpuos_mover"] {
+        symlink(daemons().join(daemon), release.join(daemon)).expect("a link");
+    }
     for places in [
         &["PREFIX=/opt/gpuos"][..],
         &[
@@ -93,11 +95,13 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             assert!(text.contains(&format!("/{plugins}")), "{name}: {text}");
             assert!(!text.contains("/usr/lib/gpuos"), "{name}: {text}");
         }
-        let unit = read(&format!("{prefix}/lib/systemd/system/gpuosd.service"));
-        assert!(
-            unit.contains(&format!("ExecStart=/{prefix}/sbin/gpuosd\n")),
-            "{unit}"
-        );
+        for daemon in ["gpuosd", "gpuos_mover"] {
+            let unit = read(&format!("{prefix}/lib/systemd/system/{daemon}.service"));
+            let started = format!("ExecStart=/{prefix}/sbin/{daemon}\n");
+            assert!(unit.contains(&started), "{unit}");
+            let page = read(&format!("{prefix}/share/man/man8/{daemon}.8"));
+            assert!(page.contains(daemon), "{page}");
+        }
         for name in [
             "docs/admin/health.md",
             "docs/decisions/README.md",
@@ -110,7 +114,6 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         assert!(
             read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
         );
-        assert!(read(&format!("{prefix}/share/man/man8/gpuosd.8")).contains("gpuosd"));
         let debug = to.join(format!("{prefix}/lib/debug"));
         let stripped = !places.contains(&"STRIP=no");
         assert_eq!(debug.exists(), stripped, "{places:?}");
