@@ -3,7 +3,7 @@
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::manifest::{
     Authentic, Counts, Extent, FileEntry, FolderEntry, Kind, MAC_BYTES, MAX_DEPTH, Manifest,
-    NodeSet, Refused, Segment, Stored, Time, Unsealed, check,
+    NodeSet, Refused, Segment, Stored, Time, Unsealed, check, rank_folder, rank_of, ranks,
 };
 use proptest::prelude::*;
 
@@ -319,6 +319,61 @@ proptest! {
         if let Ok(manifest) = read(&resigned(bytes)) {
             prop_assert_eq!(check(&manifest), Ok(()));
             prop_assert_eq!(read(&written(&manifest)), Ok(manifest));
+        }
+    }
+}
+
+#[test]
+fn folders_of_ranks_are_read_as_they_are_written() {
+    for (rank, size) in [(0, 1), (0, u16::MAX), (u16::MAX - 1, u16::MAX), (9, 10)] {
+        let name = rank_folder(rank, size);
+        assert_eq!(rank_of(name.as_bytes()), Some((rank, size)));
+    }
+    let bad: [&[u8]; 15] = [
+        b"",
+        b"rank-",
+        b"rank-0-of-0",
+        b"rank-1-of-1",
+        b"rank-00-of-1",
+        b"rank-0-of-01",
+        b"rank-+0-of-1",
+        b"rank--0-of-1",
+        b"rank-0-of-65536",
+        b"rank-0-of-1 ",
+        b" rank-0-of-1",
+        b"rank-0-of-1\n",
+        b"Rank-0-of-1",
+        b"rank-0-of-1-of-2",
+        b"rank-0-of-\xff",
+    ];
+    for bad in bad {
+        assert_eq!(rank_of(bad), None, "{}", bad.escape_ascii());
+    }
+    let mut manifest = good();
+    assert_eq!(ranks(&manifest), []);
+    let folder = |path: &[u8]| FolderEntry {
+        path: path.to_vec(),
+        mode: 0o700,
+    };
+    manifest.folders = vec![
+        folder(b"rank-10-of-12"),
+        folder(b"rank-9-of-12"),
+        folder(b"in/rank-1-of-12"),
+    ];
+    manifest.files = vec![
+        file(b"rank-2-of-12", vec![]),
+        file(b"rank-3-of-12/x/y", vec![]),
+        file(b"rank-9-of-12/x", vec![]),
+    ];
+    assert_eq!(ranks(&manifest), [(3, 12), (9, 12), (10, 12)]);
+}
+
+proptest! {
+    #[test]
+    fn no_name_is_read_as_a_rank_but_its_own(name in "(rank-)?[-0-9of+ ]{0,12}(-of-[0-9]{1,6})?") {
+        if let Some((rank, size)) = rank_of(name.as_bytes()) {
+            prop_assert!(rank < size);
+            prop_assert_eq!(rank_folder(rank, size), name);
         }
     }
 }

@@ -36,19 +36,34 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// For what is built on the store: `tried` and `next` begin with a verb, as in "read ..." and "try again".
+    pub fn new(
+        kind: Kind,
+        tried: impl Into<String>,
+        why: impl Into<String>,
+        next: &'static str,
+    ) -> Error {
+        Error {
+            kind,
+            tried: tried.into(),
+            why: why.into(),
+            next,
+        }
+    }
+
+    /// The same failure as the reason why something larger failed.
+    pub(crate) fn within(self, tried: String) -> Error {
+        let why = format!("cannot {}: {}", self.tried, self.why);
+        Error { tried, why, ..self }
+    }
+
     /// Something that is not accepted, and what can be done.
     pub(crate) fn refused(
         tried: impl Into<String>,
         why: impl Into<String>,
         next: &'static str,
     ) -> Error {
-        let (tried, why) = (tried.into(), why.into());
-        Error {
-            kind: Kind::Refused,
-            tried,
-            why,
-            next,
-        }
+        Error::new(Kind::Refused, tried, why, next)
     }
 
     /// Something kept that is not what was written.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
-use gpuos_checkpoint::manifest::{Counts, Manifest};
+use gpuos_checkpoint::manifest::{Counts, Manifest, NodeSet};
 
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried, shown};
@@ -38,6 +38,23 @@ pub struct Held {
     /// What is wrong with manifests here, in sentences.
     pub faults: Vec<String>,
     /// Bytes that all of it takes on the disk.
+    pub taken: u64,
+}
+
+/// A checkpoint whose own part is here, for a list that people read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// Which.
+    pub id: CheckpointId,
+    /// It was committed.
+    pub committed: bool,
+    /// When it was taken, in seconds since 1970, UTC.
+    pub time: u64,
+    /// Files of the program on this node.
+    pub files: u64,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Bytes that it takes on the disk, with what is kept for other nodes.
     pub taken: u64,
 }
 
@@ -108,6 +125,51 @@ impl<D: Disk> JobStore<'_, D> {
         ids.into_iter()
             .map(|id| self.held(id, &committed))
             .collect()
+    }
+
+    /// Checkpoints whose own manifest is here and holds, in the order of their ids. What is kept for other nodes is counted and not
+    /// looked into, so it costs less than [`JobStore::list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn kept(&self) -> Result<Vec<Kept>> {
+        let committed = self.committed()?;
+        let mut kept = Vec::new();
+        for id in self.ids()? {
+            let tried = || self.tried("list", id);
+            let Ok(manifest) = self.manifest(id) else {
+                continue;
+            };
+            let folder = self.folder(id).tried(tried)?;
+            let mut taken = 0u64;
+            for name in self.disk.list(&folder, MAX_NAMES).tried(tried)? {
+                let facts = self.disk.look(&folder, &name).tried(tried)?;
+                taken = taken.saturating_add(facts.taken);
+            }
+            kept.push(Kept {
+                id,
+                committed: committed.contains(&id),
+                time: manifest.time,
+                files: manifest.counts.files,
+                bytes: manifest.counts.bytes,
+                taken,
+            });
+        }
+        Ok(kept)
+    }
+
+    /// Which node of the job this one is, how many there are, and its set, as the newest checkpoint says whose own manifest is here
+    /// and holds, committed or not. `None`: there is none.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn claim(&self) -> Result<Option<(CheckpointId, NodeIndex, u16, NodeSet)>> {
+        for id in self.ids()?.into_iter().rev() {
+            if let Ok(manifest) = self.manifest(id) {
+                return Ok(Some((id, manifest.node, manifest.nodes, manifest.set)));
+            }
+        }
+        Ok(None)
     }
 
     fn ids(&self) -> Result<Vec<CheckpointId>> {

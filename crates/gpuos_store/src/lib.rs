@@ -8,7 +8,7 @@
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
 //! - [`rebuild`]: segments and manifests that are made again from other nodes,
-//! - [`restore`]: a checkpoint's files into a folder.
+//! - [`restore`]: a checkpoint's files into a folder, all of them or one folder's; [`source`]: where their bytes come from.
 //!
 //! Nothing is parsed whose message authentication code does not hold, and no byte of a file is handed back whose digest does
 //! not. The code has no thread and no clock: a caller runs it where it may block, and says what time it is.
@@ -29,5 +29,6 @@ pub mod restore;
 mod segment;
 pub mod shard;
 mod small;
+pub mod source;
 pub mod store;
 pub mod verify;

@@ -3,14 +3,16 @@
 //! The tree grows beneath a folder of another name that nobody but the running user can enter, and gets its name when all of it
 //! is verified, written and on the disk. Every extent is held against its digest before a byte of it is written.
 
-use gpuos_checkpoint::manifest::{Kind, Manifest};
+use gpuos_checkpoint::manifest::{FileEntry, Kind, MAX_DEPTH, Manifest};
 
 use crate::buffer::Buffer;
-use crate::disk::{Disk, Dress, Form};
+use crate::disk::{Disk, Dress, Form, part};
 use crate::error::{Error, Result, Tried, shown};
 use crate::job::JobStore;
-use crate::segment::{SegmentReader, longest};
+use crate::key::JobKeys;
+use crate::segment::longest;
 use crate::small::write_full;
+use crate::source::{LocalSource, Source, extent};
 
 /// Where files go, and whose they become.
 pub struct Target<'a, T: Disk> {
@@ -40,6 +42,41 @@ pub fn restore<D: Disk, T: Disk>(
     manifest: &Manifest,
     target: &Target<'_, T>,
 ) -> Result<()> {
+    write(job, manifest, None, target, &mut LocalSource::new(job))
+}
+
+/// Writes what one folder of a checkpoint has: it becomes the folder of the target itself. `only` is its name at the top of the
+/// program's folder. The manifest may be that of another node of the job, as it was read by [`JobStore::opened`], and the bytes may come
+/// from there.
+///
+/// # Errors
+/// As of [`restore`]; the checkpoint has no such folder; the source fails.
+pub fn restore_part<D: Disk, T: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    only: &[u8],
+    target: &Target<'_, T>,
+    source: &mut dyn Source,
+) -> Result<()> {
+    let within = |path: &[u8]| beneath(only, path).is_some();
+    let folder = manifest.folders.iter().any(|folder| folder.path == only);
+    let there = folder || manifest.files.iter().any(|file| within(&file.path));
+    if !there || part(only).is_err() {
+        let tried = job.tried(format!("restore {} of", shown(only)), manifest.id);
+        let why = format!("node {} has no such folder in it", manifest.node);
+        let next = "ask for a folder that lies at the top of the program's folder";
+        return Err(Error::refused(tried, why, next));
+    }
+    write(job, manifest, Some(only), target, source)
+}
+
+fn write<D: Disk, T: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    only: Option<&[u8]>,
+    target: &Target<'_, T>,
+    source: &mut dyn Source,
+) -> Result<()> {
     let tried = || {
         let what = job.tried("restore", manifest.id);
         format!("{what} to {}", shown(target.name))
@@ -52,9 +89,11 @@ pub fn restore<D: Disk, T: Disk>(
     let mut tree = Tree {
         target,
         tried: &tried,
-        buffer: Buffer::new(longest(manifest)),
-        reader: SegmentReader::new(job.disk, &job.folder, &job.keys),
         manifest,
+        only,
+        keys: &job.keys,
+        source,
+        buffer: Buffer::new(longest(manifest)),
     };
     let done = tree.fill(&folder).and_then(|()| {
         let renamed = target.disk.rename(target.folder, &name, target.name, false);
@@ -62,11 +101,16 @@ pub fn restore<D: Disk, T: Disk>(
     });
     if done.is_err() {
         // Only through the folder that was made here: what has its name meanwhile may be another.
-        let _ = empty(target.disk, &folder);
+        let _ = empty(target.disk, &folder, MAX_DEPTH);
         let _ = target.disk.remove_folder(target.folder, &name);
         return done;
     }
     target.disk.sync_folder(target.folder).tried(tried)
+}
+
+/// The rest of a path that leads into a folder.
+fn beneath<'a>(folder: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    path.strip_prefix(folder)?.strip_prefix(b"/")
 }
 
 /// Makes the folder in which the tree grows, and makes sure that it is the one that was made: the folder above may be the user's,
@@ -101,31 +145,46 @@ fn begin<T: Disk>(
     ))
 }
 
-struct Tree<'a, D: Disk, T: Disk> {
+struct Tree<'a, T: Disk> {
     target: &'a Target<'a, T>,
     tried: &'a dyn Fn() -> String,
     manifest: &'a Manifest,
-    reader: SegmentReader<'a, D>,
+    /// The folder whose inside is restored; `None`: everything.
+    only: Option<&'a [u8]>,
+    keys: &'a JobKeys,
+    source: &'a mut dyn Source,
     buffer: Buffer,
 }
 
-impl<D: Disk, T: Disk> Tree<'_, D, T> {
+impl<'a, T: Disk> Tree<'a, T> {
+    /// Where a path of the manifest lies in the target. `None`: it is not restored.
+    fn place(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        match self.only {
+            Some(only) => beneath(only, path),
+            None => Some(path),
+        }
+    }
+
     fn fill(&mut self, root: &T::Folder) -> Result<()> {
         let disk = self.target.disk;
         let manifest = self.manifest;
-        for entry in &manifest.folders {
-            self.parent(root, &[&entry.path[..], b"/"].concat())?;
+        let folders = manifest.folders.iter();
+        let placed = folders.filter_map(|entry| Some((self.place(&entry.path)?, entry.mode)));
+        let mut folders: Vec<(&[u8], u16)> = placed.collect();
+        for (path, _) in &folders {
+            self.parent(root, &[path, &b"/"[..]].concat())?;
         }
-        for index in 0..manifest.files.len() {
-            self.file(root, index)?;
+        for file in &manifest.files {
+            if let Some(path) = self.place(&file.path) {
+                self.file(root, file, path)?;
+            }
         }
         // The deepest first: a folder whose permissions are set may not be entered any more, and writing changes its time.
-        let mut folders: Vec<_> = manifest.folders.iter().collect();
-        folders.sort_unstable_by(|a, b| b.path.cmp(&a.path));
-        for entry in folders {
-            let path = [&entry.path[..], b"/"].concat();
+        folders.sort_unstable_by(|a, b| b.cmp(a));
+        for (path, mode) in folders {
+            let path = [path, b"/"].concat();
             if let Some(folder) = self.parent(root, &path)? {
-                self.dress_folder(&folder, entry.mode)?;
+                self.dress_folder(&folder, mode)?;
             }
         }
         self.dress_folder(root, PRIVATE)?;
@@ -165,24 +224,23 @@ impl<D: Disk, T: Disk> Tree<'_, D, T> {
         Ok(at)
     }
 
-    fn file(&mut self, root: &T::Folder, index: usize) -> Result<()> {
+    fn file(&mut self, root: &T::Folder, file: &FileEntry, path: &[u8]) -> Result<()> {
         let disk = self.target.disk;
-        let file = &self.manifest.files[index];
-        let tried = || format!("{}, file {}", (self.tried)(), shown(&file.path));
-        let parent = self.parent(root, &file.path)?;
+        let of_all = self.tried;
+        let tried = || format!("{}, file {}", of_all(), shown(&file.path));
+        let parent = self.parent(root, path)?;
         let at = parent.as_ref().unwrap_or(root);
-        let name = file.path.rsplit(|byte| *byte == b'/').next();
+        let name = path.rsplit(|byte| *byte == b'/').next();
         let open = disk.create(at, name.unwrap_or_default()).tried(tried)?;
         let mut offset = 0;
-        for (number, extent) in file.extents.iter().enumerate() {
+        for (number, it) in file.extents.iter().enumerate() {
             let what = || format!("{}, extent {number}", tried());
-            if let Kind::Raw(_) = extent.kind {
-                let bytes = self
-                    .reader
-                    .read(self.manifest, extent, &mut self.buffer, &what)?;
+            if let Kind::Raw(_) = it.kind {
+                let (source, buffer) = (&mut *self.source, &mut self.buffer);
+                let bytes = extent(source, self.keys, self.manifest, it, buffer, &what)?;
                 write_full(disk, &open, bytes, offset).tried(what)?;
             }
-            offset += extent.raw;
+            offset += it.raw;
         }
         // Holes are what is not written; one at the end is made by the length.
         disk.set_length(&open, file.size).tried(tried)?;
@@ -197,12 +255,15 @@ impl<D: Disk, T: Disk> Tree<'_, D, T> {
     }
 }
 
-/// Removes all that is in a folder which was made here.
-fn empty<T: Disk>(disk: &T, folder: &T::Folder) -> std::io::Result<()> {
+/// Removes all that is in a folder which was made here, not deeper than a manifest goes: the folder may be the user's already.
+fn empty<T: Disk>(disk: &T, folder: &T::Folder, deep: usize) -> std::io::Result<()> {
     for name in disk.list(folder, usize::MAX)? {
         if disk.look(folder, &name)?.form == Form::Folder {
             let inner = disk.open_folder(folder, &name)?;
-            empty(disk, &inner)?;
+            let deep = deep
+                .checked_sub(1)
+                .ok_or(std::io::ErrorKind::DirectoryNotEmpty)?;
+            empty(disk, &inner, deep)?;
             disk.remove_folder(folder, &name)?;
         } else {
             disk.unlink(folder, &name)?;

@@ -1,19 +1,16 @@
-//! Extents into a segment, and out of it.
+//! Extents into a segment.
 
 use std::collections::HashMap;
 use std::io;
 
 use gpuos_checkpoint::ids::Digest;
-use gpuos_checkpoint::manifest::{
-    ALIGNMENT, Extent, Kind, MAX_SEGMENTS, Manifest, Segment, Stored,
-};
+use gpuos_checkpoint::manifest::{ALIGNMENT, Kind, MAX_SEGMENTS, Manifest, Segment, Stored};
 
 use crate::buffer::Buffer;
 use crate::disk::Disk;
-use crate::error::{Error, Result, Tried};
 use crate::key::JobKeys;
 use crate::names::SEGMENT;
-use crate::small::{read_full, write_full};
+use crate::small::write_full;
 
 /// Writes extents one after another, those only that are not there yet.
 pub(crate) struct SegmentWriter<'a, D: Disk> {
@@ -112,69 +109,6 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
         self.disk.sync(&self.file)?;
         self.used[0].length = self.length;
         Ok(self.used)
-    }
-}
-
-/// Reads extents of a manifest, and hands out only what has the digest that the manifest says.
-pub(crate) struct SegmentReader<'a, D: Disk> {
-    disk: &'a D,
-    job: &'a D::Folder,
-    keys: &'a JobKeys,
-    open: HashMap<u16, D::File>,
-}
-
-/// Segments that are open at once at most.
-const OPEN: usize = 32;
-
-impl<'a, D: Disk> SegmentReader<'a, D> {
-    pub(crate) fn new(disk: &'a D, job: &'a D::Folder, keys: &'a JobKeys) -> Self {
-        SegmentReader {
-            disk,
-            job,
-            keys,
-            open: HashMap::new(),
-        }
-    }
-
-    /// The bytes of an extent that is stored; after them, the buffer has what pads them to whole pages, which no digest covers.
-    /// `what` names the extent in a sentence.
-    pub(crate) fn read<'b>(
-        &mut self,
-        manifest: &Manifest,
-        extent: &Extent,
-        buffer: &'b mut Buffer,
-        what: &dyn Fn() -> String,
-    ) -> Result<&'b [u8]> {
-        let Kind::Raw(stored) = &extent.kind else {
-            return Ok(&[]);
-        };
-        if self.open.len() >= OPEN {
-            self.open.clear();
-        }
-        let file = match self.open.entry(stored.segment) {
-            std::collections::hash_map::Entry::Occupied(open) => open.into_mut(),
-            std::collections::hash_map::Entry::Vacant(free) => {
-                let segment = &manifest.segments[usize::from(stored.segment)];
-                let opened = open_segment(self.disk, self.job, segment);
-                free.insert(opened.tried(|| {
-                    format!("{} from the segment of checkpoint {}", what(), segment.id)
-                })?)
-            }
-        };
-        let length = stored.length as usize;
-        let padded = length.next_multiple_of(ALIGNMENT as usize);
-        let bytes = &mut buffer.bytes()[..padded];
-        let read = read_full(self.disk, file, bytes, stored.offset).tried(what)?;
-        if read < padded {
-            let why = format!("its segment ends {} bytes early", padded - read);
-            return Err(Error::damaged(what(), why));
-        }
-        let bytes = &bytes[..length];
-        if !self.keys.extent_holds(bytes, &stored.digest) {
-            let why = "its digest does not hold";
-            return Err(Error::damaged(what(), why));
-        }
-        Ok(bytes)
     }
 }
 

@@ -10,8 +10,9 @@ use crate::disk::Disk;
 use crate::error::{Result, Tried, shown};
 use crate::job::JobStore;
 use crate::names::{self, Named, SEGMENT};
-use crate::segment::{SegmentReader, longest, open_segment};
+use crate::segment::{longest, open_segment};
 use crate::shard::{PIECE, ShardReader};
+use crate::source::{LocalSource, extent};
 
 /// Something that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -104,16 +105,16 @@ fn extents<D: Disk>(
     manifest: &Manifest,
     wanted: impl Fn(&Extent) -> bool,
 ) -> Vec<Fault> {
-    let mut reader = SegmentReader::new(job.disk, &job.folder, &job.keys);
+    let mut source = LocalSource::new(job);
     let mut buffer = Buffer::new(longest(manifest));
     let mut faults = Vec::new();
     for file in &manifest.files {
-        for (index, extent) in file.extents.iter().enumerate() {
-            if !wanted(extent) {
+        for (index, it) in file.extents.iter().enumerate() {
+            if !wanted(it) {
                 continue;
             }
             let what = || format!("read extent {index} of {}", shown(&file.path));
-            let read = reader.read(manifest, extent, &mut buffer, &what);
+            let read = extent(&mut source, &job.keys, manifest, it, &mut buffer, &what);
             let why = match read.map(<[u8]>::len) {
                 Err(error) => Some(error.to_string()),
                 // Parity is over whole pages, so what pads an extent matters for a rebuild.

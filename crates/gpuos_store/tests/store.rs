@@ -8,6 +8,7 @@ mod crash;
 mod damage;
 mod hostile;
 mod keys;
+mod parts;
 mod rebuild;
 mod round_trip;
 mod shards;

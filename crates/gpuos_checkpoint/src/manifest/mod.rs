@@ -7,6 +7,7 @@
 
 mod check;
 mod frame;
+mod ranks;
 mod types;
 
 pub use check::{
@@ -14,6 +15,7 @@ pub use check::{
     MAX_PATH, MAX_SEGMENT, MAX_SEGMENTS, check,
 };
 pub use frame::{Authentic, MAC_BYTES, MAX_MANIFEST, Refused, Unsealed};
+pub use ranks::{rank_folder, rank_of, ranks};
 pub use types::{
     Counts, Extent, FileEntry, FolderEntry, Kind, Manifest, NodeSet, Segment, Stored, Time,
 };

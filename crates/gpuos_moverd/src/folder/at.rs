@@ -1,0 +1,109 @@
+//! Folders and names beneath open folders, where whoever owns them means harm.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat, openat2, unlinkat,
+};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+/// How folders are opened to be read.
+const READ: OFlags = OFlags::RDONLY;
+
+/// Opens a folder by its name in another one: no link, and nothing that is mounted there, which is not even asked.
+pub(super) fn folder(at: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
+    open(at, name, READ | OFlags::DIRECTORY)
+}
+
+/// What a name is and whose, without opening, following or asking what is mounted there.
+pub(super) fn look(at: impl AsFd, name: impl Arg + Copy) -> io::Result<Stat> {
+    Ok(fstat(open(at, name, OFlags::PATH)?)?)
+}
+
+fn open(at: impl AsFd, name: impl Arg + Copy, how: OFlags) -> io::Result<OwnedFd> {
+    let flags = how | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Not NO_SYMLINKS: with O_PATH a link is opened itself, and otherwise O_NOFOLLOW refuses it.
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    let at = at.as_fd();
+    match openat2(at, name, flags, Mode::empty(), within) {
+        // Before Linux 5.6, and where a filter knows no call that is so new.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let opened = openat(at, name, flags, Mode::empty())?;
+            match fstat(&opened)?.st_dev == fstat(at)?.st_dev {
+                true => Ok(opened),
+                false => Err(Errno::XDEV.into()),
+            }
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// What became of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Removed {
+    /// It is gone.
+    Gone,
+    /// It is a folder with something in it.
+    Full,
+    /// It cannot be removed: something is mounted there, or it may not be changed.
+    Blocked,
+}
+
+/// Removes a name, whatever has it; a folder only if nothing is in it.
+pub(super) fn remove(at: impl AsFd, name: impl Arg + Copy) -> Removed {
+    let at = at.as_fd();
+    let removed = match unlinkat(at, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => unlinkat(at, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Removed::Gone,
+        // Of a mounted folder the kernel says so before it looks inside.
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Removed::Full,
+        Err(_) => Removed::Blocked,
+    }
+}
+
+/// Whether a walk goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Walk {
+    /// To the next name.
+    On,
+    /// No further.
+    Stop,
+}
+
+/// Shows the names in an open folder with what they are, in no order. The folder is read anew, from its first name on.
+pub(super) fn each(
+    folder: impl AsFd,
+    mut show: impl FnMut(&CStr, FileType) -> Walk,
+) -> io::Result<()> {
+    let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let again = openat(folder, c".", flags, Mode::empty())?;
+    let mut buffer = [MaybeUninit::uninit(); 32 << 10];
+    let mut entries = RawDir::new(&again, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        if show(name, entry.file_type()) == Walk::Stop {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is a regular file, where the file system has not said so with the name.
+pub(super) fn is_file(at: impl AsFd, name: &CStr, told: FileType) -> bool {
+    let told = match told {
+        FileType::Unknown => look(at, name).map(|stat| FileType::from_raw_mode(stat.st_mode)),
+        told => Ok(told),
+    };
+    told.is_ok_and(|told| told == FileType::RegularFile)
+}

@@ -1,0 +1,411 @@
+//! The folder of one job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gpuos_checkpoint::manifest::rank_folder;
+use gpuos_core::job::JobId;
+use rustix::fs::{
+    AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat, renameat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::at::{self, Walk};
+use super::error::Error;
+use super::names::{Join, one_line};
+use super::trash::Trash;
+
+const RANKS: &str = "ranks";
+const FILES: &str = "files";
+const REQUEST: &str = "request";
+const TAKEN: &str = "taken";
+const COMMIT: &str = "commit";
+const FAILED: &str = "failed";
+
+/// Names in a folder of the user's that are looked at: one for each rank that a program can have.
+const MOST_NAMES: usize = 1 << 16;
+/// A folder that has not changed for so long has not changed unseen: the kernel stamps by a clock that ticks each 10 ms or faster.
+const SETTLED: Duration = Duration::from_secs(1);
+/// What is removed of earlier folders when a new one is made: a moment's work.
+const AT_FIRST: usize = 1024;
+
+/// The folder of a job on this node, open. Calls may come from several threads.
+pub struct JobFolder {
+    path: PathBuf,
+    job: JobId,
+    owner: (u32, u32),
+    root: OwnedFd,
+    ranks: OwnedFd,
+    trash: Trash,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    joined: Option<Joined>,
+    /// The last join of each rank that was answered.
+    answered: BTreeMap<u16, Join>,
+    asked: Option<Asked>,
+    /// What could not be moved to the trash, since the user has mounted something on it.
+    stays: BTreeSet<String>,
+}
+
+/// What was found in `ranks`, and when the folder was changed last before that.
+struct Joined {
+    changed: Option<(i64, u64)>,
+    newest: Vec<Join>,
+    older: Vec<Join>,
+}
+
+/// The checkpoint that is wanted.
+struct Asked {
+    number: u32,
+    folder: OwnedFd,
+    ranks: BTreeSet<u16>,
+}
+
+impl JobFolder {
+    /// Makes the folder of a job in `base`, which is there, and in which nobody but root may write. What an earlier run has left under
+    /// this name is moved away first.
+    ///
+    /// # Errors
+    /// The base is not safe, or the disk fails.
+    pub fn create(base: &Path, job: &JobId, owner: (u32, u32)) -> Result<JobFolder, Error> {
+        let trash = Trash::open(base)?;
+        let made = make(&trash, job, owner);
+        let (root, ranks) = made.map_err(|error| {
+            let tried = format!("make the folder of job {job} in {}", base.display());
+            let next = "see that the disk has space and is writable, and requeue the job";
+            Error::new(tried, error, next)
+        })?;
+        // What is left then is for the loop that empties the trash.
+        let _ = trash.step(AT_FIRST);
+        Ok(JobFolder {
+            path: base.join(job.to_string()),
+            job: job.clone(),
+            owner,
+            root,
+            ranks,
+            trash,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Where it lies, for the variable of the program.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// It itself, to restore what a rank asked for as [`JobFolder::restored_name`] in it.
+    pub fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// The folder for what is restored for a join.
+    pub fn restored_name(&self, join: &Join) -> String {
+        join.restored()
+    }
+
+    /// Removes what was restored for a join, to restore it once more.
+    ///
+    /// # Errors
+    /// As of the kernel.
+    pub fn discard_restored(&self, join: &Join) -> io::Result<()> {
+        self.trash.discard(&self.root, &join.restored())
+    }
+
+    /// All ranks that have joined, the newest join of each by the time of its file, then by its nonce. Other names are passed over.
+    /// While nothing changes there, this costs one call of the kernel.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn joins(&self) -> io::Result<Vec<Join>> {
+        let mut state = self.state();
+        let stat = fstat(&self.ranks)?;
+        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        if let Some(joined) = &state.joined
+            && joined.changed == Some(changed)
+        {
+            return Ok(joined.newest.clone());
+        }
+        let mut joined = read_joins(&self.ranks)?;
+        joined.changed = is_settled(changed).then_some(changed);
+        let newest = joined.newest.clone();
+        state.joined = Some(joined);
+        Ok(newest)
+    }
+
+    /// Answers a join. Earlier ones of the rank are removed, with what was made for them.
+    ///
+    /// # Errors
+    /// The disk fails; it can be tried again.
+    pub fn answer(&self, join: &Join, line: &str) -> io::Result<()> {
+        let mut state = self.state();
+        self.write(&join.start(), &one_line(line))?;
+        let mut old = Vec::new();
+        if let Some(joined) = &state.joined
+            && joined.newest.contains(join)
+        {
+            let of_rank = joined.older.iter().filter(|it| it.rank == join.rank);
+            old.extend(of_rank.copied());
+        }
+        old.extend(state.answered.insert(join.rank, *join));
+        for old in old.iter().filter(|old| *old != join) {
+            // A name in the user's folder, which he can remove as well.
+            let _ = at::remove(&self.ranks, &old.name()[..]);
+            if old.nonce != join.nonce {
+                let _ = at::remove(&self.root, &old.start()[..]);
+                self.discard(&mut state, old.restored());
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the program for a checkpoint: makes its folder with one for each of the ranks (rank, size), and then the request. A checkpoint
+    /// that was asked for before is not waited for any more.
+    ///
+    /// # Errors
+    /// The disk fails, or something has the number as its name; nothing is asked for then.
+    pub fn ask(&self, number: u32, reason: &str, ranks: &[(u16, u16)]) -> io::Result<()> {
+        let mut state = self.state();
+        let name = number.to_string();
+        if let Some(asked) = &state.asked {
+            if asked.number == number {
+                return Err(Errno::EXIST.into());
+            }
+            let old = asked.number.to_string();
+            remove_file(&self.root, REQUEST)?;
+            state.asked = None;
+            self.discard(&mut state, old);
+        }
+        mkdirat(&self.root, &name[..], Mode::RWXU)?;
+        let made = self.make_files(&name, ranks).and_then(|folder| {
+            self.write(REQUEST, &one_line(&format!("{number} {reason}")))?;
+            Ok(folder)
+        });
+        match made {
+            Ok(folder) => {
+                let ranks = ranks.iter().map(|(rank, _)| *rank).collect();
+                state.asked = Some(Asked {
+                    number,
+                    folder,
+                    ranks,
+                });
+                Ok(())
+            }
+            Err(error) => {
+                self.discard(&mut state, name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Nobody else can enter before all of it is there.
+    fn make_files(&self, name: &str, ranks: &[(u16, u16)]) -> io::Result<OwnedFd> {
+        let folder = at::folder(&self.root, name)?;
+        mkdirat(&folder, FILES, Mode::RWXU)?;
+        let files = at::folder(&folder, FILES)?;
+        let (uid, gid) = ids(self.owner);
+        for (rank, size) in ranks {
+            let name = rank_folder(*rank, *size);
+            match mkdirat(&files, &name[..], Mode::RWXU) {
+                Err(Errno::EXIST) => continue,
+                made => made?,
+            }
+            chownat(&files, &name[..], uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        fchown(&files, uid, gid)?;
+        fchown(&folder, uid, gid)?;
+        Ok(folder)
+    }
+
+    /// The ranks that were asked for this checkpoint and whose files are complete. Of one that is not wanted: none.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn saved(&self, number: u32) -> io::Result<BTreeSet<u16>> {
+        let state = self.state();
+        let mut saved = BTreeSet::new();
+        let Some(asked) = state.asked.as_ref().filter(|it| it.number == number) else {
+            return Ok(saved);
+        };
+        let mut looked = 0;
+        at::each(&asked.folder, |name, told| {
+            looked += 1;
+            let rank = ready(name.to_bytes()).filter(|rank| asked.ranks.contains(rank));
+            if let Some(rank) = rank
+                && at::is_file(&asked.folder, name, told)
+            {
+                saved.insert(rank);
+            }
+            match looked < MOST_NAMES + 1 {
+                true => Walk::On,
+                false => Walk::Stop,
+            }
+        })?;
+        Ok(saved)
+    }
+
+    /// The folder with the files of the checkpoint that is wanted, for [`gpuos_store::job::JobStore::ingest`], which takes nothing there
+    /// for granted.
+    ///
+    /// # Errors
+    /// This one is not wanted, or the user has put something else in its place.
+    pub fn files(&self, number: u32) -> io::Result<OwnedFd> {
+        let state = self.state();
+        let asked = state.asked.as_ref().filter(|it| it.number == number);
+        let asked = asked.ok_or(io::ErrorKind::NotFound)?;
+        let files = at::folder(&asked.folder, FILES)?;
+        match fstat(&files)?.st_uid == self.owner.0 {
+            true => Ok(files),
+            false => Err(Errno::PERM.into()),
+        }
+    }
+
+    /// Says that the files of a checkpoint were read.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn taken(&self, number: u32) -> io::Result<()> {
+        self.write(TAKEN, &number.to_string())
+    }
+
+    /// Says what became of a checkpoint, and removes the request and the program's files, if it is the one that was asked for last.
+    ///
+    /// # Errors
+    /// The disk fails; the files are removed all the same.
+    pub fn close(&self, number: u32, failed: Option<&str>) -> io::Result<()> {
+        let mut state = self.state();
+        let told = match failed {
+            None => self.write(COMMIT, &number.to_string()),
+            Some(why) => self.write(FAILED, &format!("{number} {}", one_line(why))),
+        };
+        let mut gone = Ok(());
+        if state.asked.as_ref().is_some_and(|it| it.number == number) {
+            gone = remove_file(&self.root, REQUEST);
+            state.asked = None;
+            self.discard(&mut state, number.to_string());
+        }
+        for name in std::mem::take(&mut state.stays) {
+            self.discard(&mut state, name);
+        }
+        told.and(gone)
+    }
+
+    /// Moves the whole folder to the trash, at the end of the job. A newer one of the same job stays.
+    ///
+    /// # Errors
+    /// As of the kernel; the next daemon finds it by [`Trash::jobs`].
+    pub fn remove(self) -> io::Result<()> {
+        let id = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+        let name = self.job.to_string();
+        match statat(self.trash.base(), &name[..], AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if id(stat) == id(fstat(&self.root)?) => self.trash.remove_job(&self.job),
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn discard(&self, state: &mut State, name: String) {
+        if self.trash.discard(&self.root, &name).is_err() {
+            state.stays.insert(name);
+        }
+    }
+
+    /// A file of one line, which is there whole or not at all.
+    fn write(&self, name: &str, line: &str) -> io::Result<()> {
+        let unfinished = format!(".{name}");
+        remove_file(&self.root, &unfinished)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = openat(&self.root, &unfinished[..], flags, Mode::RUSR | Mode::WUSR)?;
+        let mut file = File::from(file);
+        file.write_all(format!("{line}\n").as_bytes())?;
+        fchmod(&file, Mode::from_raw_mode(0o644))?;
+        Ok(renameat(&self.root, &unfinished[..], &self.root, name)?)
+    }
+
+    /// A thread that panicked has left nothing half done that another could not go on with.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make(trash: &Trash, job: &JobId, owner: (u32, u32)) -> io::Result<(OwnedFd, OwnedFd)> {
+    trash.remove_job(job)?;
+    let name = job.to_string();
+    mkdirat(trash.base(), &name[..], Mode::RWXU)?;
+    let root = at::folder(trash.base(), &name[..])?;
+    mkdirat(&root, RANKS, Mode::RWXU)?;
+    let ranks = at::folder(&root, RANKS)?;
+    let (uid, gid) = ids(owner);
+    fchown(&ranks, uid, gid)?;
+    fchmod(&root, Mode::from_raw_mode(0o755))?;
+    Ok((root, ranks))
+}
+
+fn ids((uid, gid): (u32, u32)) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+}
+
+fn remove_file(at: &OwnedFd, name: &str) -> io::Result<()> {
+    match unlinkat(at, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The rank of a file `ready.R`.
+fn ready(name: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(name.strip_prefix(b"ready.")?).ok()?;
+    let rank: u16 = text.parse().ok()?;
+    (rank.to_string() == text).then_some(rank)
+}
+
+fn is_settled((seconds, nanos): (i64, u64)) -> bool {
+    let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let changed = UNIX_EPOCH.checked_add(seconds.saturating_add(Duration::from_nanos(nanos)));
+    let since = changed.map(|changed| SystemTime::now().duration_since(changed));
+    since.is_some_and(|since| since.is_ok_and(|since| since >= SETTLED))
+}
+
+fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
+    let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
+    let mut looked = 0;
+    at::each(ranks, |name, told| {
+        looked += 1;
+        let join = Join::read(name.to_bytes());
+        if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
+            of_rank.entry(join.rank).or_default().push(join);
+        }
+        match looked < MOST_NAMES {
+            true => Walk::On,
+            false => Walk::Stop,
+        }
+    })?;
+    let (mut newest, mut older) = (Vec::new(), Vec::new());
+    for mut joins in of_rank.into_values() {
+        // A rank that has joined once, as most have, need not be looked at.
+        if joins.len() > 1 {
+            joins.sort_by_cached_key(|join| (time(ranks, join), join.nonce, join.size));
+        }
+        newest.extend(joins.pop());
+        older.extend(joins);
+    }
+    Ok(Joined {
+        changed: None,
+        newest,
+        older,
+    })
+}
+
+/// When a join was made; one that is gone is the oldest.
+fn time(ranks: &OwnedFd, join: &Join) -> Option<(i64, u64)> {
+    let stat = at::look(ranks, &join.name()[..]).ok()?;
+    Some((stat.st_mtime, stat.st_mtime_nsec))
+}

@@ -1,0 +1,25 @@
+//! The mover's side of the folder of a job, `/var/lib/gpuos/jobs/JOB`, through which it and the job's program speak with each other.
+//!
+//! ```text
+//! JOB/                          root's, 0755
+//! JOB/ranks/R.S.NONCE           the user's folder, 0700: ranks join here
+//! JOB/start.R.NONCE             the answer to that, and what was restored for it in restore.R.NONCE/, the user's
+//! JOB/request                   checkpoint N is wanted
+//! JOB/N/files/rank-R-of-S/      the user's: ranks write here, and make N/ready.R
+//! JOB/taken  commit  failed     what became of N
+//! ```
+//!
+//! The user means harm, and root acts here. So nothing goes by path once the folder is made: folders are held open, every name is one
+//! part, no link is followed, no mount is entered, and what lies in a folder of the user's is at most counted, looked at, and read by
+//! what takes checkpoints. What is removed goes to the trash first ([`Trash`]), which no user can enter.
+
+mod at;
+mod error;
+mod job;
+mod names;
+mod trash;
+
+pub use error::Error;
+pub use job::JobFolder;
+pub use names::Join;
+pub use trash::{Progress, Trash};
