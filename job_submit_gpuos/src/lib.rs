@@ -6,11 +6,13 @@
 //! slurmctld's log says so.
 //!
 //! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
+//! - `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `texts`: control characters; `state`: what is read at start and reconfigure.
 
 mod check;
+mod checkpoint;
 mod forbid;
 mod jobs;
 mod messages;

@@ -71,6 +71,13 @@ pub mod refused {
         /// More than all of one GPU.
         pub fn too_many_shards(most) on "--gpuos-share" =
             "a GPU of this cluster has {most} shards at most", write "timeslice:{most} or less";
+        /// `[checkpoint]` of gpuos.toml does not turn checkpoints on.
+        pub fn no_checkpoints() on "--gpuos-checkpoint" =
+            "this site makes no checkpoints",
+            write "no --gpuos-checkpoint; an administrator can turn them on with [checkpoint] enabled = true in gpuos.toml";
+        /// The scheme is for more nodes than the job asks for at least.
+        pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
+            "{why}", write "--nodes=N with enough of them, or another scheme";
         /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
         pub fn control_character(option, code) on option =
             "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";
@@ -167,6 +174,10 @@ pub mod notes {
         pub fn share(option, shards, most, threads, isolation) =
             "gpuos: {option}: {shards} of the {most} shards of a GPU on each node{threads}; {isolation}",
             "Take `--gpuos-mig` where that is too little.";
+        /// Checkpoints of a job that Slurm does not requeue, by its own options or by JobRequeue=0 of slurm.conf.
+        pub fn not_requeued(option) =
+            "gpuos: {option}: Slurm does not start the job again by itself after a node has failed; --requeue has it do so",
+            "Submit with `--requeue`, or submit the job again yourself.";
     }
 }
 

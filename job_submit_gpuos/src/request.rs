@@ -5,6 +5,7 @@
 
 use std::ffi::{c_char, c_void};
 
+use slurm_ffi::api;
 use slurm_ffi::handles::NO_VAL;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
@@ -42,6 +43,8 @@ pub struct Offsets {
     asked: Strings,
     asked_counts: Counts,
     shared: usize,
+    /// Whether a job is requeued, in its description and in slurmctld's configuration; absent where the table does not say.
+    requeue: Option<[usize; 2]>,
     record: Strings,
     record_details: usize,
     record_counts: Counts,
@@ -80,6 +83,10 @@ impl Offsets {
             asked: Strings::of(fields, "job_descriptor")?,
             asked_counts: Counts::of(fields, "job_descriptor")?,
             shared: fields.offset("job_descriptor", "shared")?,
+            requeue: fields
+                .offset("job_descriptor", "requeue")
+                .and_then(|own| Ok([own, fields.offset("slurm_conf", "job_requeue")?]))
+                .ok(),
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
             record_counts: Counts::of(fields, "job_details")?,
@@ -120,6 +127,17 @@ impl Offsets {
         // JOB_SHARED_NONE: --exclusive.
         shape.exclusive = read::<u16>(at + self.shared)? == 0;
         Some(shape)
+    }
+
+    /// Whether Slurm starts a job of a `job_desc_msg_t` again after a node has failed: by its own word, else by JobRequeue of
+    /// slurm.conf. `None`: that is not known.
+    pub fn requeues(&self, description: *mut c_void) -> Option<bool> {
+        let [own, usual] = self.requeue?;
+        let conf = || api::symbol(c"slurm_conf").map(|conf| conf as usize);
+        match read::<u16>((description as usize).checked_add(own)?)? {
+            value if u32::from(value) == NO_VAL & 0xffff => flag(conf()?.checked_add(usual)?),
+            value => as_flag(value),
+        }
     }
 
     /// What a `job_record_t` asks for.
@@ -175,6 +193,19 @@ fn count(at: usize) -> Option<u32> {
     read::<u32>(at).map(|value| if value >= NO_VAL { 0 } else { value })
 }
 
+fn flag(at: usize) -> Option<bool> {
+    as_flag(read(at)?)
+}
+
+/// 0 or 1; nothing else is known to mean something.
+fn as_flag(value: u16) -> Option<bool> {
+    match value {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
 /// [`count`] in 16 bits.
 fn small_count(at: usize) -> Option<u32> {
     let set = |value: &u16| u32::from(*value) < NO_VAL & 0xffff;
@@ -222,7 +253,8 @@ mod tests {
             Release::new(26, 5, 5),
         ] {
             let fields = Fields::of(release, None).unwrap();
-            Offsets::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+            let offsets = Offsets::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
+            assert!(offsets.requeue.is_some(), "{release}");
         }
     }
 
@@ -301,6 +333,24 @@ mod tests {
         assert_eq!(shape.tasks_per_node, 4);
         assert_eq!(shape.per_node.as_deref(), Some("gres/gpu:4"));
         assert!(shape.exclusive);
+    }
+
+    #[test]
+    fn a_job_is_requeued_by_its_own_word() {
+        let mut fake = Fake::new();
+        let [own, _] = fake.offsets.requeue.unwrap();
+        // Without a word it is slurmctld's, which is not here.
+        for (word, means) in [
+            (1u16, Some(true)),
+            (0, Some(false)),
+            (7, None),
+            (0xfffe, None),
+        ] {
+            fake.put(own, &word.to_ne_bytes());
+            let pointer = fake.pointer();
+            assert_eq!(fake.offsets.requeues(pointer), means, "{word}");
+        }
+        assert_eq!(fake.offsets.requeues(std::ptr::null_mut()), None);
     }
 
     #[test]

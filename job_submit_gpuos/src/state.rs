@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_config::access::Forbidden;
-use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_config::gpuos_toml::{CheckpointConfig, MigConfig};
 use gpuos_config::options::{JobOptions, PREFIX, Sources};
 use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_model::messages::Message;
@@ -17,6 +17,7 @@ use slurm_ffi::mem::{self, read as read_at};
 use slurm_ffi::release::Release;
 
 use crate::check::Catalogue;
+use crate::checkpoint;
 use crate::forbid::{self, Places};
 use crate::jobs::Names;
 use crate::messages::{impossible, in_log, refused};
@@ -53,13 +54,16 @@ struct Cluster {
 static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 
 /// The cluster and the time at which slurmctld had read its configuration when it was made. Absent
-/// cluster: the site's files have a mistake, or gpuos does not place jobs. What is forbidden is so even then.
+/// cluster: the site's files have a mistake, or gpuos does not place jobs. What is forbidden is so even then, and checkpoints have
+/// nothing to do with places.
 static CLUSTER: Mutex<Option<Read>> = Mutex::new(None);
 
 struct Read {
     at: i64,
     cluster: Option<Cluster>,
     forbidden: Forbidden,
+    /// Absent: the site's files have a mistake.
+    checkpoint: Option<CheckpointConfig>,
 }
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
@@ -138,6 +142,10 @@ fn take(
         unreadable();
         return Ok(None);
     };
+    with_read(known, |read| match &read.checkpoint {
+        Some(config) => checkpoint::check(config, &options()?, &shape),
+        None => Ok(()),
+    })?;
     let unnamed = |targets: &[Target<'_>]| {
         let names = known.names.as_ref()?;
         // SAFETY: slurmctld calls job_submit under its job read lock, in every release.
@@ -151,11 +159,15 @@ fn take(
         let notes = cluster.catalogue.notes(&options, sources, &shape, &unnamed);
         Ok((chosen, notes, options))
     });
+    let requeues = known.offsets.requeues(description);
     let Some(checked) = checked else {
         let why = impossible::not_placed_by_gpuos();
-        return refuse_gres_options(&options().unwrap_or_default(), &why).map(|()| None);
+        let options = options().unwrap_or_default();
+        let note = checkpoint::note(&options, sources, requeues);
+        return refuse_gres_options(&options, &why).map(|()| note.map(String::from));
     };
-    let (chosen, notes, options) = checked?;
+    let (chosen, mut notes, options) = checked?;
+    notes.extend(checkpoint::note(&options, sources, requeues));
     let mut said = Vec::new();
     if let Some(chosen) = chosen {
         if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
@@ -234,6 +246,15 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
     }
     let shape = request::merged(now, &update);
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
+    with_read(known, |read| match &read.checkpoint {
+        Some(config) => {
+            // What slurmctld took at submission is not questioned now.
+            let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+            checkpoint::nodes(config, &options.unwrap_or_default(), &shape)
+        }
+        None => Ok(()),
+    })
+    .map_err(|refusal| refusal.named_by(&sources))?;
     with_cluster(known, |cluster| {
         // What slurmctld took at submission is not questioned now.
         let mut options =
@@ -277,14 +298,7 @@ fn with_read<T>(known: &Known, check: impl FnOnce(&mut Read) -> T) -> T {
     let at = configured_at();
     match &mut *read {
         Some(read) if read.at == at => check(read),
-        read => {
-            let (cluster, forbidden) = read_cluster(known);
-            check(read.insert(Read {
-                at,
-                cluster,
-                forbidden,
-            }))
-        }
+        read => check(read.insert(read_site(known, at))),
     }
 }
 
@@ -297,10 +311,12 @@ fn configured_at() -> i64 {
         .unwrap_or(0)
 }
 
-fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
+fn read_site(known: &Known, at: i64) -> Read {
     let mut forbidden = Forbidden::default();
+    let mut checkpoint = None;
     let site = conf::site(Some(&known.fields)).and_then(|site| {
         forbidden = site.config.forbidden.clone();
+        checkpoint = Some(site.config.checkpoint.clone());
         let nodes = site.nodes.all();
         let cluster = site.cluster(&nodes)?;
         // Nodes with more GPUs than a plan can hold are Slurm's alone.
@@ -323,7 +339,12 @@ fn read_cluster(known: &Known) -> (Option<Cluster>, Forbidden) {
             None
         }
     };
-    (cluster, forbidden)
+    Read {
+        at,
+        cluster,
+        forbidden,
+        checkpoint,
+    }
 }
 
 /// Says what is wrong with the files, once until something else is: slurmctld reads its

@@ -4,13 +4,14 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_config::options::{OPTIONS, SOURCES, Source, Sources};
+use gpuos_core::wire::CHECKPOINT_VARIABLE;
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
-use slurm_ffi::spank::{Spank, SpankOption, print_error};
+use slurm_ffi::spank::{Spank, SpankOption, print_error, print_note};
 
-use crate::handed::{Handed, VARIABLES};
+use crate::handed::{Handed, JOB_CHECKPOINT, VARIABLES};
 use crate::options::{Asked, Opt, SourcedValue};
-use crate::{limits, messages, mig, ranks};
+use crate::{checkpoint, limits, messages, mig, ranks};
 
 /// [`SOURCES`] as Slurm hands it from one command to the next.
 const SOURCES_INHERITED: &str = "SLURM_SPANK_GPUOS_SOURCES";
@@ -63,6 +64,10 @@ pub fn init(spank: Spank<'_>) {
     let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
     JOB.get_or_init(|| step.then(|| Handed::read(|name| std::env::var(name).ok())));
     if !step {
+        // The folder of the job that submits this one; a variable of the user's own stays.
+        if std::env::var_os(JOB_CHECKPOINT).is_some() {
+            remove_variable(CHECKPOINT_VARIABLE);
+        }
         VARIABLES.into_iter().for_each(remove_variable);
     }
     register(spank);
@@ -87,6 +92,9 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                 limits::note(opt, &value);
                 if opt == Opt::Mig {
                     mig::note(&value);
+                }
+                if opt == Opt::Checkpoint {
+                    checkpoint::note(&value);
                 }
                 return 0;
             }
@@ -131,6 +139,10 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
         Ok(settled) => settled,
         Err(error) => return refuse(&error.to_string()),
     };
+    if let (Some(_), Some(given)) = (job, &settled.values[Opt::Checkpoint as usize]) {
+        let given = given.source.named("--gpuos-checkpoint", &given.value);
+        print_note(&format!("gpuos: {}", messages::checkpoint_of_step(given)));
+    }
     // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
     let handed = job.cloned().unwrap_or_default();
     for (name, value) in handed.with(&settled, is_program("srun")).variables() {

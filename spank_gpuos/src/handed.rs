@@ -4,8 +4,17 @@ use gpuos_config::options::{Inherited, OPTIONS, Source};
 
 use crate::options::{EffectiveOptions, Opt};
 
-/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`] and [`crate::mig::JOB_MIG`], as variables of a command.
-pub const VARIABLES: [&str; 3] = ["GPUOS_JOB_LIMITS", "GPUOS_JOB_SHAPE", "GPUOS_JOB_MIG"];
+/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`], [`crate::mig::JOB_MIG`] and [`JOB_CHECKPOINT`], as variables of a
+/// command.
+pub const VARIABLES: [&str; 4] = [
+    "GPUOS_JOB_LIMITS",
+    "GPUOS_JOB_SHAPE",
+    "GPUOS_JOB_MIG",
+    JOB_CHECKPOINT,
+];
+
+/// [`crate::checkpoint::JOB_CHECKPOINT`].
+pub const JOB_CHECKPOINT: &str = "GPUOS_JOB_CHECKPOINT";
 
 /// What stands in place of a value that is undone.
 pub const OFF: &str = "off";
@@ -16,16 +25,22 @@ pub struct Handed {
     limits: Inherited,
     shape: Option<String>,
     mig: Option<String>,
+    checkpoint: Option<String>,
+    /// Read in a job, which has settled what no step changes.
+    is_of_job: bool,
 }
 
 impl Handed {
     /// What a step finds in its environment.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Handed {
-        let [limits, shape, mig] = VARIABLES.map(|name| get(name).filter(|v| !v.is_empty()));
+        let values = VARIABLES.map(|name| get(name).filter(|v| !v.is_empty()));
+        let [limits, shape, mig, checkpoint] = values;
         Handed {
             limits: Inherited::parse(&limits.unwrap_or_default()),
             shape,
             mig,
+            checkpoint,
+            is_of_job: true,
         }
     }
 
@@ -69,12 +84,19 @@ impl Handed {
             }
             None => {}
         }
+        match &settled.values[Opt::Checkpoint as usize] {
+            Some(given) if !self.is_of_job => self.checkpoint = Some(given.value.clone()),
+            // slurmstepd has the step's flag: it is to know that it does not count.
+            Some(_) if self.checkpoint.is_none() => self.checkpoint = Some(OFF.into()),
+            _ => {}
+        }
         self
     }
 
     /// The variables, and what they are set to; none where they are to be absent.
     pub fn variables(self) -> impl Iterator<Item = (&'static str, Option<String>)> {
         let limits = Some(self.limits.to_string()).filter(|text| !text.is_empty());
-        VARIABLES.into_iter().zip([limits, self.shape, self.mig])
+        let values = [limits, self.shape, self.mig, self.checkpoint];
+        VARIABLES.into_iter().zip(values)
     }
 }

@@ -8,9 +8,11 @@
 //! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
 //! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
 //!   and its tasks,
-//! - `report`: what gpuosd is told, and answers.
+//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover; `daemon`: the way to both.
 
+mod checkpoint;
 mod client;
+mod daemon;
 mod handed;
 mod job_env;
 mod limits;
@@ -83,6 +85,9 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                     // SAFETY: SPANK's arguments of this hook.
                     let socket = unsafe { report::socket(argc, argv) };
                     node::report(spank, &socket);
+                    // SAFETY: the same.
+                    let mover = unsafe { checkpoint::socket(argc, argv) };
+                    node::prepare_checkpoints(spank, &mover);
                     0
                 }
                 Context::Other => 0,

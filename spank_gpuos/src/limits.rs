@@ -11,6 +11,7 @@ use gpuos_core::limits::{Asked, MpsClient, MpsRequest, Share};
 use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, print_note};
 
+use crate::daemon;
 use crate::options::Opt;
 
 /// Variable by which steps learn what their job asked for.
@@ -123,12 +124,7 @@ pub fn set_mps(spank: Spank<'_>, told: &BTreeMap<String, String>) {
 /// What of an answer is taken: both folders or nothing, and a share that is one.
 fn sane(told: &BTreeMap<String, String>) -> BTreeMap<&str, &str> {
     let value = |name: &str| told.get(name).map(String::as_str);
-    let folder = |name| {
-        value(name).filter(|path| {
-            let plain = |b: u8| b.is_ascii_graphic();
-            path.starts_with('/') && path.len() < 4096 && path.bytes().all(plain)
-        })
-    };
+    let folder = |name| value(name).filter(|path| daemon::is_path(path));
     let [pipe, log, share, memory] = MPS_VARIABLES;
     let Some((pipe_at, log_at)) = folder(pipe).zip(folder(log)) else {
         return BTreeMap::new();

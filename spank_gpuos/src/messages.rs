@@ -40,6 +40,20 @@ gpuos_model::messages! {
         "{option}: Slurm gave no slices; give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, \
          and in a job the slices of the job",
         "Do what it says.";
+    /// A job asks for checkpoints, and gpuos_mover does not run on the node, or has not answered within 5 s. The job runs without.
+    pub fn no_mover() = "checkpoints are not made: no gpuos_mover answers on this node",
+        "Administrators: `systemctl enable --now gpuos_mover` on the node.";
+    /// gpuos_mover says that it makes none for this job, and why. The job runs without.
+    pub fn no_checkpoints(why) = "checkpoints are not made: {why}",
+        "Mend what it names; administrators: gpuos_mover's log on the node.";
+    /// What gpuos_mover answers names no folder. The job runs without checkpoints.
+    pub fn no_folder() =
+        "checkpoints are not made: the gpuos_mover of this node gave no folder; it and spank_gpuos should be of one release",
+        "Administrators: install one release of gpuos on all hosts.";
+    /// srun cannot change what its job has settled for all of its steps.
+    pub fn checkpoint_of_step(option) =
+        "{option} says nothing: checkpoints are those of the whole job; give it to sbatch or salloc",
+        "Give the option to the command that makes the job.";
 }
 
 #[cfg(test)]

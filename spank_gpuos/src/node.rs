@@ -13,7 +13,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
-use crate::{limits, mig, ranks, report};
+use crate::{checkpoint, limits, mig, ranks, report};
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {
@@ -28,8 +28,13 @@ pub fn set_variables(spank: Spank<'_>) {
         .and_then(|(gpus, shape)| rank_file(spank, gpus, shape));
     let gpus = gpus.map(job_env::gpus_text);
     let limits = limits::of_step(spank).to_string();
+    let whole_job = spank.step_id().is_some_and(has_whole_job);
     for (name, value) in [
         (ranks::JOB_SHAPE, shape),
+        (
+            checkpoint::JOB_CHECKPOINT,
+            checkpoint::of_job(spank, whole_job),
+        ),
         (
             limits::JOB_LIMITS,
             Some(limits).filter(|text| !text.is_empty()),
@@ -84,10 +89,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
     let Some(reason) = report::reason(has_devices, &options, OPTIONS) else {
         return;
     };
-    let node = match socket.contains("%n") {
-        true => node_name(spank).unwrap_or_default(),
-        false => String::new(),
-    };
+    let node = name_in(spank, socket);
     // Without devices there is nothing to set.
     let asked = match has_devices {
         true => limits::asked(&options, limits::is_shared(spank), spank.job_gid()),
@@ -130,6 +132,21 @@ pub fn report(spank: Spank<'_>, socket: &str) {
             mig::set_step_environment(spank, &told.environment, gpus.is_empty(), per_task)
         }
         None => {}
+    }
+}
+
+/// Has gpuos_mover of this node prepare what a step needs for checkpoints, if its job has asked for them.
+pub fn prepare_checkpoints(spank: Spank<'_>, socket: &str) {
+    let path = socket.replace("%n", &name_in(spank, socket));
+    let whole_job = spank.step_id().is_some_and(has_whole_job);
+    checkpoint::prepare(spank, &path, whole_job);
+}
+
+/// The name of this node, where a path asks for it.
+fn name_in(spank: Spank<'_>, path: &str) -> String {
+    match path.contains("%n") {
+        true => node_name(spank).unwrap_or_default(),
+        false => String::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_config::options::{JobOptions, OPTIONS, OptionError, Source, is_off, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 13;
+pub const COUNT: usize = 14;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,8 @@ pub enum Opt {
     Mig = 11,
     /// `--gpuos-share`
     Share = 12,
+    /// `--gpuos-checkpoint`
+    Checkpoint = 13,
 }
 
 impl Opt {
@@ -59,6 +61,7 @@ impl Opt {
         Opt::Mps,
         Opt::Mig,
         Opt::Share,
+        Opt::Checkpoint,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
@@ -93,6 +96,7 @@ impl Opt {
             Opt::Mps => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Mig => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => c"_SLURM_SPANK_OPTION_gpuos_gpuos_share",
+            Opt::Checkpoint => c"_SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
         }
     }
 
@@ -117,6 +121,7 @@ impl Opt {
             Opt::Mps => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mps",
             Opt::Mig => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share",
+            Opt::Checkpoint => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
         }
     }
 
@@ -127,7 +132,7 @@ impl Opt {
 
     /// Whether it is about the job's place, and so contradicts `--gpuos=off`.
     fn about_place(self) -> bool {
-        !matches!(self, Opt::Switch | Opt::Mig) && !Opt::LIMITS.contains(&self)
+        !matches!(self, Opt::Switch | Opt::Mig | Opt::Checkpoint) && !Opt::LIMITS.contains(&self)
     }
 
     /// Whether steps have it too; the others are the job's alone.

@@ -262,6 +262,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["50%", "50"],
     ["1g.10gb:2", "3g"],
     ["mps:25%", "mps"],
+    ["10m,l2=partner", "10m,l3=/x"],
 ];
 
 /// Ways in which a value comes to a component of a job.
@@ -411,6 +412,7 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
             ("GPUOS_JOB_LIMITS", Some(limits.into())),
             ("GPUOS_JOB_SHAPE", None),
             ("GPUOS_JOB_MIG", Some("off".into())),
+            ("GPUOS_JOB_CHECKPOINT", None),
         ]
     );
     // srun's own step tells by the variable that a job asked for slices; a step of a job leaves it as it is.
@@ -422,4 +424,31 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
     asked.note(Opt::Mig, flag("off"), None);
     let step = job.clone().with(&asked.finish(none).unwrap(), true);
     assert_eq!(step, job);
+}
+
+#[test]
+fn checkpoints_are_the_jobs_and_no_step_changes_them() {
+    let handed = |handed: Handed, value: Option<&str>| {
+        let mut asked = Asked::default();
+        if let Some(value) = value {
+            asked.note(Opt::Checkpoint, flag(value), None);
+        }
+        let settled = asked.finish(none).unwrap();
+        let mut variables = handed.with(&settled, true).variables();
+        variables.find_map(|(name, value)| (name == "GPUOS_JOB_CHECKPOINT").then_some(value))
+    };
+    let some = |text: &str| Some(Some(text.to_owned()));
+    // A command that makes a job.
+    assert_eq!(handed(Handed::default(), Some("10m")), some("10m"));
+    assert_eq!(handed(Handed::default(), None), Some(None));
+    assert_eq!(handed(Handed::default(), Some("off")), Some(None));
+    // A step of a job with checkpoints, and of one without.
+    let with = || Handed::read(|name| (name == "GPUOS_JOB_CHECKPOINT").then(|| "1h".to_owned()));
+    for value in [None, Some("10m"), Some("off")] {
+        assert_eq!(handed(with(), value), some("1h"), "{value:?}");
+    }
+    let without = || Handed::read(|_| None);
+    assert_eq!(handed(without(), None), Some(None));
+    assert_eq!(handed(without(), Some("10m")), some("off"));
+    assert!(with().decides(Opt::Checkpoint) && without().decides(Opt::Checkpoint));
 }

@@ -1,28 +1,25 @@
 //! In slurmstepd: tells gpuosd of this node which step has which GPUs. Without a gpuosd nothing happens.
 //!
-//! The socket does not block, two lines go out in one piece that fits into any socket's buffer, and no answer
-//! is read. What does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
+//! No answer is read, and what does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
 //! GPUs set waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
 //! they are made, for [`CARVING`], also over a gpuosd that is started anew. So does one with a whole MIG-switchable GPU, in
 //! GRES `gpu` and GRES `gpuos`: it may still be divided.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ffi::{c_char, c_int};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpuos_config::options::{Inherited, OptionHelp};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{
-    Code, Lines, MAX_REPLY, MAX_REQUEST, MigAsk, PROTOCOL, Reason, Reply, Request, decode, encode,
-    root_socket, switchable_file,
-};
+use gpuos_core::wire::{Code, MigAsk, Reason, Request, switchable_file};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::messages::Message;
 use gpuos_placement::explain::parse_gpus;
 
+use crate::daemon::{self, Answer, answer, send};
 use crate::messages;
 
 /// gpuosd's socket, unless plugstack.conf names another: `spank_gpuos.so socket=PATH`, with `%n` for the
@@ -50,23 +47,11 @@ static TOLD: Mutex<Option<(String, StepId)>> = Mutex::new(None);
 /// The socket that the plugin's arguments name.
 ///
 /// # Safety
-/// `argv` has `argc` C strings, as SPANK hands them to every hook.
+/// As [`daemon::argument`].
 pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
-    let count = usize::try_from(argc).unwrap_or(0);
-    let mut socket = SOCKET.to_owned();
-    for at in 0..if argv.is_null() { 0 } else { count } {
-        // SAFETY: promised by the caller.
-        let word = unsafe { *argv.add(at) };
-        if word.is_null() {
-            continue;
-        }
-        // SAFETY: a C string, promised by the caller.
-        let word = unsafe { CStr::from_ptr(word) }.to_str().unwrap_or_default();
-        if let Some(path) = word.strip_prefix("socket=") {
-            socket = path.to_owned();
-        }
-    }
-    socket
+    // SAFETY: promised by the caller.
+    let named = unsafe { daemon::argument(argc, argv, "socket") };
+    named.unwrap_or_else(|| SOCKET.to_owned())
 }
 
 /// What a step that asked for something is told.
@@ -83,6 +68,19 @@ pub struct StepAnswer {
 }
 
 impl StepAnswer {
+    fn prepared(
+        notes: Vec<String>,
+        environment: BTreeMap<String, String>,
+        failed: Option<String>,
+    ) -> StepAnswer {
+        StepAnswer {
+            notes,
+            environment,
+            requeues: failed.is_some(),
+            failed,
+        }
+    }
+
     fn note(text: Message) -> StepAnswer {
         StepAnswer {
             notes: vec![text.into()],
@@ -173,7 +171,11 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         Some(socket) => {
             let undone = wishes(&asked);
             match answer(&socket, Instant::now() + PATIENCE) {
-                Some(Answer::Prepared(told)) => told,
+                Some(Answer::Prepared {
+                    notes,
+                    environment,
+                    failed,
+                }) => StepAnswer::prepared(notes, environment, failed),
                 Some(Answer::Refused(_, message)) => StepAnswer {
                     notes: vec![message],
                     ..StepAnswer::default()
@@ -214,7 +216,11 @@ fn carved(
     loop {
         if let Some(socket) = sent {
             match answer(&socket, begin + patience) {
-                Some(Answer::Prepared(told)) => return told,
+                Some(Answer::Prepared {
+                    notes,
+                    environment,
+                    failed,
+                }) => return StepAnswer::prepared(notes, environment, failed),
                 Some(Answer::Refused(Code::Busy | Code::Failed, message)) => {
                     refused = Some(message);
                     heard = Instant::now();
@@ -253,126 +259,12 @@ fn carved(
     }
 }
 
-/// What gpuosd says to a step.
-enum Answer {
-    Prepared(StepAnswer),
-    Refused(Code, String),
-    /// A release that knew no such wish.
-    Unknown,
-}
-
-/// Waits for gpuosd's answer; none when the time is over or it has gone.
-fn answer(socket: &OwnedFd, deadline: Instant) -> Option<Answer> {
-    let mut lines = Lines::new(MAX_REPLY);
-    loop {
-        while let Some(line) = lines.next_line().ok()? {
-            match decode::<Reply>(&line, MAX_REPLY).ok()? {
-                Reply::Hello { .. } => {}
-                Reply::Prepared {
-                    notes,
-                    environment,
-                    failed,
-                } => {
-                    return Some(Answer::Prepared(StepAnswer {
-                        notes,
-                        environment,
-                        requeues: failed.is_some(),
-                        failed,
-                    }));
-                }
-                Reply::Refused { code, message } => return Some(Answer::Refused(code, message)),
-                Reply::Done { .. } => return Some(Answer::Unknown),
-                _ => return None,
-            }
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut poll = libc::pollfd {
-            fd: socket.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one descriptor that is open, and its record.
-        if left.is_zero() || unsafe { libc::poll(&raw mut poll, 1, left.as_millis() as i32) } < 0 {
-            return None;
-        }
-        let mut bytes = [0u8; 4096];
-        // SAFETY: the buffer has `len` bytes.
-        let got = unsafe {
-            libc::recv(
-                socket.as_raw_fd(),
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
-        match usize::try_from(got) {
-            Ok(0) => return None,
-            Ok(count) => lines.push(&bytes[..count]),
-            // Nothing yet: time decides. A gpuosd that was killed is an error.
-            Err(_) if is_for_later(&std::io::Error::last_os_error()) => {}
-            Err(_) => return None,
-        }
-    }
-}
-
-fn is_for_later(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
-}
-
 /// Tells that the step has ended, if its start was told.
 pub fn ended() {
     let told = TOLD.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((path, id)) = told {
         let _ = send(&path, &Request::StepEnd { id });
     }
-}
-
-fn send(path: &str, request: &Request) -> Option<OwnedFd> {
-    let hello = Request::Hello {
-        protocol: PROTOCOL,
-        client: concat!("spank_gpuos ", env!("CARGO_PKG_VERSION")).into(),
-    };
-    let mut text = encode(&hello, MAX_REQUEST).ok()?;
-    text.extend(encode(request, MAX_REQUEST).ok()?);
-    // slurmstepd is root here, and root has a socket of its own that no user can fill.
-    let socket = connect(&root_socket(path)).or_else(|| connect(path))?;
-    // SAFETY: the descriptor is open and the buffer has `len` bytes. Nobody at the other end is no signal.
-    let sent = unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            text.as_ptr().cast(),
-            text.len(),
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-        )
-    };
-    (usize::try_from(sent) == Ok(text.len())).then_some(socket)
-}
-
-/// Connects at once or not at all: std's connect would wait for a daemon whose queue is full.
-fn connect(path: &str) -> Option<OwnedFd> {
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if raw < 0 {
-        return None;
-    }
-    // SAFETY: just opened, and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: sockaddr_un is plain numbers, for which zero is a value.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // One zero has to stay at the end.
-    if path.len() >= address.sun_path.len() {
-        return None;
-    }
-    for (to, from) in address.sun_path.iter_mut().zip(path.bytes()) {
-        *to = from as c_char;
-    }
-    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, the address is whole and of that size.
-    let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) };
-    (rc == 0).then_some(socket)
 }
 
 #[cfg(test)]

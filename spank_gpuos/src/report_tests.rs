@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use gpuos_config::options::OPTIONS;
+use gpuos_core::wire::{MAX_REPLY, PROTOCOL, Reply, encode};
 
 use super::*;
 

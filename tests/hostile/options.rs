@@ -29,6 +29,7 @@ const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("mps", "50%"),
     ("mig", "1g.10gb"),
     ("share", "timeslice"),
+    ("checkpoint", "10m"),
 ];
 
 /// The attempts.

@@ -43,9 +43,9 @@ const THINKING: [&str; 6] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
+    "gpuos_checkpoint",
     "gpuos_config",
     "gpuos_workload",
-    "gpuos_checkpoint",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
@@ -55,7 +55,12 @@ const MAY_USE: [(&str, &[&str]); 24] = [
     ("gpuos_core", &["gpuos_model"]),
     (
         "gpuos_config",
-        &["gpuos_model", "gpuos_placement", "gpuos_core"],
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_core",
+            "gpuos_checkpoint",
+        ],
     ),
     ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
     ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),

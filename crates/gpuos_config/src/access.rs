@@ -113,6 +113,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         mps,
         mig,
         share,
+        checkpoint,
     } = options;
     let text = |value: &dyn std::fmt::Display| value.to_string();
     // As the options have it.
@@ -137,6 +138,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         ("gpuos-mps", mps.map(percent)),
         ("gpuos-mig", mig.as_ref().map(|one| text(one))),
         ("gpuos-share", share.as_ref().map(|one| text(one))),
+        ("gpuos-checkpoint", checkpoint.as_ref().map(|one| text(one))),
     ];
     let all = all.into_iter();
     all.filter_map(|(name, value)| Some((name, value?)))

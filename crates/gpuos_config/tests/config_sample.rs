@@ -43,6 +43,7 @@ fn every_commented_key_is_accepted() {
         "the sample shows the defaults"
     );
     assert_eq!(config.policy.placement, Config::default().policy.placement);
+    assert_eq!(config.checkpoint, Config::default().checkpoint);
     assert_eq!(config.health.limits, Config::default().health.limits);
     let rules = (
         config.health.all().len(),
@@ -93,6 +94,7 @@ fn every_key_is_in_the_sample() {
         "slurm",
         "policy",
         "policy.rule",
+        "checkpoint",
         "node-type",
         "node-type.nic",
         "nodes",
@@ -113,7 +115,7 @@ fn every_key_is_in_the_sample() {
         "mig.pool",
     ] {
         let keys = keys_of(&match path {
-            "slurm" | "policy" | "fabric" | "health" | "mig" => format!("[{path}]"),
+            "slurm" | "policy" | "checkpoint" | "fabric" | "health" | "mig" => format!("[{path}]"),
             "node-type.nic" => "[[node-type]]\n[[node-type.nic]]".into(),
             "fabric.net.switch" => "[[fabric.net]]\n[[fabric.net.switch]]".into(),
             "fabric.net.link" => "[[fabric.net]]\n[[fabric.net.link]]".into(),

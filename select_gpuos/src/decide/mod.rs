@@ -52,6 +52,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     mps: None,
     mig: None,
     share: None,
+    checkpoint: None,
 };
 
 /// What is kept of decisions from call to call.

@@ -15,6 +15,7 @@ use gpuos_placement::traffic::Traffic;
 use toml::Spanned;
 
 mod access;
+mod checkpoint;
 mod fabric;
 mod health;
 mod heartbeat;
@@ -29,6 +30,7 @@ mod policy;
 mod raw;
 mod rules;
 
+pub use checkpoint::CheckpointConfig;
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
@@ -104,6 +106,8 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// `[heartbeat]`: how gpuosds watch each other's nodes.
     pub heartbeat: gpuos_core::peers::HeartbeatConfig,
+    /// `[checkpoint]`: checkpoints of jobs.
+    pub checkpoint: CheckpointConfig,
     /// `[access]`: who is told of other users' jobs.
     pub access: crate::access::Access,
     /// `[[forbid]]`: which options whose jobs may not use.
@@ -115,7 +119,7 @@ pub struct Config {
     rules: Vec<Rule>,
     fabric: FabricConfig,
     apart: RuleTables,
-    /// Names in `[policy]` that only the cluster can confirm.
+    /// Names in `[policy]` and `[checkpoint]` that only the cluster can confirm.
     named: names::Named,
     file: String,
 }
@@ -149,6 +153,7 @@ impl Config {
             isolation: isolation::read(check, &raw.isolation)?,
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
+            checkpoint: checkpoint::read(check, &raw.checkpoint)?,
             access: access::access(check, &raw.access)?,
             forbidden,
             mig: mig::read(check, &raw.mig)?,
@@ -156,7 +161,7 @@ impl Config {
             rules: Vec::new(),
             fabric: FabricConfig::read(check, &raw.fabric)?,
             apart,
-            named: names::Named::read(check, &raw.policy),
+            named: names::Named::read(check, &raw.policy, &raw.checkpoint),
             file: file_name.into(),
         };
         let mut owners = HashMap::new();
@@ -212,6 +217,7 @@ impl Config {
             isolation: _,
             metrics: _,
             heartbeat: _,
+            checkpoint: _,
             access: _,
             forbidden: _,
             mig: _,

@@ -6,8 +6,8 @@ use gpuos_model::cluster::Cluster;
 use gpuos_model::node_types::NodeFacts;
 use gpuos_model::reading::{Check, ConfigError, Place};
 
-use super::raw::RawPolicy;
-use super::{Config, Rule};
+use super::raw::{RawCheckpoint, RawPolicy};
+use super::{Config, Rule, checkpoint};
 use crate::options::topology_of;
 
 /// Keys that have another name since gpuos was first tried, with that name.
@@ -31,17 +31,21 @@ pub(super) fn renamed(mut error: ConfigError) -> ConfigError {
     error
 }
 
-/// The names in `[policy]` and `[[policy.rule]]`.
+/// The names in `[policy]`, `[[policy.rule]]` and `[checkpoint]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Named {
     levels: Vec<(String, Place)>,
+    domains: Vec<(String, Place)>,
     partitions: Vec<(String, Place)>,
 }
 
 impl Named {
-    /// Of a policy that was read already: what is wrong in itself was refused.
-    pub(super) fn read(check: Check, raw: &RawPolicy) -> Named {
-        let mut named = Named::default();
+    /// Of tables that were read already: what is wrong in itself was refused.
+    pub(super) fn read(check: Check, raw: &RawPolicy, kept: &RawCheckpoint) -> Named {
+        let mut named = Named {
+            domains: checkpoint::named_levels(check, kept),
+            ..Named::default()
+        };
         let rules = raw.rule.iter().map(|rule| &rule.get_ref().topology);
         for value in std::iter::once(&raw.topology).chain(rules).flatten() {
             if let Ok(wish) = topology_of("topology", value.get_ref()) {
@@ -61,7 +65,7 @@ impl Named {
 }
 
 impl Config {
-    /// Levels in rules and in `[policy]` that the cluster does not have: what says so does nothing.
+    /// Levels in rules, in `[policy]` and in `[checkpoint]` that the cluster does not have: what says so does nothing.
     pub fn unknown_levels(&self, cluster: &Cluster) -> Vec<ConfigError> {
         let levels = cluster.fabric.levels.iter();
         let levels = levels.map(|level| level.name.as_str());
@@ -85,7 +89,9 @@ impl Config {
         let rules = rules.filter_map(|named| error(named, "the rule does nothing", ""));
         let wishes = self.named.levels.iter();
         let wishes = wishes.filter_map(|named| error(named, "no job prefers it", "any"));
-        rules.chain(wishes).collect()
+        let domains = self.named.domains.iter();
+        let domains = domains.filter_map(|named| error(named, "it keeps no nodes apart", "power"));
+        rules.chain(wishes).chain(domains).collect()
     }
 
     /// Partitions in rules and in `[[policy.rule]]` that Slurm does not have.

@@ -12,6 +12,7 @@ pub(crate) struct RawFile {
     pub policy: RawPolicy,
     pub metrics: RawMetrics,
     pub heartbeat: RawHeartbeat,
+    pub checkpoint: RawCheckpoint,
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
@@ -68,6 +69,25 @@ pub(crate) struct RawHeartbeat {
     pub interval_ms: Option<Spanned<i64>>,
     pub silent_ms: Option<Spanned<i64>>,
     pub hung_ms: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [checkpoint]")]
+pub(crate) struct RawCheckpoint {
+    pub enabled: Option<bool>,
+    pub port: Option<Spanned<i64>>,
+    pub scheme: Option<Spanned<String>>,
+    pub keep: Option<Spanned<i64>>,
+    pub least_seconds: Option<Spanned<i64>>,
+    pub ready_seconds: Option<Spanned<i64>>,
+    pub overhead_percent: Option<Spanned<i64>>,
+    pub node_mtbf_hours: Option<Spanned<i64>>,
+    pub ended_hours: Option<Spanned<i64>>,
+    pub max_gib: Option<Spanned<i64>>,
+    pub user_gib: Option<Spanned<i64>>,
+    pub rate_mib: Option<Spanned<i64>>,
+    pub domains: Option<Vec<Spanned<String>>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -13,6 +13,7 @@ use gpuos_placement::gang::{GroupShape, SHAPE_FORM};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
 
+mod checkpoint;
 pub mod gres;
 mod limits;
 mod mig;
@@ -20,6 +21,7 @@ pub mod refusals;
 mod share;
 mod source;
 
+pub use checkpoint::{CheckpointOption, Every, parse_checkpoint};
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
@@ -213,6 +215,20 @@ pub const OPTIONS: &[OptionHelp] = &[
                   --gpuos-mig, --gpuos-mps, --gpuos-power or --gpuos-clocks. Goes with --gpuos=off.",
         without_gpus: false,
     },
+    OptionHelp {
+        name: "gpuos-checkpoint",
+        argument: "TIME[,l2=SCHEME]",
+        environment: "GPUOS_CHECKPOINT",
+        summary: "checkpoints of the job on its nodes, every 10m or as often as it pays: auto",
+        details: "The program writes its state into a folder when it is asked to, and finds it there when the job \
+                  starts again: $GPUOS_CHECKPOINT_DIR. TIME is auto or a time such as 30s, 10m or 2h. \
+                  SCHEME says what the job's nodes keep for each other, so that a checkpoint outlives lost nodes: \
+                  single nothing, partner a copy on another node, xor:N one parity shard in sets of N \
+                  nodes, rs:K+M M of them in sets of K+M; without it the site decides. For the whole job, its steps \
+                  included, and without GPUs too. sbatch --requeue has Slurm start the job again after a \
+                  node has failed. Goes with --gpuos=off.",
+        without_gpus: false,
+    },
 ];
 
 /// Why the value of an option is refused. Displays as one sentence that names the option,
@@ -402,6 +418,8 @@ pub struct JobOptions {
     pub mig: Option<MigRequest>,
     /// A part of a GPU beside other jobs.
     pub share: Option<Share>,
+    /// Checkpoints.
+    pub checkpoint: Option<CheckpointOption>,
 }
 
 impl JobOptions {
@@ -436,6 +454,7 @@ impl JobOptions {
             "gpuos-mps" => self.mps = asked.map(parse_mps).transpose()?,
             "gpuos-mig" => self.mig = asked.map(parse_mig).transpose()?,
             "gpuos-share" => self.share = asked.map(parse_share).transpose()?,
+            "gpuos-checkpoint" => self.checkpoint = asked.map(parse_checkpoint).transpose()?,
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

@@ -239,6 +239,7 @@ fn off_undoes_every_option_but_the_switch() {
         ("mps", "50%"),
         ("mig", "1g.10gb"),
         ("share", "timeslice"),
+        ("checkpoint", "10m,l2=partner"),
     ];
     assert_eq!(
         good.len() + 1,

@@ -1,0 +1,223 @@
+//! `--gpuos-checkpoint`: how often a job makes checkpoints, and what its nodes keep for each other.
+use std::fmt;
+
+use gpuos_checkpoint::sets::Scheme;
+use gpuos_model::words::{check_value, not_understood};
+
+use super::OptionError;
+
+const FORM: &str =
+    "auto, a time from 1s to 7d such as 10m, either with a scheme after it such as 10m,l2=partner";
+
+/// A week, in seconds.
+const MOST_SECONDS: u64 = 7 * 86_400;
+
+/// Units of a time, the largest first, and their seconds.
+const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)];
+
+/// How words begin that later releases may know.
+const LATER: [&str; 3] = ["l3=", "dir=", "every:"];
+
+/// How often checkpoints are made. Its text form is `auto` or a time in the largest unit that has it whole: `90s`, `10m`, `2h`, `1d`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Every {
+    /// As often as it pays, by what checkpoints cost and how often nodes fail.
+    Auto,
+    /// After so many seconds, 1 to 604800.
+    Seconds(u32),
+}
+
+/// What a job says of its checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointOption {
+    /// How often.
+    pub every: Every,
+    /// What its nodes keep for each other; `None`: what the site says.
+    pub scheme: Option<Scheme>,
+}
+
+/// Reads the value of `--gpuos-checkpoint`.
+///
+/// # Errors
+/// It is no time, no scheme, or something of a later release.
+pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-checkpoint", value, reason, FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    let lower = value.to_ascii_lowercase();
+    let mut words = lower.split(',');
+    let every = words.next().unwrap_or_default();
+    if every.starts_with("l2=") {
+        return Err(error("the time before l2= is missing"));
+    }
+    let mut option = CheckpointOption {
+        every: parse_every(every).map_err(|reason| error(&reason))?,
+        scheme: None,
+    };
+    for word in words {
+        let Some(scheme) = word.strip_prefix("l2=") else {
+            return Err(error(&refused(word)));
+        };
+        if option.scheme.is_some() {
+            return Err(error("l2= stands there twice"));
+        }
+        let scheme = scheme.parse::<Scheme>();
+        option.scheme = Some(scheme.map_err(|why| error(&why.to_string()))?);
+    }
+    Ok(option)
+}
+
+fn parse_every(word: &str) -> Result<Every, String> {
+    if word == "auto" {
+        return Ok(Every::Auto);
+    }
+    let time = UNITS.iter().find_map(|(unit, seconds)| {
+        let number = word.strip_suffix(*unit)?;
+        let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+        let number: u64 = number.parse().ok().filter(|_| digits)?;
+        Some(number * u64::from(*seconds))
+    });
+    match time {
+        Some(seconds @ 1..=MOST_SECONDS) => Ok(Every::Seconds(seconds as u32)),
+        Some(_) => Err("a time is 1s to 7d".into()),
+        None => Err(refused(word)),
+    }
+}
+
+/// The reason for a word that is no time and no scheme.
+fn refused(word: &str) -> String {
+    let later = LATER.iter().find(|later| word.starts_with(**later));
+    match later {
+        Some(later) => format!("{later} is not part of this release"),
+        None => not_understood(word),
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Every::Seconds(time) = *self else {
+            return f.write_str("auto");
+        };
+        let mut units = UNITS.iter();
+        let whole = units.find(|(_, seconds)| time.is_multiple_of(*seconds) && time > 0);
+        let (unit, seconds) = whole.unwrap_or(&('s', 1));
+        write!(f, "{}{unit}", time / seconds)
+    }
+}
+
+impl fmt::Display for CheckpointOption {
+    /// As [`parse_checkpoint`] reads it: `10m,l2=partner`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CheckpointOption { every, scheme } = self;
+        write!(f, "{every}")?;
+        match scheme {
+            Some(scheme) => write!(f, ",l2={scheme}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn option(every: Every, scheme: Option<Scheme>) -> CheckpointOption {
+        CheckpointOption { every, scheme }
+    }
+
+    #[test]
+    fn times_and_schemes() {
+        let of = |seconds| option(Every::Seconds(seconds), None);
+        for (value, wanted, text) in [
+            ("auto", option(Every::Auto, None), "auto"),
+            ("30s", of(30), "30s"),
+            ("090s", of(90), "90s"),
+            ("10M", of(600), "10m"),
+            ("120m", of(7200), "2h"),
+            ("7d", of(604_800), "7d"),
+            (
+                "Auto,L2=Partner",
+                option(Every::Auto, Some(Scheme::Partner)),
+                "auto,l2=partner",
+            ),
+            (
+                "1h,l2=xor:8",
+                option(Every::Seconds(3600), Some(Scheme::Xor { nodes: 8 })),
+                "1h,l2=xor:8",
+            ),
+            (
+                "10m,l2=rs:6+2",
+                option(
+                    Every::Seconds(600),
+                    Some(Scheme::ReedSolomon { data: 6, parity: 2 }),
+                ),
+                "10m,l2=rs:6+2",
+            ),
+            (
+                "1s,l2=single",
+                option(Every::Seconds(1), Some(Scheme::Single)),
+                "1s,l2=single",
+            ),
+        ] {
+            let read = parse_checkpoint(value).unwrap();
+            assert_eq!((read, read.to_string().as_str()), (wanted, text), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_and_why() {
+        for (value, reason) in [
+            ("", "a value is missing"),
+            ("10", "'10' is not understood"),
+            ("m", "'m' is not understood"),
+            ("-5m", "'-5m' is not understood"),
+            ("1.5h", "'1.5h' is not understood"),
+            ("10 m", "'10 m' is not understood"),
+            ("10m ", "'10m ' is not understood"),
+            ("0s", "a time is 1s to 7d"),
+            ("8d", "a time is 1s to 7d"),
+            ("604801s", "a time is 1s to 7d"),
+            ("999999999d", "a time is 1s to 7d"),
+            ("1000000000s", "is not understood"),
+            ("l2=partner", "the time before l2= is missing"),
+            (",l2=partner", "a value is missing"),
+            ("10m,", "a value is missing"),
+            ("10m,partner", "'partner' is not understood"),
+            ("10m,l2=single,l2=single", "l2= stands there twice"),
+            ("10m,l3=/lustre", "l3= is not part of this release"),
+            ("10m,l2=partner,dir=/x", "dir= is not part of this release"),
+            ("every:100", "every: is not part of this release"),
+            (
+                "10m,l2=",
+                "l2= is not understood: it is none of the known schemes",
+            ),
+            (
+                "10m,l2=xor:1",
+                "l2=xor:1 is not understood: a set needs at least 2 nodes",
+            ),
+            (
+                "10m,l2=rs:60+8",
+                "l2=rs:60+8 is not understood: a set has at most 64 nodes",
+            ),
+        ] {
+            let why = parse_checkpoint(value).unwrap_err().to_string();
+            let begin = format!("--gpuos-checkpoint={value}: ");
+            assert!(why.starts_with(&begin) && why.contains(reason), "{why}");
+            assert!(why.contains("; write auto, a time from 1s to 7d"), "{why}");
+        }
+        assert!(parse_checkpoint(&"1".repeat(2000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_reads_back_and_what_is_not_is_one_short_line(
+            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?",
+        ) {
+            match parse_checkpoint(&value) {
+                Ok(read) => prop_assert_eq!(parse_checkpoint(&read.to_string()), Ok(read)),
+                Err(why) => prop_assert!(why.to_string().len() < 1000),
+            }
+        }
+    }
+}

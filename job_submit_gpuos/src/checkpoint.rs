@@ -1,0 +1,160 @@
+//! `--gpuos-checkpoint` at submission: whether this site makes checkpoints, and whether the job can have enough nodes.
+
+use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_config::options::{JobOptions, Sources};
+use gpuos_model::messages::Message;
+
+use crate::messages::{notes, refused};
+use crate::refusal::Refusal;
+use crate::shape::Shape;
+
+/// Checks a new job.
+///
+/// # Errors
+/// The site makes no checkpoints, or the scheme needs more nodes than the job asks for at least.
+pub fn check(
+    config: &CheckpointConfig,
+    options: &JobOptions,
+    shape: &Shape,
+) -> Result<(), Refusal> {
+    match options.checkpoint {
+        Some(asked) if !config.enabled => Err(refused::no_checkpoints(asked).into()),
+        _ => nodes(config, options, shape),
+    }
+}
+
+/// Checks the nodes of a new job, or of one that is changed. A range of nodes is judged by its smallest.
+///
+/// # Errors
+/// The scheme needs more.
+pub fn nodes(
+    config: &CheckpointConfig,
+    options: &JobOptions,
+    shape: &Shape,
+) -> Result<(), Refusal> {
+    let Some((asked, nodes)) = options.checkpoint.zip(least_nodes(shape)) else {
+        return Ok(());
+    };
+    match config.scheme_for(asked.scheme, nodes) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(Refusal::impossible(refused::scheme_misfits(asked, why))),
+    }
+}
+
+/// The fewest nodes that a job can get, where that is known: without `--nodes`, tasks and GPUs may have Slurm take more than one.
+fn least_nodes(shape: &Shape) -> Option<u32> {
+    let open = shape.tasks > 1 || shape.gres_forms().next().is_some();
+    match shape.min_nodes {
+        0 if open => None,
+        nodes => Some(nodes.max(1)),
+    }
+}
+
+/// What the user of a job is to know that is taken. `requeues`: whether Slurm starts it again after a node has failed, where that is
+/// known.
+pub fn note(options: &JobOptions, sources: &Sources, requeues: Option<bool>) -> Option<Message> {
+    let asked = options.checkpoint?;
+    let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
+    (requeues == Some(false)).then(|| notes::not_requeued(named()))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_config::gpuos_toml::Config;
+
+    use super::*;
+
+    fn options(value: &str) -> JobOptions {
+        let mut options = JobOptions::default();
+        options.set("gpuos-checkpoint", value).unwrap();
+        options
+    }
+
+    fn site(text: &str) -> CheckpointConfig {
+        let text = format!("[checkpoint]\n{text}\n");
+        Config::parse(&text, "gpuos.toml").unwrap().checkpoint
+    }
+
+    fn on(min_nodes: u32) -> Shape {
+        Shape {
+            min_nodes,
+            ..Shape::default()
+        }
+    }
+
+    #[test]
+    fn a_site_without_checkpoints_refuses_the_option_and_no_other_job() {
+        let off = site("");
+        let why = check(&off, &options("10m"), &on(4)).unwrap_err();
+        assert_eq!(
+            why.sentence,
+            "--gpuos-checkpoint=10m: this site makes no checkpoints; write no --gpuos-checkpoint; an administrator can turn \
+             them on with [checkpoint] enabled = true in gpuos.toml"
+        );
+        assert_eq!(check(&off, &options("off"), &on(4)), Ok(()));
+        assert_eq!(check(&off, &JobOptions::default(), &on(1)), Ok(()));
+        // A change of a job that was taken before does not question that.
+        assert_eq!(nodes(&off, &options("10m"), &on(4)), Ok(()));
+    }
+
+    #[test]
+    fn a_scheme_needs_its_nodes() {
+        let site = site("enabled = true\nscheme = \"rs:6+2\"");
+        let tasks = |tasks| Shape {
+            tasks,
+            ..Shape::default()
+        };
+        let gpus = Shape {
+            per_job: Some("gres/gpu:16".into()),
+            ..Shape::default()
+        };
+        let range = Shape {
+            min_nodes: 2,
+            max_nodes: 16,
+            ..Shape::default()
+        };
+        for (value, shape, fits) in [
+            // Whatever the site's scheme needs, one that fits takes its place.
+            ("10m", on(1), true),
+            ("10m", on(3), true),
+            ("10m,l2=single", on(1), true),
+            ("10m,l2=partner", on(1), false),
+            ("10m,l2=partner", on(0), false),
+            ("10m,l2=partner", tasks(1), false),
+            ("10m,l2=partner", tasks(64), true),
+            ("10m,l2=partner", gpus, true),
+            ("10m,l2=partner", on(2), true),
+            ("10m,l2=partner", range.clone(), true),
+            ("10m,l2=xor:4", range, false),
+            ("10m,l2=rs:6+2", on(7), false),
+            ("10m,l2=rs:6+2", on(8), true),
+            ("10m,l2=rs:6+2", on(u32::MAX), true),
+        ] {
+            let checked = check(&site, &options(value), &shape);
+            assert_eq!(checked.is_ok(), fits, "{value} {shape:?}: {checked:?}");
+        }
+        let why = check(&site, &options("10m,l2=xor:4"), &on(2)).unwrap_err();
+        assert_eq!(
+            why.sentence,
+            "--gpuos-checkpoint=10m,l2=xor:4: l2=xor:4 needs at least 4 nodes, and the job has 2; ask for more nodes, or give \
+             l2=partner; write --nodes=N with enough of them, or another scheme"
+        );
+    }
+
+    #[test]
+    fn a_job_that_is_not_requeued_is_told_so() {
+        let sources = Sources::default();
+        let said = |value, requeues| {
+            let note = note(&options(value), &sources, requeues);
+            note.map(String::from)
+        };
+        assert_eq!(
+            said("10m", Some(false)).unwrap(),
+            "gpuos: --gpuos-checkpoint=10m: Slurm does not start the job again by itself after a node has failed; --requeue has it \
+             do so"
+        );
+        assert_eq!(said("10m", Some(true)), None);
+        assert_eq!(said("10m", None), None);
+        assert_eq!(said("off", Some(false)), None);
+    }
+}

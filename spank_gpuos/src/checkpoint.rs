@@ -1,0 +1,161 @@
+//! In slurmstepd: has gpuos_mover of this node prepare the folder by which a program of a job with `--gpuos-checkpoint` makes
+//! checkpoints.
+//!
+//! Nothing here can fail a step: without an answer it runs without checkpoints, and its user is told. Of the answer nothing but one
+//! path is taken.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gpuos_config::options::{is_off, parse_checkpoint};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{CHECKPOINT_VARIABLE, CheckpointRequest, Code, Request};
+use slurm_ffi::spank::Spank;
+
+use crate::daemon::{self, Answer};
+use crate::{limits, messages};
+
+/// Variable by which steps learn what their job asked for.
+pub const JOB_CHECKPOINT: &CStr = c"GPUOS_JOB_CHECKPOINT";
+
+/// gpuos_mover's socket, unless plugstack.conf names another: `spank_gpuos.so mover=PATH`, with `%n` for the name of the node.
+const SOCKET: &str = "/run/gpuos/gpuos_mover.sock";
+
+/// How long a step waits for the answer. It comes after what gpuosd is waited for, and both stay below slurmd's
+/// UnkillableStepTimeout together.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it waits before it asks a mover again that has much to do.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// The option that Slurm handed to this slurmstepd.
+static NOTED: Mutex<Option<String>> = Mutex::new(None);
+
+/// Takes note of the option's value.
+pub fn note(value: &str) {
+    *NOTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(value.to_owned());
+}
+
+/// The socket that the plugin's arguments name.
+///
+/// # Safety
+/// As [`daemon::argument`].
+pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
+    // SAFETY: promised by the caller.
+    let named = unsafe { daemon::argument(argc, argv, "mover") };
+    named.unwrap_or_else(|| SOCKET.to_owned())
+}
+
+/// What the step's job asked for, as it was given; `whole_job` is the step of a batch script or of salloc's shell.
+pub fn of_job(spank: Spank<'_>, whole_job: bool) -> Option<String> {
+    let noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    chosen(noted, spank.getenv(JOB_CHECKPOINT), whole_job)
+}
+
+/// A step's own option counts where its command has made the job, and left no variable, alone.
+fn chosen(noted: Option<String>, handed: Option<String>, whole_job: bool) -> Option<String> {
+    let handed = handed.filter(|value| !value.is_empty());
+    match whole_job {
+        true => noted.or(handed),
+        false => handed.or(noted),
+    }
+}
+
+/// The value that the mover is told, if it asks for checkpoints. What got around the check of the commands is no wish.
+fn wish(value: Option<String>) -> Option<String> {
+    let value = value.filter(|value| !is_off(value))?;
+    parse_checkpoint(&value).ok().map(|asked| asked.to_string())
+}
+
+/// Has the folder prepared, and lets the step's tasks find it.
+pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
+    let Some(asked) = wish(of_job(spank, whole_job)) else {
+        return;
+    };
+    let (Some(job), Some(step)) = (spank.job_id(), spank.step_id()) else {
+        return;
+    };
+    let (Some(uid), Some(gid)) = (spank.job_uid(), spank.job_gid()) else {
+        return;
+    };
+    let id = StepId {
+        job: job.into(),
+        step,
+    };
+    if id.is_extern() {
+        return;
+    }
+    let what = CheckpointRequest::Step {
+        id,
+        uid,
+        gid,
+        asked,
+    };
+    let told = ask(socket, what, PATIENCE);
+    for note in told.notes {
+        limits::keep_note(&note);
+    }
+    let name = CString::new(CHECKPOINT_VARIABLE).unwrap_or_default();
+    match told.folder {
+        Some(folder) => spank.setenv(&name, &folder),
+        // A step inherits the batch script's environment, which is that of another node.
+        None => spank.unsetenv(&name),
+    };
+}
+
+/// What comes of the question.
+#[derive(Default, Debug)]
+struct Told {
+    /// For the step's user.
+    notes: Vec<String>,
+    /// The folder of the job.
+    folder: Option<String>,
+}
+
+impl Told {
+    fn note(text: impl Into<String>) -> Told {
+        Told {
+            notes: vec![text.into()],
+            folder: None,
+        }
+    }
+}
+
+/// Asks the mover. One that says that it has much to do is asked again, as long as there is time.
+fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
+    let deadline = Instant::now() + patience;
+    let request = Request::Checkpoint { what };
+    loop {
+        let socket = daemon::send(path, &request);
+        let answer = socket.and_then(|socket| daemon::answer(&socket, deadline));
+        return match answer {
+            Some(Answer::Prepared {
+                notes,
+                mut environment,
+                failed,
+            }) => {
+                let folder = environment.remove(CHECKPOINT_VARIABLE);
+                let folder = folder.filter(|path| daemon::is_path(path));
+                let mut told = Told { notes, folder };
+                let why = failed.map(messages::no_checkpoints);
+                told.notes.extend(why.map(String::from));
+                if told.folder.is_none() && told.notes.is_empty() {
+                    return Told::note(messages::no_folder());
+                }
+                told
+            }
+            Some(Answer::Refused(Code::Busy, _)) if Instant::now() + AGAIN < deadline => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
+            Some(Answer::Refused(_, why)) => Told::note(messages::no_checkpoints(why)),
+            Some(Answer::Unknown) => Told::note(messages::no_folder()),
+            None => Told::note(messages::no_mover()),
+        };
+    }
+}
+
+#[cfg(test)]
+#[path = "checkpoint_tests.rs"]
+mod tests;
