@@ -15,6 +15,7 @@ use gpuos_mover::program::Reason;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::job::JobStore;
+use gpuos_store::verify::verify;
 
 use crate::job::{Event, Shared};
 use crate::jobs::{Jobs, locked};
@@ -145,7 +146,11 @@ impl Handler {
 
     fn verify(&self, job: &JobId) -> Reply {
         let verified = self.shared.store.existing(job).and_then(|store| {
-            let faults = store.faults()?;
+            let mut faults = Vec::new();
+            for part in store.kept()? {
+                let found = verify(&store, part.id)?;
+                faults.extend(found.iter().map(ToString::to_string));
+            }
             Ok(CheckpointJob {
                 job: job.clone(),
                 uid: store.uid(),
@@ -186,7 +191,7 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
         time: part.time,
         files: part.files,
         bytes: part.bytes,
-        stored: part.stored,
+        stored: part.taken,
         took_ms: None,
     });
     Ok(told.collect())

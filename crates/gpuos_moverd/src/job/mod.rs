@@ -254,11 +254,10 @@ impl Worker {
     /// alone has nobody.
     fn scheme(&self) -> Scheme {
         let asked = self.wish.as_ref().and_then(|wish| wish.option.scheme);
-        match (asked, self.start.nodes.len()) {
-            (Some(scheme), _) => scheme,
-            (None, 0 | 1) => Scheme::Single,
-            (None, _) => self.shared.config.scheme,
-        }
+        let nodes = u32::from(self.start.place.nodes);
+        let scheme = self.shared.config.scheme_for(asked, nodes);
+        // What cannot be is refused where the roster is drawn, with the reason.
+        scheme.unwrap_or(asked.unwrap_or(Scheme::Single))
     }
 
     fn note(&self, text: &str) {

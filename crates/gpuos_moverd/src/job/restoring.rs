@@ -11,12 +11,14 @@ use gpuos_mover::program::Join;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::{Error, Result};
 use gpuos_store::job::JobStore;
-use gpuos_store::restore::{Local, Source, Target, restore_part};
+use gpuos_checkpoint::manifest::rank_folder;
+use gpuos_store::restore::{Target, restore_part};
+use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;
 
 use super::Event;
 use crate::carried::{Body, PIECE};
-use crate::folder::{rank_folder, restored_name};
+use crate::folder::restored_name;
 
 /// Another node is asked again after so long ...
 const AGAIN: Duration = Duration::from_secs(5);
@@ -96,7 +98,7 @@ fn run(place: &Place, tasks: &Receiver<Task>, given: &Receiver<Given>) {
 fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)) -> Result<()> {
     let job = place.store.job(&place.job, place.owner.0)?;
     let only = rank_folder(task.join.rank, task.join.size);
-    let name = restored_name(&task.join);
+    let name = restored_name(&task.join).into_bytes();
     let target = Target {
         disk: &LinuxDisk,
         folder: &place.folder,
@@ -105,8 +107,8 @@ fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)
     };
     let Some(seat) = task.from else {
         let manifest = job.manifest(task.id)?;
-        let mut source = Local::new(&job);
-        return restore_part(&job, &manifest, &only, &target, &mut source);
+        let mut source = LocalSource::new(&job);
+        return restore_part(&job, &manifest, only.as_bytes(), &target, &mut source);
     };
     let mut far = Far {
         place,
@@ -116,7 +118,7 @@ fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)
         ticket,
     };
     let manifest = far.manifest(&job)?;
-    restore_part(&job, &manifest, &only, &target, &mut far)
+    restore_part(&job, &manifest, only.as_bytes(), &target, &mut far)
 }
 
 /// The store of another node. What comes from there is held against the job's keys by who reads it.

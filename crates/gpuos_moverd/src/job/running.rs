@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::manifest::ranks;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
@@ -202,7 +203,7 @@ impl Running {
     /// Whose files this node has of a checkpoint.
     fn ranks_of(&mut self, id: CheckpointId) -> Vec<(u16, u16)> {
         match self.parts.manifest(id) {
-            Ok(manifest) => manifest.rank_folders(),
+            Ok(manifest) => ranks(&manifest),
             Err(error) => {
                 self.notes.push(error.to_string());
                 Vec::new()

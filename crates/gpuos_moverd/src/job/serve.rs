@@ -1,6 +1,8 @@
 //! What the thread of a job does with what it is told.
 
-use gpuos_config::options::{CheckpointEvery, parse_checkpoint};
+use gpuos_checkpoint::interval::Limits;
+use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_config::options::{Every as Often, parse_checkpoint};
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::node::Node;
 use gpuos_mover::program::{Conductor, Every, Input, Settings as Conducts};
@@ -291,18 +293,17 @@ impl Worker {
         let now = self.now();
         let node = Node::new(store, &LinuxDisk, settings, now)?;
         let every = match wish.option.every {
-            CheckpointEvery::Seconds(seconds) => {
+            Often::Seconds(seconds) => {
                 Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000)
             }
-            CheckpointEvery::Auto => Every::Auto {
+            Often::Auto => Every::Auto {
                 mtbf_s: f64::from(config.node_mtbf_hours) * 3600.0 / f64::from(nodes.max(1)),
-                limits: config.limits(),
+                limits: limits(config),
             },
         };
         let conducts = Conducts {
-            every,
             ready_ms: u64::from(config.ready_s) * 1000,
-            ..Conducts::new(own, nodes, self.session)
+            ..Conducts::new(own, nodes, self.session, every)
         };
         let restorer = Restorer::start(Place {
             store,
@@ -370,5 +371,14 @@ impl Worker {
             Phase::Running(_) => (CheckpointPhase::Running, String::new()),
             Phase::Failed(why) => (CheckpointPhase::Failed, why.clone()),
         }
+    }
+}
+
+/// What bounds the interval that is chosen for a job.
+fn limits(config: &CheckpointConfig) -> Limits {
+    Limits {
+        budget: f64::from(config.overhead_percent) / 100.0,
+        least_s: f64::from(config.least_s),
+        ..Limits::default()
     }
 }
