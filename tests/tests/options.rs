@@ -69,7 +69,19 @@ fn refusals(cluster: &Cluster) {
             &["--gpuos-watch=", GPU],
             " --gpuos-watch=: a value is missing",
         ),
+        (
+            &[],
+            "",
+            &["--gpuos-checkpoint=10m,l3=/x"],
+            " --gpuos-checkpoint=10m,l3=/x: l3= is not part of this release",
+        ),
         // ... and by the controller.
+        (
+            &["GPUOS_CHECKPOINT=10m"],
+            "",
+            &[],
+            "GPUOS_CHECKPOINT=10m (environment): this site makes no checkpoints",
+        ),
         (
             &["GPUOS_TOPOLOGY=rack"],
             "",
@@ -120,6 +132,7 @@ fn taken(cluster: &Cluster) {
     for (variables, line, flags) in [
         (&["GPUOS_WATCH=on"][..], "", &["--gpuos-watch=off", GPU][..]),
         (&["GPUOS_WATCH=off"], "", &[GPU]),
+        (&["GPUOS_CHECKPOINT=10m"], "", &["--gpuos-checkpoint=off"]),
         (&["GPUOS_WATCH=x"], "", &["--gpuos-watch=OFF", GPU]),
         (
             &["GPUOS_TOPOLOGY=rack"],

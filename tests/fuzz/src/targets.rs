@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_config::options::{
-    Inherited, JobOptions, OPTIONS, PREFIX, Sources, parse_gpus, parse_gres, parse_placement,
-    parse_shape, parse_topology, placement_text,
+    Inherited, JobOptions, OPTIONS, PREFIX, Sources, parse_checkpoint, parse_gpus, parse_gres,
+    parse_placement, parse_shape, parse_topology, placement_text,
 };
 use gpuos_config::slurm_conf::NodeLines;
 use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
@@ -48,6 +48,9 @@ pub fn options(text: &str) {
     }
     if let Ok(rule) = parse_placement(text) {
         assert_eq!(parse_placement(&placement_text(&rule)), Ok(rule));
+    }
+    if let Ok(asked) = parse_checkpoint(text) {
+        assert_eq!(parse_checkpoint(&asked.to_string()), Ok(asked));
     }
     if let Ok(shape) = parse_shape(text) {
         let written = shape.to_string();
