@@ -1,8 +1,10 @@
 //! Which gpuos_movers have something of a job: those of this machine, else that of the job's first node by Slurm.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::job::JobId;
-use gpuos_core::wire::CheckpointJob;
+use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
 
@@ -42,8 +44,21 @@ impl Found<'_> {
 
 /// Less for those who know more of the job as it is now.
 pub fn rank(job: &CheckpointJob) -> (bool, bool) {
-    let left = job.phase == gpuos_core::wire::CheckpointPhase::Left;
-    (!job.leads, left)
+    (!job.leads, is_past(job))
+}
+
+/// Whether the job does not run there any more.
+fn is_past(job: &CheckpointJob) -> bool {
+    job.phase == CheckpointPhase::Left
+}
+
+/// What a job is looked for for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    /// What it does: a node that only keeps what it left there sends on to where it runs now.
+    Running,
+    /// What is kept of it.
+    Kept,
 }
 
 /// The gpuos_movers that the flags mean, where no job is looked for.
@@ -74,7 +89,12 @@ pub fn meant<'a>(
 ///
 /// # Errors
 /// Nobody has anything of it: a sentence that says who was asked, and what to do.
-pub fn find<'a>(machine: &'a dyn Machine, reach: &'a MoverReach, label: &str) -> Result<Found<'a>> {
+pub fn find<'a>(
+    machine: &'a dyn Machine,
+    reach: &'a MoverReach,
+    label: &str,
+    wanted: For,
+) -> Result<Found<'a>> {
     let named = Name::parse(label).ok_or_else(|| anyhow!("{label}: no job number"))?;
     let id = match &named {
         Name::Job(number) => JobId::from(*number),
@@ -93,17 +113,17 @@ pub fn find<'a>(machine: &'a dyn Machine, reach: &'a MoverReach, label: &str) ->
             Err(e) => failed.push((node, e)),
         }
     }
+    let only_here = reach.local || reach.node.is_some() || daemons::is_of_nodes(&reach.runtime_dir);
     if !movers.is_empty() {
-        let nodes = |told: &Told| told.jobs.iter().flat_map(|job| job.nodes.clone()).collect();
-        let its: Vec<String> = movers
-            .iter()
-            .flat_map(|(_, told)| -> Vec<String> { nodes(told) })
-            .collect();
-        let missing = failed.into_iter().filter_map(|(node, e)| {
-            let node = node.filter(|node| its.contains(node))?;
-            Some(format!("{node}: {e:#}"))
-        });
-        let missing = missing.collect();
+        let past = |(_, told): &(Mover<'_>, Told)| told.jobs.iter().all(is_past);
+        if wanted == For::Running && !only_here && movers.iter().all(past) {
+            // Where Slurm, or the other node, does not tell, what this one keeps is the answer.
+            let now = elsewhere(machine, reach, (&id, &named, label), "");
+            if let Ok(now) = now {
+                return Ok(now);
+            }
+        }
+        let missing = missing(&movers, failed);
         return Ok(Found {
             id,
             movers,
@@ -113,14 +133,27 @@ pub fn find<'a>(machine: &'a dyn Machine, reach: &'a MoverReach, label: &str) ->
     let away = failed.iter().all(|(_, e)| e.is::<NoMover>());
     let here = match (nobody, failed.into_iter().next()) {
         (Some(nobody), _) if away => nobody,
-        (_, Some((_, e))) => e.to_string(),
+        (_, Some((_, e))) => format!("{e:#}"),
         (nobody, None) => nobody.unwrap_or_else(|| "there is no node of a lab here".into()),
     };
-    let only_here = reach.local || reach.node.is_some() || daemons::is_of_nodes(&reach.runtime_dir);
     if only_here || !away {
         bail!(here);
     }
     elsewhere(machine, reach, (&id, &named, label), &here)
+}
+
+/// A sentence for each of the job's nodes whose gpuos_mover did not answer.
+fn missing(
+    movers: &[(Mover<'_>, Told)],
+    failed: Vec<(Option<String>, anyhow::Error)>,
+) -> Vec<String> {
+    let jobs = movers.iter().flat_map(|(_, told)| &told.jobs);
+    let its: BTreeSet<&String> = jobs.flat_map(|job| &job.nodes).collect();
+    let sentence = |(node, e): (Option<String>, anyhow::Error)| {
+        let node = node.filter(|node| its.contains(node))?;
+        Some(format!("{node}: {e:#}"))
+    };
+    failed.into_iter().filter_map(sentence).collect()
 }
 
 /// The gpuos_mover of the job's first node, by Slurm; `here` is why this machine's has nothing to tell.

@@ -14,7 +14,7 @@ use crate::reply::Reply;
 use crate::table::count;
 
 pub fn verify(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
-    let mut found = find::find(machine, &args.reach, &args.job)?;
+    let mut found = find::find(machine, &args.reach, &args.job, find::For::Kept)?;
     let mut text = String::new();
     let mut well = found.missing.is_empty();
     for (mover, told) in &mut found.movers {
@@ -69,7 +69,7 @@ fn verified(told: &Told) -> (String, bool) {
 }
 
 pub fn prune(machine: &dyn Machine, args: &CkptPruneArgs) -> Result<Reply> {
-    let mut found = find::find(machine, &args.reach, &args.job)?;
+    let mut found = find::find(machine, &args.reach, &args.job, find::For::Kept)?;
     let (mut text, mut nodes, mut first) = (String::new(), Vec::<Value>::new(), None);
     let mut failed = Vec::new();
     for (mover, told) in &found.movers {

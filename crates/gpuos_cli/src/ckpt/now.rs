@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(300);
 const FAR_LOOK: Duration = Duration::from_secs(3);
 
 pub fn run(machine: &dyn Machine, args: &CkptNowArgs) -> Result<Reply> {
-    let found = find::find(machine, &args.reach, &args.job)?;
+    let found = find::find(machine, &args.reach, &args.job, find::For::Running)?;
     let (mover, node, job) = found.leading().context("nobody has the job")?;
     let mut wait = Wait::new(job);
     let message = mover.now(&found.id)?;

@@ -14,7 +14,7 @@ use crate::reply::Reply;
 use crate::table::{Table, count};
 
 pub fn run(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
-    let found = find::find(machine, &args.reach, &args.job)?;
+    let found = find::find(machine, &args.reach, &args.job, find::For::Running)?;
     let mut text = String::new();
     if let Some((_, node, job)) = found.leading() {
         let users = words::users(machine, [job.uid]);

@@ -99,7 +99,7 @@ impl RequestHandler for Mover {
 }
 
 /// Starts one in this folder of the site.
-fn start(site: &Site, dir: &str, node: &str, part: Part) {
+pub fn start(site: &Site, dir: &str, node: &str, part: Part) {
     let dir = site.path(dir);
     std::fs::create_dir_all(&dir).unwrap();
     let socket = Path::new(&dir).join(MOVER);

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
-use gpuos_core::wire::{MAX_REPLY, PROTOCOL, Reply, encode};
+use gpuos_core::wire::{CheckpointJob, CheckpointPhase, MAX_REPLY, PROTOCOL, Reply, encode};
 use gpuos_host::socket::MOVER;
 
-use crate::ckpt_bed::{Part, mover, telling, with};
+use crate::ckpt_bed::{Part, job, mover, start, telling, with};
 use crate::site::Site;
 
 /// A machine without gpuos_mover, where the far end of `reach` is another machine, whose gpuos_mover plays this part.
@@ -165,6 +165,34 @@ fn who_cannot_be_asked_is_said_with_what_to_do() {
         "#!/bin/sh\necho slurm_load: refused >&2\nexit 1\n",
     );
     said(&["ckpt", "show", "17"], &[none, "refused", "--node"]);
+    assert_eq!(login.words(), [""; 0]);
+}
+
+/// The job was started again on other nodes than this one.
+#[test]
+fn a_node_that_the_job_has_left_sends_on_to_where_it_runs() {
+    let login = Login::new(telling(&with(&[4], None, &[])));
+    let left = CheckpointJob {
+        nodes: Vec::new(),
+        ..job(17, CheckpointPhase::Left)
+    };
+    start(&login.site, "none", "n7", telling(&[left]));
+    let (code, out, err) = login.run("17", &["ckpt", "show"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("running: checkpoints can be made"), "{out}");
+    assert_eq!(login.words(), ["n1 gpuos --json ckpt list --local '17'"]);
+    // What it keeps itself is asked of it.
+    let (code, out, err) = login.run("17", &["ckpt", "prune", "17"]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("n7: 2 checkpoints of job 17"), "{out}");
+    for args in [
+        &["ckpt", "show", "--local"][..],
+        &["ckpt", "show", "--via", "false"],
+    ] {
+        let (code, out, err) = login.run("17", args);
+        assert_eq!(code, 0, "{err}");
+        assert!(out.contains("left: the job does not run here"), "{out}");
+    }
     assert_eq!(login.words(), [""; 0]);
 }
 
