@@ -1,6 +1,7 @@
 //! The one table of subcommands and flags: the parser, help, man pages and completion all
 //! come from here.
 
+mod ckpt;
 mod mig;
 mod sim;
 
@@ -18,6 +19,9 @@ use gpuos_placement::cost::{Objectives, Profile};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
 
+pub use ckpt::{
+    CkptArgs, CkptCommand, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs, MoverReach,
+};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use sim::{Protocol, SimArgs};
 
@@ -60,6 +64,8 @@ pub enum Command {
     /// Show which slices of a node's GPUs (MIG) are taken, by whom, and what still fits; exit 1 when the node
     /// has none, or when something is wrong with one of its GPUs.
     Mig(MigArgs),
+    /// List, show, make, check and remove checkpoints of jobs.
+    Ckpt(CkptArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
     Drain(AdminArgs),
     /// Bring GPUs or a node back into service, after a check.
@@ -108,6 +114,7 @@ impl Command {
                 Some(MigCommand::Assert(_)) => Some("mig assert"),
                 None => Some("mig"),
             },
+            Command::Ckpt(args) => Some(args.command.name()),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),

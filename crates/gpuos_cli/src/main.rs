@@ -3,6 +3,7 @@
 //!
 //! One module for each subcommand; `cli` is the one table of flags, from which help, man pages (`pages`) and completion follow.
 
+mod ckpt;
 mod cli;
 mod daemons;
 mod defrag;
@@ -114,6 +115,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
                 return Ok(code);
             }
         },
+        Command::Ckpt(args) => ckpt::run(&machine, args)?,
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

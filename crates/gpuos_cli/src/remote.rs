@@ -44,10 +44,24 @@ fn words<'a>(via: &'a str, node: &'a str) -> Result<(&'a str, Vec<&'a str>)> {
 /// # Errors
 /// The node cannot be reached, or the command there failed; a sentence with what was said.
 pub fn ask(machine: &dyn Machine, via: &str, node: &str, line: &str) -> Result<(Value, bool)> {
+    ask_within(machine, PATIENCE, via, node, line)
+}
+
+/// The same of a command that may take longer.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(
+    machine: &dyn Machine,
+    limit: Duration,
+    via: &str,
+    node: &str,
+    line: &str,
+) -> Result<(Value, bool)> {
     let (program, mut all) = words(via, node)?;
     all.push(line);
     let output = machine
-        .run_within(PATIENCE, program, &all)
+        .run_within(limit, program, &all)
         .with_context(|| format!("cannot reach {node}"))?;
     let Some(told) = object(&output.stdout) else {
         let said = [output.stderr.trim(), output.stdout.trim()];

@@ -1,6 +1,9 @@
 //! The command as people and scripts meet it: text, JSON and exit codes, over recorded
 //! answers of real slurmctld daemons.
 
+mod ckpt;
+mod ckpt_bed;
+mod ckpt_far;
 mod defrag;
 mod doctor;
 mod doctor_bed;

@@ -99,6 +99,24 @@ fn the_json_has_the_agreed_form() {
     ] {
         agreed(&site, name, args, schema);
     }
+    let saved = Site::new("24.11.5");
+    let run = crate::ckpt_bed::forms(&saved);
+    for (name, verb, schema) in [
+        ("ckpt", "show", "gpuos.ckpt/1"),
+        ("ckpt-verify", "verify", "gpuos.ckpt-verify/1"),
+        ("ckpt-prune", "prune", "gpuos.ckpt-prune/1"),
+        ("ckpt-list", "list", "gpuos.ckpt-list/1"),
+    ] {
+        agreed(&saved, name, &["ckpt", verb, "17", &run], schema);
+    }
+    let saved = Site::new("24.11.5");
+    let run = crate::ckpt_bed::made(&saved);
+    let args = ["ckpt", "now", "17", &run];
+    agreed(&saved, "ckpt-now", &args, "gpuos.ckpt-now/1");
+    let saved = Site::new("24.11.5");
+    let run = crate::ckpt_bed::failing(&saved);
+    let args = ["ckpt", "now", "17", &run];
+    agreed(&saved, "ckpt-now-failed", &args, "gpuos.ckpt-now/1");
     let pool = Site::new("24.11.5");
     let run = crate::mig::whole(&pool);
     agreed(&pool, "mig", &["mig", &run], "gpuos.mig/1");

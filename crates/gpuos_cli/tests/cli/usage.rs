@@ -148,6 +148,8 @@ fn pages_come_from_the_flag_table() {
         "gpuos-mig",
         "gpuos-mig-plan",
         "gpuos-mig-assert",
+        "gpuos-ckpt",
+        "gpuos-ckpt-now",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

@@ -1,0 +1,228 @@
+//! Which gpuos_movers have something of a job: those of this machine, else that of the job's first node by Slurm.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, anyhow, bail};
+use gpuos_core::job::JobId;
+use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+use gpuos_host::slurm::{self, Job};
+use gpuos_host::{Machine, host_name};
+
+use super::mover::{self, Mover, NoMover, Told};
+use crate::cli::MoverReach;
+use crate::daemons;
+use crate::names::Name;
+
+/// Jobs of one name that are told at most.
+const TOLD: usize = 8;
+
+/// A job, and who has something of it.
+pub struct Found<'a> {
+    /// By its own number.
+    pub id: JobId,
+    /// Each with what it told, in the order of the nodes' names.
+    pub movers: Vec<(Mover<'a>, Told)>,
+    /// The job's nodes in a lab whose gpuos_mover did not answer, a sentence for each.
+    pub missing: Vec<String>,
+}
+
+impl Found<'_> {
+    /// What the node tells that decides, else the first that does not speak of the past.
+    pub fn leading(&self) -> Option<(&Mover<'_>, &str, &CheckpointJob)> {
+        let all = self.movers.iter().filter_map(|(mover, told)| {
+            let job = told.jobs.first()?;
+            Some((mover, told.node.as_str(), job))
+        });
+        all.min_by_key(|(_, _, job)| rank(job))
+    }
+
+    /// What each told.
+    pub fn told(&self) -> Vec<&Told> {
+        self.movers.iter().map(|(_, told)| told).collect()
+    }
+}
+
+/// Less for those who know more of the job as it is now.
+pub fn rank(job: &CheckpointJob) -> (bool, bool) {
+    (!job.leads, is_past(job))
+}
+
+/// Whether the job does not run there any more.
+fn is_past(job: &CheckpointJob) -> bool {
+    job.phase == CheckpointPhase::Left
+}
+
+/// What a job is looked for for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    /// What it does: a node that only keeps what it left there sends on to where it runs now.
+    Running,
+    /// What is kept of it.
+    Kept,
+}
+
+/// The gpuos_movers that the flags mean, where no job is looked for.
+///
+/// # Errors
+/// The name of the node is none.
+pub fn meant<'a>(
+    machine: &'a dyn Machine,
+    reach: &'a MoverReach,
+) -> Result<Vec<(Option<String>, Mover<'a>)>> {
+    let Some(node) = &reach.node else {
+        return Ok(mover::of_machine(machine, reach));
+    };
+    let own = Mover::here(
+        machine,
+        reach,
+        daemons::pick(&reach.runtime_dir, Some(node)),
+    );
+    let lab = daemons::is_of_nodes(&reach.runtime_dir);
+    let mover = match lab || own.node().is_ok_and(|own| own == *node) {
+        true => own,
+        false => Mover::far(machine, reach, node)?,
+    };
+    Ok(vec![(Some(node.clone()), mover)])
+}
+
+/// Finds the job of this name.
+///
+/// # Errors
+/// Nobody has anything of it: a sentence that says who was asked, and what to do.
+pub fn find<'a>(
+    machine: &'a dyn Machine,
+    reach: &'a MoverReach,
+    label: &str,
+    wanted: For,
+) -> Result<Found<'a>> {
+    let named = Name::parse(label).ok_or_else(|| anyhow!("{label}: no job number"))?;
+    let id = match &named {
+        Name::Job(number) => JobId::from(*number),
+        _ => match by_slurm(machine, &named, label)? {
+            Some(job) => JobId::from(job.id),
+            None => bail!(
+                "slurmctld does not know job {label}, or not any more: name it by its own number, as `gpuos ckpt list` on its node does"
+            ),
+        },
+    };
+    let (mut movers, mut failed, mut nobody) = (Vec::new(), Vec::new(), None);
+    for (node, mover) in meant(machine, reach)? {
+        match mover.list(Some(&id)) {
+            Ok(told) if told.jobs.is_empty() => nobody = Some(nothing(&told.node, &id)),
+            Ok(told) => movers.push((mover, told)),
+            Err(e) => failed.push((node, e)),
+        }
+    }
+    let only_here = reach.local || reach.node.is_some() || daemons::is_of_nodes(&reach.runtime_dir);
+    if !movers.is_empty() {
+        let past = |(_, told): &(Mover<'_>, Told)| told.jobs.iter().all(is_past);
+        if wanted == For::Running && !only_here && movers.iter().all(past) {
+            // Where Slurm, or the other node, does not tell, what this one keeps is the answer.
+            let now = elsewhere(machine, reach, (&id, &named, label), "");
+            if let Ok(now) = now {
+                return Ok(now);
+            }
+        }
+        let missing = missing(&movers, failed);
+        return Ok(Found {
+            id,
+            movers,
+            missing,
+        });
+    }
+    let away = failed.iter().all(|(_, e)| e.is::<NoMover>());
+    let here = match (nobody, failed.into_iter().next()) {
+        (Some(nobody), _) if away => nobody,
+        (_, Some((_, e))) => format!("{e:#}"),
+        (nobody, None) => nobody.unwrap_or_else(|| "there is no node of a lab here".into()),
+    };
+    if only_here || !away {
+        bail!(here);
+    }
+    elsewhere(machine, reach, (&id, &named, label), &here)
+}
+
+/// A sentence for each of the job's nodes whose gpuos_mover did not answer.
+fn missing(
+    movers: &[(Mover<'_>, Told)],
+    failed: Vec<(Option<String>, anyhow::Error)>,
+) -> Vec<String> {
+    let jobs = movers.iter().flat_map(|(_, told)| &told.jobs);
+    let its: BTreeSet<&String> = jobs.flat_map(|job| &job.nodes).collect();
+    let sentence = |(node, e): (Option<String>, anyhow::Error)| {
+        let node = node.filter(|node| its.contains(node))?;
+        Some(format!("{node}: {e:#}"))
+    };
+    failed.into_iter().filter_map(sentence).collect()
+}
+
+/// The gpuos_mover of the job's first node, by Slurm; `here` is why this machine's has nothing to tell.
+fn elsewhere<'a>(
+    machine: &'a dyn Machine,
+    reach: &'a MoverReach,
+    (id, named, label): (&JobId, &Name, &str),
+    here: &str,
+) -> Result<Found<'a>> {
+    let job = by_slurm(machine, named, label).map_err(|e| {
+        anyhow!("{here}; and Slurm does not tell where job {label} runs: {e:#}; name one of its nodes with --node")
+    })?;
+    let Some(job) = job else {
+        bail!(
+            "{here}; slurmctld does not know job {label}, or not any more: if it has ended, its checkpoints lie on the nodes that it \
+             had; name one of them with --node"
+        );
+    };
+    let Some(first) = job.nodes.first() else {
+        bail!(
+            "{here}; job {} is {} and has no nodes now: its checkpoints lie on the nodes that it had; name one of them with --node",
+            job.label,
+            job.state
+        );
+    };
+    let own = Mover::here(machine, reach, reach.runtime_dir.clone()).node();
+    let own = own.ok().or_else(|| host_name(machine));
+    if own.is_some_and(|own| job.nodes.contains(&own)) {
+        bail!("{here}");
+    }
+    let id = match named {
+        Name::Job(_) => JobId::from(job.id),
+        _ => id.clone(),
+    };
+    let mover = Mover::far(machine, reach, first)?;
+    let told = mover.list(Some(&id))?;
+    match told.jobs.is_empty() {
+        true => bail!(nothing(&told.node, &id)),
+        false => Ok(Found {
+            id,
+            movers: vec![(mover, told)],
+            missing: Vec::new(),
+        }),
+    }
+}
+
+fn nothing(node: &str, id: &JobId) -> String {
+    format!(
+        "gpuos_mover of {node} tells you of no checkpoints of job {id}: the job was submitted without --gpuos-checkpoint, has not \
+         started a step there, or is another user's"
+    )
+}
+
+/// The one job of that name, by slurmctld; where several have it the one that has nodes.
+fn by_slurm(machine: &dyn Machine, named: &Name, label: &str) -> Result<Option<Job>> {
+    let jobs = slurm::jobs(machine)?;
+    let all: Vec<Job> = jobs.into_iter().filter(|job| named.means(job)).collect();
+    let with_nodes: Vec<&Job> = all.iter().filter(|job| !job.nodes.is_empty()).collect();
+    match (&all[..], &with_nodes[..]) {
+        ([only], _) => Ok(Some(only.clone())),
+        (_, [only]) => Ok(Some((*only).clone())),
+        ([], _) => Ok(None),
+        _ => {
+            let names = all.iter().take(TOLD).map(|job| job.label.as_str());
+            let names: Vec<&str> = names.collect();
+            bail!(
+                "{label} names several jobs: name one of them, for example {}",
+                names.join(", ")
+            )
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `gpuos ckpt`: checkpoints of jobs, as gpuos_mover of the job's nodes tells of them.
+//!
+//! - [`mover`]: one gpuos_mover, here or on another node,
+//! - [`find`]: which of them have something of a job,
+//! - [`list`], [`show`], [`now`], [`keep`]: the subcommands,
+//! - [`wait`]: what becomes of a checkpoint that was asked for,
+//! - [`words`]: times, sizes and phases for people.
+
+mod find;
+mod keep;
+mod list;
+mod mover;
+mod now;
+mod show;
+mod wait;
+mod words;
+
+use anyhow::Result;
+use gpuos_host::Machine;
+
+use crate::cli::{CkptArgs, CkptCommand};
+use crate::reply::Reply;
+
+pub fn run(machine: &dyn Machine, args: &CkptArgs) -> Result<Reply> {
+    match &args.command {
+        CkptCommand::List(args) => list::run(machine, args),
+        CkptCommand::Show(args) => show::run(machine, args),
+        CkptCommand::Now(args) => now::run(machine, args),
+        CkptCommand::Verify(args) => keep::verify(machine, args),
+        CkptCommand::Prune(args) => keep::prune(machine, args),
+    }
+}
