@@ -33,6 +33,7 @@ pub mod message;
 pub mod node;
 pub mod output;
 mod part;
+pub mod program;
 mod pulling;
 mod rebuild;
 mod restart;

@@ -191,6 +191,8 @@ pub struct Plan {
     pub passed_over: Vec<String>,
     /// The highest number of a checkpoint.
     pub highest: u32,
+    /// There is a committed one, and none can be restored.
+    pub lost: bool,
 }
 
 /// Why a message is not listened to, as a sentence.

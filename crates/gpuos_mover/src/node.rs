@@ -522,6 +522,7 @@ impl<'a, D: Disk> Node<'a, D> {
                 restore: restores(&plan),
                 passed_over: plan.passed_over.clone(),
                 highest: plan.highest,
+                lost: plan.lost,
             }));
             self.phase = Phase::Running(plan);
             self.run(Input::Restarted {

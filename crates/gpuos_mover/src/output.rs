@@ -54,4 +54,6 @@ pub struct Ready {
     pub passed_over: Vec<String>,
     /// The highest number that any node has something of: the next one is above it.
     pub highest: u32,
+    /// There is a committed checkpoint, and none can be restored: a program that began anew would take its place.
+    pub lost: bool,
 }

@@ -137,11 +137,14 @@ impl Restart {
             repair: Vec::new(),
             passed_over: Vec::new(),
             highest: highest.unwrap_or(0),
+            lost: false,
         };
         let verdicts = match usable::judge(&inventory) {
             Ok(verdicts) => verdicts,
             Err(why) => {
                 plan.passed_over.push(short(why));
+                // Nothing shows that there is none.
+                plan.lost = true;
                 return plan;
             }
         };
@@ -155,6 +158,7 @@ impl Restart {
                 plan.passed_over.push(short(why.clone()));
             }
         }
+        plan.lost = chosen.is_none() && verdicts.iter().any(|verdict| verdict.committed);
         if let Some(id) = chosen.map(|verdict| verdict.id) {
             plan.restore = self.digests(id).map(|digests| (id, digests));
             plan.repair = self.needs(id);

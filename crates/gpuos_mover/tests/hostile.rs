@@ -166,6 +166,7 @@ fn who_has_nothing_to_do_with_it_is_not_listened_to() {
         repair: Vec::new(),
         passed_over: Vec::new(),
         highest: 0,
+        lost: false,
     });
     for body in [plan, Body::InventoryAsk, Body::Settle { round: 1 }] {
         assert!(refused(3, &message(3, 5, body)).contains("does not lead"));
@@ -270,7 +271,7 @@ proptest! {
             Body::Ask(question(100)),
             Body::Piece { question: question(8), bytes: Bytes(vec![7; 8]) },
             Body::ManifestAsk { id: ID, node: NodeIndex(5) },
-            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], highest: 3 }),
+            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], highest: 3, lost: false }),
         ];
         let mut bytes = message(0, 5, bodies[which].clone()).encode().unwrap();
         let at = at.index(bytes.len());

@@ -1,0 +1,198 @@
+//! One start of the program: who has joined, and from what all of them begin.
+
+use std::collections::BTreeMap;
+
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+
+use super::types::{Join, Start};
+use super::word::short;
+
+/// From what an epoch begins.
+#[derive(Clone, Debug)]
+pub(super) enum Base {
+    /// Nothing was committed.
+    Nothing,
+    /// There is something, and it cannot be loaded.
+    Lost(String),
+    /// A checkpoint of so many ranks, with the node that holds each one's files.
+    Made {
+        id: CheckpointId,
+        size: u16,
+        holders: BTreeMap<u16, NodeIndex>,
+    },
+}
+
+impl Base {
+    /// The base that the manifests of a checkpoint's nodes make up: rank and number of ranks of each folder.
+    pub(super) fn of(id: CheckpointId, held: &[(NodeIndex, Vec<(u16, u16)>)]) -> Base {
+        let folders = held
+            .iter()
+            .flat_map(|(node, ranks)| ranks.iter().map(|folder| (*node, *folder)));
+        let Some(size) = folders.clone().map(|(_, (_, size))| size).next() else {
+            let why = "has no files of ranks, so that none can begin from it";
+            return Base::lost(id, why.into());
+        };
+        if folders.clone().any(|(_, (_, other))| other != size) {
+            return Base::lost(
+                id,
+                "has files of programs with different numbers of ranks".into(),
+            );
+        }
+        let mut holders = BTreeMap::new();
+        for (node, (rank, _)) in folders {
+            holders.entry(rank).or_insert(node);
+        }
+        if let Some(rank) = (0..size).find(|rank| !holders.contains_key(rank)) {
+            return Base::lost(id, format!("has no files of rank {rank} of {size}"));
+        }
+        Base::Made { id, size, holders }
+    }
+
+    fn lost(id: CheckpointId, why: String) -> Base {
+        Base::Lost(format!(
+            "checkpoint {} {why}; nothing was removed, look at it with gpuos ckpt list",
+            id.number
+        ))
+    }
+
+    /// How a rank begins.
+    pub(super) fn start(&self, join: Join) -> Start {
+        match self {
+            Base::Nothing => Start::New,
+            Base::Lost(why) => Start::Failed(short(why.clone())),
+            Base::Made { id, size, .. } if *size != join.size => Start::Failed(format!(
+                "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, or remove the job's \
+                 checkpoints with gpuos ckpt prune to begin anew",
+                id.number, join.size
+            )),
+            Base::Made { id, holders, .. } => match holders.get(&join.rank) {
+                Some(from) => Start::Restore {
+                    id: *id,
+                    from: *from,
+                },
+                None => Start::Failed(format!(
+                    "checkpoint {} has no files of rank {}",
+                    id.number, join.rank
+                )),
+            },
+        }
+    }
+
+    /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error.
+    pub(super) fn admits(&self, ranks: u16) -> bool {
+        match self {
+            Base::Nothing => true,
+            Base::Lost(_) => false,
+            Base::Made { size, .. } => *size == ranks,
+        }
+    }
+}
+
+/// All ranks have joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Complete {
+    pub(super) size: u16,
+    /// Since the last join.
+    pub(super) since: u64,
+}
+
+/// An epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Epoch {
+    pub(super) number: u64,
+    joined: BTreeMap<u16, (Join, NodeIndex)>,
+    /// How many have joined that name so many ranks.
+    counts: BTreeMap<u16, usize>,
+    /// Ranks of the last join.
+    size: Option<u16>,
+    pub(super) complete: Option<Complete>,
+    /// Settled once for all ranks.
+    pub(super) base: Option<Base>,
+    /// A checkpoint of it was begun.
+    pub(super) begun: bool,
+    /// Every node was heard since all ranks have joined.
+    pub(super) heard: bool,
+}
+
+impl Epoch {
+    pub(super) fn new(number: u64) -> Epoch {
+        Epoch {
+            number,
+            joined: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            size: None,
+            complete: None,
+            base: None,
+            begun: false,
+            heard: false,
+        }
+    }
+
+    /// Whether a rank that joins again begins a new epoch.
+    fn is_closed(&self, now: u64, settle_ms: u64) -> bool {
+        let settled = |complete: Complete| now >= complete.since.saturating_add(settle_ms);
+        self.begun || (self.heard && self.complete.is_some_and(settled))
+    }
+
+    /// A rank has joined on a node. Whether anything is new by that.
+    pub(super) fn join(&mut self, join: Join, node: NodeIndex, now: u64, settle_ms: u64) -> bool {
+        if self.joined.get(&join.rank) == Some(&(join, node)) {
+            return false;
+        }
+        if self.is_closed(now, settle_ms) {
+            *self = Epoch::new(self.number + 1);
+        }
+        if let Some((before, _)) = self.joined.insert(join.rank, (join, node))
+            && let Some(count) = self.counts.get_mut(&before.size)
+        {
+            *count -= 1;
+        }
+        *self.counts.entry(join.size).or_default() += 1;
+        self.size = Some(join.size);
+        self.heard = false;
+        let before = self.complete.map(|complete| complete.size);
+        let sizes = [Some(join.size), before].into_iter().flatten();
+        let whole = sizes.into_iter().find(|size| self.is_whole(*size));
+        // Joins of an earlier start with more ranks may become known after all of this one's.
+        self.complete = whole.map(|size| Complete { size, since: now });
+        true
+    }
+
+    fn is_whole(&self, size: u16) -> bool {
+        self.counted(size) == usize::from(size)
+    }
+
+    fn counted(&self, size: u16) -> usize {
+        self.counts.get(&size).copied().unwrap_or(0)
+    }
+
+    /// Ranks of the program: of all that have joined, or of the last join.
+    pub(super) fn size(&self) -> Option<u16> {
+        self.complete.map(|complete| complete.size).or(self.size)
+    }
+
+    /// How many ranks of the program have joined.
+    pub(super) fn count(&self) -> usize {
+        self.size().map_or(0, |size| self.counted(size))
+    }
+
+    /// All ranks of a complete epoch with their nodes.
+    pub(super) fn ranks(&self, size: u16) -> BTreeMap<u16, (Join, NodeIndex)> {
+        let all = self.joined.values().copied();
+        let all = all.filter(|(join, _)| join.size == size);
+        all.map(|(join, node)| (join.rank, (join, node))).collect()
+    }
+
+    /// The answers, by node and then by what is answered.
+    pub(super) fn answers(&self) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
+        let mut answers: BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> = BTreeMap::new();
+        let Some(base) = &self.base else {
+            return answers;
+        };
+        for (join, node) in self.joined.values() {
+            let of_node = answers.entry(*node).or_default();
+            of_node.entry(base.start(*join)).or_default().push(*join);
+        }
+        answers
+    }
+}

@@ -1,0 +1,402 @@
+//! Node 0 conducts: epochs, answers, and one checkpoint after the other.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use gpuos_checkpoint::commit::Outcome;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+
+use super::epoch::{Base, Epoch};
+use super::line::Line;
+use super::pace::Pace;
+use super::types::{Join, Making, Output, Reason, Settings, Stage, Took, View};
+use super::word::{Asked, Orders, Report, short};
+use crate::output::Ready;
+
+/// So many durations are shown.
+const TOOK: usize = 8;
+
+/// So many nodes or ranks are named in a sentence, the rest is counted.
+const NAMED: usize = 8;
+
+/// A node as the leader knows it.
+#[derive(Clone, Debug)]
+struct Peer {
+    line: Line<Orders>,
+    version: u64,
+    report: Report,
+}
+
+/// The checkpoint that is being made.
+#[derive(Clone, Debug)]
+struct Made {
+    number: u32,
+    reason: Reason,
+    size: u16,
+    /// The joins that it is made of, and their nodes.
+    ranks: BTreeMap<u16, (Join, NodeIndex)>,
+    asked: u64,
+    /// All files are complete, and the node was told to begin.
+    begun: Option<u64>,
+}
+
+/// What node 0 knows in addition to its own ranks.
+#[derive(Clone, Debug)]
+pub(super) struct Leader {
+    settings: Settings,
+    peers: Vec<Peer>,
+    ready: Option<Ready>,
+    /// The newest checkpoint. `None`: not known yet.
+    base: Option<Base>,
+    epoch: Epoch,
+    made: Option<Made>,
+    ended: Option<(u32, Result<(), String>)>,
+    /// The highest number that was used.
+    highest: u32,
+    wanted: Option<Reason>,
+    /// One for the end of the job is committed.
+    over: bool,
+    pace: Pace,
+    took: VecDeque<Took>,
+    /// Orders may be others than before.
+    changed: bool,
+}
+
+impl Leader {
+    pub(super) fn new(settings: &Settings) -> Leader {
+        let peer = Peer {
+            line: Line::new(settings.retry_ms, settings.retry_most_ms),
+            version: 0,
+            report: Report::default(),
+        };
+        Leader {
+            peers: vec![peer; settings.nodes.into()],
+            ready: None,
+            base: None,
+            epoch: Epoch::new(1),
+            made: None,
+            ended: None,
+            highest: 0,
+            wanted: None,
+            over: false,
+            pace: Pace::new(settings.every, settings.nodes),
+            took: VecDeque::new(),
+            changed: true,
+            settings: settings.clone(),
+        }
+    }
+
+    /// The restart is over: `lost` checkpoints are such that the program is not to begin anew in their place.
+    pub(super) fn ready(&mut self, ready: Ready) {
+        if self.ready.is_some() {
+            return;
+        }
+        self.highest = self.highest.max(ready.highest);
+        if ready.restore.is_none() {
+            self.base = Some(match ready.lost {
+                true => Base::Lost(format!(
+                    "no checkpoint can be restored from the nodes that are left: {}; nothing was removed",
+                    ready.passed_over.join("; ")
+                )),
+                false => Base::Nothing,
+            });
+        }
+        self.ready = Some(ready);
+    }
+
+    /// A node's report. Whether it is new, so that an answer says that it was heard in any case.
+    pub(super) fn report(&mut self, from: NodeIndex, version: u64, report: Report, now: u64) {
+        let Some(peer) = self.peers.get_mut(usize::from(from.0)) else {
+            return;
+        };
+        if version <= peer.version {
+            return;
+        }
+        peer.version = version;
+        peer.line.heard(report.heard);
+        let before = std::mem::replace(&mut peer.report, report.clone());
+        if report.ends > before.ends {
+            self.want(Reason::End, now);
+        }
+        if report.asked > before.asked {
+            self.want(Reason::Asked, now);
+        }
+        let known: BTreeSet<Join> = before.joins.into_iter().collect();
+        let new: Vec<Join> = report
+            .joins
+            .into_iter()
+            .filter(|join| !known.contains(join))
+            .collect();
+        for join in new {
+            self.join(from, join, now);
+        }
+    }
+
+    fn want(&mut self, reason: Reason, now: u64) {
+        self.wanted = self.wanted.max(Some(reason));
+        self.pace.hurry(now);
+    }
+
+    fn join(&mut self, from: NodeIndex, join: Join, now: u64) {
+        let epoch = self.epoch.number;
+        if !self.epoch.join(join, from, now, self.settings.settle_ms) {
+            return;
+        }
+        self.changed = true;
+        if self.epoch.number != epoch {
+            self.pace.started();
+        }
+        let Some(made) = self.made.take_if(|made| made.begun.is_none()) else {
+            return;
+        };
+        self.wanted = self.wanted.max(wanted(made.reason));
+        let why = format!(
+            "rank {} of {} has started anew on node {from} before all files were complete; the checkpoint before is as it was",
+            join.rank, join.size
+        );
+        self.ended = Some((made.number, Err(short(why))));
+    }
+
+    /// An attempt has ended on this node, so everywhere: the others follow its record.
+    pub(super) fn ended(&mut self, id: CheckpointId, outcome: Outcome, now: u64) {
+        let begun = |made: &mut Made| made.number == id.number && made.begun.is_some();
+        let Some(made) = self.made.take_if(begun) else {
+            return;
+        };
+        match outcome {
+            Outcome::Failed { why } => self.failed(&made, why, now),
+            Outcome::Committed => self.committed(made, id, now),
+        }
+    }
+
+    pub(super) fn refused(&mut self, id: CheckpointId, why: String, now: u64) {
+        self.ended(id, Outcome::Failed { why }, now);
+    }
+
+    fn committed(&mut self, made: Made, id: CheckpointId, now: u64) {
+        let begun = made.begun.unwrap_or(now);
+        let took = Took {
+            number: made.number,
+            pause_ms: begun.saturating_sub(made.asked),
+            background_ms: now.saturating_sub(begun),
+        };
+        self.pace.committed(now, took.pause_ms, took.background_ms);
+        self.took.push_back(took);
+        self.took.drain(..self.took.len().saturating_sub(TOOK));
+        let holders = made.ranks.values().map(|(join, node)| (join.rank, *node));
+        self.base = Some(Base::Made {
+            id,
+            size: made.size,
+            holders: holders.collect(),
+        });
+        self.over |= made.reason == Reason::End;
+        self.ended = Some((made.number, Ok(())));
+        self.changed = true;
+    }
+
+    fn failed(&mut self, made: &Made, why: String, now: u64) {
+        self.pace.failed(now);
+        self.wanted = self.wanted.max(wanted(made.reason));
+        self.ended = Some((made.number, Err(short(why))));
+        self.changed = true;
+    }
+
+    /// Whatever can be done now.
+    pub(super) fn advance(&mut self, now: u64, out: &mut Vec<Output>) {
+        self.learn_base();
+        let storing = self.made.as_ref().is_some_and(|made| made.begun.is_some());
+        if self.epoch.base.is_none() && !storing && self.base.is_some() {
+            self.epoch.base = self.base.clone();
+            self.changed = true;
+        }
+        let heard = self.peers.iter().all(|peer| peer.line.is_heard());
+        if heard && !self.changed {
+            self.epoch.heard = true;
+        }
+        self.store(now, out);
+        if self.made.is_none() && heard && !self.changed {
+            self.ask(now);
+        }
+        if std::mem::take(&mut self.changed) {
+            self.tell();
+        }
+    }
+
+    /// From the manifests of all nodes.
+    fn learn_base(&mut self) {
+        let restore = self.ready.as_ref().and_then(|ready| ready.restore);
+        let (None, Some(id)) = (&self.base, restore) else {
+            return;
+        };
+        let held = |(node, peer): (u16, &Peer)| {
+            let (of, ranks) = peer.report.holds.as_ref()?;
+            (*of == id).then(|| (NodeIndex(node), ranks.clone()))
+        };
+        let all: Option<Vec<_>> = (0..).zip(&self.peers).map(held).collect();
+        self.base = all.map(|all| Base::of(id, &all));
+    }
+
+    /// Has a checkpoint stored when all files are complete, or gives it up.
+    fn store(&mut self, now: u64, out: &mut Vec<Output>) {
+        let Some(made) = self.made.take_if(|made| made.begun.is_none()) else {
+            return;
+        };
+        let number = made.number;
+        let (late, silent) = self.late(&made);
+        if late.is_empty() && silent.is_empty() {
+            self.epoch.begun = true;
+            self.made = Some(Made {
+                begun: Some(now),
+                ..made
+            });
+            out.push(Output::Begin { number });
+        } else if now >= made.asked.saturating_add(self.settings.ready_ms) {
+            let mut who: Vec<String> = late
+                .iter()
+                .map(|(rank, node)| format!("rank {rank} on node {node}"))
+                .chain(
+                    silent
+                        .iter()
+                        .map(|node| format!("node {node}, which is not heard")),
+                )
+                .collect();
+            let more = who.len().saturating_sub(NAMED);
+            who.truncate(NAMED);
+            if more > 0 {
+                who.push(format!("{more} more"));
+            }
+            let why = format!(
+                "the program had not saved after {} s: {}; look at it there, the checkpoint before is as it was",
+                self.settings.ready_ms / 1000,
+                who.join(", ")
+            );
+            self.failed(&made, why, now);
+        } else {
+            self.made = Some(made);
+        }
+    }
+
+    /// Ranks that have not saved, and nodes without ranks that have not answered.
+    fn late(&self, made: &Made) -> (Vec<(u16, NodeIndex)>, Vec<NodeIndex>) {
+        let saved = |node: NodeIndex| {
+            let peer = self.peers.get(usize::from(node.0))?;
+            let saved = peer.report.saved.as_ref();
+            saved
+                .filter(|saved| saved.0 == made.number)
+                .map(|saved| &saved.1)
+        };
+        let ranks = made.ranks.values();
+        let late = ranks
+            .filter(|(join, node)| !saved(*node).is_some_and(|ranks| ranks.contains(&join.rank)));
+        let late: Vec<(u16, NodeIndex)> = late.map(|(join, node)| (join.rank, *node)).collect();
+        let with: BTreeSet<NodeIndex> = made.ranks.values().map(|(_, node)| *node).collect();
+        let nodes = (0..self.settings.nodes).map(NodeIndex);
+        let silent = nodes.filter(|node| !with.contains(node) && saved(*node).is_none());
+        (late, silent.collect())
+    }
+
+    /// Asks for a checkpoint when one is due and all ranks are there.
+    fn ask(&mut self, now: u64) {
+        let Some(complete) = self.epoch.complete else {
+            return;
+        };
+        let runs = self
+            .epoch
+            .base
+            .as_ref()
+            .is_some_and(|base| base.admits(complete.size));
+        if !runs || !self.peers.iter().all(|peer| peer.report.ready) {
+            return;
+        }
+        let reason = match self.wanted {
+            Some(reason) if self.pace.may(now) => reason,
+            None if !self.over && self.pace.is_due(now, complete.since) => Reason::Interval,
+            _ => return,
+        };
+        // The last number is not used, so that a node can always name a higher one.
+        let Some(number) = self
+            .highest
+            .checked_add(1)
+            .filter(|number| *number < u32::MAX)
+        else {
+            return;
+        };
+        self.highest = number;
+        self.wanted = None;
+        self.made = Some(Made {
+            number,
+            reason,
+            size: complete.size,
+            ranks: self.epoch.ranks(complete.size),
+            asked: now,
+            begun: None,
+        });
+        self.changed = true;
+    }
+
+    /// Tells all nodes how things are.
+    fn tell(&mut self) {
+        let mut answers = self.epoch.answers();
+        let mut asked: BTreeMap<NodeIndex, Vec<Join>> = BTreeMap::new();
+        if let Some(made) = &self.made {
+            for (join, node) in made.ranks.values() {
+                asked.entry(*node).or_default().push(*join);
+            }
+        }
+        for (node, peer) in (0..).map(NodeIndex).zip(&mut self.peers) {
+            let ask = self.made.as_ref().map(|made| Asked {
+                number: made.number,
+                reason: made.reason,
+                joins: asked.remove(&node).unwrap_or_default(),
+            });
+            peer.line.tell(Orders {
+                epoch: self.epoch.number,
+                answers: answers
+                    .remove(&node)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .collect(),
+                ask,
+                ended: self.ended.clone(),
+            });
+        }
+    }
+
+    /// What is to be said to nodes now.
+    pub(super) fn due(&mut self, now: u64) -> Vec<(NodeIndex, u64, Orders)> {
+        let peers = (0..).map(NodeIndex).zip(&mut self.peers);
+        let due = peers.filter_map(|(node, peer)| {
+            let (version, orders) = peer.line.due(now)?;
+            Some((node, version, orders))
+        });
+        due.collect()
+    }
+
+    /// What the leader knows better than a member.
+    pub(super) fn view(&self, member: View) -> View {
+        View {
+            interval: Some(self.pace.interval()),
+            joined: self.epoch.count(),
+            size: self.epoch.size(),
+            making: self.made.as_ref().map(|made| Making {
+                number: made.number,
+                reason: made.reason,
+                stage: match made.begun {
+                    Some(_) => Stage::Storing,
+                    None => Stage::Saving,
+                },
+                since: made.begun.unwrap_or(made.asked),
+            }),
+            newest: match &self.base {
+                Some(Base::Made { id, .. }) => Some(*id),
+                _ => None,
+            },
+            took: self.took.iter().copied().collect(),
+            ..member
+        }
+    }
+}
+
+/// One that somebody wanted and that came to nothing is still wanted.
+fn wanted(reason: Reason) -> Option<Reason> {
+    (reason != Reason::Interval).then_some(reason)
+}

@@ -1,0 +1,34 @@
+//! A job's program, conducted: when it starts, from what; when it saves; and when a checkpoint of all its ranks is begun.
+//!
+//! ```text
+//!  ranks ─► Joins ─► member ══ Report ══► leader: epochs, interval, numbers
+//!           Answer, Ask, Close ◄─ member ◄══ Orders ══ leader ─► Begin ─► Node ─► Ended ─► leader
+//! ```
+//!
+//! **Words.** Each node tells the leader (node 0) all that it knows, and the leader tells each node all that it is to do: whole states
+//! with a version that counts up. What is old is not listened to, and what has no answer is said again with back-off, so that words
+//! may be lost, repeated, late and reordered.
+//!
+//! **Epochs.** An epoch is one start of the program. All its ranks get the same answer, the newest committed checkpoint, which is
+//! settled when nothing is being stored. A checkpoint is asked for when all ranks of the epoch have joined and every node has heard
+//! all that it is to do, and comes of the joins that were there then: another join before the files are complete gives it up.
+//! A rank that joins again begins a new epoch, for which all have to join. That holds once an epoch is *closed*: all ranks
+//! have joined, [`Settings::settle_ms`] have gone by since the last, and every node has been heard meanwhile; or a checkpoint of it was
+//! begun. Before that a rank that joins again takes its own place: it cannot be known then which of the others belong to
+//! an earlier start, as joins become known in another order than they were made, and a start may have died before all had joined. No
+//! harm comes of it, for nothing was committed since the epoch began.
+//!
+//! Pure: no I/O, clock or threads. Times are milliseconds of a clock that does not jump back.
+
+mod conductor;
+mod epoch;
+mod leader;
+mod line;
+mod member;
+mod pace;
+mod types;
+mod word;
+
+pub use conductor::Conductor;
+pub use types::{Every, Input, Join, Making, Output, Reason, Settings, Stage, Start, Took, View};
+pub use word::{MAX_WORD, Word};

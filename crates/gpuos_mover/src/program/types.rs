@@ -1,0 +1,271 @@
+//! What a conductor takes and gives.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use gpuos_checkpoint::commit::Outcome;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::interval::choice::Limits;
+use serde::{Deserialize, Serialize};
+
+use super::word::Word;
+use crate::output::Ready;
+
+/// A rank that has started and asks how to begin.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Join {
+    /// The rank, below `size`.
+    pub rank: u16,
+    /// Ranks of the program.
+    pub size: u16,
+    /// Another one at each start of the program.
+    pub nonce: u64,
+}
+
+/// How a rank begins.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Start {
+    /// There is no checkpoint.
+    New,
+    /// From this checkpoint.
+    Restore {
+        /// Which.
+        id: CheckpointId,
+        /// The node that holds this rank's files.
+        from: NodeIndex,
+    },
+    /// There are checkpoints, and they cannot be loaded as things are: a sentence.
+    Failed(String),
+}
+
+/// Why a checkpoint is wanted, in the order of what prevails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Reason {
+    /// It is time.
+    Interval,
+    /// A user or an administrator has asked.
+    Asked,
+    /// The job will be ended afterwards.
+    End,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Interval => "interval",
+            Reason::Asked => "asked",
+            Reason::End => "end",
+        })
+    }
+}
+
+/// How often a checkpoint is made.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Every {
+    /// After so many milliseconds.
+    Fixed(u64),
+    /// As it pays.
+    Auto {
+        /// Mean time between failures of the job, in seconds.
+        mtbf_s: f64,
+        /// What bounds the interval.
+        limits: Limits,
+    },
+}
+
+/// What a conductor has to know before it starts. All nodes have the same but for `own`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// This node.
+    pub own: NodeIndex,
+    /// Nodes of the job.
+    pub nodes: u16,
+    /// The run of the job. A node that restarts belongs to a new run.
+    pub run: u32,
+    /// How often.
+    pub every: Every,
+    /// How long the program may take to save, in milliseconds.
+    pub ready_ms: u64,
+    /// How long after the last of all ranks a rank that joins again counts as late, not as a new start, in milliseconds.
+    pub settle_ms: u64,
+    /// A word without an answer is repeated after so long, then after twice that, and so on, in milliseconds.
+    pub retry_ms: u64,
+    /// The longest time between two repeats, in milliseconds.
+    pub retry_most_ms: u64,
+}
+
+impl Settings {
+    /// 10 minutes for the program to save, 30 s to settle, repeats from 1 s to 10 s.
+    pub fn new(own: NodeIndex, nodes: u16, run: u32, every: Every) -> Settings {
+        Settings {
+            own,
+            nodes,
+            run,
+            every,
+            ready_ms: 600_000,
+            settle_ms: 30_000,
+            retry_ms: 1000,
+            retry_most_ms: 10_000,
+        }
+    }
+}
+
+/// Something that happened on this node.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// The restart is over here.
+    Ready(Ready),
+    /// After [`Input::Ready`] with a checkpoint to be restored: whose folders this node has of it, from its manifest. Given by every
+    /// node, also with none.
+    Holds {
+        /// The checkpoint.
+        id: CheckpointId,
+        /// Rank and number of ranks of each folder.
+        ranks: Vec<(u16, u16)>,
+    },
+    /// All that have joined on this node, the newest join of each rank. At every look at the folder.
+    Joins(Vec<Join>),
+    /// Ranks of this node whose files are complete.
+    Saved {
+        /// For this checkpoint.
+        number: u32,
+        /// All of them up to now.
+        ranks: BTreeSet<u16>,
+    },
+    /// The node has read the folder.
+    FolderRead {
+        /// For this attempt.
+        id: CheckpointId,
+    },
+    /// An attempt has ended on this node.
+    Ended {
+        /// The attempt.
+        id: CheckpointId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// The node did not begin an attempt.
+    RefusedBegin {
+        /// The attempt.
+        id: CheckpointId,
+        /// A sentence.
+        why: String,
+    },
+    /// Somebody wants a checkpoint. [`Reason::Interval`] counts as [`Reason::Asked`].
+    Want(Reason),
+    /// A word came, of a node for which its carrier vouches.
+    Received {
+        /// Of whom.
+        from: NodeIndex,
+        /// What.
+        word: Word,
+    },
+    /// Time went by; several times a second.
+    Tick,
+}
+
+/// Something that the caller does, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Send a word. It may be lost, repeated and late.
+    Say {
+        /// To whom.
+        to: NodeIndex,
+        /// What.
+        word: Word,
+    },
+    /// Answer a join of this node; once for each.
+    Answer {
+        /// The join.
+        join: Join,
+        /// The answer.
+        start: Start,
+    },
+    /// Make the folder for these ranks, then ask the program.
+    Ask {
+        /// For this checkpoint.
+        number: u32,
+        /// Why.
+        reason: Reason,
+        /// Rank and number of ranks of those that run here; none is usual on a node without ranks.
+        ranks: Vec<(u16, u16)>,
+    },
+    /// All ranks here are ready: the node is offered the folder.
+    Offer {
+        /// For this checkpoint.
+        number: u32,
+    },
+    /// Leader: the node is to begin. The caller draws the attempt.
+    Begin {
+        /// Which checkpoint.
+        number: u32,
+    },
+    /// The program may reuse what it keeps: the files were read.
+    Taken {
+        /// Of this checkpoint.
+        number: u32,
+    },
+    /// A checkpoint that was asked for has ended.
+    Close {
+        /// Which.
+        number: u32,
+        /// It is committed, or a sentence why it came to nothing.
+        outcome: Result<(), String>,
+    },
+    /// Something that an administrator may want to know, as a sentence.
+    Note(String),
+}
+
+/// How far a checkpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// The program saves.
+    Saving,
+    /// The files are complete and are being stored.
+    Storing,
+}
+
+/// A checkpoint that is being made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Making {
+    /// Its number.
+    pub number: u32,
+    /// Why.
+    pub reason: Reason,
+    /// How far it is.
+    pub stage: Stage,
+    /// Since when it is there.
+    pub since: u64,
+}
+
+/// How long a committed checkpoint took, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Took {
+    /// Its number.
+    pub number: u32,
+    /// From the request to the last rank that was ready.
+    pub pause_ms: u64,
+    /// From there to the commit.
+    pub background_ms: u64,
+}
+
+/// What a conductor shows. Interval, `newest` and `took` are known to the leader alone.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct View {
+    /// The interval in milliseconds, and why it is that.
+    pub interval: Option<(u64, String)>,
+    /// Ranks that have joined on this node; on the leader, of the epoch on all nodes.
+    pub joined: usize,
+    /// Ranks of the program, when any has joined.
+    pub size: Option<u16>,
+    /// The checkpoint that is being made.
+    pub making: Option<Making>,
+    /// The one that this run was restored from.
+    pub restored: Option<CheckpointId>,
+    /// The newest committed one.
+    pub newest: Option<CheckpointId>,
+    /// The last ones that came to nothing, with the reason, the newest last.
+    pub failures: Vec<(u32, String)>,
+    /// How long the last ones took, the newest last.
+    pub took: Vec<Took>,
+}

@@ -1,0 +1,168 @@
+//! What conductors say to each other. Everything is bounded, and checked when it comes.
+
+use std::collections::BTreeSet;
+
+use gpuos_checkpoint::ids::CheckpointId;
+use serde::{Deserialize, Serialize};
+
+use super::types::{Join, Reason, Start};
+use crate::message::Refused;
+
+/// The most bytes of a word: some lists of as many ranks as can be.
+pub const MAX_WORD: usize = 4 << 20;
+
+/// Ranks in a list at most: as many as a program has.
+const MAX_RANKS: usize = u16::MAX as usize;
+
+/// Bytes of a sentence at most; own choice.
+pub(super) const MAX_WHY: usize = 1000;
+
+/// A word. Whoever carries it vouches for who says it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Word {
+    run: u32,
+    body: Body,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Body {
+    /// To the leader: all that a node knows.
+    Report { version: u64, report: Report },
+    /// Of the leader: the report was heard up to this version.
+    Heard { version: u64 },
+    /// Of the leader: all that a node is to do. That it was heard is in the report.
+    Orders { version: u64, orders: Orders },
+}
+
+/// What the leader has to know of a node.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Report {
+    /// The version of the orders that were heard.
+    pub(super) heard: u64,
+    /// Its restart is over.
+    pub(super) ready: bool,
+    /// Whose folders it has of the checkpoint to be restored: rank and number of ranks.
+    pub(super) holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
+    /// The newest join of each rank, by rank.
+    pub(super) joins: Vec<Join>,
+    /// Ranks whose files for a number are complete.
+    pub(super) saved: Option<(u32, BTreeSet<u16>)>,
+    /// How often a checkpoint was wanted here in this run.
+    pub(super) asked: u32,
+    /// How often one was wanted for the end of the job.
+    pub(super) ends: u32,
+}
+
+/// What a node has to know of the leader.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub(super) struct Orders {
+    /// Counts the epochs of the program.
+    pub(super) epoch: u64,
+    /// The answers to this node's joins.
+    pub(super) answers: Vec<(Start, Vec<Join>)>,
+    /// The checkpoint that is wanted.
+    pub(super) ask: Option<Asked>,
+    /// The last one that has ended, and how.
+    pub(super) ended: Option<(u32, Result<(), String>)>,
+}
+
+/// A checkpoint that is wanted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Asked {
+    pub(super) number: u32,
+    pub(super) reason: Reason,
+    /// The joins of this node of whose processes it is made.
+    pub(super) joins: Vec<Join>,
+}
+
+impl Word {
+    pub(super) fn new(run: u32, body: Body) -> Word {
+        Word { run, body }
+    }
+
+    /// What it says.
+    ///
+    /// # Errors
+    /// It is of another run of the job, or breaks a limit.
+    pub(super) fn open(self, run: u32) -> Result<Body, Refused> {
+        if self.run != run {
+            return Err(Refused(format!(
+                "a word of run {} of the job came, this is run {run}; it is late, or restart the node",
+                self.run
+            )));
+        }
+        check(&self.body)?;
+        Ok(self.body)
+    }
+
+    /// The bytes of a word.
+    pub fn encode(&self) -> Vec<u8> {
+        // Writing plain data to memory does not fail; empty bytes would be refused where they arrive.
+        postcard::to_extend(self, Vec::new()).unwrap_or_default()
+    }
+
+    /// Reads a word that came. The conductor refuses one of another run.
+    ///
+    /// # Errors
+    /// It is no word, or breaks a limit.
+    pub fn decode(bytes: &[u8]) -> Result<Word, Refused> {
+        if bytes.len() > MAX_WORD {
+            return Err(Refused(format!(
+                "a word of {} bytes came, {MAX_WORD} can be; look who sends it",
+                bytes.len()
+            )));
+        }
+        match postcard::take_from_bytes::<Word>(bytes) {
+            Ok((word, [])) => check(&word.body).map(|()| word),
+            _ => Err(Refused(
+                "bytes came that are no word; have the same release of gpuos on all nodes".into(),
+            )),
+        }
+    }
+}
+
+fn check(body: &Body) -> Result<(), Refused> {
+    let fits = match body {
+        Body::Heard { .. } => true,
+        Body::Report { report, .. } => {
+            let held = report.holds.iter().flat_map(|(_, held)| held);
+            is_joins(&report.joins)
+                && held.clone().count() <= MAX_RANKS
+                && held.clone().all(|(rank, size)| rank < size)
+        }
+        Body::Orders { orders, .. } => {
+            let answered: usize = orders.answers.iter().map(|(_, joins)| joins.len()).sum();
+            let ended = orders.ended.iter();
+            let whys = ended.filter_map(|(_, outcome)| outcome.as_ref().err());
+            let whys = whys.chain(orders.answers.iter().filter_map(|(start, _)| match start {
+                Start::Failed(why) => Some(why),
+                _ => None,
+            }));
+            answered <= MAX_RANKS
+                && orders.answers.len() <= MAX_RANKS
+                && orders.answers.iter().all(|(_, joins)| is_joins(joins))
+                && orders.ask.iter().all(|ask| is_joins(&ask.joins))
+                && whys.map(String::len).all(|length| length <= MAX_WHY)
+        }
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(Refused(
+        "a word is outside its limits; have the same release of gpuos on all nodes".into(),
+    ))
+}
+
+fn is_joins(joins: &[Join]) -> bool {
+    joins.len() <= MAX_RANKS && joins.iter().all(|join| join.rank < join.size)
+}
+
+/// A sentence, cut to what a word may have.
+pub(super) fn short(mut why: String) -> String {
+    let mut end = why.len().min(MAX_WHY);
+    while !why.is_char_boundary(end) {
+        end -= 1;
+    }
+    why.truncate(end);
+    why
+}

@@ -1,0 +1,5 @@
+//! The conductor of a job's program: its rules one by one, and whole jobs in which everything goes wrong that can.
+
+mod rules;
+mod sim;
+mod words;

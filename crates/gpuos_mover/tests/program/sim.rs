@@ -1,0 +1,464 @@
+//! Jobs in memory: programs that start, die and start anew, a network that loses, repeats, reorders and breaks, and a node that
+//! commits or fails what was begun.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_checkpoint::commit::Outcome;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_mover::output::Ready;
+use gpuos_mover::program::{Conductor, Every, Input, Join, Output, Reason, Settings, Start, Word};
+
+use crate::random::Random;
+use crate::support::seeds;
+
+const STEP: u64 = 10;
+
+/// A process of a rank.
+#[derive(Clone)]
+struct Process {
+    join: Join,
+    /// Which start of the program.
+    round: u32,
+    /// When it makes its file.
+    joins: u64,
+    start: Option<Start>,
+    /// Saves what it is asked for after so long; `None`: never.
+    saves: Option<u64>,
+}
+
+#[derive(Default)]
+struct Folder {
+    number: u32,
+    since: u64,
+    /// Which processes have saved.
+    ready: BTreeMap<u16, (u64, u32)>,
+    offered: bool,
+}
+
+struct Job {
+    random: Random,
+    now: u64,
+    conductors: Vec<Conductor>,
+    net: BTreeMap<(u64, u64), (u16, u16, Vec<u8>)>,
+    serial: u64,
+    lost: u64,
+    delay: u64,
+    /// Until when nothing comes to or from a node.
+    down: Vec<u64>,
+    ranks: Vec<Option<Process>>,
+    /// The newest file of each rank, of living and dead ones.
+    files: BTreeMap<u16, Join>,
+    folders: Vec<Option<Folder>>,
+    round: u32,
+    /// Ranks of each start.
+    sizes: BTreeMap<u32, u16>,
+    /// The start of each join.
+    rounds: BTreeMap<u64, u32>,
+    nonce: u64,
+    /// What was begun: its number, the processes, and when it ends.
+    begun: Option<(CheckpointId, BTreeSet<u32>, u64)>,
+    numbers: u32,
+    /// The newest committed one, its ranks, and where their files are.
+    newest: Option<(CheckpointId, u16, BTreeMap<u16, u16>)>,
+    last_round: Option<u32>,
+    answered: BTreeSet<(u32, u16)>,
+    /// By start of the program: what its ranks were told.
+    told: BTreeMap<u32, BTreeSet<Option<CheckpointId>>>,
+    later: Vec<(u64, u16, Input)>,
+    /// From now on nothing goes wrong.
+    good: bool,
+}
+
+impl Job {
+    fn new(seed: u64) -> Job {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let nodes = 1 + random.below(5) as u16;
+        let ranks = 1 + random.below(9) as u16;
+        let settings = |node| {
+            let mut settings = Settings::new(NodeIndex(node), nodes, 3, Every::Fixed(2000));
+            settings.ready_ms = 4000;
+            settings.settle_ms = 8000;
+            settings.retry_ms = 100;
+            settings.retry_most_ms = 1000;
+            settings
+        };
+        let restored = random.below(2) == 0;
+        let id = CheckpointId {
+            number: 7,
+            attempt: 1,
+        };
+        let holders: BTreeMap<u16, u16> = (0..ranks)
+            .map(|rank| (rank, random.below(nodes.into()) as u16))
+            .collect();
+        let mut job = Job {
+            now: 0,
+            conductors: (0..nodes)
+                .map(|node| Conductor::new(settings(node), 0))
+                .collect(),
+            net: BTreeMap::new(),
+            serial: 0,
+            lost: random.below(30),
+            delay: 1 + random.below(400),
+            down: vec![0; nodes.into()],
+            ranks: vec![None; ranks.into()],
+            files: BTreeMap::new(),
+            folders: (0..nodes).map(|_| None).collect(),
+            round: 0,
+            sizes: BTreeMap::new(),
+            rounds: BTreeMap::new(),
+            nonce: 0,
+            begun: None,
+            numbers: if restored { 9 } else { 0 },
+            newest: restored.then(|| (id, ranks, holders.clone())),
+            last_round: None,
+            answered: BTreeSet::new(),
+            told: BTreeMap::new(),
+            later: Vec::new(),
+            good: false,
+            random,
+        };
+        for node in 0..nodes {
+            let at = job.random.below(3000);
+            let ready = Ready {
+                restore: restored.then_some(id),
+                passed_over: Vec::new(),
+                highest: if restored { 9 } else { 0 },
+                lost: false,
+            };
+            job.later.push((at, node, Input::Ready(ready)));
+            if restored {
+                let held = holders.iter().filter(|(_, at)| **at == node);
+                let held = held.map(|(rank, _)| (*rank, ranks)).collect();
+                let at = at + job.random.below(500);
+                job.later.push((at, node, Input::Holds { id, ranks: held }));
+            }
+        }
+        job
+    }
+
+    fn place(&self, rank: u16) -> u16 {
+        rank % self.conductors.len() as u16
+    }
+
+    /// Ends the program if it runs, and starts it with so many ranks.
+    fn start(&mut self, size: u16) {
+        self.round += 1;
+        self.ranks = vec![None; usize::from(size).max(self.ranks.len())];
+        self.sizes.insert(self.round, size);
+        for rank in 0..size {
+            self.nonce += 1;
+            self.rounds.insert(self.nonce, self.round);
+            let join = Join {
+                rank,
+                size,
+                nonce: self.nonce,
+            };
+            let saves = match self.good || self.random.below(10) > 0 {
+                true => Some(self.random.below(1500)),
+                false => None,
+            };
+            self.ranks[usize::from(rank)] = Some(Process {
+                join,
+                round: self.round,
+                joins: self.now + self.random.below(2500),
+                start: None,
+                saves,
+            });
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += STEP;
+        let now = self.now;
+        while let Some(entry) = self.net.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (from, to, bytes) = entry.remove();
+            let word = Word::decode(&bytes).unwrap();
+            let from = NodeIndex(from);
+            self.give(to, Input::Received { from, word });
+        }
+        let (due, later) = std::mem::take(&mut self.later)
+            .into_iter()
+            .partition(|one| one.0 <= now);
+        self.later = later;
+        for (_, node, input) in Vec::<(u64, u16, Input)>::from(due) {
+            self.give(node, input);
+        }
+        self.end();
+        self.work();
+        for node in 0..self.conductors.len() as u16 {
+            if self.random.below(10) == 0 {
+                self.look(node);
+            }
+            if now.is_multiple_of(50) {
+                self.give(node, Input::Tick);
+            }
+        }
+    }
+
+    /// Processes join, and save what their node asks for.
+    fn work(&mut self) {
+        for rank in 0..self.ranks.len() {
+            let place = usize::from(self.place(rank as u16));
+            let Some(process) = &self.ranks[rank] else {
+                continue;
+            };
+            if self.now >= process.joins {
+                self.files.insert(rank as u16, process.join);
+            }
+            if let (Some(Start::New | Start::Restore { .. }), Some(wait), Some(folder)) =
+                (&process.start, process.saves, &mut self.folders[place])
+                && self.now >= folder.since + wait
+            {
+                let (nonce, round) = (process.join.nonce, process.round);
+                folder.ready.entry(rank as u16).or_insert((nonce, round));
+            }
+        }
+    }
+
+    /// The mover looks into the folder.
+    fn look(&mut self, node: u16) {
+        let joins = self
+            .files
+            .iter()
+            .filter(|(rank, _)| self.place(**rank) == node);
+        let joins = joins.map(|(_, join)| *join).collect();
+        self.give(node, Input::Joins(joins));
+        if let Some(folder) = &self.folders[usize::from(node)] {
+            let (number, ranks) = (folder.number, folder.ready.keys().copied().collect());
+            self.give(node, Input::Saved { number, ranks });
+        }
+    }
+
+    /// What was begun ends, first on the leader.
+    fn end(&mut self) {
+        let now = self.now;
+        let Some((id, rounds, _)) = self.begun.take_if(|begun| now >= begun.2) else {
+            return;
+        };
+        let outcome = match self.good || self.random.below(3) > 0 {
+            true => Outcome::Committed,
+            false => Outcome::Failed {
+                why: "no space".into(),
+            },
+        };
+        if outcome == Outcome::Committed {
+            let of = *rounds.first().unwrap();
+            self.last_round = Some(of);
+            let size = self.size_of(of);
+            let places = (0..size).map(|rank| (rank, self.place(rank))).collect();
+            self.newest = Some((id, size, places));
+        }
+        for node in 1..self.conductors.len() as u16 {
+            let at = now + self.random.below(2000);
+            let outcome = outcome.clone();
+            self.later.push((at, node, Input::Ended { id, outcome }));
+        }
+        self.give(0, Input::Ended { id, outcome });
+    }
+
+    fn size_of(&self, round: u32) -> u16 {
+        self.sizes[&round]
+    }
+
+    fn give(&mut self, node: u16, input: Input) {
+        let out = self.conductors[usize::from(node)].step(self.now, input);
+        for output in out {
+            self.take(node, output);
+        }
+    }
+
+    fn take(&mut self, node: u16, output: Output) {
+        let now = self.now;
+        match output {
+            Output::Say { to, word } => self.send(node, to.0, word.encode()),
+            Output::Answer { join, start } => self.answer(node, join, start),
+            Output::Ask { number, ranks, .. } => {
+                let folder = &mut self.folders[usize::from(node)];
+                assert!(folder.is_none(), "one at a time");
+                assert!(number > 0 && ranks.iter().all(|(rank, size)| rank < size));
+                *folder = Some(Folder {
+                    number,
+                    since: now,
+                    ..Folder::default()
+                });
+            }
+            Output::Offer { number } => {
+                let folder = self.folders[usize::from(node)].as_mut().unwrap();
+                assert!(folder.number == number && !folder.offered);
+                folder.offered = true;
+            }
+            Output::Begin { number } => self.begin(node, number),
+            Output::Close { number, outcome } => {
+                let folder = self.folders[usize::from(node)].take().unwrap();
+                assert_eq!(folder.number, number);
+                let committed = self
+                    .newest
+                    .as_ref()
+                    .is_some_and(|newest| newest.0.number == number);
+                assert_eq!(outcome.is_ok(), committed, "{number}: {outcome:?}");
+            }
+            Output::Taken { .. } => {}
+            Output::Note(note) => panic!("{note}"),
+        }
+    }
+
+    fn begin(&mut self, node: u16, number: u32) {
+        assert!(node == 0 && self.begun.is_none());
+        assert!(number > self.numbers, "numbers rise");
+        self.numbers = number;
+        let mut all: BTreeMap<u16, (u64, u32)> = BTreeMap::new();
+        for folder in &self.folders {
+            let folder = folder.as_ref().unwrap();
+            assert!(
+                folder.number == number && folder.offered,
+                "all nodes have offered"
+            );
+            all.extend(&folder.ready);
+        }
+        let rounds: BTreeSet<u32> = all.values().map(|(_, round)| *round).collect();
+        assert_eq!(rounds.len(), 1, "of one start of the program: {all:?}");
+        let size = self.size_of(*rounds.first().unwrap());
+        assert!(all.keys().copied().eq(0..size), "of all its ranks: {all:?}");
+        let attempt = self.random.below(1 << 40);
+        let at = self.now + 10 + self.random.below(3000);
+        let id = CheckpointId { number, attempt };
+        for node in 0..self.conductors.len() as u16 {
+            let at = self.now + self.random.below(at - self.now);
+            self.later.push((at, node, Input::FolderRead { id }));
+        }
+        self.begun = Some((id, rounds, at));
+    }
+
+    fn answer(&mut self, node: u16, join: Join, start: Start) {
+        assert!(
+            self.begun.is_none(),
+            "nothing is stored while a rank is told"
+        );
+        assert_eq!(self.place(join.rank), node);
+        assert!(
+            self.answered.insert((join.nonce as u32, join.rank)),
+            "once for each join"
+        );
+        let (now, newest) = (self.now, self.newest.clone());
+        let told = match (&start, newest) {
+            (Start::New, None) => None,
+            (Start::Restore { id, from }, Some((newest, size, places))) => {
+                assert_eq!((*id, join.size), (newest, size));
+                assert_eq!(from.0, places[&join.rank]);
+                Some(*id)
+            }
+            (Start::Failed(why), Some((_, size, _))) => {
+                assert_ne!(join.size, size);
+                assert!(why.contains(&format!("made by {size} ranks")), "{why}");
+                return self.end_rank(join, start);
+            }
+            (start, newest) => panic!("{now}: {start:?} although {newest:?}"),
+        };
+        let round = self.rounds[&join.nonce];
+        let all = self.told.entry(round).or_default();
+        all.insert(told);
+        assert_eq!(all.len(), 1, "all ranks of a start begin from the same");
+        self.end_rank(join, start);
+    }
+
+    /// A process hears how it begins.
+    fn end_rank(&mut self, join: Join, start: Start) {
+        let process = self.ranks[usize::from(join.rank)].as_mut();
+        if let Some(process) = process.filter(|process| process.join == join) {
+            process.start = Some(start);
+        }
+    }
+
+    fn send(&mut self, from: u16, to: u16, bytes: Vec<u8>) {
+        let down = |node: u16| self.down[usize::from(node)] > self.now;
+        if down(from) || down(to) || self.random.below(100) < self.lost {
+            return;
+        }
+        for _ in 0..1 + u64::from(self.random.below(10) == 0) {
+            self.serial += 1;
+            let due = self.now + 1 + self.random.below(self.delay);
+            self.net
+                .insert((due, self.serial), (from, to, bytes.clone()));
+        }
+    }
+}
+
+/// The program is started again and again, and parts of it die, while the network is bad.
+fn trouble(job: &mut Job, sizes: &[u16]) {
+    let until = job.now + 60_000;
+    let mut next = 0;
+    while job.now < until {
+        if job.now >= next {
+            let size = job.random.pick(sizes);
+            job.start(size);
+            // Some starts last long enough for checkpoints, some die before all have joined.
+            next = job.now + job.random.pick(&[800, 3000, 15_000, 25_000]);
+        }
+        if job.random.below(500) == 0 {
+            let rank = job.random.index(job.ranks.len());
+            job.ranks[rank] = None;
+        }
+        if job.random.below(500) == 0 {
+            let node = job.random.index(job.down.len());
+            job.down[node] = job.now + job.random.below(5000);
+        }
+        if job.random.below(1000) == 0 {
+            let node = job.random.index(job.down.len()) as u16;
+            let reason = job
+                .random
+                .pick(&[Reason::Asked, Reason::Asked, Reason::Interval]);
+            job.give(node, Input::Want(reason));
+        }
+        job.step();
+    }
+}
+
+/// The network is good again, and the program starts once more: a checkpoint of it is committed.
+fn heal(job: &mut Job, size: u16) {
+    job.good = true;
+    (job.lost, job.delay) = (0, 50);
+    job.down.fill(0);
+    let mut size = job.newest.as_ref().map_or(size, |newest| newest.1);
+    job.start(size);
+    let until = job.now + 60_000;
+    while job.last_round != Some(job.round) {
+        assert!(
+            job.now < until,
+            "no checkpoint of the last start: {:?}",
+            job.conductors[0].view()
+        );
+        job.step();
+        let failed = |process: &Process| matches!(process.start, Some(Start::Failed(_)));
+        if job.ranks.iter().flatten().any(failed) {
+            // One of the earlier start was still being stored.
+            size = job.newest.as_ref().map_or(size, |newest| newest.1);
+            job.start(size);
+        }
+    }
+    let started = job
+        .ranks
+        .iter()
+        .flatten()
+        .all(|process| process.start.is_some());
+    assert!(started, "all ranks were told how to begin");
+}
+
+#[test]
+fn whatever_goes_wrong_versions_are_not_mixed_and_the_program_goes_on() {
+    for seed in seeds(60, 3000) {
+        let mut job = Job::new(seed);
+        let size = job.ranks.len() as u16;
+        let sizes = match seed % 3 {
+            0 => vec![size, 1 + size / 2],
+            _ => vec![size],
+        };
+        trouble(&mut job, &sizes);
+        heal(&mut job, size);
+        if std::env::var_os("GPUOS_SHOW").is_some() {
+            println!(
+                "{seed}: {} starts, {} numbers, {:?}",
+                job.round, job.numbers, job.newest
+            );
+        }
+    }
+}
