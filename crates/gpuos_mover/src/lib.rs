@@ -38,4 +38,5 @@ mod pulling;
 mod rebuild;
 mod restart;
 mod serve;
+pub mod roster;
 pub mod settings;

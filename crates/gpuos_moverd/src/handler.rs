@@ -117,7 +117,7 @@ impl Handler {
                 ..CheckpointJob::default()
             });
             match kept(&store) {
-                Ok(checkpoints) => told.checkpoints = checkpoints,
+                Ok(checkpoints) => told.checkpoints = with_times(checkpoints, &told.checkpoints),
                 Err(error) => told.faults.push(error.to_string()),
             }
         }
@@ -140,7 +140,10 @@ impl Handler {
             Ok(()) => Reply::Done {
                 message: format!("a checkpoint of job {job} is wanted"),
             },
-            Err(_) => refused(Code::Busy, "gpuos_mover has much to do for this job: ask again in a moment".into()),
+            Err(_) => refused(
+                Code::Busy,
+                "gpuos_mover has much to do for this job: ask again in a moment".into(),
+            ),
         }
     }
 
@@ -197,6 +200,15 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
     Ok(told.collect())
 }
 
+/// How long each took, where the job's thread knows.
+fn with_times(mut kept: Vec<CheckpointKept>, known: &[CheckpointKept]) -> Vec<CheckpointKept> {
+    for part in &mut kept {
+        let of = known.iter().find(|known| known.number == part.number);
+        part.took_ms = of.and_then(|known| known.took_ms);
+    }
+    kept
+}
+
 /// A refusal.
 fn refused(code: Code, message: String) -> Reply {
     Reply::Refused { code, message }
@@ -206,7 +218,10 @@ fn refused(code: Code, message: String) -> Reply {
 pub fn is_safe(flag: &str, folder: &Path) -> bool {
     match gpuos_daemon::places::unsafe_to_write(folder) {
         Some(why) => {
-            tracing::error!("{flag} {}: {why}; name a folder of root's", folder.display());
+            tracing::error!(
+                "{flag} {}: {why}; name a folder of root's",
+                folder.display()
+            );
             false
         }
         None => true,

@@ -65,7 +65,9 @@ impl Jobs {
     /// All jobs, by their ids.
     pub fn all(&self) -> Vec<(JobId, Served)> {
         let all = self.lock();
-        all.iter().map(|(job, served)| (job.clone(), served.clone())).collect()
+        all.iter()
+            .map(|(job, served)| (job.clone(), served.clone()))
+            .collect()
     }
 
     /// The way to a job's thread.

@@ -156,7 +156,9 @@ impl Network {
                 let failures = listener.failures();
                 if let Some((from, error)) = failures.last.back() {
                     let count = failures.count;
-                    tracing::warn!("{count} connections came to nothing, the last from {from}: {error}");
+                    tracing::warn!(
+                        "{count} connections came to nothing, the last from {from}: {error}"
+                    );
                 }
                 let Some(link) = link else { continue };
                 let Some(to) = jobs.sender(&link.peer.job) else {

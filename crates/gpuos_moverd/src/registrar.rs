@@ -2,10 +2,11 @@
 //!
 //! Whose a job is, where it runs and how often it was started is the workload manager's word, never that of who asks.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::ids::NodeIndex;
@@ -57,7 +58,9 @@ pub struct Registrar {
     jobs: Arc<Jobs>,
     manager: Arc<dyn WorkloadManager>,
     /// When a job was looked up in vain.
-    in_vain: std::collections::BTreeMap<JobId, Instant>,
+    in_vain: BTreeMap<JobId, Instant>,
+    /// Threads of jobs, also of those that were told to end.
+    threads: BTreeMap<JobId, JoinHandle<()>>,
 }
 
 impl Registrar {
@@ -75,7 +78,8 @@ impl Registrar {
             shared,
             jobs,
             manager,
-            in_vain: std::collections::BTreeMap::new(),
+            in_vain: BTreeMap::new(),
+            threads: BTreeMap::new(),
         };
         let thread = thread::Builder::new().name("registrar".into());
         thread.spawn(move || registrar.run(&from))?;
@@ -123,7 +127,9 @@ impl Registrar {
             Err(why) => return refuse(why),
         };
         if record.uid != uid {
-            return refuse(format!("job {job} is not user {uid}'s by the workload manager"));
+            return refuse(format!(
+                "job {job} is not user {uid}'s by the workload manager"
+            ));
         }
         let served = match self.serve(job, &record) {
             Ok(served) => served,
@@ -145,8 +151,8 @@ impl Registrar {
             return;
         }
         self.in_vain.retain(|_, at| at.elapsed() < AGAIN);
-        let served = self.record(job).and_then(|record| self.serve(job, &record));
-        if served.is_err() {
+        let record = self.record(job);
+        if record.and_then(|record| self.serve(job, &record)).is_err() {
             self.in_vain.insert(job.clone(), Instant::now());
         }
     }
@@ -156,13 +162,19 @@ impl Registrar {
         match self.manager.job(job) {
             Ok(Some(record)) => Ok(record),
             Ok(None) => Err(format!("the workload manager knows no job {job}")),
-            Err(outcome) => Err(format!("the workload manager does not tell of job {job}: {}", words(&outcome))),
+            Err(outcome) => Err(format!(
+                "the workload manager does not tell of job {job}: {}",
+                words(&outcome)
+            )),
         }
     }
 
     /// Serves a job that has its nodes, this one among them; an earlier run of it ends.
-    fn serve(&self, job: &JobId, record: &Job) -> Result<Served, String> {
-        let own = record.nodes.iter().position(|node| *node == self.shared.node);
+    fn serve(&mut self, job: &JobId, record: &Job) -> Result<Served, String> {
+        let own = record
+            .nodes
+            .iter()
+            .position(|node| *node == self.shared.node);
         let own = own.and_then(|seat| u16::try_from(seat).ok());
         let (Some(own), true) = (own, record.is_running()) else {
             return Err(format!("job {job} does not run on this node"));
@@ -202,10 +214,18 @@ impl Registrar {
             served.status.clone(),
             served.folder.clone(),
         );
-        let run = move || Worker::new(shared, start, to, status, folder).run(&from);
+        let before = self.threads.remove(job);
+        let run = move || {
+            // Two runs of a job never write to its store at the same time.
+            if let Some(before) = before {
+                let _ = before.join();
+            }
+            Worker::new(shared, start, to, status, folder).run(&from);
+        };
         let thread = thread::Builder::new().name(format!("job {job}"));
         let thread = thread.stack_size(STACK).spawn(run);
-        thread.map_err(|e| format!("cannot start a thread for job {job}: {e}"))?;
+        let thread = thread.map_err(|e| format!("cannot start a thread for job {job}: {e}"))?;
+        self.threads.insert(job.clone(), thread);
         self.jobs.enter(job.clone(), served.clone());
         Ok(served)
     }
@@ -217,13 +237,16 @@ impl Registrar {
     }
 
     /// Ends the threads of jobs that do not run here any more.
-    fn look(&self) {
+    fn look(&mut self) {
+        self.threads.retain(|_, thread| !thread.is_finished());
         let all = self.jobs.all();
         if all.is_empty() {
             return;
         }
         // Without an answer nothing is known, and nothing ends.
-        let Ok(here) = self.manager.jobs() else { return };
+        let Ok(here) = self.manager.jobs() else {
+            return;
+        };
         for (job, served) in all {
             let goes_on = here.iter().any(|record| {
                 record.id == job && record.restarts == served.run && record.is_running()
@@ -246,7 +269,9 @@ impl Registrar {
 
     /// Removes what jobs have left that are over, some time after their last checkpoint.
     fn sweep(&self) {
-        let Ok(jobs) = self.shared.store.jobs() else { return };
+        let Ok(jobs) = self.shared.store.jobs() else {
+            return;
+        };
         let limit = u64::from(self.shared.config.ended_hours) * 3600;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.map_or(0, |time| time.as_secs());
@@ -259,13 +284,19 @@ impl Registrar {
                 Ok(Some(record)) => record.state == JobState::Over,
                 Err(_) => false,
             };
-            let newest = self.shared.store.existing(&job).and_then(|kept| kept.kept());
+            let newest = self
+                .shared
+                .store
+                .existing(&job)
+                .and_then(|kept| kept.kept());
             // What cannot be read has no time, and is left to an administrator.
             let Ok(newest) = newest else { continue };
             let newest = newest.iter().map(|kept| kept.time).max().unwrap_or(0);
             if over && now.saturating_sub(newest) >= limit {
                 match self.shared.store.remove_job(&job) {
-                    Ok(()) => tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed"),
+                    Ok(()) => {
+                        tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed")
+                    }
                     Err(error) => tracing::warn!(%job, "{error}"),
                 }
             }

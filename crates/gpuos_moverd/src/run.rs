@@ -22,6 +22,7 @@ use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
 use crate::job::Shared;
 use crate::jobs::Jobs;
@@ -31,6 +32,12 @@ use crate::registrar::{Ask, Registrar};
 
 /// Requests that wait for the registrar; steps that come on top are told that it is busy.
 const WAITING: usize = 256;
+/// Names that are looked at before the thread that removes them pauses ...
+const EFFORT: usize = 2000;
+/// ... so long,
+const BREATH: Duration = Duration::from_millis(20);
+/// or so long if there is nothing more that can be removed.
+const IDLE: Duration = Duration::from_secs(5);
 /// The socket is looked after so often, and systemd told that all goes on.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -40,7 +47,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Another gpuos_mover runs here, or something is missing without which no checkpoint can be kept.
 pub fn run(options: &Options) -> Result<()> {
     let node = options.node_name();
-    let own = [("--store", &options.store), ("--jobs", &options.jobs), ("--runtime-dir", &options.runtime_dir)];
+    let own = [
+        ("--store", &options.store),
+        ("--jobs", &options.jobs),
+        ("--runtime-dir", &options.runtime_dir),
+    ];
     if own.into_iter().any(|(flag, folder)| !is_safe(flag, folder)) {
         bail!("a folder is not root's alone, as the log says");
     }
@@ -49,15 +60,23 @@ pub fn run(options: &Options) -> Result<()> {
     let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine, &node));
     let config = config(options.config.as_deref(), &*manager)?;
     if !config.checkpoint.enabled {
-        bail!("no checkpoints are made here: set enabled = true in [checkpoint] of gpuos.toml, and start gpuos_mover again");
+        bail!(
+            "no checkpoints are made here: set enabled = true in [checkpoint] of gpuos.toml, and start gpuos_mover again"
+        );
     }
     // Two daemons on one node would spoil each other's work, so the sockets come before the store.
     let mut door = Door::new(options.runtime_dir.join(MOVER));
     let addresses = manager.addresses().map_err(anyhow::Error::msg)?;
     let socket = addresses.munge_socket();
-    let munge = Munge::open(None, socket.as_deref()).context("munge, which vouches for other nodes")?;
+    let munge =
+        Munge::open(None, socket.as_deref()).context("munge, which vouches for other nodes")?;
     let rate = u64::from(config.checkpoint.rate_mib) << 20;
-    let network = Arc::new(Network::new(addresses, Arc::new(munge), config.checkpoint.port, rate));
+    let network = Arc::new(Network::new(
+        addresses,
+        Arc::new(munge),
+        config.checkpoint.port,
+        rate,
+    ));
     let shared = Arc::new(Shared {
         node: node.clone(),
         store: open_store(options)?,
@@ -89,13 +108,33 @@ pub fn run(options: &Options) -> Result<()> {
         let (node, network) = (node.clone(), network);
         move || listen(&node, &network, &jobs)
     };
-    thread::Builder::new().name("listen".into()).spawn(listening)?;
+    thread::Builder::new()
+        .name("listen".into())
+        .spawn(listening)?;
+    let trash = Trash::open(&options.jobs)?;
+    thread::Builder::new()
+        .name("trash".into())
+        .spawn(move || empty(&trash))?;
     tracing::info!("gpuos_mover {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     wait(&mut door, &handler)?;
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
+}
+
+/// Removes what jobs have left, a little at a time: however much a user has put there, nothing else waits for it.
+fn empty(trash: &Trash) {
+    loop {
+        let more = match trash.step(EFFORT) {
+            Ok(progress) => progress.more,
+            Err(error) => {
+                tracing::error!("what jobs have left cannot be removed: {error}");
+                false
+            }
+        };
+        thread::sleep(if more { BREATH } else { IDLE });
+    }
 }
 
 /// Takes links of other nodes; a port that somebody else has is tried again.
@@ -127,7 +166,9 @@ fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {
             let _ = to.send(());
         }
     };
-    thread::Builder::new().name("signals".into()).spawn(waiting)?;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(waiting)?;
     let mut due = Instant::now() + TICK;
     loop {
         match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -150,7 +191,9 @@ fn open_store(options: &Options) -> Result<&'static Store<LinuxDisk>> {
     let root: OwnedFd = LinuxDisk::folder(&options.store)
         .with_context(|| format!("cannot open {}", options.store.display()))?;
     // munge's key is of munge's own user, who is trusted with it already.
-    let of = std::fs::symlink_metadata(&options.key).ok().map(|key| key.uid());
+    let of = std::fs::symlink_metadata(&options.key)
+        .ok()
+        .map(|key| key.uid());
     let key = SiteKey::read(&options.key, of)?;
     let (store, found) = Store::open(LinuxDisk, root, key)?;
     for removed in &found.removed {

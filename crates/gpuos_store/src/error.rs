@@ -58,7 +58,7 @@ impl Error {
     }
 
     /// Something that is not accepted, and what can be done.
-    pub(crate) fn refused(
+    pub fn refused(
         tried: impl Into<String>,
         why: impl Into<String>,
         next: &'static str,

@@ -16,7 +16,7 @@ const MOST_GIB: i64 = 1 << 20;
 pub struct CheckpointConfig {
     /// Whether jobs can have checkpoints.
     pub enabled: bool,
-    /// TCP port of gpuos_mover on each node.
+    /// TCP port of gpuos_mover on each node; 0: that of slurmd there and 1000 more, so that several nodes on one machine have one each.
     pub port: u16,
     /// What the nodes of a job keep for each other that names no scheme; [`CheckpointConfig::scheme_for`] has the rest.
     pub scheme: Scheme,
@@ -84,6 +84,18 @@ impl CheckpointConfig {
     }
 }
 
+/// Ports up to 1024 are those of the system's own services.
+fn port(check: Check, raw: &Option<Spanned<i64>>, usual: u16) -> Result<u16, ConfigError> {
+    let port = check.int("port", raw, 0..=65_535, usual.into())? as u16;
+    match raw {
+        Some(at) if (1..=1024).contains(&port) => {
+            let form = "0, or 1025 to 65535".to_string();
+            Err(check.refuse("port", at, port.to_string(), form))
+        }
+        _ => Ok(port),
+    }
+}
+
 pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig, ConfigError> {
     let usual = CheckpointConfig::default();
     let int = |key, value, range, default: u32| {
@@ -92,7 +104,7 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
     };
     Ok(CheckpointConfig {
         enabled: raw.enabled.unwrap_or(usual.enabled),
-        port: int("port", &raw.port, 1025..=65_535, usual.port.into())? as u16,
+        port: port(check, &raw.port, usual.port)?,
         scheme: scheme(check, &raw.scheme, usual.scheme)?,
         keep: int("keep", &raw.keep, 1..=100, usual.keep)?,
         least_s: int(
@@ -234,8 +246,8 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_place() {
         for (text, wanted) in [
-            ("port = 1024", "from 1025 to 65535"),
-            ("port = 65536", "from 1025 to 65535"),
+            ("port = 1024", "0, or 1025 to 65535"),
+            ("port = 65536", "from 0 to 65535"),
             ("scheme = \"raid\"", "\"single\", \"partner\""),
             ("scheme = \"xor:1\"", "\"xor:NODES\" (2 to 64)"),
             ("keep = 0", "from 1 to 100"),

@@ -18,8 +18,9 @@ use rustix::io::Errno;
 
 use super::at::{self, Walk};
 use super::error::Error;
-use super::names::{Join, one_line};
+use super::names::{join_name, one_line, read_join, restored_name, start_name};
 use super::trash::Trash;
+use gpuos_mover::program::Join;
 
 const RANKS: &str = "ranks";
 const FILES: &str = "files";
@@ -102,14 +103,9 @@ impl JobFolder {
         &self.path
     }
 
-    /// It itself, to restore what a rank asked for as [`JobFolder::restored_name`] in it.
+    /// It itself, to restore what a rank asked for as [`restored_name`] in it.
     pub fn root(&self) -> &OwnedFd {
         &self.root
-    }
-
-    /// The folder for what is restored for a join.
-    pub fn restored_name(&self, join: &Join) -> String {
-        join.restored()
     }
 
     /// Removes what was restored for a join, to restore it once more.
@@ -117,7 +113,7 @@ impl JobFolder {
     /// # Errors
     /// As of the kernel.
     pub fn discard_restored(&self, join: &Join) -> io::Result<()> {
-        self.trash.discard(&self.root, &join.restored())
+        self.trash.discard(&self.root, &restored_name(join))
     }
 
     /// All ranks that have joined, the newest join of each by the time of its file, then by its nonce. Other names are passed over.
@@ -147,7 +143,7 @@ impl JobFolder {
     /// The disk fails; it can be tried again.
     pub fn answer(&self, join: &Join, line: &str) -> io::Result<()> {
         let mut state = self.state();
-        self.write(&join.start(), &one_line(line))?;
+        self.write(&start_name(join), &one_line(line))?;
         let mut old = Vec::new();
         if let Some(joined) = &state.joined
             && joined.newest.contains(join)
@@ -158,10 +154,10 @@ impl JobFolder {
         old.extend(state.answered.insert(join.rank, *join));
         for old in old.iter().filter(|old| *old != join) {
             // A name in the user's folder, which he can remove as well.
-            let _ = at::remove(&self.ranks, &old.name()[..]);
+            let _ = at::remove(&self.ranks, &join_name(old)[..]);
             if old.nonce != join.nonce {
-                let _ = at::remove(&self.root, &old.start()[..]);
-                self.discard(&mut state, old.restored());
+                let _ = at::remove(&self.root, &start_name(old)[..]);
+                self.discard(&mut state, restored_name(old));
             }
         }
         Ok(())
@@ -379,7 +375,7 @@ fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut looked = 0;
     at::each(ranks, |name, told| {
         looked += 1;
-        let join = Join::read(name.to_bytes());
+        let join = read_join(name.to_bytes());
         if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
             of_rank.entry(join.rank).or_default().push(join);
         }
@@ -406,6 +402,6 @@ fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
 
 /// When a join was made; one that is gone is the oldest.
 fn time(ranks: &OwnedFd, join: &Join) -> Option<(i64, u64)> {
-    let stat = at::look(ranks, &join.name()[..]).ok()?;
+    let stat = at::look(ranks, &join_name(join)[..]).ok()?;
     Some((stat.st_mtime, stat.st_mtime_nsec))
 }

@@ -21,5 +21,5 @@ mod trash;
 
 pub use error::Error;
 pub use job::JobFolder;
-pub use names::Join;
+pub use names::restored_name;
 pub use trash::{Progress, Trash};

@@ -1,17 +1,7 @@
 //! Names and lines of the protocol.
 
 use gpuos_model::screen::is_control;
-
-/// A rank that has joined: the file `R.S.NONCE`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Join {
-    /// Its place in the program, from 0.
-    pub rank: u16,
-    /// Ranks of the program.
-    pub size: u16,
-    /// Another one at each start of the program.
-    pub nonce: u64,
-}
+use gpuos_mover::program::Join;
 
 /// Digits of a nonce at most, so that it fits 64 bits.
 const NONCE_DIGITS: usize = 19;
@@ -19,30 +9,28 @@ const NONCE_DIGITS: usize = 19;
 /// Bytes of a sentence for the program at most.
 const MOST: usize = 500;
 
-impl Join {
-    /// Reads the name of a file. `None`: it is no join.
-    pub(super) fn read(name: &[u8]) -> Option<Join> {
-        let mut parts = name.split(|byte| *byte == b'.');
-        let mut next = |digits| number(parts.next()?, digits);
-        let (rank, size, nonce) = (next(5)?, next(5)?, next(NONCE_DIGITS)?);
-        let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
-        (parts.next().is_none() && rank < size).then_some(Join { rank, size, nonce })
-    }
+/// Reads the name of a file of a rank that has joined, `R.S.NONCE`. `None`: it is no join.
+pub(super) fn read_join(name: &[u8]) -> Option<Join> {
+    let mut parts = name.split(|byte| *byte == b'.');
+    let mut next = |digits| number(parts.next()?, digits);
+    let (rank, size, nonce) = (next(5)?, next(5)?, next(NONCE_DIGITS)?);
+    let (rank, size) = (u16::try_from(rank).ok()?, u16::try_from(size).ok()?);
+    (parts.next().is_none() && rank < size).then_some(Join { rank, size, nonce })
+}
 
-    /// Its file beneath `ranks`.
-    pub(super) fn name(&self) -> String {
-        format!("{}.{}.{}", self.rank, self.size, self.nonce)
-    }
+/// The file of a join beneath `ranks`.
+pub(super) fn join_name(join: &Join) -> String {
+    format!("{}.{}.{}", join.rank, join.size, join.nonce)
+}
 
-    /// The file with the answer.
-    pub(super) fn start(&self) -> String {
-        format!("start.{}.{}", self.rank, self.nonce)
-    }
+/// The file with the answer to a join.
+pub(super) fn start_name(join: &Join) -> String {
+    format!("start.{}.{}", join.rank, join.nonce)
+}
 
-    /// The folder with what was restored.
-    pub(super) fn restored(&self) -> String {
-        format!("restore.{}.{}", self.rank, self.nonce)
-    }
+/// The folder with what was restored for a join.
+pub fn restored_name(join: &Join) -> String {
+    format!("restore.{}.{}", join.rank, join.nonce)
 }
 
 fn number(text: &[u8], digits: usize) -> Option<u64> {

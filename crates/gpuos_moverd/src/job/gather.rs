@@ -49,16 +49,16 @@ impl Gather {
     ///
     /// # Errors
     /// A sentence: there can be none.
-    pub fn draw(
-        &self,
-        scheme: Scheme,
-        domains: &[NodeDomains],
-    ) -> Option<Result<Roster, String>> {
+    pub fn draw(&self, scheme: Scheme, domains: &[NodeDomains]) -> Option<Result<Roster, String>> {
         if self.claims.len() < domains.len() {
             return None;
         }
-        let seats: Vec<(Option<Claim>, NodeDomains)> =
-            self.claims.values().cloned().zip(domains.iter().cloned()).collect();
+        let seats: Vec<(Option<Claim>, NodeDomains)> = self
+            .claims
+            .values()
+            .cloned()
+            .zip(domains.iter().cloned())
+            .collect();
         Some(draw(&seats, scheme))
     }
 }

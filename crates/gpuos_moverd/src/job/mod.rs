@@ -232,7 +232,10 @@ impl Worker {
             }
         }
         if let Some(folder) = self.folder.take() {
-            folder.remove();
+            // What cannot be removed now is found when the mover starts next.
+            if let Err(error) = folder.remove() {
+                self.note(&format!("its folder is not removed: {error}"));
+            }
         }
     }
 

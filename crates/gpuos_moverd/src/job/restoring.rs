@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::manifest::rank_folder;
 use gpuos_core::job::JobId;
 use gpuos_mover::program::Join;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::{Error, Result};
 use gpuos_store::job::JobStore;
-use gpuos_checkpoint::manifest::rank_folder;
 use gpuos_store::restore::{Target, restore_part};
 use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;

@@ -1,6 +1,6 @@
 //! A job whose movers have found each other: the loop of the node and the conductor, and what they want done.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
@@ -8,7 +8,7 @@ use gpuos_checkpoint::manifest::ranks;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
-use gpuos_mover::program::{self, Conductor, Input, Start, Word};
+use gpuos_mover::program::{self, Conductor, Input, Join, Start, Word};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::job::JobStore;
 
@@ -29,6 +29,9 @@ pub struct Running {
     restorer: Restorer,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
+    /// Who has joined here, and who of them has saved for the checkpoint that is made.
+    joins: Vec<Join>,
+    saved: BTreeSet<u16>,
     /// Sentences for the log.
     notes: Vec<String>,
 }
@@ -69,6 +72,8 @@ impl Running {
             parts,
             restorer,
             ready: None,
+            joins: Vec::new(),
+            saved: BTreeSet::new(),
             notes: Vec::new(),
         }
     }
@@ -83,6 +88,16 @@ impl Running {
         self.own == NodeIndex(0)
     }
 
+    /// Ranks that have joined here.
+    pub fn ranks(&self) -> impl Iterator<Item = u16> {
+        self.joins.iter().map(|join| join.rank)
+    }
+
+    /// Those of them whose files are not complete.
+    pub fn unsaved(&self) -> impl Iterator<Item = u16> {
+        self.ranks().filter(|rank| !self.saved.contains(rank))
+    }
+
     /// What the log is told, once.
     pub fn notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
@@ -91,13 +106,23 @@ impl Running {
     /// Time went by, and the folder was looked at.
     pub fn look(&mut self, around: &mut Around<'_>) {
         match around.folder.joins() {
-            Ok(joins) => self.conduct(around, Input::Joins(joins)),
-            Err(error) => self.notes.push(format!("cannot look who has joined: {error}")),
+            Ok(joins) => {
+                self.joins.clone_from(&joins);
+                self.conduct(around, Input::Joins(joins));
+            }
+            Err(error) => self
+                .notes
+                .push(format!("cannot look who has joined: {error}")),
         }
         if let Some(number) = self.conductor.view().making.map(|making| making.number) {
             match around.folder.saved(number) {
-                Ok(ranks) => self.conduct(around, Input::Saved { number, ranks }),
-                Err(error) => self.notes.push(format!("cannot look who has saved: {error}")),
+                Ok(ranks) => {
+                    self.saved.clone_from(&ranks);
+                    self.conduct(around, Input::Saved { number, ranks });
+                }
+                Err(error) => self
+                    .notes
+                    .push(format!("cannot look who has saved: {error}")),
             }
         }
         let outputs = self.node.tick(around.now);
@@ -219,8 +244,8 @@ impl Running {
     ) {
         let done = match output {
             program::Output::Say { to, word } => {
-                if let (Some(seat), Ok(bytes)) = (self.seat_of(to), word.encode()) {
-                    let body = Body::Word(Bytes(bytes));
+                if let Some(seat) = self.seat_of(to) {
+                    let body = Body::Word(Bytes(word.encode()));
                     around.links.say(seat, around.session, body);
                 }
                 Ok(())
@@ -253,7 +278,8 @@ impl Running {
             program::Output::Taken { number } => around.folder.taken(number),
             program::Output::Close { number, outcome } => {
                 if let Err(why) = &outcome {
-                    self.notes.push(format!("checkpoint {number} came to nothing: {why}"));
+                    self.notes
+                        .push(format!("checkpoint {number} came to nothing: {why}"));
                 }
                 let failed = outcome.err();
                 around.folder.close(number, failed.as_deref())
@@ -265,13 +291,19 @@ impl Running {
         };
         if let Err(error) = done {
             let at = around.folder.path().display();
-            self.notes.push(format!("cannot write to {at}: {error}; see whether its disk is full or read-only"));
+            self.notes.push(format!(
+                "cannot write to {at}: {error}; see whether its disk is full or read-only"
+            ));
         }
     }
 
     /// Where a node sits.
     fn seat_of(&self, index: NodeIndex) -> Option<u16> {
-        let seat = self.roster.index_of_seat.iter().position(|own| *own == index)?;
+        let seat = self
+            .roster
+            .index_of_seat
+            .iter()
+            .position(|own| *own == index)?;
         u16::try_from(seat).ok()
     }
 
@@ -284,7 +316,10 @@ impl Running {
             let mate = mates.is_some_and(|set| set.members.contains(index));
             *index != self.own && (self.leads() || *index == NodeIndex(0) || mate)
         };
-        seats.filter(|(index, _)| needed(index)).map(|(_, seat)| seat).collect()
+        seats
+            .filter(|(index, _)| needed(index))
+            .map(|(_, seat)| seat)
+            .collect()
     }
 }
 

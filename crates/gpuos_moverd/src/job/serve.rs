@@ -1,6 +1,6 @@
 //! What the thread of a job does with what it is told.
 
-use gpuos_checkpoint::interval::Limits;
+use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Every as Often, parse_checkpoint};
 use gpuos_core::wire::CheckpointPhase;
@@ -207,7 +207,11 @@ impl Worker {
             self.links.say(*seat, self.session, Body::ClaimAsk);
         }
         if late {
-            let whys: Vec<String> = lacking.iter().take(3).map(|seat| self.links.why(*seat)).collect();
+            let whys: Vec<String> = lacking
+                .iter()
+                .take(3)
+                .map(|seat| self.links.why(*seat))
+                .collect();
             let why = match self.wish {
                 Some(_) => whys.join("; "),
                 None => "no step of the job has started on its first node".into(),
@@ -257,7 +261,8 @@ impl Worker {
         if own == 0 {
             for seat in (1..self.start.place.nodes).filter(|seat| !self.told.contains(seat)) {
                 self.links.want(seat);
-                self.links.say(seat, self.session, Body::Roster(roster.clone()));
+                self.links
+                    .say(seat, self.session, Body::Roster(roster.clone()));
             }
         }
     }
@@ -286,16 +291,13 @@ impl Worker {
         let store = self.shared.store;
         let config = &self.shared.config;
         let mut settings = Settings::new(job.clone(), uid, own, nodes, self.session, roster.sets());
-        settings.keep = config.keep;
         if config.max_gib > 0 {
             settings.limits.bytes = u64::from(config.max_gib) << 30;
         }
         let now = self.now();
         let node = Node::new(store, &LinuxDisk, settings, now)?;
         let every = match wish.option.every {
-            Often::Seconds(seconds) => {
-                Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000)
-            }
+            Often::Seconds(seconds) => Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000),
             Often::Auto => Every::Auto {
                 mtbf_s: f64::from(config.node_mtbf_hours) * 3600.0 / f64::from(nodes.max(1)),
                 limits: limits(config),
@@ -315,7 +317,13 @@ impl Worker {
         let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
         let parts = store.job(job, uid).map_err(|error| error.to_string())?;
         let conductor = Conductor::new(conducts, now);
-        Ok(Running::new(node, conductor, (roster, own), parts, restorer))
+        Ok(Running::new(
+            node,
+            conductor,
+            (roster, own),
+            parts,
+            restorer,
+        ))
     }
 
     /// There are no checkpoints in this run.

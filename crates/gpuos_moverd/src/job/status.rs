@@ -1,8 +1,9 @@
 //! How a job stands on this node, for clients.
 
-use gpuos_core::wire::{CheckpointJob, CheckpointMaking};
-use gpuos_mover::program::Making;
+use gpuos_core::wire::{CheckpointJob, CheckpointKept, CheckpointMaking};
+use gpuos_mover::program::{Making, Stage, Took};
 
+use super::running::Running;
 use super::{Phase, Worker};
 use crate::jobs::locked;
 
@@ -25,12 +26,19 @@ impl Worker {
         if let Phase::Running(running) = &self.phase {
             let view = running.conductor().view();
             told.leads = running.leads();
-            told.interval_s = view.interval_ms.map(|ms| ms / 1000);
-            told.interval_why = view.interval_why;
-            told.ranks = view.ranks.into_iter().map(u32::from).collect();
+            if let Some((interval, why)) = view.interval {
+                told.interval_s = Some(interval / 1000);
+                told.interval_why = why;
+            }
+            told.ranks = running.ranks().map(u32::from).collect();
             told.size = view.size.map(u32::from);
-            told.failures = view.failures;
-            told.making = view.making.map(|making| self.making(&making));
+            let failures = view.failures.into_iter();
+            told.failures = failures
+                .map(|(number, why)| format!("checkpoint {number}: {why}"))
+                .collect();
+            told.making = view.making.map(|making| self.making(running, &making));
+            // Number and duration alone: what is kept of it is read when somebody asks.
+            told.checkpoints = view.took.iter().map(took).collect();
             if let Some(ready) = &running.ready {
                 told.restored = ready.restore.map(|id| id.number);
                 told.passed_over = ready.passed_over.clone();
@@ -39,13 +47,27 @@ impl Worker {
         *locked(&self.status) = told;
     }
 
-    fn making(&self, making: &Making) -> CheckpointMaking {
+    fn making(&self, running: &Running, making: &Making) -> CheckpointMaking {
         CheckpointMaking {
             number: making.number,
             reason: making.reason.to_string(),
-            stage: making.stage.to_string(),
+            stage: match making.stage {
+                Stage::Saving => "program".into(),
+                Stage::Storing => "store".into(),
+            },
             for_ms: self.now().saturating_sub(making.since),
-            waits_for: making.waits_for.iter().copied().map(u32::from).collect(),
+            waits_for: match making.stage {
+                Stage::Saving => running.unsaved().map(u32::from).collect(),
+                Stage::Storing => Vec::new(),
+            },
         }
+    }
+}
+
+fn took(took: &Took) -> CheckpointKept {
+    CheckpointKept {
+        number: took.number,
+        took_ms: Some(took.pause_ms.saturating_add(took.background_ms)),
+        ..CheckpointKept::default()
     }
 }
