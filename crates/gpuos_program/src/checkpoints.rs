@@ -131,7 +131,9 @@ impl Checkpoints {
     /// In a program of several ranks one rank looks and tells the others the number, so that all save the same state.
     pub fn wanted(&self) -> Option<Request> {
         let folder = self.folder.as_ref().filter(|_| self.joined)?;
-        folder.request().filter(|request| request.number > self.done)
+        folder
+            .request()
+            .filter(|request| request.number > self.done)
     }
 
     /// The folder for this rank's files of a checkpoint. Where another rank has seen the request it can take a moment until the folder is here:

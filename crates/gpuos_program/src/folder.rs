@@ -115,7 +115,9 @@ impl Folder {
         }
         let newer = failure.filter(|(failed, _)| *failed > number);
         Ok(newer.map(|(newer, _)| {
-            End::Failed(format!("it came to nothing, as checkpoint {newer} after it"))
+            End::Failed(format!(
+                "it came to nothing, as checkpoint {newer} after it"
+            ))
         }))
     }
 }

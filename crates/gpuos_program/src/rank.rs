@@ -110,10 +110,7 @@ mod tests {
             ("SLURM_STEP_NUM_TASKS", "2"),
         ];
         let pmi = [("PMI_RANK", "2"), ("PMI_SIZE", "4")];
-        let ompi = [
-            ("OMPI_COMM_WORLD_RANK", "3"),
-            ("OMPI_COMM_WORLD_SIZE", "8"),
-        ];
+        let ompi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "8")];
         let torch = [("RANK", "5"), ("WORLD_SIZE", "16")];
         let torchrun = [("TORCHELASTIC_RUN_ID", "none")];
         assert_eq!(of(&[]), Ok((0, 1)));

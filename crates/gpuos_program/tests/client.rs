@@ -66,7 +66,11 @@ fn what_was_saved_is_there_at_the_next_start() {
 
     mover.restart();
     let (client, start) = joined(&mover, Rank::ALONE);
-    let Start::Restore { number: from, folder } = start else {
+    let Start::Restore {
+        number: from,
+        folder,
+    } = start
+    else {
         panic!("{start:?}");
     };
     assert_eq!(from, number);
@@ -78,7 +82,9 @@ fn what_was_saved_is_there_at_the_next_start() {
 #[test]
 fn ranks_are_answered_when_all_have_joined() {
     let mover = Mover::start();
-    let ranks: Vec<_> = (0..4).map(|number| client(&mover, rank(number, 4))).collect();
+    let ranks: Vec<_> = (0..4)
+        .map(|number| client(&mover, rank(number, 4)))
+        .collect();
     let mut ranks = ranks.into_iter();
     let mut first = ranks.next().expect("one");
     let waited = first.join(Some(Duration::from_millis(20)));

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use crate::handle::{ERROR, Handle, reason};
 
-const VERSION: &std::ffi::CStr =
-    match std::ffi::CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => c"",
-    };
+const VERSION: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes(),
+) {
+    Ok(version) => version,
+    Err(_) => c"",
+};
 
 /// The version of the library, as text that stays.
 #[unsafe(no_mangle)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ struct State {
     committed: Option<u32>,
     failures: BTreeMap<u32, String>,
     making: Option<Making>,
-    seen: Vec<String>,
+    told: usize,
 }
 
 struct Making {
@@ -145,7 +146,12 @@ impl Mover {
 
     /// How many ranks have been told how to start, over all starts.
     pub fn answered(&self) -> usize {
-        self.state().seen.len()
+        self.state().told
+    }
+
+    /// Waits until so many have been told.
+    pub fn until_answered(&self, ranks: usize) {
+        self.until("the program has started", |state| state.told == ranks);
     }
 
     /// A new run of the job: nobody has joined, and the folder is as it was at first.
@@ -249,13 +255,15 @@ impl State {
                 (Some(Refusal::Sentence(why)), _) => format!("failed {why}"),
                 (_, None) => "new".into(),
                 (_, Some(number)) => {
-                    let kept = path.with_file_name("store").join(format!("{number}/{rank}"));
+                    let kept = path
+                        .with_file_name("store")
+                        .join(format!("{number}/{rank}"));
                     copy(&kept, &path.join(format!("restore.{rank}.{nonce}")));
                     format!("restore {number}")
                 }
             };
             write(path, &format!("start.{rank}.{nonce}"), &line);
-            self.seen.push(format!("{rank} {line}"));
+            self.told += 1;
             *answered = true;
             self.answered.insert(*rank, *nonce);
         }
@@ -268,7 +276,9 @@ impl State {
         let size = self.size.unwrap_or(0);
         for rank in self.joined.keys() {
             let files = path.join(format!("{number}/files/rank-{rank}-of-{size}"));
-            let kept = path.with_file_name("store").join(format!("{number}/{rank}"));
+            let kept = path
+                .with_file_name("store")
+                .join(format!("{number}/{rank}"));
             copy(&files, &kept);
         }
         write(path, "taken", &number.to_string());
@@ -303,6 +313,102 @@ fn copy(from: &Path, to: &Path) {
         match entry.path().is_dir() {
             true => copy(&entry.path(), &to),
             false => drop(fs::copy(entry.path(), to).expect("copied")),
+        }
+    }
+}
+
+/// The repository.
+pub fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the repository")
+}
+
+/// What a counter of examples/checkpoint has saved.
+pub fn count(mover: &Mover, number: u32) -> Option<u64> {
+    let text = fs::read_to_string(mover.kept(number, 0).join("count")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Runs a counter of examples/checkpoint through checkpoints, an end, a crash and what follows; it counts to a million.
+pub fn run_counter(command: impl Fn() -> Command) {
+    let mover = Mover::start();
+    let start = || {
+        let mut command = command();
+        for name in FOREIGN {
+            command.env_remove(name);
+        }
+        let command = command
+            .env("GPUOS_CHECKPOINT_DIR", mover.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Program(Some(command.spawn().expect("starts")))
+    };
+    let saved = |number| count(&mover, number).expect("it saves a number");
+
+    let program = start();
+    let first = mover.ask("interval");
+    mover.ended(first).expect("committed");
+    let second = mover.ask_in_vain("asked", "node 3 is away");
+    assert_eq!(mover.ended(second), Err("node 3 is away".into()));
+    let third = mover.ask("end");
+    mover.ended(third).expect("committed");
+    let (out, errors) = program.ends();
+    assert!(out.starts_with("new\nsaved 1 at "), "{out}{errors}");
+    assert!(
+        out.ends_with(&format!("saved 3 at {}\n", saved(third))),
+        "{out}{errors}"
+    );
+    assert!(saved(first) < saved(third));
+
+    // Another run of the job, whose program dies. The next one goes on from what is committed.
+    mover.restart();
+    let program = start();
+    let fourth = mover.ask("interval");
+    mover.ended(fourth).expect("committed");
+    assert!(saved(third) < saved(fourth));
+    drop(program);
+    let program = start();
+    mover.until_answered(3);
+    mover.ended(mover.ask("end")).expect("committed");
+    let (out, errors) = program.ends();
+    let restored = format!("restored checkpoint {fourth} at {}\n", saved(fourth));
+    assert!(out.starts_with(&restored), "{out}{errors}");
+}
+
+/// Variables of a launcher or of Slurm that the tests may run under.
+const FOREIGN: [&str; 10] = [
+    "TORCHELASTIC_RUN_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "RANK",
+    "WORLD_SIZE",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+];
+
+/// A program that is killed if the test does not wait for its end.
+struct Program(Option<Child>);
+
+impl Program {
+    /// Standard output and standard error, once it has ended well.
+    fn ends(mut self) -> (String, String) {
+        let out = self.0.take().expect("runs").wait_with_output();
+        let out = out.expect("ends");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (said, errors) = (text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{}: {said}{errors}", out.status);
+        (said, errors)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
