@@ -8,7 +8,8 @@
  *         if (gpuos_ckpt_wanted(ckpt, &number, &reason) && gpuos_ckpt_folder(ckpt, number, folder, sizeof folder) == 0) {
  *             save(folder);
  *             gpuos_ckpt_ready(ckpt, number);
- *             if (reason == GPUOS_CKPT_END) { gpuos_ckpt_wait(ckpt, number, -1); break; }
+ *             if (reason == GPUOS_CKPT_END && gpuos_ckpt_wait(ckpt, number, -1) == GPUOS_CKPT_COMMITTED)
+ *                 break;
  *         }
  *     gpuos_ckpt_close(ckpt);
  *

@@ -10,7 +10,7 @@
 #             if gpuos_checkpoint_folder "$number"; then
 #                 echo "$state" >"$gpuos_checkpoint_into/state"
 #                 gpuos_checkpoint_ready "$number" || :
-#                 [ "$gpuos_checkpoint_reason" != end ] || { gpuos_checkpoint_wait "$number" || :; exit 0; }
+#                 [ "$gpuos_checkpoint_reason" != end ] || ! gpuos_checkpoint_wait "$number" || exit 0
 #             fi
 #         fi
 #     done

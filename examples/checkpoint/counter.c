@@ -64,12 +64,14 @@ int main(int argc, char **argv)
             continue;
         }
         printf("saved %u at %ld\n", (unsigned)number, count);
-        if (reason == GPUOS_CKPT_END) {
-            if (gpuos_ckpt_wait(ckpt, number, -1) != GPUOS_CKPT_COMMITTED)
-                complain(ckpt, "checkpoint");
+        if (reason != GPUOS_CKPT_END)
+            continue;
+        /* If it came to nothing the next one may be the last. */
+        if (gpuos_ckpt_wait(ckpt, number, -1) == GPUOS_CKPT_COMMITTED) {
             gpuos_ckpt_close(ckpt);
             return 0;
         }
+        complain(ckpt, "checkpoint");
     }
     printf("done at %ld\n", count);
     gpuos_ckpt_close(ckpt);

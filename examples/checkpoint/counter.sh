@@ -25,8 +25,9 @@ while [ "$count" -lt "$limit" ]; do
         if gpuos_checkpoint_folder "$number" && echo "$count" >"$gpuos_checkpoint_into/count" && gpuos_checkpoint_ready "$number"; then
             echo "saved $number at $count"
             if [ "$reason" = end ]; then
-                gpuos_checkpoint_wait "$number" || echo "checkpoint $number: $gpuos_checkpoint_why" >&2
-                exit 0
+                # If it came to nothing the next one may be the last.
+                gpuos_checkpoint_wait "$number" && exit 0
+                echo "checkpoint $number: $gpuos_checkpoint_why" >&2
             fi
         else
             echo "checkpoint $number: $gpuos_checkpoint_why" >&2

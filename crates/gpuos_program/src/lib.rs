@@ -4,7 +4,7 @@
 //! whether a checkpoint is wanted, writes its files into a folder and says that they are complete:
 //!
 //! ```no_run
-//! use gpuos_program::{Checkpoints, Start};
+//! use gpuos_program::{Checkpoints, Outcome, Start};
 //!
 //! # fn load(_: &std::path::Path) -> std::io::Result<u64> { Ok(0) }
 //! # fn save(_: &std::path::Path, _: u64) -> std::io::Result<()> { Ok(()) }
@@ -20,8 +20,7 @@
 //!     if let Some(request) = checkpoints.wanted() {
 //!         save(&checkpoints.folder(request.number)?, step)?;
 //!         checkpoints.ready(request.number)?;
-//!         if request.is_end() {
-//!             checkpoints.wait(request.number, None)?;
+//!         if request.is_end() && checkpoints.wait(request.number, None)? == Outcome::Committed {
 //!             break;
 //!         }
 //!     }

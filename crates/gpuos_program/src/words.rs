@@ -10,7 +10,7 @@ pub enum Reason {
     Interval,
     /// A person or a script asked for it. What this version does not know counts as this.
     Asked,
-    /// The job will be ended after it: the program waits for the commit and exits.
+    /// The job will be ended after it: the program waits for the commit and exits; if it came to nothing, the program goes on.
     End,
 }
 

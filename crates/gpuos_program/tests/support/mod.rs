@@ -325,8 +325,14 @@ pub fn root() -> PathBuf {
 
 /// What a counter of examples/checkpoint has saved.
 pub fn count(mover: &Mover, number: u32) -> Option<u64> {
-    let text = fs::read_to_string(mover.kept(number, 0).join("count")).ok()?;
-    text.trim().parse().ok()
+    let kept = mover.kept(number, 0);
+    // The one in Python keeps `{"count": 7}`.
+    let text = fs::read_to_string(kept.join("count"));
+    let text = text.or_else(|_| fs::read_to_string(kept.join("state.json")));
+    let text = text.ok()?;
+    text.trim_matches(|c: char| !c.is_ascii_digit())
+        .parse()
+        .ok()
 }
 
 /// Runs a counter of examples/checkpoint through checkpoints, an end, a crash and what follows; it counts to a million.
