@@ -69,6 +69,8 @@ fn what_is_installed_follows_its_places_and_goes_again() {
     // It takes long to build, and is a program like the others.
     symlink(programs().join("gpuos"), release.join("gpuos-layout")).expect("a link");
     symlink(daemons().join("gpuosd"), release.join("gpuosd")).expect("a link");
+    let library = programs().join("libgpuos.so");
+    symlink(library, release.join("libgpuos.so")).expect("a link");
     for places in [
         &["PREFIX=/opt/gpuos"][..],
         &[
@@ -111,6 +113,28 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
         );
         assert!(read(&format!("{prefix}/share/man/man8/gpuosd.8")).contains("gpuosd"));
+        // What programs of users find: by pkg-config, and where docs/user/checkpoint.md says.
+        let pkgconfig = read(&format!("{prefix}/lib/pkgconfig/gpuos.pc"));
+        for line in [
+            format!("libdir=/{prefix}/lib/gpuos"),
+            format!("prefix=/{prefix}"),
+            format!("Version: {}", env!("CARGO_PKG_VERSION")),
+        ] {
+            assert!(pkgconfig.lines().any(|own| own == line), "{pkgconfig}");
+        }
+        let library = to.join(format!("{prefix}/lib/gpuos/libgpuos.so"));
+        let soname = fs::read_link(library).expect("a link");
+        assert_eq!(soname, Path::new("libgpuos.so.0"));
+        assert!(read(&format!("{prefix}/include/gpuos.h")).contains("gpuos_ckpt_join"));
+        for name in [
+            "gpuos-checkpoint.sh",
+            "gpuos.f90",
+            "python/gpuos/checkpoint.py",
+            "examples/checkpoint/counter.c",
+        ] {
+            let text = read(&format!("{prefix}/share/gpuos/{name}"));
+            assert!(!text.is_empty(), "{name}");
+        }
         let debug = to.join(format!("{prefix}/lib/debug"));
         let stripped = !places.contains(&"STRIP=no");
         assert_eq!(debug.exists(), stripped, "{places:?}");
@@ -118,6 +142,10 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         for (name, whole) in [
             (format!("{plugins}/select_gpuos.so"), "libselect_gpuos.so"),
             (format!("{prefix}/bin/gpuos"), "gpuos"),
+            (
+                format!("{prefix}/lib/gpuos/libgpuos.so.0"),
+                "libgpuos.so",
+            ),
         ]
         .into_iter()
         .filter(|_| stripped)
